@@ -1,0 +1,1 @@
+"""A CUDA compiler for PyTorch: command line and torch.compile backend."""

@@ -1,0 +1,1 @@
+"""ATen graphs lowered to loop nests."""

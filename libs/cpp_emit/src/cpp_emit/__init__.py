@@ -1,0 +1,1 @@
+"""Host programs as C++ shared libraries."""

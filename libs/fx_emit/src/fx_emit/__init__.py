@@ -1,0 +1,1 @@
+"""Host programs as torch.fx graph modules."""

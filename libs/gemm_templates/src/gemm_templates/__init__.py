@@ -1,0 +1,1 @@
+"""Matmul kernels with fused epilogues, chosen by measurement."""

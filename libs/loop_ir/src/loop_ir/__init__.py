@@ -1,0 +1,1 @@
+"""Loop nests over typed buffers, and the fusion scheduler."""

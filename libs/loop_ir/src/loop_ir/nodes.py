@@ -1,0 +1,277 @@
+"""The whole grammar of loop IR.
+
+A `Kernel` is parallel axes, then phases. A phase has inner axes of its own (or none) and a body
+of SSA statements that runs at every point of parallel axes x inner axes. `reduce` statements fold
+a value over the inner axes of their phase; their results are known, per point of the parallel
+axes, from the next phase on. A value computed in a phase with inner axes may be used in a later
+phase whose inner axes have the same extents: it means the value at the same inner point (the
+code generator keeps it in registers or computes it again). Inner symbols are shared: phases with
+the same inner extents use the same symbols.
+
+    kernel add_norm(x: bf16[s0, 768], y: bf16[s0, 768], w: f32[768], out r: bf16[s0, 768],
+                    out n: bf16[s0, 768])                                # s0 in [1, 4096] hint 64
+      # aten.add, aten.native_layer_norm   encoder.py:41
+      parallel i0 < s0:
+        over r0 < 768:
+          v0 = load x[768*i0 + r0]                  : bf16
+          v1 = cast(v0)                             : f32
+          v2 = load y[768*i0 + r0]                  : bf16
+          v3 = cast(v2)                             : f32
+          v4 = add(v1, v3)                          : f32
+          mean, m2 = reduce welford(v4)             : f32
+        once:
+          v5 = const 768.0                          : f32
+          ...
+        over r0 < 768:
+          ...
+          store n[768*i0 + r0] = v11
+
+An index is an integer expression of axis symbols, size symbols and `indirect` symbols; it
+addresses the flat storage of a buffer in elements, so that views cost nothing. A schedule
+(persistent or looped, block sizes) is not part of a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+import sympy
+from wrapper_ir.ops import Arg, Symbol
+from wrapper_ir.types import DType, TensorType
+
+# Scalar operations and the number of their arguments. All arguments of one operation have the
+# same element type except where said; comparisons and logic give bool.
+OPS: dict[str, int] = {
+    # arithmetic; ints and floats
+    "add": 2, "sub": 2, "mul": 2, "neg": 1, "abs": 1, "maximum": 2, "minimum": 2,  # NaN wins
+    "div": 2,  # true division, floats
+    "floordiv": 2, "truncdiv": 2,  # rounds down; rounds to zero
+    "mod": 2, "fmod": 2,  # sign of the divisor (Python); sign of the dividend (C)
+    "pow": 2, "fma": 3,
+    # floats
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1,
+    "rsqrt": 1, "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "atan2": 2,
+    "sinh": 1, "cosh": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "floor": 1, "ceil": 1, "trunc": 1,
+    "round": 1,  # half to even
+    "isnan": 1, "isinf": 1, "signbit": 1,
+    # comparisons (bool)
+    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,
+    # bits, and logic on bool
+    "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
+    # where(condition: bool, a, b); cast(a) to the statement's dtype (float -> int truncates);
+    # bitcast(a) keeps the bits
+    "where": 3, "cast": 1, "bitcast": 1,
+}  # fmt: skip
+
+# Reductions: number of arguments and of results. `welford` gives mean and the sum of squared
+# differences from it; `argmax`/`argmin` take a value and give the flat inner index (i64) of the
+# first extreme, NaN counting as the extreme; `max`/`min` propagate NaN.
+REDUCTIONS: dict[str, tuple[int, int]] = {
+    "sum": (1, 1), "prod": (1, 1), "max": (1, 1), "min": (1, 1), "any": (1, 1), "all": (1, 1),
+    "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop `symbol` in [0, extent)."""
+
+    symbol: sympy.Symbol
+    extent: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Load:
+    """`out = load buffer[index] if mask else other`; `mask` names a bool value. Where the mask
+    is false nothing is read and the index may be out of bounds."""
+
+    out: str
+    buffer: str
+    index: sympy.Expr
+    dtype: DType
+    mask: str | None = None
+    other: int | float | bool = 0
+
+
+@dataclass(frozen=True)
+class Index:
+    """`out = index expr`: an integer expression of axes and sizes as a value."""
+
+    out: str
+    expr: sympy.Expr
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Const:
+    out: str
+    value: int | float | bool
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Compute:
+    """`out = op(args)`, an entry of `OPS`, with the element type of the result."""
+
+    out: str
+    op: str
+    args: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Indirect:
+    """`symbol = indirect value < extent`: from here on in this and later phases the integer
+    `value` may stand in an index as `symbol`. Negative values count from the end; the result is
+    in [0, extent), anything else is the caller's error (as in eager)."""
+
+    symbol: sympy.Symbol
+    value: str
+    extent: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """`outs = reduce op(args)` over the inner axes of the phase; accumulates in `dtype`."""
+
+    outs: tuple[str, ...]
+    op: str
+    args: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Store:
+    """`store buffer[index] = value` (mode "set") or `+=`, atomically (mode "add"), at points
+    where `mask` (a bool value) holds."""
+
+    buffer: str
+    index: sympy.Expr
+    value: str
+    mode: str = "set"
+    mask: str | None = None
+
+
+Stmt = Union[Load, Index, Const, Compute, Indirect, Reduce, Store]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`over r0 < 768:` with inner axes, or `once:` without."""
+
+    axes: tuple[Axis, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer that a kernel uses. Its name is the name in the graph. `type.offset` is 0: the
+    layout of the storage. `written`: the kernel stores to it."""
+
+    name: str
+    type: TensorType
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a node was made from: `aten.add.Tensor`, and the user's line `encoder.py:41`."""
+
+    op: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One loop nest (one phase list) over shared parallel axes."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    axes: tuple[Axis, ...]
+    phases: tuple[Phase, ...]
+    symbols: tuple[Symbol, ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A strided view of a graph buffer: how extern calls, matmuls and results see tensors."""
+
+    buffer: str
+    type: TensorType
+
+
+GraphArg = Union[TensorRef, Arg, tuple["GraphArg", ...]]
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A call of an operator on whole tensors.
+
+    outs: name of the new buffer and its layout, or None for a result that is unused or no
+    tensor. fallback: the operator has no lowering (reported); False for those that stay extern
+    by design, such as attention. mutates: buffers written in place.
+    """
+
+    target: str
+    args: tuple[GraphArg, ...]
+    kwargs: tuple[tuple[str, GraphArg], ...]
+    outs: tuple[tuple[str, TensorType] | None, ...]
+    tuple_result: bool = False
+    mutates: tuple[str, ...] = ()
+    fallback: bool = True
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """`out[m, n] = a[m, k] @ b[k, n] (+ bias[n])`, batched if the operands have rank 3. `a`,
+    `b` carry their strides, so a transposed weight is a view. `epilogue` is a pointwise kernel
+    over (m, n) that reads `out` (and others), replaces the store of `out`, and writes the
+    buffers it declares as written; `out` then is not materialised."""
+
+    out: str
+    type: TensorType
+    a: TensorRef
+    b: TensorRef
+    bias: TensorRef | None
+    extern: Extern
+    epilogue: Kernel | None = None
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class CopyBack:
+    """Writes a result into an input of the caller."""
+
+    src: TensorRef
+    dst: TensorRef
+
+
+Node = Union[Kernel, Extern, Matmul, CopyBack]
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A tensor input, or (type None) an integer input that binds the symbol `name`."""
+
+    name: str
+    type: TensorType | None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The program before it has an order of allocation: nodes in a valid order.
+
+    A buffer that is no input and no constant is made by the first node that writes it, with the
+    layout that this node declares.
+    constants: name -> layout of tensors that belong to the program.
+    """
+
+    name: str
+    inputs: tuple[GraphInput, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[GraphArg, ...]
+    symbols: tuple[Symbol, ...] = ()
+    constants: tuple[tuple[str, TensorType], ...] = field(default=())

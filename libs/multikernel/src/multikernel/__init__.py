@@ -1,0 +1,1 @@
+"""Several kernels for one job, chosen by size at run time."""

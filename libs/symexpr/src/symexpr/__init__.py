@@ -1,0 +1,1 @@
+"""Integer expressions that print, simplify and prove right."""

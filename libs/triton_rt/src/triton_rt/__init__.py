@@ -1,0 +1,1 @@
+"""Compile, cache, load and launch Triton kernels."""

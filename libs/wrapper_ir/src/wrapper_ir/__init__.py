@@ -1,0 +1,1 @@
+"""The host program of a compiled model as data."""

@@ -1,0 +1,256 @@
+"""The whole grammar of the host program.
+
+A `Program` is a list of ops over names. A name is a tensor, or (when it is a symbol of the
+program) an integer. Every op prints as one line, `If` as a block:
+
+    program encoder(ids: i64[s0, 32] cuda:0, emb: f32[1000, 768] cuda:0)
+      symbol s0 = ids.size(0) in [1, 64] hint 2
+      kernel embed ...                                            # DefineKernel: a block of text
+      assert s0 <= 64 "batch"
+      c0 = constant f32[768] cuda:0 "_tensor_constant0"
+      b0 = alloc bf16[s0, 32, 768] cuda:0
+      launch embed grid (s0*32, 1, 1) (ids, emb, b0, s0*32)       # aten.embedding encoder.py:30
+      b1 = extern aten.linear.default(b0, w, bias) -> bf16[s0, 32, 2304] cuda:0
+      q = view b1 bf16[s0, 12, 32, 64] cuda:0 stride (73728, 64, 2304, 1)
+      if s0*s0 <= 32:
+        launch k2 grid (s0, 1, 1) (q)
+      else:
+        launch k3 grid (s0, 1, 1) (q)
+      free b1
+      b4 = reuse b0 bf16[s0*32, 768] cuda:0
+      copy b4 -> ids
+      return (b4,)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+import sympy
+
+from wrapper_ir.types import Device, DType, TensorType
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Use of a tensor by name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class TorchEnum:
+    """A value of torch that an extern call takes and the IR does not interpret:
+    `layout strided`, `memory_format contiguous_format`."""
+
+    kind: str
+    name: str
+
+
+# An argument of an extern call or a launch: a tensor, an integer expression (sympy; plain ints
+# are allowed), a Python scalar, a device, an element type, or a (nested) tuple of those.
+Arg = Union[
+    Ref, sympy.Expr, sympy.logic.boolalg.Boolean, int, float, bool, str, complex, None,
+    Device, DType, TorchEnum, tuple["Arg", ...],
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelParam:
+    """One run-time parameter of a kernel, in order.
+
+    kind: `*f32` (pointer to elements of a DType name), `i32`, `i64`, `f32`, `f64`, `bool`.
+    mutated: the kernel writes through this pointer.
+    aligned: promised a multiple of 16 (bytes for a pointer, units for an integer). A launcher
+    may also find that out from the real arguments.
+    """
+
+    name: str
+    kind: str
+    mutated: bool = False
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
+class DefineKernel:
+    """A Triton kernel: `source` is a Python module whose `@triton.jit` function is called
+    `name`. `params` are its run-time parameters, in order; `constants` its `tl.constexpr`
+    parameters (which follow the run-time ones)."""
+
+    name: str
+    source: str
+    params: tuple[KernelParam, ...]
+    constants: tuple[tuple[str, int | float | bool | str | None], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class SymbolDef:
+    """`symbol s0 = x.size(0)`: binds an integer symbol to a size of a parameter. Must come
+    before its first use. Integer parameters bind their own symbol and need no SymbolDef."""
+
+    symbol: str
+    tensor: str
+    dim: int
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Assert:
+    """Stops with `message` (values of the symbols added) unless the condition holds."""
+
+    condition: sympy.logic.boolalg.Boolean
+    message: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that belongs to the program, found under `key` in the constants given at run
+    time."""
+
+    out: str
+    type: TensorType
+    key: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """Uninitialised storage with exactly the layout of `type` (offset 0)."""
+
+    out: str
+    type: TensorType
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Free:
+    """Ends the life of a storage owned by the program; views of it die with it."""
+
+    name: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """`out = reuse src type`: takes over the storage of `src` (dead from here on, with its
+    views) under a new layout that fits in it, of any element type, same device."""
+
+    out: str
+    src: str
+    type: TensorType
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """Another layout over the storage of `src`. `type.offset` counts elements of `type.dtype`
+    from the start of the storage; the storage of a parameter starts at that parameter's first
+    element (a caller may pass a view with a storage offset of its own: the offset is not part
+    of the program)."""
+
+    out: str
+    src: str
+    type: TensorType
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Runs a defined kernel; `args` match its `params` one to one."""
+
+    kernel: str
+    grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
+    args: tuple[Arg, ...]
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class ExternCall:
+    """Calls an operator by name, `aten.addmm.default`.
+
+    outs: name and type of each result; `None` where a result is not used or not a tensor.
+    tuple_result: the operator returns a tuple or list (even of one).
+    mutates: names of the arguments that it writes to.
+    alias: results share the storage of this argument (for view-like operators), or None.
+    """
+
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+    outs: tuple[tuple[str, TensorType] | None, ...] = ()
+    tuple_result: bool = False
+    mutates: tuple[str, ...] = ()
+    alias: str | None = None
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class CopyBack:
+    """`copy src -> dst`: writes a result into a tensor of the caller (same sizes)."""
+
+    src: str
+    dst: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class If:
+    """Runs one of two blocks. Blocks may launch, call, and mutate, but define no name that is
+    used outside."""
+
+    condition: sympy.logic.boolalg.Boolean
+    then: tuple[Op, ...]
+    orelse: tuple[Op, ...] = ()
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A line for the reader."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Return:
+    """The last op: tensors, integers or constants, in order."""
+
+    values: tuple[Arg, ...]
+    comment: str = ""
+
+
+Op = Union[
+    DefineKernel, SymbolDef, Assert, Constant, Allocate, Free, Reuse, View, Launch, ExternCall,
+    CopyBack, If, Comment, Return,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An integer of the program: inclusive bounds (`None` is open) and a typical value."""
+
+    name: str
+    low: int | None = None
+    high: int | None = None
+    hint: int | None = None
+
+
+@dataclass(frozen=True)
+class Param:
+    """A tensor parameter, or (type None) an integer parameter that binds the symbol `name`."""
+
+    name: str
+    type: TensorType | None
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    params: tuple[Param, ...]
+    ops: tuple[Op, ...]
+    symbols: tuple[Symbol, ...] = field(default=())
