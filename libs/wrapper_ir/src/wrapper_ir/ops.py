@@ -3,14 +3,21 @@
 A `Program` is a list of ops over names. A name is a tensor, or (when it is a symbol of the
 program) an integer. Every op prints as one line, `If` as a block:
 
-    program encoder(ids: i64[s0, 32] cuda:0, emb: f32[1000, 768] cuda:0)
-      symbol s0 = ids.size(0) in [1, 64] hint 2
-      kernel embed ...                                            # DefineKernel: a block of text
+    program encoder(ids: i64[s0, 32] cuda:0, emb: f32[1000, 768] cuda:0):
+      where s0 in [1, 64] hint 2                            # Program.symbols: one line each
+      symbol s0 = ids.size(0)
+      kernel embed(ids: *i64, w: *f32, out: *bf16 mutated, n: i32) constants (BLOCK=1024) warps 4
+          stages 3:                                         # (on one line) DefineKernel: a block
+        import triton                                       # that holds the source as it is
+        ...
+      end
       assert s0 <= 64 "batch"
       c0 = constant f32[768] cuda:0 "_tensor_constant0"
       b0 = alloc bf16[s0, 32, 768] cuda:0
-      launch embed grid (s0*32, 1, 1) (ids, emb, b0, s0*32)       # aten.embedding encoder.py:30
+      launch embed grid (s0*32, 1, 1) (ids, emb, b0, s0*32)  # aten.embedding encoder.py:30
       b1 = extern aten.linear.default(b0, w, bias) -> bf16[s0, 32, 2304] cuda:0
+      (m, _) = extern aten.max.dim(b0, 1) -> (bf16[s0, 768] cuda:0, _)
+      extern aten.add_.Tensor(b0, 1) mutates (b0,)
       q = view b1 bf16[s0, 12, 32, 64] cuda:0 stride (73728, 64, 2304, 1)
       if s0*s0 <= 32:
         launch k2 grid (s0, 1, 1) (q)
@@ -25,7 +32,6 @@ program) an integer. Every op prints as one line, `If` as a block:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 import sympy
 
@@ -50,10 +56,10 @@ class TorchEnum:
 
 # An argument of an extern call or a launch: a tensor, an integer expression (sympy; plain ints
 # are allowed), a Python scalar, a device, an element type, or a (nested) tuple of those.
-Arg = Union[
-    Ref, sympy.Expr, sympy.logic.boolalg.Boolean, int, float, bool, str, complex, None,
-    Device, DType, TorchEnum, tuple["Arg", ...],
-]  # fmt: skip
+Arg = (
+    Ref | sympy.Expr | sympy.logic.boolalg.Boolean | int | float | bool | str | complex | None
+    | Device | DType | TorchEnum | tuple["Arg", ...]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -224,10 +230,10 @@ class Return:
     comment: str = ""
 
 
-Op = Union[
-    DefineKernel, SymbolDef, Assert, Constant, Allocate, Free, Reuse, View, Launch, ExternCall,
-    CopyBack, If, Comment, Return,
-]  # fmt: skip
+Op = (
+    DefineKernel | SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Launch
+    | ExternCall | CopyBack | If | Comment | Return
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

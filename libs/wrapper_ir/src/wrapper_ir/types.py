@@ -98,9 +98,7 @@ class TensorType:
     def extent(self) -> sympy.Expr:
         """Elements of storage that the view spans from its offset, if no size is zero:
         `1 + sum((size - 1) * stride)`."""
-        return sympy.Add(
-            1, *((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        )
+        return sympy.Add(1, *((n - 1) * s for n, s in zip(self.size, self.stride, strict=True)))
 
     @property
     def is_contiguous(self) -> bool:

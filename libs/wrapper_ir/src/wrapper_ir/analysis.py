@@ -1,0 +1,204 @@
+"""Facts about ops that the verifier, the passes and the emitters share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import sympy
+
+from symexpr import evaluate, symbol
+from wrapper_ir.ops import (
+    Allocate,
+    Arg,
+    Assert,
+    Constant,
+    CopyBack,
+    ExternCall,
+    Free,
+    If,
+    Launch,
+    Op,
+    Program,
+    Ref,
+    Return,
+    Reuse,
+    SymbolDef,
+    View,
+)
+from wrapper_ir.types import TensorType
+
+Env = Mapping[str, int]
+MAX_SAMPLES = 64
+
+
+def walk(ops: Sequence[Op]) -> Iterator[Op]:
+    """Every op, those inside blocks after their `If`."""
+    for op in ops:
+        yield op
+        if isinstance(op, If):
+            yield from walk(op.then)
+            yield from walk(op.orelse)
+
+
+def arg_refs(args: Sequence[Arg]) -> Iterator[str]:
+    """Names of the tensors in (nested) arguments, in order."""
+    for arg in args:
+        if isinstance(arg, Ref):
+            yield arg.name
+        elif isinstance(arg, tuple):
+            yield from arg_refs(arg)
+
+
+def arg_expressions(args: Sequence[Arg]) -> Iterator[sympy.Basic]:
+    for arg in args:
+        if isinstance(arg, sympy.Basic):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from arg_expressions(arg)
+
+
+def uses(op: Op) -> tuple[str, ...]:
+    """Names of the tensors that an op reads, writes, views or frees; those in blocks too."""
+    match op:
+        case SymbolDef():
+            return (op.tensor,)
+        case Free():
+            return (op.name,)
+        case Reuse() | View():
+            return (op.src,)
+        case Launch():
+            return tuple(arg_refs(op.args))
+        case ExternCall():
+            alias = () if op.alias is None else (op.alias,)
+            return (
+                *arg_refs(op.args), *arg_refs([v for _, v in op.kwargs]), *op.mutates, *alias,
+            )  # fmt: skip
+        case CopyBack():
+            return (op.src, op.dst)
+        case Return():
+            return tuple(arg_refs(op.values))
+        case If():
+            return tuple(name for inner in (*op.then, *op.orelse) for name in uses(inner))
+    return ()
+
+
+def definitions(op: Op) -> tuple[tuple[str, TensorType], ...]:
+    """Tensors that an op names, not those inside blocks."""
+    match op:
+        case Constant() | Allocate() | Reuse() | View():
+            return ((op.out, op.type),)
+        case ExternCall():
+            return tuple(out for out in op.outs if out is not None)
+    return ()
+
+
+def alias_source(op: Op) -> str | None:
+    """The tensor whose storage the definitions of an op share, if any."""
+    if isinstance(op, View):
+        return op.src
+    return op.alias if isinstance(op, ExternCall) else None
+
+
+def expressions(op: Op) -> tuple[sympy.Basic, ...]:
+    """Integer expressions and conditions that an op evaluates, not those inside blocks."""
+    out: list[sympy.Basic] = []
+    for _, type in definitions(op):
+        out += type_expressions(type)
+    match op:
+        case Assert() | If():
+            out.append(op.condition)
+        case Launch():
+            out += [*op.grid, *arg_expressions(op.args)]
+        case ExternCall():
+            out += [*arg_expressions(op.args), *arg_expressions([v for _, v in op.kwargs])]
+        case Return():
+            out += arg_expressions(op.values)
+    return tuple(out)
+
+
+def type_expressions(type: TensorType) -> tuple[sympy.Expr, ...]:
+    return (*type.size, *type.stride, type.offset)
+
+
+def free_symbols(expressions: Sequence[sympy.Basic]) -> set[str]:
+    return {str(s) for e in expressions for s in e.free_symbols}
+
+
+def storages(ops: Sequence[Op], roots: Mapping[str, str]) -> dict[str, str]:
+    """Name of a tensor -> name of the tensor whose definition made its storage. `roots` holds
+    the names known before (parameters map to themselves). `Reuse` starts a storage of its own."""
+    out = dict(roots)
+    for op in walk(ops):
+        source = alias_source(op)
+        for name, _ in definitions(op):
+            out[name] = name if source is None else out.get(source, source)
+    return out
+
+
+def param_roots(program: Program) -> dict[str, str]:
+    return {p.name: p.name for p in program.params if p.type is not None}
+
+
+def evaluate_type(type: TensorType, env: Env) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Size, stride and offset as integers."""
+    size = tuple(int(evaluate(e, env)) for e in type.size)
+    stride = tuple(int(evaluate(e, env)) for e in type.stride)
+    return size, stride, int(evaluate(type.offset, env))
+
+
+def extent(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of storage that a layout spans: 0 where a size is 0."""
+    if 0 in size:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def storage_bytes(type: TensorType, env: Env) -> int:
+    """Bytes from the start of the storage to the end of the layout: 0 for an empty tensor."""
+    size, stride, offset = evaluate_type(type, env)
+    span = extent(size, stride)
+    return (offset + span) * type.dtype.itemsize if span else 0
+
+
+def bound_symbols(program: Program) -> dict[str, None]:
+    """Symbols that the program binds or declares, in order."""
+    names = [s.name for s in program.symbols]
+    names += [p.name for p in program.params if p.type is None]
+    names += [op.symbol for op in program.ops if isinstance(op, SymbolDef)]
+    return dict.fromkeys(names)
+
+
+def ranges(program: Program) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
+    """Inclusive ranges of the symbols. One that is bound to a size is at least 0."""
+    sizes = {op.symbol for op in program.ops if isinstance(op, SymbolDef)}
+    out: dict[sympy.Symbol, tuple[int | None, int | None]] = {
+        symbol(name): (0 if name in sizes else None, None) for name in bound_symbols(program)
+    }
+    for s in program.symbols:
+        low = s.low if s.low is not None or s.name not in sizes else 0
+        out[symbol(s.name)] = (low, s.high)
+    return out
+
+
+def sample_envs(program: Program) -> list[dict[str, int]]:
+    """Values of the symbols to try: combinations of lower bound, hint and upper bound (or
+    something large), `MAX_SAMPLES` at most. One empty environment if there are no symbols.
+    Assertions hold in each of them, unless none satisfies them all."""
+    hints = {s.name: s.hint for s in program.symbols}
+    choices: list[list[int]] = []
+    names: list[str] = []
+    for name, (low, high) in ranges(program).items():
+        first = low if low is not None else min(1, high if high is not None else 1)
+        last = high if high is not None else max(first + 1, 4096)
+        middle = hints.get(str(name))
+        names.append(str(name))
+        choices.append(sorted({first, last} if middle is None else {middle, first, last}))
+    envs = []
+    for values in product(*choices):
+        envs.append(dict(zip(names, values, strict=True)))
+        if len(envs) == MAX_SAMPLES:
+            break
+    asserts = [op.condition for op in program.ops if isinstance(op, Assert)]
+    asserts = [c for c in asserts if free_symbols([c]) <= set(names)]
+    return [env for env in envs if all(bool(evaluate(c, env)) for c in asserts)] or envs

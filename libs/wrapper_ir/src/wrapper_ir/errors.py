@@ -1,0 +1,174 @@
+"""What can be wrong with a program, its text, or its inputs: one class a mistake."""
+
+from __future__ import annotations
+
+
+class WrapperIRError(Exception):
+    """Base class of every error of this library."""
+
+
+class ParseError(WrapperIRError):
+    """The text is no program. `line` and `column` count from 1."""
+
+    def __init__(self, line: int, column: int, expected: str, got: str) -> None:
+        super().__init__(f"line {line}, column {column}: expected {expected}, got {got}")
+        self.line = line
+        self.column = column
+        self.expected = expected
+        self.got = got
+
+
+class VerifyError(WrapperIRError):
+    """A program that breaks a rule. `op` is the printed op (its first line), `index` its position
+    in `Program.ops`, followed by positions inside `If` blocks (`"3.then.0"`); both are empty
+    where the head of the program is at fault."""
+
+    rule = "the program is well formed"
+
+    def __init__(self, detail: str, op: str = "", index: str = "") -> None:
+        where = f"op {index} `{op}`" if index else "program head"
+        super().__init__(f"{where}: {detail} (rule: {self.rule})")
+        self.detail = detail
+        self.op = op
+        self.index = index
+
+
+class InvalidName(VerifyError):
+    rule = "names are identifiers and no words of the program text"
+
+
+class DuplicateDefinition(VerifyError):
+    rule = "every tensor, symbol and kernel is defined once; tensors and symbols share names"
+
+
+class UndefinedName(VerifyError):
+    rule = "a tensor is defined before its first use"
+
+
+class UseAfterFree(VerifyError):
+    rule = "a tensor and its views are not used after free or reuse of their storage"
+
+
+class BlockEscape(VerifyError):
+    rule = "a name defined in a block of `if` is not used outside of that block"
+
+
+class NotOwned(VerifyError):
+    rule = "free and reuse take the name of a storage that the program (the same block) made"
+
+
+class LayoutOutOfBounds(VerifyError):
+    rule = "a layout lies inside its storage"
+
+
+class InvalidLayout(VerifyError):
+    rule = "sizes, strides and offsets are not negative, and storages start at offset 0"
+
+
+class DeviceMismatch(VerifyError):
+    rule = "view, reuse, copy and alias stay on the device of the storage"
+
+
+class UnboundSymbol(VerifyError):
+    rule = "a symbol is bound, by an integer parameter or a `symbol` line, before its first use"
+
+
+class InvalidSymbolDef(VerifyError):
+    rule = "`symbol` reads the size of a tensor parameter that is declared as just that symbol"
+
+
+class UndefinedKernel(VerifyError):
+    rule = "a kernel is defined before its first launch"
+
+
+class InvalidKernel(VerifyError):
+    rule = "a kernel's parameters have known kinds and different names, and its source defines it"
+
+
+class LaunchArity(VerifyError):
+    rule = "launch arguments match the kernel's parameters one to one"
+
+
+class LaunchArgumentKind(VerifyError):
+    rule = "a pointer parameter takes a tensor, a scalar parameter a number"
+
+
+class LaunchElementType(VerifyError):
+    rule = "a pointer parameter takes a tensor of its element type"
+
+
+class InvalidExtern(VerifyError):
+    rule = "mutated and aliased tensors are arguments, and one result needs no tuple"
+
+
+class CopyMismatch(VerifyError):
+    rule = "copy takes two tensors of the same sizes"
+
+
+class MisplacedReturn(VerifyError):
+    rule = "return is the last op of the program and nowhere else"
+
+
+class MisplacedOp(VerifyError):
+    rule = "kernel, symbol and constant stand at the top level"
+
+
+class PassError(WrapperIRError):
+    """A pass turned a valid program into an invalid one: a bug of the pass."""
+
+    def __init__(self, name: str, cause: VerifyError) -> None:
+        super().__init__(f"pass {name} made an invalid program: {cause}")
+        self.name = name
+        self.cause = cause
+
+
+class InputMismatch(WrapperIRError):
+    """An argument of a call differs from the declared parameter `name`."""
+
+    def __init__(self, name: str, expected: str, got: str) -> None:
+        super().__init__(f"input {name}: expected {expected}, got {got}")
+        self.name = name
+        self.expected = expected
+        self.got = got
+
+
+class InputCountMismatch(WrapperIRError):
+    def __init__(self, expected: int, got: int) -> None:
+        super().__init__(f"program takes {expected} inputs, got {got}")
+        self.expected = expected
+        self.got = got
+
+
+class MissingConstant(WrapperIRError):
+    def __init__(self, name: str, key: str) -> None:
+        super().__init__(f"constant {name}: no tensor under key {key!r}; pass it in `constants`")
+        self.name = name
+        self.key = key
+
+
+class ResultMismatch(WrapperIRError):
+    """An extern call returned something else than the program declares."""
+
+    def __init__(self, target: str, name: str, expected: str, got: str) -> None:
+        super().__init__(f"{target} returned {name} as {got}, the program declares {expected}")
+        self.target = target
+        self.name = name
+        self.expected = expected
+        self.got = got
+
+
+class StorageTooSmall(WrapperIRError):
+    """A view or reuse that leaves its storage for the sizes of this call."""
+
+    def __init__(self, name: str, expected: int, got: int) -> None:
+        super().__init__(
+            f"{name} needs {expected} bytes of a storage of {got} bytes; "
+            "its layout is wrong for these sizes"
+        )
+        self.name = name
+        self.expected = expected
+        self.got = got
+
+
+class AssertionFailed(WrapperIRError):
+    """An `assert` of the program does not hold; the message ends with the symbols' values."""

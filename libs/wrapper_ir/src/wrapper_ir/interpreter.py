@@ -1,0 +1,306 @@
+"""The reference meaning of a program: what every emitter is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import sympy
+
+from symexpr import evaluate
+from wrapper_ir.analysis import evaluate_type, extent, storage_bytes
+from wrapper_ir.errors import (
+    AssertionFailed,
+    InputCountMismatch,
+    InputMismatch,
+    MissingConstant,
+    ResultMismatch,
+    StorageTooSmall,
+    UndefinedKernel,
+    UndefinedName,
+)
+from wrapper_ir.ops import (
+    Allocate,
+    Arg,
+    Assert,
+    Comment,
+    Constant,
+    CopyBack,
+    DefineKernel,
+    ExternCall,
+    Free,
+    If,
+    Launch,
+    Op,
+    Program,
+    Ref,
+    Return,
+    Reuse,
+    SymbolDef,
+    View,
+)
+from wrapper_ir.printer import print_symbol, print_type
+from wrapper_ir.types import Device, DType, TensorType
+
+Ints = tuple[int, ...]
+
+
+class Runtime(Protocol):
+    """What a program needs of its host, duck-typed: tensors are whatever these take and give.
+
+    Sizes, strides and offsets are ints counted in elements.
+    """
+
+    def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any: ...
+
+    def as_strided(self, base: Any, size: Ints, stride: Ints, offset: int, dtype: DType) -> Any:
+        """A view of the memory of `base`, `offset` elements of `dtype` after its first element.
+        It may reach past the last element of `base`, as far as the storage goes."""
+
+    def launch(
+        self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]
+    ) -> None: ...
+
+    def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls an operator. `Device`, `DType` and `TorchEnum` arguments come as they are."""
+
+    def copy(self, src: Any, dst: Any) -> None: ...
+
+    def size(self, tensor: Any) -> Ints: ...
+
+    def stride(self, tensor: Any) -> Ints: ...
+
+    def dtype(self, tensor: Any) -> DType: ...
+
+
+@dataclass
+class _Storage:
+    """`root` is a tensor whose first element lies `start` bytes into the storage."""
+
+    root: Any
+    start: int
+    bytes: int
+
+
+@dataclass
+class _Machine:
+    runtime: Runtime
+    constants: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    tensors: dict[str, Any] = field(default_factory=dict)
+    storages: dict[str, _Storage] = field(default_factory=dict)
+    kernels: dict[str, DefineKernel] = field(default_factory=dict)
+    env: dict[str, int] = field(default_factory=dict)
+
+
+def interpret(
+    program: Program,
+    inputs: Sequence[Any],
+    runtime: Runtime,
+    constants: Mapping[str, Any] | None = None,
+) -> tuple[Any, ...]:
+    """Runs a valid program, op by op.
+
+    Raises `InputMismatch` where an argument differs from its declaration in element type, rank,
+    size, or stride (of dimensions that hold more than one element), or a symbol leaves its
+    declared range; `ResultMismatch` where an operator returns another layout than declared;
+    `StorageTooSmall`, `AssertionFailed`, `MissingConstant`.
+    """
+    machine = _Machine(runtime, constants or {}, _named(program, inputs))
+    machine.env.update(bind_inputs(program, inputs, runtime))
+    for param, value in zip(program.params, inputs, strict=True):
+        if param.type is not None:
+            _own(machine, param.name, param.type, value)
+    return _run(machine, program.ops)
+
+
+def bind_inputs(program: Program, inputs: Sequence[Any], runtime: Runtime) -> dict[str, int]:
+    """Values of the symbols for these arguments, all of which are checked against their
+    declarations (errors: see `interpret`)."""
+    named = _named(program, inputs)
+    env: dict[str, int] = {}
+    for param in program.params:
+        value = named[param.name]
+        if param.type is None:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise InputMismatch(param.name, "an integer", repr(value))
+            env[param.name] = value
+            continue
+        dtype, size = runtime.dtype(value), runtime.size(value)
+        if dtype != param.type.dtype:
+            raise InputMismatch(param.name, param.type.dtype.value, dtype.value)
+        if len(size) != len(param.type.size):
+            raise InputMismatch(param.name, f"rank {len(param.type.size)}", f"rank {len(size)}")
+    for op in program.ops:
+        if isinstance(op, SymbolDef):
+            env[op.symbol] = runtime.size(named[op.tensor])[op.dim]
+    for s in program.symbols:
+        value = env.get(s.name, s.low if s.low is not None else s.high)
+        if value is not None and (
+            (s.low is not None and value < s.low) or (s.high is not None and value > s.high)
+        ):
+            raise InputMismatch(s.name, print_symbol(s), str(value))
+    for param in program.params:
+        if param.type is not None:
+            _check_input(param.name, param.type, named[param.name], runtime, env)
+    return env
+
+
+def _named(program: Program, inputs: Sequence[Any]) -> dict[str, Any]:
+    if len(inputs) != len(program.params):
+        raise InputCountMismatch(len(program.params), len(inputs))
+    return {p.name: v for p, v in zip(program.params, inputs, strict=True)}
+
+
+def _check_input(
+    name: str, type: TensorType, value: Any, runtime: Runtime, env: Mapping[str, int]
+) -> None:
+    expected, stride, _ = evaluate_type(type, env)
+    size, got = runtime.size(value), runtime.stride(value)
+    if size != expected:
+        raise InputMismatch(name, f"size {expected} ({print_type(type)})", f"size {size}")
+    if not same_addresses(size, stride, got):
+        raise InputMismatch(name, f"stride {stride} ({print_type(type)})", f"stride {got}")
+
+
+def same_addresses(size: Ints, a: Ints, b: Ints) -> bool:
+    """Whether two strides address the same elements: sizes 0 and 1 do not count."""
+    return 0 in size or all(x == y for n, x, y in zip(size, a, b, strict=True) if n > 1)
+
+
+def _own(machine: _Machine, name: str, type: TensorType, value: Any) -> None:
+    start = int(evaluate(type.offset, machine.env)) * type.dtype.itemsize
+    machine.tensors[name] = value
+    machine.storages[name] = _Storage(value, start, storage_bytes(type, machine.env))
+
+
+def _run(machine: _Machine, ops: Sequence[Op]) -> tuple[Any, ...]:
+    for op in ops:
+        if isinstance(op, Return):
+            return tuple(_value(machine, v) for v in op.values)
+        _step(machine, op)
+    return ()
+
+
+def _step(machine: _Machine, op: Op) -> None:
+    env, runtime = machine.env, machine.runtime
+    match op:
+        case Comment() | SymbolDef() | Return():
+            pass  # symbols are bound before the first op
+        case DefineKernel():
+            machine.kernels[op.name] = op
+        case Assert():
+            if not bool(evaluate(op.condition, env)):
+                values = ", ".join(f"{k}={v}" for k, v in env.items())
+                raise AssertionFailed(f"{op.message} ({values})" if values else op.message)
+        case Constant():
+            if op.key not in machine.constants:
+                raise MissingConstant(op.out, op.key)
+            value = machine.constants[op.key]
+            dtype = runtime.dtype(value)
+            if dtype != op.type.dtype:
+                raise InputMismatch(op.out, op.type.dtype.value, dtype.value)
+            _check_input(op.out, op.type, value, runtime, env)
+            _own(machine, op.out, op.type, value)
+        case Allocate():
+            size, stride, _ = evaluate_type(op.type, env)
+            value = runtime.empty_strided(size, stride, op.type.dtype, op.type.device)
+            _own(machine, op.out, op.type, value)
+        case Free():
+            _kill(machine, op.name)
+        case Reuse():
+            storage = _storage(machine, op.src)
+            _kill(machine, op.src)
+            _share(machine, op.out, op.type, storage)
+        case View():
+            _share(machine, op.out, op.type, _storage(machine, op.src))
+        case Launch():
+            if op.kernel not in machine.kernels:
+                raise UndefinedKernel(f"no kernel {op.kernel}")
+            grid = tuple(int(evaluate(g, env)) for g in op.grid)
+            args = [_value(machine, a) for a in op.args]
+            if 0 not in grid:
+                runtime.launch(machine.kernels[op.kernel], (grid[0], grid[1], grid[2]), args)
+        case ExternCall():
+            _extern(machine, op)
+        case CopyBack():
+            runtime.copy(_tensor(machine, op.src), _tensor(machine, op.dst))
+        case If():
+            _run(machine, op.then if bool(evaluate(op.condition, env)) else op.orelse)
+
+
+def _tensor(machine: _Machine, name: str) -> Any:
+    if name not in machine.tensors:
+        raise UndefinedName(f"no tensor {name} is alive here")
+    return machine.tensors[name]
+
+
+def _storage(machine: _Machine, name: str) -> _Storage:
+    _tensor(machine, name)
+    return machine.storages[name]
+
+
+def _kill(machine: _Machine, name: str) -> None:
+    dead = _storage(machine, name)
+    for alias in [n for n, s in machine.storages.items() if s is dead]:
+        del machine.tensors[alias], machine.storages[alias]
+
+
+def _share(machine: _Machine, name: str, type: TensorType, storage: _Storage) -> None:
+    size, stride, offset = evaluate_type(type, machine.env)
+    needed, itemsize = storage_bytes(type, machine.env), type.dtype.itemsize
+    if needed > storage.bytes:
+        raise StorageTooSmall(name, needed, storage.bytes)
+    offset = offset - storage.start // itemsize if extent(size, stride) else 0
+    value = machine.runtime.as_strided(storage.root, size, stride, offset, type.dtype)
+    machine.tensors[name] = value
+    # A reused storage keeps all of its bytes under a name of its own.
+    machine.storages[name] = storage
+
+
+def _extern(machine: _Machine, op: ExternCall) -> None:
+    runtime = machine.runtime
+    args = [_value(machine, a) for a in op.args]
+    kwargs = {k: _value(machine, v) for k, v in op.kwargs}
+    result = runtime.extern(op.target, args, kwargs)
+    results = tuple(result) if op.tuple_result else (result,) * min(1, len(op.outs))
+    if len(results) != len(op.outs):
+        raise ResultMismatch(
+            op.target, "a tuple", f"{len(results)} results", f"{len(op.outs)} results"
+        )
+    for out, value in zip(op.outs, results, strict=True):
+        if out is None:
+            continue
+        name, type = out
+        _check_result(machine, op.target, name, type, value)
+        if op.alias is None:
+            _own(machine, name, type, value)
+        else:
+            machine.tensors[name] = value
+            machine.storages[name] = _storage(machine, op.alias)
+
+
+def _check_result(machine: _Machine, target: str, name: str, type: TensorType, value: Any) -> None:
+    runtime = machine.runtime
+    size, stride, _ = evaluate_type(type, machine.env)
+    dtype, got, got_stride = runtime.dtype(value), runtime.size(value), runtime.stride(value)
+    if dtype == type.dtype and got == size and same_addresses(size, stride, got_stride):
+        return
+    found = f"{dtype.value}{list(got)} stride {got_stride}"
+    raise ResultMismatch(target, name, f"{print_type(type)} = {list(size)} {stride}", found)
+
+
+def _value(machine: _Machine, arg: Arg) -> Any:
+    if isinstance(arg, Ref):
+        return _tensor(machine, arg.name)
+    if isinstance(arg, tuple):
+        return tuple(_value(machine, a) for a in arg)
+    if isinstance(arg, sympy.logic.boolalg.Boolean) and not isinstance(arg, sympy.Symbol):
+        return bool(evaluate(arg, machine.env))
+    if isinstance(arg, sympy.Expr):
+        return int(evaluate(arg, machine.env))
+    return arg
+
+
+__all__ = ["Runtime", "bind_inputs", "interpret", "same_addresses"]

@@ -1,0 +1,344 @@
+"""Text to programs: the inverse of `wrapper_ir.printer`."""
+
+from __future__ import annotations
+
+import re
+
+from wrapper_ir.ops import (
+    Allocate,
+    Arg,
+    Assert,
+    Comment,
+    Constant,
+    CopyBack,
+    DefineKernel,
+    ExternCall,
+    Free,
+    If,
+    KernelParam,
+    Launch,
+    Op,
+    Param,
+    Program,
+    Return,
+    Reuse,
+    Symbol,
+    SymbolDef,
+    View,
+)
+from wrapper_ir.scanner import TARGET, Scanner
+from wrapper_ir.types import TensorType
+
+_DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
+_HEAD_COMMENT = re.compile(r"\s*(#.*)?", re.ASCII)
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def parse_program(text: str) -> Program:
+    """Reads what `print_program` prints. Raises `ParseError` with line and column."""
+    return _Parser(text).program()
+
+
+def parse_type(text: str) -> TensorType:
+    """Reads what `print_type` prints."""
+    scanner = Scanner(text, 0, len(text), set())
+    type = scanner.type()
+    if not scanner.at_end():
+        scanner.fail("end of the type")
+    return type
+
+
+def parse_symbol(text: str) -> Symbol:
+    """Reads what `print_symbol` prints."""
+    scanner = Scanner(text, 0, len(text), set())
+    symbol = scanner.symbol()
+    if not scanner.at_end():
+        scanner.fail("end of the symbol")
+    return symbol
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.pos = 0
+        self.symbols: set[str] = set()
+
+    def program(self) -> Program:
+        while self.pos < len(self.text) and _HEAD_COMMENT.fullmatch(self._peek_line()):
+            self._next_line()
+        scanner = self._scanner(self.pos, len(self.text))
+        scanner.expect("program")
+        name = scanner.name()
+        scanner.expect("(")
+        params: list[Param] = []
+        while scanner.items():
+            params.append(self._param(scanner))
+            scanner.separator()
+        scanner.expect(":")
+        self.pos = scanner.pos
+        rest = self._next_line()
+        if not rest.at_end() and not rest.peek("#"):
+            rest.fail("end of line")
+        declared: list[Symbol] = []
+        while self._declares_symbol():
+            line = self._next_line()
+            line.expect("where")
+            declared.append(line.symbol())
+            if not line.at_end():
+                line.fail("end of line")
+        self.symbols |= {s.name for s in declared}
+        ops = self._block(2)
+        if self.pos < len(self.text):
+            self._next_line().fail("an op indented by 2 spaces")
+        return Program(name, tuple(params), ops, tuple(declared))
+
+    def _param(self, scanner: Scanner) -> Param:
+        name = scanner.name()
+        scanner.expect(":")
+        if scanner.take("int"):
+            self.symbols.add(name)
+            return Param(name, None)
+        return Param(name, scanner.type())
+
+    def _declares_symbol(self) -> bool:
+        return re.match(r"  where +[A-Za-z_]", self._peek_line()) is not None
+
+    # Lines
+
+    def _scanner(self, pos: int, end: int) -> Scanner:
+        return Scanner(self.text, pos, end, self.symbols)
+
+    def _line_end(self) -> int:
+        end = self.text.find("\n", self.pos)
+        return len(self.text) if end < 0 else end
+
+    def _peek_line(self) -> str:
+        return self.text[self.pos : self._line_end()]
+
+    def _next_line(self) -> Scanner:
+        end = self._line_end()
+        scanner = self._scanner(self.pos, end)
+        self.pos = min(end + 1, len(self.text))
+        return scanner
+
+    def _block(self, indent: int) -> tuple[Op, ...]:
+        """Lines indented by exactly `indent`; blank lines do not count."""
+        ops: list[Op] = []
+        while self.pos < len(self.text):
+            line = self._peek_line()
+            depth = len(line) - len(line.lstrip(" "))
+            if depth == len(line):
+                self._next_line()
+                continue
+            if depth < indent:
+                break
+            scanner = self._next_line()
+            scanner.skip()
+            if depth > indent:
+                scanner.fail(f"an op indented by {indent} spaces")
+            if scanner.peek("pass") and len(line.strip()) == 4:
+                continue
+            ops.append(self._op(scanner, indent))
+        return tuple(ops)
+
+    # Ops
+
+    def _op(self, line: Scanner, indent: int) -> Op:
+        if line.take("#"):
+            return Comment(self._comment_text(line))
+        if _DEFINITION.match(line.text, line.pos, line.end):
+            return self._definition(line)
+        start = line.pos
+        word = line.name()
+        match word:
+            case "kernel":
+                return self._kernel(line, indent)
+            case "if":
+                return self._if(line, indent)
+            case "symbol":
+                return self._symbol_def(line)
+            case "assert":
+                condition = line.condition('"')
+                return Assert(condition, line.string(), self._remark(line))
+            case "free":
+                return Free(line.name(), self._remark(line))
+            case "launch":
+                return self._launch(line)
+            case "extern":
+                return self._extern(line, (), False)
+            case "copy":
+                src = line.name()
+                line.expect("->")
+                return CopyBack(src, line.name(), self._remark(line))
+            case "return":
+                line.skip()
+                values, _ = self._call(line, named=False)
+                return Return(values, self._remark(line))
+        line.fail("an op", start)
+
+    def _remark(self, line: Scanner) -> str:
+        if line.at_end():
+            return ""
+        line.expect("#")
+        return self._comment_text(line)
+
+    def _comment_text(self, line: Scanner) -> str:
+        text = line.text[line.pos : line.end]
+        line.pos = line.end
+        plain = {"n": "\n", "r": "\r"}
+        return _ESCAPE.sub(lambda m: plain.get(m[1], m[1]), text.removeprefix(" "))
+
+    def _definition(self, line: Scanner) -> Op:
+        tuple_result = line.peek("(")
+        if tuple_result:
+            names = line.names()
+        else:
+            names = (line.name(),)
+            while line.take(","):
+                names = (*names, line.name())
+        line.expect("=")
+        start = line.pos
+        word = line.name()
+        if word == "extern":
+            return self._extern(line, names, tuple_result)
+        if tuple_result or len(names) != 1:
+            line.fail("'extern'", start)
+        (out,) = names
+        match word:
+            case "constant":
+                type = line.type()
+                return Constant(out, type, line.string(), self._remark(line))
+            case "alloc":
+                return Allocate(out, line.type(), self._remark(line))
+            case "reuse":
+                return Reuse(out, line.name(), line.type(), self._remark(line))
+            case "view":
+                return View(out, line.name(), line.type(), self._remark(line))
+        line.fail("alloc, reuse, view, constant or extern", start)
+
+    def _symbol_def(self, line: Scanner) -> SymbolDef:
+        symbol = line.name()
+        line.expect("=")
+        tensor = line.name()
+        line.expect(".size")
+        line.expect("(")
+        dim = line.integer()
+        line.expect(")")
+        self.symbols.add(symbol)
+        return SymbolDef(symbol, tensor, dim, self._remark(line))
+
+    def _launch(self, line: Scanner) -> Launch:
+        kernel = line.name()
+        line.expect("grid")
+        start = line.pos
+        grid = line.expressions()
+        if len(grid) != 3:
+            line.fail("three grid sizes", start)
+        args, _ = self._call(line, named=False)
+        return Launch(kernel, (grid[0], grid[1], grid[2]), args, self._remark(line))
+
+    def _call(
+        self, line: Scanner, named: bool
+    ) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
+        args: list[Arg] = []
+        kwargs: list[tuple[str, Arg]] = []
+        line.expect("(")
+        while line.items():
+            if named and re.match(r"\w+=(?!=)", line.text[line.pos : line.end]):
+                name = line.name()
+                line.expect("=")
+                kwargs.append((name, line.arg()))
+            elif kwargs:
+                line.fail("a named argument")
+            else:
+                args.append(line.arg())
+            line.separator()
+        return tuple(args), tuple(kwargs)
+
+    def _extern(self, line: Scanner, names: tuple[str, ...], tuple_result: bool) -> ExternCall:
+        target = line.match(TARGET, "an operator such as aten.add.Tensor")
+        args, kwargs = self._call(line, named=True)
+        mutates = line.names() if line.take("mutates") else ()
+        alias = line.name() if line.take("alias") else None
+        types: list[TensorType | None] = []
+        if names or tuple_result:
+            line.expect("->")
+            types = self._result_types(line, tuple_result)
+        if len(types) != len(names):
+            line.fail(f"{len(names)} result types")
+        outs: list[tuple[str, TensorType] | None] = []
+        for name, type in zip(names, types, strict=True):
+            if (name == "_") != (type is None):
+                line.fail("'_' as name and type of an unused result")
+            outs.append(None if type is None else (name, type))
+        return ExternCall(
+            target, args, kwargs, tuple(outs), tuple_result, mutates, alias, self._remark(line)
+        )
+
+    def _result_types(self, line: Scanner, tuple_result: bool) -> list[TensorType | None]:
+        types: list[TensorType | None] = []
+        if tuple_result:
+            line.expect("(")
+            while line.items():
+                types.append(None if line.take("_") else line.type())
+                line.separator()
+            return types
+        types.append(None if line.take("_") else line.type())
+        while line.take(","):
+            types.append(None if line.take("_") else line.type())
+        return types
+
+    def _if(self, line: Scanner, indent: int) -> If:
+        condition = line.condition(":")
+        line.expect(":")
+        comment = self._remark(line)
+        then = self._block(indent + 2)
+        orelse: tuple[Op, ...] = ()
+        if self._peek_line().rstrip() == " " * indent + "else:":
+            self._next_line()
+            orelse = self._block(indent + 2)
+        return If(condition, then, orelse, comment)
+
+    def _kernel(self, line: Scanner, indent: int) -> DefineKernel:
+        name = line.name()
+        params: list[KernelParam] = []
+        line.expect("(")
+        while line.items():
+            params.append(line.kernel_param())
+            line.separator()
+        constants: list[tuple[str, int | float | bool | str | None]] = []
+        if line.take("constants"):
+            line.expect("(")
+            while line.items():
+                key = line.name()
+                line.expect("=")
+                start = line.pos
+                value = line.arg()
+                if not isinstance(value, int | float | bool | str | None):
+                    line.fail("a number, a string, True, False or None", start)
+                constants.append((key, value))
+                line.separator()
+        line.expect("warps")
+        warps = line.integer()
+        line.expect("stages")
+        stages = line.integer()
+        line.expect(":")
+        comment = self._remark(line)
+        source = self._source(indent)
+        return DefineKernel(name, source, tuple(params), tuple(constants), warps, stages, comment)
+
+    def _source(self, indent: int) -> str:
+        margin, end = " " * (indent + 2), " " * indent + "end"
+        lines: list[str] = []
+        while self.pos < len(self.text):
+            text = self._peek_line()
+            scanner = self._next_line()
+            if text.startswith(margin):
+                lines.append(text[len(margin) :])
+            elif not text.strip(" "):
+                lines.append("")
+            elif text.rstrip(" ") in (end, f"{end} without newline"):
+                return "\n".join(lines) + ("\n" if text.rstrip(" ") == end else "")
+            else:
+                scanner.fail(f"kernel source indented by {indent + 2} spaces, or 'end'")
+        self._scanner(self.pos, self.pos).fail("'end' of the kernel source")

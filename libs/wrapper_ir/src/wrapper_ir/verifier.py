@@ -1,0 +1,387 @@
+"""The rules of a valid program. See `wrapper_ir.errors` for the list: one class a rule."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import sympy
+
+from wrapper_ir.analysis import (
+    Env,
+    definitions,
+    evaluate_type,
+    expressions,
+    free_symbols,
+    sample_envs,
+    storage_bytes,
+    type_expressions,
+    uses,
+)
+from wrapper_ir.errors import (
+    BlockEscape,
+    CopyMismatch,
+    DeviceMismatch,
+    DuplicateDefinition,
+    InvalidExtern,
+    InvalidKernel,
+    InvalidLayout,
+    InvalidName,
+    InvalidSymbolDef,
+    LaunchArgumentKind,
+    LaunchArity,
+    LaunchElementType,
+    LayoutOutOfBounds,
+    MisplacedOp,
+    MisplacedReturn,
+    NotOwned,
+    UnboundSymbol,
+    UndefinedKernel,
+    UndefinedName,
+    UseAfterFree,
+    VerifyError,
+)
+from wrapper_ir.ops import (
+    Allocate,
+    Arg,
+    Constant,
+    CopyBack,
+    DefineKernel,
+    ExternCall,
+    Free,
+    If,
+    KernelParam,
+    Launch,
+    Op,
+    Program,
+    Ref,
+    Return,
+    Reuse,
+    SymbolDef,
+    View,
+)
+from wrapper_ir.printer import print_op, print_type
+from wrapper_ir.scanner import NAME, TARGET
+from wrapper_ir.types import DType, TensorType
+
+RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
+SCALAR_KINDS = frozenset({"i32", "i64", "f32", "f64", "bool"})
+POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where an error is: the printed op and its position; empty for the program's head."""
+
+    op: str = ""
+    index: str = ""
+
+    def error(self, rule: type[VerifyError], detail: str) -> VerifyError:
+        return rule(detail, self.op, self.index)
+
+
+@dataclass
+class _Storage:
+    """`owned`: made by an op of the program. `block`: the block that made it. `died`: the op that
+    ended its life. `bytes`: its size for each sample."""
+
+    owner: str
+    owned: bool
+    block: str
+    type: TensorType
+    bytes: list[int]
+    died: str = ""
+
+
+@dataclass
+class _State:
+    program: Program
+    samples: list[dict[str, int]]
+    tensors: dict[str, TensorType] = field(default_factory=dict)
+    storage: dict[str, _Storage] = field(default_factory=dict)
+    kernels: dict[str, DefineKernel] = field(default_factory=dict)
+    symbols: set[str] = field(default_factory=set)
+    escaped: dict[str, str] = field(default_factory=dict)
+    layouts: dict[TensorType, list[int]] = field(default_factory=dict)
+
+
+def verify(program: Program) -> None:
+    """Raises the `VerifyError` of the first rule that is broken.
+
+    Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
+    symbols: what passes is not proven for every size (`interpret` checks the real sizes).
+    """
+    state = _State(program, sample_envs(program))
+    _check_head(state)
+    _check_block(state, program.ops, "", top=True)
+    if not program.ops or not isinstance(program.ops[-1], Return):
+        raise MisplacedReturn("the program ends without return")
+
+
+def _check_head(state: _State) -> None:
+    program = state.program
+    _check_name(program.name, _At())
+    for s in program.symbols:
+        _check_name(s.name, _At())
+    declared = [s.name for s in program.symbols]
+    if len(set(declared)) != len(declared):
+        raise DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
+    bound = {op.symbol for op in program.ops if isinstance(op, SymbolDef)}
+    for param in program.params:
+        _check_name(param.name, _At())
+        if param.name in state.tensors or param.name in state.symbols:
+            raise DuplicateDefinition(f"parameter {param.name} is defined twice")
+        if param.type is None:
+            state.symbols.add(param.name)
+        else:
+            state.tensors[param.name] = param.type
+    for param in program.params:
+        if param.type is not None:
+            unbound = free_symbols(type_expressions(param.type)) - bound - state.symbols
+            if unbound:
+                raise UnboundSymbol(
+                    f"nothing binds {', '.join(sorted(unbound))} of parameter {param.name}"
+                )
+            _check_layout(state, param.name, param.type, _At())
+            _new_storage(state, param.name, param.type, owned=False, block="")
+
+
+def _check_block(state: _State, ops: Sequence[Op], prefix: str, top: bool = False) -> None:
+    for i, op in enumerate(ops):
+        at = _At(print_op(op).split("\n")[0], f"{prefix}{i}")
+        if isinstance(op, Return) and not (top and i == len(ops) - 1):
+            raise at.error(MisplacedReturn, "return is not the last op")
+        if isinstance(op, DefineKernel | SymbolDef | Constant) and not top:
+            raise at.error(MisplacedOp, "defined inside a block")
+        _check_op(state, op, at, prefix)
+
+
+def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
+    if not isinstance(op, If):
+        for name in uses(op):
+            _check_use(state, name, at)
+    unbound = free_symbols(expressions(op)) - state.symbols
+    if unbound:
+        raise at.error(UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
+    match op:
+        case DefineKernel():
+            _check_kernel(state, op, at)
+        case SymbolDef():
+            _check_symbol_def(state, op, at)
+        case Constant():
+            _define(state, op.out, op.type, at)
+            _new_storage(state, op.out, op.type, owned=False, block=prefix)
+        case Allocate():
+            _define(state, op.out, op.type, at)
+            if op.type.offset != 0:
+                raise at.error(InvalidLayout, f"alloc has offset {op.type.offset}")
+            _new_storage(state, op.out, op.type, owned=True, block=prefix)
+        case Free():
+            _end(state, op.name, at, prefix)
+        case Reuse():
+            _check_reuse(state, op, at, prefix)
+        case View():
+            _check_alias(state, op.out, op.type, op.src, at)
+        case Launch():
+            _check_launch(state, op, at)
+        case ExternCall():
+            _check_extern(state, op, at, prefix)
+        case CopyBack():
+            _check_copy(state, op, at)
+        case If():
+            _check_if(state, op, at)
+
+
+def _check_name(name: str, at: _At) -> None:
+    if not NAME.fullmatch(name) or name in RESERVED:
+        raise at.error(InvalidName, f"{name!r} cannot be a name")
+
+
+def _check_use(state: _State, name: str, at: _At) -> None:
+    if name in state.escaped:
+        raise at.error(BlockEscape, f"{name} is defined inside if {state.escaped[name]}")
+    if name not in state.tensors:
+        raise at.error(UndefinedName, f"no tensor {name} is defined here")
+    died = state.storage[name].died
+    if died:
+        raise at.error(UseAfterFree, f"{name} died with its storage at op {died}")
+
+
+def _define(state: _State, name: str, type: TensorType, at: _At) -> None:
+    _check_name(name, at)
+    if name in state.tensors or name in state.symbols or name in state.escaped:
+        raise at.error(DuplicateDefinition, f"{name} is defined before")
+    if any(s.name == name for s in state.program.symbols):
+        raise at.error(DuplicateDefinition, f"{name} is a symbol")
+    _check_layout(state, name, type, at)
+    state.tensors[name] = type
+
+
+def _check_layout(state: _State, name: str, type: TensorType, at: _At) -> None:
+    if type in state.layouts:
+        return
+    state.layouts[type] = []
+    for env in state.samples:
+        size, stride, offset = evaluate_type(type, env)
+        if min((*size, *stride, offset)) < 0:
+            raise at.error(InvalidLayout, f"{name} has size {size} stride {stride}{_where(env)}")
+        state.layouts[type].append(storage_bytes(type, env))
+
+
+def _where(env: Env) -> str:
+    return " for " + ", ".join(f"{k}={v}" for k, v in env.items()) if env else ""
+
+
+def _new_storage(
+    state: _State, name: str, type: TensorType, owned: bool, block: str
+) -> None:  # fmt: skip
+    state.storage[name] = _Storage(name, owned, block, type, state.layouts[type])
+
+
+def _end(state: _State, name: str, at: _At, prefix: str) -> _Storage:
+    storage = state.storage[name]
+    if not storage.owned:
+        raise at.error(NotOwned, f"the storage of {name} belongs to the caller")
+    if storage.owner != name:
+        raise at.error(NotOwned, f"{name} is a view of {storage.owner}")
+    if storage.block != prefix:
+        raise at.error(NotOwned, f"{name} was made outside of this block")
+    storage.died = at.index
+    return storage
+
+
+def _check_fits(state: _State, name: str, type: TensorType, storage: _Storage, at: _At) -> None:
+    if storage.type.device != type.device:
+        raise at.error(DeviceMismatch, f"the storage is on {storage.type.device}")
+    for env, have, need in zip(
+        state.samples, storage.bytes, state.layouts[type], strict=True
+    ):  # fmt: skip
+        if need > have:
+            raise at.error(
+                LayoutOutOfBounds,
+                f"{name} needs {need} bytes, the storage of {storage.owner} "
+                f"({print_type(storage.type)}) has {have}{_where(env)}",
+            )
+
+
+def _check_reuse(state: _State, op: Reuse, at: _At, prefix: str) -> None:
+    _define(state, op.out, op.type, at)
+    if op.type.offset != 0:
+        raise at.error(InvalidLayout, f"reuse has offset {op.type.offset}")
+    storage = _end(state, op.src, at, prefix)
+    _check_fits(state, op.out, op.type, storage, at)
+    # The storage keeps its size: a later reuse may grow back into all of it.
+    state.storage[op.out] = _Storage(op.out, True, prefix, storage.type, storage.bytes)
+
+
+def _check_alias(state: _State, name: str, type: TensorType, src: str, at: _At) -> None:
+    _define(state, name, type, at)
+    _check_fits(state, name, type, state.storage[src], at)
+    state.storage[name] = state.storage[src]
+
+
+def _check_kernel(state: _State, op: DefineKernel, at: _At) -> None:
+    _check_name(op.name, at)
+    if op.name in state.kernels:
+        raise at.error(DuplicateDefinition, f"kernel {op.name} is defined before")
+    names = [*(p.name for p in op.params), *(n for n, _ in op.constants)]
+    if len(set(names)) != len(names):
+        raise at.error(InvalidKernel, f"two parameters share a name among {', '.join(names)}")
+    for param in op.params:
+        if param.kind not in SCALAR_KINDS | POINTER_KINDS:
+            raise at.error(InvalidKernel, f"parameter {param.name} has unknown kind {param.kind}")
+        if param.mutated and param.kind in SCALAR_KINDS:
+            raise at.error(InvalidKernel, f"scalar parameter {param.name} cannot be mutated")
+    if not re.search(rf"^def {op.name}\b|^{op.name}\b.*=", op.source, re.MULTILINE):
+        raise at.error(InvalidKernel, f"the source defines no {op.name}")
+    state.kernels[op.name] = op
+
+
+def _check_symbol_def(state: _State, op: SymbolDef, at: _At) -> None:
+    _check_name(op.symbol, at)
+    if op.symbol in state.symbols or op.symbol in state.tensors:
+        raise at.error(DuplicateDefinition, f"{op.symbol} is defined before")
+    type = next((p.type for p in state.program.params if p.name == op.tensor), None)
+    if type is None:
+        raise at.error(InvalidSymbolDef, f"{op.tensor} is no tensor parameter")
+    if not 0 <= op.dim < len(type.size):
+        raise at.error(InvalidSymbolDef, f"{op.tensor} has rank {len(type.size)}")
+    if str(type.size[op.dim]) != op.symbol:
+        raise at.error(
+            InvalidSymbolDef, f"{op.tensor}.size({op.dim}) is declared as {type.size[op.dim]}"
+        )
+    state.symbols.add(op.symbol)
+
+
+def _check_launch(state: _State, op: Launch, at: _At) -> None:
+    kernel = state.kernels.get(op.kernel)
+    if kernel is None:
+        raise at.error(UndefinedKernel, f"no kernel {op.kernel} is defined here")
+    if len(kernel.params) != len(op.args):
+        raise at.error(
+            LaunchArity, f"{op.kernel} takes {len(kernel.params)} arguments, got {len(op.args)}"
+        )
+    for param, arg in zip(kernel.params, op.args, strict=True):
+        _check_argument(state, param, arg, at)
+
+
+def _check_argument(state: _State, param: KernelParam, arg: Arg, at: _At) -> None:
+    if isinstance(arg, Ref):
+        type = state.tensors[arg.name]
+        if not param.kind.startswith("*"):
+            raise at.error(
+                LaunchArgumentKind, f"{param.name} is {param.kind}, got tensor {arg.name}"
+            )
+        if param.kind != f"*{type.dtype.value}":
+            raise at.error(
+                LaunchElementType,
+                f"{param.name} is {param.kind}, got {arg.name}: {print_type(type)}",
+            )
+    elif not _scalar_fits(param.kind, arg):
+        raise at.error(LaunchArgumentKind, f"{param.name} is {param.kind}, got {arg!r}")
+
+
+def _scalar_fits(kind: str, arg: Arg) -> bool:
+    boolean = isinstance(arg, bool | sympy.logic.boolalg.Boolean)
+    boolean = boolean and not isinstance(arg, sympy.Symbol)  # sympy: a symbol is a Boolean too
+    if kind == "bool":
+        return boolean
+    if kind in ("i32", "i64"):
+        return not boolean and isinstance(arg, int | sympy.Expr)
+    return kind in ("f32", "f64") and not boolean and isinstance(arg, int | float | sympy.Expr)
+
+
+def _check_extern(state: _State, op: ExternCall, at: _At, prefix: str) -> None:
+    if not TARGET.fullmatch(op.target):
+        raise at.error(InvalidExtern, f"{op.target!r} is no operator name")
+    arguments = set(uses(ExternCall(op.target, op.args, op.kwargs)))
+    stray = [n for n in (*op.mutates, *([op.alias] if op.alias else [])) if n not in arguments]
+    if stray:
+        raise at.error(InvalidExtern, f"{', '.join(stray)} is no argument")
+    if len(op.outs) > 1 and not op.tuple_result:
+        raise at.error(InvalidExtern, f"{len(op.outs)} results that are no tuple")
+    for name, type in definitions(op):
+        if op.alias is not None:
+            _check_alias(state, name, type, op.alias, at)
+        else:
+            _define(state, name, type, at)
+            _new_storage(state, name, type, owned=True, block=prefix)
+
+
+def _check_copy(state: _State, op: CopyBack, at: _At) -> None:
+    src, dst = state.tensors[op.src], state.tensors[op.dst]
+    for env in state.samples:
+        a, b = evaluate_type(src, env)[0], evaluate_type(dst, env)[0]
+        if a != b:
+            raise at.error(CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{_where(env)}")
+
+
+def _check_if(state: _State, op: If, at: _At) -> None:
+    for label, block in (("then", op.then), ("else", op.orelse)):
+        outer = set(state.tensors)
+        _check_block(state, block, f"{at.index}.{label}.")
+        for name in set(state.tensors) - outer:
+            del state.tensors[name]
+            state.escaped[name] = at.index
