@@ -1,0 +1,1 @@
+"""The kernels: plain `@triton.jit` files."""

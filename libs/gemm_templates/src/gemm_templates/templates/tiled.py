@@ -1,0 +1,203 @@
+"""One output tile per program: `out = EPILOGUE(a @ b + bias)`.
+
+`tiled_mm` is a device function, for kernels that other code generates around it; `tiled_kernel`
+is a kernel of its own.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# Triton gives kernel parameters their types at compile time.
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tile_of(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Program -> (tile row, tile column), GROUP_M rows at a time, so that programs which run
+    together read few different rows of `a` and columns of `b` (from the L2 cache)."""
+    num_m = tl.cdiv(M, BLOCK_M)
+    num_n = tl.cdiv(N, BLOCK_N)
+    width = GROUP_M * num_n
+    first = (pid // width) * GROUP_M
+    rows = tl.minimum(num_m - first, GROUP_M)
+    inside = pid % width
+    return first + inside % rows, inside // rows
+
+
+@triton.jit
+def identity(acc, rm, rn, mask, operands):
+    return acc
+
+
+@triton.jit
+def tiled_mm(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDE: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    """Computes the tile of `tl.program_id(0)`; the grid is cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N).
+
+    EPILOGUE(acc, rm, rn, mask, operands) -> the value to store: `acc` [BLOCK_M, BLOCK_N] in f32
+    with the bias added, `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] the row and column numbers,
+    `mask` where they lie inside. With STORE=False nothing is stored here: the epilogue has
+    stored what it wanted.
+    EDGE_M, EDGE_N: how loads treat rows (columns) outside: "none" if BLOCK divides the size,
+    "wrap" reads row 0 in their place (keeps loads free of masks; good if K is contiguous),
+    "mask" reads zeros.
+    WIDE: offsets in 64 bits, for operands of 2**31 elements and more.
+    """
+    pid_m, pid_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    rk = tl.arange(0, BLOCK_K)
+    if WIDE:
+        rm = rm.to(tl.int64)
+        rn = rn.to(tl.int64)
+        rk = rk.to(tl.int64)
+    if EDGE_M == "wrap":
+        ram = tl.where(rm < M, rm, 0)
+    else:
+        ram = rm
+    if EDGE_N == "wrap":
+        rbn = tl.where(rn < N, rn, 0)
+    else:
+        rbn = rn
+    a_ptrs = a_ptr + (ram[:, None] * stride_am + rk[None, :] * stride_ak)
+    b_ptrs = b_ptr + (rk[:, None] * stride_bk + rbn[None, :] * stride_bn)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
+        left = K - step * BLOCK_K
+        if EDGE_M == "mask":
+            if EVEN_K:
+                a = tl.load(a_ptrs, mask=rm[:, None] < M, other=0.0)
+            else:
+                a = tl.load(a_ptrs, mask=(rm[:, None] < M) & (rk[None, :] < left), other=0.0)
+        else:
+            if EVEN_K:
+                a = tl.load(a_ptrs)
+            else:
+                a = tl.load(a_ptrs, mask=rk[None, :] < left, other=0.0)
+        if EDGE_N == "mask":
+            if EVEN_K:
+                b = tl.load(b_ptrs, mask=rn[None, :] < N, other=0.0)
+            else:
+                b = tl.load(b_ptrs, mask=(rk[:, None] < left) & (rn[None, :] < N), other=0.0)
+        else:
+            if EVEN_K:
+                b = tl.load(b_ptrs)
+            else:
+                b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    finish(
+        acc, rm[:, None], rn[None, :], bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
+        operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, STORE,
+    )  # fmt: skip
+
+
+@triton.jit
+def finish(
+    acc,
+    rm,
+    rn,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    """Bias, epilogue and store of one tile of accumulators."""
+    if EDGE_M == "none":
+        if EDGE_N == "none":
+            mask = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
+        else:
+            mask = tl.broadcast_to(rn < N, (BLOCK_M, BLOCK_N))
+    else:
+        if EDGE_N == "none":
+            mask = tl.broadcast_to(rm < M, (BLOCK_M, BLOCK_N))
+        else:
+            mask = (rm < M) & (rn < N)
+    if HAS_BIAS:
+        if EDGE_N == "none":
+            bias = tl.load(bias_ptr + rn * stride_bias)
+        else:
+            bias = tl.load(bias_ptr + rn * stride_bias, mask=rn < N, other=0.0)
+        acc += bias.to(tl.float32)
+    value = EPILOGUE(acc, rm, rn, mask, operands)
+    if STORE:
+        out_ptrs = out_ptr + (rm * stride_om + rn * stride_on)
+        tl.store(out_ptrs, value.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def tiled_kernel(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDE: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    """`tiled_mm` as a kernel, for direct use with Triton's own launcher."""
+    tiled_mm(
+        a_ptr, b_ptr, bias_ptr, out_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+        stride_om, stride_on, stride_bias, operands, EPILOGUE, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+        EDGE_M, EDGE_N, EVEN_K, HAS_BIAS, WIDE, INPUT_PRECISION, STORE,
+    )  # fmt: skip
