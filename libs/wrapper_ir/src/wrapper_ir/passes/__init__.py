@@ -1,0 +1,8 @@
+"""Rewrites of programs: valid in, valid out, one a file."""
+
+from wrapper_ir.passes.dedupe_kernels import DedupeKernels
+from wrapper_ir.passes.insert_frees import InsertFrees
+from wrapper_ir.passes.pipeline import Pass, run_passes
+from wrapper_ir.passes.plan_memory import PlanMemory
+
+__all__ = ["DedupeKernels", "InsertFrees", "Pass", "PlanMemory", "run_passes"]

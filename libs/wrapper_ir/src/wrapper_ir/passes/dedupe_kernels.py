@@ -1,0 +1,51 @@
+"""One definition for kernels that differ in nothing but their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program
+
+
+@dataclass(frozen=True)
+class DedupeKernels:
+    """`kernel k0 ... kernel k1 ... launch k1` -> `kernel k0 ... launch k0`, when the sources are
+    equal after the kernel's own name is taken out of them, and parameters, constants, warps and
+    stages are equal. The first definition stays."""
+
+    name: ClassVar[str] = "dedupe_kernels"
+
+    def run(self, program: Program) -> Program:
+        first: dict[tuple[Any, ...], str] = {}
+        renamed: dict[str, str] = {}
+        ops: list[Op] = []
+        for op in program.ops:
+            if isinstance(op, DefineKernel):
+                kept = first.setdefault(_identity(op), op.name)
+                renamed[op.name] = kept
+                if kept != op.name:
+                    continue
+            ops.append(op)
+        return replace(program, ops=_rename(ops, renamed))
+
+
+def _identity(op: DefineKernel) -> tuple[Any, ...]:
+    # NUL cannot stand in Python source, so taking out the name loses nothing.
+    source = re.sub(rf"\b{re.escape(op.name)}\b", "\0", op.source)
+    # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
+    constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
+    return source, op.params, constants, op.num_warps, op.num_stages
+
+
+def _rename(ops: Sequence[Op], names: dict[str, str]) -> tuple[Op, ...]:
+    out: list[Op] = []
+    for op in ops:
+        if isinstance(op, Launch):
+            op = replace(op, kernel=names.get(op.kernel, op.kernel))
+        elif isinstance(op, If):
+            op = replace(op, then=_rename(op.then, names), orelse=_rename(op.orelse, names))
+        out.append(op)
+    return tuple(out)
