@@ -5,6 +5,7 @@ follows into the same kernel. These templates can, as plain `@triton.jit` files,
 uses them only where they were measured to be faster.
 """
 
+from gemm_templates.choice import Choice, choose
 from gemm_templates.device import A100, B200, H100, H200, DeviceInfo, device_info
 from gemm_templates.errors import (
     GemmError,
@@ -13,9 +14,12 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
+from gemm_templates.launch import Inputs, arguments, bind
 from gemm_templates.model import CONFIGS, Candidate, best_config, candidates, explain
-from gemm_templates.problem import Config, Epilogue, Param, Problem
+from gemm_templates.ops import addmm, linear_act, mm
+from gemm_templates.problem import Config, Epilogue, Problem
 from gemm_templates.render import TemplateKernel, source
+from gemm_templates.store import Store
 
 __all__ = [
     "A100",
@@ -24,20 +28,28 @@ __all__ = [
     "H100",
     "H200",
     "Candidate",
+    "Choice",
     "Config",
     "DeviceInfo",
     "Epilogue",
     "GemmError",
+    "Inputs",
     "InvalidArguments",
     "InvalidConfig",
     "InvalidProblem",
-    "Param",
     "Problem",
+    "Store",
     "TemplateKernel",
     "UnsupportedProblem",
+    "addmm",
+    "arguments",
     "best_config",
+    "bind",
     "candidates",
+    "choose",
     "device_info",
     "explain",
+    "linear_act",
+    "mm",
     "source",
 ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemm_templates.problem import Epilogue, Param
+from gemm_templates.problem import Epilogue
+from triton_rt import KernelParam
 
 
 @triton.jit
@@ -37,7 +38,9 @@ def residual(acc, rm, rn, mask, operands):
     return acc + value.to(tl.float32)
 
 
-def _builtin(name: str, operands: tuple[Param, ...] = (), bytes_per_element: float = 0) -> Epilogue:
+def _builtin(
+    name: str, operands: tuple[KernelParam, ...] = (), bytes_per_element: float = 0
+) -> Epilogue:
     text = f"from gemm_templates.epilogues import {name}"
     return Epilogue(name, text, operands, False, bytes_per_element)
 
@@ -52,8 +55,8 @@ def residual_of(dtype: str, itemsize: int, wide: bool = False) -> Epilogue:
     """`out + residual[m, n]`; run-time operands: the pointer, its row and column stride."""
     strides = "i64" if wide else "i32"
     operands = (
-        Param("residual_ptr", f"*{dtype}"),
-        Param("residual_stride_m", strides),
-        Param("residual_stride_n", strides),
+        KernelParam("residual_ptr", f"*{dtype}"),
+        KernelParam("residual_stride_m", strides),
+        KernelParam("residual_stride_n", strides),
     )
     return _builtin("residual", operands, itemsize)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem, UnsupportedProblem
+from triton_rt import KernelParam
 
 DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -26,17 +27,6 @@ DIMS = (
 
 
 @dataclass(frozen=True)
-class Param:
-    """One run-time parameter of a kernel: `kind` is `*f32` (a pointer), `i32`, `i64`, `f32`;
-    `mutated`: written through; `aligned`: promised a multiple of 16 (bytes for a pointer)."""
-
-    name: str
-    kind: str
-    mutated: bool = False
-    aligned: bool = False
-
-
-@dataclass(frozen=True)
 class Epilogue:
     """What happens to a tile before it is stored.
 
@@ -50,7 +40,7 @@ class Epilogue:
 
     name: str
     text: str
-    operands: tuple[Param, ...] = ()
+    operands: tuple[KernelParam, ...] = ()
     stores: bool = False
     bytes_per_element: float = 0.0
 

@@ -14,26 +14,22 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem
-from gemm_templates.problem import DIMS, Config, Param, Problem
+from gemm_templates.problem import DIMS, Config, Problem
+from triton_rt import KernelParam, KernelSource
 
 
 @dataclass(frozen=True)
 class TemplateKernel:
-    """A kernel as text.
+    """A kernel as text, and its grid.
 
-    params: run-time parameters in order: `a, b, [bias], out`, the epilogue's operands, then the
-        dynamic names of `DIMS` in the order of `DIMS`.
-    constants: `tl.constexpr` parameters: the block sizes.
+    source.params: run-time parameters in order: `a, b, [bias], [out]`, the epilogue's operands,
+        then the dynamic names of `DIMS` in the order of `DIMS`.
+    source.constants: the block sizes.
     grid: programs = cdiv(M, block_m) * cdiv(N, block_n) in x, the batch in y. `grid_text` is
-        that as an expression of `M` and `N` with `CeilDiv`.
+        that as expressions of `M` and `N` with `CeilDiv`.
     """
 
-    name: str
-    text: str
-    params: tuple[Param, ...]
-    constants: tuple[tuple[str, int], ...]
-    num_warps: int
-    num_stages: int
+    source: KernelSource
     block_m: int
     block_n: int
     batch: int
@@ -60,13 +56,13 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
     # A size that may exceed 32 bits must not be cut; Triton widens products with a 64-bit side.
     int_kind = "i64" if problem.is_wide else "i32"
     stores = problem.epilogue is None or not problem.epilogue.stores
-    params = [Param("a", f"*{problem.a_dtype}"), Param("b", f"*{problem.b_dtype}")]
+    params = [KernelParam("a", f"*{problem.a_dtype}"), KernelParam("b", f"*{problem.b_dtype}")]
     if problem.bias:
-        params.append(Param("bias", f"*{problem.bias}"))
+        params.append(KernelParam("bias", f"*{problem.bias}"))
     if stores:
-        params.append(Param("out", f"*{problem.out_dtype}", mutated=True))
+        params.append(KernelParam("out", f"*{problem.out_dtype}", mutated=True))
     params += operands
-    params += [Param(d, int_kind, aligned=d in problem.aligned) for d in dynamic]
+    params += [KernelParam(d, int_kind, aligned=d in problem.aligned) for d in dynamic]
     names = [p.name for p in params]
     if len({*names, name}) != len(names) + 1:
         raise InvalidProblem(f"{name}: parameter names {names} must differ; rename the operands")
@@ -105,7 +101,7 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
     imports = ["tiled_mm"] if problem.epilogue else ["identity", "tiled_mm"]
     text = "\n".join(
         [
-            f"# {problem}   template {_template_digest()}",
+            f"# {problem}   template {template_digest()}",
             "import triton",
             "import triton.language as tl",
             f"from gemm_templates.templates.tiled import {', '.join(imports)}",
@@ -122,10 +118,10 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
         ]
     )
     _check(problem, config)
-    return TemplateKernel(
-        name, text, tuple(params), tuple(constants.items()), config.num_warps,
-        config.num_stages, config.block_m, config.block_n, problem.batch,
-    )  # fmt: skip
+    kernel = KernelSource(
+        name, text, tuple(params), tuple(constants.items()), config.num_warps, config.num_stages
+    )
+    return TemplateKernel(kernel, config.block_m, config.block_n, problem.batch)
 
 
 def _used(dim: str, problem: Problem) -> bool:
@@ -174,7 +170,7 @@ def _check(problem: Problem, config: Config) -> None:
 
 
 @cache
-def _template_digest() -> str:
+def template_digest() -> str:
     """Part of the text, so that caches keyed by text notice a changed template."""
     folder = Path(__file__).parent
     data = b"".join(

@@ -1,0 +1,185 @@
+"""Measure the few best, the vendor's call among them, and remember the winner."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+import torch
+
+from gemm_templates.device import DeviceInfo, device_info
+from gemm_templates.launch import Inputs, bind
+from gemm_templates.model import Candidate, candidates, explain
+from gemm_templates.problem import Config, Problem
+from gemm_templates.render import template_digest
+from gemm_templates.store import Store
+
+# A template must be this much faster than the vendor's call to replace it: noise is not a gain.
+MARGIN = 0.02
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to run for a problem: a config, or (None) the vendor's call.
+
+    times: label -> measured seconds, the epilogue included on either side.
+    failures: label -> why a candidate was out: it did not compile, launch, or agree.
+    reason: "measured", "stored", "model" (deterministic), "no GPU", "only one".
+    """
+
+    problem: Problem
+    config: Config | None
+    candidates: tuple[Candidate, ...]
+    times: tuple[tuple[str, float], ...] = ()
+    failures: tuple[tuple[str, str], ...] = ()
+    reason: str = "measured"
+
+    def explain(self) -> str:
+        label = "extern" if self.config is None else str(self.config)
+        lines = [explain(self.problem, self.candidates, dict(self.times))]
+        lines += [f"{label} failed: {why}" for label, why in self.failures]
+        return "\n".join([*lines, f"-> {label} ({self.reason})"])
+
+
+def choose(
+    problem: Problem,
+    inputs: Inputs | Callable[[], Inputs],
+    extern: Callable[[Inputs], object],
+    found: Sequence[Candidate] | None = None,
+    *,
+    device: torch.device | str = "cuda",
+    store: Store | None = None,
+    deterministic: bool = False,
+    force: bool = False,
+    build: Callable[[Problem, Config], Callable[[Inputs], None]] = bind,
+    measure: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
+) -> Choice:
+    """The fastest of `found` (by default `candidates(problem, device)`) on these inputs.
+
+    inputs: the tensors, or a function that makes some like them. `out` is overwritten.
+    extern: the vendor's way, with all that the epilogue does as further kernels. If it returns
+        a tensor, each candidate's `out` is compared with it, and one that disagrees is out.
+    store: choices remembered, by problem, device, versions and candidates.
+    deterministic: do not measure: a stored choice, else the model's first.
+    force: measure on the CPU, too, where the extern call is chosen otherwise.
+    """
+    device = torch.device(device)
+    info = device_info(device)
+    options = tuple(found if found is not None else candidates(problem, info))
+    store = store or Store()
+    key = _key(problem, info, options)
+    if (record := store.get(key)) is not None:
+        return _from_record(problem, options, record)
+    if deterministic:
+        return Choice(problem, options[0].config, options, reason="model")
+    if device.type != "cuda" and not force:
+        return Choice(problem, None, options, reason="no GPU")
+    if all(c.config is None for c in options):
+        return Choice(problem, None, options, reason="only one")
+
+    given = inputs if isinstance(inputs, Inputs) else inputs()
+    runs: dict[str, Callable[[], object]] = {"extern": lambda: extern(given)}
+    failures: dict[str, str] = {}
+    expected = extern(given)
+    expected = expected.clone() if isinstance(expected, torch.Tensor) else None
+    for candidate in options:
+        if candidate.config is None:
+            continue
+        try:
+            run = build(problem, candidate.config)
+            if given.out is not None:
+                given.out.fill_(float("nan"))
+            run(given)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        except Exception as error:  # a compiler's refusal can be any error; it is reported
+            failures[candidate.label] = f"{type(error).__name__}: {str(error)[:200]}"
+            continue
+        if given.out is not None and expected is not None:
+            wrong = _disagreement(given.out, expected)
+            if wrong:
+                failures[candidate.label] = wrong
+                warnings.warn(f"{problem}, {candidate.label}: {wrong}; not used", stacklevel=2)
+                continue
+        runs[candidate.label] = _call(run, given)
+    seconds = (measure or _measure)(list(runs.values()), info)
+    times = dict(zip(runs, seconds, strict=True))
+    best = min(times, key=lambda label: times[label])
+    if times[best] > times["extern"] * (1 - MARGIN):
+        best = "extern"
+    config = next(c.config for c in options if c.label == best)
+    choice = Choice(problem, config, options, tuple(times.items()), tuple(failures.items()))
+    store.put(
+        key,
+        {
+            "config": asdict(config) if config else None,
+            "times": times,
+            "failures": failures,
+        },
+    )
+    return choice
+
+
+def _key(problem: Problem, info: DeviceInfo, options: Sequence[Candidate]) -> str:
+    versions = [f"{name} {version(name)}" for name in ("torch", "triton", "gemm-templates")]
+    labels = [c.label for c in sorted(options, key=lambda c: c.label)]
+    return "\n".join([problem.key, info.name, *versions, template_digest(), *labels])
+
+
+def _from_record(
+    problem: Problem, options: tuple[Candidate, ...], record: dict[str, Any]
+) -> Choice:
+    config = Config(**record["config"]) if record["config"] else None
+    return Choice(
+        problem, config, options, tuple(record["times"].items()),
+        tuple(record["failures"].items()), "stored",
+    )  # fmt: skip
+
+
+def _call(run: Callable[[Inputs], None], given: Inputs) -> Callable[[], None]:
+    return lambda: run(given)
+
+
+def _disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
+    """Empty if `out` is `expected` up to rounding; sums in another order, tf32 and a result
+    that is rounded before the epilogue all stay far below a part in fifty of the largest."""
+    if out.shape != expected.shape:
+        return ""
+    if out.numel() == 0:
+        return ""
+    reference = expected.double()
+    finite = reference.isfinite()
+    difference = torch.where(finite, (out.double() - reference).abs(), 0.0)
+    scale = torch.where(finite, reference.abs(), 0.0).max()
+    worst = difference.max()
+    if not bool(worst <= 0.02 * scale + 1e-6):  # NaN fails
+        return f"differs from the extern call by {float(worst):.3g}, its largest {float(scale):.3g}"
+    return ""
+
+
+def _measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
+    """Median seconds of each on the GPU, taken in turns so that clocks that drift hit all alike,
+    with a cold L2 cache before each."""
+    flush = torch.empty(2 * info.l2_bytes, dtype=torch.int8, device="cuda")
+    for run in runs:
+        run()
+    torch.cuda.synchronize()
+    samples: list[list[float]] = [[] for _ in runs]
+    for _ in range(15):
+        pending = []
+        for run in runs:
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            flush.zero_()
+            start.record()
+            run()
+            end.record()
+            pending.append((start, end))
+        torch.cuda.synchronize()
+        for times, (start, end) in zip(samples, pending, strict=True):
+            times.append(start.elapsed_time(end) * 1e-3)
+    return [median(times) for times in samples]

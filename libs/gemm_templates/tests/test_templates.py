@@ -1,0 +1,194 @@
+"""The kernels against float64, on CPU tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gemm_templates import Config, Epilogue, Inputs, Problem, addmm, bind, linear_act, mm
+from gemm_templates.epilogues import ACTIVATIONS, residual_of
+from gemm_templates.problem import DTYPES, ITEMSIZE
+
+SMALL = Config(16, 16, 16, 2, 4, 2)
+TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+def tensor(shape, stride, dtype, seed):
+    """Random values at the given strides, in a storage that ends where the tensor does."""
+    generator = torch.Generator().manual_seed(seed)
+    size = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
+    storage = torch.randn(size, generator=generator).to(DTYPES[dtype])
+    return storage.as_strided(shape, stride)
+
+
+def run(problem, config=SMALL, operands=()):
+    d = problem.dims()
+    m, n, k = problem.m, problem.n, problem.k
+    lead = (problem.batch,) if problem.batch > 1 else ()
+
+    def strides(batch, rows, columns):
+        return (d[batch], d[rows], d[columns]) if lead else (d[rows], d[columns])
+
+    a = tensor((*lead, m, k), strides("stride_ab", "stride_am", "stride_ak"), problem.a_dtype, 0)
+    b = tensor((*lead, k, n), strides("stride_bb", "stride_bk", "stride_bn"), problem.b_dtype, 1)
+    out = tensor(
+        (*lead, m, n), strides("stride_ob", "stride_om", "stride_on"), problem.out_dtype, 2
+    ).fill_(float("nan"))
+    bias = tensor((n,), (problem.bias_stride,), problem.bias, 3) if problem.bias else None
+    bind(problem, config)(Inputs(a, b, out, bias, operands))
+    expected = a.double() @ b.double()
+    return out, expected if bias is None else expected + bias.double()
+
+
+def check(out, expected):
+    name = {v: k for k, v in DTYPES.items()}[out.dtype]
+    tolerance = TOLERANCE[name]
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("size", [(32, 32, 32), (17, 33, 19), (1, 1, 1), (5, 40, 64)])
+def test_sizes_and_dtypes(size, dtype):
+    check(*run(Problem(*size, dtype, dtype, dtype)))
+
+
+@pytest.mark.parametrize("a_stride", [(20, 1), (1, 18), (37, 2)])
+@pytest.mark.parametrize("b_stride", [(24, 1), (1, 20), (50, 2)])
+def test_strides(a_stride, b_stride):
+    check(*run(Problem(18, 23, 20, "f32", "f32", "f32", a_stride, b_stride, (1, 30))))
+
+
+@pytest.mark.parametrize("size", [(0, 8, 8), (8, 0, 8), (0, 0, 0)])
+def test_empty_results(size):
+    out, expected = run(Problem(*size, "f32", "f32", "f32", bias="f32"))
+    assert out.shape == expected.shape
+
+
+def test_empty_k_gives_the_bias():
+    check(*run(Problem(20, 8, 0, "f32", "f32", "f32", bias="f32")))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(32, 16, 16, 1, 4, 2),
+        Config(16, 32, 32, 8, 4, 3),
+        Config(64, 64, 16, 3, 4, 1),
+    ],
+)
+@pytest.mark.parametrize("size", [(70, 33, 40), (64, 64, 32)])
+def test_blocks_and_groups(size, config):
+    check(*run(Problem(*size, "f32", "f32", "f32"), config))
+
+
+def test_dynamic_sizes_and_strides():
+    names = frozenset({"M", "K", "stride_am", "stride_bn", "stride_om", "stride_bias"})
+    for wide in (None, False):
+        problem = Problem(
+            19, 21, 33, "f32", "f32", "f32", bias="f32", bias_stride=2, dynamic=names, wide=wide
+        )
+        check(*run(problem))
+
+
+def test_a_kernel_with_dynamic_m_serves_other_sizes():
+    from gemm_templates.launch import arguments
+    from gemm_templates.render import source
+    from triton_rt import LazyKernel
+
+    problem = Problem(16, 24, 20, "f32", "f32", "f32", dynamic=frozenset({"M"}))
+    kernel = source(problem, SMALL)
+    lazy = LazyKernel(kernel.source)
+    for m in (1, 16, 45):
+        a, b = torch.randn(m, 20), torch.randn(20, 24)
+        out = torch.full((m, 24), float("nan"))
+        *tensors, _ = arguments(problem, kernel, Inputs(a, b, out))
+        lazy(kernel.grid(m, 24), *tensors, m)
+        check(out, a.double() @ b.double())
+
+
+@pytest.mark.parametrize("dynamic", [frozenset(), frozenset({"stride_ab", "M"})])
+def test_batches(dynamic):
+    check(*run(Problem(17, 20, 18, "f32", "f32", "f32", batch=3, dynamic=dynamic)))
+    expanded = (0, 18 * 20, 17 * 20)
+    check(*run(Problem(17, 20, 18, "f32", "f32", "f32", batch=2, batch_strides=expanded)))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("act", ["relu", "gelu", "silu"])
+def test_bias_and_activation(act, dtype):
+    problem = Problem(18, 33, 20, dtype, dtype, dtype, bias=dtype, epilogue=ACTIVATIONS[act])
+    out, linear = run(problem)
+    check(out, {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[act](linear))
+
+
+def test_residual():
+    residual = torch.randn(33, 18).t()
+    problem = Problem(18, 33, 20, "f32", "f32", "f32", epilogue=residual_of("f32", ITEMSIZE["f32"]))
+    out, product = run(problem, operands=(residual, *residual.stride()))
+    check(out, product + residual.double())
+
+
+GENERATED = Epilogue(
+    "scale_and_keep",
+    """
+@triton.jit
+def scale_and_keep(acc, rm, rn, mask, operands):
+    copy, scale, columns = operands
+    value = acc * scale
+    tl.store(copy + (rm * columns + rn), value, mask=mask)
+    return value
+""",
+    operands=(),
+)
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_an_epilogue_given_as_text_with_operands(stores):
+    from dataclasses import replace
+
+    from triton_rt import KernelParam
+
+    operands = (
+        KernelParam("copy", "*f32", mutated=True),
+        KernelParam("scale", "f32"),
+        KernelParam("columns", "i32"),
+    )
+    epilogue = replace(GENERATED, operands=operands, stores=stores)
+    problem = Problem(18, 20, 16, "f32", "f32", "f32", epilogue=epilogue)
+    copy = torch.full((18, 20), float("nan"))
+    out, product = run(problem, operands=(copy, 0.5, 20))
+    check(copy, product * 0.5)
+    if stores:
+        assert out.isnan().all()
+    else:
+        check(out, product * 0.5)
+
+
+def test_nan_passes_through_relu():
+    a = torch.full((4, 16), float("nan"))
+    out = linear_act(a, torch.randn(8, 16), act="relu", config=SMALL)
+    assert out.isnan().all()
+
+
+def test_public_functions():
+    a, b = torch.randn(18, 20), torch.randn(33, 20).t()
+    check(mm(a, b, config=SMALL), a.double() @ b.double())
+    check(mm(a, b), a.double() @ b.double())
+    product = a.double() @ b.double()
+    for bias in (torch.randn(33), torch.randn(1), torch.randn(18, 1), torch.randn(18, 33)):
+        check(addmm(bias, a, b, config=SMALL), product + bias.double())
+        check(addmm(bias, a, b), product + bias.double())
+    x, weight, bias = torch.randn(2, 3, 20), torch.randn(9, 20), torch.randn(9)
+    for act, fn in (("gelu", F.gelu), ("none", lambda t: t)):
+        expected = fn(F.linear(x.double(), weight.double(), bias.double()))
+        check(linear_act(x, weight, bias, act, config=SMALL), expected)
+        check(linear_act(x, weight, bias, act), expected)
+    assert linear_act(torch.randn(2, 0, 20), weight, bias, config=SMALL).shape == (2, 0, 9)
+
+
+def test_gradients_flow_through_torch():
+    a = torch.randn(4, 8, requires_grad=True)
+    b = torch.randn(8, 3)
+    mm(a, b, config=SMALL).sum().backward()
+    torch.testing.assert_close(a.grad, b.sum(1).expand(4, 8))
