@@ -1,0 +1,201 @@
+"""Loop IR with a launch plan for each node -> the host program.
+
+    kernel k1 ...                         kernel k1 <triton source>
+    buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern ...; return
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sympy
+from loop_ir import CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
+from symexpr import sstr, symbol
+from wrapper_ir import ops
+from wrapper_ir.ops import Arg, Op, Program, Ref
+from wrapper_ir.types import TensorType
+
+from compile_cli.errors import CompileFailed
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One kernel and how to launch it: grid in size symbols; args are buffers or sizes."""
+
+    define: ops.DefineKernel
+    grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
+    args: tuple[str | sympy.Expr, ...]
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """What a node becomes.
+
+    allocate: the buffers it makes. extern: the operator to call, if any, before the launches.
+    choices: launches, each with the condition under which it is the one to run; the last has
+    none. Empty when the operator does everything.
+    """
+
+    allocate: tuple[tuple[str, TensorType], ...] = ()
+    extern: Extern | None = None
+    choices: tuple[tuple[sympy.logic.boolalg.Boolean | None, LaunchPlan], ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass
+class _Builder:
+    graph: Graph
+    roots: dict[str, TensorType]
+    ops: list[Op] = field(default_factory=list)
+    views: dict[tuple[str, TensorType], str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def tensor(self, ref: TensorRef) -> Ref:
+        """A buffer by its name, or a view of it, made once."""
+        root = self.roots[ref.buffer]
+        if root == ref.type:
+            return Ref(ref.buffer)
+        key = (ref.buffer, ref.type)
+        if key not in self.views:
+            number = sum(1 for buffer, _ in self.views if buffer == ref.buffer)
+            name = f"{ref.buffer}_view{number}"
+            while name in self.taken:
+                name += "_"
+            self.taken.add(name)
+            self.views[key] = name
+            self.ops.append(ops.View(name, ref.buffer, ref.type))
+        return Ref(self.views[key])
+
+    def arg(self, value: GraphArg) -> Arg:
+        if isinstance(value, TensorRef):
+            return self.tensor(value)
+        if isinstance(value, tuple):
+            return tuple(self.arg(item) for item in value)
+        return value
+
+    def extern(self, node: Extern) -> None:
+        args = tuple(self.arg(a) for a in node.args)
+        kwargs = tuple((k, self.arg(a)) for k, a in node.kwargs)
+        mutated: list[str] = []
+        for value in (*node.args, *(v for _, v in node.kwargs)):
+            for ref in _refs(value):
+                if ref.buffer in node.mutates:
+                    mutated.append(self.tensor(ref).name)
+        for out in node.outs:
+            if out is not None:
+                self.roots[out[0]] = out[1]
+        self.ops.append(
+            ops.ExternCall(
+                node.target, args, kwargs, node.outs, node.tuple_result,
+                tuple(dict.fromkeys(mutated)), comment=_comment(node.origins),
+            )
+        )  # fmt: skip
+
+    def launch(self, plan: LaunchPlan, comment: str) -> ops.Launch:
+        args: tuple[Arg, ...] = tuple(Ref(a) if isinstance(a, str) else a for a in plan.args)
+        return ops.Launch(plan.define.name, plan.grid, args, comment)
+
+    def node(self, plan: NodePlan) -> None:
+        if plan.extern is not None:
+            self.extern(plan.extern)
+        for name, type_ in plan.allocate:
+            self.roots[name] = type_
+            self.ops.append(ops.Allocate(name, type_))
+        if not plan.choices:
+            return
+        comment = _comment(plan.origins)
+        *conditional, (_, last) = plan.choices
+        op: Op = self.launch(last, comment if not conditional else "")
+        for condition, choice in reversed(conditional):
+            assert condition is not None
+            op = ops.If(condition, (self.launch(choice, ""),), (op,), comment)
+        self.ops.append(op)
+
+
+def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
+    """The host program of a graph whose nodes have plans. Frees come later, in a pass."""
+    roots = {i.name: i.type for i in graph.inputs if i.type is not None}
+    builder = _Builder(graph, roots)
+    builder.taken = set(roots) | {s.name for s in graph.symbols}
+    builder.ops.extend(_symbol_defs(graph))
+    for plan in plans:
+        if isinstance(plan, NodePlan):
+            builder.ops.extend(choice.define for _, choice in plan.choices)
+            builder.taken.update(name for name, _ in plan.allocate)
+            if plan.extern is not None:
+                builder.taken.update(out[0] for out in plan.extern.outs if out is not None)
+    for name, type_ in graph.constants:
+        builder.roots[name] = type_
+        builder.taken.add(name)
+        builder.ops.append(ops.Constant(name, type_, name))
+    for plan in plans:
+        if isinstance(plan, CopyBack):
+            src, dst = builder.tensor(plan.src), builder.tensor(plan.dst)
+            builder.ops.append(ops.CopyBack(src.name, dst.name))
+        else:
+            builder.node(plan)
+    values = tuple(builder.arg(value) for value in graph.outputs)
+    builder.ops.append(ops.Return(values))
+    params = tuple(ops.Param(i.name, i.type) for i in graph.inputs)
+    return Program(graph.name, params, tuple(builder.ops), graph.symbols)
+
+
+def _symbol_defs(graph: Graph) -> list[Op]:
+    """Binds each symbol that no integer input binds to the first input size that it is."""
+    bound = {i.name for i in graph.inputs if i.type is None}
+    out: list[Op] = []
+    for each in graph.symbols:
+        if each.name in bound:
+            continue
+        place = next(
+            (
+                (i.name, dim)
+                for i in graph.inputs
+                if i.type is not None
+                for dim, size in enumerate(i.type.size)
+                if size == symbol(each.name)
+            ),
+            None,
+        )
+        if place is None:
+            raise CompileFailed(
+                f"the size {each.name} is no input's size by itself\n"
+                f"  inputs: {', '.join(_sizes(graph))}\n"
+                "  to do: mark a dimension dynamic that the model does not compute with first"
+            )
+        out.append(ops.SymbolDef(each.name, *place))
+    return out
+
+
+def _sizes(graph: Graph) -> list[str]:
+    return [
+        f"{i.name}[{', '.join(sstr(n) for n in i.type.size)}]"
+        for i in graph.inputs
+        if i.type is not None
+    ]
+
+
+def _refs(value: GraphArg) -> list[TensorRef]:
+    if isinstance(value, TensorRef):
+        return [value]
+    if isinstance(value, tuple):
+        return [ref for item in value for ref in _refs(item)]
+    return []
+
+
+def _comment(origins: tuple[Origin, ...]) -> str:
+    """`aten.add.Tensor, aten.native_layer_norm.default  encoder.py:41`."""
+    names = list(dict.fromkeys(o.op for o in origins))
+    lines = list(dict.fromkeys(o.source for o in origins if o.source))
+    return "  ".join(filter(None, (", ".join(names), ", ".join(lines))))
+
+
+def kernel_nodes(graph: Graph) -> list[Kernel]:
+    """Every loop kernel of a graph, epilogues included, in order."""
+    out: list[Kernel] = []
+    for node in graph.nodes:
+        if isinstance(node, Kernel):
+            out.append(node)
+        elif isinstance(node, Matmul) and node.epilogue is not None:
+            out.append(node.epilogue)
+    return out

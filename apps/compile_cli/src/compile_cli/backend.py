@@ -1,0 +1,54 @@
+"""`torch.compile(model, backend="compile_cli", options={...})`.
+
+Dynamo captures and guards, AOTAutograd makes the ATen graph; each graph goes through the same
+pipeline as the command line's. The one place that touches `torch._dynamo` and AOTAutograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+from aten_lowering import decompositions
+from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.backends.common import aot_autograd
+
+from compile_cli.config import Options
+from compile_cli.pipeline import compile_graph
+from compile_cli.stages import Record
+
+
+def compile_cli(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Dynamo's backend interface. Options are those of `compile_cli.Options`; an unknown one is
+    refused by name."""
+    settings = Options.from_mapping(options)
+
+    def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        compiled = compile_graph(graph, settings, Record())
+        run = compiled.run
+
+        def boxed(inputs: list[Any]) -> Sequence[Any]:
+            args = tuple(inputs)
+            inputs.clear()
+            return run(*args)
+
+        boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+        return boxed
+
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=compile_fx,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    result: Callable[..., Any] = backend(gm, example_inputs)
+    return result
+
+
+def register() -> None:
+    """Makes the backend known by name, unless the installed package's entry point does."""
+    if "compile_cli" not in entry_points(group="torch_dynamo_backends").names:
+        register_backend(compile_cli, name="compile_cli")

@@ -1,0 +1,187 @@
+"""A module, function or exported program -> one flat ATen graph.
+
+The flat graph takes every tensor it needs as an input: parameters, buffers and constants first
+(`lifted`), then the caller's tensors. What the model writes into its inputs or buffers is a
+trailing `aten.copy_` into the placeholder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from aten_lowering import decompositions
+from torch import Tensor, nn
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    OutputKind,
+    TensorArgument,
+)
+
+from compile_cli.errors import (
+    BadInput,
+    CompileFailed,
+    DynamicShapeError,
+    GraphBreak,
+    first_line,
+)
+from compile_cli.loading import where
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A flat ATen graph and how a call of the model maps to it.
+
+    lifted: tensors for the first placeholders, by placeholder name.
+    constants: inputs that are no tensors, by position among the flattened inputs: the value that
+        the graph was captured with.
+    tensor_inputs: positions of the flattened inputs that the graph takes, in order.
+    outputs: for each flattened result, a position in the graph's results, or the constant.
+    """
+
+    graph: torch.fx.GraphModule
+    lifted: dict[str, Tensor]
+    constants: dict[int, Any]
+    tensor_inputs: tuple[int, ...]
+    input_names: tuple[str, ...]
+    outputs: tuple[tuple[bool, Any], ...]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+
+
+def input_names(model: nn.Module, args: tuple[Any, ...]) -> list[str]:
+    """Names of the positional arguments: the parameters of `forward`."""
+    names: list[str] = []
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    for i in range(len(args)):
+        if i < len(parameters) and parameters[i].kind is not inspect.Parameter.VAR_POSITIONAL:
+            names.append(parameters[i].name)
+        else:
+            names.append(f"arg{i}")
+    return names
+
+
+def export(
+    model: nn.Module, args: tuple[Any, ...], dynamic: dict[int, set[int]]
+) -> torch.export.ExportedProgram:
+    """Captures a module for example arguments. `dynamic`: argument position -> dimensions."""
+    shapes: Any = None
+    if dynamic:
+        collection = torch.export.dynamic_shapes.ShapesCollection()
+        for i, dims in dynamic.items():
+            value = args[i] if i < len(args) else None
+            if not isinstance(value, Tensor):
+                raise BadInput(f"input {i} is no tensor, so it has no dynamic dimension")
+            for dim in dims:
+                if dim >= value.dim():
+                    raise BadInput(
+                        f"input {i} has no dimension {dim}\n  got: sizes {list(value.shape)}"
+                    )
+            collection[value] = {dim: torch.export.Dim.DYNAMIC for dim in dims}
+        shapes = collection.dynamic_shapes(model, args)
+    try:
+        with torch.no_grad():
+            return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        text = str(error)
+        if dynamic and ("onstraint" in type(error).__name__ + text or "pecializ" in text):
+            raise DynamicShapeError(_constraint(text)) from error
+        raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _constraint(text: str) -> str:
+    lines = [line.strip(" -") for line in text.splitlines() if line.strip().startswith("- ")]
+    return "; ".join(lines) or text.splitlines()[0]
+
+
+def capture(program: torch.export.ExportedProgram) -> Captured:
+    """An exported program, decomposed and made flat."""
+    with torch.no_grad():
+        program = program.run_decompositions(decompositions())
+    signature = program.graph_signature
+    graph = program.graph_module
+    placeholders = {n.name: n for n in graph.graph.nodes if n.op == "placeholder"}
+    lifted: dict[str, Tensor] = {}
+    constants: dict[int, Any] = {}
+    tensor_inputs: list[int] = []
+    names: list[str] = []
+    position = 0
+    for spec in signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            names.append(spec.arg.name)
+            if isinstance(spec.arg, ConstantArgument):
+                constants[position] = spec.arg.value
+                if spec.arg.name in placeholders:
+                    graph.graph.erase_node(placeholders[spec.arg.name])
+            elif isinstance(spec.arg, TensorArgument):
+                tensor_inputs.append(position)
+            else:
+                raise CompileFailed(
+                    f"input {spec.arg.name} is a {type(spec.arg).__name__}\n"
+                    "  expected: tensors and plain constants"
+                )
+            position += 1
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            lifted[spec.arg.name] = _lifted(program, spec.target or "")
+        else:
+            raise CompileFailed(
+                f"the model takes {spec.arg.name}, a {spec.kind.name.lower()}\n"
+                "  expected: parameters, buffers, tensors and plain constants"
+            )
+    outputs = _write_mutations(graph, signature, placeholders)
+    if program.call_spec.in_spec is None or program.call_spec.out_spec is None:
+        raise CompileFailed("the exported program does not say how its inputs are nested")
+    return Captured(
+        graph, lifted, constants, tuple(tensor_inputs), tuple(names), outputs,
+        program.call_spec.in_spec, program.call_spec.out_spec,
+    )  # fmt: skip
+
+
+def _lifted(program: torch.export.ExportedProgram, target: str) -> Tensor:
+    if target in program.state_dict:
+        value = program.state_dict[target]
+    else:
+        value = program.constants[target]
+    if not isinstance(value, Tensor):
+        raise CompileFailed(f"constant {target} is a {type(value).__name__}, not a tensor")
+    return value.detach()
+
+
+def _write_mutations(
+    graph: torch.fx.GraphModule,
+    signature: ExportGraphSignature,
+    placeholders: dict[str, torch.fx.Node],
+) -> tuple[tuple[bool, Any], ...]:
+    """Results that stand for mutations become `aten.copy_` into their placeholder; the rest stay
+    results of the graph."""
+    (output,) = (n for n in graph.graph.nodes if n.op == "output")
+    by_target = {
+        spec.target: placeholders[spec.arg.name]
+        for spec in signature.input_specs
+        if spec.target is not None and spec.arg.name in placeholders
+    }
+    kept: list[Any] = []
+    results: list[tuple[bool, Any]] = []
+    for spec, value in zip(signature.output_specs, output.args[0], strict=True):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            if isinstance(spec.arg, ConstantArgument):
+                results.append((False, spec.arg.value))
+            else:
+                results.append((True, len(kept)))
+                kept.append(value)
+        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            target = spec.target or ""
+            place = by_target.get(target) or placeholders[target]
+            with graph.graph.inserting_before(output):
+                node = graph.graph.call_function(torch.ops.aten.copy_.default, (place, value))
+                node.meta["val"] = place.meta["val"]
+        else:
+            raise CompileFailed(f"the model returns a {spec.kind.name.lower()}")
+    output.args = (tuple(kept),)
+    graph.recompile()
+    return tuple(results)

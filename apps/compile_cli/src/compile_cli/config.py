@@ -1,0 +1,90 @@
+"""Options of a compilation, typed and in one place. No other module reads the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from compile_cli.errors import UnknownOption
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "emit": ("fx", "hop", "cpp"),
+    "gemm": ("auto", "extern", "template"),
+    "multikernel": ("auto", "off"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `compile`, `torch.compile(..., options=...)` and the command line take.
+
+    emit: the host program as FX with direct launches (`fx`), as FX with Triton's higher-order
+        op for out-of-tree consumers (`hop`), or as a C++ library (`cpp`).
+    gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
+        CPU; `extern` and `template` force one.
+    multikernel: `auto` compiles a kernel of a dynamic size for two hints where they want
+        different schedules.
+    fuse: join loop nests; off shows the kernels of single operators.
+    plan_memory: let a dead buffer's storage serve a later one.
+    verify: check both IRs after every pass.
+    cache_dir: where compiled kernels, libraries and tuning results are kept; None is the user's
+        cache directory.
+    jobs: compile workers; 0 is the number of cores.
+    """
+
+    emit: str = "fx"
+    gemm: str = "auto"
+    multikernel: str = "auto"
+    fuse: bool = True
+    plan_memory: bool = True
+    verify: bool = True
+    cache_dir: str | None = None
+    jobs: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UnknownOption(
+                    f"option {name}={getattr(self, name)!r} is not known\n"
+                    f"  expected: one of {', '.join(choices)}"
+                )
+        for name in ("fuse", "plan_memory", "verify"):
+            if not isinstance(getattr(self, name), bool):
+                raise UnknownOption(
+                    f"option {name}={getattr(self, name)!r} is not known\n"
+                    "  expected: True or False"
+                )
+        if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
+            raise UnknownOption(
+                f"option jobs={self.jobs!r} is not known\n  expected: a whole number from 0"
+            )
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any] | None) -> Options:
+        """Options by name; an unknown name is refused with the names that exist."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(options or {}) - known)
+        if unknown:
+            raise UnknownOption(
+                f"unknown option {unknown[0]!r} for backend compile_cli\n"
+                f"  known:   {', '.join(sorted(known))}"
+            )
+        return replace(cls(), **(options or {}))
+
+    @property
+    def workers(self) -> int:
+        return self.jobs or os.cpu_count() or 1
+
+    @property
+    def cache_path(self) -> Path:
+        """The directory for everything that is kept on disk."""
+        if self.cache_dir is not None:
+            return Path(self.cache_dir)
+        base = os.environ.get("COMPILE_CLI_CACHE_DIR")
+        if base:
+            return Path(base)
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return Path(home) / "compile_cli"

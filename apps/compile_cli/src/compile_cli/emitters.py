@@ -1,0 +1,48 @@
+"""The host program as something to call: one entry an emitter, chosen by `Options.emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fx_emit
+import triton_rt
+from torch import Tensor
+from wrapper_ir.ops import DefineKernel, Program
+
+from compile_cli.cpp_host import emit_cpp
+from compile_cli.runtime import Kernels, kernel_source
+
+Host = tuple[Any, Callable[..., Any]]
+
+
+def emit_fx(program: Program, kernels: Kernels, constants: Mapping[str, Tensor]) -> Host:
+    """A GraphModule that launches kernels through triton_rt."""
+    graph = fx_emit.emit(
+        program, launch="direct", load_kernel=kernels.load, constants=dict(constants)
+    )
+    return graph, graph
+
+
+def emit_hop(program: Program, kernels: Kernels, constants: Mapping[str, Tensor]) -> Host:
+    """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
+    on_cpu = not uses_cuda(program)
+
+    def load(define: DefineKernel) -> Any:
+        return triton_rt.load_jit(kernel_source(define), interpret=on_cpu)
+
+    graph = fx_emit.emit(program, launch="hop", load_kernel=load, constants=dict(constants))
+    return graph, graph
+
+
+def uses_cuda(program: Program) -> bool:
+    """Whether any parameter, buffer or constant of the program lies on a GPU."""
+    types = [p.type for p in program.params] + [getattr(op, "type", None) for op in program.ops]
+    return any(t is not None and t.device.kind == "cuda" for t in types)
+
+
+EMITTERS: dict[str, Callable[[Program, Kernels, Mapping[str, Tensor]], Host]] = {
+    "fx": emit_fx,
+    "hop": emit_hop,
+    "cpp": emit_cpp,
+}

@@ -1,0 +1,103 @@
+"""Every way a compilation can be refused: one class a mistake, each with its exit code."""
+
+from __future__ import annotations
+
+
+class CompileCliError(Exception):
+    """Base of all errors of the app. The message says what, where, expected, got, what to do."""
+
+    exit_code = 1
+
+
+class CompileFailed(CompileCliError):
+    """The model could not be captured or compiled."""
+
+
+class UserModelError(CompileFailed):
+    """The user's model raised an exception while it was run or captured."""
+
+    def __init__(self, stage: str, where: str, error: BaseException) -> None:
+        super().__init__(
+            f"the model raised {type(error).__name__} {stage}\n"
+            f"  where: {where}\n"
+            f"  what:  {first_line(error)}\n"
+            "  to do: run the model in eager with the same inputs; it must run there first"
+        )
+
+
+class GraphBreak(CompileFailed):
+    """The model cannot be captured as one graph."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            "the model cannot be captured as one graph\n"
+            f"  where: {where}\n"
+            f"  why:   {why}\n"
+            "  to do: keep Python control flow independent of tensor values (torch.where, "
+            'torch.cond), or use torch.compile(model, backend="compile_cli"), which may split it'
+        )
+
+
+class DynamicShapeError(CompileFailed):
+    """A dimension asked to be dynamic cannot be."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"a dimension asked to be dynamic is not\n  why:   {what}\n"
+            "  to do: drop it from --dynamic, or make the model independent of its value"
+        )
+
+
+class UsageError(CompileCliError):
+    """What the user asked for cannot be read: a wrong file, name, spec or option."""
+
+    exit_code = 2
+
+
+class TargetNotFound(UsageError):
+    """FILE:NAME does not lead to a module, function or class."""
+
+
+class BadInputSpec(UsageError):
+    """An input spec such as `i64[2,32]<1000` cannot be read."""
+
+    def __init__(self, spec: str, position: int, expected: str) -> None:
+        super().__init__(
+            f"cannot read the input spec at position {position}\n"
+            f"  {spec}\n  {' ' * position}^ expected {expected}\n"
+            "  to do: write DTYPE[SIZES], such as 'f32[2,64]', 'i64[batch=2,32]<1000', 'bool[2]'"
+        )
+
+
+class UnknownOption(UsageError):
+    """An option that does not exist, or a value it does not take."""
+
+
+class BadInput(UsageError):
+    """The inputs do not fit the model or the compiled program."""
+
+
+class NumbersDiffer(CompileCliError):
+    """The compiled model and eager disagree."""
+
+    exit_code = 3
+
+
+class NoDevice(CompileCliError):
+    """The device asked for is not there."""
+
+    exit_code = 4
+
+    def __init__(self, device: str, why: str) -> None:
+        super().__init__(
+            f"no such device: {device}\n  why:   {why}\n"
+            "  to do: use --device cpu (the same kernels, through Triton's interpreter)"
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """The first non-empty line of an error's message."""
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__

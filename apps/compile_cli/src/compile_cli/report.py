@@ -1,0 +1,94 @@
+"""What a run found out, as a dictionary, as JSON and as text for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from loop_ir import Extern
+from wrapper_ir.ops import ExternCall, If, Launch, Op, Program
+
+from compile_cli.compiled import CompiledGraph
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """`compile-cli run`: times in the units of their names, bytes moved through device memory
+    by one call, `max_rel_err` as `measure.relative_error` defines it."""
+
+    device: str
+    emit: str
+    triton: int
+    extern: int
+    fallbacks: tuple[str, ...]
+    fused: tuple[str, ...]
+    bytes_before: int
+    bytes_after: int
+    max_rel_err: float
+    compile_s: dict[str, float]
+    compiled_ms: float
+    eager_ms: float
+    compiled_mb: float
+    eager_mb: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "emit": self.emit,
+            "kernels": {"triton": self.triton, "extern": self.extern},
+            "fallbacks": list(self.fallbacks),
+            "fused": list(self.fused),
+            "bytes_moved": {"before": self.bytes_before, "after": self.bytes_after},
+            "max_rel_err": self.max_rel_err,
+            "compile_s": {name: round(s, 4) for name, s in self.compile_s.items()},
+            "ms": {"compiled": round(self.compiled_ms, 4), "eager": round(self.eager_ms, 4)},
+            "peak_mb": {"compiled": round(self.compiled_mb, 3), "eager": round(self.eager_mb, 3)},
+        }
+
+    def to_text(self) -> str:
+        """The summary, a line a fact."""
+        saved = 1 - self.bytes_after / self.bytes_before if self.bytes_before else 0.0
+        stages = ", ".join(f"{name} {s:.2f}" for name, s in self.compile_s.items())
+        interpreted = "  (Triton's interpreter)" if self.device == "cpu" else ""
+        fused = "".join(f"\n  {group}" for group in self.fused) or " nothing"
+        return "\n".join(
+            [
+                f"device       {self.device}, host program as {self.emit}",
+                f"kernels      {self.triton} Triton, {self.extern} extern",
+                f"fallbacks    {', '.join(self.fallbacks) or 'none'}",
+                f"fused       {fused}",
+                f"bytes moved  {self.bytes_before / 1e6:.3f} MB before fusion, "
+                f"{self.bytes_after / 1e6:.3f} MB after ({saved:.0%} saved)",
+                f"error        {self.max_rel_err:.2e} (largest relative error against eager)",
+                f"compile      {sum(self.compile_s.values()):.2f} s: {stages}",
+                f"run          {self.compiled_ms:.3f} ms{interpreted}, "
+                f"eager {self.eager_ms:.3f} ms",
+                f"peak memory  {self.compiled_mb:.3f} MB, eager {self.eager_mb:.3f} MB",
+            ]
+        )
+
+
+def count_kernels(program: Program) -> tuple[int, int]:
+    """Triton launches and extern calls of one call of the program; an `If` counts its larger
+    branch."""
+
+    def count(ops: tuple[Op, ...]) -> tuple[int, int]:
+        triton = extern = 0
+        for op in ops:
+            if isinstance(op, Launch):
+                triton += 1
+            elif isinstance(op, ExternCall):
+                extern += 1
+            elif isinstance(op, If):
+                a, b = count(op.then), count(op.orelse)
+                triton, extern = triton + max(a[0], b[0]), extern + max(a[1], b[1])
+        return triton, extern
+
+    return count(program.ops)
+
+
+def fallbacks_of(compiled: CompiledGraph) -> tuple[str, ...]:
+    """Operators without a lowering, each once."""
+    return tuple(
+        sorted({n.target for n in compiled.fused.nodes if isinstance(n, Extern) and n.fallback})
+    )

@@ -1,0 +1,90 @@
+"""`compile-cli run`: compile a target, run it, and hold it against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from compile_cli.api import compile
+from compile_cli.capture import input_names
+from compile_cli.compiled import CompiledModel
+from compile_cli.config import Options
+from compile_cli.errors import UserModelError
+from compile_cli.inputs import parse_dynamic
+from compile_cli.loading import Target, where
+from compile_cli.measure import compare, peak_mb, require_equal, time_ms
+from compile_cli.report import RunReport, count_kernels, fallbacks_of
+from compile_cli.stages import Record
+
+
+def run_target(
+    target: Target, dynamic: list[str], options: Options, record: Record
+) -> RunReport:
+    """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree."""
+    eager = _eager(target)
+    with record.stage("eager"), _buffers_restored(target):
+        try:
+            expected = eager(*_fresh(target.args))
+        except Exception as error:
+            raise UserModelError("in eager", where(error), error) from error
+    compiled = compile_target(target, dynamic, options, record)
+    with record.stage("check"), _buffers_restored(target):
+        comparison = compare(compiled(*_fresh(target.args)), expected)
+    require_equal(comparison)
+    with record.stage("time"), _buffers_restored(target):
+        args, device = target.args, target.device
+        times = [time_ms(lambda f=f: f(*args), device) for f in (compiled, eager)]
+        peaks = [peak_mb(lambda f=f: f(*args), device) for f in (compiled, eager)]
+    triton, extern = count_kernels(compiled.graph.program)
+    spent = {k: v for k, v in record.seconds.items() if k not in ("eager", "check", "time")}
+    return RunReport(
+        str(target.device), options.emit, triton, extern, fallbacks_of(compiled.graph),
+        compiled.graph.fusion.groups, compiled.graph.bytes_before, compiled.graph.bytes_after,
+        comparison.max_rel_err, spent, times[0], times[1], peaks[0], peaks[1],
+    )  # fmt: skip
+
+
+def compile_target(
+    target: Target, dynamic: list[str], options: Options, record: Record
+) -> CompiledModel:
+    """Compiles for the target's inputs; `dynamic` adds to the sizes named in input specs."""
+    dims: dict[int | str, set[int]] = {i: set(d) for i, d in target.dynamic.items()}
+    if isinstance(target.model, nn.Module):
+        names = input_names(target.model, target.args)
+        for name, extra in parse_dynamic(dynamic, names).items():
+            dims.setdefault(names.index(name), set()).update(extra)
+    return compile(target.model, target.args, dynamic=dims, options=options, record=record)
+
+
+def _eager(target: Target) -> Callable[..., Any]:
+    model = target.model if isinstance(target.model, nn.Module) else target.model.module()
+
+    def call(*args: Any) -> Any:
+        with torch.no_grad():
+            return model(*args)
+
+    return call
+
+
+def _fresh(args: tuple[Any, ...]) -> Any:
+    """Copies of the inputs, so that a model that writes into them is given the same twice."""
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.clone(), args)
+
+
+@contextmanager
+def _buffers_restored(target: Target) -> Iterator[None]:
+    """Undoes what runs write into the model's buffers."""
+    if not isinstance(target.model, nn.Module):
+        yield
+        return
+    before = [(b, b.clone()) for b in target.model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
