@@ -1,1 +1,15 @@
-"""Host programs as C++ shared libraries."""
+"""Host programs as C++ shared libraries.
+
+The text speaks torch's stable C ABI and the CUDA driver API only, so that a compiler needs about a
+second for it and no CUDA toolkit: `emit` writes it, `build` compiles it, `load` makes it callable.
+"""
+
+from cpp_emit.build import build, headers
+from cpp_emit.emit import emit
+from cpp_emit.errors import CppEmitError
+from cpp_emit.load import Callbacks, LoadedProgram, call_torch, load, torch_schema
+
+__all__ = [
+    "Callbacks", "CppEmitError", "LoadedProgram", "build", "call_torch", "emit", "headers", "load",
+    "torch_schema",
+]  # fmt: skip

@@ -1,0 +1,132 @@
+"""C++ text -> shared library, with a C++ compiler and the headers of the installed torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from symexpr import CPP_PRELUDE
+
+from cpp_emit.errors import BuildFailed, CompilerNotFound, TorchNotFound
+
+FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall")
+
+_HEADERS = Path(__file__).parent / "include"
+
+
+def headers() -> dict[str, str]:
+    """Every header that an emitted text includes besides torch's, by its include path."""
+    out = {
+        str(path.relative_to(_HEADERS)): path.read_text() for path in sorted(_HEADERS.rglob("*.h"))
+    }
+    out["cpp_emit/expr.h"] = (
+        "// Integer division and remainder as Python means them, for negative numbers too.\n"
+        f"#pragma once\n\n#include <cstdint>\n\n{CPP_PRELUDE}\n"
+    )
+    return out
+
+
+@dataclass(frozen=True)
+class Torch:
+    """Where a torch is installed."""
+
+    include: Path
+    lib: Path
+    version: str
+
+
+def find_torch() -> Torch:
+    """The torch of this Python, found without importing it. Raises TorchNotFound."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise TorchNotFound("no torch is installed in this Python: its C++ headers are needed")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    include, lib = root / "include", root / "lib"
+    if not (include / "torch/csrc/stable/c/shim.h").exists() or not lib.exists():
+        raise TorchNotFound(
+            f"{root} has no torch/csrc/stable/c/shim.h: torch 2.10 or newer, as a binary "
+            "package, is needed"
+        )
+    return Torch(include, lib, importlib.metadata.version("torch"))
+
+
+def find_compiler() -> str:
+    """Raises CompilerNotFound."""
+    for name in ("g++", "clang++", "c++"):
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise CompilerNotFound("no g++, clang++ or c++ on the PATH: install one, or pass `compiler`")
+
+
+def build(
+    text: str,
+    out_dir: str | os.PathLike[str],
+    name: str = "program",
+    *,
+    compiler: str | None = None,
+    flags: Sequence[str] = FLAGS,
+) -> Path:
+    """Compiles a text of `emit` and returns the path of the library.
+
+    The name of the file ends with a hash of everything that went in, so building the same text
+    again finds it there. The text is left beside it (`.cpp`).
+
+    Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused).
+    """
+    compiler = find_compiler() if compiler is None else compiler
+    torch = find_torch()
+    sources = headers()
+    key = hashlib.sha256()
+    for part in (text, compiler, torch.version, str(torch.lib), *flags, *sources.values()):
+        key.update(part.encode() + b"\0")
+    stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{key.hexdigest()[:16]}"
+    folder = Path(out_dir)
+    library = folder / f"{stem}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        for path, content in sources.items():
+            file = Path(work) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        source = Path(work) / f"{stem}.cpp"
+        source.write_text(text)
+        made = Path(work) / f"{stem}.so"
+        command = [
+            compiler, *flags, str(source), "-o", str(made), f"-I{work}", "-isystem",
+            str(torch.include), f"-L{torch.lib}", "-ltorch_cpu", "-ldl", f"-Wl,-rpath,{torch.lib}",
+        ]  # fmt: skip
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as problem:
+            raise CompilerNotFound(f"cannot run the compiler {compiler}: {problem}") from problem
+        if ran.returncode != 0:
+            raise BuildFailed(_report(ran.stderr, str(source), text, command))
+        # Another process may have built the same: either file will do.
+        os.replace(source, library.with_suffix(".cpp"))
+        os.replace(made, library)
+    return library
+
+
+def _report(stderr: str, source: str, text: str, command: Sequence[str]) -> str:
+    """The compiler's errors, each with the line of the text that it is about."""
+    lines = text.splitlines()
+    out = []
+    for match in re.finditer(rf"{re.escape(source)}:(\d+):(?:\d+:)? error: (.*)", stderr):
+        number = int(match[1])
+        shown = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        out.append(f"line {number}: {match[2]}\n    {shown}")
+    if not out:
+        out = [stderr.strip()]
+    return "the C++ compiler refused the text:\n" + "\n".join(out) + f"\n{' '.join(command)}"

@@ -1,0 +1,254 @@
+// Launches of compiled kernels through the CUDA driver, which is opened at run time: nothing of CUDA
+// is needed to build, and a library that was built here loads on a machine with no GPU.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <map>
+#include <tuple>
+
+#include "cpp_emit/runtime.h"
+
+namespace cpp_emit {
+
+// ---------------------------------------------------------------- the driver's C API (cuda.h)
+
+using CUresult = int;
+using CUcontext = void*;
+using CUmodule = void*;
+using CUfunction = void*;
+using CUstream = void*;
+
+inline void* open_library(const char* name) {
+  void* handle = dlopen(name, RTLD_LAZY | RTLD_GLOBAL);
+  if (handle == nullptr) fail("cannot open ", name, ": ", dlerror());
+  return handle;
+}
+
+template <class Function>
+Function find_symbol(void* handle, const char* name) {
+  void* symbol = dlsym(handle, name);
+  if (symbol == nullptr) fail("no symbol ", name, ": ", dlerror());
+  return reinterpret_cast<Function>(symbol);
+}
+
+struct Driver {
+  void* handle = open_library("libcuda.so.1");
+  template <class Function>
+  Function get(const char* name) {
+    return find_symbol<Function>(handle, name);
+  }
+  CUresult (*error_string)(CUresult, const char**) =
+      get<CUresult (*)(CUresult, const char**)>("cuGetErrorString");
+  CUresult (*get_context)(CUcontext*) = get<CUresult (*)(CUcontext*)>("cuCtxGetCurrent");
+  CUresult (*set_context)(CUcontext) = get<CUresult (*)(CUcontext)>("cuCtxSetCurrent");
+  CUresult (*retain_primary)(CUcontext*, int) =
+      get<CUresult (*)(CUcontext*, int)>("cuDevicePrimaryCtxRetain");
+  CUresult (*load_module)(CUmodule*, const void*) =
+      get<CUresult (*)(CUmodule*, const void*)>("cuModuleLoadData");
+  CUresult (*get_function)(CUfunction*, CUmodule, const char*) =
+      get<CUresult (*)(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction");
+  CUresult (*set_attribute)(CUfunction, int, int) =
+      get<CUresult (*)(CUfunction, int, int)>("cuFuncSetAttribute");
+  CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     CUstream, void**, void**) =
+      get<CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                       unsigned, CUstream, void**, void**)>("cuLaunchKernel");
+
+  void check(CUresult code, const char* call, const char* where) {
+    if (code == 0) return;
+    const char* text = nullptr;
+    error_string(code, &text);
+    fail(where, ": ", call, " failed: ", text ? text : "unknown error", " (", code, ")");
+  }
+};
+
+inline Driver& driver() {
+  static Driver loaded;
+  return loaded;
+}
+
+// A C shim function of libtorch_cuda, which a library built on a machine with no CUDA does not link.
+template <class Function>
+Function torch_cuda(const char* name) {
+  static void* handle = open_library("libtorch_cuda.so");
+  return find_symbol<Function>(handle, name);
+}
+
+// ---------------------------------------------------------------- device and stream
+
+// Makes a device current for as long as it lives; launches go to torch's current stream of it.
+class CudaScope {
+ public:
+  explicit CudaScope(int32_t index) {
+    if (index < 0) {
+      ok(aoti_torch_get_current_device_index(&index), "aoti_torch_get_current_device_index");
+    }
+    this->index = index;
+    ok(aoti_torch_create_device_guard(index, &guard_), "aoti_torch_create_device_guard");
+    static auto current_stream =
+        torch_cuda<AOTITorchError (*)(int32_t, void**)>("aoti_torch_get_current_cuda_stream");
+    ok(current_stream(index, &stream), "aoti_torch_get_current_cuda_stream");
+    CUcontext context = nullptr;
+    driver().check(driver().get_context(&context), "cuCtxGetCurrent", "device");
+    if (context == nullptr) {  // a thread in which torch has not used the device yet
+      driver().check(driver().retain_primary(&context, index), "cuDevicePrimaryCtxRetain", "device");
+      driver().check(driver().set_context(context), "cuCtxSetCurrent", "device");
+    }
+  }
+  CudaScope(const CudaScope&) = delete;
+  CudaScope& operator=(const CudaScope&) = delete;
+  ~CudaScope() { aoti_torch_delete_device_guard(guard_); }
+
+  int32_t index = 0;
+  CUstream stream = nullptr;
+
+ private:
+  DeviceGuardHandle guard_ = nullptr;
+};
+
+// ---------------------------------------------------------------- kernels
+
+// A compiled kernel. `required`: one bit a parameter, which must be a multiple of 16 (the address of
+// a pointer, the value of an integer) for this code to be right.
+struct Image {
+  const void* cubin;
+  const char* symbol;
+  unsigned shared;  // bytes of dynamic shared memory
+  unsigned warps;
+  uint64_t required;
+};
+
+struct KernelInfo {
+  const char* name;
+  const Image* images;  // the most demanding first; none in mode `lazy`
+  size_t count;
+};
+
+struct Loaded {
+  CUfunction function = nullptr;
+  unsigned shared = 0;
+  unsigned threads = 0;
+};
+
+struct Kernels {
+  const KernelInfo* table;
+  std::mutex mutex;
+  // (kernel, device, which parameters are multiples of 16) -> code
+  std::map<std::tuple<size_t, int32_t, uint64_t>, Loaded> loaded;
+};
+
+inline Loaded load_image(const Image& image, const char* where) {
+  constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  CUmodule module = nullptr;
+  Loaded out{nullptr, image.shared, 32 * image.warps};
+  driver().check(driver().load_module(&module, image.cubin), "cuModuleLoadData", where);
+  driver().check(driver().get_function(&out.function, module, image.symbol), "cuModuleGetFunction",
+                 where);
+  if (image.shared > 48 * 1024)
+    driver().check(driver().set_attribute(out.function, max_dynamic_shared,
+                                          static_cast<int>(image.shared)),
+                   "cuFuncSetAttribute", where);
+  return out;
+}
+
+struct Grid {
+  int64_t x, y, z;
+};
+
+// A tensor as a kernel takes it. The address comes first: the driver reads it in place.
+struct Pointer {
+  void* address;
+  const Tensor* tensor;
+};
+inline Pointer pointer(const Tensor& t) { return {t.data(), &t}; }
+
+inline bool multiple_of_16(const Pointer& p) {
+  return reinterpret_cast<uintptr_t>(p.address) % 16 == 0;
+}
+template <class T>
+bool multiple_of_16(const T& value) {
+  if constexpr (std::is_integral_v<T>) return value % 16 == 0;
+  return false;
+}
+
+// Asks Python for the cubin of a kernel, given the arguments of its first launch.
+inline Loaded fetch(Instance& self, size_t kernel, uint64_t aligned, Grid grid, const char* where,
+                    const std::vector<StableIValue>& tensors, const std::vector<StableIValue>& ints) {
+  Stack<6> stack = call<6>(
+      library.compile.c_str(), "", where,
+      {{integer(self.id), integer(static_cast<int64_t>(kernel)),
+        integer(static_cast<int64_t>(aligned)), integers({grid.x, grid.y, grid.z}),
+        list_of(tensors), list_of(ints)}});
+  // (cubin bytes, symbol bytes, [shared, warps, required]) as three CPU tensors
+  std::vector<Tensor> result = take_tensors(stack[0]);
+  if (result.size() != 3) fail(where, ": the Python callback that compiles kernels raised an error");
+  const auto* numbers = static_cast<const int64_t*>(result[2].data());
+  auto symbol = std::string(static_cast<const char*>(result[1].data()),
+                            static_cast<size_t>(result[1].sizes()[0]));
+  Image image{result[0].data(), symbol.c_str(), static_cast<unsigned>(numbers[0]),
+              static_cast<unsigned>(numbers[1]), static_cast<uint64_t>(numbers[2])};
+  if ((image.required & ~aligned) != 0)
+    fail(where, ": the compiled kernel needs aligned arguments that this launch does not have");
+  return load_image(image, where);
+}
+
+template <class T>
+void collect(const T& value, std::vector<StableIValue>& tensors, std::vector<StableIValue>& ints) {
+  if constexpr (std::is_same_v<T, Pointer>) {
+    tensors.push_back(tensor(*value.tensor));
+  } else if constexpr (std::is_integral_v<T>) {
+    ints.push_back(integer(static_cast<int64_t>(value)));
+  } else {
+    ints.push_back(real(static_cast<double>(value)));  // the bits of a double
+  }
+}
+
+// Launches on the current stream of `at`. An empty grid launches nothing.
+template <class... Args>
+void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const char* where,
+            Args... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  const unsigned x = narrow<uint32_t>(grid.x, where), y = narrow<uint32_t>(grid.y, where),
+                 z = narrow<uint32_t>(grid.z, where);
+  uint64_t aligned = 0, bit = 1;
+  ((aligned |= multiple_of_16(args) ? bit : 0, bit <<= 1), ...);
+
+  Loaded code;
+  {
+    Kernels& kernels = *self.kernels;
+    std::unique_lock<std::mutex> lock(kernels.mutex);
+    auto [slot, missing] = kernels.loaded.try_emplace({kernel, at.index, aligned});
+    if (slot->second.function == nullptr) {
+      const KernelInfo& info = kernels.table[kernel];
+      if (info.count == 0) {
+        std::vector<StableIValue> tensors, ints;
+        (collect(args, tensors, ints), ...);
+        lock.unlock();  // the callback waits for Python's lock, whose holder may wait for this one
+        Loaded fetched = fetch(self, kernel, aligned, grid, where, tensors, ints);
+        lock.lock();
+        slot->second = fetched;
+      } else {
+        const Image* fit = nullptr;
+        for (size_t i = 0; i < info.count && fit == nullptr; ++i)
+          if ((info.images[i].required & ~aligned) == 0) fit = &info.images[i];
+        if (fit == nullptr)
+          fail(where, ": kernel ", info.name, " was compiled for arguments that are multiples of 16 ",
+               "(bits ", info.images[0].required, "), got ", aligned);
+        slot->second = load_image(*fit, where);
+      }
+    }
+    code = slot->second;
+  }
+
+  void* global_scratch = nullptr;  // two hidden parameters of Triton's kernels, both unused
+  void* profile_scratch = nullptr;
+  void* params[] = {const_cast<void*>(static_cast<const void*>(&args))..., &global_scratch,
+                    &profile_scratch};
+  driver().check(
+      driver().launch(code.function, x, y, z, code.threads, 1, 1, code.shared, at.stream, params,
+                      nullptr),
+      "cuLaunchKernel", where);
+}
+
+}  // namespace cpp_emit

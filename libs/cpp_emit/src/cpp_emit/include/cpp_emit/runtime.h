@@ -1,0 +1,505 @@
+// What an emitted host program needs besides its own lines: tensors that free themselves, layout
+// checks, operator calls through torch's stable C ABI, and the registration of the program as torch
+// operators. Only C shims of torch are included (torch/torch.h would take many seconds to compile).
+#pragma once
+
+#include <torch/csrc/stable/c/shim.h>
+
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace cpp_emit {
+
+// ---------------------------------------------------------------- errors
+
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  throw std::runtime_error(out.str());
+}
+
+inline void ok(AOTITorchError code, const char* what) {
+  if (code != 0) fail(what, " failed; torch wrote the reason to stderr");
+}
+
+// ---------------------------------------------------------------- element types and devices
+
+namespace dtype {
+inline int32_t bool_() { return aoti_torch_dtype_bool(); }
+inline int32_t u8() { return aoti_torch_dtype_uint8(); }
+inline int32_t u16() { return aoti_torch_dtype_uint16(); }
+inline int32_t u32() { return aoti_torch_dtype_uint32(); }
+inline int32_t u64() { return aoti_torch_dtype_uint64(); }
+inline int32_t i8() { return aoti_torch_dtype_int8(); }
+inline int32_t i16() { return aoti_torch_dtype_int16(); }
+inline int32_t i32() { return aoti_torch_dtype_int32(); }
+inline int32_t i64() { return aoti_torch_dtype_int64(); }
+inline int32_t f16() { return aoti_torch_dtype_float16(); }
+inline int32_t bf16() { return aoti_torch_dtype_bfloat16(); }
+inline int32_t f32() { return aoti_torch_dtype_float32(); }
+inline int32_t f64() { return aoti_torch_dtype_float64(); }
+inline int32_t f8e4m3() { return aoti_torch_dtype_float8_e4m3fn(); }
+inline int32_t f8e5m2() { return aoti_torch_dtype_float8_e5m2(); }
+inline int32_t c32() { return aoti_torch_dtype_complex32(); }
+inline int32_t c64() { return aoti_torch_dtype_complex64(); }
+inline int32_t c128() { return aoti_torch_dtype_complex128(); }
+
+inline std::string name(int32_t code) {
+  static const std::pair<int32_t (*)(), const char*> table[] = {
+      {bool_, "bool"}, {u8, "u8"},   {u16, "u16"}, {u32, "u32"},  {u64, "u64"}, {i8, "i8"},
+      {i16, "i16"},    {i32, "i32"}, {i64, "i64"}, {f16, "f16"},  {bf16, "bf16"}, {f32, "f32"},
+      {f64, "f64"},    {f8e4m3, "f8e4m3"},         {f8e5m2, "f8e5m2"},
+      {c32, "c32"},    {c64, "c64"}, {c128, "c128"}};
+  for (const auto& row : table)
+    if (row.first() == code) return row.second;
+  return "dtype " + std::to_string(code);
+}
+}  // namespace dtype
+
+// `index` -1: the current device of its kind when allocating, any device when checking.
+struct Device {
+  int32_t type;
+  int32_t index;
+};
+inline Device cpu() { return {aoti_torch_device_type_cpu(), -1}; }
+inline Device cuda(int32_t index) { return {aoti_torch_device_type_cuda(), index}; }
+
+inline std::string name(Device device) {
+  std::string kind = device.type == aoti_torch_device_type_cpu()    ? "cpu"
+                     : device.type == aoti_torch_device_type_cuda() ? "cuda"
+                                                                    : "device " + std::to_string(device.type);
+  if (device.index < 0 || kind == "cpu") return kind;
+  return kind + ":" + std::to_string(device.index);
+}
+
+// ---------------------------------------------------------------- tensors
+
+using Ints = std::initializer_list<int64_t>;
+
+// Owns one reference to a torch tensor.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
+  Tensor(Tensor&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), origin_(other.origin_) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    std::swap(origin_, other.origin_);
+    return *this;
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() { reset(); }
+
+  void reset() {
+    if (handle_ != nullptr) aoti_torch_delete_tensor_object(std::exchange(handle_, nullptr));
+  }
+  AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
+  AtenTensorHandle get() const { return handle_; }
+
+  // A second reference, for a callee that takes ownership.
+  AtenTensorHandle share() const {
+    AtenTensorHandle copy = nullptr;
+    ok(aoti_torch_new_tensor_handle(handle_, &copy), "aoti_torch_new_tensor_handle");
+    return copy;
+  }
+
+  void* data() const {
+    void* pointer = nullptr;
+    ok(aoti_torch_get_data_ptr(handle_, &pointer), "aoti_torch_get_data_ptr");
+    return pointer;
+  }
+  int64_t rank() const {
+    int64_t value = 0;
+    ok(aoti_torch_get_dim(handle_, &value), "aoti_torch_get_dim");
+    return value;
+  }
+  const int64_t* sizes() const {
+    int64_t* value = nullptr;
+    ok(aoti_torch_get_sizes(handle_, &value), "aoti_torch_get_sizes");
+    return value;
+  }
+  const int64_t* strides() const {
+    int64_t* value = nullptr;
+    ok(aoti_torch_get_strides(handle_, &value), "aoti_torch_get_strides");
+    return value;
+  }
+  int32_t dtype() const {
+    int32_t value = 0;
+    ok(aoti_torch_get_dtype(handle_, &value), "aoti_torch_get_dtype");
+    return value;
+  }
+  Device device() const {
+    Device value{0, -1};
+    ok(aoti_torch_get_device_type(handle_, &value.type), "aoti_torch_get_device_type");
+    ok(aoti_torch_get_device_index(handle_, &value.index), "aoti_torch_get_device_index");
+    return value;
+  }
+  int64_t storage_offset() const {
+    int64_t value = 0;
+    ok(aoti_torch_get_storage_offset(handle_, &value), "aoti_torch_get_storage_offset");
+    return value;
+  }
+
+  // Bytes from the start of torch's storage to where the program's storage starts: not zero when
+  // a caller passes a view with a storage offset of its own.
+  int64_t origin() const { return origin_; }
+  void set_origin(int64_t bytes) { origin_ = bytes; }
+  void origin_from_offset(int64_t declared_offset) {
+    origin_ = (storage_offset() - declared_offset) *
+              static_cast<int64_t>(aoti_torch_dtype_element_size(dtype()));
+  }
+
+ private:
+  AtenTensorHandle handle_ = nullptr;
+  int64_t origin_ = 0;
+};
+
+inline Tensor empty(int32_t dtype, Ints sizes, Ints strides, Device device) {
+  AtenTensorHandle out = nullptr;
+  ok(aoti_torch_empty_strided(
+         static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), dtype, device.type,
+         device.index, &out),
+     "aoti_torch_empty_strided");
+  return Tensor(out);
+}
+
+// Another layout over the storage of `source`; `offset` counts elements of `dtype` from the start
+// of the program's storage.
+inline Tensor view(const Tensor& source, int32_t dtype, Ints sizes, Ints strides, int64_t offset) {
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const auto itemsize = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
+  AtenTensorHandle out = nullptr;
+  if (source.dtype() == dtype) {
+    ok(aoti_torch__reinterpret_tensor(
+           source.get(), rank, sizes.begin(), strides.begin(), source.origin() / itemsize + offset,
+           &out),
+       "aoti_torch__reinterpret_tensor");
+  } else {
+    // aoti_torch__alloc_from_pool changes the element type but wants a tensor at offset 0.
+    const int64_t none[] = {0}, one[] = {1};
+    AtenTensorHandle start = nullptr;
+    ok(aoti_torch__reinterpret_tensor(source.get(), 1, none, one, 0, &start),
+       "aoti_torch__reinterpret_tensor");
+    Tensor base(start);
+    ok(aoti_torch__alloc_from_pool(
+           base.get(), source.origin() + offset * itemsize, dtype, rank, sizes.begin(),
+           strides.begin(), &out),
+       "aoti_torch__alloc_from_pool");
+  }
+  Tensor result(out);
+  result.set_origin(source.origin());
+  return result;
+}
+
+// `source` is dead afterwards; its storage lives on in the result.
+inline Tensor reuse(Tensor& source, int32_t dtype, Ints sizes, Ints strides, int64_t offset) {
+  Tensor result = view(source, dtype, sizes, strides, offset);
+  source.reset();
+  return result;
+}
+
+inline void copy(const Tensor& source, const Tensor& target) {
+  ok(aoti_torch_copy_(target.get(), source.get(), 0), "aoti_torch_copy_");
+}
+
+// ---------------------------------------------------------------- checks
+
+inline std::string list(const int64_t* values, int64_t count) {
+  std::ostringstream out;
+  for (int64_t i = 0; i < count; ++i) out << (i ? ", " : "") << values[i];
+  return out.str();
+}
+
+inline std::string describe(int32_t dtype, const int64_t* sizes, const int64_t* strides, int64_t rank,
+                            Device device) {
+  return dtype::name(dtype) + "[" + list(sizes, rank) + "] " + name(device) + " stride (" +
+         list(strides, rank) + ")";
+}
+
+inline std::string describe(const Tensor& t) {
+  return describe(t.dtype(), t.sizes(), t.strides(), t.rank(), t.device());
+}
+
+// Element type, rank and device: what must hold before sizes can be read.
+inline void check_kind(const Tensor& t, const char* what, int32_t dtype, int64_t rank, Device device) {
+  int32_t layout = 0;
+  ok(aoti_torch_get_layout(t.get(), &layout), "aoti_torch_get_layout");
+  if (layout != aoti_torch_layout_strided())
+    fail(what, ": expected a dense (strided) tensor, got layout ", layout);
+  const Device got = t.device();
+  if (t.dtype() != dtype || t.rank() != rank || got.type != device.type ||
+      (device.index >= 0 && got.index != device.index && got.type != aoti_torch_device_type_cpu()))
+    fail(what, ": expected ", dtype::name(dtype), " of rank ", rank, " on ", name(device), ", got ",
+         describe(t));
+}
+
+// Sizes, and the strides that can be observed: not those of a size of one or of an empty tensor.
+inline void check_layout(const Tensor& t, const char* what, Ints sizes, Ints strides) {
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const int64_t *size = t.sizes(), *stride = t.strides();
+  bool same = true, empty = false;
+  for (int64_t d = 0; d < rank; ++d) {
+    same = same && size[d] == sizes.begin()[d];
+    empty = empty || size[d] == 0;
+  }
+  for (int64_t d = 0; d < rank && !empty; ++d)
+    same = same && (size[d] == 1 || stride[d] == strides.begin()[d]);
+  if (!same)
+    fail(what, ": expected ", describe(t.dtype(), sizes.begin(), strides.begin(), rank, t.device()),
+         ", got ", describe(t));
+}
+
+inline void check_range(int64_t value, const char* what, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    std::ostringstream range;
+    range << "[" << low << ", ";
+    if (high == std::numeric_limits<int64_t>::max()) range << "inf)";
+    else range << high << "]";
+    fail(what, ": expected a value in ", range.str(), ", got ", value);
+  }
+}
+
+// A 64-bit value as a narrower integer parameter of a kernel, never wrapped.
+template <class T>
+T narrow(int64_t value, const char* what) {
+  if constexpr (!std::is_same_v<T, int64_t>) {
+    if constexpr (std::is_unsigned_v<T>) {
+      if (value < 0 || static_cast<uint64_t>(value) > std::numeric_limits<T>::max())
+        fail(what, ": ", value, " does not fit in ", 8 * sizeof(T), " unsigned bits");
+    } else if (value < std::numeric_limits<T>::min() || value > std::numeric_limits<T>::max()) {
+      fail(what, ": ", value, " does not fit in ", 8 * sizeof(T), " bits");
+    }
+  }
+  return static_cast<T>(value);
+}
+
+// ---------------------------------------------------------------- operator calls
+
+template <class T>
+StableIValue bits(T value) {
+  static_assert(sizeof(T) <= sizeof(StableIValue));
+  StableIValue out = 0;
+  std::memcpy(&out, &value, sizeof(T));
+  return out;
+}
+
+// One argument of an operator, as the type its schema declares.
+inline StableIValue tensor(const Tensor& t) { return bits(t.share()); }
+inline StableIValue integer(int64_t value) { return bits(value); }
+inline StableIValue real(double value) { return bits(value); }
+inline StableIValue boolean(bool value) { return bits(value); }
+inline StableIValue code(int32_t value) { return bits(value); }  // dtype, layout, memory format
+inline StableIValue none() { return 0; }
+inline StableIValue some(StableIValue value) { return bits(new StableIValue(value)); }
+inline StableIValue device(Device d) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(d.index)) |
+         static_cast<uint64_t>(static_cast<uint32_t>(d.type)) << 32;
+}
+inline StableIValue string(const char* text) {
+  StringHandle handle = nullptr;
+  ok(torch_new_string_handle(text, std::strlen(text), &handle), "torch_new_string_handle");
+  return bits(handle);
+}
+template <class Values>
+StableIValue list_of(const Values& values) {
+  StableListHandle handle = nullptr;
+  ok(torch_new_list_reserve_size(values.size(), &handle), "torch_new_list_reserve_size");
+  for (StableIValue value : values)
+    ok(torch_list_push_back(handle, value), "torch_list_push_back");
+  return bits(handle);
+}
+inline StableIValue items(std::initializer_list<StableIValue> values) { return list_of(values); }
+inline StableIValue integers(Ints values) {
+  StableListHandle handle = nullptr;
+  ok(torch_new_list_reserve_size(values.size(), &handle), "torch_new_list_reserve_size");
+  for (int64_t value : values)
+    ok(torch_list_push_back(handle, integer(value)), "torch_list_push_back");
+  return bits(handle);
+}
+
+inline Tensor take_tensor(StableIValue value) {
+  AtenTensorHandle handle = nullptr;
+  std::memcpy(&handle, &value, sizeof(handle));
+  return Tensor(handle);
+}
+inline std::vector<StableIValue> take_list(StableIValue value) {
+  StableListHandle handle = nullptr;
+  std::memcpy(&handle, &value, sizeof(handle));
+  size_t count = 0;
+  ok(torch_list_size(handle, &count), "torch_list_size");
+  std::vector<StableIValue> out(count);
+  for (size_t i = 0; i < count; ++i)
+    ok(torch_list_get_item(handle, i, &out[i]), "torch_list_get_item");
+  ok(torch_delete_list(handle), "torch_delete_list");
+  return out;
+}
+inline std::vector<Tensor> take_tensors(StableIValue value) {
+  std::vector<Tensor> out;
+  for (StableIValue item : take_list(value)) out.push_back(take_tensor(item));
+  return out;
+}
+
+template <size_t N>
+struct Stack {
+  StableIValue values[N];
+  StableIValue& operator[](size_t i) { return values[i]; }
+};
+
+// Calls `op` with every argument of its schema; slots 0, 1, ... hold the results afterwards.
+// `N` is the larger of the number of arguments and of results.
+template <size_t N>
+Stack<N> call(const char* op, const char* overload, const char* where, Stack<N> stack) {
+  if (torch_call_dispatcher(op, overload, stack.values, TORCH_ABI_VERSION) != 0)
+    fail(where, ": operator ", op, *overload ? "." : "", overload,
+         " failed; torch wrote the reason to stderr");
+  return stack;
+}
+
+inline void shim(AOTITorchError code, const char* where) {
+  if (code != 0) fail(where, " failed; torch wrote the reason to stderr");
+}
+
+// ---------------------------------------------------------------- the program as torch operators
+
+struct Kernels;  // the loaded kernels of an instance: cuda.h
+
+// One loaded program: its constants and kernels. Several may share a library.
+struct Instance {
+  int64_t id = 0;
+  std::vector<Tensor> constants;
+  std::shared_ptr<Kernels> kernels;
+};
+
+struct Arguments {
+  std::vector<Tensor> tensors;
+  std::vector<int64_t> ints;
+};
+
+struct Results {
+  std::vector<StableIValue> tensors;
+  std::vector<StableIValue> ints;
+  void push(const Tensor& t) { tensors.push_back(cpp_emit::tensor(t)); }
+  void push(int64_t value) { ints.push_back(integer(value)); }
+};
+
+// Inference only: the operators called by the program record nothing for autograd.
+struct NoGrad {
+  bool before = aoti_torch_grad_mode_is_enabled();
+  NoGrad() { aoti_torch_grad_mode_set_enabled(false); }
+  ~NoGrad() { aoti_torch_grad_mode_set_enabled(before); }
+};
+
+struct Library {
+  std::string callback;  // operator `NAMESPACE::callback`, implemented in Python
+  std::string compile;   // operator `NAMESPACE::compile`, implemented in Python
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Instance>> instances;
+
+  std::shared_ptr<Instance> find(int64_t id) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (id < 0 || id >= static_cast<int64_t>(instances.size()) || !instances[id])
+      fail("no loaded program has number ", id);
+    return instances[id];
+  }
+};
+inline Library library;
+
+// Hands a launch or an operator call to Python: `site` is its position among the launches and
+// extern calls of the program, `count` the number of tensors it gives back.
+inline std::vector<Tensor> call_python(const Instance& self, int64_t site, const char* where,
+                                       size_t count, std::initializer_list<const Tensor*> tensors,
+                                       Ints ints) {
+  std::vector<StableIValue> handles;
+  for (const Tensor* t : tensors) handles.push_back(tensor(*t));
+  Stack<4> stack = call<4>(
+      library.callback.c_str(), "", where,
+      {{integer(self.id), integer(site), list_of(handles), integers(ints)}});
+  std::vector<Tensor> results = take_tensors(stack[0]);
+  // An error is kept on the side of Python, which gives back another number of tensors.
+  if (results.size() != count) fail(where, ": the Python callback raised an error");
+  return results;
+}
+
+// Defined by the emitted program.
+void run(Instance& self, Arguments& in, Results& out);
+extern const int64_t num_constants;
+extern const char* const fingerprint;
+std::shared_ptr<Kernels> new_kernels();
+
+inline void boxed_create(StableIValue* stack, uint64_t, uint64_t) {
+  auto made = std::make_shared<Instance>();
+  made->constants = take_tensors(stack[0]);
+  if (static_cast<int64_t>(made->constants.size()) != num_constants)
+    fail("expected ", num_constants, " constants, got ", made->constants.size());
+  made->kernels = new_kernels();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  made->id = static_cast<int64_t>(library.instances.size());
+  library.instances.push_back(made);
+  stack[0] = integer(made->id);
+}
+
+inline void boxed_drop(StableIValue* stack, uint64_t, uint64_t) {
+  auto self = library.find(static_cast<int64_t>(stack[0]));
+  std::lock_guard<std::mutex> lock(library.mutex);
+  library.instances[self->id] = nullptr;
+}
+
+inline void boxed_run(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments in;
+  in.tensors = take_tensors(stack[1]);
+  for (StableIValue value : take_list(stack[2])) in.ints.push_back(static_cast<int64_t>(value));
+  Results out;
+  auto self = library.find(static_cast<int64_t>(stack[0]));
+  NoGrad guard;
+  run(*self, in, out);
+  stack[0] = list_of(out.tensors);
+  stack[1] = list_of(out.ints);
+}
+
+inline void register_operators(const char* ns) {
+  TorchLibraryHandle handle = nullptr;  // lives as long as the process, as the library does
+  ok(aoti_torch_library_init_fragment(ns, __FILE__, __LINE__, &handle), "registration");
+  for (const char* schema :
+       {"create(Tensor[] constants) -> int", "drop(int instance) -> ()",
+        "run(int instance, Tensor[] tensors, int[] ints) -> (Tensor[], int[])"})
+    ok(aoti_torch_library_def(handle, schema), schema);
+  ok(aoti_torch_library_init_impl(ns, "CompositeExplicitAutograd", __FILE__, __LINE__, &handle),
+     "registration");
+  ok(torch_library_impl(handle, "create", boxed_create, TORCH_ABI_VERSION), "create");
+  ok(torch_library_impl(handle, "drop", boxed_drop, TORCH_ABI_VERSION), "drop");
+  ok(torch_library_impl(handle, "run", boxed_run, TORCH_ABI_VERSION), "run");
+  library.callback = std::string(ns) + "::callback";
+  library.compile = std::string(ns) + "::compile";
+}
+
+}  // namespace cpp_emit
+
+// Called once by the loader, with the operator namespace to register under. Returns an error or null.
+extern "C" __attribute__((visibility("default"), used)) const char* cpp_emit_register(const char* ns) {
+  static std::string error;
+  try {
+    cpp_emit::register_operators(ns);
+    return nullptr;
+  } catch (const std::exception& e) {
+    error = e.what();
+    return error.c_str();
+  }
+}
+
+// Of which program this library was made.
+extern "C" __attribute__((visibility("default"), used)) const char* cpp_emit_fingerprint() {
+  return cpp_emit::fingerprint;
+}
