@@ -1,1 +1,19 @@
-"""ATen graphs lowered to loop nests."""
+"""ATen graphs lowered to loop nests.
+
+An ATen op is a contract in words; a loop nest is what can be fused. This library is the bridge:
+one small function an op, and an exact extern call for every op that has none.
+"""
+
+from aten_lowering.decompositions import decompositions
+from aten_lowering.errors import AtenLoweringError, UnsupportedGraph
+from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
+
+__all__ = [
+    "AtenLoweringError",
+    "Fallback",
+    "Lowered",
+    "UnsupportedGraph",
+    "decompositions",
+    "lower",
+    "lower_with_report",
+]

@@ -1,0 +1,69 @@
+"""Which results are views: they cost nothing and become a `TensorRef`, not a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._ops import OpOverload
+
+from aten_lowering.builder import Operand
+from aten_lowering.errors import CannotLower
+from aten_lowering.meta import expr, storage_key, tensor_type
+from loop_ir import TensorRef
+
+aten = torch.ops.aten
+
+# Views that their schema does not tell of.
+_UNDECLARED = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
+
+
+def always_view(op: OpOverload) -> bool:
+    """The op returns a view whatever its arguments: its schema says `Tensor(a)`, and it is no
+    composite such as `reshape`, which may copy."""
+    if op in _UNDECLARED:
+        return True
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        op.name(), "CompositeImplicitAutograd"
+    )
+    infos = [r.alias_info for r in op._schema.returns]
+    return not composite and bool(infos) and all(i is not None and not i.is_write for i in infos)
+
+
+def view_of(base: Operand, base_fake: torch.Tensor, fake: torch.Tensor) -> Operand:
+    """`fake`, a view of the storage of `base_fake`, as a view of the buffer of `base`.
+
+    Fake tensors count their offset from the start of the storage, buffers may start later: at
+    `base_fake.storage_offset() - base.offset`. Raises `CannotLower` for a view that reaches in
+    front of its buffer, which no buffer offset can say.
+    """
+    base_item, item = base.dtype.itemsize, tensor_type(fake).dtype.itemsize
+    start = (expr(base_fake.storage_offset()) - base.type.offset) * base_item
+    offset = (expr(fake.storage_offset()) * item - start) / item
+    offset = offset.expand()
+    if offset.is_negative or (offset.is_number and not offset.is_Integer):
+        raise CannotLower(f"a view that starts {offset} elements from its buffer")
+    return Operand(TensorRef(base.ref.buffer, tensor_type(fake, offset)), base.storage)
+
+
+def views(
+    op: OpOverload,
+    fakes: Sequence[object],
+    sources: Sequence[tuple[Operand, torch.Tensor]],
+) -> tuple[Operand, ...] | None:
+    """All results of a call as views of its tensor arguments, or None if any is a new tensor.
+
+    A result is a view if it shares its fake storage with an argument, or if the op always
+    returns a view (of its first tensor).
+    """
+    found: list[Operand] = []
+    for fake in fakes:
+        if not isinstance(fake, torch.Tensor):
+            return None
+        shared = [s for s in sources if storage_key(s[1]) == storage_key(fake)]
+        if not shared and always_view(op):
+            shared = list(sources[:1])
+        if not shared:
+            return None
+        found.append(view_of(*shared[0], fake))
+    return tuple(found) or None

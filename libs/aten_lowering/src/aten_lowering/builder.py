@@ -1,0 +1,277 @@
+"""Writes one kernel: axes, phases and SSA statements with fresh names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from aten_lowering.errors import CannotLower, require
+from loop_ir import (
+    OPS,
+    REDUCTIONS,
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    DType,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Origin,
+    Phase,
+    Reduce,
+    Stmt,
+    Store,
+    TensorRef,
+    TensorType,
+)
+from symexpr import symbol
+
+Scalar = int | float | bool
+Coords = tuple[sympy.Expr, ...]
+
+_PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
+_UNLOADABLE = frozenset({DType.f8e4m3, DType.f8e5m2, DType.u16, DType.u32, DType.u64})
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA value of the kernel being built."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as a kernel reads or writes it: a view `ref` of a buffer with layout `storage`.
+
+    constant: the value of a tensor of rank 0 that is known now (a lifted Python number).
+    """
+
+    ref: TensorRef
+    storage: TensorType
+    constant: Scalar | None = None
+
+    @property
+    def type(self) -> TensorType:
+        return self.ref.type
+
+    @property
+    def dtype(self) -> DType:
+        return self.ref.type.dtype
+
+    @property
+    def size(self) -> tuple[sympy.Expr, ...]:
+        return self.ref.type.size
+
+
+def address(type: TensorType, coords: Coords) -> sympy.Expr:
+    """Element of the storage at `coords`: `offset + sum(stride * coordinate)`."""
+    terms = (s * c for s, c in zip(type.stride, coords, strict=True))
+    return sympy.expand(sympy.Add(type.offset, *terms))
+
+
+class KernelBuilder:
+    """Statements are appended to the current phase; `inner(...)` and `once()` start the next.
+
+    size: the logical iteration space of the parallel axes. `coords` has one coordinate a
+    dimension; dimensions of extent one get the coordinate 0 and no axis.
+    """
+
+    def __init__(self, name: str, size: Sequence[sympy.Expr], origin: Origin) -> None:
+        self.name = name
+        self.origin = origin
+        self._axes, self.coords = _axes("i", size)
+        self._inner: tuple[Axis, ...] = ()
+        self._body: list[Stmt] = []
+        self._phases: list[Phase] = []
+        self._buffers: dict[str, Buffer] = {}
+        self._seen: dict[object, Value] = {}
+        self._count = 0
+        self._indirects = 0
+
+    # -- structure
+
+    def inner(self, size: Sequence[sympy.Expr]) -> Coords:
+        """Starts a phase over `size`; returns the inner coordinates."""
+        axes, coords = _axes("r", size)
+        # A reduction over one point still needs an axis to reduce over.
+        if not axes:
+            axes = (Axis(symbol("r0"), sympy.S.One),)
+        self._next_phase(axes)
+        return coords
+
+    def once(self) -> None:
+        """Starts a phase without inner axes."""
+        self._next_phase(())
+
+    def _next_phase(self, axes: tuple[Axis, ...]) -> None:
+        if self._body:
+            self._phases.append(Phase(self._inner, tuple(self._body)))
+        if axes != self._inner:
+            self._seen = {}
+        self._inner, self._body = axes, []
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What the kernel reads and writes so far."""
+        return tuple(self._buffers.values())
+
+    def finish(self) -> Kernel:
+        self._next_phase(())
+        return Kernel(
+            name=self.name,
+            buffers=self.buffers,
+            axes=self._axes,
+            phases=tuple(self._phases),
+            origins=(self.origin,),
+        )
+
+    # -- statements
+
+    def load(
+        self, x: Operand, coords: Coords, mask: Value | None = None, other: Scalar = 0
+    ) -> Value:
+        """The element of `x` at `coords`, one coordinate a dimension."""
+        if x.constant is not None:
+            return self.const(x.constant, x.dtype)
+        stored = x.storage.dtype
+        require(
+            not x.dtype.is_complex and x.dtype not in _UNLOADABLE and stored not in _UNLOADABLE,
+            f"kernels do not compute on {x.dtype.value}",
+        )
+        require(stored.itemsize == x.dtype.itemsize, "a view of elements of another width")
+        self._use(x, written=False)
+        name = mask.name if mask else None
+        index = address(x.type, coords)
+        key = ("load", x.ref.buffer, index, name, repr(other))
+        value = self._seen.get(key)
+        if value is None:
+            value = self._fresh(stored)
+            self._body.append(Load(value.name, x.ref.buffer, index, stored, name, other))
+            self._seen[key] = value
+        return value if stored == x.dtype else self.op("bitcast", value, dtype=x.dtype)
+
+    def load_broadcast(self, x: Operand, size: Sequence[sympy.Expr], coords: Coords) -> Value:
+        """The element of `x`, broadcast to `size`, at `coords` of `size`."""
+        skip = len(size) - len(x.size)
+        require(skip >= 0, f"operand of rank {len(x.size)} does not broadcast to {tuple(size)}")
+        own: list[sympy.Expr] = []
+        for n, full, c in zip(x.size, size[skip:], coords[skip:], strict=True):
+            if n == 1:
+                own.append(sympy.S.Zero)
+            else:
+                require(n == full, f"size {n} is not proven to be {full}")
+                own.append(c)
+        return self.load(x, tuple(own))
+
+    def const(self, value: Scalar, dtype: DType) -> Value:
+        """A constant, converted to what `dtype` holds (floats keep their exact value)."""
+        if dtype is DType.bool_:
+            value = bool(value)
+        elif dtype.is_int:
+            require(not isinstance(value, float) or math.isfinite(value), f"{value} as an integer")
+            value = int(value)
+        else:
+            value = float(value)
+        key = ("const", repr(value), dtype)
+        return self._once(key, dtype, lambda out: Const(out, value, dtype))
+
+    def index(self, e: sympy.Expr, dtype: DType = DType.i64) -> Value:
+        """An integer expression of axes and sizes as a value."""
+        if e.is_Integer:
+            return self.const(int(e), dtype)
+        return self._once(("index", e, dtype), dtype, lambda out: Index(out, e, dtype))
+
+    def op(self, op: str, *args: Value, dtype: DType | None = None) -> Value:
+        """An entry of `loop_ir.OPS`; the result has the type of the last argument, predicates
+        are bool, and casts name theirs."""
+        if len(args) != OPS[op]:
+            raise TypeError(f"{op} takes {OPS[op]} arguments, got {len(args)}")
+        if dtype is None:
+            dtype = DType.bool_ if op in _PREDICATES else args[-1].dtype
+        names = tuple(a.name for a in args)
+        out_type = dtype
+        return self._once((op, names, dtype), dtype, lambda out: Compute(out, op, names, out_type))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """Conversion as torch does it: to bool is `!= 0`; wide types reach 16-bit floats through
+        f32 (`c10::Half(double)` and `c10::BFloat16(double)` round twice)."""
+        if x.dtype is dtype:
+            return x
+        if dtype is DType.bool_:
+            return self.op("ne", x, self.const(0, x.dtype))
+        narrow = dtype in (DType.f16, DType.bf16)
+        if narrow and (x.dtype.is_int or x.dtype is DType.f64):
+            x = self.op("cast", x, dtype=DType.f32)
+        if x.dtype.is_float and dtype.is_int and x.dtype.itemsize < 4:
+            x = self.op("cast", x, dtype=DType.f32)
+        return self.op("cast", x, dtype=dtype)
+
+    def where(self, condition: Value, a: Value, b: Value) -> Value:
+        return self.op("where", condition, a, b)
+
+    def indirect(self, value: Value, extent: sympy.Expr) -> sympy.Symbol:
+        """A loaded integer as a coordinate in [0, extent); negative values count from the end."""
+        s = symbol(f"t{self._indirects}")
+        self._indirects += 1
+        self._body.append(Indirect(s, value.name, extent))
+        return s
+
+    def reduce(self, op: str, x: Value, dtype: DType | None = None) -> tuple[Value, ...]:
+        """An entry of `loop_ir.REDUCTIONS` over the inner axes of this phase."""
+        dtype = dtype or x.dtype
+        result = DType.i64 if op.startswith("arg") else dtype
+        outs = tuple(self._fresh(result) for _ in range(REDUCTIONS[op][1]))
+        self._body.append(Reduce(tuple(o.name for o in outs), op, (x.name,), dtype))
+        return outs
+
+    def store(self, out: Operand, coords: Coords, value: Value) -> None:
+        """Casts to the type of `out` and stores."""
+        require(
+            not out.dtype.is_complex and out.dtype not in _UNLOADABLE,
+            f"kernels do not compute on {out.dtype.value}",
+        )
+        value = self.cast(value, out.dtype)
+        self._use(out, written=True)
+        self._body.append(Store(out.ref.buffer, address(out.type, coords), value.name))
+
+    # -- names
+
+    def _fresh(self, dtype: DType) -> Value:
+        value = Value(f"v{self._count}", dtype)
+        self._count += 1
+        return value
+
+    def _once(self, key: object, dtype: DType, make: object) -> Value:
+        found = self._seen.get(key)
+        if found is None:
+            found = self._fresh(dtype)
+            self._body.append(make(found.name))  # type: ignore[operator]
+            self._seen[key] = found
+        return found
+
+    def _use(self, x: Operand, written: bool) -> None:
+        name = x.ref.buffer
+        buffer = self._buffers.get(name)
+        if buffer is None:
+            self._buffers[name] = Buffer(name, replace(x.storage, offset=sympy.S.Zero), written)
+        elif buffer.written != written:
+            raise CannotLower(f"{name} is both read and written")
+
+
+def _axes(prefix: str, size: Sequence[sympy.Expr]) -> tuple[tuple[Axis, ...], Coords]:
+    axes: list[Axis] = []
+    coords: list[sympy.Expr] = []
+    for n in size:
+        if n == 1:
+            coords.append(sympy.S.Zero)
+        else:
+            axes.append(Axis(symbol(f"{prefix}{len(axes)}"), n))
+            coords.append(axes[-1].symbol)
+    return tuple(axes), tuple(coords)

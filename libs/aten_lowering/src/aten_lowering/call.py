@@ -1,0 +1,124 @@
+"""One ATen call on its way to loop IR: its lowered arguments, its results, the nodes it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from aten_lowering.builder import KernelBuilder, Operand, Scalar, Value
+from aten_lowering.errors import CannotLower, require
+from aten_lowering.meta import dtype_of
+from loop_ir import DType, Extern, Kernel, Matmul, Node, Origin
+
+Number = Scalar | sympy.Expr
+
+
+@dataclass(frozen=True)
+class Result:
+    """A fresh tensor that the call returns. `used` is False if the graph never looks at it."""
+
+    operand: Operand
+    fake: torch.Tensor
+    used: bool
+
+    @property
+    def dtype(self) -> DType:
+        return self.operand.dtype
+
+    @property
+    def size(self) -> tuple[sympy.Expr, ...]:
+        return self.operand.size
+
+
+@dataclass
+class Call:
+    """What a lowering gets.
+
+    arguments: schema argument name -> value, defaults filled in. Tensors are `Operand`s, ints and
+    SymInts are ints or expressions, the rest is as in FX.
+    fakes: schema argument name -> what FX had (fake tensors, Python scalars), for promotion.
+    results: the fresh tensors to be written (None for results that are no tensors).
+    """
+
+    node: fx.Node
+    op: OpOverload
+    origin: Origin
+    arguments: dict[str, Any]
+    fakes: dict[str, Any]
+    results: tuple[Result | None, ...]
+    extern: Extern
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def out(self) -> Result:
+        """The only (or first) result."""
+        result = self.results[0]
+        require(result is not None, "the result is no tensor")
+        assert result is not None
+        return result
+
+    def result(self, index: int) -> Result | None:
+        """Result `index`, or None if nobody uses it."""
+        result = self.results[index]
+        return result if result is not None and result.used else None
+
+    def kernel(self, size: Sequence[sympy.Expr]) -> KernelBuilder:
+        return KernelBuilder(self.node.name, size, self.origin)
+
+    def emit(self, node: Node) -> None:
+        self.nodes.append(node)
+
+    def emit_kernel(self, builder: KernelBuilder) -> None:
+        self.check_devices(builder)
+        self.emit(builder.finish())
+
+    def check_devices(self, builder: KernelBuilder) -> None:
+        devices = {b.type.device for b in builder.buffers}
+        require(len(devices) <= 1, "operands on more than one device")
+
+    def written(self) -> set[str]:
+        """Names of the results that the nodes so far write."""
+        names: set[str] = set()
+        for node in self.nodes:
+            if isinstance(node, Kernel):
+                names |= {b.name for b in node.buffers if b.written}
+            elif isinstance(node, Matmul):
+                names.add(node.out)
+            elif isinstance(node, Extern):
+                names |= {o[0] for o in node.outs if o is not None}
+        return names
+
+
+def number(k: KernelBuilder, value: Number, dtype: DType) -> Value:
+    """A Python number or a size expression as a value of `dtype`."""
+    if isinstance(value, sympy.Expr) and not value.is_Integer:
+        return k.cast(k.index(value), dtype)
+    if isinstance(value, sympy.Expr):
+        value = int(value)
+    return k.const(value, dtype)
+
+
+def torch_dtype(dtype: torch.dtype) -> DType:
+    """The IR's name of a type that kernels compute in."""
+    found = dtype_of(dtype)
+    if found.is_complex or dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise CannotLower(f"kernels do not compute on {dtype}")
+    return found
+
+
+def opmath(dtype: DType) -> DType:
+    """The type that eager computes in: f32 for 16-bit floats (`at::opmath_type`)."""
+    return DType.f32 if dtype in (DType.f16, DType.bf16) else dtype
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    """`-1 -> rank - 1`. A tensor of rank 0 has the dims 0 and -1."""
+    span = max(rank, 1)
+    require(-span <= dim < span, f"dim {dim} of a tensor of rank {rank}")
+    return dim % span

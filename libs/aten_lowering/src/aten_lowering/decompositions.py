@@ -1,0 +1,29 @@
+"""The decompositions that run before lowering, for `torch.export` and AOTAutograd alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from aten_lowering.extern import by_design
+from aten_lowering.lowerings import TABLE
+
+Decompositions = dict[OpOverload, Callable[..., Any]]
+
+
+def decompositions() -> Decompositions:
+    """ATen op -> decomposition: torch's core table and all composite ops, less those that have a
+    lowering here and those that stay whole by design (attention, matmuls, convolutions).
+
+    With `torch.export`, `scaled_dot_product_attention` then stays the very op that eager runs.
+    AOTAutograd, which traces below composite ops, gives the kernel that this op picks for the
+    fake tensors' device (`_scaled_dot_product_*`).
+    """
+    return {
+        op: decomposition
+        for op, decomposition in torch.export.default_decompositions().items()
+        if isinstance(op, OpOverload) and op not in TABLE and not by_design(op)
+    }

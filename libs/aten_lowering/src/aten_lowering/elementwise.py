@@ -1,0 +1,77 @@
+"""The frame of a pointwise kernel: promote, load, compute, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
+from torch._prims_common import elementwise_dtypes
+
+from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number, number, torch_dtype
+from loop_ir import DType, Kernel, Origin
+
+# What is computed at a point: gets the builder and the promoted inputs, gives the value to store.
+Body = Callable[..., Value]
+
+
+def promoted(call: Call, names: Sequence[str], kind: Promotion) -> tuple[DType, DType]:
+    """Type to convert operands to as eager does, and type to compute in.
+
+    `bf16 + bf16` gives (bf16, f32); `i64 / i64` gives (f32, f32); comparisons give the common type.
+    """
+    known = [_known_number(call.fakes[n]) for n in names if call.fakes[n] is not None]
+    compute, _ = elementwise_dtypes(*known, type_promotion_kind=kind)
+    no_bool = Promotion.NO_OPMATH if kind is Promotion.ALWAYS_BOOL else kind
+    _, common = elementwise_dtypes(*known, type_promotion_kind=no_bool)
+    return torch_dtype(common), torch_dtype(compute)
+
+
+def _known_number(fake: Any) -> Any:
+    """A SymInt promotes like any int."""
+    return 1 if isinstance(fake, torch.SymInt) else fake
+
+
+def load_as(
+    k: KernelBuilder,
+    x: Operand | Number,
+    size: Sequence[sympy.Expr],
+    common: DType,
+    compute: DType,
+) -> Value:
+    """A tensor or number at the current point: converted to the common type, then to the one to
+    compute in. Python numbers keep their value up to the type that is computed in."""
+    if not isinstance(x, Operand):
+        return number(k, x, compute)
+    value = k.load_broadcast(x, size, k.coords)
+    return k.cast(k.cast(value, common), compute)
+
+
+def pointwise(
+    call: Call,
+    names: Sequence[str],
+    body: Body,
+    kind: Promotion = Promotion.DEFAULT,
+) -> None:
+    """Emits `out = body(k, *promoted arguments named names)`; None arguments stay None."""
+    common, compute = promoted(call, names, kind)
+    out = call.out
+    k = call.kernel(out.size)
+    arguments = call.arguments
+    values = [
+        None if arguments[n] is None else load_as(k, arguments[n], out.size, common, compute)
+        for n in names
+    ]
+    k.store(out.operand, k.coords, body(k, *values))
+    call.emit_kernel(k)
+
+
+def copy_kernel(name: str, source: Operand, target: Operand, origin: Origin) -> Kernel:
+    """`target = source`, broadcast and converted."""
+    k = KernelBuilder(name, target.size, origin)
+    value = k.load_broadcast(source, target.size, k.coords)
+    k.store(target, k.coords, value)
+    return k.finish()

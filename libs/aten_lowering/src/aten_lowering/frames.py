@@ -1,0 +1,46 @@
+"""The frame of a reduction: parallel axes over the dimensions that stay, inner over the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sympy
+
+from aten_lowering.builder import Coords, KernelBuilder, Operand
+from aten_lowering.call import Call, wrap_dim
+from aten_lowering.errors import require
+
+
+class ReductionFrame:
+    """Kernel of a reduction of `x` over `dims` (None or empty: over all)."""
+
+    def __init__(self, call: Call, x: Operand, dims: Iterable[int] | None) -> None:
+        rank = len(x.size)
+        chosen = {wrap_dim(d, rank) for d in dims or range(rank)}
+        self.x = x
+        self.reduced = [d for d in range(rank) if d in chosen]
+        self.kept = [d for d in range(rank) if d not in chosen]
+        require(all(x.size[d] != 0 for d in self.reduced), "a reduction over nothing")
+        self.k: KernelBuilder = call.kernel([x.size[d] for d in self.kept])
+        self._outer = dict(zip(self.kept, self.k.coords, strict=True))
+
+    @property
+    def inner_size(self) -> list[sympy.Expr]:
+        return [self.x.size[d] for d in self.reduced]
+
+    @property
+    def count(self) -> sympy.Expr:
+        """Elements that are folded into one."""
+        return sympy.Mul(*self.inner_size)
+
+    def start(self) -> Coords:
+        """Starts a phase over the reduced dimensions; returns coordinates in `x`."""
+        inner = dict(zip(self.reduced, self.k.inner(self.inner_size), strict=True))
+        return tuple((self._outer | inner)[d] for d in range(len(self.x.size)))
+
+    def out_coords(self, keepdim: bool) -> Coords:
+        """Coordinates in the result of the reduction."""
+        if keepdim:
+            rank = len(self.x.size)
+            return tuple(self._outer.get(d, sympy.S.Zero) for d in range(rank))
+        return tuple(self._outer[d] for d in self.kept)

@@ -1,0 +1,361 @@
+"""`lower`: an ATen FX graph to a loop IR graph, node by node."""
+
+from __future__ import annotations
+
+import keyword
+import operator
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from aten_lowering.aliasing import views
+from aten_lowering.builder import Operand
+from aten_lowering.call import Call, Result
+from aten_lowering.elementwise import copy_kernel
+from aten_lowering.errors import CannotLower
+from aten_lowering.extern import (
+    bind,
+    by_design,
+    extern_argument,
+    operands,
+    returned_arguments,
+    written_arguments,
+)
+from aten_lowering.lowerings import TABLE
+from aten_lowering.meta import expr, op_name, origin, source_line, tensor_type, unsupported
+from aten_lowering.passes import PASSES
+from aten_lowering.symbols import graph_symbols
+from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, TensorRef
+
+aten = torch.ops.aten
+
+# Checks of what the fake tensors have proven already: metadata does not change between runs.
+_PROVEN = frozenset({
+    aten._assert_tensor_metadata.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Why a node stayed an extern call: `aten.cumsum.default`, `model.py:7`, `no lowering`."""
+
+    op: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph, the tensors of its constants by name, and what has no kernel of ours."""
+
+    graph: Graph
+    constants: dict[str, torch.Tensor]
+    fallbacks: tuple[Fallback, ...]
+
+
+def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
+    """Lowers a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
+
+    Placeholders are tensors or SymInts. Ops without a lowering become `Extern(fallback=True)`; a
+    `copy_` into a placeholder becomes `CopyBack`. `gm` itself is not changed. Raises
+    `UnsupportedGraph` for what no extern call can say either: sizes that depend on data, sparse
+    tensors, submodules, floating-point symbols.
+    """
+    return lower_with_report(gm, name).graph
+
+
+def lower_with_report(gm: fx.GraphModule, name: str = "graph") -> Lowered:
+    """`lower`, with the tensors of the constants and the reason of every fallback."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for run in PASSES:
+        run(graph)
+    return _Lowerer(gm, graph, name).run()
+
+
+class _Lowerer:
+    """One run. `env` says what an FX node means: an `Operand`, an integer expression, a Python
+    value, or a tuple of those."""
+
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, name: str) -> None:
+        self.gm = gm
+        self.graph = graph
+        self.name = name
+        self.env: dict[fx.Node, Any] = {}
+        self.inputs: list[GraphInput] = []
+        self.nodes: list[Node] = []
+        self.outputs: tuple[GraphArg, ...] = ()
+        self.constants: dict[str, Operand] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.fallbacks: list[Fallback] = []
+        self.names: set[str] = set()
+
+    def run(self) -> Lowered:
+        for node in self.graph.nodes:
+            try:
+                self.node(node)
+            except CannotLower as e:
+                hint = "keep this part of the model out of the compiled graph"
+                raise unsupported(node, str(e), hint) from e
+        graph = Graph(
+            name=self.name,
+            inputs=tuple(self.inputs),
+            nodes=tuple(self.nodes),
+            outputs=self.outputs,
+            constants=tuple((n, o.storage) for n, o in self.constants.items()),
+        )
+        return Lowered(graph_symbols(graph, self.gm), self.tensors, tuple(self.fallbacks))
+
+    def node(self, node: fx.Node) -> None:
+        match node.op:
+            case "placeholder":
+                self.env[node] = self.placeholder(node)
+            case "get_attr":
+                self.env[node] = self.constant(node)
+            case "call_function":
+                self.env[node] = self.call_function(node)
+            case "output":
+                self.outputs = self.output(node)
+            case _:
+                raise CannotLower(f"an FX node `{node.op}` is no ATen call")
+
+    # -- buffers
+
+    def fresh(self, name: str) -> str:
+        """A buffer name: an identifier that is no axis, value or size symbol (`i0`, `v1`, `s2`)."""
+        name = re.sub(r"\W", "_", name)
+        if keyword.iskeyword(name) or re.fullmatch(r"[a-z]{1,3}\d+", name):
+            name = f"{name}_"
+        candidate, count = name, 0
+        while candidate in self.names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self.names.add(candidate)
+        return candidate
+
+    def buffer(self, name: str, fake: torch.Tensor) -> Operand:
+        """Declares a buffer that starts at the first element of `fake`."""
+        type = tensor_type(fake)
+        return Operand(TensorRef(self.fresh(name), type), type)
+
+    # -- nodes
+
+    def placeholder(self, node: fx.Node) -> Any:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor):
+            operand = self.buffer(node.name, fake)
+            self.inputs.append(GraphInput(operand.ref.buffer, operand.type))
+            return operand
+        if isinstance(fake, int | torch.SymInt) and not isinstance(fake, bool):
+            value = expr(fake)
+            bound = {i.name for i in self.inputs if i.type is None}
+            fits = value.is_Symbol and str(value) not in bound
+            self.inputs.append(GraphInput(str(value) if fits else self.fresh(node.name), None))
+            return value
+        raise CannotLower(f"a placeholder of type {type(fake).__name__}")
+
+    def constant(self, node: fx.Node) -> Operand:
+        value: object = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise CannotLower(f"an attribute of type {type(value).__name__}")
+        for name, tensor in self.tensors.items():
+            if tensor is value:
+                return self.constants[name]
+        operand = self.buffer(str(node.target), node.meta.get("val", value))
+        known = value.dim() == 0 and value.device.type == "cpu" and not value.is_complex()
+        if known and not isinstance(value, torch._subclasses.FakeTensor):
+            operand = replace(operand, constant=value.item())
+        self.tensors[operand.ref.buffer] = value
+        self.constants[operand.ref.buffer] = operand
+        return operand
+
+    def call_function(self, node: fx.Node) -> Any:
+        fake = node.meta.get("val")
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+            return self.env[node.args[0]][node.args[1]]
+        if isinstance(fake, bool | float | torch.SymBool | torch.SymFloat):
+            return fake
+        if isinstance(fake, int | torch.SymInt):
+            return expr(fake)
+        if isinstance(node.target, OpOverload):
+            return self.call(node, node.target)
+        raise CannotLower(f"`{node.target}` is no ATen op")
+
+    def call(self, node: fx.Node, op: OpOverload) -> Any:
+        if op in _PROVEN:
+            return None
+        if op is aten._assert_scalar.default:
+            return self.assertion(node)
+        if op is aten.copy_.default and isinstance(target := node.args[0], fx.Node):
+            if target.op == "placeholder":
+                return self.copy_back(node, self.env[target])
+        bound = bind(node, op)
+        fake = node.meta.get("val")
+        several = isinstance(fake, list | tuple)
+        fakes = tuple(fake) if isinstance(fake, list | tuple) else (fake,)
+        if not op._schema.is_mutable:
+            aliases = views(op, fakes, self.sources(node))
+            if aliases is not None:
+                return aliases if several else aliases[0]
+        arguments = {name: self.value(v) for name, v in bound.items()}
+        values = self.results(node, op, fakes, arguments, several)
+        call = self.start(node, op, bound, arguments, fakes, values, several)
+        reason = _run_lowering(call)
+        if reason is None:
+            self.nodes.extend(call.nodes)
+        else:
+            designed = by_design(op) or _moves_device(call)
+            if not designed:
+                self.fallbacks.append(Fallback(op_name(node), source_line(node), reason))
+            self.nodes.append(replace(call.extern, fallback=not designed))
+        return values if several else values[0]
+
+    def sources(self, node: fx.Node) -> list[tuple[Operand, torch.Tensor]]:
+        """The tensor arguments of a node, lists included, in order."""
+        found: list[tuple[Operand, torch.Tensor]] = []
+        for n in node.all_input_nodes:
+            value, fake = self.env[n], n.meta.get("val")
+            if isinstance(value, Operand) and isinstance(fake, torch.Tensor):
+                found.append((value, fake))
+        return found
+
+    def results(
+        self,
+        node: fx.Node,
+        op: OpOverload,
+        fakes: tuple[Any, ...],
+        arguments: dict[str, Any],
+        several: bool,
+    ) -> tuple[Any, ...]:
+        """What the results mean: new buffers, or the argument that was written in place."""
+        returned = returned_arguments(op)
+        values: list[Any] = []
+        for i, fake in enumerate(fakes):
+            if i in returned:
+                values.append(arguments[returned[i]])
+            elif isinstance(fake, torch.Tensor):
+                values.append(self.buffer(f"{node.name}_{i}" if several else node.name, fake))
+            elif fake is None:
+                values.append(None)
+            else:
+                raise CannotLower(f"a result of type {type(fake).__name__}")
+        return tuple(values)
+
+    def start(
+        self,
+        node: fx.Node,
+        op: OpOverload,
+        bound: dict[str, Any],
+        arguments: dict[str, Any],
+        fakes: tuple[Any, ...],
+        values: tuple[Any, ...],
+        several: bool,
+    ) -> Call:
+        returned = returned_arguments(op)
+        used = _used(node, len(fakes), several)
+        results = tuple(
+            Result(v, f, u) if isinstance(v, Operand) and i not in returned else None
+            for i, (v, f, u) in enumerate(zip(values, fakes, used, strict=True))
+        )
+        mutated = [x.ref.buffer for a in written_arguments(op) for x in operands(arguments[a])]
+        extern = Extern(
+            target=str(op),
+            args=tuple(extern_argument(self.value(a)) for a in node.args),
+            kwargs=tuple((k, extern_argument(self.value(v))) for k, v in node.kwargs.items()),
+            outs=tuple(
+                (r.operand.ref.buffer, r.operand.type) if r is not None and r.used else None
+                for r in results
+            ),
+            tuple_result=several,
+            mutates=tuple(dict.fromkeys(mutated)),
+            fallback=False,
+            origins=(origin(node),),
+        )
+        fake_arguments = {name: _fake(v) for name, v in bound.items()}
+        return Call(node, op, origin(node), arguments, fake_arguments, results, extern)
+
+    def assertion(self, node: fx.Node) -> None:
+        condition = self.value(node.args[0])
+        if isinstance(condition, torch.SymBool):
+            condition = condition.node.expr == sympy.true
+        if condition is not True:
+            raise CannotLower("a run-time assertion that is not proven")
+
+    def copy_back(self, node: fx.Node, target: Operand) -> Operand:
+        """`copy_(placeholder, x) -> CopyBack`, through a copy if size or element type differ."""
+        source = self.value(node.args[1])
+        if source.size != target.size or source.dtype != target.dtype:
+            value = self.buffer(f"{node.name}_value", node.meta["val"])
+            self.nodes.append(copy_kernel(value.ref.buffer, source, value, origin(node)))
+            source = value
+        self.nodes.append(CopyBack(source.ref, target.ref))
+        return target
+
+    def output(self, node: fx.Node) -> tuple[GraphArg, ...]:
+        values = node.args[0]
+        flat = values if isinstance(values, list | tuple) else (values,)
+        return tuple(extern_argument(self.value(v)) for v in flat)
+
+    def value(self, argument: Any) -> Any:
+        """An FX argument in the IR's terms."""
+        if isinstance(argument, fx.Node):
+            return self.env[argument]
+        if isinstance(argument, list | tuple):
+            return tuple(self.value(a) for a in argument)
+        return argument
+
+
+def _run_lowering(call: Call) -> str | None:
+    """Lowers the call; the reason if there is no lowering or it declines."""
+    lowering = TABLE.get(call.op)
+    if lowering is None:
+        return "no lowering"
+    if any(n == 0 for r in call.results if r is not None and r.used for n in r.size):
+        return "the result is empty"
+    arguments = {("input" if k == "self" else k): v for k, v in call.arguments.items()}
+    try:
+        lowering(call, **arguments)
+    except CannotLower as e:
+        return str(e)
+    needed = {r.operand.ref.buffer for r in call.results if r is not None and r.used}
+    if missing := needed - call.written():
+        raise AssertionError(f"the lowering of {call.op} does not write {sorted(missing)}")
+    return None
+
+
+def _moves_device(call: Call) -> bool:
+    """A copy between devices: always a call of the driver."""
+    if call.op is not aten._to_copy.default:
+        return False
+    return bool(call.arguments["self"].type.device != call.out.operand.type.device)
+
+
+def _used(node: fx.Node, count: int, several: bool) -> list[bool]:
+    """Which results the graph looks at."""
+    if not several:
+        return [bool(node.users)]
+    used = [False] * count
+    for user in node.users:
+        if user.target is not operator.getitem:
+            return [True] * count
+        index = user.args[1]
+        assert isinstance(index, int)
+        used[index] = bool(user.users)
+    return used
+
+
+def _fake(argument: Any) -> Any:
+    if isinstance(argument, fx.Node):
+        return argument.meta.get("val")
+    if isinstance(argument, list | tuple):
+        return type(argument)(_fake(a) for a in argument)
+    return argument

@@ -1,0 +1,30 @@
+"""One file a family; `TABLE` is their union."""
+
+from __future__ import annotations
+
+from aten_lowering.lowerings import (
+    activations,
+    creation,
+    indexing,
+    matmul,
+    normalizations,
+    pointwise,
+    rearrange,
+    reductions,
+    selection,
+)
+from aten_lowering.registry import Table
+
+TABLE = Table()
+for _family in (
+    pointwise,
+    selection,
+    activations,
+    creation,
+    rearrange,
+    indexing,
+    reductions,
+    normalizations,
+    matmul,
+):
+    TABLE.update(_family.table)

@@ -1,0 +1,141 @@
+"""Activation functions, computed in f32 for 16-bit floats as eager does."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number
+from aten_lowering.elementwise import pointwise
+from aten_lowering.errors import require
+from aten_lowering.registry import Table
+
+aten = torch.ops.aten
+table = Table()
+
+
+def _float(x: Value) -> Value:
+    require(x.dtype.is_float, "an activation of integers")
+    return x
+
+
+@table.lowers(aten.relu.default)
+def relu(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        require(x.dtype.is_float or x.dtype.is_int, "relu of bool")
+        return k.op("maximum", x, k.const(0, x.dtype))
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.gelu.default)
+def gelu(call: Call, input: Operand, approximate: str) -> None:
+    """`none`: x/2 (1 + erf(x / sqrt 2)); `tanh`: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    require(approximate in ("none", "tanh"), f"gelu approximate={approximate}")
+
+    def body(k: KernelBuilder, x: Value) -> Value:
+        c = lambda value: k.const(value, x.dtype)  # noqa: E731
+        half = k.op("mul", _float(x), c(0.5))
+        if approximate == "none":
+            inner = k.op("erf", k.op("mul", x, c(math.sqrt(0.5))))
+        else:
+            cube = k.op("mul", k.op("mul", x, x), x)
+            sum_ = k.op("add", x, k.op("mul", c(0.044715), cube))
+            inner = k.op("tanh", k.op("mul", c(math.sqrt(2 / math.pi)), sum_))
+        return k.op("mul", half, k.op("add", inner, c(1.0)))
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.silu.default)
+def silu(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("mul", _float(x), k.op("sigmoid", x)))
+
+
+@table.lowers(aten.mish.default)
+def mish(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        soft = k.op("log1p", k.op("exp", _float(x)))
+        # Above 20, log1p(exp(x)) is x to the last bit, and exp may overflow.
+        large = k.op("gt", x, k.const(20.0, x.dtype))
+        return k.op("mul", x, k.op("tanh", k.where(large, x, soft)))
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.softplus.default)
+def softplus(call: Call, input: Operand, beta: Number, threshold: Number) -> None:
+    require(isinstance(beta, int | float) and isinstance(threshold, int | float), "symbolic beta")
+    assert isinstance(beta, int | float) and isinstance(threshold, int | float)
+
+    def body(k: KernelBuilder, x: Value) -> Value:
+        b = k.const(beta, _float(x).dtype)
+        scaled = k.op("mul", x, b)
+        soft = k.op("div", k.op("log1p", k.op("exp", scaled)), b)
+        return k.where(k.op("gt", scaled, k.const(threshold, x.dtype)), x, soft)
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.leaky_relu.default)
+def leaky_relu(call: Call, input: Operand, negative_slope: float) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        slope = k.const(negative_slope, _float(x).dtype)
+        return k.where(k.op("gt", x, k.const(0, x.dtype)), x, k.op("mul", x, slope))
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.elu.default)
+def elu(call: Call, input: Operand, alpha: float, scale: float, input_scale: float) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        c = lambda value: k.const(value, x.dtype)  # noqa: E731
+        negative = k.op("expm1", k.op("mul", _float(x), c(input_scale)))
+        negative = k.op("mul", negative, c(alpha * scale))
+        return k.where(k.op("gt", x, c(0)), k.op("mul", x, c(scale)), negative)
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.hardtanh.default)
+def hardtanh(call: Call, input: Operand, min_val: float, max_val: float) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        low = k.op("maximum", _float(x), k.const(min_val, x.dtype))
+        return k.op("minimum", low, k.const(max_val, x.dtype))
+
+    pointwise(call, ["self"], body)
+
+
+def _relu6(k: KernelBuilder, x: Value) -> Value:
+    """`min(max(x + 3, 0), 6)`."""
+    shifted = k.op("add", _float(x), k.const(3.0, x.dtype))
+    low = k.op("maximum", shifted, k.const(0.0, x.dtype))
+    return k.op("minimum", low, k.const(6.0, x.dtype))
+
+
+@table.lowers(aten.hardsigmoid.default)
+def hardsigmoid(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("div", _relu6(k, x), k.const(6.0, x.dtype)))
+
+
+@table.lowers(aten.hardswish.default)
+def hardswish(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        return k.op("div", k.op("mul", x, _relu6(k, x)), k.const(6.0, x.dtype))
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.threshold.default)
+def threshold(call: Call, input: Operand, threshold: Number, value: Number) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        require(isinstance(threshold, int | float) and isinstance(value, int | float), "symbolic")
+        assert isinstance(threshold, int | float) and isinstance(value, int | float)
+        keep = k.op("gt", _float(x), k.const(threshold, x.dtype))
+        # NaN is kept, as in eager.
+        keep = k.op("or", keep, k.op("isnan", x))
+        return k.where(keep, x, k.const(value, x.dtype))
+
+    pointwise(call, ["self"], body)

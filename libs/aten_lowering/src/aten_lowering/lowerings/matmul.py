@@ -1,0 +1,91 @@
+"""The matmul family: `Matmul` nodes, whose `extern` is the exact ATen call."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from aten_lowering.builder import Operand
+from aten_lowering.call import Call, Number
+from aten_lowering.errors import require
+from aten_lowering.registry import Table
+from loop_ir import DType, Matmul, TensorRef, TensorType
+
+aten = torch.ops.aten
+table = Table()
+
+_FLOATS = (DType.f16, DType.bf16, DType.f32, DType.f64)
+
+
+@table.lowers(aten.mm.default)
+def mm(call: Call, input: Operand, mat2: Operand) -> None:
+    _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+
+
+@table.lowers(aten.bmm.default)
+def bmm(call: Call, input: Operand, mat2: Operand) -> None:
+    _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+
+
+@table.lowers(aten.addmm.default)
+def addmm(
+    call: Call, input: Operand, mat1: Operand, mat2: Operand, beta: Number, alpha: Number
+) -> None:
+    require(beta == 1 and alpha == 1, "addmm with beta or alpha")
+    _emit(call, mat1.ref, mat2.ref, _bias(input, call.out.size[-1]), call.out.operand.type)
+
+
+@table.lowers(aten.linear.default)
+def linear(call: Call, input: Operand, weight: Operand, bias: Operand | None) -> None:
+    """`[..., K] @ [N, K].T -> [..., N]`, the leading dimensions taken as one."""
+    require(len(weight.size) == 2, "linear with a weight of rank 1")
+    a = _flatten_rows(input.type)
+    out = _flatten_rows(call.out.operand.type)
+    n, k = weight.size
+    transposed = TensorType(
+        weight.dtype, (k, n), weight.type.stride[::-1], weight.type.device, weight.type.offset
+    )
+    _emit(
+        call,
+        TensorRef(input.ref.buffer, a),
+        TensorRef(weight.ref.buffer, transposed),
+        _bias(bias, n) if bias is not None else None,
+        out,
+    )
+
+
+def _bias(bias: Operand, n: sympy.Expr) -> TensorRef:
+    """Rank 1, one element a column."""
+    require(len(bias.size) == 1 and bias.size[0] == n, f"a bias of shape {bias.size}")
+    return bias.ref
+
+
+def _flatten_rows(type: TensorType) -> TensorType:
+    """`[a, b, ..., k]` as `[a*b*..., k]`, where the strides allow it."""
+    require(len(type.size) >= 2, "a matmul operand of rank 1")
+    rows: sympy.Expr = sympy.S.One
+    step: sympy.Expr | None = None
+    for n, s in zip(reversed(type.size[:-1]), reversed(type.stride[:-1]), strict=True):
+        if n == 1:
+            continue
+        if step is None:
+            step = s
+        else:
+            require(sympy.expand(s - step * rows) == 0, "rows that are no single dimension")
+        rows = rows * n
+    if step is None:
+        step = type.size[-1]
+    return TensorType(
+        type.dtype, (rows, type.size[-1]), (step, type.stride[-1]), type.device, type.offset
+    )
+
+
+def _emit(call: Call, a: TensorRef, b: TensorRef, bias: TensorRef | None, type: TensorType) -> None:
+    used = [a, b, *([bias] if bias is not None else [])]
+    for ref in used:
+        require(ref.type.dtype is type.dtype, "operands of several element types")
+        require(ref.type.device == type.device, "operands on more than one device")
+    require(type.dtype in _FLOATS, f"a matmul of {type.dtype.value}")
+    require(all(n != 0 for ref in used for n in ref.type.size), "an empty operand")
+    name = call.out.operand.ref.buffer
+    call.emit(Matmul(name, type, a, b, bias, call.extern, origins=(call.origin,)))

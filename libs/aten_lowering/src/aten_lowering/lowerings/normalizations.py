@@ -1,0 +1,195 @@
+"""Softmax and the norms: one kernel each, whose phases read the input again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number, number, opmath
+from aten_lowering.errors import require
+from aten_lowering.frames import ReductionFrame
+from aten_lowering.registry import Table
+from loop_ir import DType
+
+aten = torch.ops.aten
+table = Table()
+
+
+# -- softmax
+
+
+def _shifted(
+    call: Call, x: Operand, dim: int
+) -> tuple[ReductionFrame, Coords, Value, Value, Value]:
+    """`x - max(x)`, its exponential and their sum; an inner phase is open for the store."""
+    require(x.dtype.is_float, "softmax of integers")
+    frame = ReductionFrame(call, x, [dim] if x.size else ())
+    k = frame.k
+    coords = frame.start()
+    value = k.cast(k.load(x, coords), opmath(call.out.dtype))
+    (peak,) = k.reduce("max", value)
+    frame.start()
+    shifted = k.op("sub", value, peak)
+    exp = k.op("exp", shifted)
+    (total,) = k.reduce("sum", exp)
+    frame.start()
+    return frame, coords, shifted, exp, total
+
+
+@table.lowers(aten._softmax.default)
+def softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> None:
+    # half_to_float shows in the type of the result.
+    frame, coords, _, exp, total = _shifted(call, input, dim)
+    frame.k.store(call.out.operand, coords, frame.k.op("div", exp, total))
+    call.emit_kernel(frame.k)
+
+
+@table.lowers(aten._log_softmax.default)
+def log_softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> None:
+    frame, coords, shifted, _, total = _shifted(call, input, dim)
+    k = frame.k
+    k.store(call.out.operand, coords, k.op("sub", shifted, k.op("log", total)))
+    call.emit_kernel(k)
+
+
+# -- norms
+
+
+def _affine(
+    k: KernelBuilder, x: Value, weight: Operand | None, bias: Operand | None, coords: Coords
+) -> Value:
+    """`x * weight + bias`, both at `coords`."""
+    if weight is not None:
+        x = k.op("mul", x, k.cast(k.load(weight, coords), x.dtype))
+    if bias is not None:
+        x = k.op("add", x, k.cast(k.load(bias, coords), x.dtype))
+    return x
+
+
+def _store_used(call: Call, index: int, k: KernelBuilder, coords: Coords, value: Value) -> None:
+    result = call.result(index)
+    if result is not None:
+        k.store(result.operand, coords, value)
+
+
+@table.lowers(aten.native_layer_norm.default)
+def native_layer_norm(
+    call: Call,
+    input: Operand,
+    normalized_shape: Sequence[Number],
+    weight: Operand | None,
+    bias: Operand | None,
+    eps: float,
+) -> None:
+    """Results: output, mean and 1 / standard deviation."""
+    require(input.dtype.is_float and len(normalized_shape) > 0, "layer norm of this input")
+    first = len(input.size) - len(normalized_shape)
+    frame = ReductionFrame(call, input, range(first, len(input.size)))
+    k, acc = frame.k, opmath(input.dtype)
+    coords = frame.start()
+    x = k.cast(k.load(input, coords), acc)
+    mean, m2 = k.reduce("welford", x)
+    k.once()
+    variance = k.op("div", m2, number(k, frame.count, acc))
+    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
+    _store_used(call, 1, k, frame.out_coords(keepdim=True), mean)
+    _store_used(call, 2, k, frame.out_coords(keepdim=True), rstd)
+    coords = frame.start()
+    normal = k.op("mul", k.op("sub", x, mean), rstd)
+    _store_used(call, 0, k, coords, _affine(k, normal, weight, bias, coords[first:]))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten._fused_rms_norm.default)
+def fused_rms_norm(
+    call: Call,
+    input: Operand,
+    normalized_shape: Sequence[Number],
+    weight: Operand | None,
+    eps: float | None,
+) -> None:
+    """Results: output and 1 / root mean square. Without eps: the epsilon of the opmath type."""
+    require(input.dtype.is_float and len(normalized_shape) > 0, "rms norm of this input")
+    first = len(input.size) - len(normalized_shape)
+    frame = ReductionFrame(call, input, range(first, len(input.size)))
+    k, acc = frame.k, opmath(input.dtype)
+    if eps is None:
+        eps = torch.finfo(torch.float64 if acc is DType.f64 else torch.float32).eps
+    x = k.cast(k.load(input, frame.start()), acc)
+    (total,) = k.reduce("sum", k.op("mul", x, x))
+    k.once()
+    square = k.op("div", total, number(k, frame.count, acc))
+    rstd = k.op("rsqrt", k.op("add", square, k.const(eps, acc)))
+    _store_used(call, 1, k, frame.out_coords(keepdim=True), rstd)
+    coords = frame.start()
+    _store_used(call, 0, k, coords, _affine(k, k.op("mul", x, rstd), weight, None, coords[first:]))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.native_group_norm.default)
+def native_group_norm(
+    call: Call,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    N: Number,
+    C: Number,
+    HxW: Number,
+    group: int,
+    eps: float,
+) -> None:
+    """Input `[N, C, ...]`, normalised over a group of channels and all that follows them."""
+    require(input.dtype.is_float, "group norm of integers")
+    batch, channels, *space = input.size
+    require(bool(channels.is_Integer) and channels % group == 0, f"{group} groups of {channels}")
+    per_group = channels / group
+    inner = [per_group, *space]
+    require(all(n != 0 for n in (batch, *inner)), "an empty input")
+    acc = opmath(input.dtype)
+    k = call.kernel([batch, sympy.Integer(group)])
+    n, g = k.coords
+
+    def start() -> Coords:
+        c, *rest = k.inner(inner)
+        return (n, sympy.expand(g * per_group + c), *rest)
+
+    x = k.cast(k.load(input, start()), acc)
+    mean, m2 = k.reduce("welford", x)
+    k.once()
+    variance = k.op("div", m2, number(k, sympy.Mul(*inner), acc))
+    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
+    _store_used(call, 1, k, (n, g), mean)
+    _store_used(call, 2, k, (n, g), rstd)
+    coords = start()
+    normal = k.op("mul", k.op("sub", x, mean), rstd)
+    _store_used(call, 0, k, coords, _affine(k, normal, weight, bias, coords[1:2]))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    call: Call,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand,
+    running_var: Operand,
+    momentum: float,
+    eps: float,
+) -> None:
+    """Pointwise with the running statistics, per channel (`[N, C, ...]`); momentum concerns
+    training. The saved statistics are empty tensors here."""
+    require(input.dtype.is_float, "batch norm of integers")
+    require(call.result(1) is None and call.result(2) is None, "saved statistics")
+    acc = opmath(input.dtype)
+    k = call.kernel(input.size)
+    channel = k.coords[1:2]
+    x = k.cast(k.load(input, k.coords), acc)
+    mean, variance = (k.cast(k.load(s, channel), acc) for s in (running_mean, running_var))
+    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
+    normal = k.op("mul", k.op("sub", x, mean), rstd)
+    _store_used(call, 0, k, k.coords, _affine(k, normal, weight, bias, channel))
+    call.emit_kernel(k)

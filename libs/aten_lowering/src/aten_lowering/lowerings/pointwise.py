@@ -1,0 +1,431 @@
+"""Arithmetic, comparison, logic and bits, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number
+from aten_lowering.elementwise import Promotion, load_as, pointwise, promoted
+from aten_lowering.errors import require
+from aten_lowering.registry import Table
+from loop_ir import DType
+
+aten = torch.ops.aten
+table = Table()
+
+
+# -- unary
+
+
+def _unary(op: str, kind: Promotion) -> Any:
+    def lowering(call: Call, input: Operand) -> None:
+        pointwise(call, ["self"], lambda k, x: k.op(op, _no_bool(x)), kind)
+
+    return lowering
+
+
+def _no_bool(x: Value) -> Value:
+    require(x.dtype is not DType.bool_, "arithmetic on bool")
+    return x
+
+
+# aten name -> loop IR name
+_TO_FLOAT = {
+    "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2",
+    "log10": "log10", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
+    "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
+    "cosh": "cosh", "tanh": "tanh", "erf": "erf", "sigmoid": "sigmoid",
+}  # fmt: skip
+for _name, _op in _TO_FLOAT.items():
+    table.add(getattr(aten, _name).default, _unary(_op, Promotion.INT_TO_FLOAT))
+
+
+@table.lowers(aten.neg.default)
+def neg(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("neg", _no_bool(x)))
+
+
+@table.lowers(aten.abs.default)
+def abs_(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("abs", _no_bool(x)))
+
+
+def _rounding(op: str) -> Any:
+    def lowering(call: Call, input: Operand) -> None:
+        def body(k: KernelBuilder, x: Value) -> Value:
+            return k.op(op, x) if x.dtype.is_float else x
+
+        pointwise(call, ["self"], body)
+
+    return lowering
+
+
+for _name in ("floor", "ceil", "trunc", "round"):
+    table.add(getattr(aten, _name).default, _rounding(_name))
+
+
+@table.lowers(aten.reciprocal.default)
+def reciprocal(call: Call, input: Operand) -> None:
+    pointwise(
+        call, ["self"], lambda k, x: k.op("div", k.const(1, x.dtype), x), Promotion.INT_TO_FLOAT
+    )
+
+
+@table.lowers(aten.square.default)
+def square(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("mul", _no_bool(x), x))
+
+
+@table.lowers(aten.frac.default)
+def frac(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("sub", x, k.op("trunc", x)))
+
+
+@table.lowers(aten.sign.default, aten.sgn.default)
+def sign(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        if x.dtype is DType.bool_:
+            return x
+        zero = k.const(0, x.dtype)
+        up = k.cast(k.op("gt", x, zero), x.dtype)
+        down = k.cast(k.op("lt", x, zero), x.dtype)
+        return k.op("sub", up, down)
+
+    pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.isnan.default)
+def isnan(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        return k.op("isnan", x) if x.dtype.is_float else k.const(False, DType.bool_)
+
+    pointwise(call, ["self"], body, Promotion.ALWAYS_BOOL)
+
+
+@table.lowers(aten.isinf.default)
+def isinf(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        return k.op("isinf", x) if x.dtype.is_float else k.const(False, DType.bool_)
+
+    pointwise(call, ["self"], body, Promotion.ALWAYS_BOOL)
+
+
+@table.lowers(aten.signbit.default)
+def signbit(call: Call, input: Operand) -> None:
+    def body(k: KernelBuilder, x: Value) -> Value:
+        return k.op("signbit", x) if x.dtype.is_float else k.op("lt", x, k.const(0, x.dtype))
+
+    pointwise(call, ["self"], body, Promotion.ALWAYS_BOOL)
+
+
+# -- arithmetic
+
+
+@table.lowers(aten.add.Tensor, aten.add.Scalar)
+def add(call: Call, input: Operand, other: Operand | Number, alpha: Number) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        if x.dtype is DType.bool_:
+            require(alpha == 1, "alpha on bool")
+            return k.op("or", x, y)
+        return k.op("add", x, _scaled(call, k, y, alpha))
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.sub.Tensor, aten.sub.Scalar)
+def sub(call: Call, input: Operand, other: Operand | Number, alpha: Number) -> None:
+    pointwise(
+        call,
+        ["self", "other"],
+        lambda k, x, y: k.op("sub", _no_bool(x), _scaled(call, k, y, alpha)),
+    )
+
+
+@table.lowers(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(call: Call, input: Operand, other: Operand | Number, alpha: Number) -> None:
+    pointwise(
+        call,
+        ["self", "other"],
+        lambda k, x, y: k.op("sub", y, _scaled(call, k, _no_bool(x), alpha)),
+    )
+
+
+def _scaled(call: Call, k: KernelBuilder, x: Value, alpha: Number) -> Value:
+    """`alpha * x`."""
+    if alpha == 1:
+        return x
+    require(isinstance(alpha, int) or (isinstance(alpha, float) and x.dtype.is_float), "alpha")
+    assert isinstance(alpha, int | float)
+    return k.op("mul", k.const(alpha, x.dtype), x)
+
+
+@table.lowers(aten.mul.Tensor, aten.mul.Scalar)
+def mul(call: Call, input: Operand, other: Operand | Number) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        return k.op("and" if x.dtype is DType.bool_ else "mul", x, y)
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(call: Call, input: Operand, other: Operand | Number) -> None:
+    pointwise(call, ["self", "other"], lambda k, x, y: k.op("div", x, y), Promotion.INT_TO_FLOAT)
+
+
+@table.lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(
+    call: Call, input: Operand, other: Operand | Number, rounding_mode: str | None
+) -> None:
+    if rounding_mode is None:
+        div(call, input, other)
+        return
+    require(rounding_mode in ("floor", "trunc"), f"rounding mode {rounding_mode}")
+
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        if x.dtype.is_float:
+            if rounding_mode == "trunc":
+                return k.op("trunc", k.op("div", x, y))
+            return _floor_div(k, x, y)
+        _check_divisor(call, other)
+        return k.op("floordiv" if rounding_mode == "floor" else "truncdiv", _no_bool(x), y)
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(call: Call, input: Operand, other: Operand | Number) -> None:
+    div_mode(call, input, other, "floor")
+
+
+def _check_divisor(call: Call, other: Operand | Number) -> None:
+    """Integer division by zero raises in eager on the CPU; a kernel cannot raise."""
+    known = isinstance(other, int) and other != 0
+    on_cpu = call.out.operand.type.device.kind == "cpu"
+    require(known or not on_cpu, "integer division whose divisor may be zero")
+
+
+def _floor_div(k: KernelBuilder, x: Value, y: Value) -> Value:
+    """Floats, as `c10::div_floor_floating`: exact where `floor(x / y)` would round up first."""
+    zero, one, half = (k.const(c, x.dtype) for c in (0.0, 1.0, 0.5))
+    mod = k.op("fmod", x, y)
+    quotient = k.op("div", k.op("sub", x, mod), y)
+    opposite = k.op("ne", k.op("lt", y, zero), k.op("lt", mod, zero))
+    lower = k.op("and", k.op("ne", mod, zero), opposite)
+    quotient = k.where(lower, k.op("sub", quotient, one), quotient)
+    floor = k.op("floor", quotient)
+    up = k.op("gt", k.op("sub", quotient, floor), half)
+    floor = k.where(up, k.op("add", floor, one), floor)
+    ratio = k.op("div", x, y)
+    signed_zero = k.op("mul", zero, ratio)
+    result = k.where(k.op("eq", quotient, zero), signed_zero, floor)
+    return k.where(k.op("eq", y, zero), ratio, result)
+
+
+@table.lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder(call: Call, input: Operand | Number, other: Operand | Number) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        if not x.dtype.is_float:
+            _check_divisor(call, other)
+            return k.op("mod", _no_bool(x), y)
+        zero = k.const(0.0, x.dtype)
+        mod = k.op("fmod", x, y)
+        opposite = k.op("ne", k.op("lt", y, zero), k.op("lt", mod, zero))
+        fix = k.op("and", k.op("ne", mod, zero), opposite)
+        return k.where(fix, k.op("add", mod, y), mod)
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(call: Call, input: Operand, other: Operand | Number) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        if not x.dtype.is_float:
+            _check_divisor(call, other)
+        return k.op("fmod", _no_bool(x), y)
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.pow.Tensor_Scalar)
+def pow_scalar(call: Call, input: Operand, exponent: Number) -> None:
+    """Small whole exponents by multiplication, square roots as such: what eager does."""
+
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        if exponent == 0.5 and x.dtype.is_float:
+            return k.op("sqrt", x)
+        whole = isinstance(exponent, int | float) and exponent in (1, 2, 3)
+        if whole or (isinstance(exponent, int) and 0 < exponent <= 16 and x.dtype.is_int):
+            return _power(k, _no_bool(x), int(exponent))
+        require(x.dtype.is_float, f"integer power {exponent}")
+        if exponent == -0.5:
+            return k.op("rsqrt", x)
+        if exponent == -1:
+            return k.op("div", k.const(1, x.dtype), x)
+        if exponent == -2:
+            return k.op("div", k.const(1, x.dtype), k.op("mul", x, x))
+        return k.op("pow", x, y)
+
+    pointwise(call, ["self", "exponent"], body)
+
+
+def _power(k: KernelBuilder, x: Value, n: int) -> Value:
+    result = x
+    for _ in range(n - 1):
+        result = k.op("mul", result, x)
+    return result
+
+
+@table.lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_(call: Call, input: Operand | Number, exponent: Operand) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        require(x.dtype.is_float, "integer powers of a tensor")
+        return k.op("pow", x, y)
+
+    pointwise(call, ["self", "exponent"], body)
+
+
+@table.lowers(aten.atan2.default)
+def atan2(call: Call, input: Operand, other: Operand) -> None:
+    pointwise(call, ["self", "other"], lambda k, x, y: k.op("atan2", x, y), Promotion.INT_TO_FLOAT)
+
+
+@table.lowers(aten.maximum.default)
+def maximum(call: Call, input: Operand, other: Operand) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        return k.op("or" if x.dtype is DType.bool_ else "maximum", x, y)
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.minimum.default)
+def minimum(call: Call, input: Operand, other: Operand) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        return k.op("and" if x.dtype is DType.bool_ else "minimum", x, y)
+
+    pointwise(call, ["self", "other"], body)
+
+
+@table.lowers(aten.addcmul.default)
+def addcmul(call: Call, input: Operand, tensor1: Operand, tensor2: Operand, value: Number) -> None:
+    pointwise(
+        call,
+        ["self", "tensor1", "tensor2"],
+        lambda k, x, a, b: k.op("add", x, _scaled(call, k, k.op("mul", _no_bool(a), b), value)),
+    )
+
+
+@table.lowers(aten.addcdiv.default)
+def addcdiv(call: Call, input: Operand, tensor1: Operand, tensor2: Operand, value: Number) -> None:
+    def body(k: KernelBuilder, x: Value, a: Value, b: Value) -> Value:
+        require(x.dtype.is_float, "addcdiv of integers")
+        return k.op("add", x, k.op("div", _scaled(call, k, a, value), b))
+
+    pointwise(call, ["self", "tensor1", "tensor2"], body)
+
+
+@table.lowers(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(call: Call, input: Operand, end: Operand, weight: Operand | Number) -> None:
+    """From the nearer end, as `at::native::lerp`."""
+
+    def body(k: KernelBuilder, x: Value, y: Value, w: Value) -> Value:
+        require(x.dtype.is_float, "lerp of integers")
+        step = k.op("sub", y, x)
+        near = k.op("lt", k.op("abs", w), k.const(0.5, w.dtype))
+        forward = k.op("add", x, k.op("mul", w, step))
+        rest = k.op("sub", k.const(1.0, w.dtype), w)
+        return k.where(near, forward, k.op("sub", y, k.op("mul", step, rest)))
+
+    pointwise(call, ["self", "end", "weight"], body)
+
+
+# -- comparison, logic, bits
+
+
+def _comparison(op: str) -> Any:
+    def lowering(call: Call, input: Operand, other: Operand | Number) -> None:
+        common, compute = promoted(call, ["self", "other"], Promotion.ALWAYS_BOOL)
+        if common is DType.bool_:
+            common = compute = DType.i32
+        out = call.out
+        k = call.kernel(out.size)
+        x = load_as(k, input, out.size, common, compute)
+        y = load_as(k, other, out.size, common, compute)
+        k.store(out.operand, k.coords, k.op(op, x, y))
+        call.emit_kernel(k)
+
+    return lowering
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for _overload in ("Tensor", "Scalar"):
+        table.add(getattr(getattr(aten, _name), _overload), _comparison(_name))
+
+
+def _logical(op: str) -> Any:
+    def lowering(call: Call, input: Operand, other: Operand) -> None:
+        out = call.out
+        k = call.kernel(out.size)
+        x, y = (
+            k.cast(k.load_broadcast(a, out.size, k.coords), DType.bool_) for a in (input, other)
+        )
+        k.store(out.operand, k.coords, k.op(op, x, y))
+        call.emit_kernel(k)
+
+    return lowering
+
+
+for _name, _op in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "xor")):
+    table.add(getattr(aten, _name).default, _logical(_op))
+
+
+@table.lowers(aten.logical_not.default)
+def logical_not(call: Call, input: Operand) -> None:
+    out = call.out
+    k = call.kernel(out.size)
+    x = k.cast(k.load_broadcast(input, out.size, k.coords), DType.bool_)
+    k.store(out.operand, k.coords, k.op("not", x))
+    call.emit_kernel(k)
+
+
+def _bitwise(op: str) -> Any:
+    def lowering(call: Call, input: Operand, other: Operand | Number) -> None:
+        pointwise(call, ["self", "other"], lambda k, x, y: k.op(op, _bits(x), y))
+
+    return lowering
+
+
+def _bits(x: Value) -> Value:
+    require(not x.dtype.is_float, "bits of a float")
+    return x
+
+
+for _name, _op in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor")):
+    for _overload in ("Tensor", "Scalar"):
+        table.add(getattr(getattr(aten, _name), _overload), _bitwise(_op))
+
+
+@table.lowers(aten.bitwise_not.default)
+def bitwise_not(call: Call, input: Operand) -> None:
+    pointwise(call, ["self"], lambda k, x: k.op("not", _bits(x)))
+
+
+def _shift(op: str) -> Any:
+    def lowering(call: Call, input: Operand, other: Number) -> None:
+        """Only by a known count that fits: eager defines the others, machines differ."""
+
+        def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+            require(x.dtype.is_int, "a shift of something else than an integer")
+            fits = isinstance(other, int) and 0 <= other < 8 * x.dtype.itemsize - 1
+            require(fits, f"a shift by {other}")
+            return k.op(op, x, y)
+
+        pointwise(call, ["self", "other"], body)
+
+    return lowering
+
+
+for _name, _op in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
+    table.add(getattr(aten, _name).Tensor_Scalar, _shift(_op))

@@ -1,0 +1,177 @@
+"""Moving elements: cat, pad, flip, repeat, triangles, writes into a slice of a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number, number, wrap_dim
+from aten_lowering.errors import require
+from aten_lowering.registry import Table
+from symexpr import FloorDiv, Mod
+
+aten = torch.ops.aten
+table = Table()
+
+# Beyond this many inputs a chain of masked loads loses to one call of `aten.cat`.
+_MAX_CAT = 8
+
+
+def at(coords: Coords, dim: int, c: sympy.Expr) -> Coords:
+    """`coords` with coordinate `dim` replaced."""
+    return (*coords[:dim], c, *coords[dim + 1 :])
+
+
+def _within(k: KernelBuilder, c: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> Value:
+    """`low <= c < high`."""
+    i = k.index(c)
+    return k.op("and", k.op("ge", i, k.index(low)), k.op("lt", i, k.index(high)))
+
+
+@table.lowers(aten.cat.default)
+def cat(call: Call, tensors: Sequence[Operand], dim: int) -> None:
+    """Each input is loaded where the output index falls in its part."""
+    out = call.out
+    # Eager skips empty tensors of rank 1, whatever the rank of the others.
+    parts = [t for t in tensors if not (len(t.size) == 1 and t.size[0] == 0)]
+    require(0 < len(parts) <= _MAX_CAT, f"cat of {len(parts)} tensors")
+    require(all(len(t.size) == len(out.size) for t in parts), "cat of several ranks")
+    dim = wrap_dim(dim, len(out.size))
+    k = call.kernel(out.size)
+    c = k.coords[dim]
+    start: sympy.Expr = sympy.S.Zero
+    result: Value | None = None
+    for t in parts:
+        end = start + t.size[dim]
+        inside = _within(k, c, start, end)
+        loaded = k.cast(k.load(t, at(k.coords, dim, c - start), mask=inside), out.dtype)
+        result = loaded if result is None else k.where(inside, loaded, result)
+        start = end
+    assert result is not None
+    k.store(out.operand, k.coords, result)
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.constant_pad_nd.default)
+def constant_pad_nd(call: Call, input: Operand, pad: Sequence[Number], value: Number) -> None:
+    """`pad` has pairs (before, after), the last dimension first; negative numbers crop."""
+    out = call.out
+    k = call.kernel(out.size)
+    coords = list(k.coords)
+    mask: Value | None = None
+    for i in range(len(pad) // 2):
+        d = len(coords) - 1 - i
+        before, after = sympy.sympify(pad[2 * i]), sympy.sympify(pad[2 * i + 1])
+        coords[d] = coords[d] - before
+        if before == 0 and after == 0:
+            continue
+        inside = _within(k, coords[d], sympy.S.Zero, input.size[d])
+        mask = inside if mask is None else k.op("and", mask, inside)
+    fill = number(k, value, out.dtype)
+    loaded = k.load(input, tuple(coords), mask=mask)
+    k.store(out.operand, k.coords, loaded if mask is None else k.where(mask, loaded, fill))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.flip.default)
+def flip(call: Call, input: Operand, dims: Sequence[int]) -> None:
+    out = call.out
+    k = call.kernel(out.size)
+    coords = k.coords
+    for d in {wrap_dim(d, len(out.size)) for d in dims}:
+        coords = at(coords, d, out.size[d] - 1 - coords[d])
+    k.store(out.operand, k.coords, k.load(input, coords))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.repeat.default)
+def repeat(call: Call, input: Operand, repeats: Sequence[Number]) -> None:
+    """Coordinates modulo the input's size; `repeats` shows in the size of the result."""
+    out = call.out
+    k = call.kernel(out.size)
+    own = k.coords[len(out.size) - len(input.size) :]
+    full = out.size[len(out.size) - len(input.size) :]
+    coords = tuple(
+        c if n == m else sympy.S.Zero if n == 1 else Mod(c, n)
+        for c, n, m in zip(own, input.size, full, strict=True)
+    )
+    k.store(out.operand, k.coords, k.load(input, coords))
+    call.emit_kernel(k)
+
+
+def _triangle(call: Call, input: Operand, diagonal: Number, upper: bool) -> None:
+    out = call.out
+    k = call.kernel(out.size)
+    row, column = k.coords[-2:]
+    distance, limit = k.index(column - row), k.index(sympy.sympify(diagonal))
+    keep = k.op("ge" if upper else "le", distance, limit)
+    x = k.load(input, k.coords)
+    k.store(out.operand, k.coords, k.where(keep, x, k.const(0, x.dtype)))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.triu.default)
+def triu(call: Call, input: Operand, diagonal: Number) -> None:
+    _triangle(call, input, diagonal, upper=True)
+
+
+@table.lowers(aten.tril.default)
+def tril(call: Call, input: Operand, diagonal: Number) -> None:
+    _triangle(call, input, diagonal, upper=False)
+
+
+@table.lowers(aten.select_scatter.default)
+def select_scatter(call: Call, input: Operand, src: Operand, dim: int, index: Number) -> None:
+    """A copy of the input with `src` at `index` of `dim`."""
+    out = call.out
+    dim = wrap_dim(dim, len(out.size))
+    i = _from_end(index, out.size[dim])
+    k = call.kernel(out.size)
+    here = k.op("eq", k.index(k.coords[dim]), k.index(i))
+    coords = (*k.coords[:dim], *k.coords[dim + 1 :])
+    new = k.cast(k.load_broadcast(src, (*out.size[:dim], *out.size[dim + 1 :]), coords), out.dtype)
+    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.slice_scatter.default)
+def slice_scatter(
+    call: Call,
+    input: Operand,
+    src: Operand,
+    dim: int,
+    start: Number | None,
+    end: Number | None,
+    step: Number,
+) -> None:
+    """A copy of the input with `src` in the slice; `end` shows in the size of `src`."""
+    out = call.out
+    dim = wrap_dim(dim, len(out.size))
+    require(len(src.size) == len(out.size), "a source of another rank")
+    require(all(a == b for d, (a, b) in enumerate(zip(src.size, out.size, strict=True))
+                if d != dim), "a source that is broadcast")  # fmt: skip
+    first = _from_end(0 if start is None else start, out.size[dim])
+    length = src.size[dim]
+    k = call.kernel(out.size)
+    offset = k.coords[dim] - first
+    inside = _within(k, offset, sympy.S.Zero, length * step)
+    if step != 1:
+        remainder = k.index(Mod(offset, sympy.sympify(step)))
+        inside = k.op("and", inside, k.op("eq", remainder, k.const(0, remainder.dtype)))
+        offset = FloorDiv(offset, sympy.sympify(step))
+    new = k.cast(k.load(src, at(k.coords, dim, offset), mask=inside), out.dtype)
+    k.store(out.operand, k.coords, k.where(inside, new, k.load(input, k.coords)))
+    call.emit_kernel(k)
+
+
+def _from_end(index: Number, size: sympy.Expr) -> sympy.Expr:
+    """An index as Python counts it: negative from the end, never before the start."""
+    i = sympy.sympify(index)
+    require(bool(i.is_Integer), f"an index {i} whose sign is unknown")
+    if i >= 0:
+        return i
+    require(bool(size.is_Integer), f"an index {i} from the end of {size}")
+    return max(size + i, sympy.S.Zero)

@@ -1,0 +1,131 @@
+"""Choosing between values: where, masked_fill, clamp; and copies with or without conversion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number, number
+from aten_lowering.elementwise import Promotion, load_as, pointwise, promoted
+from aten_lowering.errors import require
+from aten_lowering.registry import Table
+from loop_ir import DType
+
+aten = torch.ops.aten
+table = Table()
+
+
+@table.lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(call: Call, condition: Operand, input: Operand | Number, other: Operand | Number) -> None:
+    require(condition.dtype is DType.bool_, "where on a condition that is not bool")
+    common, _ = promoted(call, ["self", "other"], Promotion.NO_OPMATH)
+    out = call.out
+    k = call.kernel(out.size)
+    c = k.load_broadcast(condition, out.size, k.coords)
+    x = load_as(k, input, out.size, common, common)
+    y = load_as(k, other, out.size, common, common)
+    k.store(out.operand, k.coords, k.where(c, x, y))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(call: Call, input: Operand, mask: Operand, value: Operand | Number) -> None:
+    require(mask.dtype is DType.bool_, "masked_fill with a mask that is not bool")
+    out = call.out
+    k = call.kernel(out.size)
+    m = k.load_broadcast(mask, out.size, k.coords)
+    x = k.load_broadcast(input, out.size, k.coords)
+    fill = load_as(k, value, out.size, out.dtype, out.dtype)
+    k.store(out.operand, k.coords, k.where(m, fill, x))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.clamp.default, aten.clamp.Tensor)
+def clamp(
+    call: Call,
+    input: Operand,
+    min: Operand | Number | None,
+    max: Operand | Number | None,
+) -> None:
+    def body(k: KernelBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
+        require(x.dtype is not DType.bool_, "clamp of bool")
+        if low is not None:
+            x = k.op("maximum", x, low)
+        return x if high is None else k.op("minimum", x, high)
+
+    pointwise(call, ["self", "min", "max"], body)
+
+
+@table.lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(call: Call, input: Operand, min: Operand | Number) -> None:
+    pointwise(call, ["self", "min"], lambda k, x, low: k.op("maximum", _arithmetic(x), low))
+
+
+@table.lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(call: Call, input: Operand, max: Operand | Number) -> None:
+    pointwise(call, ["self", "max"], lambda k, x, high: k.op("minimum", _arithmetic(x), high))
+
+
+def _arithmetic(x: Value) -> Value:
+    require(x.dtype is not DType.bool_, "arithmetic on bool")
+    return x
+
+
+# -- copies
+
+
+def copy(call: Call, source: Operand) -> None:
+    """`out = source`, broadcast to `out` and converted to its type."""
+    out = call.out
+    k = call.kernel(out.size)
+    k.store(out.operand, k.coords, k.load_broadcast(source, out.size, k.coords))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.clone.default, aten.contiguous.default)
+def clone(call: Call, input: Operand, memory_format: Any) -> None:
+    # The memory format has chosen the strides of the result, which are kept.
+    copy(call, input)
+
+
+@table.lowers(aten._to_copy.default)
+def to_copy(
+    call: Call,
+    input: Operand,
+    dtype: Any,
+    layout: Any,
+    device: Any,
+    pin_memory: Any,
+    non_blocking: Any,
+    memory_format: Any,
+) -> None:
+    # dtype, device and memory_format show in the result; non_blocking only orders device copies,
+    # which are refused here.
+    require(layout in (None, torch.strided) and not pin_memory, "layout or pinned memory")
+    require(input.type.device == call.out.operand.type.device, "a copy between devices")
+    copy(call, input)
+
+
+@table.lowers(aten.lift_fresh_copy.default, aten.detach_copy.default, aten.alias_copy.default)
+def fresh_copy(call: Call, input: Operand) -> None:
+    copy(call, input)
+
+
+@table.lowers(aten.copy.default)
+def copy_functional(call: Call, input: Operand, src: Operand, non_blocking: Any) -> None:
+    require(src.type.device == input.type.device, "a copy between devices")
+    copy(call, src)
+
+
+@table.lowers(aten.fill.Scalar, aten.fill.Tensor)
+def fill(call: Call, input: Operand, value: Operand | Number) -> None:
+    out = call.out
+    k = call.kernel(out.size)
+    if isinstance(value, Operand):
+        stored = k.load_broadcast(value, (), ())
+    else:
+        stored = number(k, value, out.dtype)
+    k.store(out.operand, k.coords, stored)
+    call.emit_kernel(k)

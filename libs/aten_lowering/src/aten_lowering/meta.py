@@ -1,0 +1,121 @@
+"""From torch's view of a value (fake tensors, SymInts, dtypes) to the IR's types."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+import sympy
+import torch
+from torch import fx
+
+from aten_lowering.errors import CannotLower, UnsupportedGraph
+from loop_ir import Device, DType, Origin, TensorType
+from symexpr import from_torch
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.bool: DType.bool_,
+    torch.uint8: DType.u8,
+    torch.uint16: DType.u16,
+    torch.uint32: DType.u32,
+    torch.uint64: DType.u64,
+    torch.int8: DType.i8,
+    torch.int16: DType.i16,
+    torch.int32: DType.i32,
+    torch.int64: DType.i64,
+    torch.float16: DType.f16,
+    torch.bfloat16: DType.bf16,
+    torch.float32: DType.f32,
+    torch.float64: DType.f64,
+    torch.float8_e4m3fn: DType.f8e4m3,
+    torch.float8_e5m2: DType.f8e5m2,
+    torch.complex32: DType.c32,
+    torch.complex64: DType.c64,
+    torch.complex128: DType.c128,
+}
+
+IntLike = int | torch.SymInt
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Raises `CannotLower` for types that the IR has no name for (quantised, sub-byte)."""
+    try:
+        return DTYPES[dtype]
+    except KeyError:
+        raise CannotLower(f"element type {dtype} is not one of the IR") from None
+
+
+def device_of(device: torch.device) -> Device:
+    """`cuda` without an index is `cuda:0`; the CPU has no index."""
+    if device.type == "cpu":
+        return Device("cpu")
+    return Device(device.type, 0 if device.index is None else device.index)
+
+
+def expr(value: IntLike) -> sympy.Expr:
+    """An int or SymInt as an expression over `symexpr.symbol`s.
+
+    Raises `CannotLower` if it holds an unbacked symbol (a size that depends on data).
+    """
+    if isinstance(value, torch.SymInt):
+        raw = value.node.expr
+        unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
+        if unbacked:
+            raise CannotLower(f"size {raw} depends on data ({unbacked[0]} is unbacked)")
+        return from_torch(raw)
+    return sympy.Integer(value)
+
+
+def is_unbacked(symbol: sympy.Symbol) -> bool:
+    """torch names symbols without a hint `u0, u1, ...` (`zuf0` for floats)."""
+    return re.match(r"^(u|zuf)\d+$", str(symbol)) is not None
+
+
+def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorType:
+    """The layout of a fake tensor, at `offset` elements from the start of its buffer.
+
+    Raises `CannotLower` where it has none: sparse, quantised, lazily conjugated or negated.
+    """
+    if fake.layout != torch.strided or fake.is_quantized:
+        raise CannotLower(f"layout {fake.layout} (quantised: {fake.is_quantized}) is not strided")
+    if fake.is_conj() or fake.is_neg():
+        raise CannotLower("a lazily conjugated or negated tensor is no plain view of its storage")
+    return TensorType(
+        dtype=dtype_of(fake.dtype),
+        size=tuple(expr(n) for n in fake.shape),
+        stride=tuple(expr(n) for n in fake.stride()),
+        device=device_of(fake.device),
+        offset=offset if isinstance(offset, sympy.Expr) else expr(offset),
+    )
+
+
+def storage_key(fake: torch.Tensor) -> int:
+    """Identity of the storage: views share it. Only for comparing tensors that are alive."""
+    return int(fake.untyped_storage()._cdata)
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_TORCH = PurePath(torch.__file__).parent.as_posix()
+
+
+def source_line(node: fx.Node) -> str:
+    """`encoder.py:41`: the innermost frame of the node's stack trace that is not torch's own."""
+    trace = node.meta.get("stack_trace") or ""
+    frames = [(m["file"], m["line"]) for m in _FRAME.finditer(trace)]
+    for file, line in reversed(frames):
+        if not file.startswith(_TORCH):
+            return f"{PurePath(file).name}:{line}"
+    return ""
+
+
+def op_name(node: fx.Node) -> str:
+    """`aten.add.Tensor`."""
+    return str(node.target)
+
+
+def origin(node: fx.Node) -> Origin:
+    return Origin(op_name(node), source_line(node))
+
+
+def unsupported(node: fx.Node, reason: str, hint: str) -> UnsupportedGraph:
+    return UnsupportedGraph(node.format_node() or node.name, reason, hint, source_line(node))

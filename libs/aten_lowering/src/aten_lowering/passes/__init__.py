@@ -1,0 +1,13 @@
+"""Rewrites of the FX graph before lowering, one a file, in the order of `PASSES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+
+from aten_lowering.passes.common_subexpressions import common_subexpressions
+from aten_lowering.passes.dead_code import dead_code
+from aten_lowering.passes.no_ops import no_ops
+
+PASSES: tuple[Callable[[fx.Graph], None], ...] = (no_ops, common_subexpressions, dead_code)

@@ -1,0 +1,63 @@
+"""Removes copies and views that change nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from aten_lowering.meta import storage_key
+from aten_lowering.passes.purity import escaping_storages, mutates
+
+aten = torch.ops.aten
+
+_VIEWS = frozenset({
+    aten.view.default, aten.expand.default, aten.permute.default, aten.slice.Tensor,
+    aten.detach.default, aten.alias.default, aten.as_strided.default, aten._unsafe_view.default,
+})  # fmt: skip
+_COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default})
+
+
+def no_ops(graph: fx.Graph) -> None:
+    """`view(x)` -> `x`, when layout and type are x's.
+    `clone(x)` -> `x`, when layout, type and device are x's, nothing in the graph is written in
+    place, and the copy does not keep a result of the graph apart from its inputs and results."""
+    copies = not mutates(graph)
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in _VIEWS | _COPIES:
+            continue
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or not _same(node, source):
+            continue
+        if node.target in _COPIES and not (copies and _private(graph, node, source)):
+            continue
+        node.replace_all_uses_with(source)
+        graph.erase_node(node)
+
+
+def _same(a: fx.Node, b: fx.Node) -> bool:
+    x, y = a.meta.get("val"), b.meta.get("val")
+    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
+        return False
+    if x.layout != torch.strided or y.layout != torch.strided:
+        return False
+    if (x.dtype, x.device, x.dim()) != (y.dtype, y.device, y.dim()):
+        return False
+    if x.is_conj() != y.is_conj() or x.is_neg() != y.is_neg():
+        return False
+    pairs = zip((*x.shape, *x.stride()), (*y.shape, *y.stride()), strict=True)
+    if not all(_equal(m, n) for m, n in pairs):
+        return False
+    return a.target in _COPIES or _equal(x.storage_offset(), y.storage_offset())
+
+
+def _equal(m: int | torch.SymInt, n: int | torch.SymInt) -> bool:
+    """The same expression (no guard is added)."""
+    a = m.node.expr if isinstance(m, torch.SymInt) else m
+    b = n.node.expr if isinstance(n, torch.SymInt) else n
+    return bool(a == b)
+
+
+def _private(graph: fx.Graph, copy: fx.Node, source: fx.Node) -> bool:
+    """The copy, or what it copies, is out of the caller's reach."""
+    seen = escaping_storages(graph)
+    return not {storage_key(copy.meta["val"]), storage_key(source.meta["val"])} <= seen

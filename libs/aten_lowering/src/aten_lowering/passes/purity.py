@@ -1,0 +1,38 @@
+"""What the passes ask of a node before they drop or merge it."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from aten_lowering.meta import storage_key
+
+
+def mutates(graph: fx.Graph) -> bool:
+    """Any op of the graph writes to an argument in place (a trailing `copy_` included)."""
+    return any(
+        isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in graph.nodes
+    )
+
+
+def is_pure(node: fx.Node) -> bool:
+    """The same arguments always give the same result, and nothing else happens."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, OpOverload):
+        return False
+    tags = node.target.tags
+    random = torch.Tag.nondeterministic_seeded in tags or torch.Tag.nondeterministic_bitwise in tags
+    return not node.target._schema.is_mutable and not random and bool(node.target._schema.returns)
+
+
+def escaping_storages(graph: fx.Graph) -> set[int]:
+    """Storages of the graph's inputs, constants and results: what a caller can see or write."""
+    ends = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
+    ends += graph.output_node().all_input_nodes
+    return {storage_key(n.meta["val"]) for n in ends if isinstance(n.meta.get("val"), torch.Tensor)}
