@@ -1,0 +1,166 @@
+"""The inverse of `sstr`: Python's expression grammar, with sympy's meaning of `/`."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import sympy
+
+from symexpr.errors import ParseError, SymexprError
+from symexpr.functions import (
+    FUNCTIONS,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
+    FloorDiv,
+    LShift,
+    Mod,
+    RShift,
+    Where,
+    symbol,
+)
+
+_BINARY: dict[type[ast.operator], Any] = {
+    ast.FloorDiv: FloorDiv, ast.Mod: Mod, ast.LShift: LShift, ast.RShift: RShift,
+    ast.BitAnd: BitwiseAnd, ast.BitOr: BitwiseOr, ast.BitXor: BitwiseXor, ast.Pow: sympy.Pow,
+}  # fmt: skip
+_COMPARE: dict[type[ast.cmpop], Any] = {
+    ast.Eq: sympy.Eq, ast.NotEq: sympy.Ne, ast.Lt: sympy.Lt, ast.LtE: sympy.Le,
+    ast.Gt: sympy.Gt, ast.GtE: sympy.Ge,
+}  # fmt: skip
+_ALIASES = {"min": "Min", "max": "Max"}
+
+
+def parse(text: str) -> Any:
+    """A sympy expression or boolean. Names are integer symbols.
+
+    Raises ParseError, with the position, for text that is no expression, an unknown function or
+    a wrong number of arguments; and what the functions raise for their arguments.
+
+    >>> parse("s0*32 + i0//4")
+    32*s0 + FloorDiv(i0, 4)
+    """
+    stripped = text.strip()
+    offset = text.find(stripped) if stripped else 0
+    try:
+        tree = ast.parse(stripped, mode="eval")
+    except (SyntaxError, ValueError, RecursionError) as err:
+        position = offset + max((getattr(err, "offset", None) or 1) - 1, 0)
+        raise ParseError(text, min(position, len(text)), getattr(err, "msg", str(err))) from None
+    return _Reader(text, stripped, offset).read(tree.body)
+
+
+class _Reader:
+    def __init__(self, text: str, stripped: str, offset: int) -> None:
+        self.text, self.stripped, self.offset = text, stripped, offset
+
+    def error(self, node: ast.AST, reason: str) -> ParseError:
+        lines = self.stripped.split("\n")
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        start = sum(len(x) + 1 for x in lines[: line - 1])
+        column = len(lines[line - 1].encode()[:column].decode())
+        return ParseError(self.text, self.offset + start + column, reason)
+
+    def read(self, node: ast.expr) -> Any:
+        method = getattr(self, f"read_{type(node).__name__}", None)
+        if method is None:
+            raise self.error(node, f"{type(node).__name__} has no meaning here")
+        return method(node)
+
+    def integer_like(self, node: ast.expr) -> Any:
+        value = self.read(node)
+        if not isinstance(value, sympy.Expr):
+            raise self.error(node, "a condition stands where a number is due")
+        return value
+
+    def condition(self, node: ast.expr) -> Any:
+        value = self.read(node)
+        if not isinstance(value, sympy.logic.boolalg.Boolean) or value.is_Symbol:
+            raise self.error(node, "a number stands where a condition is due")
+        return value
+
+    def read_Constant(self, node: ast.Constant) -> Any:
+        if isinstance(node.value, bool):
+            return sympy.true if node.value else sympy.false
+        if isinstance(node.value, int):
+            return sympy.Integer(node.value)
+        if isinstance(node.value, float):
+            return sympy.Float(node.value)
+        raise self.error(node, f"{node.value!r} is no number")
+
+    def read_Name(self, node: ast.Name) -> Any:
+        return symbol(node.id)
+
+    def read_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            return sympy.Not(self.condition(node.operand))
+        if isinstance(node.op, ast.USub):
+            return sympy.Mul(*self.factors(node))
+        if isinstance(node.op, ast.UAdd):
+            return self.integer_like(node.operand)
+        raise self.error(node, "`~` has no meaning here")
+
+    def factors(self, node: ast.expr) -> list[Any]:
+        """Factors of a chain of `*`, `/` and unary minus, so that one Mul is built of all."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            return self.factors(node.left) + self.factors(node.right)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            return [*self.factors(node.left), sympy.Pow(self.integer_like(node.right), -1)]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return [sympy.S.NegativeOne, *self.factors(node.operand)]
+        return [self.integer_like(node)]
+
+    def terms(self, node: ast.expr) -> list[Any]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self.terms(node.left) + self.terms(node.right)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            return [*self.terms(node.left), sympy.Mul(-1, *self.factors(node.right))]
+        return [self.integer_like(node)]
+
+    def read_BinOp(self, node: ast.BinOp) -> Any:
+        if isinstance(node.op, ast.Mult | ast.Div):
+            return sympy.Mul(*self.factors(node))
+        if isinstance(node.op, ast.Add | ast.Sub):
+            return sympy.Add(*self.terms(node))
+        make = _BINARY.get(type(node.op))
+        if make is None:
+            raise self.error(node, f"{type(node.op).__name__} has no meaning here")
+        return make(self.integer_like(node.left), self.integer_like(node.right))
+
+    def read_BoolOp(self, node: ast.BoolOp) -> Any:
+        make = sympy.And if isinstance(node.op, ast.And) else sympy.Or
+        return make(*map(self.condition, node.values))
+
+    def read_Compare(self, node: ast.Compare) -> Any:
+        values = [self.integer_like(n) for n in (node.left, *node.comparators)]
+        parts = []
+        for op, a, b in zip(node.ops, values, values[1:], strict=False):
+            if type(op) not in _COMPARE:
+                raise self.error(node, f"{type(op).__name__} has no meaning here")
+            parts.append(_COMPARE[type(op)](a, b))
+        return sympy.And(*parts)
+
+    def read_IfExp(self, node: ast.IfExp) -> Any:
+        a, b = self.integer_like(node.body), self.integer_like(node.orelse)
+        return Where(self.condition(node.test), a, b)
+
+    def read_Call(self, node: ast.Call) -> Any:
+        if not isinstance(node.func, ast.Name) or node.keywords:
+            raise self.error(node, "a call is `Function(arguments)`")
+        name = _ALIASES.get(node.func.id, node.func.id)
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise self.error(node, f"unknown function `{node.func.id}`")
+        args = [self.read(a) for a in node.args]
+        for i, (a, value) in enumerate(zip(node.args, args, strict=True)):
+            if name == "Where" and i == 0:
+                self.condition(a)
+            elif not isinstance(value, sympy.Expr):
+                raise self.error(a, "a condition stands where a number is due")
+        try:
+            return function(*args)
+        except SymexprError:
+            raise
+        except TypeError as err:
+            raise self.error(node, f"{name}: {err}") from None

@@ -1,0 +1,266 @@
+"""Infix text with the fewest parentheses that keep the meaning.
+
+`Printer` is the base of every language: one `visit_<Node>` method a node, each returning a
+`Text` (text, precedence level, width). Subclasses override the nodes that differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import sympy
+
+from symexpr.errors import UnknownFunction
+from symexpr.functions import FUNCTIONS, coefficient
+
+# Precedence levels, loosest first; Python's.
+CHOICE, OR, AND, NOT, COMPARE, BITOR, BITXOR, BITAND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = (
+    range(14)
+)
+
+
+class Text(NamedTuple):
+    """Printed text, the level of its outermost operator, and the bits of its value (0: a
+    literal, which takes the width of what it meets)."""
+
+    text: str
+    level: int = ATOM
+    bits: int = 64
+
+
+class Term(NamedTuple):
+    """A term of a sum: `-` or not, its magnitude, and the expression. `lead` is the level of
+    the first factor, which a unary minus would bind to."""
+
+    negative: bool
+    text: Text
+    expr: sympy.Expr
+    lead: int = ATOM
+
+
+def natural(text: str) -> tuple[Any, ...]:
+    """Sort key under which `i2` comes before `i10`."""
+    return tuple(
+        (0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.findall(r"\d+|\D", text)
+    )
+
+
+class Printer:
+    """The text of `sstr`: what `parse` reads back."""
+
+    target = "text"
+    relations = {"==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+    def print(self, e: Any) -> str:
+        return self.visit(sympy.sympify(e)).text
+
+    def visit(self, e: sympy.Basic) -> Text:
+        for cls in type(e).__mro__:
+            method: Callable[[Any], Text] | None = getattr(self, f"visit_{cls.__name__}", None)
+            if method is not None:
+                return method(e)
+        if isinstance(e, sympy.Function) and type(e).__name__ in FUNCTIONS:
+            return self.visit_function(e)
+        hint = "convert with from_torch or replace_floor first"
+        raise UnknownFunction(type(e).__name__, f"printing `{e}` as {self.target}", hint)
+
+    # -- parentheses
+
+    def above(self, t: Text, level: int) -> str:
+        """The text, in parentheses unless it binds tighter than `level`."""
+        return t.text if t.level > level else f"({t.text})"
+
+    def at(self, t: Text, level: int) -> str:
+        """The text, in parentheses unless it binds at least as tight as `level`."""
+        return t.text if t.level >= level else f"({t.text})"
+
+    def infix(self, op: str, level: int, parts: Iterable[Text]) -> Text:
+        """A left-associative chain."""
+        first, *rest = parts
+        text = self.at(first, level)
+        for p in rest:
+            text += op + self.above(p, level)
+        return Text(text, level, max(p.bits for p in (first, *rest)))
+
+    def call(self, name: str, *args: Text) -> Text:
+        return Text(f"{name}({', '.join(a.text for a in args)})", ATOM, max(a.bits for a in args))
+
+    # -- leaves
+
+    def visit_Symbol(self, e: sympy.Symbol) -> Text:
+        return Text(e.name)
+
+    def visit_Integer(self, e: sympy.Integer) -> Text:
+        return Text(str(int(e)), ATOM if int(e) >= 0 else UNARY, 0)
+
+    def visit_Rational(self, e: sympy.Rational) -> Text:
+        return self.signed(self.term(e))
+
+    def visit_Float(self, e: sympy.Float) -> Text:
+        return Text(repr(float(e)), ATOM if e >= 0 else UNARY)
+
+    def visit_BooleanTrue(self, e: sympy.Basic) -> Text:
+        return Text("True")
+
+    def visit_BooleanFalse(self, e: sympy.Basic) -> Text:
+        return Text("False")
+
+    # -- arithmetic
+
+    def visit_Add(self, e: sympy.Add) -> Text:
+        terms = sorted((self.term(t) for t in e.args), key=self._term_key)
+        if terms[0].negative:
+            first = next((t for t in terms if not t.negative), terms[0])
+            terms.remove(first)
+            terms.insert(0, first)
+        return self.sum(terms)
+
+    def _term_key(self, t: Term) -> tuple[Any, ...]:
+        if t.expr.is_number:
+            return (1, 0, 0, natural(t.text.text))
+        c, rest = coefficient(t.expr)
+        degree = sum(
+            int(f.exp) if f.is_Pow and f.exp.is_Integer else 1 for f in sympy.Mul.make_args(rest)
+        )
+        return (0, -degree, -abs(c), natural(t.text.text))
+
+    def sum(self, terms: list[Term]) -> Text:
+        """Joins the terms in this order."""
+        text = self.at(self.signed(terms[0]), SUM)
+        for t in terms[1:]:
+            text += (" - " if t.negative else " + ") + self.above(t.text, SUM)
+        return Text(text, SUM, max(t.text.bits for t in terms))
+
+    def signed(self, t: Term) -> Text:
+        if not t.negative:
+            return t.text
+        if t.lead > UNARY and t.text.level >= PRODUCT:
+            return Text("-" + t.text.text, min(t.text.level, UNARY), t.text.bits)
+        return Text(f"-({t.text.text})", UNARY, t.text.bits)
+
+    def term(self, e: sympy.Expr) -> Term:
+        """A product split into sign and magnitude."""
+        c, *factors = e.args if e.is_Mul and e.args[0].is_Number else (None, e)
+        if c is None and e.is_Number:
+            c, factors = e, []
+        if c is None:
+            return self._term(e, False, list(e.args) if e.is_Mul else [e], [])
+        negative = bool(c < 0)
+        c = abs(c)
+        tail = [] if c == 1 and factors else [c]
+        return self._term(e, negative, list(factors), tail)
+
+    def _term(
+        self, e: sympy.Expr, negative: bool, factors: list[sympy.Expr], tail: list[sympy.Expr]
+    ) -> Term:
+        above: list[sympy.Expr] = []
+        below: list[sympy.Expr] = []
+        for f in factors:
+            if f.is_Pow and f.exp.is_Rational and f.exp < 0:
+                below.append(f.base ** (-f.exp))
+            else:
+                above.append(f)
+        for c in tail:
+            if c.is_Rational and not c.is_Integer:
+                below.append(sympy.Integer(c.q))
+                c = sympy.Integer(c.p)
+            if c != 1 or not (above or below):
+                above.append(c)
+        texts = [(f, self.visit(f)) for f in above]
+        order = sorted(texts, key=lambda p: (p[0].is_number, p[1].level < POWER, natural(p[1].text)))
+        lead = [p for p in order if p[1].level == PRODUCT][:1]
+        order = lead + [p for p in order if p not in lead]
+        divisors = sorted(
+            ((f, self.visit(f)) for f in below), key=lambda p: (not p[0].is_number, natural(p[1].text))
+        )
+        if not order:
+            order = [(sympy.S.One, self.visit(sympy.S.One))]
+        level = order[0][1].level
+        if len(order) == 1 and not divisors:
+            return Term(negative, order[0][1], e, level)
+        text = self.product(order) if len(order) > 1 else order[0][1]
+        if divisors:
+            text = self.quotient(text, [t for _, t in divisors])
+        return Term(negative, text, e, level if level >= PRODUCT else ATOM)
+
+    def product(self, factors: list[tuple[sympy.Expr, Text]]) -> Text:
+        """Joins the factors in this order."""
+        return self.infix("*", PRODUCT, [t for _, t in factors])
+
+    def quotient(self, numerator: Text, denominators: list[Text]) -> Text:
+        """True division."""
+        return self.infix("/", PRODUCT, [numerator, *denominators])
+
+    def visit_Mul(self, e: sympy.Mul) -> Text:
+        return self.signed(self.term(e))
+
+    def visit_Pow(self, e: sympy.Pow) -> Text:
+        if e.exp.is_Rational and e.exp < 0:
+            return self.signed(self.term(e))
+        return self.power(e, self.visit(e.base), self.visit(e.exp))
+
+    def power(self, e: sympy.Expr, base: Text, exponent: Text) -> Text:
+        text = f"{self.above(base, POWER)}**{self.at(exponent, UNARY)}"
+        return Text(text, POWER, base.bits)
+
+    # -- integer functions
+
+    def visit_FloorDiv(self, e: sympy.Function) -> Text:
+        return self.infix("//", PRODUCT, map(self.visit, e.args))
+
+    def visit_Mod(self, e: sympy.Function) -> Text:
+        return self.infix("%", PRODUCT, map(self.visit, e.args))
+
+    def visit_ModularIndexing(self, e: sympy.Function) -> Text:
+        x, d, m = map(self.visit, e.args)
+        return self.infix("%", PRODUCT, [self.infix("//", PRODUCT, [x, d]), m])
+
+    def visit_LShift(self, e: sympy.Function) -> Text:
+        return self.infix(" << ", SHIFT, map(self.visit, e.args))
+
+    def visit_RShift(self, e: sympy.Function) -> Text:
+        return self.infix(" >> ", SHIFT, map(self.visit, e.args))
+
+    def visit_BitwiseAnd(self, e: sympy.Function) -> Text:
+        return self.infix(" & ", BITAND, map(self.visit, e.args))
+
+    def visit_BitwiseXor(self, e: sympy.Function) -> Text:
+        return self.infix(" ^ ", BITXOR, map(self.visit, e.args))
+
+    def visit_BitwiseOr(self, e: sympy.Function) -> Text:
+        return self.infix(" | ", BITOR, map(self.visit, e.args))
+
+    def visit_function(self, e: sympy.Function) -> Text:
+        return self.call(type(e).__name__, *map(self.visit, e.args))
+
+    # -- conditions
+
+    def visit_Relational(self, e: sympy.core.relational.Relational) -> Text:
+        a, b = self.visit(e.lhs), self.visit(e.rhs)
+        op = self.relations[e.rel_op]
+        return Text(f"{self.above(a, COMPARE)} {op} {self.above(b, COMPARE)}", COMPARE)
+
+    def visit_And(self, e: sympy.And) -> Text:
+        return self.infix(" and ", AND, self._ordered(e))
+
+    def visit_Or(self, e: sympy.Or) -> Text:
+        return self.infix(" or ", OR, self._ordered(e))
+
+    def visit_Not(self, e: sympy.Not) -> Text:
+        return Text(f"not {self.at(self.visit(e.args[0]), NOT)}", NOT)
+
+    def _ordered(self, e: sympy.Basic) -> list[Text]:
+        return sorted(map(self.visit, e.args), key=lambda t: natural(t.text))
+
+
+def sstr(e: Any) -> str:
+    """Text that `parse` reads back as the same expression.
+
+    >>> from symexpr import symbol, FloorDiv
+    >>> s0, i0 = symbol("s0"), symbol("i0")
+    >>> sstr(FloorDiv(i0, 4) + 32*s0), sstr((s0 + 1)*(i0 - 2)), sstr(1/(s0 + 20))
+    ('s0*32 + i0//4', '(i0 - 2)*(s0 + 1)', '1/(s0 + 20)')
+    """
+    return Printer().print(e)

@@ -1,0 +1,375 @@
+"""Rewrite rules that need ranges. One rule is one function: `(e, facts) -> Expr | None`, None
+where it does not apply; arguments are simplified already. Divisors are not zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd
+from typing import Any
+
+import sympy
+
+from symexpr.facts import Facts
+from symexpr.functions import (
+    CeilDiv,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    coefficient,
+    content,
+    exact_quotient,
+    exact_quotient_sum,
+)
+from symexpr.intervals import INF, MAX_EXACT_FLOAT
+
+Rule = Callable[[Any, Facts], Any]
+_ZERO, _ONE = sympy.S.Zero, sympy.S.One
+_FUEL = 64
+_MEMO_SIZE = 20_000
+
+
+def floor_div_by_bounds(e: Any, f: Facts) -> Any:
+    """`x // d -> k`, when every quotient in the ranges is k; `-> 0`, when 0 <= x < d."""
+    lo, hi = f.interval(e)
+    if lo == hi and abs(lo) != INF:
+        return sympy.Integer(lo)
+    x, d = e.args
+    if d.is_Integer:
+        low, high = f.best(x)
+        if INF not in (abs(low), abs(high)) and low // int(d) == high // int(d):
+            return sympy.Integer(low // int(d))
+        return None
+    return _ZERO if f.within(x, d) else None
+
+
+def floor_div_drop_remainder(e: Any, f: Facts) -> Any:
+    """`(g*x + r) // (g*d) -> x // d`, when 0 <= r < g and d > 0; with r = 0 for any d."""
+    a, b = e.args
+    for g, x, r in _groups(a, b, f):
+        d = exact_quotient(b, g)
+        if d is not None and f.positive(d):
+            return FloorDiv(x, d)
+    return None
+
+
+def floor_div_nested(e: Any, f: Facts) -> Any:
+    """`(x // a) // b -> x // (a*b)`, when b > 0."""
+    a, b = e.args
+    if a.func is FloorDiv and f.positive(b):
+        return FloorDiv(a.args[0], a.args[1] * b)
+    return None
+
+
+def floor_div_of_mod(e: Any, f: Facts) -> Any:
+    """`(x // a % (d*m)) // d -> x // (a*d) % m`, when d > 0 and m > 0."""
+    inner, d = e.args
+    if inner.func not in (Mod, ModularIndexing) or not f.positive(d):
+        return None
+    m = exact_quotient(inner.args[-1], d)
+    if m is None or not f.positive(m):
+        return None
+    return ModularIndexing(inner.args[0], _step(inner) * d, m)
+
+
+def ceil_div_to_floor_div(e: Any, f: Facts) -> Any:
+    """`CeilDiv(x, d) -> (x + d - 1) // d`, when d > 0."""
+    x, d = e.args
+    return FloorDiv(x + d - 1, d) if f.positive(d) else None
+
+
+def mod_by_bounds(e: Any, f: Facts) -> Any:
+    """`x % m -> x - k*m`, when `x // m` is k for all x; `-> x`, when 0 <= x < m."""
+    x, m = e.args
+    if m.is_Integer:
+        low, high = f.best(x)
+        if INF not in (abs(low), abs(high)) and low // int(m) == high // int(m):
+            return x - (low // int(m)) * m
+        return None
+    return x if f.within(x, m) else None
+
+
+def mod_of_mods(e: Any, f: Facts) -> Any:
+    """`(a + c*(x % n)) % m -> (a + c*x) % m`, when m divides c*n; also for `x // d % n`."""
+    a, m = e.args
+    x = _open_mods(a, m)
+    return None if x is None else Mod(x, m)
+
+
+def mod_factor(e: Any, f: Facts) -> Any:
+    """`(g*x + r) % (g*m) -> g*(x % m) + r`, when 0 <= r < g and m > 0."""
+    a, b = e.args
+    for g, x, r in _groups(a, b, f):
+        m = exact_quotient(b, g)
+        if m is not None and g is not _ONE and f.positive(m):
+            return g * Mod(x, m) + r
+    return None
+
+
+def modular_by_quotient(e: Any, f: Facts) -> Any:
+    """`x // d % m -> q % m`, when `x // d` simplifies to q; `-> x // d`, when 0 <= x // d < m."""
+    x, d, m = e.args
+    q = FloorDiv(x, d)
+    simple = _first(FLOOR_DIV_RULES, q, f) if q.func is FloorDiv else q
+    if simple is not None and simple != q:
+        return Mod(simple, m)
+    return q if f.within(q, m) else None
+
+
+def modular_of_mods(e: Any, f: Facts) -> Any:
+    """`(a + c*(x % n)) // d % m -> (a + c*x) // d % m`, when d*m divides c*n and d > 0."""
+    a, d, m = e.args
+    if not f.positive(d):
+        return None
+    x = _open_mods(a, d * m)
+    return None if x is None else ModularIndexing(x, d, m)
+
+
+def merge_div_mod(e: Any, f: Facts) -> Any:
+    """`m*(x // (d*m)) + x // d % m -> x // d`, times any factor; also where `x // (d*m)` has been
+    simplified to something else."""
+    terms = _term_map(e)
+    for t, c in terms.items():
+        for mod, factor in _mod_factors(t):
+            x, d, m = mod.args[0], _step(mod), mod.args[-1]
+            quotient = simplify_with(FloorDiv(x, d * m), f)
+            needed = _term_map(sympy.expand_mul(c * factor * m * quotient))
+            if quotient is not _ZERO and all(_has(terms, k, v) for k, v in needed.items()):
+                whole = sympy.Add(*(v * k for k, v in needed.items()))
+                return e - whole - c * t + c * factor * FloorDiv(x, d)
+    return None
+
+
+def merge_digits(e: Any, f: Facts) -> Any:
+    """`m*(x // (d*m) % n) + x // d % m -> x // d % (m*n)`, times any factor, when m > 0, n > 0."""
+    terms = _term_map(e)
+    for t, c in terms.items():
+        for low, factor in _mod_factors(t):
+            x, d, m = low.args[0], _step(low), low.args[-1]
+            for t2, c2 in terms.items():
+                for high, factor2 in _mod_factors(t2):
+                    n = high.args[-1]
+                    same = high.args[0] == x and _step(high) == d * m
+                    if same and c2 * factor2 == c * factor * m and f.positive(m) and f.positive(n):
+                        rest = e - c * t - c2 * t2
+                        return rest + c * factor * ModularIndexing(x, d, m * n)
+    return None
+
+
+def subtract_multiple(e: Any, f: Facts) -> Any:
+    """`x - d*(x // d) -> x % d`, times any factor."""
+    terms = _term_map(e)
+    for t, c in terms.items():
+        for g in sympy.Mul.make_args(t):
+            if g.func is not FloorDiv:
+                continue
+            x, d = g.args
+            scale = exact_quotient(-c * (t / g), d)
+            if scale is None:
+                continue
+            needed = _term_map(sympy.expand_mul(scale * x))
+            if all(_has(terms, k, v) for k, v in needed.items()):
+                whole = sympy.Add(*(v * k for k, v in needed.items()))
+                return e - whole - c * t + scale * Mod(x, d)
+    return None
+
+
+def extreme_by_bounds(e: Any, f: Facts) -> Any:
+    """`Min(a, b) -> a`, when a <= b; `Max(a, b) -> b`."""
+    keep = list(e.args)
+    for a in e.args:
+        for b in keep:
+            if a is b or a not in keep:
+                continue
+            d = b - a if e.func is Max else a - b
+            if f.nonnegative(d):  # a is never needed
+                keep.remove(a)
+                break
+    return e.func(*keep) if len(keep) < len(e.args) else None
+
+
+def where_decided(e: Any, f: Facts) -> Any:
+    """`Where(c, a, b) -> a`, when c is known; `-> b`, when its negation is."""
+    known = f.known(e.args[0])
+    return None if known is None else e.args[1 if known else 2]
+
+
+def rounded_quotient(e: Any, f: Facts) -> Any:
+    """`FloorToInt(IntTrueDiv(a, b)) -> a // b`, `CeilToInt` likewise, `TruncToInt` when the
+    quotient is not negative: when |a| and |b| are at most 2**53 (floats are exact so far, and a
+    quotient of such integers never rounds up to an integer it does not reach)."""
+    inner = e.args[0]
+    if inner.func.__name__ == "ToFloat" and _exact(inner.args[0], f):
+        return inner.args[0]
+    if inner.func.__name__ != "IntTrueDiv" or not all(_exact(a, f) for a in inner.args):
+        return None
+    a, b = inner.args
+    name = e.func.__name__
+    if name == "FloorToInt" or (name == "TruncToInt" and f.nonnegative(a) and f.positive(b)):
+        return FloorDiv(a, b)
+    return CeilDiv(a, b) if name == "CeilToInt" else None
+
+
+def relation_decided(e: Any, f: Facts) -> Any:
+    """`a < b -> True | False`, when the ranges decide it; any relation."""
+    known = f.known(e)
+    return None if known is None else (sympy.true if known else sympy.false)
+
+
+def relation_divide(e: Any, f: Facts) -> Any:
+    """`g*x + r < g*y -> x < y` and `g*y <= g*x + r -> y <= x`, when 0 <= r < g."""
+    a, b, op = e.lhs, e.rhs, e.rel_op
+    if op in (">", "<="):
+        a, b = b, a
+    elif op not in ("<", ">="):
+        return None
+    for g, x, _ in _groups(a, b, f):
+        y = exact_quotient_sum(b, g)
+        if y is not None and g is not _ONE:
+            return {"<": sympy.Lt(x, y), ">=": sympy.Ge(x, y), ">": sympy.Gt(y, x),
+                    "<=": sympy.Le(y, x)}[op]  # fmt: skip
+    return None
+
+
+FLOOR_DIV_RULES: tuple[Rule, ...] = (
+    floor_div_by_bounds, floor_div_drop_remainder, floor_div_nested, floor_div_of_mod,
+)  # fmt: skip
+MOD_RULES: tuple[Rule, ...] = (mod_by_bounds, mod_of_mods, mod_factor)
+MODULAR_RULES: tuple[Rule, ...] = (modular_by_quotient, modular_of_mods)
+SUM_RULES: tuple[Rule, ...] = (merge_div_mod, merge_digits, subtract_multiple)
+EXTREME_RULES: tuple[Rule, ...] = (extreme_by_bounds,)
+ROUNDING_RULES: tuple[Rule, ...] = (rounded_quotient,)
+RELATION_RULES: tuple[Rule, ...] = (relation_decided, relation_divide)
+RULES: dict[str, tuple[Rule, ...]] = {
+    "FloorDiv": FLOOR_DIV_RULES, "CeilDiv": (ceil_div_to_floor_div,), "Mod": MOD_RULES,
+    "ModularIndexing": MODULAR_RULES, "Add": SUM_RULES, "Min": EXTREME_RULES,
+    "Max": EXTREME_RULES, "Where": (where_decided,), "FloorToInt": ROUNDING_RULES,
+    "CeilToInt": ROUNDING_RULES, "TruncToInt": ROUNDING_RULES, "RoundToInt": ROUNDING_RULES,
+}  # fmt: skip
+
+
+def simplify_with(e: Any, f: Facts) -> Any:
+    """`simplify` under facts that exist already."""
+    if not e.args:
+        return e
+    found = f.simplified.get(e)
+    if found is None:
+        if len(f.simplified) > _MEMO_SIZE:
+            f.simplified.clear()
+        found = _run(e, f)
+        f.simplified[e] = f.simplified[found] = found
+    return found
+
+
+def _run(e: Any, f: Facts) -> Any:
+    fuel = _FUEL
+    while fuel and e.args:
+        fuel -= 1
+        args = [simplify_with(a, f) for a in e.args]
+        if any(a is not b for a, b in zip(args, e.args, strict=True)):
+            e = e.func(*args)
+            if e in f.simplified:
+                return f.simplified[e]
+            continue
+        table = RELATION_RULES if e.is_Relational else RULES.get(type(e).__name__, ())
+        new = _first(table, e, f)
+        if new is None:
+            return e
+        e = new
+    return e
+
+
+def _first(rules: tuple[Rule, ...], e: Any, f: Facts) -> Any:
+    for rule in rules:
+        out = rule(e, f)
+        if out is not None and out != e:
+            return out
+    return None
+
+
+def _step(mod: Any) -> Any:
+    """The divisor d of `x // d % m`, 1 for `x % m`."""
+    return mod.args[1] if mod.func is ModularIndexing else _ONE
+
+
+def _exact(e: Any, f: Facts) -> bool:
+    lo, hi = f.interval(e)
+    return -MAX_EXACT_FLOAT <= lo and hi <= MAX_EXACT_FLOAT
+
+
+def _term_map(e: Any) -> dict[Any, int]:
+    """Terms of a sum without their integer coefficients, and those."""
+    out: dict[Any, int] = {}
+    for t in sympy.Add.make_args(e):
+        c, rest = coefficient(t)
+        out[rest] = out.get(rest, 0) + c
+    return out
+
+
+def _has(terms: dict[Any, int], key: Any, needed: int) -> bool:
+    """Whether a sum holds `needed` of a term (a constant may be taken apart freely)."""
+    return terms.get(key, 0) == needed or (key is _ONE and key in terms)
+
+
+def _mod_factors(term: Any) -> list[tuple[Any, Any]]:
+    """`(x % m, the other factors)` for each such factor of a product."""
+    factors = sympy.Mul.make_args(term)
+    return [(g, term / g) for g in factors if g.func in (Mod, ModularIndexing)]
+
+
+def _open_mods(a: Any, modulus: Any) -> Any:
+    """`a` with `c*(x % n)` replaced by `c*x` where the modulus divides c*n; None if unchanged."""
+    out, changed = [], False
+    for t in sympy.Add.make_args(a):
+        for g, factor in _mod_factors(t):
+            if exact_quotient(factor * g.args[-1], modulus) is not None:
+                t, changed = factor * FloorDiv(g.args[0], _step(g)), True
+                break
+        out.append(t)
+    return sympy.Add(*out) if changed else None
+
+
+def _groups(a: Any, b: Any, f: Facts) -> list[tuple[Any, Any, Any]]:
+    """Ways to write `a = g*x + r` with g > 0 a common factor of some terms and of b, and
+    0 <= r < g; the largest g first, of which the first suffices."""
+    terms = sympy.Add.make_args(a)
+    out = []
+    for g in _common_factors(terms, b):
+        x, r = [], []
+        for t in terms:
+            q = exact_quotient(t, g)
+            (r.append(t) if q is None else x.append(q))
+        if not x:
+            continue
+        rest = sympy.Add(*r)
+        if rest.is_Integer and g.is_Integer:  # keep 0 <= rest < g by moving whole g's
+            x.append(sympy.Integer(int(rest) // int(g)))
+            rest = sympy.Integer(int(rest) % int(g))
+        if rest is _ZERO:
+            if g.is_Integer or f.positive(g):
+                out.append((g, sympy.Add(*x), rest))
+                break
+        elif f.positive(g) and f.within(rest, g):
+            out.append((g, sympy.Add(*x), rest))
+            break
+    return out
+
+
+def _common_factors(terms: tuple[Any, ...], b: Any) -> list[Any]:
+    cb = content(b)
+    literals: set[int] = set()
+    for t in terms:
+        literals.add(gcd(coefficient(t)[0], cb))
+    base = [f for f in sympy.Mul.make_args(b) if not f.is_number]
+    symbolic: list[Any] = []
+    if base and not b.is_Add:
+        for t in terms:
+            common = [f for f in base if f in sympy.Mul.make_args(t)]
+            if common:
+                m = sympy.Mul(*common)
+                symbolic += [gcd(coefficient(t)[0], cb) * m, m]
+    elif b.is_Add and any(exact_quotient(t, b) is not None for t in terms):
+        symbolic.append(b)
+    unique = list(dict.fromkeys(symbolic))
+    return unique + [sympy.Integer(g) for g in sorted(literals, reverse=True) if g > 1]
