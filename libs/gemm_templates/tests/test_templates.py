@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -107,6 +109,32 @@ def test_a_kernel_with_dynamic_m_serves_other_sizes():
         check(out, a.double() @ b.double())
 
 
+TMA = Config(16, 32, 16, 2, 4, 2, "tma", 3)
+ALIGNED = frozenset({"a", "b", "out"})
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("a_rows", [False, True])
+@pytest.mark.parametrize("b_rows", [False, True])
+def test_tma(a_rows, b_rows, split):
+    m, n, k = 36, 72, 40
+    problem = Problem(
+        m, n, k, "f32", "f32", "f32", (k, 1) if a_rows else (1, m), (n, 1) if b_rows else (1, k),
+        bias="f32", epilogue=ACTIVATIONS["relu"], aligned=ALIGNED,
+    )  # fmt: skip
+    out, linear = run(problem, replace(TMA, split_n=split))
+    check(out, linear.relu())
+
+
+def test_tma_with_dynamic_sizes_and_a_strided_result():
+    names = frozenset({"M", "N", "stride_am", "stride_om"})
+    problem = Problem(
+        20, 40, 24, "f32", "f32", "f32", None, (1, 24), (50, 1),
+        dynamic=names, aligned=frozenset({"a", "b"}), divisors=(("stride_am", 4), ("M", 4)),
+    )  # fmt: skip
+    check(*run(problem, TMA))
+
+
 @pytest.mark.parametrize("dynamic", [frozenset(), frozenset({"stride_ab", "M"})])
 def test_batches(dynamic):
     check(*run(Problem(17, 20, 18, "f32", "f32", "f32", batch=3, dynamic=dynamic)))
@@ -145,8 +173,6 @@ def scale_and_keep(acc, rm, rn, mask, operands):
 
 @pytest.mark.parametrize("stores", [False, True])
 def test_an_epilogue_given_as_text_with_operands(stores):
-    from dataclasses import replace
-
     from triton_rt import KernelParam
 
     operands = (

@@ -15,7 +15,7 @@ from gemm_templates.errors import (
     UnsupportedProblem,
 )
 from gemm_templates.launch import Inputs, arguments, bind
-from gemm_templates.model import CONFIGS, Candidate, best_config, candidates, explain
+from gemm_templates.model import CONFIGS, Candidate, best_config, candidates, explain, tma_configs
 from gemm_templates.ops import addmm, linear_act, mm
 from gemm_templates.problem import Config, Epilogue, Problem
 from gemm_templates.render import TemplateKernel, source
@@ -52,4 +52,5 @@ __all__ = [
     "linear_act",
     "mm",
     "source",
+    "tma_configs",
 ]

@@ -11,6 +11,7 @@ import torch
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import UnsupportedProblem
 from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.render import tma_allows
 
 # (block_m, block_n, block_k, num_warps, num_stages)
 _SHAPES = (
@@ -23,6 +24,24 @@ _SHAPES = (
     (16, 16, 128, 2, 4), (128, 128, 32, 8, 3), (128, 64, 16, 8, 3), (64, 64, 16, 4, 3),
 )  # fmt: skip
 CONFIGS = tuple(Config(m, n, k, 8, warps, stages) for m, n, k, warps, stages in _SHAPES)
+# (block_m, block_n, block_k, num_warps, num_stages, split_n)
+_TMA_SHAPES = (
+    (128, 256, 64, 8, 3, False), (128, 256, 64, 8, 3, True), (128, 256, 64, 8, 4, True),
+    (256, 128, 64, 8, 3, False), (256, 128, 64, 8, 4, True), (128, 128, 64, 8, 4, False),
+    (128, 128, 64, 4, 4, False), (128, 128, 64, 8, 4, True), (128, 128, 128, 8, 2, False),
+    (128, 64, 64, 4, 4, False), (64, 128, 64, 4, 4, False), (64, 64, 64, 4, 4, False),
+)  # fmt: skip
+
+
+def tma_configs(device: DeviceInfo) -> tuple[Config, ...]:
+    """The persistent configs: as many programs as can be resident."""
+    if device.capability < (9, 0):
+        return ()
+    return tuple(
+        Config(m, n, k, 8, warps, stages, "tma", device.sms, split)
+        for m, n, k, warps, stages, split in _TMA_SHAPES
+    )
+
 
 _LAUNCH = 3e-6  # s, from the first program to the last result
 _FILL = 1.2e-6  # s, to fill the pipeline of one program and drain it
@@ -47,11 +66,16 @@ def shared_memory(problem: Problem, config: Config) -> int:
     size = ITEMSIZE[problem.a_dtype]
     stage = (config.block_m + config.block_n) * config.block_k * size
     out = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
+    if config.template == "tma":  # the next tile is loaded while this one is stored
+        return stage * config.num_stages + out // (2 if config.split_n else 1) + 2048
     return max(stage * config.num_stages, out + out // 16)
 
 
 def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
-    """Fits in shared memory and registers, and the accumulators give each thread work."""
+    """Fits in shared memory and registers, the accumulators give each thread work, and the
+    operands can be addressed."""
+    if config.template == "tma" and not (device.capability >= (9, 0) and tma_allows(problem)):
+        return False
     accumulators = config.block_m * config.block_n / (32 * config.num_warps)
     if not 1 <= accumulators <= 128:
         return False
@@ -81,6 +105,9 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     tile_flops = 2 * config.block_m * config.block_n * config.block_k * steps
     # Programs that share an SM hide each other's ends; a lone one shows them for every tile.
     shown = rounds if resident == 1 else ceil(rounds / resident)
+    if config.template == "tma":  # one start for all tiles; 2 us more to make the descriptors
+        rate *= 1.05
+        shown = 2
     compute = rounds * tile_flops / rate + shown * _FILL
 
     l2 = tiles * (config.block_m + config.block_n) * config.block_k * steps * size / device.l2_rate
@@ -124,16 +151,29 @@ def candidates(
     device: DeviceInfo | torch.device | str = "cuda",
     *,
     limit: int = 6,
-    configs: Sequence[Config] = CONFIGS,
+    configs: Sequence[Config] | None = None,
 ) -> list[Candidate]:
     """The `limit` candidates with the least predicted time, best first; the vendor call is
-    always among them. Every config is legal for the device."""
+    always among them. Every config is legal for the device. Tiles of different shape come
+    before variants of one, since the model knows shapes better than stages.
+
+    configs: by default `CONFIGS` and `tma_configs(device)`.
+    """
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     found = []
-    for config in configs:
+    for config in (*CONFIGS, *tma_configs(info)) if configs is None else configs:
         if is_legal(problem, config, info) and not _too_large(problem, config):
             found.append(Candidate(config, *predict(problem, config, info)))
     found.sort(key=lambda c: (c.predicted, c.label))
+    first, rest = [], []
+    seen: set[tuple[str, int, int]] = set()
+    for candidate in found:
+        assert candidate.config is not None
+        shape = (candidate.config.template, candidate.config.block_m, candidate.config.block_n)
+        (rest if shape in seen else first).append(candidate)
+        seen.add(shape)
+    near = [c for c in first if c.predicted <= 1.3 * first[0].predicted]
+    found = [*near, *rest, *first[len(near) :]]
     found = [*found[: max(0, limit - 1)], Candidate(None, *predict_extern(problem, info))]
     found.sort(key=lambda c: (c.predicted, c.label))
     return found

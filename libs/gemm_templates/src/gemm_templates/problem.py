@@ -55,8 +55,11 @@ class Problem:
 
     m, n, k, strides (in elements) and batch strides are exact, or hints where their name of
     `DIMS` is in `dynamic`: those become run-time parameters. Strides left None are contiguous.
-    aligned: dynamic names that are known to be multiples of 16.
+    aligned: dynamic names that are known to be multiples of 16; "a", "b", "out": those pointers
+        are promised to be 16-byte aligned, which the TMA template needs.
     bias: element type of the bias, or None.
+    divisors: dynamic names with a divisor they are known to have, `(("M", 512),)`: edges that
+        cannot occur cost nothing then.
     wide: 64-bit offsets; None decides from the sizes, and takes 64 bits if any is dynamic. Pass
         False only where every offset is known to stay below 2**31.
     input_precision: "ieee" or "tf32", how f32 operands are multiplied.
@@ -78,14 +81,16 @@ class Problem:
     batch_strides: tuple[int, int, int] | None = None
     dynamic: frozenset[str] = frozenset()
     aligned: frozenset[str] = frozenset()
+    divisors: tuple[tuple[str, int], ...] = ()
     wide: bool | None = None
     input_precision: str = "ieee"
 
     def __post_init__(self) -> None:
-        if min(self.m, self.n, self.k) < 0 or self.batch < 1:
+        sizes = (self.m, self.n, self.k)
+        if min(sizes) < 0 or max(sizes) >= 2**31 - 2**16 or self.batch < 1:
             raise InvalidProblem(
                 f"sizes m={self.m} n={self.n} k={self.k} batch={self.batch}: "
-                "expected m, n, k >= 0 and batch >= 1"
+                "expected m, n, k in [0, 2**31 - 2**16) and batch >= 1"
             )
         for name in (self.a_dtype, self.b_dtype, self.out_dtype, self.bias or "f32"):
             if name not in DTYPES:
@@ -96,9 +101,13 @@ class Problem:
             raise UnsupportedProblem(
                 f"operands of different element types, {self.a_dtype} and {self.b_dtype}"
             )
-        for which in (self.dynamic, self.aligned):
-            if unknown := which - set(DIMS):
-                raise InvalidProblem(f"dynamic or aligned {sorted(unknown)}: expected {DIMS}")
+        if unknown := (self.dynamic | self.aligned | {name for name, _ in self.divisors}) - {
+            *DIMS,
+            "a",
+            "b",
+            "out",
+        }:
+            raise InvalidProblem(f"dynamic, aligned or divisors {sorted(unknown)}: expected {DIMS}")
         if self.input_precision not in ("ieee", "tf32"):
             raise InvalidProblem(
                 f"input_precision {self.input_precision!r}: expected 'ieee' or 'tf32'"
@@ -139,6 +148,28 @@ class Problem:
         )
         return far >= 2**31
 
+    def is_multiple(self, name: str, of: int) -> bool:
+        """Whether a size or stride is known to be a multiple of `of`."""
+        if name in self.dynamic:
+            known = [d for n, d in self.divisors if n == name]
+            return any(d % of == 0 for d in [*known, 16 if name in self.aligned else 1])
+        return self.dims()[name] % of == 0
+
+    def major(self, tensor: str) -> str | None:
+        """The stride of `DIMS` along which a tensor ("a", "b", "out") is contiguous and its
+        other one a multiple of 16 bytes: the layouts that tensor descriptors can address."""
+        row, column = {
+            "a": ("stride_am", "stride_ak"),
+            "b": ("stride_bk", "stride_bn"),
+            "out": ("stride_om", "stride_on"),
+        }[tensor]
+        itemsize = ITEMSIZE[{"a": self.a_dtype, "b": self.b_dtype, "out": self.out_dtype}[tensor]]
+        for one, other in ((column, row), (row, column)):
+            unit = one not in self.dynamic and self.dims()[one] == 1
+            if unit and self.dims()[other] > 0 and self.is_multiple(other, 16 // itemsize):
+                return one
+        return None
+
     @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * self.batch
@@ -168,7 +199,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Config:
-    """A schedule of a template. Block sizes are powers of two, at least 16."""
+    """A schedule of a template. Block sizes are powers of two, at least 16.
+
+    template: "tiled", or "tma": persistent, with `programs` programs (one a multiprocessor).
+    split_n: the TMA template's epilogue runs on halves of a tile.
+    """
 
     block_m: int = 128
     block_n: int = 128
@@ -176,6 +211,9 @@ class Config:
     group_m: int = 8
     num_warps: int = 4
     num_stages: int = 3
+    template: str = "tiled"
+    programs: int = 0
+    split_n: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k"):
@@ -187,8 +225,14 @@ class Config:
                 f"{self}: expected num_warps in (1, 2, 4, 8, 16), num_stages and group_m >= 1"
             )
 
+        if self.template not in ("tiled", "tma"):
+            raise InvalidConfig(f"template {self.template!r}: expected 'tiled' or 'tma'")
+        if (self.template == "tma") != (self.programs > 0):
+            raise InvalidConfig(f"{self.template} with {self.programs} programs")
+
     def __str__(self) -> str:
+        end = f" tma{'/2' if self.split_n else ''}" if self.template == "tma" else ""
         return (
             f"{self.block_m}x{self.block_n}x{self.block_k} g{self.group_m} "
-            f"w{self.num_warps} s{self.num_stages}"
+            f"w{self.num_warps} s{self.num_stages}{end}"
         )

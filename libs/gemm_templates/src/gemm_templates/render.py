@@ -25,22 +25,24 @@ class TemplateKernel:
     source.params: run-time parameters in order: `a, b, [bias], [out]`, the epilogue's operands,
         then the dynamic names of `DIMS` in the order of `DIMS`.
     source.constants: the block sizes.
-    grid: programs = cdiv(M, block_m) * cdiv(N, block_n) in x, the batch in y. `grid_text` is
-        that as expressions of `M` and `N` with `CeilDiv`.
+    grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;
+        the batch in y. `grid_text` is that as expressions of `M` and `N` with `CeilDiv`, `Min`.
     """
 
     source: KernelSource
     block_m: int
     block_n: int
     batch: int
+    programs: int = 0
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        return (-(-m // self.block_m) * -(-n // self.block_n), self.batch, 1)
+        tiles = -(-m // self.block_m) * -(-n // self.block_n)
+        return (min(tiles, self.programs) if self.programs else tiles, self.batch, 1)
 
     @property
     def grid_text(self) -> tuple[str, str, str]:
         tiles = f"CeilDiv(M, {self.block_m})*CeilDiv(N, {self.block_n})"
-        return (tiles, str(self.batch), "1")
+        return (f"Min({tiles}, {self.programs})" if self.programs else tiles, str(self.batch), "1")
 
 
 def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKernel:
@@ -53,8 +55,8 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
     used = [d for d in DIMS if _used(d, problem)]
     dynamic = [d for d in used if d in problem.dynamic]
     operands = problem.epilogue.operands if problem.epilogue else ()
-    # A size that may exceed 32 bits must not be cut; Triton widens products with a 64-bit side.
-    int_kind = "i64" if problem.is_wide else "i32"
+    # Sizes fit 32 bits; Triton widens the product of an index with a 64-bit stride.
+    stride_kind = "i64" if problem.is_wide else "i32"
     stores = problem.epilogue is None or not problem.epilogue.stores
     params = [KernelParam("a", f"*{problem.a_dtype}"), KernelParam("b", f"*{problem.b_dtype}")]
     if problem.bias:
@@ -62,7 +64,12 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
     if stores:
         params.append(KernelParam("out", f"*{problem.out_dtype}", mutated=True))
     params += operands
-    params += [KernelParam(d, int_kind, aligned=d in problem.aligned) for d in dynamic]
+    params += [
+        KernelParam(
+            d, stride_kind if d.startswith("stride") else "i32", aligned=problem.is_multiple(d, 16)
+        )
+        for d in dynamic
+    ]
     names = [p.name for p in params]
     if len({*names, name}) != len(names) + 1:
         raise InvalidProblem(f"{name}: parameter names {names} must differ; rename the operands")
@@ -92,26 +99,28 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
         f"operands=({operand_names.strip()})" if operands else "operands=()",
         f"EPILOGUE={problem.epilogue.name if problem.epilogue else 'identity'}",
         ", ".join(f"{c}={c}" for c in constants),
-        f'EDGE_M="{_edge(problem, config, "M")}", EDGE_N="{_edge(problem, config, "N")}", '
-        f"EVEN_K={_divides(problem, 'K', config.block_k)}",
+        f'EDGE_M="{_edge(problem, config, "M")}", EDGE_N="{_edge(problem, config, "N")}"',
+        _flags(problem, config, stores),
         f"HAS_BIAS={problem.bias is not None}, WIDE={problem.is_wide}, "
         f'INPUT_PRECISION="{problem.input_precision}", STORE={stores}',
     ]
     head = ", ".join([*names, *(f"{c}: tl.constexpr" for c in constants)])
-    imports = ["tiled_mm"] if problem.epilogue else ["identity", "tiled_mm"]
+    imports = [f"from gemm_templates.templates.{config.template} import {config.template}_mm"]
+    if not problem.epilogue:
+        imports.append("from gemm_templates.templates.tiled import identity")
     text = "\n".join(
         [
             f"# {problem}   template {template_digest()}",
             "import triton",
             "import triton.language as tl",
-            f"from gemm_templates.templates.tiled import {', '.join(imports)}",
+            *imports,
             *([problem.epilogue.text.strip("\n")] if problem.epilogue else []),
             "",
             "",
             "@triton.jit",
             f"def {name}({head}):",
             *lines,
-            "    tiled_mm(",
+            f"    {config.template}_mm(",
             *(f"        {line}," for line in call),
             "    )",
             "",
@@ -121,7 +130,7 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
     kernel = KernelSource(
         name, text, tuple(params), tuple(constants.items()), config.num_warps, config.num_stages
     )
-    return TemplateKernel(kernel, config.block_m, config.block_n, problem.batch)
+    return TemplateKernel(kernel, config.block_m, config.block_n, problem.batch, config.programs)
 
 
 def _used(dim: str, problem: Problem) -> bool:
@@ -140,18 +149,35 @@ def _value(dim: str, problem: Problem, dims: dict[str, int], dynamic: list[str])
     return dim if dim in dynamic else str(dims[dim])
 
 
-def _divides(problem: Problem, dim: str, block: int) -> bool:
-    return dim not in problem.dynamic and problem.dims()[dim] % block == 0
-
-
 def _edge(problem: Problem, config: Config, dim: str) -> str:
     """Wrapping needs no mask in the loop, but breaks up rows that are contiguous along `dim`."""
     block = config.block_m if dim == "M" else config.block_n
     along = "stride_ak" if dim == "M" else "stride_bk"
-    if _divides(problem, dim, block):
+    if problem.is_multiple(dim, block):
         return "none"
     contiguous_in_k = along not in problem.dynamic and problem.dims()[along] == 1
     return "wrap" if contiguous_in_k else "mask"
+
+
+def _flags(problem: Problem, config: Config, stores: bool) -> str:
+    if config.template == "tiled":
+        return f"EVEN_K={problem.is_multiple('K', config.block_k)}"
+    tma_out = stores and "out" in problem.aligned and problem.major("out") == "stride_on"
+    return (
+        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
+        f"STORE_TMA={tma_out}, SPLIT_N={config.split_n}"
+    )
+
+
+def tma_allows(problem: Problem) -> bool:
+    """Whether tensor descriptors can address both operands."""
+    return (
+        {"a", "b"} <= problem.aligned
+        and problem.batch == 1
+        and min(problem.m, problem.n, problem.k) > 0
+        and problem.major("a") is not None
+        and problem.major("b") is not None
+    )
 
 
 def _check(problem: Problem, config: Config) -> None:
@@ -160,6 +186,11 @@ def _check(problem: Problem, config: Config) -> None:
         raise InvalidConfig(
             f"{config}: a tile of {elements} accumulators for {config.num_warps} warps; "
             "expected at least one per thread and at most 65536"
+        )
+    if config.template == "tma" and not tma_allows(problem):
+        raise InvalidConfig(
+            f"{config} for {problem}: tensor descriptors need operands that are contiguous along "
+            "one dimension, 16-byte aligned (say so in `aligned`), no batch, and no empty size"
         )
     if (
         problem.batch > 1

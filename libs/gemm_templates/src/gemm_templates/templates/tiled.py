@@ -143,6 +143,34 @@ def finish(
     STORE: tl.constexpr,
 ):
     """Bias, epilogue and store of one tile of accumulators."""
+    value, mask = epilogue_of(
+        acc, rm, rn, bias_ptr, M, N, stride_bias, operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M,
+        EDGE_N, HAS_BIAS,
+    )  # fmt: skip
+    if STORE:
+        out_ptrs = out_ptr + (rm * stride_om + rn * stride_on)
+        tl.store(out_ptrs, value.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def epilogue_of(
+    acc,
+    rm,
+    rn,
+    bias_ptr,
+    M,
+    N,
+    stride_bias,
+    operands,
+    EPILOGUE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """The value of one tile, and where it lies inside of the matrix. Where the blocks divide the
+    sizes the mask is a constant, which the compiler drops."""
     if EDGE_M == "none":
         if EDGE_N == "none":
             mask = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
@@ -159,10 +187,7 @@ def finish(
         else:
             bias = tl.load(bias_ptr + rn * stride_bias, mask=rn < N, other=0.0)
         acc += bias.to(tl.float32)
-    value = EPILOGUE(acc, rm, rn, mask, operands)
-    if STORE:
-        out_ptrs = out_ptr + (rm * stride_om + rn * stride_on)
-        tl.store(out_ptrs, value.to(out_ptr.dtype.element_ty), mask=mask)
+    return EPILOGUE(acc, rm, rn, mask, operands), mask
 
 
 @triton.jit

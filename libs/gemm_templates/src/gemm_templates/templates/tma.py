@@ -1,0 +1,147 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# Triton gives kernel parameters their types at compile time.
+"""A persistent kernel over tensor descriptors (TMA, from Hopper on).
+
+Each program takes every num_programs-th tile, so that the loads of its next tile run beside the
+epilogue of the last one. Operands are contiguous along one dimension, 16-byte aligned, and their
+other stride is a multiple of 16 bytes; what lies outside of a matrix reads as zero.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gemm_templates.templates.tiled import epilogue_of, tile_of
+
+
+@triton.jit
+def tma_mm(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    A_ROWS: tl.constexpr,
+    B_ROWS: tl.constexpr,
+    STORE_TMA: tl.constexpr,
+    SPLIT_N: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDE: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    """Like `tiled_mm`, over all tiles of `tl.num_programs(0)` programs.
+
+    A_ROWS: `a` is contiguous along K (else along M); B_ROWS: `b` along N (else along K).
+    STORE_TMA: `out` may be written through a descriptor. SPLIT_N: the epilogue runs on two
+    halves of the tile, one after the other, which halves the memory it needs.
+    """
+    if A_ROWS:
+        a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
+    else:
+        a_desc = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_ak, 1], [BLOCK_K, BLOCK_M])
+    if B_ROWS:
+        b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
+    else:
+        b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+    PART: tl.constexpr = BLOCK_N // 2 if SPLIT_N else BLOCK_N
+    if STORE_TMA:
+        out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [stride_om, 1], [BLOCK_M, PART])
+    else:
+        out_desc = None
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        first_m = pid_m * BLOCK_M
+        first_n = pid_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
+            k = step * BLOCK_K
+            if A_ROWS:
+                a = a_desc.load([first_m, k])
+            else:
+                a = a_desc.load([k, first_m]).T
+            if B_ROWS:
+                b = b_desc.load([k, first_n])
+            else:
+                b = b_desc.load([first_n, k]).T
+            acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        if SPLIT_N:
+            parts = tl.permute(tl.reshape(acc, (BLOCK_M, 2, PART)), (0, 2, 1))
+            left, right = tl.split(parts)
+            finish_part(
+                left, first_m, first_n, out_desc, bias_ptr, out_ptr, M, N, stride_om, stride_on,
+                stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA, EDGE_M, EDGE_N,
+                HAS_BIAS, WIDE, STORE,
+            )  # fmt: skip
+            finish_part(
+                right, first_m, first_n + PART, out_desc, bias_ptr, out_ptr, M, N, stride_om,
+                stride_on, stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA, EDGE_M,
+                EDGE_N, HAS_BIAS, WIDE, STORE,
+            )  # fmt: skip
+        else:
+            finish_part(
+                acc, first_m, first_n, out_desc, bias_ptr, out_ptr, M, N, stride_om, stride_on,
+                stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA, EDGE_M, EDGE_N,
+                HAS_BIAS, WIDE, STORE,
+            )  # fmt: skip
+
+
+@triton.jit
+def finish_part(
+    acc,
+    first_m,
+    first_n,
+    out_desc,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STORE_TMA: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDE: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    """Bias, epilogue and store of `acc`, which starts at (first_m, first_n)."""
+    rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
+    rn = (first_n + tl.arange(0, BLOCK_N))[None, :]
+    if WIDE:
+        rm = rm.to(tl.int64)
+        rn = rn.to(tl.int64)
+    value, mask = epilogue_of(
+        acc, rm, rn, bias_ptr, M, N, stride_bias, operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M,
+        EDGE_N, HAS_BIAS,
+    )  # fmt: skip
+    if STORE:
+        result = value.to(out_ptr.dtype.element_ty)
+        if STORE_TMA:
+            out_desc.store([first_m, first_n], result)
+        else:
+            tl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)
