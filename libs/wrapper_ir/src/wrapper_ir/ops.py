@@ -32,6 +32,7 @@ program) an integer. Every op prints as one line, `If` as a block:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import sympy
 
@@ -56,9 +57,9 @@ class TorchEnum:
 
 # An argument of an extern call or a launch: a tensor, an integer expression (sympy; plain ints
 # are allowed), a Python scalar, a device, an element type, or a (nested) tuple of those.
-Arg = (
-    Ref | sympy.Expr | sympy.logic.boolalg.Boolean | int | float | bool | str | complex | None
-    | Device | DType | TorchEnum | tuple["Arg", ...]
+Arg: TypeAlias = (
+    Ref | sympy.Expr | sympy.logic.boolalg.Boolean | int | float | bool | str | complex
+    | Device | DType | TorchEnum | tuple["Arg", ...] | None
 )  # fmt: skip
 
 
@@ -230,7 +231,7 @@ class Return:
     comment: str = ""
 
 
-Op = (
+Op: TypeAlias = (
     DefineKernel | SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Launch
     | ExternCall | CopyBack | If | Comment | Return
 )  # fmt: skip

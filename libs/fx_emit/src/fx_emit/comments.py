@@ -1,0 +1,27 @@
+"""Comments of the program beside the lines of generated code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ASSIGNMENT = re.compile(r"\s*(\w+)(?: : [^=]+)? = ")
+
+
+@dataclass
+class CommentWriter:
+    """A code transformer of `torch.fx`: adds `# comment` to the line that assigns the node of a
+    name, and lines of `headings` before it."""
+
+    comments: dict[str, str]
+    headings: dict[str, list[str]]
+
+    def __call__(self, body: list[str]) -> list[str]:
+        lines: list[str] = []
+        for line in "".join(body).split("\n"):
+            found = _ASSIGNMENT.match(line)
+            name = found[1] if found else ("return" if line.startswith("return ") else "")
+            lines += [f"# {text}".rstrip() for text in self.headings.get(name, ())]
+            comment = self.comments.get(name)
+            lines.append(f"{line}  # {comment}" if comment else line)
+        return ["\n".join(lines)]

@@ -1,0 +1,457 @@
+"""The graph module of a program: one node an op."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_mutation,
+)
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+
+from fx_emit import host
+from fx_emit.comments import CommentWriter
+from fx_emit.errors import UnknownLaunch
+from fx_emit.expressions import NodeDomain
+from fx_emit.torch_types import TORCH_DTYPE, operator_of, torch_device, torch_enum
+from symexpr import evaluate
+from wrapper_ir import (
+    Allocate,
+    Arg,
+    Assert,
+    Comment,
+    Constant,
+    CopyBack,
+    DefineKernel,
+    Device,
+    DType,
+    ExternCall,
+    Free,
+    If,
+    Launch,
+    Op,
+    Program,
+    Ref,
+    Return,
+    Reuse,
+    SymbolDef,
+    TensorType,
+    TorchEnum,
+    View,
+    print_symbol,
+    print_type,
+)
+from wrapper_ir.analysis import (
+    bound_symbols,
+    evaluate_type,
+    expressions,
+    extent,
+    free_symbols,
+    type_expressions,
+    uses,
+    walk,
+)
+from wrapper_ir.errors import MissingConstant
+from wrapper_ir.memory import hint_env
+from wrapper_ir.passes.plan_memory import FRESH
+
+LAUNCHES = ("hop", "direct")
+
+
+@dataclass
+class _Shared:
+    """What the emitters of a program and of its blocks have in common."""
+
+    launch: str
+    load_kernel: Callable[[DefineKernel], Any]
+    constants: Mapping[str, torch.Tensor]
+    operators: Mapping[str, Callable[..., Any]]
+    checks: bool
+    env: dict[str, int]
+    mode: FakeTensorMode
+    kernels: dict[str, DefineKernel] = field(default_factory=dict)
+    loaded: dict[str, Any] = field(default_factory=dict)
+
+
+def emit(
+    program: Program,
+    launch: str = "hop",
+    *,
+    load_kernel: Callable[[DefineKernel], Any],
+    constants: Mapping[str, torch.Tensor] | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
+    checks: bool = True,
+    fake_mode: FakeTensorMode | None = None,
+) -> GraphModule:
+    """A graph module that runs `program`, a valid one.
+
+    launch: "hop" calls kernels through `torch.ops.higher_order.triton_kernel_wrapper_mutation`,
+    and `load_kernel` gives the `@triton.jit` function; "direct" calls the launcher
+    `launcher(grid, *args)` that `load_kernel` gives. It is asked once a kernel.
+    constants: tensors of the program by key. operators: extern calls that are not in `torch.ops`.
+    checks: inputs, symbol ranges and results of operators are compared with their declarations
+    on every call (errors: `wrapper_ir.errors`); without them a wrong input is undefined.
+
+    Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor or a number
+    for the hints of the symbols; `meta["comment"]` the comment of its op. Raises MissingConstant,
+    UnknownOperator, UnknownTorchEnum, UnknownLaunch.
+    """
+    if launch not in LAUNCHES:
+        raise UnknownLaunch(launch)
+    shared = _Shared(
+        launch, load_kernel, constants or {}, operators or {}, checks,
+        hint_env(program), fake_mode or FakeTensorMode(),
+    )  # fmt: skip
+    emitter = _Emitter(shared, program.name)
+    emitter.head(program)
+    emitter.block(program.ops)
+    gm = emitter.module()
+    gm.meta["kernels"] = dict(shared.kernels)
+    return gm
+
+
+class _Emitter:
+    def __init__(self, shared: _Shared, name: str) -> None:
+        self.shared = shared
+        self.name = name
+        self.graph = Graph()
+        self.root = torch.nn.Module()
+        self.domain = NodeDomain(self.graph)
+        self.symbols: dict[str, Any] = {}
+        self.nodes: dict[str, Node] = {}
+        self.types: dict[str, TensorType] = {}
+        self.roots: dict[str, str] = {}
+        self.starts: dict[str, Any] = {}  # root -> element of its storage that is offset 0
+        self.headings: list[str] = []
+        self.writer = CommentWriter({}, {})
+
+    def module(self) -> GraphModule:
+        gm = GraphModule(self.root, self.graph, class_name=self.name)
+        if self.writer.comments or self.writer.headings:
+            self.graph.on_generate_code(lambda _: self.writer)
+            gm.recompile()
+        return gm
+
+    # Nodes
+
+    def note(self, node: Node, value: Any, comment: str = "") -> Node:
+        node.meta["val"] = value
+        if comment:
+            node.meta["comment"] = comment
+            self.writer.comments[node.name] = comment.replace("\n", " ")
+        if self.headings:
+            self.writer.headings[node.name] = self.headings
+            self.headings = []
+        return node
+
+    def call(
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        value: Any = None,
+        comment: str = "",
+    ) -> Node:
+        node = self.graph.create_node(
+            "call_function", target, tuple(args), dict(kwargs or {}), name
+        )
+        return self.note(node, value, comment)
+
+    def define(self, name: str, type: TensorType, node: Node, root: str | None) -> None:
+        self.nodes[name] = node
+        self.types[name] = type
+        self.roots[name] = name if root is None else root
+
+    def fake(self, type: TensorType) -> torch.Tensor:
+        size, stride, offset = evaluate_type(type, self.shared.env)
+        with self.shared.mode:
+            base = torch.empty(
+                (offset + extent(size, stride),),
+                dtype=TORCH_DTYPE[type.dtype],
+                device=torch_device(type.device),
+            )
+            return base.as_strided(size, stride, offset)
+
+    def number(self, expression: Any) -> Any:
+        return evaluate(expression, self.symbols, self.domain)
+
+    def numbers(self, expressions: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(self.number(e) for e in expressions)
+
+    def value(self, arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return self.nodes[arg.name]
+        if isinstance(arg, tuple):
+            return tuple(self.value(a) for a in arg)
+        if isinstance(arg, sympy.Basic):
+            return self.number(arg)
+        if isinstance(arg, DType):
+            return TORCH_DTYPE[arg]
+        if isinstance(arg, Device):
+            return torch_device(arg)
+        return torch_enum(arg) if isinstance(arg, TorchEnum) else arg
+
+    # Head
+
+    def head(self, program: Program) -> None:
+        for param in program.params:
+            node = self.graph.placeholder(param.name)
+            if param.type is None:
+                self.symbols[param.name] = self.note(node, self.shared.env[param.name])
+            else:
+                self.define(param.name, param.type, self.note(node, self.fake(param.type)), None)
+        bound = [op for op in program.ops if isinstance(op, SymbolDef)]
+        if self.shared.checks:
+            for name in dict.fromkeys(op.tensor for op in bound):
+                self.call(host.check_rank, (self.nodes[name], name, len(self.types[name].size)))
+        for op in bound:
+            self.bind(op)
+        if self.shared.checks:
+            self.check_head(program)
+
+    def bind(self, op: SymbolDef) -> None:
+        self.symbols[op.symbol] = self.call(
+            torch.ops.aten.sym_size.int, (self.nodes[op.tensor], op.dim),
+            name=op.symbol, value=self.shared.env[op.symbol], comment=op.comment,
+        )  # fmt: skip
+
+    def check_head(self, program: Program) -> None:
+        declared = {s.name: s for s in program.symbols}
+        integers = {p.name for p in program.params if p.type is None}
+        for name in bound_symbols(program):
+            symbol = declared.get(name)
+            ranged = symbol is not None and (symbol.low is not None or symbol.high is not None)
+            if name in self.symbols and (ranged or name in integers):
+                text = print_symbol(symbol) if symbol else name
+                low, high = (symbol.low, symbol.high) if symbol else (None, None)
+                self.call(host.check_range, (self.symbols[name], text, low, high))
+        for param in program.params:
+            if param.type is not None:
+                self.call(
+                    host.check_input,
+                    (
+                        self.nodes[param.name], f"{param.name}: {print_type(param.type)}",
+                        *self.layout(param.type),
+                    ),
+                )  # fmt: skip
+
+    def layout(self, type: TensorType) -> tuple[torch.dtype, Any, Any]:
+        return TORCH_DTYPE[type.dtype], self.numbers(type.size), self.numbers(type.stride)
+
+    # Ops
+
+    def block(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        match op:
+            case Comment():
+                self.headings += op.text.split("\n")
+            case SymbolDef():
+                pass  # bound in the head, before the inputs are checked
+            case DefineKernel():
+                self.shared.kernels[op.name] = op
+            case Assert():
+                symbols = {s: self.symbols[s] for s in sorted(free_symbols([op.condition]))}
+                condition = self.number(op.condition)
+                self.call(
+                    host.assert_that, (condition, op.message), symbols, comment=op.comment
+                )  # fmt: skip
+            case Constant():
+                self.constant(op)
+            case Allocate():
+                self.allocate(op)
+            case Free():
+                self.call(
+                    host.free, (self.nodes[op.name],), name=f"free_{op.name}", comment=op.comment
+                )  # fmt: skip
+            case Reuse():
+                self.starts[op.out] = 0
+                self.restride(op.out, op.src, op.type, op.comment)
+                self.roots[op.out] = op.out
+            case View():
+                self.restride(op.out, op.src, op.type, op.comment)
+            case Launch():
+                self.run_kernel(op)
+            case ExternCall():
+                self.extern(op)
+            case CopyBack():
+                dst, src = self.nodes[op.dst], self.nodes[op.src]
+                value = self.fake(self.types[op.dst])
+                self.call(
+                    torch.ops.aten.copy_.default, (dst, src), value=value, comment=op.comment
+                )  # fmt: skip
+            case If():
+                self.branch(op)
+            case Return():
+                values = self.value(op.values)
+                self.note(self.graph.output(values), _values(values), op.comment)
+
+    def constant(self, op: Constant) -> None:
+        if op.key not in self.shared.constants:
+            raise MissingConstant(op.out, op.key)
+        tensor = self.shared.constants[op.key]
+        self.root.register_buffer(op.out, tensor, persistent=False)
+        node = self.graph.create_node("get_attr", op.out, name=op.out)
+        self.define(op.out, op.type, self.note(node, self.fake(op.type), op.comment), None)
+        declared = f"{op.out}: {print_type(op.type)}"
+        if not free_symbols(type_expressions(op.type)):
+            size, stride, _ = evaluate_type(op.type, {})
+            host.check_input(tensor, declared, TORCH_DTYPE[op.type.dtype], size, stride)
+        elif self.shared.checks:
+            self.call(host.check_input, (node, declared, *self.layout(op.type)))
+
+    def allocate(self, op: Allocate) -> None:
+        dtype, size, stride = self.layout(op.type)
+        node = self.call(
+            torch.empty_strided, (size, stride),
+            {"dtype": dtype, "device": torch_device(op.type.device)},
+            name=op.out, value=self.fake(op.type), comment=op.comment,
+        )  # fmt: skip
+        self.define(op.out, op.type, node, None)
+        self.starts[op.out] = 0
+
+    def start(self, root: str) -> Any:
+        """Where offset 0 of a storage lies, in elements of its root: a caller may pass a view."""
+        if root not in self.starts:
+            node = self.call(
+                torch.ops.aten.sym_storage_offset.default, (self.nodes[root],),
+                value=self.nodes[root].meta["val"].storage_offset(),
+            )  # fmt: skip
+            offset = self.number(self.types[root].offset)
+            self.starts[root] = node if offset == 0 else self.domain.sub(node, offset)
+        return self.starts[root]
+
+    def restride(self, name: str, src: str, type: TensorType, comment: str) -> None:
+        """`as_strided` of the source where element types agree; else over the raw storage."""
+        root = self.roots[src]
+        dtype, size, stride = self.layout(type)
+        offset = self.number(type.offset)
+        if self.types[root].dtype == type.dtype:
+            base = src if self.types[src].dtype == type.dtype else root
+            start = self.start(root)
+            if start != 0:
+                offset = self.domain.add(start, offset) if offset != 0 else start
+            target, args = torch.as_strided, (self.nodes[base], size, stride, offset)
+        else:
+            # The first element of the root lies at its declared offset.
+            skipped = self.types[root].offset * self.types[root].dtype.itemsize
+            if skipped != 0:
+                offset = self.number(type.offset - skipped / type.dtype.itemsize)
+            target = host.reinterpret  # type: ignore[assignment]
+            args = (self.nodes[root], dtype, size, stride, offset)  # type: ignore[assignment]
+        node = self.call(target, args, name=name, value=self.fake(type), comment=comment)
+        self.define(name, type, node, root)
+
+    def run_kernel(self, op: Launch) -> None:
+        kernel = self.shared.kernels[op.kernel]
+        if op.kernel not in self.shared.loaded:
+            self.shared.loaded[op.kernel] = self.load(kernel)
+        loaded = self.shared.loaded[op.kernel]
+        grid = self.numbers(op.grid)
+        args = tuple(self.value(a) for a in op.args)
+        if self.shared.launch == "direct":
+            self.call(loaded, (grid, *args), name=f"launch_{op.kernel}", comment=op.comment)
+            return
+        kernel_idx, constant_args_idx = loaded
+        self.call(
+            triton_kernel_wrapper_mutation,
+            (),
+            {
+                "kernel_idx": kernel_idx,
+                "constant_args_idx": constant_args_idx,
+                "grid": [grid],
+                "tma_descriptor_metadata": {},
+                "kwargs": {p.name: a for p, a in zip(kernel.params, args, strict=True)},
+            },
+            name=f"launch_{op.kernel}",
+            comment=op.comment,
+        )
+
+    def load(self, kernel: DefineKernel) -> Any:
+        loaded = self.shared.load_kernel(kernel)
+        if self.shared.launch == "direct":
+            return host.KernelCall(kernel.name, loaded)
+        options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+        constants = dict(kernel.constants) | options
+        return (
+            kernel_side_table.add_kernel(loaded),
+            kernel_side_table.add_constant_args(constants),
+        )
+
+    def extern(self, op: ExternCall) -> None:
+        target = operator_of(op.target, self.shared.operators)
+        args = tuple(self.value(a) for a in op.args)
+        kwargs = {k: self.value(v) for k, v in op.kwargs}
+        fakes = [None if out is None else self.fake(out[1]) for out in op.outs]
+        if not op.tuple_result:
+            name = op.outs[0][0] if op.outs and op.outs[0] else None
+            value = fakes[0] if fakes else None
+            node = self.call(target, args, kwargs, name=name, value=value, comment=op.comment)
+            results = [node] * len(op.outs)
+        else:
+            node = self.call(target, args, kwargs, value=tuple(fakes), comment=op.comment)
+            results = [
+                node
+                if out is None
+                else self.call(operator.getitem, (node, i), name=out[0], value=fake)
+                for i, (out, fake) in enumerate(zip(op.outs, fakes, strict=True))
+            ]
+        for out, result in zip(op.outs, results, strict=True):
+            if out is None:
+                continue
+            self.define(*out, result, None if op.alias is None else self.roots[op.alias])
+            if op.target in FRESH and out[1].offset == 0:
+                self.starts[out[0]] = 0
+            elif self.shared.checks:
+                declared = f"{out[0]}: {print_type(out[1])}"
+                layout = self.layout(out[1])
+                self.call(host.check_result, (result, op.target, declared, *layout))
+
+    def branch(self, op: If) -> None:
+        condition = self.number(op.condition)
+        inner = [*walk(op.then), *walk(op.orelse)]
+        symbols = [
+            s for s in self.symbols if s in free_symbols([e for i in inner for e in expressions(i)])
+        ]
+        used = [n for n in dict.fromkeys(uses(op)) if n in self.nodes]
+        tensors = list(dict.fromkeys([*(self.roots[n] for n in used), *used]))
+        blocks = []
+        for label, ops in (("then", op.then), ("orelse", op.orelse)):
+            block = _Emitter(self.shared, f"{self.name}_{label}")
+            for s in symbols:
+                node = block.graph.placeholder(s)
+                block.symbols[s] = block.note(node, self.shared.env[s])
+            for n in tensors:
+                node = block.note(block.graph.placeholder(n), self.nodes[n].meta["val"])
+                block.define(n, self.types[n], node, self.roots[n])
+                if self.starts.get(n, 1) == 0:
+                    block.starts[n] = 0
+            block.block(ops)
+            # As results, launches survive the dead code elimination of torch, which goes into
+            # submodules without the caller's idea of what is impure.
+            launches = [n for n in block.graph.nodes if n.target is triton_kernel_wrapper_mutation]
+            block.note(block.graph.output(tuple(launches)), (None,) * len(launches))
+            blocks.append(self.submodule(label, block.module()))
+        operands = (*(self.symbols[s] for s in symbols), *(self.nodes[n] for n in tensors))
+        self.call(host.branch, (condition, *blocks, operands), comment=op.comment)
+
+    def submodule(self, label: str, module: GraphModule) -> Node:
+        index = sum(1 for name, _ in self.root.named_children() if name.startswith(label))
+        name = f"{label}_{index}"
+        self.root.add_module(name, module)
+        return self.note(self.graph.create_node("get_attr", name, name=name), None)
+
+
+def _values(values: Any) -> Any:
+    return torch.fx.node.map_arg(values, lambda node: node.meta["val"])

@@ -1,0 +1,42 @@
+"""What can go wrong between a program and its graph module."""
+
+from __future__ import annotations
+
+
+class FxEmitError(Exception):
+    """Base class of the errors of this library. Errors about a program's inputs and results are
+    those of `wrapper_ir.errors`."""
+
+
+class UnknownOperator(FxEmitError):
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"no operator torch.ops.{target}; import the library that registers it, or pass it "
+            "in `operators`"
+        )
+        self.target = target
+
+
+class UnknownTorchEnum(FxEmitError):
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"torch.{name} is no {kind.replace('_', ' ')} of this torch")
+        self.kind = kind
+        self.name = name
+
+
+class UnknownLaunch(FxEmitError):
+    def __init__(self, launch: str) -> None:
+        super().__init__(f"launch is 'hop' or 'direct', got {launch!r}")
+        self.launch = launch
+
+
+class MisalignedStorage(FxEmitError):
+    """A view of another element type that starts between two of its elements."""
+
+    def __init__(self, start: int, itemsize: int) -> None:
+        super().__init__(
+            f"a tensor that starts at byte {start} of its storage cannot be viewed as elements "
+            f"of {itemsize} bytes; pass a copy of it"
+        )
+        self.start = start
+        self.itemsize = itemsize

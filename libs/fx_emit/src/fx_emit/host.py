@@ -1,0 +1,151 @@
+"""Functions that the emitted code calls where torch has none.
+
+They are ordinary Python functions, so that `gm.code` runs and reads without the emitter. Those
+with an effect are registered with torch.fx, so that dead code elimination keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+from torch.fx.node import has_side_effect
+
+from fx_emit.errors import MisalignedStorage
+from fx_emit.torch_types import IR_DTYPE
+from wrapper_ir.errors import AssertionFailed, InputMismatch, ResultMismatch
+from wrapper_ir.interpreter import same_addresses
+
+Ints = tuple[int, ...]
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    dtype = IR_DTYPE.get(tensor.dtype)
+    name = dtype.value if dtype else str(tensor.dtype)
+    return f"{name}{list(tensor.shape)} stride {tuple(tensor.stride())}"
+
+
+def _matches(tensor: torch.Tensor, dtype: torch.dtype, size: Ints, stride: Ints) -> bool:
+    if tensor.dtype != dtype or tensor.shape != size:
+        return False
+    actual = tensor.stride()
+    return actual == stride or same_addresses(size, stride, actual)
+
+
+@has_side_effect
+def check_input(
+    tensor: torch.Tensor, declared: str, dtype: torch.dtype, size: Ints, stride: Ints
+) -> None:
+    """Raises InputMismatch unless `tensor` has the declared layout; `declared` is the printed
+    parameter. Strides of dimensions of at most one element do not count."""
+    if not _matches(tensor, dtype, size, stride):
+        name, _, type = declared.partition(": ")
+        expected = f"{type} = {list(size)} stride {tuple(stride)}"
+        raise InputMismatch(name, expected, _describe(tensor))
+
+
+@has_side_effect
+def check_rank(tensor: torch.Tensor, name: str, rank: int) -> None:
+    """Raises InputMismatch unless `tensor` has `rank` dimensions."""
+    if tensor.dim() != rank:
+        raise InputMismatch(name, f"rank {rank}", f"rank {tensor.dim()}")
+
+
+@has_side_effect
+def check_range(value: int, declared: str, low: int | None, high: int | None) -> None:
+    """Raises InputMismatch unless `value` is an integer in `[low, high]`; None is open."""
+    name = declared.split(" ")[0]
+    if not isinstance(value, int | torch.SymInt) or isinstance(value, bool):
+        raise InputMismatch(name, "an integer", repr(value))
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise InputMismatch(name, declared, str(value))
+
+
+@has_side_effect
+def check_result(
+    tensor: torch.Tensor, target: str, declared: str, dtype: torch.dtype, size: Ints, stride: Ints
+) -> None:
+    """Raises ResultMismatch unless an operator returned the declared layout."""
+    if not _matches(tensor, dtype, size, stride):
+        name, _, type = declared.partition(": ")
+        expected = f"{type} = {list(size)} stride {tuple(stride)}"
+        raise ResultMismatch(target, name, expected, _describe(tensor))
+
+
+@has_side_effect
+def assert_that(condition: bool, message: str, **symbols: int) -> None:
+    """Raises AssertionFailed, with the values of the symbols, unless `condition` holds."""
+    if not condition:
+        values = ", ".join(f"{k}={v}" for k, v in symbols.items())
+        raise AssertionFailed(f"{message} ({values})" if values else message)
+
+
+@has_side_effect
+def free(tensor: torch.Tensor) -> None:
+    """Marks the end of a storage: its last use. The generated code drops its reference on the
+    same line (`b0 = None`), `torch.fx.Interpreter` after the node."""
+
+
+@has_side_effect
+def branch(
+    condition: bool,
+    then: Callable[..., Any],
+    orelse: Callable[..., Any],
+    operands: tuple[Any, ...],
+) -> None:
+    """Runs one of two submodules for its effects.
+
+    Stands in for `torch.ops.higher_order.cond`, which forbids that branches mutate operands and
+    which dead code elimination removes when nothing uses its results."""
+    (then if condition else orelse)(*operands)
+
+
+def reinterpret(
+    root: torch.Tensor, dtype: torch.dtype, size: Ints, stride: Ints, offset: int
+) -> torch.Tensor:
+    """A tensor of `dtype` over the storage of `root`, `offset` of its elements after the first
+    element of `root`. Raises MisalignedStorage."""
+    start = int(root.storage_offset()) * root.element_size()
+    itemsize = dtype.itemsize
+    if start % itemsize:
+        raise MisalignedStorage(start, itemsize)
+    out = torch.empty(0, dtype=dtype, device=root.device)
+    return out.set_(root.untyped_storage(), start // itemsize + offset, size, stride)
+
+
+def where(condition: bool, a: int, b: int) -> int:
+    return a if condition else b
+
+
+def ceildiv(a: int, b: int) -> int:
+    """Rounds up: `ceildiv(7, 2) == 4`."""
+    return -(-a // b)
+
+
+def is_impure(node: torch.fx.Node) -> bool:
+    """For `graph.eliminate_dead_code(is_impure)`: what torch says, and kernel launches, which
+    torch removes since `triton_kernel_wrapper_mutation` gives None and is not known as impure."""
+    return node.is_impure() or node.target is triton_kernel_wrapper_mutation
+
+
+class _Mutable:
+    is_mutable = True
+
+
+class KernelCall:
+    """A launcher with the name of its kernel, so that generated code can print it."""
+
+    _schema = _Mutable()  # what torch.fx asks before it removes a call that nothing uses
+
+    def __init__(self, name: str, launcher: Callable[..., Any]) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "kernel"
+        self.launcher = launcher
+
+    def __call__(self, grid: tuple[int, int, int], *args: Any) -> None:
+        self.launcher(grid, *args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KernelCall:
+        return self  # a loaded kernel is not copied with the module that calls it

@@ -1,0 +1,71 @@
+"""torch as the runtime of `wrapper_ir.interpret`: the oracle of the emitted modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fx_emit import host
+from fx_emit.torch_types import IR_DTYPE, TORCH_DTYPE, operator_of, torch_device, torch_enum
+from wrapper_ir import DefineKernel, Device, DType, TorchEnum
+
+Ints = tuple[int, ...]
+
+
+class TorchRuntime:
+    """`load_kernel` gives the launcher `launcher(grid, *args)` of a kernel; `operators` are extern
+    calls that are not in `torch.ops`."""
+
+    def __init__(
+        self,
+        load_kernel: Callable[[DefineKernel], Callable[..., Any]],
+        operators: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.load_kernel = load_kernel
+        self.operators = operators or {}
+        self.loaded: dict[DefineKernel, Callable[..., Any]] = {}
+
+    def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any:
+        return torch.empty_strided(
+            size, stride, dtype=TORCH_DTYPE[dtype], device=torch_device(device)
+        )
+
+    def as_strided(self, base: Any, size: Ints, stride: Ints, offset: int, dtype: DType) -> Any:
+        return host.reinterpret(base, TORCH_DTYPE[dtype], size, stride, offset)
+
+    def launch(self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+        if kernel not in self.loaded:
+            self.loaded[kernel] = self.load_kernel(kernel)
+        self.loaded[kernel](grid, *args)
+
+    def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        operator = operator_of(target, self.operators)
+        return operator(*_torch_values(args), **{k: _torch_value(v) for k, v in kwargs.items()})
+
+    def copy(self, src: Any, dst: Any) -> None:
+        dst.copy_(src)
+
+    def size(self, tensor: Any) -> Ints:
+        return tuple(tensor.shape)
+
+    def stride(self, tensor: Any) -> Ints:
+        return tuple(tensor.stride())
+
+    def dtype(self, tensor: Any) -> DType:
+        return IR_DTYPE[tensor.dtype]
+
+
+def _torch_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return _torch_values(value)
+    if isinstance(value, DType):
+        return TORCH_DTYPE[value]
+    if isinstance(value, Device):
+        return torch_device(value)
+    return torch_enum(value) if isinstance(value, TorchEnum) else value
+
+
+def _torch_values(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(_torch_value(v) for v in values)
