@@ -44,7 +44,10 @@ class DivisionByZero(SymexprError, ZeroDivisionError):
     """A divisor is zero, or may be zero where that has to be excluded."""
 
     def __init__(self, dividend: object, divisor: object, where: str) -> None:
-        super().__init__(f"{where}: `{dividend}` is divided by `{divisor}`, which is or may be zero")
+        super().__init__(
+            f"{where}: `{dividend}` is divided by `{divisor}`, which is or may be zero; give a "
+            f"range that leaves zero out"
+        )
 
 
 class NonInteger(SymexprError, TypeError):

@@ -12,17 +12,17 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import sympy
 
 from symexpr import intervals as iv
 from symexpr.errors import BadRange, UnknownFunction
 from symexpr.functions import content
-from symexpr.intervals import ALL, INF, Interval, Number
+from symexpr.intervals import INF, Interval, Number
 
-End = Union[int, sympy.Expr, None]
-Ranges = Mapping[sympy.Symbol, tuple[End, End]]
+End: TypeAlias = int | sympy.Expr | None
+Ranges: TypeAlias = Mapping[sympy.Symbol, tuple[End, End]]
 
 _SEARCH_STEPS = 48
 _MEMO_SIZE = 20_000
@@ -40,7 +40,7 @@ class Facts:
             x is not None and not x.is_Integer for ends in self.ranges.values() for x in ends
         )
         self._intervals: dict[sympy.Basic, Interval] = {}
-        self._lower: dict[sympy.Expr, Number] = {}
+        self._lower: dict[sympy.Expr, tuple[Number, Number]] = {}
         self.simplified: dict[sympy.Basic, sympy.Basic] = {}
         self._open: set[sympy.Symbol] = set()
         for s in self.ranges:
@@ -138,11 +138,12 @@ class Facts:
         low = self.interval(e)[0]
         if low >= goal or not self._can_gain(e):
             return low
-        found = self._lower.get(e)
-        if found is None or found < goal:
+        found, reached = self._lower.get(e, (low, -INF))
+        if found < goal and reached < goal:
             if len(self._lower) > _MEMO_SIZE:
                 self._lower.clear()
-            found = self._lower[e] = max(low, _Search(self, goal).run(e))
+            found = max(found, _Search(self, goal).run(e))
+            self._lower[e] = found, goal
         return found
 
     def upper(self, e: sympy.Expr, goal: Number = -INF) -> Number:
@@ -208,7 +209,8 @@ class Facts:
         raise UnknownFunction(type(rel).__name__, f"deciding `{rel}`", "expected a condition")
 
     def _known_relation(self, rel: Any) -> bool | None:
-        a, b, op = rel.lhs, rel.rhs, rel.rel_op
+        a, b = rel.lhs, rel.rhs
+        op: str = rel.rel_op
         if op in (">", ">="):
             a, b, op = b, a, {">": "<", ">=": "<="}[op]
         d = b - a
@@ -341,5 +343,3 @@ def bounds(e: Any, ranges: Ranges | None = None) -> tuple[int | None, int | None
     """
     lo, hi = facts(ranges).best(sympy.sympify(e))
     return _as_end(lo, up=False), _as_end(hi, up=True)
-
-

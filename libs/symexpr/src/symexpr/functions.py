@@ -13,12 +13,12 @@ from functools import cmp_to_key, reduce
 from math import gcd
 
 import sympy
+from sympy import Expr
 from sympy.core.basic import Basic
 from sympy.core.logic import fuzzy_and, fuzzy_or
 
 from symexpr.errors import DivisionByZero, NonInteger
 
-Expr = sympy.Expr
 _ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
 _by_structure = cmp_to_key(Basic.compare)
 
@@ -293,6 +293,10 @@ class ModularIndexing(_Integral):
         return True if self.args[2].is_negative else None
 
 
+def _decided(x: bool | None) -> bool | None:
+    return x
+
+
 class _Extreme(sympy.Function):  # type: ignore[misc]
     """Flattens, folds literals, drops arguments that another one always beats."""
 
@@ -331,7 +335,7 @@ class _Extreme(sympy.Function):  # type: ignore[misc]
         return fuzzy_and([a.is_integer for a in self.args]) or None
 
     def _eval_is_extended_real(self) -> bool | None:
-        return fuzzy_and([a.is_extended_real for a in self.args])
+        return _decided(fuzzy_and([a.is_extended_real for a in self.args]))
 
     def _eval_is_finite(self) -> bool | None:
         return fuzzy_and([a.is_finite for a in self.args]) or None
@@ -345,13 +349,13 @@ class Min(_Extreme):
         return bool(difference < 0)
 
     def _eval_is_nonnegative(self) -> bool | None:
-        return fuzzy_and([a.is_nonnegative for a in self.args])
+        return _decided(fuzzy_and([a.is_nonnegative for a in self.args]))
 
     def _eval_is_positive(self) -> bool | None:
-        return fuzzy_and([a.is_positive for a in self.args])
+        return _decided(fuzzy_and([a.is_positive for a in self.args]))
 
     def _eval_is_negative(self) -> bool | None:
-        return fuzzy_or([a.is_negative for a in self.args])
+        return _decided(fuzzy_or([a.is_negative for a in self.args]))
 
 
 class Max(_Extreme):
@@ -362,13 +366,13 @@ class Max(_Extreme):
         return bool(difference > 0)
 
     def _eval_is_nonnegative(self) -> bool | None:
-        return fuzzy_or([a.is_nonnegative for a in self.args])
+        return _decided(fuzzy_or([a.is_nonnegative for a in self.args]))
 
     def _eval_is_positive(self) -> bool | None:
-        return fuzzy_or([a.is_positive for a in self.args])
+        return _decided(fuzzy_or([a.is_positive for a in self.args]))
 
     def _eval_is_negative(self) -> bool | None:
-        return fuzzy_and([a.is_negative for a in self.args])
+        return _decided(fuzzy_and([a.is_negative for a in self.args]))
 
 
 class Where(sympy.Function):  # type: ignore[misc]
@@ -485,7 +489,7 @@ class TruncToInt(_Rounding):
 class RoundToInt(_Rounding):
     """`round(a)`: halves to even."""
 
-    _round = staticmethod(lambda a: int(round(a)))
+    _round = staticmethod(lambda a: round(a))
 
 
 class PowByNatural(_Integral):

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Union
+from typing import TypeAlias
 
-Number = Union[int, Fraction, float]
-Interval = tuple[Number, Number]
+Number: TypeAlias = int | Fraction | float
+Interval: TypeAlias = tuple[Number, Number]
 
 INF = math.inf
 ALL: Interval = (-INF, INF)
@@ -17,8 +17,8 @@ MAX_EXACT_FLOAT = 2**53
 
 
 def hull(parts: Iterable[Interval]) -> Interval:
-    parts = list(parts)
-    return min(p[0] for p in parts), max(p[1] for p in parts)
+    found = list(parts)
+    return min(p[0] for p in found), max(p[1] for p in found)
 
 
 def meet(x: Interval, y: Interval) -> Interval:
@@ -130,8 +130,8 @@ def _power(a: Number, n: Number) -> Number:
 
 def outward(x: Interval) -> Interval:
     """The integers around an interval: also around its values rounded to floats."""
-    lo = math.floor(x[0]) if abs(x[0]) <= MAX_EXACT_FLOAT else -INF
-    hi = math.ceil(x[1]) if abs(x[1]) <= MAX_EXACT_FLOAT else INF
+    lo = math.floor(x[0]) if -MAX_EXACT_FLOAT <= x[0] <= MAX_EXACT_FLOAT else -INF
+    hi = math.ceil(x[1]) if -MAX_EXACT_FLOAT <= x[1] <= MAX_EXACT_FLOAT else INF
     return lo, hi
 
 
@@ -142,7 +142,7 @@ def _bits(x: Number) -> int:
 def bitwise(name: str, x: Interval, y: Interval) -> Interval:
     """And, or, xor, from signs and widths."""
     if name == "BitwiseAnd" and (x[0] >= 0 or y[0] >= 0):
-        return 0, min(i[1] for i in (x, y) if i[0] >= 0)
+        return 0, min(x[1] if x[0] >= 0 else INF, y[1] if y[0] >= 0 else INF)
     if INF in (abs(x[0]), abs(x[1]), abs(y[0]), abs(y[1])):
         return (0, INF) if x[0] >= 0 and y[0] >= 0 else ALL
     top = 2 ** max(map(_bits, (*x, *y)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import sympy
 
@@ -77,9 +77,10 @@ class PythonPrinter(Printer):
     """Python text that needs `math` only where floats are rounded."""
 
     target = "Python"
-    _names = {"Min": "min", "Max": "max", "ToFloat": "float", "RoundToInt": "round",
-              "FloorToInt": "math.floor", "CeilToInt": "math.ceil",
-              "TruncToInt": "math.trunc"}  # fmt: skip
+    _names: ClassVar[dict[str, str]] = {
+        "Min": "min", "Max": "max", "ToFloat": "float", "RoundToInt": "round",
+        "FloorToInt": "math.floor", "CeilToInt": "math.ceil", "TruncToInt": "math.trunc",
+    }  # fmt: skip
 
     def visit_CeilDiv(self, e: sympy.Function) -> Text:
         a, b = e.args
@@ -162,25 +163,23 @@ class FixedWidthPrinter(Printer):
     def interval(self, e: sympy.Expr) -> Interval:
         return self.facts.interval(e)
 
-    def _fits(self, e: sympy.Expr, x: Interval, bits: int) -> bool:
+    def _fits(self, x: Interval, bits: int) -> bool:
         if not self.checked:
             return True
-        limit = 2 ** (bits - 1)
-        lo = -INF if x[0] == -INF and bits == 64 else x[0]
-        hi = INF if x[1] == INF and bits == 64 else x[1]
+        limit = 1 << (bits - 1)
         if bits == 64:  # an open end is the caller's silence, not a finding
-            return (lo == -INF or lo >= -limit) and (hi == INF or hi < limit)
-        return lo >= -limit and hi < limit
+            return (x[0] == -INF or x[0] >= -limit) and (x[1] == INF or x[1] < limit)
+        return x[0] >= -limit and x[1] < limit
 
     def check(self, e: sympy.Expr, values: list[Interval], parts: list[Text]) -> list[Text]:
         """`values[k]` is the value after `parts[:k+1]` are joined; widens a part where one
         leaves 32 bits."""
         for k, x in enumerate(values):
-            if not self._fits(e, x, 64):
+            if not self._fits(x, 64):
                 reason = f"a value may reach {max(-x[0], x[1])}, beyond 64 bits"
                 raise OverflowRisk(str(e), self.target, reason)
             used = parts[: k + 1]
-            if self._fits(e, x, 32) or any(p.bits == 64 for p in used):
+            if self._fits(x, 32) or any(p.bits == 64 for p in used):
                 continue
             first = next((i for i, p in enumerate(used) if p.bits), None)
             if first is not None:
@@ -190,7 +189,8 @@ class FixedWidthPrinter(Printer):
     def sum(self, terms: list[Term]) -> Text:
         if any(t.expr.is_integer is not True for t in terms):
             return super().sum(terms)
-        values, total = [], (0, 0)
+        values: list[Interval] = []
+        total: Interval = (0, 0)
         for t in terms:
             total = iv.add(total, self.interval(t.expr))
             values.append(total)
@@ -206,7 +206,8 @@ class FixedWidthPrinter(Printer):
     def product(self, factors: list[tuple[sympy.Expr, Text]]) -> Text:
         if any(f.is_integer is not True for f, _ in factors):
             return super().product(factors)
-        values, total = [], (1, 1)
+        values: list[Interval] = []
+        total: Interval = (1, 1)
         for f, _ in factors:
             total = iv.mul(total, self.interval(f))
             values.append(total)
@@ -321,7 +322,7 @@ class CppPrinter(FixedWidthPrinter):
         return self.call(f"symexpr::{name}", *args)._replace(bits=64)
 
     def power(self, e: sympy.Expr, base: Text, exponent: Text) -> Text:
-        b, n = e.args
+        n = e.args[1]
         if n.is_Rational and not n.is_Integer:
             return self.call("std::pow", self.as_float(base), self.as_float(exponent))
         if n.is_Integer and int(n) <= 3 and base.level == ATOM:

@@ -42,16 +42,13 @@ class Term(NamedTuple):
 
 def natural(text: str) -> tuple[Any, ...]:
     """Sort key under which `i2` comes before `i10`."""
-    return tuple(
-        (0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.findall(r"\d+|\D", text)
-    )
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.findall(r"\d+|\D", text))
 
 
 class Printer:
     """The text of `sstr`: what `parse` reads back."""
 
     target = "text"
-    relations = {"==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
     def print(self, e: Any) -> str:
         return self.visit(sympy.sympify(e)).text
@@ -169,11 +166,14 @@ class Printer:
             if c != 1 or not (above or below):
                 above.append(c)
         texts = [(f, self.visit(f)) for f in above]
-        order = sorted(texts, key=lambda p: (p[0].is_number, p[1].level < POWER, natural(p[1].text)))
+        order = sorted(
+            texts, key=lambda p: (p[0].is_number, p[1].level < POWER, natural(p[1].text))
+        )
         lead = [p for p in order if p[1].level == PRODUCT][:1]
         order = lead + [p for p in order if p not in lead]
         divisors = sorted(
-            ((f, self.visit(f)) for f in below), key=lambda p: (not p[0].is_number, natural(p[1].text))
+            ((f, self.visit(f)) for f in below),
+            key=lambda p: (not p[0].is_number, natural(p[1].text)),
         )
         if not order:
             order = [(sympy.S.One, self.visit(sympy.S.One))]
@@ -239,7 +239,7 @@ class Printer:
 
     def visit_Relational(self, e: sympy.core.relational.Relational) -> Text:
         a, b = self.visit(e.lhs), self.visit(e.rhs)
-        op = self.relations[e.rel_op]
+        op = e.rel_op
         return Text(f"{self.above(a, COMPARE)} {op} {self.above(b, COMPARE)}", COMPARE)
 
     def visit_And(self, e: sympy.And) -> Text:

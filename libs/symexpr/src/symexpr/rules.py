@@ -14,7 +14,6 @@ from symexpr.functions import (
     CeilDiv,
     FloorDiv,
     Max,
-    Min,
     Mod,
     ModularIndexing,
     coefficient,
@@ -47,7 +46,7 @@ def floor_div_by_bounds(e: Any, f: Facts) -> Any:
 def floor_div_drop_remainder(e: Any, f: Facts) -> Any:
     """`(g*x + r) // (g*d) -> x // d`, when 0 <= r < g and d > 0; with r = 0 for any d."""
     a, b = e.args
-    for g, x, r in _groups(a, b, f):
+    for g, x, _ in _groups(a, b, f):
         d = exact_quotient(b, g)
         if d is not None and f.positive(d):
             return FloorDiv(x, d)
@@ -295,7 +294,7 @@ def _step(mod: Any) -> Any:
 
 def _exact(e: Any, f: Facts) -> bool:
     lo, hi = f.interval(e)
-    return -MAX_EXACT_FLOAT <= lo and hi <= MAX_EXACT_FLOAT
+    return lo >= -MAX_EXACT_FLOAT and hi <= MAX_EXACT_FLOAT
 
 
 def _term_map(e: Any) -> dict[Any, int]:
@@ -336,7 +335,8 @@ def _groups(a: Any, b: Any, f: Facts) -> list[tuple[Any, Any, Any]]:
     terms = sympy.Add.make_args(a)
     out = []
     for g in _common_factors(terms, b):
-        x, r = [], []
+        x: list[Any] = []
+        r: list[Any] = []
         for t in terms:
             q = exact_quotient(t, g)
             (r.append(t) if q is None else x.append(q))

@@ -87,4 +87,3 @@ def _lookup(name: str, functions: Any) -> Any:
     if found is None:
         raise UnknownFunction(name, "to_torch", "the namespace given has no such function")
     return found
-
