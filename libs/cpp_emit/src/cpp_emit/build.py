@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from symexpr import CPP_PRELUDE
-
 from cpp_emit.errors import BuildFailed, CompilerNotFound, TorchNotFound
+from symexpr import CPP_PRELUDE
 
 FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall")
 
@@ -114,8 +113,8 @@ def build(
         if ran.returncode != 0:
             raise BuildFailed(_report(ran.stderr, str(source), text, command))
         # Another process may have built the same: either file will do.
-        os.replace(source, library.with_suffix(".cpp"))
-        os.replace(made, library)
+        source.replace(library.with_suffix(".cpp"))
+        made.replace(library)
     return library
 
 

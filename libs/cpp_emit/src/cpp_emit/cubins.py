@@ -1,29 +1,27 @@
 """Kernel binaries inside the C++ text.
 
-A binary is any object with
-    cubin   bytes of the compiled kernel
-    name    the symbol in it
-    shared  bytes of dynamic shared memory
+A binary is any object with these attributes (triton_rt's `Binary` is one):
+    name            the symbol in the cubin
+    cubin           bytes of the compiled kernel
+    shared_bytes    dynamic shared memory
     num_warps
+    alignment       bit i: parameter i is taken to be a multiple of 16 (the address of a pointer in
+                    bytes, the value of an integer); without it, the promises of the kernel's own
+                    parameters hold
 and, where it has them,
-    aligned                 names of the parameters (or their positions) that this code takes to be
-                            multiples of 16: addresses in bytes, integers in units
-    params                  its run-time parameters, each a name or an object with `.name`: all of
-                            the kernel's, in order
-    global_scratch_size, profile_scratch_size    bytes; must be zero
-    num_ctas, cooperative, launch_pdl            must be 1, False, False
+    params                                          the run-time parameters (objects with `.name`)
+    global_scratch_bytes, profile_scratch_bytes     must be 0
+    num_ctas, cooperative, pdl                      must be 1, False, False
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wrapper_ir.ops import DefineKernel
-
 from cpp_emit.errors import BinaryError
 from cpp_emit.extern import string_literal
+from wrapper_ir.ops import DefineKernel
 
 _BYTES_A_LINE = 48
 
@@ -50,10 +48,13 @@ class Images:
 
 
 def images(kernel: DefineKernel, binary: Any) -> Images:
-    """C++ text of the binaries of a kernel, the one that asks for most first. Raises BinaryError."""
+    """C++ text of the binaries of a kernel, the one that asks for most first.
+
+    Raises BinaryError.
+    """
     if binary is None:
         raise BinaryError(
-            f"kernel {kernel.name}: no binary given; mode \"aot\" needs one for each kernel that "
+            f'kernel {kernel.name}: no binary given; mode "aot" needs one for each kernel that '
             "is launched on a GPU"
         )
     several = list(binary) if isinstance(binary, (list, tuple)) else [binary]
@@ -104,13 +105,13 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
     cubin = bytes(attribute("cubin", bytes))
     if not cubin:
         raise BinaryError(f"kernel {kernel.name}: its cubin is empty")
-    for name in ("global_scratch_size", "profile_scratch_size"):
+    for name in ("global_scratch_bytes", "profile_scratch_bytes"):
         if getattr(binary, name, 0):
             raise BinaryError(
                 f"kernel {kernel.name}: {name} is {getattr(binary, name)} bytes; the C++ launcher "
                 "gives no scratch memory"
             )
-    for name, expected in (("num_ctas", 1), ("cooperative", False), ("launch_pdl", False)):
+    for name, expected in (("num_ctas", 1), ("cooperative", False), ("pdl", False)):
         if getattr(binary, name, expected) != expected:
             raise BinaryError(
                 f"kernel {kernel.name}: {name} is {getattr(binary, name)!r}; the C++ launcher "
@@ -127,28 +128,23 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
     return Image(
         cubin,
         attribute("name", str),
-        int(attribute("shared", int)),
+        int(attribute("shared_bytes", int)),
         int(attribute("num_warps", int)),
         required_bits(kernel, binary),
     )
 
 
 def required_bits(kernel: DefineKernel, binary: Any) -> int:
-    """One bit for each parameter that the binary takes to be a multiple of 16. A binary that says
-    nothing was compiled from the promises of the kernel's own parameters."""
-    aligned: Sequence[Any] | None = getattr(binary, "aligned", None)
-    if aligned is None:
+    """One bit for each parameter that the binary takes to be a multiple of 16."""
+    alignment: int | None = getattr(binary, "alignment", None)
+    if alignment is None:
         return sum(1 << i for i, p in enumerate(kernel.params) if p.aligned)
-    names = [p.name for p in kernel.params]
-    bits = 0
-    for item in aligned:
-        if isinstance(item, int) and 0 <= item < len(names):
-            bits |= 1 << item
-        elif item in names:
-            bits |= 1 << names.index(item)
-        else:
-            raise BinaryError(f"kernel {kernel.name}: aligned parameter {item!r} is not one of it")
-    return bits
+    if alignment >> len(kernel.params):
+        raise BinaryError(
+            f"kernel {kernel.name}: alignment {alignment:#b} names more than its "
+            f"{len(kernel.params)} parameters"
+        )
+    return alignment
 
 
 def _identifier(name: str) -> str:

@@ -6,8 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import sympy
-from symexpr import sstr, to_cpp
 from sympy.logic.boolalg import Boolean
+
+from cpp_emit.cubins import Images, images
+from cpp_emit.errors import (
+    SchemaError,
+    UnboundSymbol,
+    UndefinedName,
+    UnsupportedArgument,
+    UnsupportedOp,
+)
+from cpp_emit.extern import (
+    DispatcherCall,
+    NotExpressible,
+    device_code,
+    dispatcher_call,
+    dtype_code,
+    float_literal,
+    is_int,
+    is_number,
+    shim_call,
+    string_literal,
+)
+from cpp_emit.names import Names
+from cpp_emit.schema import Schemas, lookup
+from cpp_emit.sites import call_split, fingerprint, kernels, launch_split, sites, split, walk
+from symexpr import sstr, to_cpp
 from wrapper_ir import print_type
 from wrapper_ir.ops import (
     Allocate,
@@ -30,31 +54,6 @@ from wrapper_ir.ops import (
     View,
 )
 from wrapper_ir.types import Device, TensorType
-
-from cpp_emit.cubins import Images, images
-from cpp_emit.errors import (
-    BinaryError,
-    SchemaError,
-    UnboundSymbol,
-    UndefinedName,
-    UnsupportedArgument,
-    UnsupportedOp,
-)
-from cpp_emit.extern import (
-    DispatcherCall,
-    NotExpressible,
-    device_code,
-    dispatcher_call,
-    dtype_code,
-    float_literal,
-    is_int,
-    is_number,
-    shim_call,
-    string_literal,
-)
-from cpp_emit.names import Names
-from cpp_emit.schema import Schemas, lookup
-from cpp_emit.sites import call_split, fingerprint, kernels, launch_split, sites, split, walk
 
 Mode = Literal["lazy", "aot"]
 
@@ -126,7 +125,9 @@ class _Emitter:
                 for name, kernel in self.kernels.items()
                 if name in cuda_kernels
             }
-        self.uses_cuda = bool(cuda_kernels) or any(t.device.kind == "cuda" for t in self._all_types())
+        self.uses_cuda = bool(cuda_kernels) or any(
+            t.device.kind == "cuda" for t in self._all_types()
+        )
         devices = {d for d in self.on_cuda.values() if d.kind == "cuda"}
         self.only_device = devices.pop() if len(devices) == 1 else None
         # Roots that a view reinterprets, whose storage may not start where torch's does.
@@ -243,11 +244,9 @@ class _Emitter:
         p = self.program
         tensors = [q for q in p.params if q.type is not None]
         ints = [q for q in p.params if q.type is None]
+        self._line(f"if (in.tensors.size() != {len(tensors)} || in.ints.size() != {len(ints)})")
         self._line(
-            f"if (in.tensors.size() != {len(tensors)} || in.ints.size() != {len(ints)})"
-        )
-        self._line(
-            f"  fail({string_literal(p.name)}, \": expected {len(tensors)} tensors and {len(ints)} "
+            f'  fail({string_literal(p.name)}, ": expected {len(tensors)} tensors and {len(ints)} '
             'integers, got ", in.tensors.size(), " and ", in.ints.size());'
         )
         for number, q in enumerate(tensors):
@@ -358,8 +357,9 @@ class _Emitter:
 
     def _assert(self, op: Assert) -> None:
         values = ""
-        for before, name in zip([" (", *[", "] * len(self.symbols)], sorted(self.symbols)):
-            values += f', {string_literal(f"{before}{name}=")}, {self.names[name]}'
+        for name in sorted(self.symbols):
+            before = ", " if values else " ("
+            values += f", {string_literal(f'{before}{name}=')}, {self.names[name]}"
         values += ', ")"' if values else ""
         condition = self.integer(op.condition)
         self._line(f"if (!({condition})) fail({string_literal(op.message)}{values});", op.comment)
@@ -451,7 +451,8 @@ class _Emitter:
                 declared[o.out] = o.type
             elif isinstance(o, ExternCall):
                 declared.update(x for x in o.outs if x is not None)
-        for value in op.args:
+        args: tuple[Any, ...] = op.args
+        for value in args:
             if isinstance(value, Ref) and value.name in declared:
                 return declared[value.name].device
         raise UnsupportedArgument(
@@ -596,9 +597,7 @@ class _Emitter:
         self._check_kind(name, what, type)
         self._check_layout(name, what, type)
         if op.alias is not None:
-            self._line(
-                f"{self.names[name]}.set_origin({self.tensor(op.alias)}.origin());"
-            )
+            self._line(f"{self.names[name]}.set_origin({self.tensor(op.alias)}.origin());")
         else:
             self._origin(name)
 
@@ -658,4 +657,4 @@ def _first_name(op: ExternCall) -> str:
     return names[0] if names else op.target.split(".")[-2 if "." in op.target else 0]
 
 
-__all__ = ["BinaryError", "Mode", "emit"]
+__all__ = ["Mode", "emit"]

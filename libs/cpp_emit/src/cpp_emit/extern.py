@@ -3,9 +3,9 @@
 dispatcher  `torch_call_dispatcher` with a stack of StableIValue. Needs the schema, and arguments of
             types that torch 2.11 converts: tensors, integers, floats, booleans, strings, element
             types, devices, layouts, memory formats, lists and optionals of those. Not `Scalar`.
-shim        a C function of torch for one operator (`aoti_torch_cpu_addmm_out`), for the matmuls with
-            `Scalar` arguments.
-callback    Python makes the call. Always possible; a program that must run without Python has none.
+shim        a C function of torch for one operator (`aoti_torch_cpu_addmm_out`), for the matmuls
+            with `Scalar` arguments.
+callback    Python makes the call. Always possible; a program that runs without Python has none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import sympy
 from sympy.logic.boolalg import Boolean
-from wrapper_ir.ops import ExternCall, Ref, TorchEnum
-from wrapper_ir.types import Device, DType, TensorType
 
 from cpp_emit.errors import UnsupportedArgument
 from cpp_emit.schema import Schema, Type, bind
+from wrapper_ir.ops import ExternCall, Ref, TorchEnum
+from wrapper_ir.types import Device, DType, TensorType
 
 
 class Scope(Protocol):
@@ -221,14 +221,15 @@ def shim_call(call: ExternCall, scope: Scope) -> tuple[str, tuple[str, ...], str
     if operator not in _SHIMS or overload not in ("default", "out"):
         raise NotExpressible("no C function takes its Scalar arguments")
     function, names = _SHIMS[operator]
-    kwargs = dict(call.kwargs)
+    args: tuple[Any, ...] = call.args
+    kwargs: dict[str, Any] = dict(call.kwargs)
     out = kwargs.pop("out", None)
-    if (out is None) != (overload == "default") or len(call.args) != 3 or not kwargs.keys() <= {
+    if (out is None) != (overload == "default") or len(args) != 3 or not kwargs.keys() <= {
         "beta", "alpha"
     }:  # fmt: skip
         raise NotExpressible(f"the C function {function} takes ({', '.join(names)}, beta, alpha)")
     arguments = []
-    for value in call.args:
+    for value in args:
         if not isinstance(value, Ref) or not scope.type(value.name).dtype.is_float:
             raise NotExpressible(f"{value!r} is not a floating-point tensor")
         arguments.append(f"{scope.tensor(value.name)}.get()")

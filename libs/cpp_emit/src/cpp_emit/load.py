@@ -17,6 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from cpp_emit.cubins import image
+from cpp_emit.errors import (
+    CallbackFailed,
+    InputError,
+    LoadError,
+    MissingCallback,
+    MissingConstant,
+)
+from cpp_emit.sites import Split, call_split, fingerprint, kernels, launch_split, sites, split, walk
 from wrapper_ir.ops import (
     Constant,
     DefineKernel,
@@ -28,26 +37,19 @@ from wrapper_ir.ops import (
 )
 from wrapper_ir.types import Device, DType
 
-from cpp_emit.cubins import image
-from cpp_emit.errors import (
-    CallbackFailed,
-    InputError,
-    LoadError,
-    MissingCallback,
-    MissingConstant,
-)
-from cpp_emit.sites import Split, call_split, fingerprint, kernels, launch_split, sites, split, walk
-
 
 class Compile(Protocol):
     """Finds the code of a kernel at its first launch with arguments so aligned."""
 
     def __call__(
-        self, kernel: DefineKernel, aligned: frozenset[str], grid: tuple[int, int, int],
+        self,
+        kernel: DefineKernel,
+        alignment: int,
+        grid: tuple[int, int, int],
         args: tuple[Any, ...],
     ) -> Any:
-        """A binary as in `cpp_emit.cubins`; `aligned`: parameters that are multiples of 16 in this
-        launch, the only ones that the code may take to be so."""  # fmt: skip
+        """A binary as in `cpp_emit.cubins`. Bit i of `alignment`: argument i of this launch is a
+        multiple of 16; the code may take no others to be so."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,7 @@ class LoadedProgram:
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         if len(args) != self._params:
-            raise InputError(
-                f"{self.program.name} takes {self._params} arguments, got {len(args)}"
-            )
+            raise InputError(f"{self.program.name} takes {self._params} arguments, got {len(args)}")
         tensors, ints = args, ()
         if self._ints:
             ints = tuple(args[i] for i in self._ints)
@@ -201,7 +201,8 @@ class _Sites:
     def call(self, site: int, tensors: list[Any], ints: list[int]) -> list[Any]:
         try:
             return self._calls[site](tensors, ints)
-        except Exception as error:  # any error of user code: kept, and raised by __call__
+        except Exception as error:
+            # Any error of user code: kept here, raised by __call__.
             self._errors.last = error
             # C++ takes another number of tensors than it expects as a sign of an error.
             return [importlib.import_module("torch").empty(0)] * (self._counts[site] + 1)
@@ -211,7 +212,8 @@ class _Sites:
     ) -> list[Any]:
         try:
             return self._compile(list(self._kernels.values())[kernel], aligned, grid, tensors, ints)
-        except Exception as error:  # any error of user code: kept, and raised by __call__
+        except Exception as error:
+            # Any error of user code: kept here, raised by __call__.
             self._errors.last = error
             return []
 
@@ -234,8 +236,10 @@ class _Sites:
                 args.append(struct.unpack("d", struct.pack("q", numbers.pop(0)))[0])
             else:
                 args.append(numbers.pop(0))
-        names = frozenset(p.name for i, p in enumerate(kernel.params) if aligned >> i & 1)
-        binary = self._callbacks.compile(kernel, names, (grid[0], grid[1], grid[2]), tuple(args))
+        mask = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] in "*iu")
+        binary = self._callbacks.compile(
+            kernel, aligned & mask, (grid[0], grid[1], grid[2]), tuple(args)
+        )
         one = image(kernel, binary)
         return [
             torch.frombuffer(bytearray(one.cubin), dtype=torch.uint8),
@@ -280,7 +284,7 @@ class _Library:
             "compile(int instance, int kernel, int aligned, int[] grid, Tensor[] tensors, "
             "int[] ints) -> Tensor[]"
         )
-        kind = "CompositeExplicitAutograd"
+        kind = "CompositeImplicitAutograd"
         self._library.impl("callback", self._callback, kind)
         self._library.impl("compile", self._compile, kind)
         error = self._handle.cpp_emit_register(namespace.encode())
@@ -299,9 +303,7 @@ class _Library:
         self.sites.pop(instance, None)
         self.operator("drop")(instance)
 
-    def _callback(
-        self, instance: int, site: int, tensors: list[Any], ints: list[int]
-    ) -> list[Any]:
+    def _callback(self, instance: int, site: int, tensors: list[Any], ints: list[int]) -> list[Any]:
         return self.sites[instance].call(site, tensors, ints)
 
     def _compile(

@@ -161,8 +161,7 @@ def bind(
     positional = [a for a in schema.arguments if not a.kwarg_only]
     if len(args) > len(positional):
         raise SchemaError(
-            f"{where}: {schema.name} takes {len(positional)} positional arguments, "
-            f"got {len(args)}"
+            f"{where}: {schema.name} takes {len(positional)} positional arguments, got {len(args)}"
         )
     for argument, value in zip(positional, args, strict=False):
         values[argument.name] = value

@@ -10,12 +10,14 @@ both sides split an argument list the same way:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 from sympy.logic.boolalg import Boolean
+
+from wrapper_ir import print_program
 from wrapper_ir.ops import DefineKernel, ExternCall, If, Launch, Op, Program, Ref
 
 
@@ -110,6 +112,6 @@ def kernels(program: Program) -> dict[str, DefineKernel]:
     return {op.name: op for op in walk(program.ops) if isinstance(op, DefineKernel)}
 
 
-def fingerprint(program: Program, show: Callable[[Program], str] = repr) -> str:
+def fingerprint(program: Program) -> str:
     """Tells whether a library was made of this very program."""
-    return hashlib.sha256(show(program).encode()).hexdigest()[:16]
+    return hashlib.sha256(print_program(program).encode()).hexdigest()[:16]

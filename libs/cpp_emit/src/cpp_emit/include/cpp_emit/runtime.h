@@ -181,17 +181,29 @@ inline Tensor empty(int32_t dtype, Ints sizes, Ints strides, Device device) {
 inline Tensor view(const Tensor& source, int32_t dtype, Ints sizes, Ints strides, int64_t offset) {
   const auto rank = static_cast<int64_t>(sizes.size());
   const auto itemsize = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
+  int64_t storage = 0, end = offset + 1;
+  ok(aoti_torch_get_storage_size(source.get(), &storage), "aoti_torch_get_storage_size");
+  bool nothing = false;
+  for (int64_t d = 0; d < rank; ++d) {
+    nothing = nothing || sizes.begin()[d] == 0;
+    end += (sizes.begin()[d] - 1) * strides.begin()[d];
+  }
+  if (!nothing && source.origin() + end * itemsize > storage)
+    fail("a view needs ", source.origin() + end * itemsize, " bytes of a storage of ", storage,
+         "; its layout is wrong for these sizes");
   AtenTensorHandle out = nullptr;
+  // aoti_torch__reinterpret_tensor counts its offset from the first element of its argument.
+  const int64_t first = source.storage_offset();
   if (source.dtype() == dtype) {
     ok(aoti_torch__reinterpret_tensor(
-           source.get(), rank, sizes.begin(), strides.begin(), source.origin() / itemsize + offset,
-           &out),
+           source.get(), rank, sizes.begin(), strides.begin(),
+           source.origin() / itemsize + offset - first, &out),
        "aoti_torch__reinterpret_tensor");
   } else {
     // aoti_torch__alloc_from_pool changes the element type but wants a tensor at offset 0.
     const int64_t none[] = {0}, one[] = {1};
     AtenTensorHandle start = nullptr;
-    ok(aoti_torch__reinterpret_tensor(source.get(), 1, none, one, 0, &start),
+    ok(aoti_torch__reinterpret_tensor(source.get(), 1, none, one, -first, &start),
        "aoti_torch__reinterpret_tensor");
     Tensor base(start);
     ok(aoti_torch__alloc_from_pool(
@@ -476,7 +488,8 @@ inline void register_operators(const char* ns) {
        {"create(Tensor[] constants) -> int", "drop(int instance) -> ()",
         "run(int instance, Tensor[] tensors, int[] ints) -> (Tensor[], int[])"})
     ok(aoti_torch_library_def(handle, schema), schema);
-  ok(aoti_torch_library_init_impl(ns, "CompositeExplicitAutograd", __FILE__, __LINE__, &handle),
+  // "Implicit" so that torch puts no autograd node around a call.
+  ok(aoti_torch_library_init_impl(ns, "CompositeImplicitAutograd", __FILE__, __LINE__, &handle),
      "registration");
   ok(torch_library_impl(handle, "create", boxed_create, TORCH_ABI_VERSION), "create");
   ok(torch_library_impl(handle, "drop", boxed_drop, TORCH_ABI_VERSION), "drop");
