@@ -1,1 +1,22 @@
-"""Loop nests printed as Triton kernels."""
+"""Loop nests printed as Triton kernels.
+
+The text is meant to be read: it is what a person would have written for this kernel and this
+schedule, and it runs as it is under Triton and under Triton's interpreter.
+"""
+
+from triton_emit.errors import (
+    BadEpilogue,
+    BadSchedule,
+    TritonEmitError,
+    UnsupportedDType,
+    UnsupportedKernel,
+)
+from triton_emit.kernel import emit
+from triton_emit.schedule import Schedule, candidate_schedules, default_schedule
+from triton_emit.source import EpilogueSource, TritonKernel
+
+__all__ = [
+    "BadEpilogue", "BadSchedule", "EpilogueSource", "Schedule", "TritonEmitError",
+    "TritonKernel", "UnsupportedDType", "UnsupportedKernel", "candidate_schedules",
+    "default_schedule", "emit",
+]  # fmt: skip

@@ -1,0 +1,334 @@
+"""Statements of one kernel as lines of Triton: values, indices, masks, loads and stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import sympy
+
+from loop_ir.nodes import (
+    Compute,
+    Const,
+    DType,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+)  # fmt: skip
+from symexpr import bounds, symbol, to_triton
+from triton_emit.errors import UnsupportedDType
+from triton_emit.names import Namer
+from triton_emit.scalar_ops import ScalarOps
+from triton_emit.schedule import axis_ranges
+from triton_emit.ssa import defines, statements, uses
+from triton_emit.tiles import Tile
+from triton_emit.values import ATOM, TL_TYPES, Value, literal, typed
+
+INLINE_LIMIT = 48
+
+
+class Params:
+    """Parameters of a kernel: buffers by role and order, sizes by first use."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
+        stored = {s.buffer: s.mode for _, s in statements(kernel) if isinstance(s, Store)}
+        added = {s.buffer for _, s in statements(kernel) if isinstance(s, Store)
+                 and s.mode == "add"}  # fmt: skip
+        self.buffers: dict[str, str] = {}
+        self.dtypes: dict[str, DType] = {}
+        self.mutated: dict[str, bool] = {}
+        self.sizes: dict[sympy.Symbol, sympy.Symbol] = {}
+        counts: Counter[str] = Counter()
+        for buffer in kernel.buffers:
+            if buffer.name not in loaded and buffer.name not in stored:
+                continue
+            if buffer.type.dtype not in TL_TYPES:
+                raise UnsupportedDType(kernel.name, buffer.type.dtype.value,
+                                       f"buffer {buffer.name}")  # fmt: skip
+            role = "in" if buffer.name not in stored else "out"
+            if buffer.name in added or (buffer.name in loaded and buffer.name in stored):
+                role = "inout"
+            self.buffers[buffer.name] = f"{role}{counts[role]}"
+            self.dtypes[buffer.name] = buffer.type.dtype
+            self.mutated[buffer.name] = buffer.name in stored
+            counts[role] += 1
+
+    def size(self, s: sympy.Symbol) -> sympy.Symbol:
+        """The parameter that stands for the size symbol `s`."""
+        return self.sizes.setdefault(s, symbol(f"s{len(self.sizes)}"))
+
+
+class Lines:
+    """Lines of one block: `head` (tile variables, parts of indices, masks) comes first, in the
+    order it was needed."""
+
+    def __init__(self) -> None:
+        self.head: list[str] = []
+        self.body: list[str] = []
+
+    def text(self) -> list[str]:
+        return self.head + self.body
+
+
+class Writer:
+    """Writes statements with the tiles that are in scope.
+
+    `tiles` maps a tile dimension ("x", "r0") to its Tile; `mask_of` gives the name and definition
+    of its bounds mask, or is empty where it is proven to hold.
+    """
+
+    def __init__(self, kernel: Kernel, bits: int) -> None:
+        self.kernel = kernel
+        self.bits = bits
+        self.params = Params(kernel)
+        self.ops = ScalarOps(kernel.name)
+        self.namer = Namer()
+        self.ranges = axis_ranges(kernel)
+        self.tiles: dict[str, Tile] = {}
+        self.masks: dict[str, tuple[str, str]] = {}
+        self.shapes: dict[str, str] = {}
+        self.env: dict[str, Value] = {}
+        self.symbols: dict[sympy.Symbol, tuple[sympy.Symbol, frozenset[str]]] = {}
+        self.top = Lines()
+        self.lines = self.top
+        self.stored: set[str] = set()
+        self._axis_tile: dict[sympy.Symbol, str] = {}
+
+    # ---- integer expressions
+
+    def add_tile(self, tile: Tile) -> None:
+        self.tiles[tile.key] = tile
+        for axis in tile.axes:
+            self._axis_tile[axis.symbol] = tile.key
+
+    def write_sizes(self, e: sympy.Expr) -> str:
+        """An expression of sizes only."""
+        ranges = {}
+        for s in sorted(e.free_symbols, key=lambda s: s.name):
+            ranges[self.params.size(s)] = self.ranges.get(s, (0, None))
+        renamed = e.xreplace({s: self.params.size(s) for s in e.free_symbols})
+        return str(to_triton(renamed, self.bits, ranges))
+
+    def index(self, e: sympy.Expr) -> tuple[str, frozenset[str]]:
+        """Text of an index, and the tile dimensions that it varies over."""
+        axes: set[str] = set()
+        names: dict[sympy.Symbol, sympy.Symbol] = {}
+        ranges: dict[sympy.Symbol, tuple[int | None, int | None]] = {}
+        touched: list[Tile] = []
+        for s in sorted(e.free_symbols, key=lambda s: s.name):
+            if s in self.symbols:
+                names[s], over = self.symbols[s]
+                ranges[names[s]] = self.ranges.get(s, (0, None))
+                axes |= over
+            elif s in self._axis_tile:
+                key = self._axis_tile[s]
+                axes.add(key)
+                if self.tiles[key] not in touched:
+                    touched.append(self.tiles[key])
+        # rewrite first: parts of tiles bring size symbols of their own
+        for tile in touched:
+            e = tile.rewrite(e)
+            for part, extent in tile.extents.items():
+                high = bounds(extent, self.ranges)[1]
+                ranges[part] = (0, None if high is None else max(high - 1, 0))
+            self._define_parts(tile)
+        for s in sorted(e.free_symbols, key=lambda s: s.name):
+            if s not in names and s not in ranges:
+                names[s] = self.params.size(s)
+                ranges[names[s]] = self.ranges.get(s, (0, None))
+        return str(to_triton(e.xreplace(names), self.bits, ranges)), frozenset(axes)
+
+    def _define_parts(self, tile: Tile) -> None:
+        for name, text in tile.definitions.items():
+            self._head(tile.key, f"{name} = {text}")
+
+    def _head(self, key: str, line: str) -> None:
+        """Defines something of a tile, once, where the tile is defined."""
+        head = (self.top if key == "x" else self.lines).head
+        if line not in head:
+            head.append(line)
+
+    # ---- masks and shapes
+
+    def mask(self, axes: frozenset[str], extra: Value | None = None) -> str:
+        """The bounds mask over some tile dimensions and a value, or "" when nothing can be out of
+        bounds."""
+        parts: list[str] = []
+        for key in sorted(axes, key=lambda k: (k != "x", k)):
+            if key in self.masks:
+                name, definition = self.masks[key]
+                self._head(key, f"{name} = {definition}")
+                parts.append(name)
+        if len(parts) > 1:
+            line = f"mask = {' & '.join(parts)}"
+            if line not in self.lines.head:
+                self.lines.head.append(line)
+            parts = ["mask"]
+        if extra is not None:
+            parts.append(extra.at(5) if parts else extra.text)
+        return " & ".join(parts)
+
+    def shape(self, axes: frozenset[str]) -> str:
+        """The full tile over `axes` as a list of block sizes."""
+        keys = sorted(axes & self.shapes.keys(), key=lambda k: (k != "x", k))
+        return "[" + ", ".join(self.shapes[k] for k in keys) + "]"
+
+    # ---- statements
+
+    def assign(self, base: str, value: Value) -> Value:
+        """Names a value on a line of its own."""
+        name = self.namer.fresh(base)
+        self.lines.body.append(f"{name} = {value.text}")
+        return Value(name, ATOM, value.dtype, value.axes, narrow=value.narrow)
+
+    def run(
+        self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]
+    ) -> None:
+        """Writes statements. `escaping`: names that are used in other scopes."""
+        count: Counter[str] = Counter(u for stmt in body for u in uses(stmt))
+        readers: dict[str, list[Stmt]] = {}
+        for stmt in body:
+            for u in uses(stmt):
+                readers.setdefault(u, []).append(stmt)
+        for stmt in body:
+            if all(d in self.env for d in defines(stmt)) and defines(stmt):
+                continue
+            alone = not escaping.intersection(defines(stmt))
+            if isinstance(stmt, Load):
+                self._load(stmt, readers.get(stmt.out, []), alone)
+            elif isinstance(stmt, Const):
+                self.env[stmt.out] = literal(stmt.value, stmt.dtype)
+            elif isinstance(stmt, Index):
+                self._index_value(stmt)
+            elif isinstance(stmt, Compute):
+                args = [self.env[a] for a in stmt.args]
+                value = self.ops.compute(stmt, args)
+                self._keep(stmt, value, alone and count[stmt.out] == 1)
+            elif isinstance(stmt, Indirect):
+                self._indirect(stmt)
+            elif isinstance(stmt, Store):
+                self._store(stmt, tile_axes)
+            else:
+                self.reduce(stmt)
+
+    def reduce(self, stmt: Reduce) -> None:
+        raise TypeError(f"{stmt.op} stands in a phase without inner axes")
+
+    def _keep(self, stmt: Compute, value: Value, once: bool) -> None:
+        short = len(value.text) <= INLINE_LIMIT
+        if value.literal is not None or value.text.isidentifier() or (once and short):
+            self.env[stmt.out] = value
+            return
+        self.env[stmt.out] = self.assign(self.namer.base_of(stmt.op), value)
+
+    def _load(self, stmt: Load, readers: list[Stmt], alone: bool) -> None:
+        index, axes = self.index(stmt.index)
+        mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
+        if mask_value is not None and not mask_value.axes <= axes:
+            axes = axes | mask_value.axes
+            index = f"tl.broadcast_to({index}, {self.shape(axes)})"
+        mask = self.mask(axes, mask_value)
+        param = self.params.buffers[stmt.buffer]
+        text = f"tl.load({_at(param, index)}"
+        if mask:
+            text += f", {mask}"
+        other = self._other(stmt, readers, alone, mask)
+        if other is not None:
+            text += f", other={other.text}"
+        text += self.eviction(stmt) + ")"
+        if stmt.buffer in self.stored:
+            # another thread of this program may have written what is read here
+            self.lines.body.append("tl.debug_barrier()")
+        value = Value(text, ATOM, stmt.dtype, axes)
+        base = param.replace("inout", "old").replace("in", "x").replace("out", "y")
+        if alone and readers:
+            casts = [r for r in readers if isinstance(r, Compute) and r.op == "cast"]
+            if len(casts) == len(readers) == 1 and casts[0].dtype is not DType.bool_:
+                cast = casts[0]
+                self.env[cast.out] = self.assign(base, self.ops.cast(value, cast.dtype))
+                self.env[stmt.out] = value
+                return
+        self.env[stmt.out] = self.assign(base, value)
+
+    def eviction(self, stmt: Load) -> str:
+        return ""
+
+    def _other(
+        self, stmt: Load, readers: list[Stmt], alone: bool, mask: str
+    ) -> Value | None:
+        """What a masked-off element reads as; nothing where it is never looked at."""
+        if stmt.mask is not None:
+            return literal(stmt.other, stmt.dtype)
+        return None
+
+    def _index_value(self, stmt: Index) -> None:
+        text, axes = self.index(stmt.expr)
+        held = DType.i64 if self.bits == 64 else DType.i32
+        if stmt.expr.is_Integer:
+            self.env[stmt.out] = literal(int(stmt.expr), stmt.dtype)
+            return
+        narrow = Value(text, 0, stmt.dtype, axes, narrow=True)
+        if not text.isidentifier():
+            narrow = self.assign("position", narrow)
+        else:
+            narrow = Value(text, ATOM, stmt.dtype, axes, narrow=True)
+        if stmt.dtype.is_float or stmt.dtype is DType.bool_:
+            narrow = self.ops.cast(Value(narrow.text, ATOM, DType.i64, axes, narrow=True),
+                                   stmt.dtype)  # fmt: skip
+        elif stmt.dtype is held and axes:
+            narrow = Value(narrow.text, ATOM, stmt.dtype, axes)
+        self.env[stmt.out] = narrow
+
+    def _indirect(self, stmt: Indirect) -> None:
+        value = self.ops.held(self.env[stmt.value])
+        extent = self.write_sizes(stmt.extent)
+        if value.dtype.itemsize * 8 < self.bits or value.dtype.itemsize < 4:
+            wide = DType.i64 if self.bits == 64 else DType.i32
+            value = self.ops.cast(value, wide)
+        if value.literal is not None:
+            value = typed(value)
+        if value.dtype.value.startswith("i"):
+            if not value.text.isidentifier():
+                value = self.assign("at", value)
+            wrapped = f"tl.where({value.text} < 0, {value.text} + {extent}, {value.text})"
+            value = Value(wrapped, ATOM, value.dtype, value.axes)
+        named = self.assign("idx", value)
+        self.symbols[stmt.symbol] = (symbol(named.text), value.axes)
+        self.env[stmt.symbol.name] = named
+
+    def _store(self, stmt: Store, tile_axes: frozenset[str]) -> None:
+        index, axes = self.index(stmt.index)
+        value = self.ops.held(self.env[stmt.value])
+        dtype = self.params.dtypes[stmt.buffer]
+        if value.dtype is not dtype or value.literal is not None:
+            value = self.ops.cast(value, dtype)
+        mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
+        over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
+        if stmt.mode == "add":
+            over |= tile_axes
+        if over != axes:
+            index = f"tl.broadcast_to({index}, {self.shape(over)})"
+        mask = self.mask(over, mask_value)
+        pointer = _at(self.params.buffers[stmt.buffer], index)
+        if stmt.mode == "add":
+            if not over <= value.axes:
+                value = Value(f"tl.broadcast_to({typed(value).text}, {self.shape(over)})", ATOM,
+                              dtype, over)  # fmt: skip
+            tail = f", mask={mask}" if mask else ""
+            self.lines.body.append(
+                f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")'
+            )
+        else:
+            tail = f", {mask}" if mask else ""
+            self.lines.body.append(f"tl.store({pointer}, {value.text}{tail})")
+        self.stored.add(stmt.buffer)
+
+
+def _at(param: str, index: str) -> str:
+    return param if index == "0" else f"{param} + {index}"
+

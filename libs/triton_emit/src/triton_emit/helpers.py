@@ -1,0 +1,312 @@
+"""Device functions for what `triton.language` lacks, as text.
+
+Each is copied into a kernel's module only when it is used. They use nothing but `tl`, so that
+they run on the GPU and under Triton's interpreter, which has no libdevice. Bounds on their error
+are stated in ulp of the result and checked in `tests/test_helpers.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from textwrap import dedent
+
+from symexpr import TRITON_PRELUDE
+
+_SOURCES = {
+    "exp_f32": """
+        # 2 ulp over the whole range, where tl.exp loses about |x|/2 ulp (Cody-Waite reduction)
+        def exp_f32(x):
+            n = tl.floor(x * 1.4426950408889634 + 0.5)
+            n = tl.minimum(tl.maximum(n, -252.0), 252.0)
+            r = tl.fma(n, -0.693359375, x)
+            r = tl.fma(n, 2.12194440e-4, r)
+            k = n.to(tl.int32)
+            half = k >> 1
+            low = ((half + 127) << 23).to(tl.float32, bitcast=True)
+            high = ((k - half + 127) << 23).to(tl.float32, bitcast=True)
+            return tl.exp(r) * low * high
+    """,
+    "exp2_f32": """
+        # 2 ulp; tl.exp2 on f32 flushes results below 2**-126 to zero
+        def exp2_f32(x):
+            small = x < -120.0
+            scale = tl.where(small, 5.421010862427522e-20, 1.0)
+            return tl.exp2(tl.where(small, x + 64.0, x)) * scale
+    """,
+    "expm1_f32": """
+        # Kahan: (u - 1) / log(u) is smooth, so that the rounding of u cancels
+        def expm1_f32(x):
+            u = exp_f32(x)
+            d = u - 1.0
+            tiny = d == 0.0
+            plain = (d == -1.0) | (x > 1.0)
+            safe = tl.where(tiny | plain, 2.0, u)
+            return tl.where(tiny, x, tl.where(plain, d, d * tl.div_rn(x, tl.log(safe))))
+    """,
+    "expm1_f64": """
+        # Kahan: (u - 1) / log(u) is smooth, so that the rounding of u cancels
+        def expm1_f64(x):
+            u = tl.exp(x)
+            d = u - 1.0
+            tiny = d == 0.0
+            plain = (d == -1.0) | (x > 1.0)
+            safe = tl.where(tiny | plain, 2.0, u)
+            return tl.where(tiny, x, tl.where(plain, d, d * (x / tl.log(safe))))
+    """,
+    "log1p_f32": """
+        # Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels
+        def log1p_f32(x):
+            u = 1.0 + x
+            d = u - 1.0
+            tiny = d == 0.0
+            plain = u == float("inf")
+            safe = tl.where(tiny | plain, 1.0, d)
+            return tl.where(tiny, x, tl.where(plain, u, tl.log(u) * tl.div_rn(x, safe)))
+    """,
+    "log1p_f64": """
+        # Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels
+        def log1p_f64(x):
+            u = 1.0 + x
+            d = u - 1.0
+            tiny = d == 0.0
+            plain = u == float("inf")
+            safe = tl.where(tiny | plain, 1.0, d)
+            return tl.where(tiny, x, tl.where(plain, u, tl.log(u) * (x / safe)))
+    """,
+    "tanh_f32": """
+        # 2 ulp: a polynomial near zero (Cephes tanhf), else 1 - 2 / (exp(2|x|) + 1)
+        def tanh_f32(x):
+            z = x * x
+            p = tl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
+            p = tl.fma(p, z, -5.37397155531e-2)
+            p = tl.fma(p, z, 1.33314422036e-1)
+            p = tl.fma(p, z, -3.33332819422e-1)
+            near = tl.fma(p * z, x, x)
+            a = tl.abs(x)
+            far = 1.0 - tl.div_rn(2.0, tl.exp(2.0 * a) + 1.0)
+            return tl.where(a < 0.625, near, tl.where(x < 0.0, -far, far))
+    """,
+    "tanh_f64": """
+        def tanh_f64(x):
+            t = expm1_f64(-2.0 * tl.abs(x))
+            r = -t / (2.0 + t)
+            return tl.where(x < 0.0, -r, tl.where(x == 0.0, x, r))
+    """,
+    "sigmoid_f32": """
+        def sigmoid_f32(x):
+            return tl.div_rn(1.0, 1.0 + exp_f32(-x))
+    """,
+    "sigmoid_f64": """
+        def sigmoid_f64(x):
+            return 1.0 / (1.0 + tl.exp(-x))
+    """,
+    "sinh_f64": """
+        def sinh_f64(x):
+            a = tl.abs(x)
+            f = expm1_f64(a)
+            half = tl.exp(0.5 * a)
+            r = tl.where(a < 22.0, 0.5 * (f + f / (f + 1.0)), (0.5 * half) * half)
+            return tl.where(x < 0.0, -r, tl.where(x == 0.0, x, r))
+    """,
+    "cosh_f64": """
+        def cosh_f64(x):
+            half = tl.exp(0.5 * tl.abs(x))
+            return (0.5 * half) * half + 0.5 / half / half
+    """,
+    "atan_f64": """
+        # Cephes atan: argument reduced to |x| < 0.66, then a rational function
+        def atan_f64(x):
+            a = tl.abs(x)
+            big = a > 2.414213562373095
+            mid = (a > 0.66) & (a <= 2.414213562373095)
+            t = tl.where(big, -1.0 / a, tl.where(mid, (a - 1.0) / (a + 1.0), a))
+            steps = tl.where(big, 2.0, tl.where(mid, 1.0, 0.0)).to(tl.float64)
+            base = steps * 0.7853981633974483
+            more = steps * 3.061616997868383e-17
+            z = t * t
+            p = z * -8.750608600031904122785e-1 + -1.615753718733365076637e1
+            p = p * z + -7.500855792314704667340e1
+            p = p * z + -1.228866684490136173410e2
+            p = p * z + -6.485021904942025371773e1
+            q = z + 2.485846490142306297962e1
+            q = q * z + 1.650270098316988542046e2
+            q = q * z + 4.328810604912902668951e2
+            q = q * z + 4.853903996359136964868e2
+            q = q * z + 1.945506571482613964425e2
+            r = base + ((t * (z * p / q) + t) + more)
+            return tl.where(x < 0.0, -r, tl.where(x == 0.0, x, r))
+    """,
+    "asin_f64": """
+        def asin_f64(x):
+            return atan_f64(x / tl.sqrt((1.0 - x) * (1.0 + x)))
+    """,
+    "acos_f64": """
+        def acos_f64(x):
+            return 2.0 * atan_f64(tl.sqrt(1.0 - x) / tl.sqrt(1.0 + x))
+    """,
+    "signbit_f64": """
+        def signbit_f64(x):
+            return x.to(tl.int64, bitcast=True) < 0
+    """,
+    "atan2_f64": """
+        def atan2_f64(y, x):
+            a = tl.abs(y)
+            b = tl.abs(x)
+            both_zero = (a == 0.0) & (b == 0.0)
+            both_inf = (a == float("inf")) & (b == float("inf"))
+            ratio = tl.where(both_zero, 0.0, tl.where(both_inf, 1.0, a / b))
+            r = atan_f64(ratio)
+            r = tl.where(signbit_f64(x), 3.141592653589793 - (r - 1.2246467991473532e-16), r)
+            return tl.where(signbit_f64(y), -1.0 * r, r)
+    """,
+    "tan_f64": """
+        def tan_f64(x):
+            return tl.sin(x) / tl.cos(x)
+    """,
+    "pow_f64": """
+        # exp2(y * log2|x|), with the special cases of C's pow; relative error 2**-53 * |y log2 x|
+        def pow_f64(x, y):
+            a = tl.abs(x)
+            r = tl.exp2(y * tl.log2(a))
+            whole = tl.floor(y) == y
+            odd = whole & (tl.floor(0.5 * y) * 2.0 != y) & (tl.abs(y) < 9007199254740992.0)
+            r = tl.where(odd & signbit_f64(x), -1.0 * r, r)
+            r = tl.where((x < 0.0) & ~whole & (a != float("inf")), float("nan"), r)
+            unit = (x == 1.0) | (y == 0.0) | ((x == -1.0) & (tl.abs(y) == float("inf")))
+            return tl.where(unit, 1.0, r)
+    """,
+    "pow_int": """
+        # square and multiply; wraps around as repeated multiplication does
+        def pow_int(base, exponent):
+            result = base * 0 + 1
+            power = base
+            left = tl.maximum(exponent, exponent * 0)
+            for _ in range(exponent.dtype.primitive_bitwidth):
+                result = tl.where((left & 1) != 0, result * power, result)
+                power = power * power
+                left = left >> 1
+            unit = tl.where((exponent & 1) != 0, base, base * base)
+            below = tl.where(base * base == 1, unit, base * 0)
+            return tl.where(exponent < 0, below, result)
+    """,
+    "round_f32": """
+        # half to even: adding 2**23 leaves no bits for the fraction
+        def round_f32(x):
+            a = tl.abs(x)
+            r = tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a)
+            return tl.where(x < 0.0, -1.0 * r, tl.where(x == 0.0, x, r))
+    """,
+    "round_f64": """
+        # half to even: adding 2**52 leaves no bits for the fraction
+        def round_f64(x):
+            a = tl.abs(x)
+            r = tl.where(a < 4503599627370496.0, (a + 4503599627370496.0) - 4503599627370496.0, a)
+            return tl.where(x < 0.0, -1.0 * r, tl.where(x == 0.0, x, r))
+    """,
+    "trunc_float": """
+        def trunc_float(x):
+            return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
+    """,
+    "fmod_f64": """
+        # each step is exact and takes at least 50 bits off a quotient; six cover every f32 pair
+        def fmod_f64(x, y):
+            b = tl.abs(y)
+            r = tl.abs(x)
+            for _ in tl.static_range(6):
+                q = tl.floor(r / b)
+                q = tl.where((q > 0.0) & (q < float("inf")), q, 0.0)
+                r = tl.fma(-1.0 * q, b, r)
+                r = tl.where(r < 0.0, r + b, r)
+            r = tl.where(r >= b, r - b, r)
+            r = tl.where((b == float("inf")) & (tl.abs(x) != b), tl.abs(x), r)
+            r = tl.where((b == 0.0) | (b != b) | (tl.abs(x) == float("inf")), float("nan"), r)
+            return tl.where(signbit_f64(x), -1.0 * r, r)
+    """,
+    "mod_f64": """
+        def mod_f64(x, y):
+            r = fmod_f64(x, y)
+            return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
+    """,
+    "floordiv_f64": """
+        # as torch rounds: from the exact remainder, so that no quotient is rounded up first
+        def floordiv_f64(x, y):
+            m = fmod_f64(x, y)
+            d = (x - m) / y
+            d = tl.where((m != 0.0) & ((m < 0.0) != (y < 0.0)), d - 1.0, d)
+            f = tl.floor(d)
+            f = tl.where(d - f > 0.5, f + 1.0, f)
+            return tl.where(y == 0.0, x / y, f)
+    """,
+    "to_f8e4m3": """
+        # rounds half to even; beyond 448 there is no infinity: NaN, as torch casts (a bare cast
+        # would saturate)
+        def to_f8e4m3(x):
+            return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+    """,
+    "to_f8e5m2": """
+        # overflows to infinity as torch casts (a bare cast would saturate)
+        def to_f8e5m2(x):
+            bits = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+            far = tl.where(x > 0.0, 0x7C, 0xFC).to(tl.uint8)
+            return tl.where(tl.abs(x) >= 61440.0, far, bits).to(tl.float8e5, bitcast=True)
+    """,
+    "max_nan": """
+        def max_nan(a, b):
+            return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    """,
+    "min_nan": """
+        def min_nan(a, b):
+            return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    """,
+    "product": """
+        def product(a, b):
+            return a * b
+    """,
+    "pick_max": """
+        # the larger value, NaN counting as the largest; the first of equals
+        def pick_max(a, i, b, j):
+            better = (b > a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j < i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "pick_min": """
+        # the smaller value, NaN counting as the smallest; the first of equals
+        def pick_min(a, i, b, j):
+            better = (b < a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j < i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+}
+
+# `floor_div`, `floor_mod`, `ceil_div`: integer division as symexpr's printed indices call it
+_SOURCES.update(
+    (text.split("(")[0], f"def {text.rstrip()}")
+    for text in TRITON_PRELUDE.split("@triton.jit\ndef ")[1:]
+)
+
+
+def called(text: str) -> list[str]:
+    """Helpers that a kernel's text calls."""
+    return [name for name in dict.fromkeys(re.findall(r"\b[a-z]\w*", text)) if name in _SOURCES]
+
+
+def helper_text(names: Iterable[str]) -> str:
+    """Source of the named helpers and of those that they call, callees first."""
+    done: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        if name in done:
+            return
+        body = dedent(_SOURCES[name]).strip()
+        for callee in sorted(set(re.findall(r"\b([a-z]\w*)\(", body)) - {name}):
+            if callee in _SOURCES:
+                visit(callee)
+        comment, _, code = body.rpartition("def " + name)
+        done[name] = f"{comment}@triton.jit\ndef {name}{code}"
+
+    for name in names:
+        visit(name)
+    return "\n\n\n".join(done.values())

@@ -1,0 +1,280 @@
+"""`emit`: a loop IR kernel under a schedule -> a Triton kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+
+from loop_ir.nodes import Axis, DType, Kernel, Load, Origin, Reduce, Stmt
+from symexpr import FloorDiv, bounds
+from triton_emit.body import Lines, Writer
+from triton_emit.errors import BadSchedule
+from triton_emit.helpers import called, helper_text
+from triton_emit.reductions import check, finish_loop, persistent, start_loop, step_loop, working
+from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges
+from triton_emit.source import TritonKernel
+from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
+from triton_emit.tiles import Tile, divides
+
+INDENT = "    "
+
+
+def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
+    """The Triton source of `kernel` cut as `schedule` says, and its launch.
+
+    Raises BadSchedule when the two do not fit, UnsupportedDType for element types that Triton
+    lacks, UnsupportedKernel when a loop would have to read what it overwrote.
+    """
+    return KernelWriter(clean(kernel), schedule).emit()
+
+
+class KernelWriter(Writer):
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
+        super().__init__(kernel, schedule.index_bits)
+        self.schedule = schedule
+        self.spaces = list(dict.fromkeys(p.axes for p in kernel.phases if p.axes))
+        self.constants: list[tuple[str, int]] = []
+        self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in kernel.axes))
+        self._check()
+        self.looped = schedule.kind == "looped"
+        # one row a program: rows are scalars and a tile is one-dimensional
+        self.by_row = bool(self.spaces) and schedule.xblock == 1
+        self.loads_left: dict[str, int] = {}
+        self.space = -1
+        self.accumulators: dict[Reduce, list[str]] = {}
+        self.working_types: dict[Reduce, DType] = {}
+        self.before: list[str] = []
+
+    def _check(self) -> None:
+        s, name = self.schedule, self.kernel.name
+        for field in ("xblock", "rblock", "num_warps"):
+            block = getattr(s, field)
+            if block < 1 or block & (block - 1):
+                raise BadSchedule(name, field, block, "a power of two")
+        if s.kind not in ("flat", "persistent", "looped"):
+            raise BadSchedule(name, "kind", s.kind, "flat, persistent or looped")
+        if s.index_bits not in (32, 64):
+            raise BadSchedule(name, "index_bits", s.index_bits, "32 or 64")
+        if (s.kind == "flat") != (not self.spaces):
+            has = "has" if self.spaces else "has no"
+            raise BadSchedule(
+                name, "kind", s.kind,
+                f"{'persistent or looped' if self.spaces else 'flat'}: the kernel {has} inner axes",
+            )  # fmt: skip
+        if s.kind == "persistent":
+            for space in self.spaces:
+                high = bounds(
+                    sympy.Mul(*(a.extent for a in space)), symbol_ranges(self.kernel.symbols)
+                )[1]
+                if high is None or next_power_of_two(high) > s.rblock:
+                    raise BadSchedule(name, "rblock", s.rblock, f"at least the inner extent {high}")
+
+    # ---- the whole
+
+    def emit(self) -> TritonKernel:
+        self._define_x()
+        if self.looped:
+            scopes = loops(self.kernel)
+        else:
+            scopes = straight(self.kernel)
+            for number, space in enumerate(self.spaces):
+                self._define_inner(number, space)
+        self.loads_left = self._count_loads(scopes)
+        for number, scope in enumerate(scopes):
+            outside = [s for k, s in enumerate(scopes) if k != number]
+            escaping = frozenset(u for s in outside for stmt in s.body for u in uses(stmt))
+            if scope.axes:
+                self._loop(scope, escaping)
+            else:
+                self._straight(scope, escaping)
+        return self._finish()
+
+    def _finish(self) -> TritonKernel:
+        width = f"i{self.schedule.index_bits}"
+        params = [
+            (name, f"*{self.params.dtypes[buffer].value}", self.params.mutated[buffer])
+            for buffer, name in self.params.buffers.items()
+        ]
+        args: list[str | sympy.Expr] = list(self.params.buffers)
+        for size, name in self.params.sizes.items():
+            params.append((name.name, width, False))
+            args.append(size)
+        signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
+        body = "\n".join(INDENT + line for line in self.top.text())
+        head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
+        blocks = ["import triton\nimport triton.language as tl", helper_text(called(body))]
+        blocks.append(
+            f"{head}@triton.jit\ndef {self.kernel.name}({', '.join(signature)}):\n{body}\n"
+        )
+        xblock = 1 if self.by_row else self.schedule.xblock
+        programs = sympy.sympify(FloorDiv(self.numel + (xblock - 1), xblock))
+        return TritonKernel(
+            self.kernel.name,
+            "\n\n\n".join(b for b in blocks if b),
+            tuple(params),
+            tuple(args),
+            (programs, sympy.S.One, sympy.S.One),
+            tuple(self.constants),
+            self.schedule.num_warps,
+            self.schedule.num_stages,
+            self.schedule,
+        )
+
+    # ---- tiles
+
+    def _define_x(self) -> None:
+        if not self.kernel.axes:
+            if not self.spaces:
+                return
+            self.by_row = True
+            return
+        pid = "tl.program_id(0)"
+        if self.bits == 64:
+            pid += ".to(tl.int64)"
+        if self.by_row:
+            self.add_tile(Tile("x", "row", "i", self.kernel.axes, self.write_sizes))
+            self.lines.head.append(f"row = {pid}")
+            return
+        self.add_tile(Tile("x", "xindex", "i", self.kernel.axes, self.write_sizes))
+        self.constants.append(("XBLOCK", self.schedule.xblock))
+        arange = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.spaces else "")
+        self.lines.head.append(f"xindex = {pid} * XBLOCK + {arange}")
+        self.shapes["x"] = "XBLOCK"
+        if not divides(self.schedule.xblock, self.numel):
+            self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(self.numel)}")
+
+    def _block_of(self, number: int, space_bound: int | None) -> int:
+        if self.looped or (number == 0 and len(self.spaces) == 1) or space_bound is None:
+            return self.schedule.rblock
+        return next_power_of_two(space_bound)
+
+    def _define_inner(self, number: int, space: tuple[Axis, ...]) -> None:
+        """The tile of an inner space that is held whole."""
+        tile = self._inner_tile(number, space)
+        block = self._rblock_name(number, tile)
+        self.lines.head.append(f"{tile.flat} = tl.arange(0, {block}){self._column()}")
+        self._mask_inner(number, tile, dict(self.constants)[block])
+
+    def _inner_tile(self, number: int, space: tuple[Axis, ...]) -> Tile:
+        suffix = "" if number == 0 else str(number)
+        prefix = "r" if number == 0 else f"r{suffix}_"
+        tile = Tile(f"r{number}", f"rindex{suffix}", prefix, space, self.write_sizes)
+        self.add_tile(tile)
+        return tile
+
+    def _rblock_name(self, number: int, tile: Tile) -> str:
+        high = bounds(tile.numel, symbol_ranges(self.kernel.symbols))[1]
+        name = "RBLOCK" if number == 0 or self.looped else f"RBLOCK{number}"
+        if name not in dict(self.constants):
+            self.constants.append((name, self._block_of(number, high)))
+        self.shapes[tile.key] = name
+        return name
+
+    def _mask_inner(self, number: int, tile: Tile, block: int) -> None:
+        exact = divides(block, tile.numel) if self.looped else tile.numel == block
+        if not exact:
+            suffix = "" if number == 0 else str(number)
+            bound = self.write_sizes(tile.numel)
+            self.masks[tile.key] = (f"rmask{suffix}", f"{tile.flat} < {bound}")
+
+    def _column(self) -> str:
+        return "" if self.by_row else "[None, :]"
+
+    # ---- scopes
+
+    def _all_axes(self) -> frozenset[str]:
+        return frozenset(self.shapes)
+
+    def _straight(self, scope: Scope, escaping: frozenset[str]) -> None:
+        if not self.looped:
+            # phases keep their own axes: an atomic add happens at each point of its phase
+            for phase in self.kernel.phases:
+                later = frozenset(
+                    u
+                    for other in self.kernel.phases
+                    if other is not phase
+                    for stmt in other.body
+                    for u in uses(stmt)
+                )
+                self.run_phase(phase.axes, phase.body, later)
+            return
+        self.run_phase((), scope.body, escaping)
+
+    def run_phase(self, axes: tuple[Axis, ...], body: Sequence[Stmt],
+                  escaping: frozenset[str]) -> None:  # fmt: skip
+        over = {"x"} & self.shapes.keys()
+        if axes:
+            over.add(f"r{self.spaces.index(axes)}")
+        self.space = self.spaces.index(axes) if axes else -1
+        self.run(body, frozenset(over), escaping)
+
+    def _loop(self, scope: Scope, escaping: frozenset[str]) -> None:
+        number = self.spaces.index(scope.axes)
+        outer, env, symbols = self.lines, dict(self.env), dict(self.symbols)
+        tile = self._inner_tile(number, scope.axes)
+        block = self._rblock_name(number, tile)
+        base = f"lanes = tl.arange(0, {block}){self._column()}"
+        if base not in outer.head:
+            outer.head.append(base)
+        self._mask_inner(number, tile, self.schedule.rblock)
+        reduces = [s for s in scope.body if isinstance(s, Reduce)]
+        self.space = number
+        self.lines = Lines()
+        self.lines.head.append(f"{tile.flat} = start + lanes")
+        self.before = []
+        over = frozenset({"x"} & self.shapes.keys()) | {tile.key}
+        kept = {d for s in scope.body for d in defines(s)}
+        self.run(scope.body, over, escaping - kept)
+        inside, self.lines = self.lines, outer
+        outer.body += self.before
+        end = self.write_sizes(tile.numel)
+        outer.body.append(f"for start in range(0, {end}, {block}):")
+        outer.body += [INDENT + line for line in inside.text()]
+        results = {stmt: finish_loop(self, stmt, self.accumulators[stmt]) for stmt in reduces}
+        self.env, self.symbols = env, symbols
+        for stmt, values in results.items():
+            self.env.update(zip(stmt.outs, values, strict=True))
+        del self.shapes[tile.key]
+        self.masks.pop(tile.key, None)
+
+    # ---- reductions
+
+    def reduce(self, stmt: Reduce) -> None:
+        value = self.env[stmt.args[0]]
+        check(self.kernel.name, stmt, value)
+        value = working(self.ops, stmt, value)
+        if self.looped:
+            self.working_types[stmt] = value.dtype
+            names = start_loop(self, stmt, value)
+            self.accumulators[stmt] = names
+            step_loop(self, stmt, value, names)
+            return
+        self.env.update(zip(stmt.outs, persistent(self, stmt, value), strict=True))
+
+    def _count_loads(self, scopes: tuple[Scope, ...]) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for scope in scopes:
+            for stmt in scope.body:
+                if isinstance(stmt, Load):
+                    counts[stmt.buffer] = counts.get(stmt.buffer, 0) + 1
+        return counts
+
+    def eviction(self, stmt: Load) -> str:
+        """Rows that are read again by a later loop stay in L2, and leave it after the last."""
+        if not self.looped or self.space < 0:
+            return ""
+        self.loads_left[stmt.buffer] -= 1
+        if self.loads_left[stmt.buffer] > 0:
+            return ', eviction_policy="evict_last"'
+        return ""
+
+
+def origin_lines(origins: tuple[Origin, ...]) -> list[str]:
+    """`aten.add, aten.native_layer_norm   encoder.py:41`: operators by source line."""
+    by_line: dict[str, list[str]] = {}
+    for origin in origins:
+        ops = by_line.setdefault(origin.source, [])
+        if origin.op not in ops:
+            ops.append(origin.op)
+    return [f"{', '.join(ops)}   {line}".rstrip() for line, ops in by_line.items()]

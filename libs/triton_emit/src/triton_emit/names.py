@@ -1,0 +1,37 @@
+"""Names of values by role, the same for kernels that differ only in the names of buffers."""
+
+from __future__ import annotations
+
+BY_OP = {
+    "add": "total", "sub": "diff", "mul": "scaled", "neg": "negated", "abs": "magnitude",
+    "maximum": "larger", "minimum": "smaller", "div": "ratio", "floordiv": "quotient",
+    "truncdiv": "quotient", "mod": "remainder", "fmod": "remainder", "pow": "power",
+    "fma": "fused", "exp": "e", "exp2": "e", "log": "log_", "sqrt": "root", "rsqrt": "inv_std",
+    "sin": "sine", "cos": "cosine", "tanh": "t", "erf": "erf_", "sigmoid": "gate",
+    "round": "rounded", "eq": "same", "ne": "differs", "lt": "below", "le": "below",
+    "gt": "above", "ge": "above", "and": "both", "or": "either", "xor": "one_of",
+    "not": "inverted", "shl": "shifted", "shr": "shifted", "where": "chosen", "cast": "value",
+    "bitcast": "bits", "isnan": "nan", "isinf": "infinite", "signbit": "negative",
+}  # fmt: skip
+
+BY_REDUCTION = {
+    "sum": ("row_sum",), "prod": ("row_prod",), "max": ("row_max",), "min": ("row_min",),
+    "any": ("row_any",), "all": ("row_all",), "argmax": ("row_argmax",),
+    "argmin": ("row_argmin",), "welford": ("mean", "m2"),
+}  # fmt: skip
+
+
+class Namer:
+    """Hands out names: `total`, `total_1`, ..."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def fresh(self, base: str) -> str:
+        count = self._taken.get(base, -1) + 1
+        self._taken[base] = count
+        return base if count == 0 else f"{base}_{count}"
+
+    def base_of(self, op: str) -> str:
+        """What the result of an operation is called."""
+        return BY_OP.get(op, f"{op}_")

@@ -1,0 +1,305 @@
+"""Reductions over the inner dimension of a tile: in one go, or accumulated in a loop.
+
+A loop keeps one partial result per lane and folds the lanes once, after the loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loop_ir.nodes import DType, Reduce
+from triton_emit.errors import UnsupportedDType
+from triton_emit.names import BY_REDUCTION
+from triton_emit.scalar_ops import ScalarOps
+from triton_emit.values import ADD, ATOM, COMPARE, MUL, SMALL_FLOATS, TL_TYPES, Value, literal
+
+if TYPE_CHECKING:
+    from triton_emit.kernel import KernelWriter
+
+
+def working(ops: ScalarOps, stmt: Reduce, value: Value) -> Value:
+    """The argument in the type that the fold is computed in: f32 for narrower floats, i32 for
+    bool and for integers narrower than it (whose max, min and any fit)."""
+    if stmt.op in ("argmax", "argmin", "any", "all"):
+        value = ops.held(value)
+        target = value.dtype
+        if stmt.op in ("any", "all"):
+            value = ops.cast(value, DType.bool_)
+            target = DType.i32
+    else:
+        target = stmt.dtype
+    if target in SMALL_FLOATS:
+        target = DType.f32
+    elif not target.is_float and target.itemsize < 4:
+        target = DType.i32
+    return ops.cast(value, target)
+
+
+def _identity(op: str, dtype: DType) -> Value:
+    """The value that leaves a fold as it is."""
+    if op in ("sum", "any", "welford"):
+        return literal(0, dtype)
+    if op in ("prod", "all"):
+        return literal(1, dtype)
+    least = op in ("max", "argmax")
+    if dtype.is_float:
+        return literal(float("-inf") if least else float("inf"), dtype)
+    bits = 8 * dtype.itemsize
+    if dtype.value.startswith("u"):
+        return literal(0 if least else (1 << bits) - 1, dtype)
+    return literal(-(1 << (bits - 1)) if least else (1 << (bits - 1)) - 1, dtype)
+
+
+def _full_axes(writer: KernelWriter, value: Value) -> frozenset[str]:
+    return value.axes | {f"r{writer.space}"}
+
+
+def _masked(writer: KernelWriter, value: Value, identity: Value) -> Value:
+    """`value` over the whole inner dimension, `identity` where out of bounds."""
+    key = f"r{writer.space}"
+    axes = _full_axes(writer, value)
+    mask = writer.mask(frozenset({key}))
+    if value.filler is not None and value.filler == identity.literal and key in value.axes:
+        return value  # loaded so that what is out of bounds reads as the identity
+    if mask:
+        if value.literal is not None:
+            shape = writer.shape(axes)
+            value = Value(f"tl.full({shape}, {value.text}, {TL_TYPES[value.dtype]})", ATOM,
+                          value.dtype, axes)  # fmt: skip
+        return Value(f"tl.where({mask}, {value.text}, {identity.text})", ATOM, value.dtype, axes)
+    if key in value.axes:
+        return value
+    shape = writer.shape(axes)
+    if value.literal is not None:
+        return Value(f"tl.full({shape}, {value.text}, {TL_TYPES[value.dtype]})", ATOM,
+                     value.dtype, axes)  # fmt: skip
+    return Value(f"tl.broadcast_to({value.text}, {writer.shape(axes)})", ATOM, value.dtype,
+                 axes)  # fmt: skip
+
+
+def _fold(writer: KernelWriter, call: str, axes: frozenset[str]) -> str:
+    """`call` with `{axis}` filled in, one value a row; rows keep their column shape."""
+    if writer.by_row:
+        return call.format(axis=0)
+    return call.format(axis=1) + "[:, None]"
+
+
+def _reduce_call(writer: KernelWriter, op: str, value: Value) -> str:
+    """Triton text that folds `value`; `{axis}` is left to be filled in."""
+    text = value.text.replace("{", "{{").replace("}", "}}")
+    if op == "sum":
+        return f"tl.sum({text}, {{axis}})"
+    if op == "prod":
+        return f"tl.reduce({text}, {{axis}}, product)"
+    if op == "any":
+        return f"tl.max({text}, {{axis}})"
+    if op == "all":
+        return f"tl.min({text}, {{axis}})"
+    if value.dtype.is_float:
+        return f"tl.reduce({text}, {{axis}}, {op}_nan)"
+    return f"tl.{op}({text}, {{axis}})"
+
+
+def _row_axes(writer: KernelWriter, value: Value) -> frozenset[str]:
+    return value.axes - {f"r{writer.space}"}
+
+
+def _simple(writer: KernelWriter, stmt: Reduce, value: Value) -> Value:
+    """A fold of one value to one result, and the result in its declared type."""
+    axes = _row_axes(writer, value)
+    text = _fold(writer, _reduce_call(writer, stmt.op, value), axes)
+    if stmt.op in ("any", "all"):
+        flag = Value(f"{text} != 0", COMPARE, DType.bool_, axes)
+        return writer.ops.cast(flag, stmt.dtype)
+    return writer.ops.cast(Value(text, ATOM, value.dtype, axes), stmt.dtype)
+
+
+def _extreme(writer: KernelWriter, stmt: Reduce, value: Value, at: str) -> Value:
+    axes = _row_axes(writer, value)
+    picked = f"pick_{stmt.op[3:]}"
+    text = value.text.replace("{", "{{").replace("}", "}}")
+    call = f"tl.reduce(({text}, {at}), {{axis}}, {picked})[1]"
+    text = _fold(writer, call, axes)
+    return Value(f"{text}.to({TL_TYPES[stmt.dtype]})", ATOM, stmt.dtype, axes)
+
+
+def _count(writer: KernelWriter, dtype: DType) -> str:
+    """Number of inner points as a value of a float type."""
+    numel = writer.tiles[f"r{writer.space}"].numel
+    if numel.is_Integer:
+        return f"{int(numel)}.0"
+    return f"tl.cast({writer.write_sizes(numel)}, {TL_TYPES[dtype]})"
+
+
+def _quotient(dtype: DType, a: str, b: str) -> Value:
+    if dtype is DType.f64:
+        return Value(f"{a} / {b}", MUL, dtype)
+    return Value(f"tl.div_rn({a}, {b})", ATOM, dtype)
+
+
+def persistent(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]:
+    """Results of a reduction whose row is held whole."""
+    bases = BY_REDUCTION[stmt.op]
+    if stmt.op == "welford":
+        return _two_pass(writer, stmt, value)
+    value = _masked(writer, value, _identity(stmt.op, value.dtype))
+    if stmt.op in ("argmax", "argmin"):
+        at = _positions(writer, value)
+        return (writer.assign(bases[0], _extreme(writer, stmt, value, at)),)
+    return (writer.assign(bases[0], _simple(writer, stmt, value)),)
+
+
+def _positions(writer: KernelWriter, value: Value) -> str:
+    tile = writer.tiles[f"r{writer.space}"]
+    if value.axes == {tile.key} and writer.by_row:
+        return tile.flat
+    return f"tl.broadcast_to({tile.flat}, {writer.shape(value.axes)})"
+
+
+def _two_pass(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]:
+    """Mean, then the sum of squared differences from it: exact, and the row is in registers."""
+    dtype = value.dtype
+    zero = literal(0, dtype)
+    if value.literal is None and not value.text.isidentifier():
+        value = writer.assign("centered", value)
+    summed = _masked(writer, value, zero)
+    axes = _row_axes(writer, summed)
+    total = _fold(writer, _reduce_call(writer, "sum", summed), axes)
+    quotient = _quotient(dtype, total, _count(writer, dtype))
+    mean = writer.assign("mean", Value(quotient.text, quotient.prec, dtype, axes))
+    key = f"r{writer.space}"
+    diff = Value(f"{value.at(ADD)} - {mean.text}", ADD, dtype, value.axes | axes)
+    masked = _masked(writer, diff, zero)
+    if key not in masked.axes:
+        masked = Value(masked.text, masked.prec, dtype, masked.axes | {key})
+    delta = writer.assign("delta", masked)
+    square = Value(f"{delta.text} * {delta.text}", MUL, dtype, delta.axes)
+    folded = _fold(writer, _reduce_call(writer, "sum", square), axes)
+    m2 = writer.assign("m2", Value(folded, ATOM, dtype, axes))
+    return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
+
+
+# ---- accumulated in a loop
+
+
+def _accumulator_axes(writer: KernelWriter, value: Value) -> frozenset[str]:
+    return frozenset(writer.shapes) & (_full_axes(writer, value) | {"x"})
+
+
+def start_loop(writer: KernelWriter, stmt: Reduce, value: Value) -> list[str]:
+    """Accumulators of a reduction, made before the loop; their names."""
+    shape = writer.shape(_accumulator_axes(writer, value))
+    dtype = TL_TYPES[value.dtype]
+    if stmt.op == "welford":
+        names = [writer.namer.fresh("mean_acc"), writer.namer.fresh("m2_acc")]
+        writer.before += [f"{n} = tl.zeros({shape}, {dtype})" for n in names]
+        return names
+    name = writer.namer.fresh(f"{stmt.op}_acc")
+    start = _identity(stmt.op, value.dtype).text
+    writer.before.append(f"{name} = tl.full({shape}, {start}, {dtype})")
+    if stmt.op not in ("argmax", "argmin"):
+        return [name]
+    at = writer.namer.fresh("at_acc")
+    wide = "tl.int64" if writer.bits == 64 else "tl.int32"
+    most = 2**63 - 1 if writer.bits == 64 else 2**31 - 1
+    writer.before.append(f"{at} = tl.full({shape}, {most}, {wide})")
+    return [name, at]
+
+
+def step_loop(writer: KernelWriter, stmt: Reduce, value: Value, names: list[str]) -> None:
+    """One chunk into the accumulators."""
+    body = writer.lines.body
+    if stmt.op == "welford":
+        _welford_step(writer, value, names)
+        return
+    value = _masked(writer, value, _identity(stmt.op, value.dtype))
+    acc = names[0]
+    if stmt.op in ("argmax", "argmin"):
+        tile = writer.tiles[f"r{writer.space}"]
+        helper = f"pick_{stmt.op[3:]}"
+        shape = writer.shape(_accumulator_axes(writer, value))
+        at = tile.flat if writer.by_row else f"tl.broadcast_to({tile.flat}, {shape})"
+        if writer.bits == 64:
+            at = f"tl.cast({at}, tl.int64)"
+        text = value.text
+        if value.axes != _accumulator_axes(writer, value):
+            text = f"tl.broadcast_to({text}, {shape})"
+        body.append(f"{acc}, {names[1]} = {helper}({acc}, {names[1]}, {text}, {at})")
+    elif stmt.op == "sum":
+        body.append(f"{acc} += {value.text}")
+    elif stmt.op == "prod":
+        body.append(f"{acc} *= {value.text}")
+    elif stmt.op in ("any", "all"):
+        body.append(f"{acc} {'|' if stmt.op == 'any' else '&'}= {value.text}")
+    elif value.dtype.is_float:
+        body.append(f"{acc} = {stmt.op}_nan({acc}, {value.text})")
+    else:
+        body.append(f"{acc} = tl.{stmt.op}imum({acc}, {value.text})")
+
+
+def _welford_step(writer: KernelWriter, value: Value, names: list[str]) -> None:
+    """Welford's update; every lane inside the row has seen the same number of values."""
+    mean, m2 = names
+    body = writer.lines.body
+    fresh = writer.namer.fresh
+    tile = writer.tiles[f"r{writer.space}"]
+    if not value.text.isidentifier() and value.literal is None:
+        value = writer.assign("value", value)
+    seen, delta, new_mean = fresh("seen"), fresh("delta"), fresh("new_mean")
+    block = writer.shapes[tile.key]
+    body.append(f"{seen} = tl.cast(start // {block} + 1, {TL_TYPES[value.dtype]})")
+    body.append(f"{delta} = {value.at(ADD)} - {mean}")
+    body.append(f"{new_mean} = {mean} + {delta} * (1.0 / {seen})")
+    new_m2 = f"{m2} + {delta} * ({value.at(ADD)} - {new_mean})"
+    mask = writer.mask(frozenset({tile.key}))
+    body.append(f"{m2} = tl.where({mask}, {new_m2}, {m2})" if mask else f"{m2} = {new_m2}")
+    kept = f"tl.where({mask}, {new_mean}, {mean})" if mask else new_mean
+    body.append(f"{mean} = {kept}")
+
+
+def finish_loop(writer: KernelWriter, stmt: Reduce, names: list[str]) -> tuple[Value, ...]:
+    """Folds the lanes of the accumulators, after the loop."""
+    axes = frozenset({"x", f"r{writer.space}"}) & frozenset(writer.shapes)
+    dtype = writer.working_types[stmt]
+    acc = Value(names[0], ATOM, dtype, axes)
+    base = BY_REDUCTION[stmt.op][0]
+    if stmt.op == "welford":
+        return _welford_finish(writer, stmt, names, dtype, axes)
+    if stmt.op in ("argmax", "argmin"):
+        return (writer.assign(base, _extreme(writer, stmt, acc, names[1])),)
+    return (writer.assign(base, _simple(writer, stmt, acc)),)
+
+
+def _welford_finish(
+    writer: KernelWriter, stmt: Reduce, names: list[str], dtype: DType, axes: frozenset[str]
+) -> tuple[Value, ...]:
+    """Joins lanes that saw `counts` values each (Chan, Golub, LeVeque 1979)."""
+    tile = writer.tiles[f"r{writer.space}"]
+    block = writer.shapes[tile.key]
+    mean_acc, m2_acc = names
+    rows = axes - {tile.key}
+    numel = writer.write_sizes(tile.numel)
+    even = f"r{writer.space}" not in writer.masks
+    if even:
+        steps = f"({numel}) // {block}" if not tile.numel.is_Integer else f"{numel} // {block}"
+        counts = f"tl.cast({steps}, {TL_TYPES[dtype]})"
+    else:
+        base = f"({numel})" if not tile.numel.is_Atom else numel
+        counts = f"(({base} - lanes + {block} - 1) // {block}).to({TL_TYPES[dtype]})"
+    count = writer.assign("counts", Value(counts, ATOM, dtype))
+    total = _fold(writer, f"tl.sum({mean_acc} * {count.text}, {{axis}})", rows)
+    quotient = _quotient(dtype, total, _count(writer, dtype))
+    mean = writer.assign("mean", Value(quotient.text, quotient.prec, dtype, rows))
+    delta = writer.assign("delta", Value(f"{mean_acc} - {mean.text}", ADD, dtype, axes))
+    folded = _fold(
+        writer, f"tl.sum({m2_acc} + {count.text} * {delta.text} * {delta.text}, {{axis}})", rows
+    )
+    m2 = writer.assign("m2", Value(folded, ATOM, dtype, rows))
+    return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
+
+
+def check(kernel: str, stmt: Reduce, value: Value) -> None:
+    """Raises UnsupportedDType for element types that Triton cannot fold."""
+    for dtype in (stmt.dtype, value.dtype):
+        if dtype not in TL_TYPES:
+            raise UnsupportedDType(kernel, dtype.value, f"reduce {stmt.op}")

@@ -1,0 +1,349 @@
+"""Scalar operations of loop IR as Triton expressions.
+
+Where Triton differs from loop IR the difference is made up here: integer `//` and `%` truncate,
+`-x` loses the sign of zero, `tl.maximum` drops NaN, plain `/` and `tl.sqrt` on f32 are
+approximations, floats narrower than f32 are computed in f32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loop_ir.nodes import Compute, DType
+from triton_emit.errors import UnsupportedDType
+from triton_emit.values import (
+    ADD,
+    ATOM,
+    BIT_AND,
+    BIT_OR,
+    BIT_XOR,
+    COMPARE,
+    MUL,
+    SMALL_FLOATS,
+    TL_TYPES,
+    UNARY,
+    Value,
+    is_f32,
+    literal,
+    typed,
+)  # fmt: skip
+
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+_INFIX = {
+    "add": ("+", ADD), "sub": ("-", ADD), "mul": ("*", MUL),
+    "and": ("&", BIT_AND), "or": ("|", BIT_OR), "xor": ("^", BIT_XOR),
+}  # fmt: skip
+
+# bool has no arithmetic of its own: addition is `or`, multiplication `and`
+_BOOL_AS = {
+    "add": "or", "mul": "and", "maximum": "or", "minimum": "and", "sub": "xor", "eq": None,
+    "ne": "xor", "gt": None, "lt": None, "ge": None, "le": None,
+}  # fmt: skip
+
+# unary functions: Triton text for f32 and for f64; a bare name is a helper
+_FUNCTIONS = {
+    "exp": ("exp_f32", "tl.exp"), "exp2": ("exp2_f32", "tl.exp2"),
+    "expm1": ("expm1_f32", "expm1_f64"), "log": ("tl.log", "tl.log"),
+    "log2": ("tl.log2", "tl.log2"), "log1p": ("log1p_f32", "log1p_f64"),
+    "sqrt": ("tl.sqrt_rn", "tl.sqrt"), "sin": ("tl.sin", "tl.sin"), "cos": ("tl.cos", "tl.cos"),
+    "tanh": ("tanh_f32", "tanh_f64"), "erf": ("tl.erf", "tl.erf"),
+    "sigmoid": ("sigmoid_f32", "sigmoid_f64"), "floor": ("tl.floor", "tl.floor"),
+    "ceil": ("tl.ceil", "tl.ceil"), "trunc": ("trunc_float", "trunc_float"),
+    "round": ("round_f32", "round_f64"),
+}  # fmt: skip
+
+# computed in f64 and rounded once for the narrower types: rare, and simple to get right
+_WIDE = {
+    "tan": "tan_f64", "asin": "asin_f64", "acos": "acos_f64", "atan": "atan_f64",
+    "atan2": "atan2_f64", "sinh": "sinh_f64", "cosh": "cosh_f64", "pow": "pow_f64",
+    "fmod": "fmod_f64", "mod": "mod_f64", "floordiv": "floordiv_f64",
+}  # fmt: skip
+
+
+class ScalarOps:
+    """Prints operations of one kernel. A function without `tl.` is one of `helpers.py`."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+
+    def call(self, function: str, args: list[str], dtype: DType, axes: frozenset[str]) -> Value:
+        return Value(f"{function}({', '.join(args)})", ATOM, dtype, axes)
+
+    def compute(self, stmt: Compute, args: list[Value]) -> Value:
+        """The value of `stmt` given the values of its arguments."""
+        for dtype in (stmt.dtype, *(a.dtype for a in args)):
+            if dtype not in TL_TYPES:
+                raise UnsupportedDType(self.kernel, dtype.value, f"{stmt.out} = {stmt.op}")
+        op = stmt.op
+        if op == "cast":
+            return self.cast(args[0], stmt.dtype)
+        if op == "bitcast":
+            value = self.held(args[0])
+            text = f"{typed(value).at(ATOM)}.to({TL_TYPES[stmt.dtype]}, bitcast=True)"
+            return Value(text, ATOM, stmt.dtype, value.axes)
+        if op == "where":
+            return self._where(args, stmt.dtype)
+        if op in COMPARISONS or op in ("isnan", "isinf", "signbit"):
+            return self._predicate(op, args)
+        args = [self.held(a) for a in args]
+        kind = args[0].dtype
+        if kind is DType.bool_:
+            return self._on_bool(op, args, stmt.dtype)
+        if kind in SMALL_FLOATS:
+            if op == "neg":
+                return replace(self._floats("neg", args, kind), dtype=stmt.dtype)
+            wide = [self.cast(a, DType.f32) for a in args]
+            return self.cast(self._floats(op, wide, DType.f32), stmt.dtype)
+        if kind.is_float:
+            return self._floats(op, args, kind)
+        return self._ints(op, args, kind)
+
+    def held(self, value: Value) -> Value:
+        """The value in the type it is declared with (an index may be held in a narrower one)."""
+        if not value.narrow:
+            return value
+        return Value(f"tl.cast({value.text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype,
+                     value.axes)  # fmt: skip
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """Converts as torch does: to bool by `!= 0`, float to int by truncation, narrow floats by
+        way of f32."""
+        src = value.dtype
+        if value.literal is not None:
+            if src.is_float and dtype.is_int:
+                return literal(int(value.literal), dtype)
+            return literal(value.literal, dtype)
+        if src is dtype:
+            return value
+        if dtype is DType.bool_:
+            wide = self.cast(value, DType.f32) if src in SMALL_FLOATS else value
+            return Value(f"{wide.at(COMPARE + 1)} != 0", COMPARE, dtype, value.axes)
+        if value.narrow:
+            if dtype.is_float and dtype not in SMALL_FLOATS:
+                return Value(f"tl.cast({value.text}, {TL_TYPES[dtype]})", ATOM, dtype, value.axes)
+            return self.cast(self.held(value), dtype)
+        if src in SMALL_FLOATS and dtype is not DType.f32:
+            value, src = self.cast(value, DType.f32), DType.f32
+            if src is dtype:
+                return value
+        if dtype in SMALL_FLOATS and src is not DType.f32:
+            value = self.cast(value, DType.f32)
+        if dtype in (DType.f8e4m3, DType.f8e5m2):
+            return self.call(f"to_{dtype.value}", [value.text], dtype, value.axes)
+        text = value.at(ATOM)
+        if src.is_float and dtype.is_int and dtype.itemsize < 4:
+            # torch goes through a wider int, so that out-of-range values wrap around
+            text += ".to(tl.int64)" if dtype.value.startswith("u") else ".to(tl.int32)"
+        return Value(f"{text}.to({TL_TYPES[dtype]})", ATOM, dtype, value.axes)
+
+    def _where(self, args: list[Value], dtype: DType) -> Value:
+        condition, a, b = args
+        axes = condition.axes | a.axes | b.axes
+        a, b = self.held(a), self.held(b)
+        if a.literal is not None and b.literal is not None:
+            a = typed(a)
+        elif -0.0 in (a.literal, b.literal) or dtype in SMALL_FLOATS:
+            a, b = typed(a), typed(b)
+        return self.call("tl.where", [typed(condition).text, a.text, b.text], dtype, axes)
+
+    def _predicate(self, op: str, args: list[Value]) -> Value:
+        axes = frozenset[str]().union(*(a.axes for a in args))
+        if op in COMPARISONS:
+            a, b = args
+            if a.dtype in SMALL_FLOATS:
+                a, b = self.cast(a, DType.f32), self.cast(b, DType.f32)
+            if a.dtype is DType.bool_:
+                a, b = (typed(v) if v.literal is not None else v for v in (a, b))
+                if op not in ("eq", "ne"):
+                    a, b = self.cast(a, DType.i32), self.cast(b, DType.i32)
+            small = all(v.narrow or _fits_i32(v) for v in (a, b))
+            if not (small and (a.narrow or b.narrow)):
+                a, b = self.held(a), self.held(b)
+            if a.literal is not None and b.literal is not None:
+                a = typed(a)
+            text = f"{a.at(COMPARE + 1)} {COMPARISONS[op]} {b.at(COMPARE + 1)}"
+            return Value(text, COMPARE, DType.bool_, axes)
+        value = typed(self.held(args[0]))
+        if not value.dtype.is_float and op != "signbit":
+            return Value(f"{value.at(ATOM)} != {value.at(ATOM)}", COMPARE, DType.bool_, axes)
+        if value.dtype in SMALL_FLOATS:
+            value = self.cast(value, DType.f32)
+        if op == "isnan":
+            text = f"{value.at(COMPARE + 1)} != {value.at(COMPARE + 1)}"
+        elif op == "isinf":
+            text = f'tl.abs({value.text}) == float("inf")'
+        elif value.dtype.is_float:
+            bits = "tl.int64" if value.dtype is DType.f64 else "tl.int32"
+            text = f"{value.at(ATOM)}.to({bits}, bitcast=True) < 0"
+        else:
+            text = f"{value.at(COMPARE + 1)} < 0"
+        return Value(text, COMPARE, DType.bool_, axes)
+
+    def _infix(self, sign: str, prec: int, args: list[Value], dtype: DType) -> Value:
+        a, b = args
+        if a.literal is not None and b.literal is not None:
+            a = typed(a)
+        text = f"{a.at(prec)} {sign} {b.at(prec + 1)}"
+        return Value(text, prec, dtype, a.axes | b.axes)
+
+    def _in_call(self, value: Value) -> str:
+        """A literal argument of a `tl` function, which would guess its type: kept where the guess
+        is right (f32, and i32 within range)."""
+        if value.literal is None or value.dtype in (DType.f32, DType.i32):
+            return value.text
+        if value.dtype is DType.f64 and is_f32(value.literal):
+            return value.text
+        return typed(value).text
+
+    def _all_in_call(self, args: list[Value]) -> list[str]:
+        if all(a.literal is not None for a in args):
+            return [typed(a).text for a in args]
+        return [self._in_call(a) for a in args]
+
+    def _on_bool(self, op: str, args: list[Value], dtype: DType) -> Value:
+        if op == "not":
+            return Value(f"~{typed(args[0]).at(UNARY)}", UNARY, dtype, args[0].axes)
+        logic = _BOOL_AS.get(op, op)
+        if logic in ("and", "or", "xor"):
+            sign, prec = _INFIX[logic]
+            return self._infix(sign, prec, [typed(a) for a in args], dtype)
+        ints = [self.cast(a, DType.i32) for a in args]
+        return self.cast(self._ints(op, ints, DType.i32), dtype)
+
+    def _ints(self, op: str, args: list[Value], dtype: DType) -> Value:
+        axes = frozenset[str]().union(*(a.axes for a in args))
+        signed = dtype.value.startswith("i")
+        if op in _INFIX:
+            sign, prec = _INFIX[op]
+            return self._infix(sign, prec, args, dtype)
+        if op == "neg":
+            return Value(f"-{typed(args[0]).at(UNARY)}", UNARY, dtype, axes)
+        if op == "not":
+            return Value(f"~{typed(args[0]).at(UNARY)}", UNARY, dtype, axes)
+        if op == "abs":
+            return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
+        if op in ("maximum", "minimum"):
+            return self.call(f"tl.{op}", self._all_in_call(args), dtype, axes)
+        if op in ("floordiv", "mod") and signed:
+            divisor = args[1].literal
+            if op == "mod" and divisor is not None and _is_power_of_two(float(divisor)):
+                if divisor >= 1:
+                    low = literal(int(divisor) - 1, dtype)
+                    return self._infix("&", BIT_AND, [args[0], low], dtype)
+            helper = "floor_div" if op == "floordiv" else "floor_mod"
+            return self.call(helper, [typed(a).text for a in args], dtype, axes)
+        if op in ("floordiv", "truncdiv"):
+            return self._infix("//", MUL, args, dtype)
+        if op in ("mod", "fmod"):
+            return self._infix("%", MUL, args, dtype)
+        if op in ("shl", "shr"):
+            return self._shift(op, args, dtype)
+        if op == "pow":
+            return self._int_pow(args, dtype)
+        if op == "fma":
+            product = self._infix("*", MUL, args[:2], dtype)
+            return self._infix("+", ADD, [product, args[2]], dtype)
+        if op in ("floor", "ceil", "trunc", "round"):
+            return args[0]
+        raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
+
+    def _shift(self, op: str, args: list[Value], dtype: DType) -> Value:
+        """A shift by the width or more gives 0 (-1 for a negative number shifted right)."""
+        value, amount = args
+        bits = 8 * dtype.itemsize
+        sign, prec = ("<<", 5) if op == "shl" else (">>", 5)
+        if amount.literal is not None and 0 <= amount.literal < bits:
+            return self._infix(sign, prec, [typed(value), amount], dtype)
+        axes = value.axes | amount.axes
+        inside = f"({amount.at(6)} >= 0) & ({amount.at(6)} < {bits})"
+        if op == "shr" and dtype.value.startswith("i"):
+            safe = f"tl.where({inside}, {amount.text}, {bits - 1})"
+            return Value(f"{typed(value).at(prec)} >> {safe}", prec, dtype, axes)
+        shifted = f"{typed(value).at(prec)} {sign} tl.where({inside}, {amount.text}, 0)"
+        return Value(f"tl.where({inside}, {shifted}, 0)", ATOM, dtype, axes)
+
+    def _int_pow(self, args: list[Value], dtype: DType) -> Value:
+        base, exponent = args
+        if exponent.literal in (2, 3) and base.prec == ATOM and "(" not in base.text:
+            text = " * ".join([base.text] * int(exponent.literal or 0))
+            return Value(text, MUL, dtype, base.axes)
+        texts = [typed(a).text for a in args]
+        return self.call("pow_int", texts, dtype, base.axes | exponent.axes)
+
+    def _floats(self, op: str, args: list[Value], dtype: DType) -> Value:
+        axes = frozenset[str]().union(*(a.axes for a in args))
+        double = dtype is DType.f64
+        if op in ("add", "sub", "mul"):
+            sign, prec = _INFIX[op]
+            return self._infix(sign, prec, args, dtype)
+        if op == "neg":  # Triton's -x is 0 - x, which loses the sign of zero
+            return self._infix("*", MUL, [literal(-1.0, dtype), typed(args[0])], dtype)
+        if op == "abs":
+            return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
+        if op in ("maximum", "minimum"):
+            texts = [*self._all_in_call(args), "propagate_nan=tl.PropagateNan.ALL"]
+            return self.call(f"tl.{op}", texts, dtype, axes)
+        if op == "div":
+            return self._divide(args, dtype)
+        if op == "fma":
+            return self.call("tl.fma", self._all_in_call(args), dtype, axes)
+        if op == "truncdiv":
+            quotient = self._divide(args, dtype)
+            return self.call("trunc_float", [quotient.text], dtype, axes)
+        if op == "rsqrt":
+            if double:  # tl.rsqrt on f64 is an approximation
+                return Value(f"1.0 / tl.sqrt({typed(args[0]).text})", MUL, dtype, axes)
+            return self.call("tl.rsqrt", [typed(args[0]).text], dtype, axes)
+        if op == "log10":
+            log = self.call("tl.log2", [typed(args[0]).text], dtype, axes)
+            return self._infix("*", MUL, [log, literal(0.30102999566398120, dtype)], dtype)
+        if op == "pow" and args[1].literal is not None:
+            simple = self._simple_pow(args[0], float(args[1].literal), dtype)
+            if simple is not None:
+                return simple
+        if op in _FUNCTIONS:
+            function = _FUNCTIONS[op][1 if double else 0]
+            return self.call(function, [typed(args[0]).text], dtype, axes)
+        if op in _WIDE:
+            wide = [typed(self.cast(a, DType.f64)).text for a in args]
+            return self.cast(self.call(_WIDE[op], wide, DType.f64, axes), dtype)
+        raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
+
+    def _divide(self, args: list[Value], dtype: DType) -> Value:
+        a, b = args
+        if b.literal is not None and _is_power_of_two(float(b.literal)):
+            return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
+        if dtype is DType.f64:
+            return self._infix("/", MUL, args, dtype)
+        return self.call("tl.div_rn", self._all_in_call(args), dtype, a.axes | b.axes)
+
+    def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:
+        """`x**2 -> x * x`, `x**0.5 -> sqrt(x)` (but for -0.0 and -inf, as torch has it) and so on,
+        for the exponents that torch itself treats so."""
+        name = base.prec == ATOM and "(" not in base.text
+        one = literal(1.0, dtype)
+        if exponent == 1.0:
+            return base
+        if exponent in (2.0, 3.0) and name:
+            text = " * ".join([base.text] * int(exponent))
+            return Value(text, MUL, dtype, base.axes)
+        if exponent == 0.5:
+            return self._floats("sqrt", [base], dtype)
+        if exponent == -0.5:
+            return self._floats("rsqrt", [base], dtype)
+        if exponent == -1.0:
+            return self._divide([one, base], dtype)
+        return None
+
+
+def _is_power_of_two(value: float) -> bool:
+    """The reciprocal is exact, and normal in f32."""
+    return value != 0 and 2.0**-126 < abs(value) < 2.0**126 and (
+        abs(value).hex().split("p")[0] == "0x1.0000000000000"
+    )
+
+
+def _fits_i32(value: Value) -> bool:
+    return isinstance(value.literal, int) and -(2**31) <= value.literal < 2**31
+

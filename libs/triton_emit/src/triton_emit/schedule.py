@@ -1,0 +1,190 @@
+"""How a kernel is cut into programs: what a tuner may change without touching the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import sympy
+
+from loop_ir.nodes import DType, Indirect, Kernel, Store, Symbol
+from symexpr import Ranges, bounds, symbol
+from triton_emit.errors import UnsupportedKernel
+from triton_emit.ssa import clean, expressions, loops, statements
+
+Kind = Literal["flat", "persistent", "looped"]
+
+PERSISTENT_LIMIT = 8192
+MULTIPROCESSORS = 132
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`flat`: one tile dimension of `xblock` points. `persistent`: a program holds `xblock` rows
+    whole, `rblock` (a power of two, at least the inner extent) wide. `looped`: it walks over
+    `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic. Block sizes
+    are powers of two."""
+
+    kind: Kind
+    xblock: int
+    rblock: int = 1
+    num_warps: int = 4
+    num_stages: int = 1
+    index_bits: Literal[32, 64] = 32
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def symbol_ranges(symbols: tuple[Symbol, ...]) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
+    """Bounds of the size symbols; a size is never negative."""
+    return {symbol(s.name): (0 if s.low is None else s.low, s.high) for s in symbols}
+
+
+def axis_ranges(kernel: Kernel) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
+    """Bounds of sizes, axes and indirect symbols."""
+    ranges = symbol_ranges(kernel.symbols)
+    axes = [*kernel.axes, *(a for phase in kernel.phases for a in phase.axes)]
+    extents = [(a.symbol, a.extent) for a in axes]
+    extents += [(s.symbol, s.extent) for _, s in statements(kernel) if isinstance(s, Indirect)]
+    for name, extent in extents:
+        high = bounds(extent, ranges)[1]
+        ranges[name] = (0, None if high is None else max(high - 1, 0))
+    return ranges
+
+
+def index_bits(kernel: Kernel) -> Literal[32, 64]:
+    """64 when an index, or a count of points, can pass 2**31 - 1 within the symbols' ranges.
+
+    A tile overhangs its last row by less than a block, hence the margin."""
+    ranges = axis_ranges(kernel)
+    all_axes = {a for phase in kernel.phases for a in [phase.axes]} | {kernel.axes}
+    counts = [sympy.Mul(*(a.extent for a in axes)) for axes in all_axes]
+    for e in [*counts, *(e for _, s in statements(kernel) for e in expressions(s))]:
+        low, high = bounds(e, ranges)
+        if low is None or high is None or high > INT32_MAX - 65536 or low < -INT32_MAX:
+            return 64
+    return 32
+
+
+def hinted(e: sympy.Expr, hints: Mapping[str, int], ranges: Ranges, default: int = 64) -> int:
+    """A typical value of a size expression."""
+    values = {s: hints.get(s.name, ranges.get(s, (None, None))[0] or default)
+              for s in e.free_symbols}  # fmt: skip
+    low = bounds(e, {s: (v, v) for s, v in values.items()})[0]
+    return default if low is None else max(low, 1)
+
+
+def _inner_extents(kernel: Kernel) -> list[sympy.Expr]:
+    """Points of every inner space."""
+    spaces = dict.fromkeys(phase.axes for phase in kernel.phases if phase.axes)
+    return [sympy.Mul(*(a.extent for a in axes)) for axes in spaces]
+
+
+def inner_bound(kernel: Kernel) -> int | None:
+    """The largest count of inner points, or None if it is not bounded."""
+    ranges = symbol_ranges(kernel.symbols)
+    highs = [bounds(e, ranges)[1] for e in _inner_extents(kernel)]
+    return None if None in highs else max((h for h in highs if h is not None), default=1)
+
+
+def _can_loop(kernel: Kernel) -> bool:
+    try:
+        loops(clean(kernel))
+    except UnsupportedKernel:
+        return False
+    return True
+
+
+def _element_bytes(kernel: Kernel) -> int:
+    """Bytes of the widest element that a kernel keeps a full tile of."""
+    sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
+    return max(sizes, default=4)
+
+
+def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
+    """A schedule that is good on an H200 without tuning; `hints`: typical values of symbols.
+
+    Memory-bound kernels want 16-byte vectors, 8 or 16 elements a thread in flight, and at least
+    two waves of programs over the multiprocessors.
+    """
+    bits = index_bits(kernel)
+    ranges = symbol_ranges(kernel.symbols)
+    rows = hinted(sympy.Mul(*(a.extent for a in kernel.axes)), hints, ranges)
+    inner = _inner_extents(kernel)
+    if not inner:
+        return _flat(rows, bits)
+    bound = inner_bound(kernel)
+    widest = max(hinted(e, hints, ranges) for e in inner)
+    small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
+    # a dynamic row far narrower than its bound would waste most of a persistent tile
+    snug = bound is not None and bound <= 4 * widest
+    if (small and snug) or (bound is not None and not _can_loop(kernel)):
+        return _persistent(next_power_of_two(bound or 1), rows, bits)
+    return _looped(widest, rows, bits)
+
+
+def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
+    xblock, warps = 1024, 4
+    while xblock > 128 and points < 2 * MULTIPROCESSORS * xblock:
+        xblock //= 2
+        warps = max(1, warps // 2)
+    return Schedule("flat", xblock, num_warps=warps, index_bits=bits)
+
+
+def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """Rows up to 512 wide share a program, so that each warp keeps about 1024 elements; wider
+    rows take one program each, with 8 elements a thread up to 4096 and 16 beyond."""
+    if rblock <= 512:
+        xblock = max(1, min(64, 1024 // rblock))
+        while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
+            xblock //= 2
+        warps = max(1, min(4, xblock * rblock // 256))
+        return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+    warps = min(16, max(2, rblock // 256))
+    return Schedule("persistent", 1, rblock, warps, index_bits=bits)
+
+
+def _looped(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    rblock = min(4096, next_power_of_two(width))
+    warps = 16 if rows < MULTIPROCESSORS and rblock >= 4096 else max(4, min(8, rblock // 256))
+    return Schedule("looped", 1, rblock, warps, index_bits=bits)
+
+
+def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """A short list for a tuner, the default first; all compute the same."""
+    first = default_schedule(kernel, hints)
+    out = [first]
+    if first.kind == "flat":
+        out += [replace(first, xblock=x, num_warps=w)
+                for x, w in ((256, 2), (512, 4), (1024, 4), (1024, 8), (2048, 8))]  # fmt: skip
+    elif first.kind == "persistent":
+        for rows in (1, 2, 4, 8):
+            for warps in (1, 2, 4, 8, 16):
+                per_thread = rows * first.rblock / (32 * warps)
+                if 4 <= per_thread <= 32 and rows <= max(first.xblock * 4, 4):
+                    out.append(replace(first, xblock=rows, num_warps=warps))
+        if first.rblock >= 2048 and _can_loop(kernel):
+            out.append(replace(first, kind="looped", xblock=1, rblock=1024, num_warps=4))
+    else:
+        out += [replace(first, rblock=r, num_warps=w)
+                for r, w in ((1024, 4), (2048, 8), (4096, 8), (4096, 16))]  # fmt: skip
+        bound = inner_bound(kernel)
+        if bound is not None and bound <= 4 * PERSISTENT_LIMIT:
+            rblock = next_power_of_two(bound)
+            warps = min(32, max(4, rblock // 512))
+            out.append(replace(first, kind="persistent", rblock=rblock, num_warps=warps))
+    return tuple(dict.fromkeys(out))
+
+
+def is_double(kernel: Kernel) -> bool:
+    """The kernel touches f64."""
+    return any(b.type.dtype is DType.f64 for b in kernel.buffers)
+
+
+def writes(kernel: Kernel) -> set[str]:
+    """Buffers that the kernel stores to."""
+    return {s.buffer for _, s in statements(kernel) if isinstance(s, Store)}

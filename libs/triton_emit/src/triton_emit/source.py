@@ -1,0 +1,54 @@
+"""What the emitter hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from triton_emit.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """A Triton kernel as text, and how to launch it.
+
+    source: a Python module; its last function is `name`, decorated with `@triton.jit`.
+    params: (name, kind, mutated) of each run-time parameter; kind is `*f32` (a pointer to elements
+    of a loop IR type) or `i32`, `i64`.
+    args: what to pass for each of them: the name of a buffer, or an integer expression of sizes.
+    grid: numbers of programs as expressions of sizes.
+    constants: `tl.constexpr` parameters, which follow the run-time ones.
+    """
+
+    name: str
+    source: str
+    params: tuple[tuple[str, str, bool], ...]
+    args: tuple[str | sympy.Expr, ...]
+    grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class EpilogueSource:
+    """A matmul's epilogue as a device function `name(acc, rm, rn, mask, operands)`.
+
+    text: a Python module that defines it with `@triton.jit`. `acc`: f32 [BM, BN]; `rm` [BM, 1] and
+    `rn` [1, BN]: row and column numbers; `mask` [BM, BN]: which are inside. It returns the values
+    to be stored, of the element type `out_dtype`.
+    operands: (name, kind) of what goes into the tuple `operands`, in order: buffers (`*f32`),
+    then sizes (`i32`, `i64`).
+    args: the same as expressions: the name of a buffer or a size.
+    out: the buffer that the template stores to, at flat index `out_index` of (`rm`, `rn`).
+    """
+
+    name: str
+    text: str
+    operands: tuple[tuple[str, str], ...]
+    args: tuple[str | sympy.Expr, ...]
+    out: str
+    out_dtype: str
+    out_index: sympy.Expr

@@ -1,0 +1,106 @@
+"""Axes flattened onto one tile dimension, and how an index is written over it.
+
+    axes (i0 < 4, i1 < 12, i2 < 64), flat variable xindex
+    768*i0 + 64*i1 + i2  ->  xindex                 all axes in row-major order
+    64*i1 + i2           ->  i1_2, = xindex % 768   a run of axes is one `//` and `%`
+    i1                   ->  i1, = xindex // 64 % 12
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sympy
+
+from loop_ir.nodes import Axis
+from symexpr import symbol
+
+
+class Tile:
+    """Axes of one tile dimension. `key` names the dimension ("x", "r0"), `flat` the variable that
+    holds the flattened index, `prefix` starts the names of parts that must be recovered from it.
+    `definitions`: those parts, in the order they were needed, with the text of each."""
+
+    def __init__(
+        self,
+        key: str,
+        flat: str,
+        prefix: str,
+        axes: tuple[Axis, ...],
+        write: Callable[[sympy.Expr], str],
+    ) -> None:
+        self.key = key
+        self.flat = flat
+        self.prefix = prefix
+        self.axes = axes
+        self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in axes))
+        self.extents: dict[sympy.Symbol, sympy.Expr] = {symbol(flat): self.numel}
+        self.definitions: dict[str, str] = {}
+        self._write = write
+
+    def rewrite(self, e: sympy.Expr) -> sympy.Expr:
+        """`e` in terms of the flat variable and parts of it."""
+        symbols = [a.symbol for a in self.axes]
+        if not e.free_symbols.intersection(symbols):
+            return e
+        if len(symbols) == 1:
+            return e.xreplace({symbols[0]: symbol(self.flat)})
+        e = sympy.expand(e)
+        factors = [self._factor(e, s) for s in symbols]
+        out = e
+        parts: list[sympy.Expr] = []
+        first = 0
+        for k, factor in enumerate(factors):
+            joined = (
+                factor is not None
+                and k + 1 < len(factors)
+                and factors[k + 1] is not None
+                and factor != 0
+                and sympy.expand(factor - factors[k + 1] * self.axes[k + 1].extent) == 0
+            )
+            if joined:
+                continue
+            if factor is None:
+                out = out.xreplace({symbols[k]: self._part(k, k)})
+            elif factor != 0:
+                parts.append(factor * self._part(first, k))
+                out = out - sympy.Add(*(f * s for f, s in zip(
+                    factors[first : k + 1], symbols[first : k + 1], strict=True)))  # fmt: skip
+            first = k + 1
+        return sympy.expand(out) + sympy.Add(*parts)
+
+    def _factor(self, e: sympy.Expr, s: sympy.Symbol) -> sympy.Expr | None:
+        """The coefficient of `s` where `e` is linear in it, else None."""
+        factor = e.coeff(s)
+        rest = sympy.expand(e - factor * s)
+        axes = {a.symbol for a in self.axes}
+        if s in rest.free_symbols or factor.free_symbols & axes:
+            return None
+        return factor
+
+    def _part(self, first: int, last: int) -> sympy.Symbol:
+        if first == 0 and last == len(self.axes) - 1:
+            return symbol(self.flat)
+        name = f"{self.prefix}{first}" if first == last else f"{self.prefix}{first}_{last}"
+        part = symbol(name)
+        if name not in self.definitions:
+            size = sympy.Mul(*(a.extent for a in self.axes[first : last + 1]))
+            step = sympy.Mul(*(a.extent for a in self.axes[last + 1 :]))
+            text = self.flat
+            if last + 1 < len(self.axes):
+                text += f" // {self._factor_text(step)}"
+            if first > 0:
+                text += f" % {self._factor_text(size)}"
+            self.definitions[name] = text
+            self.extents[part] = size
+        return part
+
+    def _factor_text(self, e: sympy.Expr) -> str:
+        text = self._write(sympy.expand(e))
+        return text if e.is_Integer or e.is_Symbol else f"({text})"
+
+
+def divides(block: int, numel: sympy.Expr) -> bool:
+    """`numel` is a multiple of `block` whatever its symbols are."""
+    terms = sympy.Add.make_args(sympy.expand(numel))
+    return all(t.as_coeff_Mul()[0] % block == 0 for t in terms)

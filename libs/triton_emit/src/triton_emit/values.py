@@ -1,0 +1,117 @@
+"""A value of a kernel as Triton text: what it says, how tightly it binds, its type and shape."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from loop_ir.nodes import DType
+
+# Python's precedence of the operators that we print; higher binds tighter.
+ATOM, UNARY, MUL, ADD, SHIFT, BIT_AND, BIT_XOR, BIT_OR, COMPARE = 9, 8, 7, 6, 5, 4, 3, 2, 1
+
+TL_TYPES = {
+    DType.bool_: "tl.int1", DType.u8: "tl.uint8", DType.u16: "tl.uint16", DType.u32: "tl.uint32",
+    DType.u64: "tl.uint64", DType.i8: "tl.int8", DType.i16: "tl.int16", DType.i32: "tl.int32",
+    DType.i64: "tl.int64", DType.f16: "tl.float16", DType.bf16: "tl.bfloat16",
+    DType.f32: "tl.float32", DType.f64: "tl.float64", DType.f8e4m3: "tl.float8e4nv",
+    DType.f8e5m2: "tl.float8e5",
+}  # fmt: skip
+
+SMALL_FLOATS = frozenset({DType.f16, DType.bf16, DType.f8e4m3, DType.f8e5m2})
+
+Literal = int | float | bool
+
+
+@dataclass(frozen=True)
+class Value:
+    """`text` has the Triton type of `dtype`, except that an index value (`narrow`) may be held
+    in the integer type of the kernel's indices. `axes`: names of the tile dimensions ("x", "r0",
+    ...) that it varies over. `literal` is set for a constant, whose text is a Python literal;
+    `filler` for a load whose out-of-bounds elements read as that number."""
+
+    text: str
+    prec: int
+    dtype: DType
+    axes: frozenset[str] = frozenset()
+    literal: Literal | None = None
+    narrow: bool = False
+    filler: Literal | None = None
+
+    def at(self, prec: int) -> str:
+        """The text, in parentheses if it binds looser than `prec`."""
+        return self.text if self.prec >= prec else f"({self.text})"
+
+
+def round_to(value: float, dtype: DType) -> float:
+    """`value` rounded to the nearest number of a float type (half to even)."""
+    if math.isnan(value) or math.isinf(value) or value == 0.0 or dtype is DType.f64:
+        return value
+    bits, low, top = {
+        DType.f32: (24, -149, float.fromhex("0x1.fffffep127")),
+        DType.bf16: (8, -133, float.fromhex("0x1.fep127")),
+        DType.f16: (11, -24, 65504.0),
+        DType.f8e4m3: (4, -9, 448.0),
+        DType.f8e5m2: (3, -16, 57344.0),
+    }[dtype]
+    exponent = max(math.frexp(value)[1] - bits, low)
+    scaled = math.ldexp(value, -exponent)
+    rounded = math.ldexp(float(round(scaled)), exponent)
+    if abs(rounded) > top:
+        return math.nan if dtype is DType.f8e4m3 else math.copysign(math.inf, value)
+    return rounded
+
+
+def literal_text(value: Literal) -> str:
+    """A Python literal that Triton reads back as the same number."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return 'float("nan")'
+        if math.isinf(value):
+            return 'float("inf")' if value > 0 else 'float("-inf")'
+        if is_f32(value):  # the shortest decimal that rounds to the same f32
+            for digits in range(1, 10):
+                short = float(f"{value:.{digits}g}")
+                if round_to(short, DType.f32) == value:
+                    return repr(short)
+    return repr(value)
+
+
+def literal(value: Literal, dtype: DType) -> Value:
+    """A constant of an element type; floats are rounded to it, ints wrap around."""
+    number: Literal
+    if dtype is DType.bool_:
+        number = bool(value)
+    elif dtype.is_float:
+        number = round_to(float(value), dtype)
+    else:
+        bits = 8 * dtype.itemsize
+        number = int(value) & ((1 << bits) - 1)
+        if dtype.value.startswith("i") and number >> (bits - 1):
+            number -= 1 << bits
+    text = literal_text(number)
+    return Value(text, UNARY if text.startswith("-") else ATOM, dtype, literal=number)
+
+
+def typed(value: Value) -> Value:
+    """A literal as a 0-d tensor of its type (Triton would otherwise guess i32 or f32), other
+    values as they are."""
+    if value.literal is None:
+        return value
+    text = value.text
+    if value.literal == 0 and str(value.literal).startswith("-"):
+        # tl.full would make +0.0 of it
+        return Value(f"-1.0 * tl.full((), 0.0, {TL_TYPES[value.dtype]})", MUL, value.dtype)
+    return Value(f"tl.full((), {text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype)
+
+
+def is_f32(value: Literal) -> bool:
+    """The number is an f32 exactly."""
+    number = float(value)
+    if math.isnan(number) or math.isinf(number):
+        return True
+    try:
+        return bool(struct.unpack("f", struct.pack("f", number))[0] == number)
+    except OverflowError:
+        return False
