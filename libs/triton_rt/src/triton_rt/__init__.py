@@ -1,1 +1,32 @@
-"""Compile, cache, load and launch Triton kernels."""
+"""Compile, cache, load and launch Triton kernels; interpret them where there is no GPU.
+
+Made for kernels that a program writes as text, and as good for hand-written ones: the source is
+data, the binary is data, and a launch costs little more than the driver's own call.
+"""
+
+from triton_rt.autotune import Tuned, autotune
+from triton_rt.binary import Binary
+from triton_rt.build import compile, compile_many
+from triton_rt.cache import Cache
+from triton_rt.kernel import Kernel
+from triton_rt.lazy import LazyKernel
+from triton_rt.pool import CompilePool
+from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
+from triton_rt.target import Target
+
+__all__ = [
+    "Binary",
+    "Cache",
+    "CompilePool",
+    "Kernel",
+    "KernelParam",
+    "KernelSource",
+    "LazyKernel",
+    "Ref",
+    "Target",
+    "Tuned",
+    "autotune",
+    "compile",
+    "compile_many",
+    "load_jit",
+]

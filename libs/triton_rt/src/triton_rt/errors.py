@@ -1,0 +1,91 @@
+"""Errors of this library: one class per mistake; every message says what to do."""
+
+from __future__ import annotations
+
+
+class TritonRTError(Exception):
+    """Base of all errors raised here."""
+
+
+class BadSource(TritonRTError):
+    """The kernel source does not define what its record says (function, parameters, constants)."""
+
+
+class CompileFailed(TritonRTError):
+    """Triton's compiler, or ptxas, refused the kernel."""
+
+
+class WorkerFailed(TritonRTError):
+    """A compile worker died or ran out of time, twice, on the same job."""
+
+
+class BadBinary(TritonRTError):
+    """Bytes that are not a `Binary` of this format version; names the missing or wrong field."""
+
+
+class CorruptCacheEntry(UserWarning):
+    """A cache entry whose checksum or record is wrong: dropped, and built again."""
+
+
+class LauncherFallback(UserWarning):
+    """The native launcher could not be built: the slower one through ctypes is used."""
+
+
+class LaunchError(TritonRTError):
+    """Base of errors of one launch."""
+
+
+class WrongArgumentCount(LaunchError):
+    """Fewer or more arguments than the kernel has parameters."""
+
+
+class WrongArgumentType(LaunchError):
+    """A tensor for a scalar parameter, a scalar for a pointer, or an object that is neither."""
+
+
+class WrongDType(LaunchError):
+    """A tensor whose element type is not the parameter's."""
+
+
+class WrongDevice(LaunchError):
+    """Tensors of several devices, or of one where the kernel cannot run."""
+
+
+class BadScalar(LaunchError):
+    """An integer that does not fit the parameter's width."""
+
+
+class BadGrid(LaunchError):
+    """A grid that is not one to three sizes, is negative, or exceeds CUDA's limits."""
+
+
+class WrongTarget(LaunchError):
+    """A binary compiled for an architecture that this GPU cannot run."""
+
+
+class OutOfSharedMemory(LaunchError):
+    """The kernel wants more shared memory than a block of this GPU may have."""
+
+
+class MisalignedArgument(LaunchError):
+    """An argument that is not divisible by 16, given to a binary that assumes it."""
+
+
+class CudaError(LaunchError):
+    """A call of the CUDA driver failed; names the call and the driver's message."""
+
+
+class NoGPU(TritonRTError):
+    """Something that needs a CUDA GPU was asked for on a machine without one."""
+
+
+class InterpreterError(TritonRTError):
+    """The kernel failed while it was interpreted."""
+
+
+class OutOfBounds(InterpreterError):
+    """An interpreted load or store touched memory outside of the storages of its arguments."""
+
+
+class NotInterpretable(InterpreterError):
+    """The kernel uses a feature that only a GPU has (inline assembly, and the like)."""

@@ -1,0 +1,5 @@
+"""Runs Triton kernels on CPU tensors, beside the compiler and without touching it."""
+
+from triton_rt.interp.executor import InterpretedKernel
+
+__all__ = ["InterpretedKernel"]

@@ -1,0 +1,360 @@
+"""Triton's IR builder, with numpy arrays in the place of IR values.
+
+Extends `triton.runtime.interpreter.InterpreterBuilder` and replaces what differs from the GPU
+there: bfloat16 and float8 arithmetic (upstream computes on the bits), rounding of down-casts
+(upstream truncates), NaN handling of minimum and maximum, saturating float -> int casts, dots of
+bfloat16, and scalar loops where numpy has a vector form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton._C.libtriton import interpreter as _native
+from triton._C.libtriton import ir as _ir
+from triton.runtime.interpreter import (
+    InterpreterBuilder,
+    InterpreterOptions,
+    TensorHandle,
+)
+
+from triton_rt.errors import NotInterpretable
+from triton_rt.interp.floats import is_packed, narrow, numpy_dtype, widen
+from triton_rt.interp.memory import Memory
+
+Array = np.ndarray[Any, Any]
+Handle = Any  # triton.runtime.interpreter.TensorHandle
+
+# These are compile-time only on the GPU, so the interpreter has the limits of sm_80 and later.
+_MIN_DOT_K = {8: 32}
+
+
+def _min_dot_size(lhs: Any, rhs: Any) -> tuple[int, int, int]:
+    return (1, 1, _MIN_DOT_K.get(lhs.scalar.primitive_bitwidth, 16))
+
+
+class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
+    """One per interpreter; `memory`, `grid_dim` and `grid_idx` are set for each run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Integers wrap, as they do on the GPU without TRITON_DEBUG.
+        self.options = InterpreterOptions(sanitize_overflow=False)
+        self.codegen_fns = {"min_dot_size": _min_dot_size}
+        self.memory = Memory(())
+        self.grid_dim: tuple[int, int, int] = (1, 1, 1)
+        self.grid_idx: tuple[int, int, int] = (0, 0, 0)
+
+    # -- constants: named by the type of the value ------------------------------------------
+
+    def get_bf16(self, value: float) -> Handle:
+        return TensorHandle(narrow(np.array([value], np.float32), tl.bfloat16), tl.bfloat16)
+
+    def get_null_value(self, type: Any) -> Handle:
+        return TensorHandle(np.zeros(1, dtype=numpy_dtype(type.scalar)), type.scalar)
+
+    # -- memory -----------------------------------------------------------------------------
+
+    def create_load(self, ptr: Handle, _cache: Any, _evict: Any, _volatile: Any) -> Handle:
+        return self._load(ptr, None, None)
+
+    def create_store(self, ptr: Handle, val: Handle, _cache: Any, _evict: Any) -> None:
+        self._store(ptr, val, None)
+
+    def create_masked_load(
+        self, ptrs: Handle, mask: Any, other: Handle | None, _c: Any, _e: Any, _v: Any
+    ) -> Handle:
+        return self._load(ptrs, getattr(mask, "data", mask), other)
+
+    def create_masked_store(self, ptrs: Handle, value: Handle, mask: Any, _c: Any, _e: Any) -> None:
+        self._store(ptrs, value, getattr(mask, "data", mask))
+
+    def create_tensor_pointer_load(
+        self, ptr: Any, boundary_check: Any, padding_option: Any, _c: Any, _e: Any, _v: Any
+    ) -> Handle:
+        ptrs, mask = ptr.materialize_pointers(boundary_check)
+        return self._load(ptrs, mask, self._padding(ptrs, padding_option))
+
+    def create_tensor_pointer_store(
+        self, ptr: Any, value: Handle, boundary_check: Any, _c: Any, _e: Any
+    ) -> None:
+        ptrs, mask = ptr.materialize_pointers(boundary_check)
+        self._store(ptrs, value, mask)
+
+    def create_descriptor_load(self, desc: Any, indices: list[Handle], _c: Any, _e: Any) -> Handle:
+        ptrs, mask = desc.materialize_pointers(indices)
+        return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
+
+    def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle]) -> None:
+        ptrs, mask = desc.materialize_pointers(indices)
+        self._store(ptrs, value, mask)
+
+    def _padding(self, ptrs: Handle, option: Any) -> Handle | None:
+        if option != _ir.PADDING_OPTION.PAD_NAN:
+            return None
+        element = ptrs.get_element_ty()
+        nan = np.full(ptrs.data.shape, np.nan, dtype=np.float32)
+        data = narrow(nan, element) if is_packed(element) else nan.astype(numpy_dtype(element))
+        return TensorHandle(data, element)
+
+    def _load(self, ptrs: Handle, mask: Array | None, other: Handle | None) -> Handle:
+        element = ptrs.get_element_ty()
+        dtype = numpy_dtype(element)
+        pointers = np.ascontiguousarray(ptrs.data)
+        self.memory.check(pointers, mask, dtype.itemsize, "load")
+        active = (
+            np.ones(pointers.shape, dtype=bool)
+            if mask is None
+            else np.ascontiguousarray(np.broadcast_to(mask, pointers.shape))
+        )
+        fill = (
+            np.zeros(pointers.shape, dtype=dtype)
+            if other is None
+            else np.ascontiguousarray(np.broadcast_to(other.data, pointers.shape))
+        )
+        if fill.dtype != dtype:
+            fill = fill.view(dtype)
+        return TensorHandle(_native.load(pointers, active, fill, dtype), element)
+
+    def _store(self, ptrs: Handle, value: Handle, mask: Array | None) -> None:
+        dtype = numpy_dtype(ptrs.get_element_ty())
+        pointers = np.ascontiguousarray(ptrs.data)
+        self.memory.check(pointers, mask, dtype.itemsize, "store")
+        active = (
+            np.ones(pointers.shape, dtype=bool)
+            if mask is None
+            else np.ascontiguousarray(np.broadcast_to(mask, pointers.shape))
+        )
+        data = np.ascontiguousarray(np.broadcast_to(value.data, pointers.shape))
+        if data.dtype != dtype:
+            data = data.view(dtype) if data.itemsize == dtype.itemsize else data.astype(dtype)
+        _native.store(pointers, data, active)
+
+    def create_atomic_rmw(
+        self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any
+    ) -> Handle:
+        element = ptr.get_element_ty()
+        pointers = np.ascontiguousarray(ptr.data)
+        active = np.ascontiguousarray(np.broadcast_to(mask.data, pointers.shape))
+        self.memory.check(pointers, active, numpy_dtype(element).itemsize, "atomic")
+        data = np.ascontiguousarray(np.broadcast_to(val.data, pointers.shape))
+        if element.is_bf16() and op == _ir.ATOMIC_OP.FADD:
+            return self._atomic_add_bf16(pointers, data, active, element)
+        out = _native.atomic_rmw(
+            self.ir_rmw_op_to_interpreter_rmw_op[op],
+            pointers,
+            data,
+            active,
+            self.ir_sem_to_interpreter_sem[sem],
+        )
+        return TensorHandle(out, val.dtype.scalar)
+
+    def _atomic_add_bf16(self, ptrs: Array, data: Array, active: Array, element: Any) -> Handle:
+        old = np.zeros(ptrs.shape, dtype=np.uint16)
+        one = np.ones(1, dtype=bool)
+        for at in np.flatnonzero(active):
+            where = ptrs.reshape(-1)[at : at + 1]
+            before = _native.load(where, one, np.zeros(1, np.uint16), np.dtype(np.uint16))
+            total = widen(before, element) + widen(data.reshape(-1)[at : at + 1], element)
+            _native.store(where, narrow(total, element), one)
+            old.reshape(-1)[at] = before[0]
+        return TensorHandle(old, element)
+
+    def create_atomic_cas(
+        self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any
+    ) -> Handle:
+        itemsize = numpy_dtype(ptr.get_element_ty()).itemsize
+        self.memory.check(ptr.data, None, itemsize, "atomic")
+        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+
+    def create_int_to_ptr(self, src: Handle, dst_type: Any) -> Handle:
+        self.memory.unknown = True
+        return TensorHandle(src.data.astype(np.uint64), dst_type.scalar)
+
+    def create_ptr_to_int(self, src: Handle, dst_type: Any) -> Handle:
+        return TensorHandle(src.data.astype(numpy_dtype(dst_type.scalar)), dst_type.scalar)
+
+    # -- casts ------------------------------------------------------------------------------
+
+    def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
+        source, target = src.dtype.scalar, dst_type.scalar
+        data = widen(src.data, source)
+        if is_packed(target):
+            return TensorHandle(narrow(data, target), target)
+        return TensorHandle(data.astype(numpy_dtype(target)), target)
+
+    def create_fp_to_fp(self, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
+        source, target = src.dtype.scalar, dst_type.scalar
+        toward_zero = rounding_mode == _ir.ROUNDING_MODE.RTZ
+        data = widen(src.data, source)
+        if is_packed(target):
+            return TensorHandle(narrow(data, target, toward_zero), target)
+        if toward_zero:
+            raise NotImplementedError(f"rounding {source} -> {target} toward zero")
+        return TensorHandle(data.astype(numpy_dtype(target)), target)
+
+    def create_fp_to_si(self, src: Handle, dst_type: Any) -> Handle:
+        return self._float_to_int(src, dst_type, signed=True)
+
+    def create_fp_to_ui(self, src: Handle, dst_type: Any) -> Handle:
+        return self._float_to_int(src, dst_type, signed=False)
+
+    def _float_to_int(self, src: Handle, dst_type: Any, signed: bool) -> Handle:
+        """PTX `cvt.rzi`: toward zero, out-of-range values to the nearest end, NaN to zero."""
+        kind = numpy_dtype(dst_type.scalar)
+        target = np.dtype(f"{'i' if signed else 'u'}{kind.itemsize}")
+        limits = np.iinfo(target)
+        data = np.trunc(widen(src.data, src.dtype.scalar).astype(np.float64))
+        inside = (data >= float(limits.min)) & (data < float(limits.max) + 1)
+        out = np.where(inside, data, 0).astype(target)
+        out = np.where(data >= float(limits.max) + 1, limits.max, out)
+        out = np.where(data < float(limits.min), limits.min, out)
+        return TensorHandle(out.astype(target).view(kind), dst_type.scalar)
+
+    # -- arithmetic -------------------------------------------------------------------------
+
+    def _apply(self, op: Callable[..., Any], *args: Handle) -> Handle:
+        dtype = args[0].dtype.scalar
+        if dtype.is_ptr() or not is_packed(dtype):
+            out = op(*(a.data for a in args))
+            if out.dtype == np.bool_ and dtype.name != "int1":
+                return TensorHandle(out, tl.int1)
+            want = numpy_dtype(dtype)
+            return TensorHandle(out if out.dtype == want else out.astype(want), dtype)
+        out = op(*(widen(a.data, a.dtype.scalar) for a in args))
+        if out.dtype == np.bool_:
+            return TensorHandle(out, tl.int1)
+        return TensorHandle(narrow(out, dtype), dtype)
+
+    def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[..., Any]) -> Handle:
+        return self._apply(op, lhs, rhs)
+
+    def unary_op(self, arg: Handle, op: Callable[..., Any]) -> Handle:
+        return self._apply(op, arg)
+
+    # IEEE 754 minNum/maxNum: a number wins over NaN; minimumf/maximumf propagate it.
+    def create_minnumf(self, lhs: Handle, rhs: Handle) -> Handle:
+        return self._apply(np.fmin, lhs, rhs)
+
+    def create_maxnumf(self, lhs: Handle, rhs: Handle) -> Handle:
+        return self._apply(np.fmax, lhs, rhs)
+
+    # Ordered comparisons are false on NaN, unordered ones true; numpy's are ordered but `!=`.
+    def create_fcmpONE(self, lhs: Handle, rhs: Handle) -> Handle:
+        return self._apply(lambda a, b: (a != b) & ~np.isnan(a) & ~np.isnan(b), lhs, rhs)
+
+    def create_idiv(self, lhs: Handle, rhs: Handle) -> Handle:
+        """Truncates toward zero, as C does; a zero divisor gives an unspecified value."""
+        a, b = lhs.data, np.where(rhs.data == 0, np.ones_like(rhs.data), rhs.data)
+        return TensorHandle(((a - np.fmod(a, b)) // b).astype(a.dtype), lhs.dtype.scalar)
+
+    def _rem(self, lhs: Handle, rhs: Handle) -> Handle:
+        b = np.where(rhs.data == 0, np.ones_like(rhs.data), rhs.data)
+        return TensorHandle(np.fmod(lhs.data, b).astype(lhs.data.dtype), lhs.dtype.scalar)
+
+    create_srem = _rem
+    create_urem = _rem
+
+    def create_ashr(self, lhs: Handle, rhs: Handle) -> Handle:
+        data = lhs.data
+        signed = data.view(f"i{data.itemsize}") if data.dtype.kind == "u" else data
+        out = np.right_shift(signed, rhs.data.astype(signed.dtype))
+        return TensorHandle(out.astype(signed.dtype).view(data.dtype), lhs.dtype.scalar)
+
+    def create_lshr(self, lhs: Handle, rhs: Handle) -> Handle:
+        data = np.ascontiguousarray(lhs.data)
+        unsigned = data.view(f"u{data.itemsize}")
+        out = np.right_shift(unsigned, rhs.data.astype(unsigned.dtype))
+        return TensorHandle(out.view(data.dtype), lhs.dtype.scalar)
+
+    def create_select(self, cond: Handle, lhs: Handle, rhs: Handle) -> Handle:
+        out = np.where(cond.data, lhs.data, rhs.data)
+        return TensorHandle(out.astype(rhs.data.dtype, copy=False), rhs.dtype.scalar)
+
+    def create_clampf(self, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
+        if propagate_nans == _ir.PROPAGATE_NAN.ALL:
+            return self._apply(lambda x, a, b: np.minimum(np.maximum(x, a), b), arg, lo, hi)
+        return self._apply(lambda x, a, b: np.fmin(np.fmax(x, a), b), arg, lo, hi)
+
+    def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
+        def fma(a: Array, b: Array, c: Array) -> Array:
+            # The product of two float32 is exact in float64; float64 rounds twice here.
+            wide = np.float64 if a.dtype == np.float32 else a.dtype
+            out: Array = (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
+            return out
+
+        return self._apply(fma, x, y, z)
+
+    def create_fabs(self, arg: Handle) -> Handle:
+        return self._apply(np.abs, arg)
+
+    def create_erf(self, arg: Handle) -> Handle:
+        def erf(x: Array) -> Array:
+            out: Array = torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+            return out
+
+        return self._apply(erf, arg)
+
+    def create_rsqrt(self, arg: Handle) -> Handle:
+        return self._apply(lambda x: (1 / np.sqrt(x)).astype(x.dtype), arg)
+
+    def create_dot(
+        self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any
+    ) -> Handle:
+        """Accumulates in float32 (int32, float64), whatever the input precision of the GPU."""
+        lhs, rhs = widen(a.data, a.dtype.scalar), widen(b.data, b.dtype.scalar)
+        if lhs.dtype == np.float16:
+            lhs, rhs = lhs.astype(np.float32), rhs.astype(np.float32)
+        elif lhs.dtype.kind in "iu":
+            lhs, rhs = lhs.astype(np.int32), rhs.astype(np.int32)
+        out = np.matmul(lhs, rhs)
+        out = out + d.data.astype(out.dtype)
+        return TensorHandle(out.astype(d.data.dtype), d.dtype.scalar)
+
+    # -- shapes -----------------------------------------------------------------------------
+
+    def create_reshape(self, arg: Handle, shape: Any, allow_reorder: Any) -> Handle:
+        return TensorHandle(arg.data.reshape(tuple(shape)), arg.dtype.scalar)
+
+    def create_splat(self, ret_ty: Any, arg: Handle) -> Handle:
+        data = np.broadcast_to(arg.data.reshape(-1)[:1], tuple(ret_ty.shape))
+        return TensorHandle(data, arg.dtype.scalar)
+
+    def create_unsplat(self, arg: Handle) -> Handle:
+        return TensorHandle(arg.data.reshape(-1)[:1], arg.dtype.scalar)
+
+    def create_bitcast(self, src: Handle, dst_type: Any) -> Handle:
+        target = numpy_dtype(dst_type.scalar)
+        return TensorHandle(np.ascontiguousarray(src.data).view(target), dst_type.scalar)
+
+    def create_addptr(self, ptr: Handle, offset: Handle) -> Handle:
+        size = numpy_dtype(ptr.get_element_ty()).itemsize
+        step = offset.data.astype(np.int64) * np.int64(size)
+        return TensorHandle(ptr.data + step.view(np.uint64), ptr.dtype.scalar)
+
+    def create_histogram(self, data: Handle, bins: int, mask: Handle | None) -> Handle:
+        values = (
+            data.data if mask is None else data.data[np.broadcast_to(mask.data, data.data.shape)]
+        )
+        counts = np.bincount(values.reshape(-1).astype(np.int64), minlength=bins)[:bins]
+        return TensorHandle(counts.astype(np.int32), tl.int32)
+
+    def create_print(self, prefix: str, hex: bool, values: Any, isSigned: Any) -> None:
+        super().create_print(prefix, hex, values, isSigned)
+
+    def create_assert(self, condition: Handle, message: str, *_: Any) -> None:
+        if not np.all(condition.data):
+            raise AssertionError(message)
+
+    def create_inline_asm(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotInterpretable("tl.inline_asm_elementwise: PTX runs on a GPU only")
+
+    def create_extern_elementwise(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotInterpretable("tl.extern_elementwise: a device library runs on a GPU only")
+
+    def create_dot_scaled(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotInterpretable("tl.dot_scaled: microscaling formats run on a GPU only")

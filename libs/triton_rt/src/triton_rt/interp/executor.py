@@ -1,0 +1,158 @@
+"""An interpreted kernel that is called as a compiled one: `kernel[grid](*args, **kwargs)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from triton.language import core
+from triton.runtime.interpreter import TensorHandle
+
+from triton_rt.errors import BadGrid, InterpreterError, WrongArgumentType, WrongDevice
+from triton_rt.interp.floats import narrow, numpy_dtype
+from triton_rt.interp.lang import World, world
+from triton_rt.interp.memory import Memory
+from triton_rt.kinds import TORCH_KINDS, triton_type
+
+#: Launch options of `JITFunction.__getitem__` that mean nothing to an interpreter.
+_OPTIONS = frozenset(
+    {"num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "launch_pdl", "warmup", "stream"}
+    | {"launch_cooperative_grid", "enable_fp_fusion", "instrumentation_mode", "ir_override"}
+)
+
+Grid = tuple[int, ...] | list[int] | Callable[[Mapping[str, Any]], tuple[int, ...]]
+
+
+class InterpretedKernel:
+    """A `@triton.jit` function (or a plain one) that runs on CPU tensors.
+
+    `kernel[grid](*args, **kwargs)`: arguments that are annotated `tl.constexpr` are passed as they
+    are, all others as the scalars and pointers that a GPU would get. `scalar_types` names the
+    kinds (`i32`, `f64`, ...) of scalar parameters; without it an int is i32, or i64 where it does
+    not fit, and a float is f32, as in Triton. Loads and stores outside of the storages of the
+    arguments raise `OutOfBounds`.
+    """
+
+    def __init__(self, fn: Any, scalar_types: Mapping[str, str] | None = None) -> None:
+        self.fn = fn.fn if hasattr(fn, "fn") else fn
+        self.origin = fn
+        self.__name__ = self.fn.__name__
+        self.signature = inspect.signature(self.fn)
+        self.arg_names = list(self.signature.parameters)
+        self.scalar_types = dict(scalar_types or {})
+        self.constexprs = frozenset(
+            p.name for p in self.signature.parameters.values() if _is_constexpr(p.annotation)
+        )
+
+    def __repr__(self) -> str:
+        return f"InterpretedKernel({self.__name__})"
+
+    def __getitem__(self, grid: Grid) -> Callable[..., None]:
+        return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
+
+    def run(self, *args: Any, grid: Grid, warmup: bool = False, **kwargs: Any) -> None:
+        """One launch; raises `InterpreterError` with the kernel's own error as its cause."""
+        if warmup:
+            return
+        kwargs = {k: v for k, v in kwargs.items() if k in self.arg_names or k not in _OPTIONS}
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise WrongArgumentType(f"{self.__name__}: {error}") from None
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        sizes = normal_grid(grid(values) if callable(grid) else grid, self.__name__)
+        if 0 in sizes:
+            return
+        interpreter = world()
+        with interpreter.lock, np.errstate(all="ignore"):
+            self._run(interpreter, values, sizes)
+
+    def _run(self, interpreter: World, values: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+        kernel = interpreter.translate(self.origin)
+        function = getattr(kernel, "rewritten", None) or interpreter.rewrite(self.fn)
+        call = {name: self._argument(interpreter, name, v) for name, v in values.items()}
+        builder = interpreter.builder
+        outer = (builder.memory, builder.grid_dim, builder.grid_idx)
+        builder.memory = Memory(_ranges(values.values()))
+        builder.grid_dim = sizes
+        try:
+            for z in range(sizes[2]):
+                for y in range(sizes[1]):
+                    for x in range(sizes[0]):
+                        builder.grid_idx = (x, y, z)
+                        function(**call)
+        except InterpreterError as error:
+            error.add_note(f"in {self.__name__}, program {builder.grid_idx} of grid {sizes}")
+            raise
+        except Exception as error:
+            # Any error of the kernel's own Python, or of Triton's type checks, is the kernel's.
+            raise InterpreterError(
+                f"{self.__name__}, program {builder.grid_idx} of grid {sizes}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        finally:
+            builder.memory, builder.grid_dim, builder.grid_idx = outer
+
+    def _argument(self, interpreter: World, name: str, value: Any) -> Any:
+        if name in self.constexprs:
+            return interpreter.translate(value)
+        if isinstance(value, tuple):
+            return tuple(self._argument(interpreter, name, v) for v in value)
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "cpu":
+                raise WrongDevice(
+                    f"{self.__name__}: argument {name} is on {value.device}; the interpreter runs "
+                    "on CPU tensors: compile the kernel, or move the tensor"
+                )
+            pointer = core.pointer_type(triton_type(TORCH_KINDS[value.dtype]))
+            address = np.array([value.data_ptr()], dtype=np.uint64)
+            return interpreter.tensor(TensorHandle(address, pointer), pointer)
+        if isinstance(value, (bool, int, float)):
+            return _scalar(interpreter, value, self.scalar_types.get(name))
+        return interpreter.translate(value)
+
+
+def _scalar(interpreter: World, value: bool | int | float, kind: str | None) -> Any:
+    if kind is None:
+        if isinstance(value, bool):
+            kind = "bool"
+        elif isinstance(value, float):
+            kind = "f32"
+        else:
+            kind = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+    scalar = triton_type(kind)
+    if scalar.is_bf16():
+        data = narrow(np.array([value], np.float32), scalar)
+    else:
+        data = np.array([value], dtype=numpy_dtype(scalar))
+    return interpreter.tensor(TensorHandle(data, scalar), scalar)
+
+
+def _is_constexpr(annotation: Any) -> bool:
+    return annotation is core.constexpr or (
+        isinstance(annotation, str) and "constexpr" in annotation
+    )
+
+
+def _ranges(values: Iterable[Any]) -> Iterable[tuple[int, int]]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _ranges(value)
+        elif isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def normal_grid(grid: Any, name: str) -> tuple[int, int, int]:
+    """One to three sizes -> three; raises `BadGrid`."""
+    sizes = (grid,) if isinstance(grid, int) else tuple(grid)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n >= 0 for n in sizes):
+        raise BadGrid(f"{name}: the grid must be 1 to 3 non-negative integers, got {grid!r}")
+    return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+
+
+__all__ = ["Grid", "InterpretedKernel", "normal_grid"]

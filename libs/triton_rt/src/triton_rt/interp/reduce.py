@@ -1,0 +1,98 @@
+"""Reductions and scans with any combine function, a logarithmic number of vector steps each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from triton.language import core, standard
+from triton.runtime.interpreter import TensorHandle
+
+if TYPE_CHECKING:
+    from triton_rt.interp.lang import World
+
+Array = np.ndarray[Any, Any]
+
+
+def _wrap(world: World, data: Array, scalar: Any) -> Any:
+    if data.shape == ():
+        return world.tensor(TensorHandle(data.reshape(1), scalar), scalar)
+    return world.tensor(TensorHandle(data, scalar), core.block_type(scalar, list(data.shape)))
+
+
+def _combine(
+    world: World, fn: Callable[..., Any], left: list[Array], right: list[Array], types: list[Any]
+) -> list[Array]:
+    """`fn(*left, *right)` on whole arrays; a scalar result (a constant) is broadcast."""
+    out = fn(*(_wrap(world, d, t) for d, t in zip([*left, *right], types * 2, strict=True)))
+    results = out if isinstance(out, tuple) else (out,)
+    arrays = []
+    for result, scalar, like in zip(results, types, left, strict=True):
+        value = world.semantic.cast(world.semantic.to_tensor(result), scalar).handle.data
+        arrays.append(np.broadcast_to(value, like.shape) if value.size == 1 else value)
+    return arrays
+
+
+def _at(axis: int, rank: int, part: slice) -> tuple[slice, ...]:
+    return tuple(part if d == axis else slice(None) for d in range(rank))
+
+
+def reduce(
+    world: World, input: Any, axis: int | None, fn: Callable[..., Any], keep_dims: bool
+) -> Any:
+    """`tl.reduce`. Neighbours are combined first, so an associative `fn` need not commute."""
+    single = not isinstance(input, (tuple, core.tuple))
+    tensors = [input] if single else list(input)
+    types = [t.type.scalar for t in tensors]
+    arrays = [t.handle.data for t in tensors]
+    rank = arrays[0].ndim
+    if axis is None:
+        arrays = [a.reshape(-1) for a in arrays]
+        axis_, left = 0, [1] * rank
+    else:
+        axis_ = axis % rank
+        left = [1 if d == axis_ else n for d, n in enumerate(arrays[0].shape)]
+    if single and _is(fn, standard._sum_combine) and types[0].is_fp32():
+        arrays = [np.add.reduce(arrays[0], axis=axis_, keepdims=True)]
+    while (size := arrays[0].shape[axis_]) > 1:
+        even = _at(axis_, arrays[0].ndim, slice(0, size - size % 2, 2))
+        odd = _at(axis_, arrays[0].ndim, slice(1, size, 2))
+        last = _at(axis_, arrays[0].ndim, slice(size - size % 2, size))
+        rest = [a[last] for a in arrays]
+        arrays = _combine(world, fn, [a[even] for a in arrays], [a[odd] for a in arrays], types)
+        if size % 2:
+            arrays = [np.concatenate([a, r], axis=axis_) for a, r in zip(arrays, rest, strict=True)]
+    shape = tuple(left) if keep_dims else arrays[0].shape[:axis_] + arrays[0].shape[axis_ + 1 :]
+    out = tuple(_wrap(world, a.reshape(shape), t) for a, t in zip(arrays, types, strict=True))
+    return out[0] if single else out
+
+
+def scan(world: World, input: Any, axis: int, fn: Callable[..., Any], reverse: bool) -> Any:
+    """`tl.associative_scan`, inclusive, by doubling distances."""
+    single = not isinstance(input, (tuple, core.tuple))
+    tensors = [input] if single else list(input)
+    types = [t.type.scalar for t in tensors]
+    arrays = [t.handle.data for t in tensors]
+    rank = arrays[0].ndim
+    axis %= rank
+    if reverse:
+        arrays = [np.flip(a, axis) for a in arrays]
+    size, distance = arrays[0].shape[axis], 1
+    while distance < size:
+        head = _at(axis, rank, slice(0, distance))
+        before = _at(axis, rank, slice(0, size - distance))
+        here = _at(axis, rank, slice(distance, size))
+        joined = _combine(world, fn, [a[before] for a in arrays], [a[here] for a in arrays], types)
+        arrays = [
+            np.concatenate([a[head], j], axis=axis) for a, j in zip(arrays, joined, strict=True)
+        ]
+        distance *= 2
+    if reverse:
+        arrays = [np.flip(a, axis) for a in arrays]
+    out = tuple(_wrap(world, a, t) for a, t in zip(arrays, types, strict=True))
+    return out[0] if single else out
+
+
+def _is(fn: Any, standard_fn: Any) -> bool:
+    return getattr(fn, "origin", None) is standard_fn

@@ -1,0 +1,86 @@
+"""Rewrites the source of a jit function so that Python evaluates it as Triton's compiler would.
+
+    x = value              ->  x = __to_tensor__(value)      (numbers become typed scalars)
+    if a / while a / a ? b ->  if __truth__(a) ...           (the value of a scalar tensor)
+    a and b                ->  __and__(lambda: a, lambda: b) (elementwise on tensors)
+    not a                  ->  __not__(a)
+
+The names are bound in the globals of the rewritten function.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+HELPERS = ("__to_tensor__", "__truth__", "__and__", "__or__", "__not__")
+
+
+class _Rewriter(ast.NodeTransformer):
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        node.value = _call("__to_tensor__", node.value)
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return self._test(node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        return self._test(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        return self._test(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return self._test(node)
+
+    def _test(self, node: Any) -> ast.AST:
+        self.generic_visit(node)
+        node.test = _call("__truth__", node.test)
+        return node  # type: ignore[no-any-return]
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        thunks = [ast.Lambda(args=_no_arguments(), body=value) for value in node.values]
+        return _call("__and__" if isinstance(node.op, ast.And) else "__or__", *thunks)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return _call("__not__", node.operand) if isinstance(node.op, ast.Not) else node
+
+
+def _no_arguments() -> ast.arguments:
+    return ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+
+
+def _call(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(args), keywords=[])
+
+
+def rewrite(fn: Callable[..., Any], namespace: dict[str, Any]) -> Callable[..., Any]:
+    """The rewritten function, with `namespace` as its globals and without its decorators.
+
+    Line numbers in tracebacks are those of the original file. Default values are the original's.
+    """
+    lines, first = inspect.getsourcelines(fn)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef), f"{fn} is not a plain function"
+    definition.decorator_list = []
+    # Annotations and defaults were evaluated once, where the function was defined.
+    for arg in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs):
+        arg.annotation = None
+    definition.returns = None
+    definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
+    definition.args.kw_defaults = [d and ast.Constant(None) for d in definition.args.kw_defaults]
+    tree = ast.fix_missing_locations(_Rewriter().visit(tree))
+    ast.increment_lineno(tree, first - 1)
+    code = compile(tree, inspect.getsourcefile(fn) or "<triton kernel>", "exec")
+    local: dict[str, Any] = {}
+    exec(code, namespace, local)
+    out = local[definition.name]
+    namespace.setdefault(definition.name, out)
+    return out  # type: ignore[no-any-return]

@@ -1,0 +1,44 @@
+"""A compiled kernel, ready to launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from triton_rt.binary import Binary
+from triton_rt.errors import MisalignedArgument, WrongDevice
+from triton_rt.launch import Entry, make_dispatcher
+
+
+class Kernel:
+    """`Kernel(binary)(grid, *args)`: loads the cubin on a device at the first launch there.
+
+    One binary has one set of alignment assumptions: arguments that break it raise
+    `MisalignedArgument`. `launch` is the same callable without a Python frame around it.
+    """
+
+    def __init__(self, binary: Binary) -> None:
+        self.binary = binary
+        self.launch: Callable[..., None] = make_dispatcher(
+            binary.name, binary.params, self._resolve, self._on_cpu
+        )
+
+    def __call__(self, grid: Any, *args: Any) -> None:
+        """Launches on torch's current stream of the arguments' device; returns at once."""
+        self.launch(grid, *args)
+
+    def _resolve(self, alignment: int, device: int) -> Entry:
+        broken = self.binary.alignment & ~alignment
+        if broken:
+            names = [p.name for i, p in enumerate(self.binary.params) if broken >> i & 1]
+            raise MisalignedArgument(
+                f"{self.binary.name} was compiled for {', '.join(names)} divisible by 16, which "
+                "these arguments are not: launch a LazyKernel, or compile with alignment=0"
+            )
+        return Entry.load(self.binary, device)
+
+    def _on_cpu(self, grid: Any, *args: Any) -> None:
+        raise WrongDevice(
+            f"{self.binary.name} is a compiled kernel for {self.binary.target}, its arguments are "
+            "on the CPU; a LazyKernel interprets its source there"
+        )

@@ -1,0 +1,144 @@
+"""Arguments of a launch, checked and packed in Python.
+
+The native launcher does the same in C; it comes here when something is wrong, for the words.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from triton_rt.errors import (
+    BadGrid,
+    BadScalar,
+    WrongArgumentCount,
+    WrongArgumentType,
+    WrongDevice,
+    WrongDType,
+)
+from triton_rt.kinds import KINDS
+from triton_rt.source import KernelParam
+
+_INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"} | {
+    "u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q", "bool": "<?",
+}  # fmt: skip
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`device` is None without pointer parameters, -1 for the CPU, else the GPU's index."""
+
+    grid: tuple[int, int, int]
+    values: list[bytes]
+    alignment: int
+    device: int | None
+
+
+def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any, ...]) -> Packed:
+    """Checks a call and packs it; raises the `LaunchError` that fits."""
+    sizes = check_grid(name, grid)
+    if len(args) != len(params):
+        raise WrongArgumentCount(
+            f"{name} takes {len(params)} arguments after the grid "
+            f"({', '.join(f'{p.name}: {p.kind}' for p in params)}), got {len(args)}"
+        )
+    values: list[bytes] = []
+    alignment = 0
+    device: int | None = None
+    first = ""
+    for i, (param, arg) in enumerate(zip(params, args, strict=True)):
+        if param.is_pointer:
+            _check_tensor(name, param, arg)
+            where = arg.get_device()
+            if device is None:
+                device, first = where, param.name
+            elif where != device:
+                raise WrongDevice(
+                    f"{name}: {param.name} is on {arg.device}, {first} on "
+                    f"{'cpu' if device < 0 else f'cuda:{device}'}; all must be on one device"
+                )
+            number = arg.data_ptr()
+            values.append(struct.pack("<Q", number))
+        else:
+            number = _number(name, param, arg)
+            values.append(_pack_scalar(name, param, number))
+        if param.may_align and number % 16 == 0 and i < 64:
+            alignment |= 1 << i
+    return Packed(sizes, values, alignment, device)
+
+
+def check_grid(name: str, grid: Any) -> tuple[int, int, int]:
+    """One to three sizes -> three; raises `BadGrid`."""
+    if isinstance(grid, int):
+        grid = (grid,)
+    ok = isinstance(grid, (tuple, list)) and 1 <= len(grid) <= 3
+    if not ok or not all(isinstance(n, int) for n in grid):
+        raise BadGrid(f"{name}: the grid must be 1 to 3 integers, got {grid!r}")
+    sizes = (*grid, 1, 1)[:3]
+    for axis, size, limit in zip("xyz", sizes, _MAX_GRID, strict=True):
+        if not 0 <= size <= limit:
+            raise BadGrid(
+                f"{name}: grid {tuple(grid)} has {size} in {axis}, allowed are 0 to {limit}"
+            )
+    return sizes
+
+
+def _check_tensor(name: str, param: KernelParam, arg: Any) -> None:
+    if not isinstance(arg, torch.Tensor):
+        raise WrongArgumentType(
+            f"{name}: {param.name} is a pointer ({param.kind}): expected a tensor, got "
+            f"{_describe(arg)}"
+        )
+    if arg.dtype not in KINDS[param.kind[1:]][2]:
+        raise WrongDType(
+            f"{name}: {param.name} is {param.kind}: expected a tensor of "
+            f"{KINDS[param.kind[1:]][2][0]}, got {arg.dtype} of shape {tuple(arg.shape)}"
+        )
+    if arg.device.type not in ("cpu", "cuda"):
+        raise WrongDevice(
+            f"{name}: {param.name} is on {arg.device}; kernels run on cuda, or on cpu interpreted"
+        )
+
+
+def _describe(arg: Any) -> str:
+    if isinstance(arg, torch.Tensor):
+        return f"a tensor of {arg.dtype}, shape {tuple(arg.shape)}"
+    return f"{type(arg).__name__} {repr(arg)[:80]}"
+
+
+def _number(name: str, param: KernelParam, arg: Any) -> Any:
+    is_tensor = hasattr(arg, "data_ptr")
+    if param.kind in _INTS:
+        if isinstance(arg, int):
+            return arg
+        if hasattr(arg, "__index__") and not is_tensor:
+            return arg.__index__()
+        raise WrongArgumentType(
+            f"{name}: {param.name} is {param.kind}: expected an integer, got "
+            f"{_describe(arg)}{'; call .item() on it' if is_tensor else ''}"
+        )
+    if isinstance(arg, (int, float)):
+        return float(arg)
+    if hasattr(arg, "__float__") and not is_tensor:
+        return float(arg)
+    raise WrongArgumentType(
+        f"{name}: {param.name} is {param.kind}: expected a number, got "
+        f"{_describe(arg)}{'; call .item() on it' if is_tensor else ''}"
+    )
+
+
+def _pack_scalar(name: str, param: KernelParam, number: Any) -> bytes:
+    if param.kind in _INTS:
+        try:
+            return struct.pack(_INTS[param.kind], bool(number) if param.kind == "bool" else number)
+        except struct.error:
+            raise BadScalar(f"{name}: {param.name} = {number} does not fit {param.kind}") from None
+    if param.kind == "f64":
+        return struct.pack("<d", number)
+    tensor = torch.tensor(number, dtype=KINDS[param.kind][2][0])
+    bits = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
+    return int(tensor.view(bits).item()).to_bytes(tensor.element_size(), "little", signed=True)

@@ -1,0 +1,85 @@
+"""Builds the native launcher once per machine and Python, and loads it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shlex
+import subprocess
+import sysconfig
+import tempfile
+import types
+import warnings
+from pathlib import Path
+
+from triton_rt.config import Config
+from triton_rt.errors import LauncherFallback
+
+_SOURCE = Path(__file__).with_name("launcher.c")
+_NAME = "_triton_rt_launcher"
+
+
+def extension() -> types.ModuleType | None:
+    """The extension module; None, with a `LauncherFallback` warning, where it cannot be built."""
+    return _extension(Config.from_environment())
+
+
+@functools.lru_cache(maxsize=4)
+def _extension(config: Config) -> types.ModuleType | None:
+    if not config.native_launcher:
+        return None
+    try:
+        module = _load(build(config))
+    except (OSError, ImportError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", None)
+        warnings.warn(
+            "the native launcher could not be built, so launches go through ctypes and cost some "
+            f"ten microseconds more: {error}{': ' + detail if detail else ''}. A C compiler (CC) "
+            "and Python's headers are needed.",
+            LauncherFallback,
+            stacklevel=4,
+        )
+        return None
+    return module
+
+
+def build(config: Config) -> Path:
+    """Compiles launcher.c into the cache folder unless it is there; returns the shared library.
+
+    Raises `OSError` or `subprocess.SubprocessError` where that fails.
+    """
+    include = sysconfig.get_path("include")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+    source = _SOURCE.read_text()
+    tag = hashlib.sha256(f"{source}\0{suffix}\0{config.compiler}".encode()).hexdigest()[:16]
+    out = config.cache_dir / "launcher" / f"{_NAME}-{tag}{suffix}"
+    if out.exists():
+        return out
+    if not Path(include, "Python.h").exists():
+        raise FileNotFoundError(f"no Python.h in {include}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=out.parent, suffix=suffix)
+    os.close(handle)
+    try:
+        command = [*shlex.split(config.compiler), "-O2", "-std=c11", "-shared", "-fPIC"]
+        command += [f"-I{include}", str(_SOURCE), "-o", name]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        Path(name).replace(out)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return out
+
+
+def _load(path: Path) -> types.ModuleType:
+    from triton_rt.launch import driver as cuda
+
+    loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+    spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.set_symbols_from(lambda name: cuda.driver().address(name))
+    return module

@@ -1,0 +1,349 @@
+"""A kernel as data: the text of a module, and what its function takes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import linecache
+import re
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from triton_rt.errors import BadSource
+from triton_rt.kinds import KINDS, SCALARS, triton_name
+
+Constant = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A constant that is a global of the kernel's module: a jit function, a dtype.
+
+    `Ref("epilogue")`, `Ref("tl.float32")`.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True)
+class KernelParam:
+    """A run-time parameter. `kind` is `*f32` (a pointer to f32) or `i64` (a scalar).
+
+    `mutated`: the kernel writes through it. `aligned`: expected to be 16-byte aligned (a pointer)
+    or divisible by 16 (an integer), which decides what `prefetch` compiles; a launch looks at the
+    actual value.
+    """
+
+    name: str
+    kind: str
+    mutated: bool = False
+    aligned: bool = False
+
+    def __post_init__(self) -> None:
+        element = self.kind.removeprefix("*")
+        known = KINDS if self.is_pointer else SCALARS
+        if element not in known:
+            raise BadSource(
+                f"parameter {self.name}: unknown kind {self.kind!r}; pointers are "
+                f"{' '.join('*' + k for k in KINDS)}, scalars are {' '.join(SCALARS)}"
+            )
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.kind.startswith("*")
+
+    @property
+    def may_align(self) -> bool:
+        """Whether Triton specialises on the divisibility of this parameter."""
+        return self.is_pointer or self.kind[0] in "iu"
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A whole Python module with a `@triton.jit` function `name`.
+
+    `params` are the launch arguments, in the order of the function's parameters; `constants` give
+    values to its `tl.constexpr` parameters, which may stand anywhere between. `text` may import
+    other modules with jit functions. Identity is the text and the record.
+
+    >>> source = KernelSource("k", '''
+    ... import triton
+    ... import triton.language as tl
+    ... @triton.jit
+    ... def k(x, n, B: tl.constexpr):
+    ...     i = tl.program_id(0) * B + tl.arange(0, B)
+    ...     tl.store(x + i, tl.load(x + i, i < n) + 1, i < n)
+    ... ''', (KernelParam("x", "*f32", mutated=True), KernelParam("n", "i32")), (("B", 64),))
+    >>> source.signature()
+    {'x': '*fp32', 'n': 'i32', 'B': 'constexpr'}
+    """
+
+    name: str
+    text: str
+    params: tuple[KernelParam, ...]
+    constants: tuple[tuple[str, Constant | Ref], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    num_ctas: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", tuple(self.params))
+        object.__setattr__(self, "constants", tuple((k, v) for k, v in self.constants))
+        names = [p.name for p in self.params] + [name for name, _ in self.constants]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise BadSource(f"{self.name}: names given twice: {', '.join(twice)}")
+        if self.num_warps not in (1, 2, 4, 8, 16, 32):
+            raise BadSource(f"{self.name}: num_warps is {self.num_warps}; a power of two up to 32")
+
+    @classmethod
+    def from_jit(
+        cls,
+        fn: Any,
+        signature: Mapping[str, str],
+        constants: Mapping[str, Constant] | None = None,
+        *,
+        mutated: tuple[str, ...] = (),
+        num_warps: int = 4,
+        num_stages: int = 3,
+    ) -> KernelSource:
+        """A hand-written kernel: `fn` is a `@triton.jit` function at the top level of an
+        importable module, `signature` maps its run-time parameters to kinds.
+
+        The source imports `fn` from its module, so the module must be importable where the kernel
+        is compiled (a worker gets this process's `sys.path`).
+        """
+        python = fn.fn
+        if "<locals>" in python.__qualname__ or python.__module__ == "__main__":
+            text = _closed_text(python)
+        else:
+            text = f"from {python.__module__} import {python.__qualname__}\n"
+        params = tuple(KernelParam(n, k, mutated=n in mutated) for n, k in signature.items())
+        return cls(
+            python.__name__,
+            text,
+            params,
+            tuple((constants or {}).items()),
+            num_warps=num_warps,
+            num_stages=num_stages,
+        )
+
+    # -- the function --------------------------------------------------------------------------
+
+    def signature(self) -> dict[str, str]:
+        """Triton's signature of the function, by parameter. Raises `BadSource` on a mismatch."""
+        kinds = {p.name: triton_name(p.kind) for p in self.params}
+        constants = dict(self.constants)
+        out: dict[str, str] = {}
+        function = inspect.signature(plain_function(self))
+        for name, parameter in function.parameters.items():
+            if name in kinds:
+                out[name] = kinds[name]
+            elif name in constants or parameter.default is not inspect.Parameter.empty:
+                out[name] = "constexpr"
+            else:
+                raise BadSource(
+                    f"{self.name}: parameter {name} of the function has neither a kind nor a "
+                    f"constant; given are params ({', '.join(kinds)}) and constants "
+                    f"({', '.join(constants)})"
+                )
+        extra = [n for n in (*kinds, *constants) if n not in out]
+        if extra:
+            raise BadSource(
+                f"{self.name}: the function has no parameter {', '.join(extra)}; it has "
+                f"{', '.join(out)}"
+            )
+        order = [n for n in out if n in kinds]
+        if order != list(kinds):
+            raise BadSource(
+                f"{self.name}: params are in the order {', '.join(kinds)}, but the function takes "
+                f"{', '.join(order)}"
+            )
+        return out
+
+    def constant_values(self) -> dict[str, Any]:
+        """Constants by name with `Ref`s resolved in the module and defaults filled in."""
+        module = load_module(self)
+        given = dict(self.constants)
+        out: dict[str, Any] = {}
+        kinds = {p.name for p in self.params}
+        for name, parameter in inspect.signature(plain_function(self)).parameters.items():
+            if name in kinds:
+                continue
+            value: Any = given.get(name, parameter.default)
+            out[name] = _resolve(self, module, value) if isinstance(value, Ref) else value
+        return out
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the record, the text, and the text of every jit function and global value that
+        the kernel reaches in other modules; Triton's own are covered by its version."""
+        digest = hashlib.sha256(repr(self).encode())
+        values = [plain_function(self), *self.constant_values().values()]
+        for part in sorted(set(_reached(values))):
+            digest.update(part.encode())
+            digest.update(b"\0")
+        return digest.hexdigest()
+
+
+def load_jit(source: KernelSource, interpret: bool = False) -> Any:
+    """The kernel's function, ready for `fn[grid](*args, **constants)`.
+
+    `interpret=False`: Triton's `JITFunction`. `interpret=True`: an `InterpretedKernel` for CPU
+    tensors. Neither depends on TRITON_INTERPRET, nor changes it.
+    """
+    if interpret:
+        from triton_rt.interp import InterpretedKernel
+
+        scalars = {p.name: p.kind for p in source.params if not p.is_pointer}
+        return InterpretedKernel(getattr(load_module(source), source.name), scalars)
+    from triton.runtime.jit import JITFunction
+
+    function = getattr(load_module(source), source.name)
+    return function if isinstance(function, JITFunction) else JITFunction(function.fn)
+
+
+def plain_function(source: KernelSource) -> Any:
+    """The Python function under the kernel's decorator. Raises `BadSource` if there is none."""
+    module = load_module(source)
+    function = getattr(module, source.name, None)
+    if function is None:
+        raise BadSource(f"the text of {source.name} defines no function of that name")
+    python = getattr(function, "fn", None)
+    if not inspect.isfunction(python):
+        raise BadSource(f"{source.name} is {function!r}: decorate it with @triton.jit, alone")
+    return python
+
+
+def load_module(source: KernelSource) -> types.ModuleType:
+    """The module of the source's text, executed once per distinct text."""
+    return _load_text(source.name, source.text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _load_text(name: str, text: str) -> types.ModuleType:
+    import triton
+
+    tag = hashlib.sha256(text.encode()).hexdigest()[:12]
+    module = types.ModuleType(f"triton_rt_kernel_{name}_{tag}")
+    module.__file__ = f"<{name} {tag}>"
+    # Triton and the interpreter read a function's source through linecache.
+    lines = text.splitlines(keepends=True)
+    linecache.cache[module.__file__] = (len(text), None, lines, module.__file__)
+    try:
+        code = compile(text, module.__file__, "exec")
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = False
+            exec(code, module.__dict__)
+    except Exception as error:
+        # The text is the user's program: whatever it raises, it is the text that is wrong.
+        raise BadSource(f"the text of {name} fails: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _resolve(source: KernelSource, module: types.ModuleType, ref: Ref) -> Any:
+    value: Any = module
+    for part in ref.path.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise BadSource(f"{source.name}: no {ref.path} in the kernel's module") from None
+    return value
+
+
+def _closed_text(fn: Any) -> str:
+    """Text of a function that is not importable: the text of its file up to it cannot be run, so
+    it must use nothing but Triton, plain constants, and other such functions."""
+    parts: dict[str, str] = {}
+    imports = ["import triton", "import triton.language as tl"]
+
+    def visit(function: Any) -> None:
+        if function.__name__ in parts:
+            return
+        parts[function.__name__] = ""
+        lines = inspect.getsource(function).splitlines(keepends=True)
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        body = "".join(line[indent:] if line.strip() else line for line in lines)
+        for name, value in _globals_of(function):
+            if isinstance(value, types.ModuleType):
+                imports.append(f"import {value.__name__} as {name}")
+            elif inspect.isfunction(getattr(value, "fn", None)):
+                if value.fn.__module__.startswith("triton."):
+                    imports.append(
+                        f"from {value.fn.__module__} import {value.fn.__name__} as {name}"
+                    )
+                else:
+                    visit(value.fn)
+            elif isinstance(value, (bool, int, float, str)):
+                imports.append(f"{name} = {value!r}")
+            elif type(value).__name__ == "constexpr":
+                imports.append(f"{name} = tl.constexpr({value.value!r})")
+            else:
+                raise BadSource(
+                    f"{fn.__name__}: from_jit cannot carry the global {name} = {value!r}; move the "
+                    "kernel to the top level of an importable module"
+                )
+        parts.pop(function.__name__)
+        decorated = re.search(r"^def ", body, re.MULTILINE)
+        assert decorated is not None
+        parts[function.__name__] = "@triton.jit\n" + body[decorated.start() :]
+
+    visit(fn)
+    return "\n".join([*dict.fromkeys(imports), "", *parts.values()]) + "\n"
+
+
+def _globals_of(fn: Any) -> Iterator[tuple[str, Any]]:
+    names = _names(fn.__code__)
+    for name in names:
+        if name in fn.__globals__:
+            yield name, fn.__globals__[name]
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        yield name, cell.cell_contents
+
+
+def _names(code: types.CodeType) -> list[str]:
+    out = list(dict.fromkeys(code.co_names))
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            out.extend(_names(const))
+    return out
+
+
+def _reached(values: list[Any]) -> Iterator[str]:
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        python = getattr(value, "fn", value)
+        if not inspect.isfunction(python) or id(python) in seen:
+            if not inspect.isfunction(python):
+                yield from _value_text(value)
+            continue
+        seen.add(id(python))
+        if python.__module__.startswith("triton."):
+            continue
+        yield inspect.getsource(python)
+        for default in python.__defaults__ or ():
+            yield from _value_text(default)
+        for name, value in _globals_of(python):
+            if isinstance(value, types.ModuleType):
+                if not value.__name__.startswith("triton"):
+                    # An attribute of a module may be a jit function: all that the code names.
+                    stack.extend(
+                        vars(value)[n] for n in _names(python.__code__) if n in vars(value)
+                    )
+            elif inspect.isfunction(getattr(value, "fn", value)):
+                stack.append(value)
+            else:
+                yield from (f"{name}={text}" for text in _value_text(value))
+
+
+def _value_text(value: Any) -> Iterator[str]:
+    inner = getattr(value, "value", value)
+    if isinstance(inner, (bool, int, float, str, type(None), tuple)):
+        yield repr(inner)
+    elif type(inner).__name__ == "dtype":
+        yield str(inner)
