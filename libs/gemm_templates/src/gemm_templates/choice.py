@@ -20,6 +20,7 @@ from gemm_templates.store import Store
 
 # A template must be this much faster than the vendor's call to replace it: noise is not a gain.
 MARGIN = 0.02
+_ROUNDS = 21
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def choose(
     deterministic: bool = False,
     force: bool = False,
     build: Callable[[Problem, Config], Callable[[Inputs], None]] = bind,
-    measure: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
+    timer: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
 ) -> Choice:
     """The fastest of `found` (by default `candidates(problem, device)`) on these inputs.
 
@@ -65,6 +66,7 @@ def choose(
         a tensor, each candidate's `out` is compared with it, and one that disagrees is out.
     store: choices remembered, by problem, device, versions and candidates.
     deterministic: do not measure: a stored choice, else the model's first.
+    build, timer: how a config becomes a call, and how calls are timed (`measure`).
     force: measure on the CPU, too, where the extern call is chosen otherwise.
     """
     device = torch.device(device)
@@ -106,7 +108,7 @@ def choose(
                 warnings.warn(f"{problem}, {candidate.label}: {wrong}; not used", stacklevel=2)
                 continue
         runs[candidate.label] = _call(run, given)
-    seconds = (measure or _measure)(list(runs.values()), info)
+    seconds = (timer or measure)(list(runs.values()), info)
     times = dict(zip(runs, seconds, strict=True))
     best = min(times, key=lambda label: times[label])
     if times[best] > times["extern"] * (1 - MARGIN):
@@ -161,25 +163,26 @@ def _disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
     return ""
 
 
-def _measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
+def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
     """Median seconds of each on the GPU, taken in turns so that clocks that drift hit all alike,
-    with a cold L2 cache before each."""
-    flush = torch.empty(2 * info.l2_bytes, dtype=torch.int8, device="cuda")
+    with a cold L2 cache before each. The fill of the cache hides the time of the launch."""
+    flush = torch.empty(max(2 * info.l2_bytes, 256 << 20), dtype=torch.int8, device="cuda")
     for run in runs:
         run()
     torch.cuda.synchronize()
     samples: list[list[float]] = [[] for _ in runs]
-    for _ in range(15):
-        pending = []
-        for run in runs:
-            start = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
+    for _ in range(_ROUNDS):
+        events = [(_event(), _event()) for _ in runs]
+        for run, (start, end) in zip(runs, events, strict=True):
             flush.zero_()
             start.record()
             run()
             end.record()
-            pending.append((start, end))
         torch.cuda.synchronize()
-        for times, (start, end) in zip(samples, pending, strict=True):
+        for times, (start, end) in zip(samples, events, strict=True):
             times.append(start.elapsed_time(end) * 1e-3)
     return [median(times) for times in samples]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -39,15 +39,15 @@ def residual(acc, rm, rn, mask, operands):
 
 
 def _builtin(
-    name: str, operands: tuple[KernelParam, ...] = (), bytes_per_element: float = 0
+    name: str, operands: tuple[KernelParam, ...] = (), bytes_per_element: float = 0, work: float = 4
 ) -> Epilogue:
     text = f"from gemm_templates.epilogues import {name}"
-    return Epilogue(name, text, operands, False, bytes_per_element)
+    return Epilogue(name, text, operands, False, bytes_per_element, work)
 
 
 RELU = _builtin("relu")
-GELU = _builtin("gelu")
-SILU = _builtin("silu")
+GELU = _builtin("gelu", work=30)
+SILU = _builtin("silu", work=12)
 ACTIVATIONS = {"relu": RELU, "gelu": GELU, "silu": SILU}
 
 

@@ -24,22 +24,23 @@ _SHAPES = (
     (16, 16, 128, 2, 4), (128, 128, 32, 8, 3), (128, 64, 16, 8, 3), (64, 64, 16, 4, 3),
 )  # fmt: skip
 CONFIGS = tuple(Config(m, n, k, 8, warps, stages) for m, n, k, warps, stages in _SHAPES)
-# (block_m, block_n, block_k, num_warps, num_stages, split_n)
+# (block_m, block_n, block_k, num_warps, num_stages, split_n, programs a multiprocessor)
 _TMA_SHAPES = (
-    (128, 256, 64, 8, 3, False), (128, 256, 64, 8, 3, True), (128, 256, 64, 8, 4, True),
-    (256, 128, 64, 8, 3, False), (256, 128, 64, 8, 4, True), (128, 128, 64, 8, 4, False),
-    (128, 128, 64, 4, 4, False), (128, 128, 64, 8, 4, True), (128, 128, 128, 8, 2, False),
-    (128, 64, 64, 4, 4, False), (64, 128, 64, 4, 4, False), (64, 64, 64, 4, 4, False),
+    (128, 256, 64, 8, 3, True, 1), (128, 256, 64, 8, 4, True, 1), (128, 256, 64, 8, 3, False, 1),
+    (256, 128, 64, 8, 3, False, 1), (256, 128, 64, 8, 4, True, 1), (128, 128, 64, 8, 4, False, 1),
+    (128, 128, 64, 4, 4, False, 1), (128, 128, 64, 8, 5, True, 1), (128, 128, 128, 8, 2, False, 1),
+    (128, 128, 32, 8, 4, True, 2), (128, 128, 64, 8, 2, True, 2), (128, 64, 64, 4, 4, False, 2),
+    (64, 128, 64, 4, 4, False, 2), (64, 64, 64, 4, 4, False, 2),
 )  # fmt: skip
 
 
 def tma_configs(device: DeviceInfo) -> tuple[Config, ...]:
-    """The persistent configs: as many programs as can be resident."""
+    """The persistent configs, with one or two programs a multiprocessor."""
     if device.capability < (9, 0):
         return ()
     return tuple(
-        Config(m, n, k, 8, warps, stages, "tma", device.sms, split)
-        for m, n, k, warps, stages, split in _TMA_SHAPES
+        Config(m, n, k, 8, warps, stages, "tma", device.sms * programs, split)
+        for m, n, k, warps, stages, split, programs in _TMA_SHAPES
     )
 
 
@@ -67,7 +68,10 @@ def shared_memory(problem: Problem, config: Config) -> int:
     stage = (config.block_m + config.block_n) * config.block_k * size
     out = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
     if config.template == "tma":  # the next tile is loaded while this one is stored
-        return stage * config.num_stages + out // (2 if config.split_n else 1) + 2048
+        part = out // (2 if config.split_n else 1)
+        if problem.epilogue and problem.epilogue.operands:  # they change layout on the way
+            part += part // 8
+        return stage * config.num_stages + part + 2048
     return max(stage * config.num_stages, out + out // 16)
 
 
@@ -97,18 +101,24 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
         return 0.0, "empty"
     steps = max(1, ceil(k / config.block_k))
     smem = shared_memory(problem, config)
-    resident = max(1, min(device.smem // smem, 64 // config.num_warps, 4))
+    resident = _resident(config, smem, device)
     rounds = ceil(tiles / device.sms)
 
     sm_rate = device.rate(problem.a_dtype, problem.input_precision) / device.sms
     rate = sm_rate * _efficiency(config, resident, steps)
     tile_flops = 2 * config.block_m * config.block_n * config.block_k * steps
-    # Programs that share an SM hide each other's ends; a lone one shows them for every tile.
+    # Programs that share an SM hide each other's ends and epilogues; a lone one shows them.
     shown = rounds if resident == 1 else ceil(rounds / resident)
     if config.template == "tma":  # one start for all tiles; 2 us more to make the descriptors
         rate *= 1.05
         shown = 2
     compute = rounds * tile_flops / rate + shown * _FILL
+    if problem.epilogue:
+        elements = config.block_m * config.block_n * rounds
+        lanes = 128 * 1.7e9  # f32 instructions/s of an SM, from Ampere on
+        seconds = elements * problem.epilogue.work / lanes
+        spills = 1.3 if elements / rounds / config.num_warps >= 4096 and not config.split_n else 1.0
+        compute += seconds * spills * (1.0 if resident == 1 else 0.4)
 
     l2 = tiles * (config.block_m + config.block_n) * config.block_k * steps * size / device.l2_rate
     extra = problem.epilogue.bytes_per_element if problem.epilogue else 0.0
@@ -165,7 +175,8 @@ def candidates(
         if is_legal(problem, config, info) and not _too_large(problem, config):
             found.append(Candidate(config, *predict(problem, config, info)))
     found.sort(key=lambda c: (c.predicted, c.label))
-    first, rest = [], []
+    first: list[Candidate] = []
+    rest: list[Candidate] = []
     seen: set[tuple[str, int, int]] = set()
     for candidate in found:
         assert candidate.config is not None
@@ -218,6 +229,17 @@ def _efficiency(config: Config, resident: int, steps: int) -> float:
     narrow = 0.6 if config.num_warps < 4 or config.block_m < 64 else 1.0  # no warp-group MMA
     deep = min(1.0, 0.85 + config.block_k / 400)
     return shape * overlap * narrow * deep
+
+
+def _resident(config: Config, smem: int, device: DeviceInfo) -> int:
+    """Programs on one SM at a time: a program reserves 1 KiB besides what it asks for, and needs
+    about 64 registers a thread beside its accumulators, of 65536."""
+    accumulators = config.block_m * config.block_n // (32 * config.num_warps)
+    registers = min(255, accumulators + 64) * 32 * config.num_warps
+    fits = min((device.smem + 1024) // (smem + 1024), 65536 // registers, 4)
+    if config.template == "tma":
+        fits = min(fits, config.programs // device.sms)
+    return max(1, fits)
 
 
 def _too_large(problem: Problem, config: Config) -> bool:

@@ -36,6 +36,7 @@ class Epilogue:
     stores: it stores its results itself, and `out` is not written.
     bytes_per_element: what it reads and writes (besides `out`) for each output element, for the
         cost model.
+    work: roughly how many f32 instructions it takes for each element (erf: 25).
     """
 
     name: str
@@ -43,6 +44,7 @@ class Epilogue:
     operands: tuple[KernelParam, ...] = ()
     stores: bool = False
     bytes_per_element: float = 0.0
+    work: float = 4.0
 
     @property
     def key(self) -> str:

@@ -1,0 +1,162 @@
+"""Choosing, with a clock and kernels of the test's own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from gemm_templates import (
+    H200,
+    Config,
+    Inputs,
+    InvalidArguments,
+    Problem,
+    Store,
+    addmm,
+    candidates,
+    choose,
+    linear_act,
+    mm,
+)
+
+PROBLEM = Problem(64, 48, 32, "f32", "f32", "f32")
+
+
+def inputs():
+    return Inputs(torch.randn(64, 32), torch.randn(32, 48), torch.empty(64, 48))
+
+
+def extern(t):
+    return t.a @ t.b
+
+
+def honest(problem, config):
+    return lambda t: torch.mm(t.a, t.b, out=t.out)
+
+
+def ordered(*seconds):
+    """A clock: the extern call takes the first time, then candidates in order."""
+    return lambda runs, info: [*seconds, *[9.0] * len(runs)][: len(runs)]
+
+
+def pick(timer, build=honest, **kwargs):
+    return choose(
+        PROBLEM, inputs, extern, device="cpu", force=True, build=build, timer=timer, **kwargs
+    )
+
+
+def configs():
+    return [c.config for c in candidates(PROBLEM, H200) if c.config is not None]
+
+
+def test_the_fastest_wins():
+    choice = pick(ordered(3.0, 2.0, 1.0))
+    assert choice.config == configs()[1]
+    assert dict(choice.times)["extern"] == 3.0
+    assert f"-> {choice.config} (measured)" in choice.explain()
+
+
+def test_the_vendor_call_wins_unless_clearly_beaten():
+    assert pick(ordered(1.0, 2.0)).config is None
+    assert pick(ordered(1.0, 0.99)).config is None
+    assert pick(ordered(1.0, 0.97)).config == configs()[0]
+
+
+def test_a_wrong_result_is_never_chosen():
+    first = configs()[0]
+
+    def build(problem, config):
+        def run(t):
+            torch.mm(t.a, t.b, out=t.out)
+            if config == first:
+                t.out[3, 5] += 5.0
+
+        return run
+
+    with pytest.warns(UserWarning, match="differs from the extern call"):
+        choice = pick(ordered(3.0, 1.0, 2.0), build)
+    assert choice.config == configs()[1]
+    assert [label for label, _ in choice.failures] == [str(first)]
+
+
+def test_a_result_that_is_not_written_is_never_chosen():
+    with pytest.warns(UserWarning, match="differs"):
+        choice = pick(ordered(1.0), lambda problem, config: lambda t: None)
+    assert choice.config is None and len(choice.failures) == len(configs())
+
+
+def test_a_candidate_that_does_not_launch_is_reported():
+    def build(problem, config):
+        raise RuntimeError("out of resource: shared memory")
+
+    choice = pick(ordered(1.0), build)
+    assert choice.config is None
+    assert "failed: RuntimeError: out of resource" in choice.explain()
+
+
+def test_choices_are_stored_and_found_again(tmp_path):
+    first = pick(ordered(3.0, 1.0), store=Store(tmp_path))
+    assert first.config is not None and len(list(tmp_path.iterdir())) == 1
+
+    def never(runs, info):
+        raise AssertionError("measured again")
+
+    again = pick(never, store=Store(tmp_path))
+    assert (again.config, again.reason) == (first.config, "stored")
+    assert dict(again.times) == dict(first.times)
+
+
+def test_a_broken_store_is_reported_and_ignored(tmp_path):
+    pick(ordered(3.0, 1.0), store=Store(tmp_path))
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text()[:40])
+    with pytest.warns(UserWarning, match="ignoring"):
+        assert pick(ordered(1.0, 3.0), store=Store(tmp_path)).config is None
+    assert json.loads(path.read_text())["record"]["config"] is None
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.warns(UserWarning):
+        assert pick(ordered(1.0), store=Store(blocked)).config is None
+
+
+def test_without_a_gpu_the_vendor_call_runs():
+    choice = choose(PROBLEM, inputs, extern, device="cpu")
+    assert choice.config is None and choice.reason == "no GPU"
+
+
+def test_deterministic_choices_measure_nothing():
+    def never(runs, info):
+        raise AssertionError("measured")
+
+    one = pick(never, deterministic=True)
+    assert one.reason == "model" and one.config == candidates(PROBLEM, H200)[0].config
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: mm(torch.ones(2, 3), torch.ones(2, 3)),
+        lambda: mm(torch.ones(2, 3), torch.ones(3, 2).half()),
+        lambda: mm(torch.ones(2, 3).int(), torch.ones(3, 2).int()),
+        lambda: addmm(torch.ones(5), torch.ones(2, 3), torch.ones(3, 2)),
+        lambda: linear_act(torch.ones(2, 3), torch.ones(2, 4)),
+        lambda: linear_act(torch.ones(2, 3), torch.ones(2, 3), torch.ones(3)),
+        lambda: linear_act(torch.ones(2, 3), torch.ones(2, 3), act="tanh"),
+    ],
+)
+def test_bad_arguments_are_named(call):
+    with pytest.raises(InvalidArguments):
+        call()
+
+
+def test_arguments_must_fit_the_problem():
+    from gemm_templates import bind
+
+    run = bind(Problem(8, 8, 8, "f32", "f32", "f32", bias="f32"), Config(16, 16, 16))
+    a = torch.ones(8, 8)
+    with pytest.raises(InvalidArguments, match="bias"):
+        run(Inputs(a, a, torch.empty(8, 8)))
+    with pytest.raises(InvalidArguments, match="operands"):
+        run(Inputs(a, a, torch.empty(8, 8), a[0], (1,)))

@@ -1,0 +1,121 @@
+"""The templates on a real GPU, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gemm_templates import (
+    Inputs,
+    Problem,
+    Store,
+    addmm,
+    bind,
+    candidates,
+    choose,
+    device_info,
+    linear_act,
+    mm,
+    tma_configs,
+)
+from gemm_templates.epilogues import GELU, residual_of
+from gemm_templates.model import CONFIGS, is_legal
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+TOLERANCE = {"bf16": 1.6e-2, "f16": 2e-3, "f32": 1e-4}
+ALIGNED = frozenset({"a", "b", "out"})
+
+
+def make(m, n, k, dtype, transposed=False):
+    torch.manual_seed(0)
+    a = torch.randn(m, k, device="cuda", dtype=DTYPES[dtype])
+    b = torch.randn(k, n, device="cuda", dtype=DTYPES[dtype]) / max(k, 1) ** 0.5
+    return a, (b.t().contiguous().t() if transposed else b)
+
+
+def check(out, expected, dtype):
+    torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_every_legal_config(dtype, transposed):
+    m, n, k = 700, 520, 264
+    a, b = make(m, n, k, dtype, transposed)
+    bias = torch.randn(n, device="cuda", dtype=DTYPES[dtype])
+    problem = Problem(
+        m, n, k, dtype, dtype, dtype, a.stride(), b.stride(), bias=dtype, epilogue=GELU,
+        aligned=ALIGNED,
+    )  # fmt: skip
+    expected = F.gelu(a.double() @ b.double() + bias.double())
+    info = device_info("cuda")
+    tried = 0
+    for config in (*CONFIGS, *tma_configs(info)):
+        if is_legal(problem, config, info):
+            out = torch.full((m, n), float("nan"), device="cuda", dtype=DTYPES[dtype])
+            bind(problem, config)(Inputs(a, b, out, bias))
+            check(out, expected, dtype)
+            tried += 1
+    assert tried >= 5
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (17, 33, 65), (1000, 1003, 999), (128, 128, 0)])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_sizes(size, dtype):
+    m, n, k = size
+    a, b = make(m, n, k, dtype)
+    problem = Problem(m, n, k, dtype, dtype, dtype)
+    for candidate in candidates(problem, "cuda"):
+        if candidate.config is not None:
+            out = torch.full((m, n), float("nan"), device="cuda", dtype=DTYPES[dtype])
+            bind(problem, candidate.config)(Inputs(a, b, out))
+            check(out, a.double() @ b.double(), dtype)
+
+
+def test_dynamic_rows_and_residual():
+    a, b = make(1536, 768, 256, "bf16")
+    residual = torch.randn(1536, 768, device="cuda", dtype=torch.bfloat16)
+    expected = a.double() @ b.double() + residual.double()
+    base = Problem(1536, 768, 256, epilogue=residual_of("bf16", 2), aligned=ALIGNED)
+    for dynamic in (frozenset(), frozenset({"M"}), frozenset({"M", "stride_om"})):
+        problem = replace(base, dynamic=dynamic, divisors=(("M", 512), ("stride_om", 768)))
+        for candidate in candidates(problem, "cuda"):
+            if candidate.config is not None:
+                out = torch.full_like(residual, float("nan"))
+                bind(problem, candidate.config)(Inputs(a, b, out, None, (residual, 768, 1)))
+                check(out, expected, "bf16")
+
+
+def test_choose_measures_on_the_gpu(tmp_path):
+    a, b = make(2048, 3072, 768, "bf16")
+    problem = Problem(2048, 3072, 768, epilogue=GELU, aligned=ALIGNED)
+    given = Inputs(a, b, torch.empty(2048, 3072, device="cuda", dtype=torch.bfloat16))
+
+    def extern(t):
+        return F.gelu(t.a @ t.b)
+
+    choice = choose(problem, given, extern, store=Store(tmp_path))
+    assert not choice.failures, choice.explain()
+    assert len(choice.times) >= 4 and all(0 < t < 0.1 for _, t in choice.times)
+    again = choose(problem, given, extern, store=Store(tmp_path))
+    assert again.reason == "stored" and again.config == choice.config
+
+
+def test_public_functions(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEMM_TEMPLATES_CACHE_DIR", str(tmp_path))
+    a, b = make(512, 384, 256, "bf16", transposed=True)
+    product = a.double() @ b.double()
+    bias = torch.randn(384, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2):
+        check(mm(a, b), product, "bf16")
+        check(addmm(bias, a, b), product + bias.double(), "bf16")
+        check(linear_act(a, b.t(), bias), F.gelu(product + bias.double()), "bf16")
+    shifted = torch.randn(512 * 256 + 1, device="cuda", dtype=torch.bfloat16)[1:].view(512, 256)
+    check(mm(shifted, b), shifted.double() @ b.double(), "bf16")
