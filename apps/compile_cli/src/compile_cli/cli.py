@@ -121,7 +121,7 @@ def explain(
     """Say what was fused, what was not, and why."""
     loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed)
     compiled = compile_target(loaded, dynamic, Options(), Record(keep=True))
-    sys.stdout.write(compiled.graph.explanation.rstrip("\n") + "\n")
+    sys.stdout.write(compiled.graph.explain().rstrip("\n") + "\n")
 
 
 @app.command()

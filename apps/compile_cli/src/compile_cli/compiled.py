@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import gemm_templates
 import torch
 import torch.utils._pytree as pytree
-from loop_ir import Graph
+from aten_lowering import Fallback
+from fx_emit import IR_DTYPE
+from loop_ir import FusionReport, Graph
 from symexpr import evaluate, sstr
 from torch import Tensor
 from wrapper_ir.ops import Param, Program
-from wrapper_ir.types import DType
 
 from compile_cli.capture import Captured
 from compile_cli.errors import BadInput
-from compile_cli.inputs import DTYPES
 from compile_cli.stages import Record
 
 Runner = Callable[..., Sequence[Any]]
-
-DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,9 @@ class CompiledGraph:
     """One flat graph, compiled: every stage's artifact, and `run(*flat inputs)`.
 
     loop, fused: loop IR before and after fusion. program: the host program. host: what the
-    emitter made of it (a GraphModule, or the text of a C++ library). run: calls it.
+    emitter made of it (a GraphModule, or the text of a C++ library). run: calls it. fallbacks:
+    operators without a lowering, and why. matmuls: what was measured for each. explain: fusion
+    decisions in words.
     """
 
     loop: Graph
@@ -37,9 +38,10 @@ class CompiledGraph:
     program: Program
     host: Any
     run: Runner
-    fused_groups: tuple[str, ...]
-    bytes_before: int
-    bytes_after: int
+    fusion: FusionReport
+    fallbacks: tuple[Fallback, ...]
+    matmuls: Mapping[str, gemm_templates.Choice]
+    explain: Callable[[], str]
     record: Record
 
 
@@ -129,10 +131,10 @@ def check_tensors(
         assert expected is not None
         if not isinstance(tensor, Tensor):
             raise _mismatch(name, "kind", "a tensor", type(tensor).__name__)
-        if dtype_of(tensor.dtype) != expected.dtype:
-            raise _mismatch(
-                name, "dtype", expected.dtype.value, DTYPE_NAMES.get(tensor.dtype, tensor.dtype)
-            )
+        dtype = IR_DTYPE.get(tensor.dtype)
+        if dtype != expected.dtype:
+            got = tensor.dtype if dtype is None else dtype.value
+            raise _mismatch(name, "dtype", expected.dtype.value, got)
         if tensor.dim() != len(expected.size):
             shape = f"rank {len(expected.size)}"
             raise _mismatch(name, "rank", shape, f"rank {tensor.dim()} {list(tensor.shape)}")
@@ -155,12 +157,6 @@ def check_tensors(
             if n > 1 and want != got and 0 not in sizes:
                 raise _mismatch(name, "stride", strides, list(tensor.stride()))
     return env
-
-
-def dtype_of(dtype: torch.dtype) -> DType | None:
-    """torch's element type as ours, None where we have none."""
-    name = DTYPE_NAMES.get(dtype)
-    return DType(name) if name is not None else None
 
 
 def _mismatch(name: str, what: str, expected: Any, got: Any) -> BadInput:

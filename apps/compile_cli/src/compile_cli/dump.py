@@ -15,14 +15,11 @@ from compile_cli.errors import UsageError
 
 DUMP_STAGES = ("aten", "loop", "fused", "triton", "wrapper", "fx", "cpp")
 
-# The CLI calls the emitters' output by what it is.
-_RECORDED = {"cpp": "fx"}
-
 
 def dump_text(compiled: CompiledModel, stage: str, after: str | None = None) -> str:
     """The last IR of a stage, or the one that pass `after` made (of any stage, if unique)."""
     record = compiled.graph.record
-    entries = [e for e in record.trace if e[0] == _RECORDED.get(stage, stage)]
+    entries = [e for e in record.trace if e[0] == stage]
     if after is not None:
         entries = [e for e in record.trace if e[1] == after]
         if not entries:

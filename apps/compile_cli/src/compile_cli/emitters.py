@@ -11,7 +11,7 @@ from torch import Tensor
 from wrapper_ir.ops import DefineKernel, Program
 
 from compile_cli.cpp_host import emit_cpp
-from compile_cli.runtime import Kernels, kernel_source
+from compile_cli.runtime import Kernels, kernel_source, uses_cuda
 
 Host = tuple[Any, Callable[..., Any]]
 
@@ -33,12 +33,6 @@ def emit_hop(program: Program, kernels: Kernels, constants: Mapping[str, Tensor]
 
     graph = fx_emit.emit(program, launch="hop", load_kernel=load, constants=dict(constants))
     return graph, graph
-
-
-def uses_cuda(program: Program) -> bool:
-    """Whether any parameter, buffer or constant of the program lies on a GPU."""
-    types = [p.type for p in program.params] + [getattr(op, "type", None) for op in program.ops]
-    return any(t is not None and t.device.kind == "cuda" for t in types)
 
 
 EMITTERS: dict[str, Callable[[Program, Kernels, Mapping[str, Tensor]], Host]] = {

@@ -6,29 +6,12 @@ import re
 from dataclasses import dataclass
 
 import torch
+from fx_emit import TORCH_DTYPE
 
 from compile_cli.errors import BadInputSpec, UsageError
 
-DTYPES: dict[str, torch.dtype] = {
-    "bool": torch.bool,
-    "u8": torch.uint8,
-    "u16": torch.uint16,
-    "u32": torch.uint32,
-    "u64": torch.uint64,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "c32": torch.complex32,
-    "c64": torch.complex64,
-    "c128": torch.complex128,
-}
+# Element types by the names they print as: `bf16`.
+DTYPES: dict[str, torch.dtype] = {d.value: dtype for d, dtype in TORCH_DTYPE.items()}
 
 _DTYPE = re.compile(r"[a-z]+[a-z0-9]*")
 _DIM = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*=\s*)?(\d+)\s*")

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
-from aten_lowering import lower, run_graph_passes
-from loop_ir import bytes_moved, fuse
-from torch import Tensor
-from wrapper_ir import run_passes
-from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory
+from aten_lowering import lower_with_report
+from loop_ir import FuseOptions, Graph, Kernel, Matmul, explain, fuse_with_report
+from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
+from wrapper_ir.passes.pipeline import Pass
 
 from compile_cli.assemble import assemble
 from compile_cli.compiled import CompiledGraph
 from compile_cli.config import Options
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
-from compile_cli.runtime import Kernels, build_kernels
-from compile_cli.select import hints_of, select
+from compile_cli.runtime import Kernels
+from compile_cli.select import select
 from compile_cli.stages import Record
 
 
 def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) -> CompiledGraph:
     """A flat ATen graph -> something to call. Every step's result is kept, and printable."""
     kernels = Kernels(options)
-    constants = constants_of(gm)
 
     with record.stage("lower"):
-        gm = run_graph_passes(gm, on_pass=lambda name, g: record.after("aten", name, g))
-        loop = lower(gm)
+        lowered = lower_with_report(gm)
+        loop = serve_one(lowered.graph)
         record.after("loop", "lower", loop)
 
     with record.stage("fuse"):
-        fused, fusion = fuse(
-            loop, options=options.fusion, verify=options.verify,
-            on_pass=lambda name, g: record.after("fused", name, g),
+        fused, fusion = fuse_with_report(
+            loop, fuse_options(options, loop), lambda name, g: record.after("fused", name, g),
+            options.verify,
         )  # fmt: skip
 
     with record.stage("triton"):
@@ -45,34 +43,55 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
     with record.stage("wrapper"):
         program = assemble(fused, plans)
         record.after("wrapper", "assemble", program)
-        passes = [DedupeKernels(), InsertFrees(), *([PlanMemory()] if options.plan_memory else [])]
+        passes: list[Pass] = [DedupeKernels(), InsertFrees()]
+        if options.plan_memory:
+            passes.append(PlanMemory())
         program = run_passes(
-            program, passes, verify=options.verify,
-            on_pass=lambda name, p: record.after("wrapper", name, p),
-        )  # fmt: skip
-
-    with record.stage("emit"):
-        host, run = EMITTERS[options.emit](program, kernels, constants)
-        record.after("fx", "emit", host)
+            program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
+        )
 
     with record.stage("build"):
-        build_kernels(program, kernels)
+        kernels.build(program)
 
-    hints = hints_of(loop)
+    with record.stage("emit"):
+        host, run = EMITTERS[options.emit](program, kernels, lowered.constants)
+        record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
+
     return CompiledGraph(
-        loop, fused, program, host, run, fusion, bytes_moved(loop, hints),
-        bytes_moved(fused, hints), record,
+        loop, fused, program, host, run, fusion, lowered.fallbacks, planner.choices,
+        lambda: explain(loop, fuse_options(options, loop)), record,
     )  # fmt: skip
 
 
-def constants_of(gm: torch.fx.GraphModule) -> dict[str, Tensor]:
-    """Tensors that the graph holds itself, by the name of their `get_attr`."""
-    out: dict[str, Tensor] = {}
-    for node in gm.graph.nodes:
-        if node.op == "get_attr":
-            value: Any = gm
-            for part in node.target.split("."):
-                value = getattr(value, part)
-            if isinstance(value, Tensor):
-                out[node.target] = value
-    return out
+def fuse_options(options: Options, graph: Graph) -> FuseOptions:
+    """What fusion may do. Epilogues go into matmuls only where a template may run them."""
+    on_cuda = any(i.type is not None and i.type.device.kind == "cuda" for i in graph.inputs)
+    templates = options.gemm == "template" or (options.gemm == "auto" and on_cuda)
+    if options.fuse:
+        return FuseOptions(epilogue=templates)
+    return FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False)
+
+
+def serve_one(graph: Graph) -> Graph:
+    """Sizes that were captured as at least 2 may be 0 and 1 in all that follows.
+
+    Capturing tells a dynamic size from one, which broadcasts; the kernels and the host program
+    need not: whether a model means the same at one is proven before it is called so
+    (`compile_cli.proof`, or Dynamo's guards).
+    """
+
+    def widen(kernel: Kernel) -> Kernel:
+        return replace(kernel, symbols=tuple(wide[s.name] for s in kernel.symbols))
+
+    wide = {
+        s.name: replace(s, low=0) if s.low is not None and s.low <= 2 else s
+        for s in graph.symbols
+    }
+    nodes = []
+    for node in graph.nodes:
+        if isinstance(node, Kernel):
+            node = widen(node)
+        elif isinstance(node, Matmul) and node.epilogue is not None:
+            node = replace(node, epilogue=widen(node.epilogue))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), symbols=tuple(wide.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loop_ir import Extern
+from loop_ir import Kernel, Matmul, Origin
 from wrapper_ir.ops import ExternCall, If, Launch, Op, Program
 
 from compile_cli.compiled import CompiledGraph
@@ -87,8 +87,17 @@ def count_kernels(program: Program) -> tuple[int, int]:
     return count(program.ops)
 
 
-def fallbacks_of(compiled: CompiledGraph) -> tuple[str, ...]:
-    """Operators without a lowering, each once."""
-    return tuple(
-        sorted({n.target for n in compiled.fused.nodes if isinstance(n, Extern) and n.fallback})
-    )
+def fused_groups(compiled: CompiledGraph) -> tuple[str, ...]:
+    """Each kernel that runs several operators: `fused_add_layer_norm_3: add, native_layer_norm`,
+    kernels alike in one line with their number."""
+    groups: dict[str, int] = {}
+    for node in compiled.fused.nodes:
+        origins: tuple[Origin, ...] = ()
+        if isinstance(node, Kernel):
+            origins = node.origins
+        elif isinstance(node, Matmul) and node.epilogue is not None:
+            origins = node.origins + node.epilogue.origins
+        if len(origins) > 1:
+            line = " + ".join(o.op.removeprefix("aten.").split(".")[0] for o in origins)
+            groups[line] = groups.get(line, 0) + 1
+    return tuple(f"{count} x {line}" for line, count in groups.items())

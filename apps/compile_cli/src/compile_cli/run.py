@@ -18,7 +18,7 @@ from compile_cli.errors import UserModelError
 from compile_cli.inputs import parse_dynamic
 from compile_cli.loading import Target, where
 from compile_cli.measure import compare, peak_mb, require_equal, time_ms
-from compile_cli.report import RunReport, count_kernels, fallbacks_of
+from compile_cli.report import RunReport, count_kernels, fused_groups
 from compile_cli.stages import Record
 
 
@@ -43,8 +43,9 @@ def run_target(
     triton, extern = count_kernels(compiled.graph.program)
     spent = {k: v for k, v in record.seconds.items() if k not in ("eager", "check", "time")}
     return RunReport(
-        str(target.device), options.emit, triton, extern, fallbacks_of(compiled.graph),
-        compiled.graph.fusion.groups, compiled.graph.bytes_before, compiled.graph.bytes_after,
+        str(target.device), options.emit, triton, extern,
+        tuple(sorted({f.op for f in compiled.graph.fallbacks})), fused_groups(compiled.graph),
+        compiled.graph.fusion.bytes_before, compiled.graph.fusion.bytes_after,
         comparison.max_rel_err, spent, times[0], times[1], peaks[0], peaks[1],
     )  # fmt: skip
 

@@ -1,22 +1,20 @@
-"""Between the host program and triton_rt: kernels by definition, and torch as the runtime of the
-reference interpreter."""
+"""Between the host program and triton_rt: kernels by definition, compiled in parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import triton_rt
+from fx_emit import TORCH_DTYPE
+from symexpr import evaluate
 from torch import Tensor
-from wrapper_ir.ops import DefineKernel, Program, TorchEnum
-from wrapper_ir.types import Device, DType
+from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program, Ref
+from wrapper_ir.types import TensorType
 
-from compile_cli.compiled import dtype_of
 from compile_cli.config import Options
-from compile_cli.errors import CompileFailed
-from compile_cli.inputs import DTYPES
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
@@ -34,94 +32,103 @@ class Kernels:
     """The kernels of one program, loaded once each."""
 
     options: Options
-    loaded: dict[str, triton_rt.LazyKernel] = field(default_factory=dict)
+    loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
+    _cache: triton_rt.Cache | None = None
+
+    @property
+    def cache(self) -> triton_rt.Cache:
+        if self._cache is None:
+            self._cache = triton_rt.Cache(self.options.cache_path / "kernels")
+        return self._cache
 
     def load(self, define: DefineKernel) -> triton_rt.LazyKernel:
-        if define.name not in self.loaded:
-            cache = triton_rt.Cache(self.options.cache_path / "kernels")
-            self.loaded[define.name] = triton_rt.LazyKernel(kernel_source(define), cache=cache)
-        return self.loaded[define.name]
+        if define not in self.loaded:
+            self.loaded[define] = triton_rt.LazyKernel(kernel_source(define), cache=self.cache)
+        return self.loaded[define]
+
+    def build(self, program: Program) -> None:
+        """Compiles all kernels of a CUDA program, for the alignment that its hints suggest, in
+        parallel where there are several. A CPU program has nothing to build."""
+        if not uses_cuda(program):
+            return
+        jobs = [
+            (self.load(define), alignment) for define, alignment in expected_variants(program)
+        ]
+        missing = [(k, a) for k, a in jobs if not k.is_cached(alignment=a)]
+        if len(missing) > 1 and self.options.workers > 1:
+            with triton_rt.CompilePool(min(self.options.workers, len(missing))) as pool:
+                for kernel, alignment in missing:
+                    kernel.pool = pool
+                    kernel.prefetch(alignment=alignment)
+                for kernel, alignment in jobs:
+                    kernel.binary(alignment=alignment)
+                    kernel.pool = None
+        for kernel, alignment in jobs:
+            kernel.binary(alignment=alignment)
+
+
+def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
+    """Each kernel that is launched, with the alignment mask of its first launch: bit i for
+    pointers, which allocators align, and for integers divisible by 16 at the hints."""
+    defines = {op.name: op for op in program.ops if isinstance(op, DefineKernel)}
+    hints = {s.name: s.hint if s.hint is not None else 8 for s in program.symbols}
+    found: dict[str, int] = {}
+
+    def visit(ops: tuple[Op, ...]) -> None:
+        for op in ops:
+            if isinstance(op, If):
+                visit(op.then)
+                visit(op.orelse)
+            elif isinstance(op, Launch) and op.kernel not in found:
+                mask = 0
+                for i, arg in enumerate(op.args):
+                    kind = defines[op.kernel].params[i].kind
+                    if isinstance(arg, Ref):
+                        mask |= 1 << i
+                    elif kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0:
+                        mask |= 1 << i
+                found[op.kernel] = mask
+
+    visit(program.ops)
+    return [(defines[name], mask) for name, mask in found.items()]
+
+
+def uses_cuda(program: Program) -> bool:
+    """Whether any parameter, buffer or constant of the program lies on a GPU."""
+    types = [p.type for p in program.params] + [getattr(op, "type", None) for op in program.ops]
+    return any(t is not None and t.device.kind == "cuda" for t in types)
+
+
+def random_tensor(type_: TensorType, hints: Mapping[str, int]) -> Tensor:
+    """A tensor of this layout at the hints: random floats, small integers."""
+    size = [int(evaluate(n, hints)) for n in type_.size]
+    stride = [int(evaluate(n, hints)) for n in type_.stride]
+    out: Tensor = torch.empty_strided(
+        size, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
+    )
+    if type_.dtype.is_float:
+        out.normal_()
+    else:
+        out.random_(0, 2)
+    return out
+
+
+def as_layout(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tensor:
+    """The same memory under the sizes and strides of `type_`."""
+    size = [int(evaluate(n, hints)) for n in type_.size]
+    stride = [int(evaluate(n, hints)) for n in type_.stride]
+    return torch.as_strided(tensor, size, stride)
 
 
 def torch_value(value: Any) -> Any:
-    """A value of the IR as torch takes it; anything else comes back as it is."""
+    """A scalar argument of an extern call as torch takes it."""
+    from fx_emit.torch_types import torch_device, torch_enum
+    from wrapper_ir import Device, DType, TorchEnum
+
     if isinstance(value, DType):
-        return DTYPES[value.value]
+        return TORCH_DTYPE[value]
     if isinstance(value, Device):
-        return torch.device(str(value))
+        return torch_device(value)
     if isinstance(value, TorchEnum):
-        return getattr(torch, value.name)
-    if isinstance(value, tuple | list):
-        return [torch_value(v) for v in value]
+        return torch_enum(value)
     return value
-
-
-def find_operator(target: str) -> Any:
-    """`aten.addmm.default` -> the operator."""
-    found: Any = torch.ops
-    for part in target.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            raise CompileFailed(f"torch has no operator {target}")
-    return found
-
-
-@dataclass
-class TorchRuntime:
-    """`wrapper_ir.Runtime` over torch tensors and triton_rt kernels."""
-
-    kernels: Kernels
-
-    def empty_strided(
-        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: DType, device: Device
-    ) -> Tensor:
-        return torch.empty_strided(
-            size, stride, dtype=DTYPES[dtype.value], device=torch.device(str(device))
-        )
-
-    def as_strided(
-        self,
-        base: Tensor,
-        size: tuple[int, ...],
-        stride: tuple[int, ...],
-        offset: int,
-        dtype: DType,
-    ) -> Tensor:
-        wanted = DTYPES[dtype.value]
-        start = base.storage_offset()
-        if base.dtype != wanted:
-            base, start = _reinterpret(base, wanted), start * base.itemsize // wanted.itemsize
-        return torch.as_strided(base, size, stride, start + offset)
-
-    def launch(
-        self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]
-    ) -> None:
-        self.kernels.load(kernel)(grid, *args)
-
-    def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        values = [torch_value(a) for a in args]
-        return find_operator(target)(*values, **{k: torch_value(v) for k, v in kwargs.items()})
-
-    def copy(self, src: Tensor, dst: Tensor) -> None:
-        dst.copy_(src)
-
-    def size(self, tensor: Tensor) -> tuple[int, ...]:
-        return tuple(tensor.shape)
-
-    def stride(self, tensor: Tensor) -> tuple[int, ...]:
-        return tuple(tensor.stride())
-
-    def dtype(self, tensor: Tensor) -> DType:
-        dtype = dtype_of(tensor.dtype)
-        if dtype is None:
-            raise CompileFailed(f"element type {tensor.dtype} has no name in the host program")
-        return dtype
-
-
-def _reinterpret(base: Tensor, dtype: torch.dtype) -> Tensor:
-    """The whole storage of a tensor as a flat tensor of another element type."""
-    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage())
-
-
-def kernels_of(program: Program) -> list[DefineKernel]:
-    return [op for op in program.ops if isinstance(op, DefineKernel)]

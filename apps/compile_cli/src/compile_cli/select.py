@@ -129,7 +129,7 @@ def _hint_pair(
 
 def plan_launch(kernel: TritonKernel) -> LaunchPlan:
     """An emitted kernel as an op of the host program."""
-    params = tuple(KernelParam(p.name, p.kind, p.mutated) for p in kernel.params)
+    params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
     define = DefineKernel(
         kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages
     )

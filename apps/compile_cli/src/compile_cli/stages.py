@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-STAGES = ("capture", "lower", "fuse", "triton", "wrapper", "emit", "build")
+STAGES = ("capture", "lower", "fuse", "triton", "wrapper", "build", "emit")
 
 
 @dataclass

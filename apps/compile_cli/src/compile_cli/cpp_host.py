@@ -1,0 +1,39 @@
+"""The host program as a C++ library: emitted, built, loaded, with triton_rt behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cpp_emit
+import triton_rt
+from torch import Tensor
+from wrapper_ir.ops import DefineKernel, Program
+
+from compile_cli.runtime import Kernels
+
+
+def emit_cpp(
+    program: Program, kernels: Kernels, constants: Mapping[str, Tensor]
+) -> tuple[str, Callable[..., Any]]:
+    """The C++ text, and the loaded library.
+
+    On a GPU cubins are asked of triton_rt at a kernel's first launch, and launched straight from
+    C++ from then on; on CPU every launch is called back and interpreted.
+    """
+    text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
+    library = cpp_emit.build(text, kernels.options.cache_path / "cpp", program.name)
+
+    def launch(kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+        kernels.load(kernel)(grid, *args)
+
+    def compile(
+        kernel: DefineKernel,
+        alignment: int,
+        grid: tuple[int, int, int],
+        args: tuple[Any, ...],
+    ) -> triton_rt.Binary:
+        return kernels.load(kernel).binary(alignment=alignment)
+
+    callbacks = cpp_emit.Callbacks(launch=launch, compile=compile)
+    return text, cpp_emit.load(library, program, callbacks, constants)
