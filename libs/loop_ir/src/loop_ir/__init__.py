@@ -1,1 +1,97 @@
-"""Loop nests over typed buffers, and the fusion scheduler."""
+"""Loop nests over typed buffers, and the fusion scheduler.
+
+A graph of kernels, extern calls and matmuls is data: it prints and parses back, is verified, has
+a reference meaning (`interpret_graph`), and `fuse` turns many small kernels into few, moving
+fewer bytes, with a report of what it did and why not more.
+"""
+
+from loop_ir.analysis import bytes_moved
+from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
+from loop_ir.explain import explain, why_not
+from loop_ir.fuse import FusionReport, fuse, fuse_with_report
+from loop_ir.interpreter import interpret_graph, interpret_kernel
+from loop_ir.nodes import (
+    OPS,
+    REDUCTIONS,
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    CopyBack,
+    Extern,
+    Graph,
+    GraphArg,
+    GraphInput,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Matmul,
+    Node,
+    Origin,
+    Phase,
+    Reduce,
+    Stmt,
+    Store,
+    TensorRef,
+)
+from loop_ir.options import FuseOptions
+from loop_ir.parser import parse_graph, parse_kernel
+from loop_ir.passes.base import Pass, run_passes
+from loop_ir.printer import print_graph, print_kernel
+from loop_ir.verify import verify
+from wrapper_ir.ops import Ref, Symbol, TorchEnum
+from wrapper_ir.types import Device, DType, TensorType, contiguous_strides
+
+__all__ = [
+    "OPS",
+    "REDUCTIONS",
+    "Axis",
+    "Buffer",
+    "Compute",
+    "Const",
+    "CopyBack",
+    "DType",
+    "Device",
+    "Extern",
+    "FuseOptions",
+    "FusionReport",
+    "Graph",
+    "GraphArg",
+    "GraphInput",
+    "Index",
+    "Indirect",
+    "Kernel",
+    "Load",
+    "LoopIRError",
+    "Matmul",
+    "Node",
+    "Origin",
+    "ParseError",
+    "Pass",
+    "PassError",
+    "Phase",
+    "Reduce",
+    "Ref",
+    "Stmt",
+    "Store",
+    "Symbol",
+    "TensorRef",
+    "TensorType",
+    "TorchEnum",
+    "VerifyError",
+    "bytes_moved",
+    "contiguous_strides",
+    "explain",
+    "fuse",
+    "fuse_with_report",
+    "interpret_graph",
+    "interpret_kernel",
+    "parse_graph",
+    "parse_kernel",
+    "print_graph",
+    "print_kernel",
+    "run_passes",
+    "verify",
+    "why_not",
+]  # fmt: skip

@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from typing import Union
 
 import sympy
+
 from wrapper_ir.ops import Arg, Symbol
 from wrapper_ir.types import DType, TensorType
 
@@ -153,7 +154,7 @@ class Store:
     mask: str | None = None
 
 
-Stmt = Union[Load, Index, Const, Compute, Indirect, Reduce, Store]
+Stmt = Load | Index | Const | Compute | Indirect | Reduce | Store
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class TensorRef:
     type: TensorType
 
 
-GraphArg = Union[TensorRef, Arg, tuple["GraphArg", ...]]
+GraphArg = Union[TensorRef, Arg, tuple["GraphArg", ...]]  # noqa: UP007  # refers to itself
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class CopyBack:
     dst: TensorRef
 
 
-Node = Union[Kernel, Extern, Matmul, CopyBack]
+Node = Kernel | Extern | Matmul | CopyBack
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,270 @@
+"""Facts about kernels and nodes that the passes share: what they read and write, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from loop_ir.affine import product
+from loop_ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    CopyBack,
+    Extern,
+    Graph,
+    GraphArg,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Matmul,
+    Node,
+    Reduce,
+    Stmt,
+    Store,
+    TensorRef,
+)
+from wrapper_ir.ops import Ref, Symbol
+
+
+def statements(kernel: Kernel) -> Iterator[Stmt]:
+    for phase in kernel.phases:
+        yield from phase.body
+
+
+def used_values(stmt: Stmt) -> tuple[str, ...]:
+    """Values that a statement uses, its mask included."""
+    match stmt:
+        case Load():
+            return () if stmt.mask is None else (stmt.mask,)
+        case Compute() | Reduce():
+            return stmt.args
+        case Indirect():
+            return (stmt.value,)
+        case Store():
+            return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
+        case Index() | Const():
+            return ()
+
+
+def defined_values(stmt: Stmt) -> tuple[str, ...]:
+    match stmt:
+        case Load() | Index() | Const() | Compute():
+            return (stmt.out,)
+        case Reduce():
+            return stmt.outs
+        case Indirect() | Store():
+            return ()
+
+
+def expression(stmt: Stmt) -> sympy.Expr | None:
+    """The index or expression of a statement that runs over axes."""
+    match stmt:
+        case Load() | Store():
+            return stmt.index
+        case Index():
+            return stmt.expr
+        case _:
+            return None
+
+
+def is_pointwise(kernel: Kernel) -> bool:
+    """No reductions and no inner axes: it may run its points in any order."""
+    return all(not p.axes for p in kernel.phases)
+
+
+def inner_axes(kernel: Kernel) -> tuple[Axis, ...] | None:
+    """The inner axes if all phases with inner axes share them; None where they differ."""
+    found = {p.axes for p in kernel.phases if p.axes}
+    if len(found) > 1:
+        return None
+    return next(iter(found), ())
+
+
+def node_name(node: Node) -> str:
+    """The name of a node in reports: kernels and matmuls have one; an extern goes by its first
+    result, a copy by its destination."""
+    match node:
+        case Kernel():
+            return node.name
+        case Matmul():
+            return node.out
+        case Extern():
+            for out in node.outs:
+                if out is not None:
+                    return out[0]
+            return f"{node.target}({', '.join(node.mutates)})"
+        case CopyBack():
+            return f"copy_to_{node.dst.buffer}"
+
+
+def tensor_refs(arg: GraphArg) -> Iterator[TensorRef]:
+    if isinstance(arg, TensorRef):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from tensor_refs(item)
+
+
+def _plain_refs(arg: GraphArg) -> Iterator[str]:
+    if isinstance(arg, Ref):
+        yield arg.name
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _plain_refs(item)
+
+
+def reads(node: Node) -> tuple[str, ...]:
+    """Buffers whose content the node uses, in order, each once."""
+    names: dict[str, None] = {}
+    match node:
+        case Kernel():
+            for stmt in statements(node):
+                if isinstance(stmt, Load) or (isinstance(stmt, Store) and stmt.mode == "add"):
+                    names[stmt.buffer] = None
+        case Extern():
+            for arg in (*node.args, *(v for _, v in node.kwargs)):
+                names.update((r.buffer, None) for r in tensor_refs(arg))
+                names.update((r, None) for r in _plain_refs(arg))
+            names.update((m, None) for m in node.mutates)
+        case Matmul():
+            names.update({node.a.buffer: None, node.b.buffer: None})
+            if node.bias is not None:
+                names[node.bias.buffer] = None
+            if node.epilogue is not None:
+                names.update((n, None) for n in reads(node.epilogue) if n != node.out)
+        case CopyBack():
+            names[node.src.buffer] = None
+    return tuple(names)
+
+
+def writes(node: Node) -> tuple[str, ...]:
+    """Buffers that the node makes or changes, in order, each once."""
+    match node:
+        case Kernel():
+            return tuple(b.name for b in node.buffers if b.written)
+        case Extern():
+            return (*(o[0] for o in node.outs if o is not None), *node.mutates)
+        case Matmul():
+            return (node.out,) if node.epilogue is None else writes(node.epilogue)
+        case CopyBack():
+            return (node.dst.buffer,)
+
+
+def output_buffers(graph: Graph) -> frozenset[str]:
+    return frozenset(r.buffer for o in graph.outputs for r in tensor_refs(o))
+
+
+def hints_of(symbols: tuple[Symbol, ...]) -> dict[str, int]:
+    """A concrete value for each symbol: its hint, or one inside of its bounds."""
+    out: dict[str, int] = {}
+    for s in symbols:
+        if s.hint is not None:
+            out[s.name] = s.hint
+            continue
+        value = 8 if s.low is None else max(8, s.low)
+        out[s.name] = value if s.high is None else min(value, s.high)
+    return out
+
+
+def at_hints(expr: sympy.Expr, hints: Mapping[str, int]) -> int:
+    """A size as a number; symbols without a hint count as 8."""
+    if expr.is_Integer:
+        return int(expr)
+    values = {s: sympy.Integer(hints.get(s.name, 8)) for s in expr.free_symbols}
+    return max(0, int(expr.xreplace(values)))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a node moves, by buffer."""
+
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.read.values()) + sum(self.written.values())
+
+
+def traffic(node: Node, hints: Mapping[str, int]) -> Traffic:
+    """Each buffer read once and written once. A load through an indirect index counts the
+    elements that it gathers; no load counts more than the whole buffer."""
+    match node:
+        case Kernel():
+            return _kernel_traffic(node, hints)
+        case Extern():
+            read: dict[str, int] = {}
+            for arg in (*node.args, *(v for _, v in node.kwargs)):
+                for ref in tensor_refs(arg):
+                    read[ref.buffer] = _bytes(ref, hints)
+            written = {o[0]: _bytes(TensorRef(*o), hints) for o in node.outs if o is not None}
+            written.update((m, read.get(m, 0)) for m in node.mutates)
+            return Traffic(read, written)
+        case Matmul():
+            refs = [node.a, node.b] + ([] if node.bias is None else [node.bias])
+            read = {r.buffer: _bytes(r, hints) for r in refs}
+            written = {node.out: _bytes(TensorRef(node.out, node.type), hints)}
+            if node.epilogue is not None:
+                inner = _kernel_traffic(node.epilogue, hints)
+                read.update((n, b) for n, b in inner.read.items() if n != node.out)
+                written = dict(inner.written)
+            return Traffic(read, written)
+        case CopyBack():
+            src = _bytes(node.src, hints)
+            return Traffic({node.src.buffer: src}, {node.dst.buffer: src})
+
+
+def _bytes(ref: TensorRef, hints: Mapping[str, int]) -> int:
+    """Elements of a view with stride 0 are read once."""
+    sizes = [n for n, s in zip(ref.type.size, ref.type.stride, strict=True) if s != 0]
+    return at_hints(product(sizes), hints) * ref.type.dtype.itemsize
+
+
+def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
+    types = {b.name: b.type for b in kernel.buffers}
+    depends: dict[str, frozenset[sympy.Symbol]] = {}
+    indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
+    touched: dict[tuple[str, bool], dict[sympy.Expr, int]] = {}
+    for phase in kernel.phases:
+        extents = {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)}
+        inner = frozenset(a.symbol for a in phase.axes)
+
+        def axes_of(
+            expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr] = extents
+        ) -> frozenset[sympy.Symbol]:
+            found: set[sympy.Symbol] = set()
+            for s in expr.free_symbols:
+                found |= indirect.get(s, frozenset((s,)) if s in extents else frozenset())
+            return frozenset(found)
+
+        for stmt in phase.body:
+            expr = expression(stmt)
+            over = axes_of(expr) if expr is not None else frozenset()
+            if isinstance(stmt, (Load, Store)):
+                points = at_hints(product(extents[s] for s in over if s in extents), hints)
+                key = (stmt.buffer, isinstance(stmt, Store))
+                touched.setdefault(key, {})[stmt.index] = points
+            for name in used_values(stmt):
+                over |= depends.get(name, frozenset())
+            if isinstance(stmt, Indirect):
+                indirect[stmt.symbol] = over
+            for name in defined_values(stmt):
+                depends[name] = over - inner if isinstance(stmt, Reduce) else over
+    read: dict[str, int] = {}
+    written: dict[str, int] = {}
+    for (name, is_store), by_index in touched.items():
+        type = types[name]
+        count = min(sum(by_index.values()), at_hints(type.extent, hints))
+        (written if is_store else read)[name] = count * type.dtype.itemsize
+    return Traffic(read, written)
+
+
+def bytes_moved(graph: Graph, hints: Mapping[str, int] | None = None) -> int:
+    """Bytes that the nodes of the graph read and write at the given sizes (by default at the
+    hints of the graph's symbols): the model that fusion minimises."""
+    values = hints_of(graph.symbols) | dict(hints or {})
+    return sum(traffic(node, values).total for node in graph.nodes)

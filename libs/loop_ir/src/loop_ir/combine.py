@@ -1,0 +1,203 @@
+"""Two kernels into one: on a shared domain, or by computing a producer where it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import sympy
+
+import symexpr
+from loop_ir.affine import same
+from loop_ir.align import Alignment, Mismatch, align, align_by_strides, shape_of
+from loop_ir.analysis import defined_values, statements, writes
+from loop_ir.nodes import (
+    Compute,
+    Const,
+    Indirect,
+    Kernel,
+    Load,
+    Origin,
+    Stmt,
+    Store,
+)
+from loop_ir.passes import cse
+from loop_ir.rewrite import (
+    Item,
+    Unstageable,
+    is_in_place,
+    items_of,
+    ranges_of,
+    rename_defs,
+    rename_uses,
+    stage,
+    substitute_axes,
+    union_buffers,
+    used_buffers,
+)
+from wrapper_ir.ops import Symbol
+
+
+def combine(
+    first: Kernel, second: Kernel, hints: Mapping[str, int], dead: frozenset[str] = frozenset()
+) -> Kernel | Mismatch:
+    """`first; second -> fused` over one domain, values stored by `first` handed to the loads of
+    `second` at the same point. `dead`: buffers that need not be stored afterwards.
+
+    Tries the row-major match of axes, then the match by the strides of each buffer that both
+    use. Where none fits, gives the reason of the first attempt that got furthest.
+    """
+    for kernel in (first, second):
+        if is_in_place(kernel):
+            return Mismatch(f"{kernel.name} changes a buffer in place")
+    both = set(writes(first)) & set(writes(second))
+    if both:
+        return Mismatch(f"both write {', '.join(sorted(both))}")
+    left, right = shape_of(first), shape_of(second)
+    if isinstance(left, Mismatch):
+        return left
+    if isinstance(right, Mismatch):
+        return right
+    plain = align(left, right)
+    reason = plain
+    if isinstance(plain, Alignment):
+        fused = _fuse(first, second, plain, dead)
+        if isinstance(fused, Kernel):
+            return fused
+        reason = fused
+    for one, two in _links(first, second):
+        linked = align_by_strides(left, right, one, two, hints)
+        if isinstance(linked, Mismatch) or linked == plain:
+            continue
+        fused = _fuse(first, second, linked, dead)
+        if isinstance(fused, Kernel):
+            return fused
+        reason = fused
+    assert isinstance(reason, Mismatch)
+    return reason
+
+
+def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]:
+    """Pairs of indices of buffers that both kernels use: stores of `first` with loads of
+    `second` before loads of both."""
+    used: dict[str, list[sympy.Expr]] = {}
+    for stmt in statements(first):
+        if isinstance(stmt, Store):
+            used.setdefault(stmt.buffer, []).insert(0, stmt.index)
+        elif isinstance(stmt, Load):
+            used.setdefault(stmt.buffer, []).append(stmt.index)
+    stored = set(writes(first))
+    pairs: list[tuple[bool, sympy.Expr, sympy.Expr]] = []
+    for stmt in statements(second):
+        if isinstance(stmt, Load) and stmt.buffer in used:
+            for index in used[stmt.buffer]:
+                pairs.append((stmt.buffer not in stored, index, stmt.index))
+    pairs.sort(key=lambda p: p[0])
+    return list(dict.fromkeys((a, b) for _, a, b in pairs))
+
+
+def _fuse(
+    first: Kernel, second: Kernel, alignment: Alignment, dead: frozenset[str]
+) -> Kernel | Mismatch:
+    symbols = union_symbols(first.symbols, second.symbols)
+    axes = (*alignment.axes, *alignment.inner)
+    second = rename_apart(second, first)
+    one = substitute_axes(first, alignment.first, ranges_of(replace(first, axes=axes)))
+    two = substitute_axes(second, alignment.second, ranges_of(replace(second, axes=axes)))
+    stored = {s.buffer: s for s in statements(one) if isinstance(s, Store)}
+    items = items_of(one, alignment.spread_first)
+    names: dict[str, str] = {}
+    for item in items_of(two, alignment.spread_second):
+        stmt = rename_uses(item.stmt, names)
+        if isinstance(stmt, Load) and stmt.buffer in stored:
+            store = stored[stmt.buffer]
+            if store.mode != "set" or store.mask is not None:
+                return Mismatch(f"{stmt.buffer} is written in part or added to")
+            if not same(store.index, stmt.index):
+                return Mismatch(
+                    f"{second.name} reads {stmt.buffer} at another point than {first.name} "
+                    f"writes it: [{stmt.index}] and [{store.index}]"
+                )
+            items += [Item(s) for s in _forward(stmt, store.value, names, items)]
+            continue
+        items.append(replace(item, stmt=stmt))
+    later = {s.buffer for s in statements(two) if isinstance(s, Store)}
+    for stmt in statements(one):
+        if isinstance(stmt, Load) and stmt.buffer in later:
+            return Mismatch(f"{second.name} changes {stmt.buffer}, which {first.name} reads")
+    items = [i for i in items if not (isinstance(i.stmt, Store) and i.stmt.buffer in dead)]
+    try:
+        phases = stage(items, alignment.inner)
+    except Unstageable as e:
+        return Mismatch(str(e))
+    kernel = Kernel(
+        second.name,
+        union_buffers(first.buffers, second.buffers),
+        alignment.axes,
+        phases,
+        symbols,
+        union_origins(first.origins, second.origins),
+    )
+    return used_buffers(cse.eliminate(kernel))
+
+
+def _forward(load: Load, value: str, names: dict[str, str], items: Sequence[Item]) -> list[Stmt]:
+    """The load gives the stored value, or under a mask `where(mask, value, other)`."""
+    if load.mask is None:
+        names[load.out] = value
+        return []
+    taken = {n for i in items for n in defined_values(i.stmt)}
+    other = fresh_name(f"{load.out}_other", taken)
+    return [
+        Const(other, load.other, load.dtype),
+        Compute(load.out, "where", (load.mask, value, other), load.dtype),
+    ]
+
+
+def fresh_name(base: str, taken: set[str]) -> str:
+    name, n = base, 0
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    taken.add(name)
+    return name
+
+
+def rename_apart(kernel: Kernel, other: Kernel) -> Kernel:
+    """`kernel` with values and indirect symbols that differ from those of `other`."""
+    taken = {n for s in statements(other) for n in defined_values(s)}
+    taken_symbols = {s.symbol.name for s in statements(other) if isinstance(s, Indirect)}
+    taken_symbols |= {s.name for s in (*kernel.symbols, *other.symbols)}
+    own = {n for s in statements(kernel) for n in defined_values(s)}
+    names: dict[str, str] = {}
+    symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+    count = len(taken) + len(own)
+    for stmt in statements(kernel):
+        if isinstance(stmt, Indirect):
+            old = stmt.symbol.name
+            symbols[stmt.symbol] = symexpr.symbol(fresh_name(old, taken_symbols))
+        for name in defined_values(stmt):
+            if name in taken:
+                while f"v{count}" in taken or f"v{count}" in own:
+                    count += 1
+                names[name] = f"v{count}"
+                taken.add(f"v{count}")
+    mapping = tuple(symbols.items())
+
+    def rewrite(stmt: Stmt) -> Stmt:
+        stmt = rename_defs(rename_uses(stmt, names), names)
+        if isinstance(stmt, Indirect):
+            return replace(stmt, symbol=symbols[stmt.symbol])
+        return stmt
+
+    phases = tuple(replace(p, body=tuple(map(rewrite, p.body))) for p in kernel.phases)
+    out = replace(kernel, phases=phases)
+    return substitute_axes(out, mapping, ()) if mapping else out
+
+
+def union_symbols(first: Sequence[Symbol], second: Sequence[Symbol]) -> tuple[Symbol, ...]:
+    return tuple({s.name: s for s in (*first, *second)}.values())
+
+
+def union_origins(first: Sequence[Origin], second: Sequence[Origin]) -> tuple[Origin, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

@@ -1,0 +1,70 @@
+"""A pointwise kernel moved into the matmul whose result it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import sympy
+
+from loop_ir.affine import same, substitute
+from loop_ir.align import Mismatch, fresh_symbols, refine
+from loop_ir.analysis import expression, is_pointwise, statements
+from loop_ir.combine import union_origins
+from loop_ir.nodes import Axis, Indirect, Kernel, Load, Matmul, Phase
+from loop_ir.passes.merge_axes import contiguous
+from loop_ir.rewrite import is_in_place, map_expressions
+
+
+def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
+    """The matmul with `kernel` as its epilogue, rewritten over the axes of the result, or why
+    that cannot be: `kernel` must be pointwise, read the result at its own point only, and its
+    axes must be a split or a merge of the rows and columns that every index walks as one."""
+    if not is_pointwise(kernel):
+        return Mismatch(f"{kernel.name} reduces")
+    if is_in_place(kernel):
+        return Mismatch(f"{kernel.name} changes a buffer in place")
+    taken = {s.name for s in kernel.symbols}
+    taken |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
+    symbols = fresh_symbols("i", taken)
+    axes = tuple(Axis(s, n) for s, n in zip(symbols, matmul.type.size, strict=False))
+    atoms = refine(axes, kernel.axes)
+    if atoms is None:
+        return Mismatch(f"{kernel.name} does not run over the rows and columns of {matmul.out}")
+    parts = [Axis(s, a.extent) for s, a in zip(fresh_symbols("a", taken), atoms, strict=False)]
+    mapping = tuple(
+        (
+            axis.symbol,
+            sympy.Add(*(
+                a.second_scale * p.symbol
+                for a, p in zip(atoms, parts, strict=True)
+                if a.second == position
+            )),
+        )
+        for position, axis in enumerate(kernel.axes)
+    )  # fmt: skip
+    body = tuple(s for p in kernel.phases for s in p.body)
+    body = tuple(map_expressions(s, lambda e: substitute(e, mapping)) for s in body)
+    exprs = [e for e in map(expression, body) if e is not None]
+    back: list[tuple[sympy.Symbol, sympy.Expr]] = []
+    for position, axis in enumerate(axes):
+        run = [p for a, p in zip(atoms, parts, strict=True) if a.first == position]
+        for outer, inner in pairwise(run):
+            if not contiguous(exprs, outer, inner):
+                return Mismatch(f"{kernel.name} walks {axis.extent} rows or columns in parts")
+        back += [(p.symbol, sympy.S.Zero) for p in run[:-1]]
+        back += [(p.symbol, axis.symbol) for p in run[-1:]]
+    items = tuple(back)
+    body = tuple(map_expressions(s, lambda e: substitute(e, items)) for s in body)
+    point = sympy.Add(
+        *(a.symbol * s for a, s in zip(axes, matmul.type.stride, strict=True) if a.extent != 1)
+    )
+    for stmt in body:
+        if not (isinstance(stmt, Load) and stmt.buffer == matmul.out):
+            continue
+        if stmt.mask is not None or not same(stmt.index, point):
+            return Mismatch(f"{kernel.name} reads {matmul.out} at another point")
+    epilogue = replace(kernel, axes=axes, phases=(Phase((), body),))
+    return replace(
+        matmul, epilogue=epilogue, origins=union_origins(matmul.origins, kernel.origins)
+    )

@@ -1,0 +1,77 @@
+"""Fusion decisions in words."""
+
+from __future__ import annotations
+
+from loop_ir.align import Mismatch
+from loop_ir.analysis import node_name, reads, writes
+from loop_ir.errors import UnknownNode
+from loop_ir.fuse import fuse_with_report
+from loop_ir.nodes import Extern, Graph, Kernel, Matmul, Node
+from loop_ir.options import FuseOptions
+from loop_ir.schedule import Scheduler
+
+
+def why_not(graph: Graph, a: str, b: str, options: FuseOptions = FuseOptions()) -> str:  # noqa: B008
+    """Why the nodes named `a` and `b` are two nodes, in a sentence; or that they would fuse.
+
+    Raises `UnknownNode`. Ask about a graph before or after `fuse`.
+    """
+    return _why_not(Scheduler(graph, options), graph, a, b)
+
+
+def _why_not(scheduler: Scheduler, graph: Graph, a: str, b: str) -> str:
+    numbers = []
+    for name in (a, b):
+        number = scheduler.deps.find(name)
+        if number is None:
+            raise UnknownNode(name, [node_name(n) for n in graph.nodes])
+        numbers.append(number)
+    first, second = sorted(numbers, key=lambda n: scheduler.deps.order[n])
+    one, two = scheduler.deps.nodes[first], scheduler.deps.nodes[second]
+    pair = f"{node_name(one)} and {node_name(two)}"
+    if isinstance(one, Matmul) and isinstance(two, Kernel):
+        if one.out not in reads(two):
+            return f"{pair}: {two.name} does not read {one.out}"
+        attached = scheduler.try_epilogue(first)
+        if isinstance(attached, Mismatch):
+            return f"{pair}: {attached.reason}"
+        wanted = "" if scheduler.options.epilogue else " with the option `epilogue`"
+        return f"{pair} fuse{wanted}: {two.name} is an epilogue of the matmul"
+    for node in (one, two):
+        if not isinstance(node, Kernel):
+            return f"{pair}: {node_name(node)} is {_kind(node)}, which does not fuse"
+    assert isinstance(one, Kernel) and isinstance(two, Kernel)
+    if scheduler.estimate(first, second) <= 0:
+        return f"{pair}: they share no tensor, so fusing them saves no bytes"
+    vertical = not set(writes(one)).isdisjoint(reads(two))
+    if not (scheduler.options.vertical if vertical else scheduler.options.horizontal):
+        return f"{pair}: {'vertical' if vertical else 'horizontal'} fusion is switched off"
+    fused = scheduler.try_pair(first, second)
+    if not isinstance(fused, Mismatch):
+        return f"{pair} fuse: {scheduler.estimate(first, second)} bytes are saved"
+    if vertical and scheduler.options.inline:
+        inlined = scheduler.try_inline(first)
+        if not isinstance(inlined, Mismatch):
+            return f"{pair} fuse: {one.name} is computed where {two.name} loads it"
+        return f"{pair}: {fused.reason}; and {inlined.reason}"
+    return f"{pair}: {fused.reason}"
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, Extern):
+        return f"a call of {node.target}"
+    return "a matmul" if isinstance(node, Matmul) else "a copy into an input"
+
+
+def explain(graph: Graph, options: FuseOptions = FuseOptions()) -> str:  # noqa: B008
+    """What `fuse(graph, options)` does, and why the neighbours that are left stay apart."""
+    fused, report = fuse_with_report(graph, options)
+    scheduler = Scheduler(fused, options)
+    lines = [str(report), "left apart:"]
+    for number, node in scheduler.deps.nodes.items():
+        for other in scheduler.deps.neighbours(number):
+            pair = (node, scheduler.deps.nodes[other])
+            if other > number and any(isinstance(n, Kernel) for n in pair):
+                text = _why_not(scheduler, fused, node_name(pair[0]), node_name(pair[1]))
+                lines.append(f"  {text}")
+    return "\n".join(lines)

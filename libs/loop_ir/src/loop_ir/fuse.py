@@ -1,0 +1,100 @@
+"""Fusion of a whole graph, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from loop_ir.analysis import bytes_moved, node_name
+from loop_ir.naming import fused_name
+from loop_ir.nodes import Graph, Kernel, Matmul, Node
+from loop_ir.options import FuseOptions
+from loop_ir.passes.base import Pass, run_passes
+from loop_ir.passes.cse import Cse
+from loop_ir.passes.dead_code import DeadCode
+from loop_ir.passes.drop_round_casts import DropRoundCasts
+from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels
+from loop_ir.passes.merge_axes import MergeAxes
+from loop_ir.passes.simplify_indices import SimplifyIndices
+from loop_ir.rewrite import renumber
+from loop_ir.schedule import Fusion
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """What was fused, in order, and the traffic before and after (bytes, at the hints)."""
+
+    fusions: tuple[Fusion, ...]
+    bytes_before: int
+    bytes_after: int
+    kernels_before: int
+    kernels_after: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kernels_before} kernels -> {self.kernels_after}, "
+            f"{self.bytes_before} bytes moved -> {self.bytes_after}"
+        ]
+        for f in self.fusions:
+            ops = ", ".join(dict.fromkeys(o.op for o in f.origins))
+            lines.append(f"  {f.kind} {f.first} + {f.second}: {f.saved} bytes saved ({ops})")
+        return "\n".join(lines)
+
+
+def fuse(
+    graph: Graph,
+    options: FuseOptions = FuseOptions(),  # noqa: B008  # frozen
+    on_pass: Callable[[str, Graph], None] | None = None,
+    check: bool = True,
+) -> Graph:
+    """The graph with its kernels fused: same inputs, outputs and extern calls.
+
+    `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there.
+    """
+    return fuse_with_report(graph, options, on_pass, check)[0]
+
+
+def fuse_with_report(
+    graph: Graph,
+    options: FuseOptions = FuseOptions(),  # noqa: B008  # frozen
+    on_pass: Callable[[str, Graph], None] | None = None,
+    check: bool = True,
+) -> tuple[Graph, FusionReport]:
+    decisions: list[Fusion] = []
+    before: list[Pass] = [DeadCode(), SimplifyIndices(), Cse()]
+    middle: list[Pass] = [FuseKernels(options, decisions.extend)]
+    if options.epilogue:
+        middle.append(FuseEpilogues(options, decisions.extend))
+    if options.drop_round_casts:
+        middle.append(DropRoundCasts())
+    after: list[Pass] = [Cse(), DeadCode(), MergeAxes(), Rename()]
+    fused = run_passes(graph, [*before, *middle, *after], on_pass, check)
+    report = FusionReport(
+        tuple(decisions), bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)
+    )
+    return fused, report
+
+
+def _kernels(graph: Graph) -> int:
+    return sum(isinstance(n, Kernel) for n in graph.nodes)
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Fused kernels get names from their operations, and numbered values."""
+
+    name = "rename"
+
+    def run(self, graph: Graph) -> Graph:
+        taken = {b for n in graph.nodes if not isinstance(n, Kernel) for b in (node_name(n),)}
+        nodes: list[Node] = []
+        for number, node in enumerate(graph.nodes):
+            if isinstance(node, Kernel):
+                node = renumber(node)
+                if len(node.origins) > 1:
+                    node = replace(node, name=fused_name(node.origins, taken, number))
+                taken.add(node.name)
+            elif isinstance(node, Matmul) and node.epilogue is not None:
+                node = replace(node, epilogue=renumber(node.epilogue))
+            nodes.append(node)
+        return replace(graph, nodes=tuple(nodes))

@@ -1,0 +1,25 @@
+"""What fusion may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FuseOptions:
+    """vertical: producer with consumer. horizontal: kernels that read the same tensor.
+    inline: compute a pointwise producer where it is loaded at other points (broadcast,
+    transposed). epilogue: move pointwise kernels into matmuls. drop_round_casts: keep f32 where
+    eager rounds to bf16 or f16 between the fused operations. launch_bytes: what one kernel less
+    is worth, in bytes (about half a microsecond of memory traffic per 2 MB). max_statements,
+    max_buffers: limits of one kernel.
+    """
+
+    vertical: bool = True
+    horizontal: bool = True
+    inline: bool = True
+    epilogue: bool = False
+    drop_round_casts: bool = True
+    launch_bytes: int = 1 << 20
+    max_statements: int = 600
+    max_buffers: int = 40

@@ -1,0 +1,418 @@
+"""Text to kernels and graphs: the inverse of `loop_ir.printer`.
+
+Every construct is a line, so the parser reads lines with regular expressions; a block is the
+lines of a deeper indent. `# from` lines are origins, other comments are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+import sympy
+
+import symexpr
+from loop_ir.errors import ParseError
+from loop_ir.nodes import (
+    OPS,
+    REDUCTIONS,
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    CopyBack,
+    Extern,
+    Graph,
+    GraphArg,
+    GraphInput,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Matmul,
+    Node,
+    Origin,
+    Phase,
+    Reduce,
+    Stmt,
+    Store,
+    TensorRef,
+)
+from wrapper_ir.errors import ParseError as WrapperParseError
+from wrapper_ir.ops import Ref, Symbol, TorchEnum
+from wrapper_ir.parser import parse_symbol, parse_type
+from wrapper_ir.types import Device, DType, TensorType
+
+_NAME = r"[A-Za-z_]\w*"
+_DTYPES = {d.value: d for d in DType}
+_FLOAT = re.compile(r"-?(inf|nan|\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+)")
+_INT = re.compile(r"-?\d+")
+_LOAD = re.compile(rf"({_NAME}) = load ({_NAME})\[(.*)\](?: if ({_NAME}))?(?: else (\S+))?")
+_STORE = re.compile(rf"store ({_NAME})\[(.*)\] (\+?=) ({_NAME})(?: if ({_NAME}))?")
+_INDEX = re.compile(rf"({_NAME}) = index (.*)")
+_CONST = re.compile(rf"({_NAME}) = const (\S+)")
+_INDIRECT = re.compile(rf"({_NAME}) = indirect ({_NAME}) < (.*)")
+_REDUCE = re.compile(rf"({_NAME}(?:, {_NAME})*) = reduce (\w+)\((.*)\)")
+_COMPUTE = re.compile(rf"({_NAME}) = (\w+)\((.*)\)")
+_TYPED = re.compile(r"(.*?)\s* : (\w+)")
+_ORIGIN = re.compile(r"# from (\S+)(?: at (.*))?")
+_TENSOR = re.compile(rf"({_NAME}): (.*)")
+_DEVICE = re.compile(rf"({_NAME})(?::(\d+))?")
+_COMPLEX = re.compile(r"complex\(([^,()]+), ([^,()]+)\)")
+
+
+def parse_kernel(text: str) -> Kernel:
+    """Reads what `print_kernel` prints. Raises `ParseError` with line and column."""
+    lines = _Lines(text)
+    kernel = _kernel(lines, lines.take("a kernel"), "kernel")
+    lines.end()
+    return kernel
+
+
+def parse_graph(text: str) -> Graph:
+    """Reads what `print_graph` prints. Raises `ParseError` with line and column."""
+    lines = _Lines(text)
+    head = lines.take("a graph")
+    name = head.match(re.compile(rf"graph ({_NAME})\("), "`graph name(`")[1]
+    inputs: list[GraphInput] = []
+    while (line := lines.take("an input or `):`")).text != "):":
+        found = line.match(re.compile(rf"({_NAME}): (.*?),?"), "`name: type,`")
+        kind = found[2]
+        inputs.append(
+            GraphInput(found[1], None if kind == "int" else line.type(found.start(2), kind))
+        )
+    symbols = _where(lines)
+    constants: list[tuple[str, TensorType]] = []
+    while (item := lines.peek()) is not None and item.text.startswith("constant "):
+        found = lines.take("").match(re.compile(rf"constant ({_NAME}): (.*)"), "`name: type`")
+        constants.append((found[1], item.type(found.start(2), found[2])))
+    nodes: list[Node] = []
+    while True:
+        line = lines.take("a node or `return`")
+        if line.text.startswith("return"):
+            break
+        nodes.append(_node(lines, line))
+    found = line.match(re.compile(r"return \((.*)\)"), "`return (...)`")
+    outputs = tuple(_arg(line, at, text) for at, text in line.split(found.start(1), found[1]))
+    lines.end()
+    return Graph(name, tuple(inputs), tuple(nodes), outputs, symbols, tuple(constants))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line without its indent; positions in `text` count from 0."""
+
+    number: int
+    indent: int
+    text: str
+
+    def fail(self, expected: str, at: int = 0) -> NoReturn:
+        rest = self.text[at : at + 40]
+        raise ParseError(
+            self.number, self.indent + at + 1, expected, repr(rest) if rest else "end of line"
+        )
+
+    def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        found = pattern.fullmatch(self.text)
+        if found is None:
+            self.fail(expected)
+        return found
+
+    def type(self, at: int, text: str) -> TensorType:
+        try:
+            return parse_type(text)
+        except WrapperParseError as e:
+            raise ParseError(self.number, self.indent + at + e.column, e.expected, e.got) from e
+
+    def dtype(self, at: int, text: str) -> DType:
+        if text not in _DTYPES:
+            self.fail("an element type such as f32", at)
+        return _DTYPES[text]
+
+    def expr(self, at: int, text: str) -> sympy.Expr:
+        try:
+            return symexpr.parse(text)
+        except (ValueError, TypeError, SyntaxError, symexpr.SymexprError):
+            self.fail("an integer expression", at)
+
+    def literal(self, at: int, text: str) -> int | float | bool:
+        if text in ("true", "false"):
+            return text == "true"
+        if _INT.fullmatch(text):
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+        self.fail("a number, true or false", at)
+
+    def split(self, start: int, text: str) -> list[tuple[int, str]]:
+        """Pieces between top-level commas, each with its position in the line."""
+        pieces: list[tuple[int, str]] = []
+        depth, begin, pos = 0, 0, 0
+        while pos < len(text):
+            char = text[pos]
+            if char == '"':
+                try:
+                    _, pos = json.JSONDecoder().raw_decode(text, pos)
+                except json.JSONDecodeError:
+                    self.fail("a string in double quotes", start + pos)
+                continue
+            if char in "([":
+                depth += 1
+            elif char in ")]":
+                depth -= 1
+            elif char == "," and depth == 0:
+                pieces.append((begin, text[begin:pos]))
+                begin = pos + 1
+            pos += 1
+        if text[begin:].strip():
+            pieces.append((begin, text[begin:]))
+        return [(start + at + len(p) - len(p.lstrip()), p.strip()) for at, p in pieces]
+
+
+class _Lines:
+    def __init__(self, text: str) -> None:
+        self.lines: list[_Line] = []
+        for number, raw in enumerate(text.split("\n"), 1):
+            body = raw.strip(" \t\r")
+            if body and (not body.startswith("#") or body.startswith("# from ")):
+                self.lines.append(_Line(number, len(raw) - len(raw.lstrip(" \t")), body))
+        self.last = text.count("\n") + 1
+        self.pos = 0
+
+    def peek(self) -> _Line | None:
+        return self.lines[self.pos] if self.pos < len(self.lines) else None
+
+    def take(self, expected: str) -> _Line:
+        line = self.peek()
+        if line is None:
+            raise ParseError(self.last, 1, expected, "end of text")
+        self.pos += 1
+        return line
+
+    def block(self, indent: int) -> _Line | None:
+        """The next line if it is deeper than `indent`; takes it."""
+        line = self.peek()
+        if line is None or line.indent <= indent:
+            return None
+        self.pos += 1
+        return line
+
+    def end(self) -> None:
+        line = self.peek()
+        if line is not None:
+            line.fail("end of text")
+
+
+def _where(lines: _Lines) -> tuple[Symbol, ...]:
+    out: list[Symbol] = []
+    while (line := lines.peek()) is not None and line.text.startswith("where "):
+        lines.take("")
+        try:
+            out.append(parse_symbol(line.text[6:]))
+        except WrapperParseError as e:
+            raise ParseError(line.number, line.indent + 6 + e.column, e.expected, e.got) from e
+    return tuple(out)
+
+
+def _origins(lines: _Lines) -> tuple[Origin, ...]:
+    out: list[Origin] = []
+    while (line := lines.peek()) is not None and line.text.startswith("# from "):
+        found = lines.take("").match(_ORIGIN, "`# from op at source`")
+        out.append(Origin(found[1], found[2] or ""))
+    return tuple(out)
+
+
+def _kernel(lines: _Lines, head: _Line, keyword: str) -> Kernel:
+    name = head.match(re.compile(rf"{keyword} ({_NAME})\("), f"`{keyword} name(`")[1]
+    buffers: list[Buffer] = []
+    while (line := lines.take("a buffer or `):`")).text != "):":
+        found = line.match(re.compile(rf"(out )?({_NAME}): (.*?),?"), "`[out] name: type,`")
+        buffers.append(Buffer(found[2], line.type(found.start(3), found[3]), bool(found[1])))
+    symbols = _where(lines)
+    origins = _origins(lines)
+    line = lines.take("`parallel` or `single`")
+    axes: tuple[Axis, ...] = ()
+    if line.text != "single:":
+        found = line.match(re.compile(r"parallel (.*):"), "`parallel i0 < 2, ...:` or `single:`")
+        axes = _axes(line, found.start(1), found[1])
+    phases: list[Phase] = []
+    while (item := lines.block(line.indent)) is not None:
+        phases.append(_phase(lines, item))
+    return Kernel(name, tuple(buffers), axes, tuple(phases), symbols, origins)
+
+
+def _axes(line: _Line, start: int, text: str) -> tuple[Axis, ...]:
+    axes: list[Axis] = []
+    for at, piece in line.split(start, text):
+        found = re.fullmatch(rf"({_NAME}) < (.*)", piece)
+        if found is None:
+            line.fail("`name < extent`", at)
+        extent = line.expr(at + found.start(2), found[2])
+        axes.append(Axis(symexpr.symbol(found[1]), extent))
+    return tuple(axes)
+
+
+def _phase(lines: _Lines, head: _Line) -> Phase:
+    axes: tuple[Axis, ...] = ()
+    if head.text != "once:":
+        found = head.match(re.compile(r"over (.*):"), "`over r0 < 2, ...:` or `once:`")
+        axes = _axes(head, found.start(1), found[1])
+    body: list[Stmt] = []
+    while (line := lines.block(head.indent)) is not None:
+        body.append(_stmt(line))
+    return Phase(axes, tuple(body))
+
+
+def parse_stmt(text: str) -> Stmt:
+    """Reads what `print_stmt` prints."""
+    return _stmt(_Line(1, 0, text.strip()))
+
+
+def _stmt(line: _Line) -> Stmt:
+    if found := _STORE.fullmatch(line.text):
+        index = line.expr(found.start(2), found[2])
+        return Store(found[1], index, found[4], "set" if found[3] == "=" else "add", found[5])
+    if found := _INDIRECT.fullmatch(line.text):
+        extent = line.expr(found.start(3), found[3])
+        return Indirect(symexpr.symbol(found[1]), found[2], extent)
+    typed = line.match(_TYPED, "a statement: `store b[i] = v`, or `v = ... : dtype`")
+    text, dtype = typed[1], line.dtype(typed.start(2), typed[2])
+    if found := _LOAD.fullmatch(text):
+        other = found[5] if found[5] is not None else "0"
+        index = line.expr(found.start(3), found[3])
+        value = line.literal(found.start(5), other)
+        return Load(found[1], found[2], index, dtype, found[4], value)
+    if found := _CONST.fullmatch(text):
+        return Const(found[1], line.literal(found.start(2), found[2]), dtype)
+    if found := _INDEX.fullmatch(text):
+        return Index(found[1], line.expr(found.start(2), found[2]), dtype)
+    if found := _REDUCE.fullmatch(text):
+        if found[2] not in REDUCTIONS:
+            line.fail(f"a reduction of {', '.join(REDUCTIONS)}", found.start(2))
+        outs = tuple(found[1].split(", "))
+        return Reduce(outs, found[2], _names(line, found.start(3), found[3]), dtype)
+    if found := _COMPUTE.fullmatch(text):
+        if found[2] not in OPS:
+            line.fail("an operation of the grammar", found.start(2))
+        return Compute(found[1], found[2], _names(line, found.start(3), found[3]), dtype)
+    line.fail("a statement: load, index, const, reduce or op(args)")
+
+
+def _names(line: _Line, start: int, text: str) -> tuple[str, ...]:
+    names = []
+    for at, piece in line.split(start, text):
+        if re.fullmatch(_NAME, piece) is None:
+            line.fail("the name of a value", at)
+        names.append(piece)
+    return tuple(names)
+
+
+def _arg(line: _Line, at: int, text: str) -> GraphArg:
+    if text in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text]
+    if text.startswith('"'):
+        try:
+            value, stop = json.JSONDecoder().raw_decode(text)
+        except json.JSONDecodeError:
+            line.fail("a string in double quotes", at)
+        if stop != len(text):
+            line.fail("',' or ')'", at + stop)
+        return str(value)
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if text.startswith("["):
+        if not text.endswith("]"):
+            line.fail("a tuple `[a, b]`", at)
+        return tuple(_arg(line, a, t) for a, t in line.split(at + 1, text[1:-1]))
+    if found := _TENSOR.fullmatch(text):
+        return TensorRef(found[1], line.type(at + found.start(2), found[2]))
+    if found := _COMPLEX.fullmatch(text):
+        return complex(float(found[1]), float(found[2]))
+    if found := re.fullmatch(r"(?!not )([A-Za-z_]\w*) ([\w.:]+)", text):
+        kind, word = found[1], found[2]
+        if kind == "ref":
+            return Ref(word)
+        if kind == "dtype":
+            return line.dtype(at + found.start(2), word)
+        if kind == "device":
+            device = _DEVICE.fullmatch(word)
+            if device is None:
+                line.fail("a device such as cuda:0", at + found.start(2))
+            return Device(device[1], None if device[2] is None else int(device[2]))
+        return TorchEnum(kind, word)
+    return line.expr(at, text)
+
+
+def _tensor(line: _Line, keyword: str) -> TensorRef:
+    found = line.match(re.compile(rf"{keyword} ({_NAME}): (.*)"), f"`{keyword} name: type`")
+    return TensorRef(found[1], line.type(found.start(2), found[2]))
+
+
+def _node(lines: _Lines, line: _Line) -> Node:
+    word = line.text.split(" ", 1)[0]
+    if word == "kernel":
+        return _kernel(lines, line, "kernel")
+    if word == "extern":
+        return _extern(lines, line)
+    if word == "matmul":
+        return _matmul(lines, line)
+    if word == "copy":
+        found = line.match(re.compile(r"copy (.*?) -> (.*)"), "`copy src: type -> dst: type`")
+        src = _arg(line, found.start(1), found[1])
+        dst = _arg(line, found.start(2), found[2])
+        if not isinstance(src, TensorRef) or not isinstance(dst, TensorRef):
+            line.fail("`copy src: type -> dst: type`")
+        return CopyBack(src, dst)
+    line.fail("kernel, extern, matmul, copy or return")
+
+
+def _extern(lines: _Lines, line: _Line) -> Extern:
+    pattern = re.compile(r"extern ([\w.:]+)\((.*)\)( tuple)?( fallback)?")
+    found = line.match(pattern, "`extern target(args)[ tuple][ fallback]`")
+    args: list[GraphArg] = []
+    kwargs: list[tuple[str, GraphArg]] = []
+    for at, piece in line.split(found.start(2), found[2]):
+        keyword = re.match(rf"({_NAME}) = ", piece)
+        if keyword is None:
+            args.append(_arg(line, at, piece))
+        else:
+            stop = keyword.end()
+            kwargs.append((keyword[1], _arg(line, at + stop, piece[stop:])))
+    origins = _origins(lines)
+    mutates: list[str] = []
+    outs: list[tuple[str, TensorType] | None] = []
+    while (item := lines.peek()) is not None and item.indent > line.indent:
+        if item.text.startswith("mutates "):
+            mutates.append(item.match(re.compile(rf"mutates ({_NAME})"), "`mutates name`")[1])
+        elif item.text == "out _":
+            outs.append(None)
+        else:
+            ref = _tensor(item, "out")
+            outs.append((ref.buffer, ref.type))
+        lines.take("")
+    return Extern(
+        found[1], tuple(args), tuple(kwargs), tuple(outs), bool(found[3]), tuple(mutates),
+        bool(found[4]), origins,
+    )  # fmt: skip
+
+
+def _matmul(lines: _Lines, line: _Line) -> Matmul:
+    head = _tensor(line, "matmul")
+    origins = _origins(lines)
+    a = _tensor(lines.take("`a name: type`"), "a")
+    b = _tensor(lines.take("`b name: type`"), "b")
+    bias = None
+    item = lines.take("`bias` or `extern`")
+    if item.text.startswith("bias "):
+        bias = _tensor(item, "bias")
+        item = lines.take("`extern`")
+    extern = _extern(lines, item)
+    epilogue = None
+    following = lines.peek()
+    if following is not None and following.indent > line.indent:
+        epilogue = _kernel(lines, lines.take(""), "epilogue")
+    return Matmul(head.buffer, head.type, a, b, bias, extern, epilogue, origins)

@@ -1,0 +1,1 @@
+"""Passes over graphs, one a file: frozen dataclasses with `run(graph) -> graph`."""

@@ -1,0 +1,88 @@
+"""Drops what nothing uses: statements, stores to buffers nobody reads, and whole nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loop_ir.analysis import (
+    defined_values,
+    expression,
+    output_buffers,
+    reads,
+    used_values,
+    writes,
+)
+from loop_ir.nodes import CopyBack, Extern, Graph, Indirect, Kernel, Matmul, Node, Stmt, Store
+from loop_ir.rewrite import used_buffers
+
+
+@dataclass(frozen=True)
+class DeadCode:
+    """Valid graph in, valid graph out, with the same outputs and the same writes to inputs.
+
+    A store is dead if its buffer is made in the graph, is no output, and no later node reads it.
+    Extern calls go only if they mutate nothing and no result of theirs is used; calls with
+    random numbers are extern calls whose results are used or not wanted.
+    """
+
+    name = "dead_code"
+
+    def run(self, graph: Graph) -> Graph:
+        live = set(output_buffers(graph))
+        live |= {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
+        kept: list[Node] = []
+        for node in reversed(graph.nodes):
+            slim = _slim(node, live)
+            if slim is None:
+                continue
+            live.update(reads(slim))
+            kept.append(slim)
+        nodes = tuple(reversed(kept))
+        return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+def _slim(node: Node, live: set[str]) -> Node | None:
+    match node:
+        case Kernel():
+            return drop_dead_statements(node, live)
+        case Matmul():
+            if node.epilogue is not None:
+                epilogue = drop_dead_statements(node.epilogue, live)
+                return None if epilogue is None else replace(node, epilogue=epilogue)
+            return node if node.out in live else None
+        case Extern():
+            return node if node.mutates or any(w in live for w in writes(node)) else None
+        case CopyBack():
+            return node
+
+
+def drop_dead_statements(kernel: Kernel, live: set[str] | frozenset[str]) -> Kernel | None:
+    """The kernel without stores to buffers outside of `live` and without what only they used;
+    None if nothing is left."""
+    needed: set[object] = set()
+    phases = []
+    changed = False
+    for phase in reversed(kernel.phases):
+        body: list[Stmt] = []
+        for stmt in reversed(phase.body):
+            if isinstance(stmt, Store):
+                keep = stmt.buffer in live
+            elif isinstance(stmt, Indirect):
+                keep = stmt.symbol in needed
+            else:
+                keep = any(name in needed for name in defined_values(stmt))
+            if not keep:
+                changed = True
+                continue
+            needed.update(used_values(stmt))
+            expr = expression(stmt)
+            if expr is not None:
+                needed.update(expr.free_symbols)
+            body.append(stmt)
+        if body:
+            phases.append(replace(phase, body=tuple(reversed(body))))
+    if not phases:
+        return None
+    if not changed:
+        return kernel
+    return used_buffers(replace(kernel, phases=tuple(reversed(phases))))

@@ -1,0 +1,47 @@
+"""Keeps the wide value where a fused kernel would round it and widen it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loop_ir.analysis import defined_values
+from loop_ir.nodes import Compute, Graph, Kernel, Stmt
+from loop_ir.rewrite import map_all_kernels, map_statements, rename_uses
+from wrapper_ir.types import DType
+
+_NARROW = frozenset((DType.bf16, DType.f16))
+
+
+@dataclass(frozen=True)
+class DropRoundCasts:
+    """`cast(cast(x: f32) : bf16 or f16) : f32 -> x`.
+
+    The value is closer to the exact one than eager's, which rounds whenever it stores; a stored
+    result is still rounded once, by the store. An overflow of f16 to infinity is not kept.
+    """
+
+    name = "drop_round_casts"
+
+    def run(self, graph: Graph) -> Graph:
+        return map_all_kernels(graph, drop)
+
+
+def drop(kernel: Kernel) -> Kernel:
+    types: dict[str, DType] = {}
+    narrowed: dict[str, str] = {}
+    names: dict[str, str] = {}
+
+    def rewrite(original: Stmt) -> Stmt:
+        stmt = rename_uses(original, names)
+        if isinstance(stmt, Compute) and stmt.op == "cast":
+            (arg,) = stmt.args
+            if stmt.dtype in _NARROW and types.get(arg) == DType.f32:
+                narrowed[stmt.out] = arg
+            elif stmt.dtype == DType.f32 and arg in narrowed:
+                names[stmt.out] = narrowed[arg]
+        for name in defined_values(stmt):
+            types[name] = stmt.dtype  # type: ignore[union-attr]  # only stores define nothing
+        return stmt
+
+    out = map_statements(kernel, rewrite)
+    return out if names else kernel

@@ -1,0 +1,121 @@
+"""Turns adjacent axes that every index walks as one into one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import sympy
+
+from loop_ir.affine import linear, product, same, substitute
+from loop_ir.analysis import expression, inner_axes, statements
+from loop_ir.nodes import Axis, Graph, Kernel
+from loop_ir.rewrite import map_expressions, map_kernels, map_statements
+
+
+@dataclass(frozen=True)
+class MergeAxes:
+    """`x[768*i0 + i1], i0 < 64, i1 < 768 -> x[i0], i0 < 49152`, when in every index of the kernel
+    the outer axis has the coefficient of the inner one times its extent. Axes of extent 1 go.
+    Inner axes merge likewise, if all phases share them. Epilogues keep the axes of their matmul.
+    """
+
+    name = "merge_axes"
+
+    def run(self, graph: Graph) -> Graph:
+        return map_kernels(graph, merge)
+
+
+def merge(kernel: Kernel) -> Kernel:
+    out = _drop_unit_axes(kernel)
+    out = replace(_merge(out, out.axes), axes=_merged(out, out.axes))
+    inner = inner_axes(out)
+    if inner is not None and len(inner) > 1:
+        merged = _merged(out, inner)
+        out = _merge(out, inner)
+        phases = tuple(replace(p, axes=merged) if p.axes else p for p in out.phases)
+        out = replace(out, phases=phases)
+    return _rename(out, kernel)
+
+
+def _exprs(kernel: Kernel) -> list[sympy.Expr]:
+    return list(dict.fromkeys(e for e in map(expression, statements(kernel)) if e is not None))
+
+
+def _plan(kernel: Kernel, axes: tuple[Axis, ...]) -> list[list[Axis]]:
+    """Runs of axes that merge, each from the outermost to the innermost."""
+    groups: list[list[Axis]] = []
+    exprs = _exprs(kernel)
+    for axis in reversed(axes):
+        if groups and contiguous(exprs, axis, groups[-1][0]):
+            groups[-1].insert(0, axis)
+        else:
+            groups.append([axis])
+    return groups[::-1]
+
+
+def contiguous(exprs: list[sympy.Expr], outer: Axis, inner: Axis) -> bool:
+    for expr in exprs:
+        form = linear(expr, (outer.symbol, inner.symbol))
+        if form is None or not same(
+            form.coefficient(outer.symbol), form.coefficient(inner.symbol) * inner.extent
+        ):
+            return False
+    return True
+
+
+def _merged(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    plan = _plan(kernel, axes)
+    return tuple(Axis(g[-1].symbol, product(a.extent for a in g)) for g in plan)
+
+
+def _merge(kernel: Kernel, axes: tuple[Axis, ...]) -> Kernel:
+    """Statements over the innermost symbol of each run: the outer ones only scale it."""
+    gone = tuple((a.symbol, sympy.S.Zero) for g in _plan(kernel, axes) for a in g[:-1])
+    if not gone:
+        return kernel
+    return map_statements(kernel, lambda s: map_expressions(s, lambda e: substitute(e, gone)))
+
+
+def _drop_unit_axes(kernel: Kernel) -> Kernel:
+    unit = [a for a in kernel.axes if a.extent == 1]
+    kept: list[Axis] = [a for a in kernel.axes if a.extent != 1]
+    inner = inner_axes(kernel)
+    phases = kernel.phases
+    if inner is not None and len(inner) > 1:
+        drop = [a for a in inner if a.extent == 1]
+        if len(drop) == len(inner):
+            drop = drop[1:]
+        left = tuple(a for a in inner if a not in drop)
+        phases = tuple(replace(p, axes=left) if p.axes else p for p in phases)
+        unit += drop
+    if not unit:
+        return kernel
+    mapping = tuple((a.symbol, sympy.S.Zero) for a in unit)
+    out = replace(kernel, axes=tuple(kept), phases=phases)
+    return map_statements(out, lambda s: map_expressions(s, lambda e: substitute(e, mapping)))
+
+
+def _rename(kernel: Kernel, old: Kernel) -> Kernel:
+    """Axes that are left take the first names of the old ones, in order."""
+    names = [a.symbol for a in old.axes]
+    mapping = {
+        a.symbol: n
+        for a, n in zip(kernel.axes, names[: len(kernel.axes)], strict=True)
+    }
+    inner, old_inner = inner_axes(kernel), inner_axes(old)
+    if inner and old_inner:
+        names = [a.symbol for a in old_inner][: len(inner)]
+        mapping.update((a.symbol, n) for a, n in zip(inner, names, strict=True))
+    if all(a == b for a, b in mapping.items()):
+        return kernel
+    items = tuple(mapping.items())
+
+    def axis(a: Axis) -> Axis:
+        return Axis(mapping.get(a.symbol, a.symbol), a.extent)
+
+    out = replace(
+        kernel,
+        axes=tuple(map(axis, kernel.axes)),
+        phases=tuple(replace(p, axes=tuple(map(axis, p.axes))) for p in kernel.phases),
+    )
+    return map_statements(out, lambda s: map_expressions(s, lambda e: substitute(e, items)))
