@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cpp_emit
 import pytest
 import torch
+
+import cpp_emit
 from wrapper_ir import DefineKernel, Device, DType, Program, interpret, parse_program, verify
 
 DTYPES = {

@@ -217,9 +217,7 @@ class _Emitter:
         out += ["    {nullptr, nullptr, 0}};" if not rows else "};"]
         out += [
             "std::shared_ptr<Kernels> new_kernels() {",
-            "  auto made = std::make_shared<Kernels>();",
-            "  made->table = kernel_table;",
-            "  return made;",
+            f"  return std::make_shared<Kernels>(kernel_table, {len(rows)});",
             "}",
         ]
         return out

@@ -4,9 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <map>
-#include <tuple>
-
 #include "cpp_emit/runtime.h"
 
 namespace cpp_emit {
@@ -20,7 +17,7 @@ using CUfunction = void*;
 using CUstream = void*;
 
 inline void* open_library(const char* name) {
-  void* handle = dlopen(name, RTLD_LAZY | RTLD_GLOBAL);
+  void* handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) fail("cannot open ", name, ": ", dlerror());
   return handle;
 }
@@ -131,11 +128,29 @@ struct Loaded {
   unsigned threads = 0;
 };
 
+// Code for launches on `device` whose arguments are multiples of 16 where `aligned` has a bit.
+struct Variant {
+  int32_t device;
+  uint64_t aligned;
+  Loaded code;
+};
+
 struct Kernels {
+  Kernels(const KernelInfo* table, size_t count) : table(table), loaded(count) {}
   const KernelInfo* table;
   std::mutex mutex;
-  // (kernel, device, which parameters are multiples of 16) -> code
-  std::map<std::tuple<size_t, int32_t, uint64_t>, Loaded> loaded;
+  std::vector<std::vector<Variant>> loaded;  // by kernel; few each
+
+  Loaded find(size_t kernel, int32_t device, uint64_t aligned) {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const Variant& v : loaded[kernel])
+      if (v.aligned == aligned && v.device == device) return v.code;
+    return {};
+  }
+  void add(size_t kernel, const Variant& variant) {
+    std::lock_guard<std::mutex> lock(mutex);
+    loaded[kernel].push_back(variant);
+  }
 };
 
 inline Loaded load_image(const Image& image, const char* where) {
@@ -214,31 +229,24 @@ void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const
   uint64_t aligned = 0, bit = 1;
   ((aligned |= multiple_of_16(args) ? bit : 0, bit <<= 1), ...);
 
-  Loaded code;
-  {
-    Kernels& kernels = *self.kernels;
-    std::unique_lock<std::mutex> lock(kernels.mutex);
-    auto [slot, missing] = kernels.loaded.try_emplace({kernel, at.index, aligned});
-    if (slot->second.function == nullptr) {
-      const KernelInfo& info = kernels.table[kernel];
-      if (info.count == 0) {
-        std::vector<StableIValue> tensors, ints;
-        (collect(args, tensors, ints), ...);
-        lock.unlock();  // the callback waits for Python's lock, whose holder may wait for this one
-        Loaded fetched = fetch(self, kernel, aligned, grid, where, tensors, ints);
-        lock.lock();
-        slot->second = fetched;
-      } else {
-        const Image* fit = nullptr;
-        for (size_t i = 0; i < info.count && fit == nullptr; ++i)
-          if ((info.images[i].required & ~aligned) == 0) fit = &info.images[i];
-        if (fit == nullptr)
-          fail(where, ": kernel ", info.name, " was compiled for arguments that are multiples of 16 ",
-               "(bits ", info.images[0].required, "), got ", aligned);
-        slot->second = load_image(*fit, where);
-      }
+  Kernels& kernels = *self.kernels;
+  Loaded code = kernels.find(kernel, at.index, aligned);
+  if (code.function == nullptr) {
+    const KernelInfo& info = kernels.table[kernel];
+    if (info.count == 0) {
+      std::vector<StableIValue> tensors, ints;
+      (collect(args, tensors, ints), ...);
+      code = fetch(self, kernel, aligned, grid, where, tensors, ints);
+    } else {
+      const Image* fit = nullptr;
+      for (size_t i = 0; i < info.count && fit == nullptr; ++i)
+        if ((info.images[i].required & ~aligned) == 0) fit = &info.images[i];
+      if (fit == nullptr)
+        fail(where, ": kernel ", info.name, " was compiled for arguments that are multiples of 16 ",
+             "(bits ", info.images[info.count - 1].required, "), got bits ", aligned);
+      code = load_image(*fit, where);
     }
-    code = slot->second;
+    kernels.add(kernel, {at.index, aligned, code});
   }
 
   void* global_scratch = nullptr;  // two hidden parameters of Triton's kernels, both unused
