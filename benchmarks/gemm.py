@@ -12,7 +12,9 @@ Every time is the median over calls that start with a cold L2 cache, the candida
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,11 +23,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from gemm_templates import Inputs, Problem, Store, candidates, choose, device_info
+from gemm_templates import Inputs, Problem, Store, bind, candidates, choose, device_info
 from gemm_templates.choice import measure
 from gemm_templates.epilogues import GELU, RELU, residual_of
+from triton_rt import CompilePool
 
-ALIGNED = frozenset({"a", "b", "out"})
+ALIGNED = frozenset({"a", "b", "bias", "out"})
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,14 @@ def main() -> None:
     head = f"{'case':<18}{'ours us':>9}{'eager us':>10}{'speedup':>9}{'TFLOP/s':>9}"
     print(f"{head}{'inductor us':>13}  best template")
     rows = []
+    pool = CompilePool(min(8, os.cpu_count() or 1))
+    build = functools.partial(bind, pool=pool)
     for case in cases():
         if options.only not in case.name:
             continue
         found = candidates(case.problem, info, limit=1000 if options.all else 6)
         given = case.inputs()
-        choice = choose(case.problem, given, case.eager, found, store=Store())
+        choice = choose(case.problem, given, case.eager, found, store=Store(), build=build)
         times = dict(choice.times)
         eager = times.pop("extern")
         best = min(times, key=lambda label: times[label]) if times else None
@@ -131,6 +136,7 @@ def main() -> None:
             print(choice.explain(), flush=True)
         for label, why in choice.failures:
             print(f"  {label} failed: {why}")
+    pool.close()
     result = {"device": info.name, "torch": torch.__version__, "rows": rows}
     options.json.write_text(json.dumps(result, indent=1))
 

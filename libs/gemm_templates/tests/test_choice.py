@@ -160,3 +160,20 @@ def test_arguments_must_fit_the_problem():
         run(Inputs(a, a, torch.empty(8, 8)))
     with pytest.raises(InvalidArguments, match="operands"):
         run(Inputs(a, a, torch.empty(8, 8), a[0], (1,)))
+
+
+def test_all_candidates_are_built_before_any_runs():
+    events = []
+
+    def build(problem, config):
+        events.append("build")
+
+        def run(t):
+            events.append("run")
+            torch.mm(t.a, t.b, out=t.out)
+
+        return run
+
+    pick(ordered(1.0), build)
+    n = len(configs())
+    assert events[: 2 * n] == ["build"] * n + ["run"] * n

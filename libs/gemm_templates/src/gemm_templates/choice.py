@@ -66,7 +66,8 @@ def choose(
         a tensor, each candidate's `out` is compared with it, and one that disagrees is out.
     store: choices remembered, by problem, device, versions and candidates.
     deterministic: do not measure: a stored choice, else the model's first.
-    build, timer: how a config becomes a call, and how calls are timed (`measure`).
+    build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
+        side by side and keeps binaries), and how calls are timed (`measure`).
     force: measure on the CPU, too, where the extern call is chosen otherwise.
     """
     device = torch.device(device)
@@ -88,26 +89,32 @@ def choose(
     failures: dict[str, str] = {}
     expected = extern(given)
     expected = expected.clone() if isinstance(expected, torch.Tensor) else None
+    # Built before any runs, so that a pool compiles them side by side.
+    built: dict[str, Callable[[Inputs], None]] = {}
     for candidate in options:
         if candidate.config is None:
             continue
         try:
-            run = build(problem, candidate.config)
+            built[candidate.label] = build(problem, candidate.config)
+        except Exception as error:  # a compiler's refusal can be any error; it is reported
+            failures[candidate.label] = _reason(error)
+    for label, run in built.items():
+        try:
             if given.out is not None:
                 given.out.fill_(float("nan"))
             run(given)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-        except Exception as error:  # a compiler's refusal can be any error; it is reported
-            failures[candidate.label] = f"{type(error).__name__}: {str(error)[:200]}"
+        except Exception as error:  # likewise; nothing was chosen yet
+            failures[label] = _reason(error)
             continue
         if given.out is not None and expected is not None:
             wrong = _disagreement(given.out, expected)
             if wrong:
-                failures[candidate.label] = wrong
-                warnings.warn(f"{problem}, {candidate.label}: {wrong}; not used", stacklevel=2)
+                failures[label] = wrong
+                warnings.warn(f"{problem}, {label}: {wrong}; not used", stacklevel=2)
                 continue
-        runs[candidate.label] = _call(run, given)
+        runs[label] = _call(run, given)
     seconds = (timer or measure)(list(runs.values()), info)
     times = dict(zip(runs, seconds, strict=True))
     best = min(times, key=lambda label: times[label])
@@ -140,6 +147,10 @@ def _from_record(
         problem, config, options, tuple(record["times"].items()),
         tuple(record["failures"].items()), "stored",
     )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def _call(run: Callable[[Inputs], None], given: Inputs) -> Callable[[], None]:

@@ -11,7 +11,7 @@ import torch
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import TemplateKernel, source
-from triton_rt import LazyKernel
+from triton_rt import Cache, CompilePool, LazyKernel
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,20 @@ def arguments(problem: Problem, kernel: TemplateKernel, inputs: Inputs) -> tuple
     return tuple(values[p.name] for p in kernel.source.params)
 
 
-def bind(problem: Problem, config: Config) -> Callable[[Inputs], None]:
-    """A function that runs the template on tensors of exactly this problem."""
+def bind(
+    problem: Problem,
+    config: Config,
+    *,
+    cache: Cache | None = None,
+    pool: CompilePool | None = None,
+) -> Callable[[Inputs], None]:
+    """A function that runs the template on tensors of exactly this problem. It is compiled at
+    its first call; with a pool, and a GPU, from now on in the background."""
     kernel = source(problem, config, "matmul")
     grid = kernel.grid(problem.m, problem.n)
-    lazy = LazyKernel(kernel.source)
+    lazy = LazyKernel(kernel.source, cache=cache, pool=pool)
+    if pool is not None and torch.cuda.is_available():
+        lazy.prefetch()
 
     def run(inputs: Inputs) -> None:
         if grid[0]:

@@ -32,7 +32,7 @@ def mm(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) -> tor
     Raises InvalidArguments.
     """
     _check_matrices("mm", a, b)
-    return _run("mm", a, b, None, None, (), lambda t: torch.mm(t.a, t.b), config)
+    return _run(a, b, None, None, (), lambda t: torch.mm(t.a, t.b), config)
 
 
 def addmm(
@@ -49,13 +49,11 @@ def addmm(
         ) from error
     if full.stride(0) == 0:
         row = full[0] if shape[0] else full.new_empty(shape[1])
-        return _run(
-            "addmm", a, b, row, None, (), lambda t: torch.addmm(_get(t.bias), t.a, t.b), config
-        )
+        return _run(a, b, row, None, (), lambda t: torch.addmm(_get(t.bias), t.a, t.b), config)
     wide = full.numel() >= 2**31
     epilogue = residual_of(NAMES[bias.dtype], ITEMSIZE[NAMES[bias.dtype]], wide)
     operands = (full, full.stride(0), full.stride(1))
-    return _run("addmm", a, b, None, epilogue, operands, _add_residual, config)
+    return _run(a, b, None, epilogue, operands, _add_residual, config)
 
 
 def linear_act(
@@ -87,7 +85,7 @@ def linear_act(
         product = F.linear(t.a, t.b.t(), t.bias)
         return product if act == "none" else _TORCH_ACTIVATIONS[act](product)
 
-    out = _run("linear_act", flat, b, bias, ACTIVATIONS.get(act), (), extern, config)
+    out = _run(flat, b, bias, ACTIVATIONS.get(act), (), extern, config)
     return out.reshape(*x.shape[:-1], n)
 
 
@@ -98,7 +96,6 @@ def default_store() -> Store:
 
 
 def _run(
-    name: str,
     a: torch.Tensor,
     b: torch.Tensor,
     bias: torch.Tensor | None,
@@ -119,13 +116,15 @@ def _run(
         *a.shape, b.shape[1], NAMES[a.dtype], a.stride(), b.stride(),
         NAMES[bias.dtype] if bias is not None else None,
         bias.stride(0) if bias is not None else 1, epilogue, "tf32" if tf32 else "ieee",
+        _aligned(a, b, bias),
     )  # fmt: skip
     if config is None:
         if a.device.type != "cuda":
             return extern(inputs)
-        # Among `operands` are values, not only the layout: the choice depends on the latter.
         known = _choices.get((problem, a.device))
         if known is None:
+            if len(_choices) >= _MOST:
+                _choices.clear()
             choice = choose(problem, inputs, extern, device=a.device, store=default_store())
             known = _choices[problem, a.device] = (choice.config,)
         config = known[0]
@@ -135,6 +134,14 @@ def _run(
     return out
 
 
+def _aligned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> frozenset[str]:
+    pointers = {"a": a, "b": b, "bias": bias}
+    found = {name for name, t in pointers.items() if t is not None and t.data_ptr() % 16 == 0}
+    return frozenset({*found, "out"})  # a new tensor always is
+
+
+# What a process has chosen already; dropped whole when it grows past its bound.
+_MOST = 4096
 _choices: dict[tuple[Problem, torch.device], tuple[Config | None]] = {}
 
 
@@ -150,10 +157,11 @@ def _problem(
     bias_stride: int,
     epilogue: Epilogue | None,
     input_precision: str,
+    aligned: frozenset[str],
 ) -> Problem:
     return Problem(
         m, n, k, dtype, dtype, dtype, a_stride, b_stride, None, bias, bias_stride, epilogue,
-        input_precision=input_precision,
+        input_precision=input_precision, aligned=aligned,
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ DIMS = (
     "stride_bias", "stride_ab", "stride_bb", "stride_ob",
 )  # fmt: skip
 
+POINTERS = ("a", "b", "bias", "out")
+
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -57,8 +59,8 @@ class Problem:
 
     m, n, k, strides (in elements) and batch strides are exact, or hints where their name of
     `DIMS` is in `dynamic`: those become run-time parameters. Strides left None are contiguous.
-    aligned: dynamic names that are known to be multiples of 16; "a", "b", "out": those pointers
-        are promised to be 16-byte aligned, which the TMA template needs.
+    aligned: dynamic names that are known to be multiples of 16; "a", "b", "bias", "out": those
+        pointers are promised to be 16-byte aligned, which the TMA template needs.
     bias: element type of the bias, or None.
     divisors: dynamic names with a divisor they are known to have, `(("M", 512),)`: edges that
         cannot occur cost nothing then.
@@ -103,13 +105,11 @@ class Problem:
             raise UnsupportedProblem(
                 f"operands of different element types, {self.a_dtype} and {self.b_dtype}"
             )
-        if unknown := (self.dynamic | self.aligned | {name for name, _ in self.divisors}) - {
-            *DIMS,
-            "a",
-            "b",
-            "out",
-        }:
-            raise InvalidProblem(f"dynamic, aligned or divisors {sorted(unknown)}: expected {DIMS}")
+        named = self.dynamic | self.aligned | {name for name, _ in self.divisors}
+        if unknown := named - {*DIMS, *POINTERS}:
+            raise InvalidProblem(
+                f"dynamic, aligned or divisors {sorted(unknown)}: expected {DIMS + POINTERS}"
+            )
         if self.input_precision not in ("ieee", "tf32"):
             raise InvalidProblem(
                 f"input_precision {self.input_precision!r}: expected 'ieee' or 'tf32'"

@@ -58,11 +58,15 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
     # Sizes fit 32 bits; Triton widens the product of an index with a 64-bit stride.
     stride_kind = "i64" if problem.is_wide else "i32"
     stores = problem.epilogue is None or not problem.epilogue.stores
-    params = [KernelParam("a", f"*{problem.a_dtype}"), KernelParam("b", f"*{problem.b_dtype}")]
+    pointers = [("a", problem.a_dtype), ("b", problem.b_dtype)]
     if problem.bias:
-        params.append(KernelParam("bias", f"*{problem.bias}"))
+        pointers.append(("bias", problem.bias))
     if stores:
-        params.append(KernelParam("out", f"*{problem.out_dtype}", mutated=True))
+        pointers.append(("out", problem.out_dtype))
+    params = [
+        KernelParam(p, f"*{dtype}", mutated=p == "out", aligned=p in problem.aligned)
+        for p, dtype in pointers
+    ]
     params += operands
     params += [
         KernelParam(
