@@ -4,6 +4,7 @@ The text is meant to be read: it is what a person would have written for this ke
 schedule, and it runs as it is under Triton and under Triton's interpreter.
 """
 
+from triton_emit.epilogue import emit_epilogue
 from triton_emit.errors import (
     BadEpilogue,
     BadSchedule,
@@ -18,5 +19,5 @@ from triton_emit.source import EpilogueSource, TritonKernel
 __all__ = [
     "BadEpilogue", "BadSchedule", "EpilogueSource", "Schedule", "TritonEmitError",
     "TritonKernel", "UnsupportedDType", "UnsupportedKernel", "candidate_schedules",
-    "default_schedule", "emit",
+    "default_schedule", "emit", "emit_epilogue",
 ]  # fmt: skip

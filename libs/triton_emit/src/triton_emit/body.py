@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir.nodes import (
+from loop_ir import (
     Compute,
     Const,
     DType,
@@ -92,6 +92,8 @@ class Writer:
         self.tiles: dict[str, Tile] = {}
         self.masks: dict[str, tuple[str, str]] = {}
         self.shapes: dict[str, str] = {}
+        # first letters of the tile dimensions along each axis of a Triton tensor
+        self.dimensions: tuple[str, ...] = ("x",)
         self.env: dict[str, Value] = {}
         self.symbols: dict[sympy.Symbol, tuple[sympy.Symbol, frozenset[str]]] = {}
         self.top = Lines()
@@ -174,9 +176,12 @@ class Writer:
         return " & ".join(parts)
 
     def shape(self, axes: frozenset[str]) -> str:
-        """The full tile over `axes` as a list of block sizes."""
-        keys = sorted(axes & self.shapes.keys(), key=lambda k: (k != "x", k))
-        return "[" + ", ".join(self.shapes[k] for k in keys) + "]"
+        """The tile over `axes` as a list of block sizes, 1 along the others."""
+        sizes = []
+        for keys in self.dimensions:
+            inside = [self.shapes[k] for k in self.shapes if k in axes and k.startswith(keys)]
+            sizes.append(inside[0] if inside else "1")
+        return "[" + ", ".join(sizes) + "]"
 
     # ---- statements
 
@@ -232,39 +237,33 @@ class Writer:
         if mask_value is not None and not mask_value.axes <= axes:
             axes = axes | mask_value.axes
             index = f"tl.broadcast_to({index}, {self.shape(axes)})"
-        mask = self.mask(axes, mask_value)
-        param = self.params.buffers[stmt.buffer]
-        text = f"tl.load({_at(param, index)}"
-        if mask:
-            text += f", {mask}"
-        other = self._other(stmt, readers, alone, mask)
-        if other is not None:
-            text += f", other={other.text}"
-        text += self.eviction(stmt) + ")"
+        text = self.load_text(stmt, index, self.mask(axes, mask_value))
         if stmt.buffer in self.stored:
             # another thread of this program may have written what is read here
             self.lines.body.append("tl.debug_barrier()")
         value = Value(text, ATOM, stmt.dtype, axes)
+        param = self.params.buffers[stmt.buffer]
         base = param.replace("inout", "old").replace("in", "x").replace("out", "y")
-        if alone and readers:
-            casts = [r for r in readers if isinstance(r, Compute) and r.op == "cast"]
-            if len(casts) == len(readers) == 1 and casts[0].dtype is not DType.bool_:
-                cast = casts[0]
+        if alone and len(readers) == 1:
+            cast = readers[0]
+            if isinstance(cast, Compute) and cast.op == "cast" and cast.dtype is not DType.bool_:
                 self.env[cast.out] = self.assign(base, self.ops.cast(value, cast.dtype))
                 self.env[stmt.out] = value
                 return
         self.env[stmt.out] = self.assign(base, value)
 
-    def eviction(self, stmt: Load) -> str:
-        return ""
-
-    def _other(
-        self, stmt: Load, readers: list[Stmt], alone: bool, mask: str
-    ) -> Value | None:
-        """What a masked-off element reads as; nothing where it is never looked at."""
+    def load_text(self, stmt: Load, index: str, mask: str) -> str:
+        """The call that loads `stmt`."""
+        text = f"tl.load({_at(self.params.buffers[stmt.buffer], index)}"
+        if mask:
+            text += f", {mask}"
         if stmt.mask is not None:
-            return literal(stmt.other, stmt.dtype)
-        return None
+            text += f", other={literal(stmt.other, stmt.dtype).text}"
+        return text + self.eviction(stmt) + ")"
+
+    def eviction(self, stmt: Load) -> str:
+        """A cache hint, as a further argument of the load."""
+        return ""
 
     def _index_value(self, stmt: Index) -> None:
         text, axes = self.index(stmt.expr)
@@ -308,6 +307,8 @@ class Writer:
         if value.dtype is not dtype or value.literal is not None:
             value = self.ops.cast(value, dtype)
         mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
+        if stmt.mode == "set" and mask_value is None and self.takes(stmt, value):
+            return
         over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
         if stmt.mode == "add":
             over |= tile_axes
@@ -327,6 +328,10 @@ class Writer:
             tail = f", {mask}" if mask else ""
             self.lines.body.append(f"tl.store({pointer}, {value.text}{tail})")
         self.stored.add(stmt.buffer)
+
+    def takes(self, stmt: Store, value: Value) -> bool:
+        """Handles a store in another way than `tl.store`; True if it did."""
+        return False
 
 
 def _at(param: str, index: str) -> str:

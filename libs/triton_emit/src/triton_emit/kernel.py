@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir.nodes import Axis, DType, Kernel, Load, Origin, Reduce, Stmt
+from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt
 from symexpr import FloorDiv, bounds
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
@@ -124,10 +124,10 @@ class KernelWriter(Writer):
     # ---- tiles
 
     def _define_x(self) -> None:
+        self.by_row = self.by_row or (bool(self.spaces) and not self.kernel.axes)
+        if self.spaces:
+            self.dimensions = ("r",) if self.by_row else ("x", "r")
         if not self.kernel.axes:
-            if not self.spaces:
-                return
-            self.by_row = True
             return
         pid = "tl.program_id(0)"
         if self.bits == 64:

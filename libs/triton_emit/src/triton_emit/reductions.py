@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loop_ir.nodes import DType, Reduce
+from loop_ir import DType, Reduce
 from triton_emit.errors import UnsupportedDType
 from triton_emit.names import BY_REDUCTION
 from triton_emit.scalar_ops import ScalarOps

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loop_ir.nodes import Compute, DType
+from loop_ir import Compute, DType
 from triton_emit.errors import UnsupportedDType
 from triton_emit.values import (
     ADD,
@@ -227,10 +227,9 @@ class ScalarOps:
             return self.call(f"tl.{op}", self._all_in_call(args), dtype, axes)
         if op in ("floordiv", "mod") and signed:
             divisor = args[1].literal
-            if op == "mod" and divisor is not None and _is_power_of_two(float(divisor)):
-                if divisor >= 1:
-                    low = literal(int(divisor) - 1, dtype)
-                    return self._infix("&", BIT_AND, [args[0], low], dtype)
+            if op == "mod" and isinstance(divisor, int) and _is_mask(divisor - 1):
+                low = literal(divisor - 1, dtype)
+                return self._infix("&", BIT_AND, [args[0], low], dtype)
             helper = "floor_div" if op == "floordiv" else "floor_mod"
             return self.call(helper, [typed(a).text for a in args], dtype, axes)
         if op in ("floordiv", "truncdiv"):
@@ -342,6 +341,11 @@ def _is_power_of_two(value: float) -> bool:
     return value != 0 and 2.0**-126 < abs(value) < 2.0**126 and (
         abs(value).hex().split("p")[0] == "0x1.0000000000000"
     )
+
+
+def _is_mask(value: int) -> bool:
+    """All ones from some bit down, or zero."""
+    return value >= 0 and not value & (value + 1)
 
 
 def _fits_i32(value: Value) -> bool:

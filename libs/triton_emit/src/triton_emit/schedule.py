@@ -8,7 +8,7 @@ from typing import Literal
 
 import sympy
 
-from loop_ir.nodes import DType, Indirect, Kernel, Store, Symbol
+from loop_ir import DType, Indirect, Kernel, Store, Symbol
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements

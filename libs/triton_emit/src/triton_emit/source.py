@@ -41,8 +41,8 @@ class EpilogueSource:
     to be stored, of the element type `out_dtype`.
     operands: (name, kind) of what goes into the tuple `operands`, in order: buffers (`*f32`),
     then sizes (`i32`, `i64`).
-    args: the same as expressions: the name of a buffer or a size.
-    out: the buffer that the template stores to, at flat index `out_index` of (`rm`, `rn`).
+    args: the same as the caller knows them: the name of a buffer, or a size symbol.
+    out: the buffer that the template stores to; out_stride: its strides along (m, n).
     """
 
     name: str
@@ -51,4 +51,4 @@ class EpilogueSource:
     args: tuple[str | sympy.Expr, ...]
     out: str
     out_dtype: str
-    out_index: sympy.Expr
+    out_stride: tuple[sympy.Expr, sympy.Expr]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from loop_ir.nodes import (
+from loop_ir import (
     Axis,
     Compute,
     Const,

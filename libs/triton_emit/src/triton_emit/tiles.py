@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import sympy
 
-from loop_ir.nodes import Axis
+from loop_ir import Axis
 from symexpr import symbol
 
 

@@ -6,7 +6,7 @@ import math
 import struct
 from dataclasses import dataclass
 
-from loop_ir.nodes import DType
+from loop_ir import DType
 
 # Python's precedence of the operators that we print; higher binds tighter.
 ATOM, UNARY, MUL, ADD, SHIFT, BIT_AND, BIT_XOR, BIT_OR, COMPARE = 9, 8, 7, 6, 5, 4, 3, 2, 1

@@ -1,0 +1,130 @@
+"""`emit_epilogue`: the pointwise kernel after a matmul -> a device function for its template."""
+
+from __future__ import annotations
+
+import sympy
+
+from loop_ir import Kernel, Load, Store
+from triton_emit.body import Writer
+from triton_emit.errors import BadEpilogue
+from triton_emit.helpers import called, helper_text
+from triton_emit.kernel import INDENT, origin_lines
+from triton_emit.schedule import index_bits
+from triton_emit.source import EpilogueSource
+from triton_emit.ssa import clean, statements
+from triton_emit.tiles import Tile
+from triton_emit.values import ATOM, TL_TYPES, Value, typed
+
+
+def emit_epilogue(
+    kernel: Kernel,
+    out_name: str,
+    name: str | None = None,
+    out_stride: tuple[sympy.Expr, sympy.Expr] | None = None,
+    bits: int | None = None,
+) -> EpilogueSource:
+    """The device function `name(acc, rm, rn, mask, operands)` (`name`: the kernel's if None).
+
+    `kernel` runs over (m, n), reads `out_name` (a matmul's result, strides `out_stride` along
+    (m, n), row-major if None) at (m, n) and writes one buffer. A read of `out_name` becomes `acc`
+    rounded to the element type that it is read as, so that fusing changes no digit. Other operands
+    are loaded under masks. `bits`: width of index arithmetic, chosen by the ranges if None.
+
+    Raises BadEpilogue where the kernel is no such thing.
+    """
+    kernel = clean(kernel)
+    if len(kernel.axes) != 2 or any(phase.axes for phase in kernel.phases):
+        raise BadEpilogue(kernel.name, f"it has {len(kernel.axes)} parallel axes, or inner ones")
+    stores = [s for _, s in statements(kernel) if isinstance(s, Store)]
+    if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
+        raise BadEpilogue(kernel.name, f"it has {len(stores)} stores, or a masked or atomic one")
+    m, n = kernel.axes
+    expected = out_stride or (n.extent, sympy.S.One)
+    here = m.symbol * expected[0] + n.symbol * expected[1]
+    for _, s in statements(kernel):
+        if isinstance(s, Load) and s.buffer == out_name:
+            if sympy.expand(s.index - here) != 0:
+                raise BadEpilogue(kernel.name, f"it reads {out_name}[{s.index}], not [{here}]")
+        elif isinstance(s, Load) and s.buffer == stores[0].buffer and s.index != stores[0].index:
+            raise BadEpilogue(kernel.name, f"it reads what other points write of {s.buffer}")
+    writer = _EpilogueWriter(kernel, out_name, bits or index_bits(kernel))
+    value = writer.result(stores[0])
+    index = sympy.expand(stores[0].index)
+    stride = (index.coeff(m.symbol), index.coeff(n.symbol))
+    if sympy.expand(index - stride[0] * m.symbol - stride[1] * n.symbol) != 0:
+        raise BadEpilogue(kernel.name, f"it stores at [{index}], which is not linear in (m, n)")
+    dtype = writer.params.dtypes[stores[0].buffer]
+    return writer.source(name or kernel.name, value, stores[0].buffer, dtype.value, stride)
+
+
+class _EpilogueWriter(Writer):
+    def __init__(self, kernel: Kernel, out_name: str, bits: int) -> None:
+        super().__init__(kernel, bits)
+        self.out_name = out_name
+        loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
+        self.operands = [b.name for b in kernel.buffers if b.name in loaded - {out_name}]
+        for number, buffer in enumerate(self.operands):
+            self.params.buffers[buffer] = f"in{number}"
+        m, n = kernel.axes
+        self.add_tile(Tile("m", "rm", "m", (m,), self.write_sizes))
+        self.add_tile(Tile("n", "rn", "n", (n,), self.write_sizes))
+        self.shapes = {"m": "acc.shape[0]", "n": "acc.shape[1]"}
+        self.dimensions = ("m", "n")
+        self.result_value: Value | None = None
+
+    def mask(self, axes: frozenset[str], extra: Value | None = None) -> str:
+        """The template's mask over the whole tile, else the bounds of one axis."""
+        if axes == {"m", "n"}:
+            text = "mask"
+        elif axes:
+            (key,) = axes
+            text = f"{self.tiles[key].flat} < {self.write_sizes(self.tiles[key].numel)}"
+        else:
+            text = ""
+        if extra is None or not text:
+            return text if extra is None else extra.text
+        return f"({text}) & {extra.at(5)}"
+
+    def load_text(self, stmt: Load, index: str, mask: str) -> str:
+        if stmt.buffer == self.out_name:
+            return f"acc.to({TL_TYPES[stmt.dtype]})"
+        return super().load_text(stmt, index, mask)
+
+    def takes(self, stmt: Store, value: Value) -> bool:
+        self.result_value = value
+        return True
+
+    def result(self, store: Store) -> Value:
+        for phase in self.kernel.phases:
+            self.run(phase.body, frozenset({"m", "n"}), frozenset())
+        value = self.result_value
+        assert value is not None, store
+        if value.axes != {"m", "n"}:
+            text = f"tl.broadcast_to({typed(value).text}, acc.shape)"
+            value = Value(text, ATOM, value.dtype, frozenset({"m", "n"}))
+        return value
+
+    def source(
+        self, name: str, value: Value, out: str, dtype: str,
+        stride: tuple[sympy.Expr, sympy.Expr],
+    ) -> EpilogueSource:  # fmt: skip
+        operands = [
+            (self.params.buffers[b], f"*{self.params.dtypes[b].value}") for b in self.operands
+        ]
+        args: list[str | sympy.Expr] = list(self.operands)
+        for size, param in self.params.sizes.items():
+            operands.append((param.name, f"i{self.bits}"))
+            args.append(size)
+        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands)]
+        lines += [*self.top.text(), f"return {value.text}"]
+        body = "\n".join(INDENT + line for line in lines)
+        head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
+        blocks = [
+            "import triton\nimport triton.language as tl",
+            helper_text(called(body)),
+            f"{head}@triton.jit\ndef {name}(acc, rm, rn, mask, operands):\n{body}\n",
+        ]
+        return EpilogueSource(
+            name, "\n\n\n".join(b for b in blocks if b), tuple(operands), tuple(args), out, dtype,
+            stride,
+        )  # fmt: skip

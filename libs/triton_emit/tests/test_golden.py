@@ -1,0 +1,53 @@
+"""The text of the kernels of an encoder, and that it computes what the loop nest says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from triton_emit import Schedule, default_schedule, emit
+
+SYMBOLS = {"s0": 3}
+
+CASES = {
+    "gelu_bias": None, "gelu_bias_dynamic": None, "add_norm": None, "embed_norm": None,
+    "softmax": None, "softmax_wide": None, "attention_mask": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text(name: str, tools: SimpleNamespace, golden: Callable[[str, str], None]) -> None:
+    kernel = tools.kernels[name]
+    emitted = emit(kernel, default_schedule(kernel, {"s0": 64}))
+    head = f"# {emitted.schedule}\n# grid {emitted.grid}\n# args {emitted.args}\n"
+    golden(f"{name}.py.txt", head + emitted.source)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "softmax_wide"])
+def test_computes_what_the_loop_nest_says(name: str, tools: SimpleNamespace) -> None:
+    tools.check(tools.kernels[name], symbols=SYMBOLS)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule("persistent", 1, 1024),
+        Schedule("persistent", 4, 2048, index_bits=64),
+        Schedule("looped", 1, 256),
+        Schedule("looped", 4, 128, index_bits=64),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["add_norm", "embed_norm", "softmax"])
+def test_every_schedule_computes_the_same(
+    name: str, schedule: Schedule, tools: SimpleNamespace
+) -> None:
+    tools.check(tools.kernels[name], schedule, symbols={"s0": 1})
+
+
+def test_wide_rows_are_looped_over(tools: SimpleNamespace) -> None:
+    emitted = tools.check(tools.kernels["softmax_wide"])
+    assert emitted.schedule.kind == "looped"
+    assert emitted.source.count("for start in range(0, 32768, RBLOCK):") == 3
