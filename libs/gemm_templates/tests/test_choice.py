@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from gemm_templates import (
     H200,
     Config,
+    Epilogue,
     Inputs,
     InvalidArguments,
     Problem,
@@ -20,6 +22,7 @@ from gemm_templates import (
     linear_act,
     mm,
 )
+from triton_rt import KernelParam
 
 PROBLEM = Problem(64, 48, 32, "f32", "f32", "f32")
 
@@ -177,3 +180,22 @@ def test_all_candidates_are_built_before_any_runs():
     pick(ordered(1.0), build)
     n = len(configs())
     assert events[: 2 * n] == ["build"] * n + ["run"] * n
+
+
+def test_what_an_epilogue_stores_is_compared_too():
+    operands = (KernelParam("copy", "*f32", mutated=True), KernelParam("scale", "f32"))
+    problem = replace(PROBLEM, epilogue=Epilogue("keep", "", operands, stores=True))
+    given = Inputs(torch.randn(64, 32), torch.randn(32, 48), None, None, (torch.empty(64, 48), 2.0))
+
+    def choice(factor):
+        def build(problem, config):
+            return lambda t: t.operands[0].copy_((t.a @ t.b) * factor)
+
+        return choose(
+            problem, given, lambda t: [(t.a @ t.b) * t.operands[1]],
+            device="cpu", force=True, build=build, timer=ordered(3.0, 1.0),
+        )  # fmt: skip
+
+    assert choice(2.0).config is not None
+    with pytest.warns(UserWarning, match="differs"):
+        assert choice(2.5).config is None

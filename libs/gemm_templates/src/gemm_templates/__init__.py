@@ -14,12 +14,13 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
-from gemm_templates.launch import Inputs, arguments, bind
+from gemm_templates.launch import Inputs, arguments, bind, written
 from gemm_templates.model import CONFIGS, Candidate, best_config, candidates, explain, tma_configs
 from gemm_templates.ops import addmm, linear_act, mm
 from gemm_templates.problem import Config, Epilogue, Problem
 from gemm_templates.render import TemplateKernel, source
 from gemm_templates.store import Store
+from triton_rt import KernelParam as Param
 
 __all__ = [
     "A100",
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidConfig",
     "InvalidProblem",
+    "Param",
     "Problem",
     "Store",
     "TemplateKernel",
@@ -53,4 +55,5 @@ __all__ = [
     "mm",
     "source",
     "tma_configs",
+    "written",
 ]

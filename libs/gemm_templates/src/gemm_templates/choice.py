@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gemm_templates.device import DeviceInfo, device_info
-from gemm_templates.launch import Inputs, bind
+from gemm_templates.launch import Inputs, bind, written
 from gemm_templates.model import Candidate, candidates, explain
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import template_digest
@@ -63,7 +63,8 @@ def choose(
 
     inputs: the tensors, or a function that makes some like them. `out` is overwritten.
     extern: the vendor's way, with all that the epilogue does as further kernels. If it returns
-        a tensor, each candidate's `out` is compared with it, and one that disagrees is out.
+        tensors (one, or a sequence in the order of `written`), each candidate's results are
+        compared with them, and one that disagrees is out.
     store: choices remembered, by problem, device, versions and candidates.
     deterministic: do not measure: a stored choice, else the model's first.
     build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
@@ -87,8 +88,8 @@ def choose(
     given = inputs if isinstance(inputs, Inputs) else inputs()
     runs: dict[str, Callable[[], object]] = {"extern": lambda: extern(given)}
     failures: dict[str, str] = {}
-    expected = extern(given)
-    expected = expected.clone() if isinstance(expected, torch.Tensor) else None
+    expected = _tensors(extern(given))
+    results = written(problem, given)
     # Built before any runs, so that a pool compiles them side by side.
     built: dict[str, Callable[[Inputs], None]] = {}
     for candidate in options:
@@ -100,20 +101,19 @@ def choose(
             failures[candidate.label] = _reason(error)
     for label, run in built.items():
         try:
-            if given.out is not None:
-                given.out.fill_(float("nan"))
+            for result in results:
+                result.fill_(float("nan"))
             run(given)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         except Exception as error:  # likewise; nothing was chosen yet
             failures[label] = _reason(error)
             continue
-        if given.out is not None and expected is not None:
-            wrong = _disagreement(given.out, expected)
-            if wrong:
-                failures[label] = wrong
-                warnings.warn(f"{problem}, {label}: {wrong}; not used", stacklevel=2)
-                continue
+        wrong = [w for w in map(_disagreement, results, expected) if w]
+        if wrong:
+            failures[label] = wrong[0]
+            warnings.warn(f"{problem}, {label}: {wrong[0]}; not used", stacklevel=2)
+            continue
         runs[label] = _call(run, given)
     seconds = (timer or measure)(list(runs.values()), info)
     times = dict(zip(runs, seconds, strict=True))
@@ -149,6 +149,13 @@ def _from_record(
     )  # fmt: skip
 
 
+def _tensors(returned: object) -> list[torch.Tensor]:
+    found = [returned] if isinstance(returned, torch.Tensor) else returned
+    if not isinstance(found, Sequence):
+        return []
+    return [t.clone() for t in found if isinstance(t, torch.Tensor)]
+
+
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}"
 
@@ -161,7 +168,7 @@ def _disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
     """Empty if `out` is `expected` up to rounding; sums in another order, tf32 and a result
     that is rounded before the epilogue all stay far below a part in fifty of the largest."""
     if out.shape != expected.shape:
-        return ""
+        return f"has shape {tuple(out.shape)}, the extern call's {tuple(expected.shape)}"
     if out.numel() == 0:
         return ""
     reference = expected.double()

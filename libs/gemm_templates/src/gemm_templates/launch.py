@@ -17,7 +17,8 @@ from triton_rt import Cache, CompilePool, LazyKernel
 @dataclass(frozen=True)
 class Inputs:
     """The tensors of one matmul: `out` is None where the epilogue stores; `operands` are the
-    run-time values of the epilogue's operands. `out` shares no memory with the others."""
+    run-time values of the epilogue's operands. What is written (`out`, and operands marked
+    `mutated`) is not read, and shares no memory with the others."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -40,6 +41,13 @@ def arguments(problem: Problem, kernel: TemplateKernel, inputs: Inputs) -> tuple
     if missing:
         raise InvalidArguments(f"{problem}: no tensor for {missing}")
     return tuple(values[p.name] for p in kernel.source.params)
+
+
+def written(problem: Problem, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """The tensors that a kernel for this problem writes: `out`, then mutated operands."""
+    operands = problem.epilogue.operands if problem.epilogue else ()
+    found = [inputs.out, *(v for p, v in zip(operands, inputs.operands, strict=True) if p.mutated)]
+    return tuple(tensor for tensor in found if tensor is not None)
 
 
 def bind(
