@@ -113,6 +113,9 @@ class Assert:
     message: str
     comment: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "condition", sympy.sympify(self.condition))
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -168,12 +171,17 @@ class View:
 
 @dataclass(frozen=True)
 class Launch:
-    """Runs a defined kernel; `args` match its `params` one to one."""
+    """Runs a defined kernel; `args` match its `params` one to one. Nothing runs where a grid size
+    is 0."""
 
     kernel: str
     grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
     args: tuple[Arg, ...]
     comment: str = ""
+
+    def __post_init__(self) -> None:
+        x, y, z = map(sympy.sympify, self.grid)
+        object.__setattr__(self, "grid", (x, y, z))
 
 
 @dataclass(frozen=True)
@@ -214,6 +222,9 @@ class If:
     then: tuple[Op, ...]
     orelse: tuple[Op, ...] = ()
     comment: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "condition", sympy.sympify(self.condition))
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class _Parser:
             return Comment(self._comment_text(line))
         if _DEFINITION.match(line.text, line.pos, line.end):
             return self._definition(line)
-        start = line.pos
+        start = line.here()
         word = line.name()
         match word:
             case "kernel":
@@ -197,7 +197,7 @@ class _Parser:
             while line.take(","):
                 names = (*names, line.name())
         line.expect("=")
-        start = line.pos
+        start = line.here()
         word = line.name()
         if word == "extern":
             return self._extern(line, names, tuple_result)
@@ -230,7 +230,7 @@ class _Parser:
     def _launch(self, line: Scanner) -> Launch:
         kernel = line.name()
         line.expect("grid")
-        start = line.pos
+        start = line.here()
         grid = line.expressions()
         if len(grid) != 3:
             line.fail("three grid sizes", start)
@@ -312,7 +312,7 @@ class _Parser:
             while line.items():
                 key = line.name()
                 line.expect("=")
-                start = line.pos
+                start = line.here()
                 value = line.arg()
                 if not isinstance(value, int | float | bool | str | None):
                     line.fail("a number, a string, True, False or None", start)

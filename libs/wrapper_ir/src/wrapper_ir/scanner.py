@@ -51,6 +51,11 @@ class Scanner:
         self.skip()
         return self.pos >= self.end
 
+    def here(self) -> int:
+        """Where the next word starts, for errors about it."""
+        self.skip()
+        return self.pos
+
     def peek(self, literal: str) -> bool:
         """Whether `literal` comes next; a word must end where it ends."""
         self.skip()
@@ -161,7 +166,7 @@ class Scanner:
         return tuple(out)
 
     def type(self) -> TensorType:
-        start = self.pos
+        start = self.here()
         dtype = _DTYPES.get(self.match(NAME, "an element type such as f32"))
         if dtype is None:
             self.fail("an element type such as f32", start)
@@ -173,7 +178,7 @@ class Scanner:
         device = self.device()
         stride = contiguous_strides(tuple(size))
         if self.take("stride"):
-            start = self.pos
+            start = self.here()
             stride = self.expressions()
             if len(stride) != len(size):
                 self.fail(f"{len(size)} strides", start)

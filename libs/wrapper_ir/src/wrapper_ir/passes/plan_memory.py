@@ -12,8 +12,11 @@ from symexpr import evaluate, known
 from wrapper_ir.analysis import (
     alias_source,
     definitions,
+    param_roots,
     ranges,
     sample_envs,
+    storages,
+    uses,
     walk,
 )
 from wrapper_ir.memory import hint_env
@@ -35,7 +38,8 @@ class PlanMemory:
     """`free b0 ... b4 = alloc T` -> `... b4 = reuse b0 T`, when the storage of b0 is at least as
     large as T for every size in range, on the same device, and no moment of the new program
     holds more than the fullest moment of the old one (proven, not sampled). Same sizes are taken
-    first, the latest dead among them; else the least waste. Nothing changes where a storage has
+    first, the latest dead among them; else the least waste; what is returned never wastes.
+    Nothing changes where a storage has
     gaps and a size that may be 0: how much it holds is not one expression then.
 
     Only ops at the top level change. fresh: operators whose results may be taken over.
@@ -71,6 +75,9 @@ class _Plan:
         self.envs = [hint_env(program), *sample_envs(program)]
         self.types: dict[str, TensorType] = {}  # type of the whole storage that a name owns
         self.reusable: set[str] = set()
+        roots = storages(program.ops, param_roots(program))
+        last = program.ops[-1:]
+        self.returned = {roots[name] for op in last for name in uses(op)}
         self.freed_at: dict[str, int] = {}
         self.live: list[sympy.Expr] = []  # bytes held after each op
         self.inner: list[sympy.Expr] = []  # at most so many more inside the op: blocks of `if`
@@ -96,7 +103,11 @@ class _Plan:
 
     def size(self, type: TensorType) -> sympy.Expr:
         """Bytes of the storage; an upper bound where a size may be 0 and there are gaps."""
-        elements = type.numel if type.is_contiguous else sympy.Max(0, type.extent)
+        elements = type.extent
+        if type.is_contiguous:
+            elements = type.numel
+        elif not self.exact(type):
+            elements = sympy.Max(0, elements)
         return sympy.expand((elements + type.offset) * type.dtype.itemsize)
 
     def exact(self, type: TensorType) -> bool:
@@ -139,6 +150,8 @@ class _Plan:
             if type.device != op.type.device or type.offset != 0:
                 continue
             have = self.size(type)
+            if have != need and op.out in self.returned:
+                continue  # the caller would keep the waste
             if self.at_most(need, have):
                 waste = _value(have - need, self.envs[0])
                 found.append((have != need, waste, -free, _Dead(name, free, type, have)))

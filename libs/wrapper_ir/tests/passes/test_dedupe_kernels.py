@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from wrapper_ir import parse_program, print_program
+from wrapper_ir.passes import DedupeKernels
+
+KERNEL = """  kernel {name}(x: *f32 mutated) constants (B={b}) warps {w} stages 3:
+    # {name} does a thing
+    def {name}(x, B):
+        return helper_{name2}(x, "{name}")
+  end
+"""
+
+
+def run(*kernels: dict[str, object]) -> str:
+    text = "program p(x: f32[4] cpu, n: int):\n"
+    for k in kernels:
+        text += KERNEL.format(**{"b": 1, "w": 4, "name2": "h", **k})
+    names = [str(k["name"]) for k in kernels]
+    text += "".join(f"  launch {name} grid (1, 1, 1) (x)\n" for name in names)
+    text += f"  if n < 3:\n    launch {names[-1]} grid (2, 1, 1) (x)\n  return ()\n"
+    return print_program(DedupeKernels().run(parse_program(text)))
+
+
+def test_equal_but_for_the_name():
+    text = run({"name": "k0"}, {"name": "k1"})
+    assert text.count("kernel ") == 1 and text.count("launch k0") == 3 and "k1" not in text
+
+
+def test_what_makes_kernels_different():
+    for other in ({"b": 2}, {"b": 1.0}, {"b": True}, {"w": 8}, {"name2": "g"}):
+        assert run({"name": "k0"}, {"name": "k1", **other}).count("kernel ") == 2
+
+
+def test_a_name_inside_a_longer_name_is_not_the_name():
+    text = run({"name": "k", "name2": "k"}, {"name": "j", "name2": "j"})
+    assert text.count("kernel ") == 2

@@ -1,0 +1,160 @@
+"""Every rule is broken once; the error is of its class and names the op."""
+
+from __future__ import annotations
+
+import pytest
+
+from wrapper_ir import errors, parse_program, verify
+
+K = """  kernel k(p: *f32, q: *i64 mutated, n: i32, f: f32, b: bool) warps 4 stages 3:
+    def k(p, q, n, f, b): ...
+  end
+"""
+HEAD = """program p(x: f32[s0, 4] cpu, i: i64[3] cpu, n: int):
+  where s0 in [1, 8]
+  symbol s0 = x.size(0)
+"""
+
+BROKEN = {
+    "InvalidName": [
+        (HEAD + "  lambda = alloc f32[1] cpu\n  return ()\n", "1", "'lambda'"),
+        ("program class():\n  return ()\n", "", "'class'"),
+    ],
+    "DuplicateDefinition": [
+        (HEAD + "  x = alloc f32[1] cpu\n  return ()\n", "1", "x is defined before"),
+        (HEAD + "  s0 = alloc f32[1] cpu\n  return ()\n", "1", "s0 is defined before"),
+        (HEAD + K + K + "  return ()\n", "2", "kernel k"),
+        (HEAD + "  symbol s0 = x.size(0)\n  return ()\n", "1", "s0 is defined before"),
+        ("program p(x: f32[] cpu, x: int):\n  return ()\n", "", "x is defined twice"),
+        ("program p():\n  where s\n  where s\n  return ()\n", "", "declared twice"),
+    ],
+    "UndefinedName": [
+        (HEAD + "  free y\n  return ()\n", "1", "no tensor y"),
+        (HEAD + "  v = view w f32[1] cpu\n  return ()\n", "1", "no tensor w"),
+        (HEAD + "  return ((x, (z,)),)\n", "1", "no tensor z"),
+    ],
+    "UseAfterFree": [
+        (HEAD + "  b = alloc f32[4] cpu\n  v = view b f32[2] cpu\n  free b\n  return (v,)\n", "4",
+         "v died with its storage at op 3"),
+        (HEAD + "  b = alloc f32[4] cpu\n  c = reuse b f32[4] cpu\n  return (b,)\n", "3", "b died"),
+        (HEAD + "  b = alloc f32[4] cpu\n  free b\n  free b\n  return ()\n", "3", "b died"),
+        (HEAD + "  b = alloc f32[4] cpu\n  free b\n  if n < 3:\n    copy b -> b\n  return ()\n",
+         "3.then.0", "b died"),
+    ],
+    "BlockEscape": [
+        (HEAD + "  if n < 3:\n    b = alloc f32[4] cpu\n  return (b,)\n", "2", "inside if 1"),
+    ],
+    "NotOwned": [
+        (HEAD + "  free x\n  return ()\n", "1", "belongs to the caller"),
+        (HEAD + "  c = constant f32[4] cpu \"w\"\n  free c\n  return ()\n", "2", "the caller"),
+        (HEAD + "  b = alloc f32[4] cpu\n  v = view b f32[4] cpu\n  free v\n  return ()\n", "3",
+         "v is a view of b"),
+        (HEAD + "  b = alloc f32[4] cpu\n  if n < 1:\n    free b\n  return ()\n", "2.then.0",
+         "outside of this block"),
+        (HEAD + "  b = reuse x f32[4] cpu\n  return ()\n", "1", "the caller"),
+    ],
+    "LayoutOutOfBounds": [
+        (HEAD + "  v = view x f32[s0, 4] cpu offset 1\n  return ()\n", "1", "needs 20 bytes"),
+        (HEAD + "  v = view x f64[s0, 4] cpu\n  return ()\n", "1", "for s0="),
+        (HEAD + "  b = alloc f32[s0] cpu\n  c = reuse b f32[4] cpu\n  return ()\n", "2", "16 bytes"),
+        (HEAD + "  v = extern aten.t(x) alias x -> f32[4, s0] cpu stride (9, 4)\n  return ()\n",
+         "1", "v needs"),
+    ],
+    "InvalidLayout": [
+        (HEAD + "  b = alloc f32[4] cpu offset 2\n  return ()\n", "1", "offset 2"),
+        (HEAD + "  b = alloc f32[s0 - 2] cpu\n  return ()\n", "1", "size (-1,)"),
+        (HEAD + "  b = alloc f32[2] cpu\n  c = reuse b f32[1] cpu offset 1\n  return ()\n", "2",
+         "offset 1"),
+    ],
+    "DeviceMismatch": [
+        (HEAD + "  v = view x f32[4] cuda:0\n  return ()\n", "1", "storage is on cpu"),
+    ],
+    "UnboundSymbol": [
+        (HEAD + "  b = alloc f32[s1] cpu\n  return ()\n", "1", "s1 is not bound"),
+        ("program p(x: f32[s0] cpu):\n  return ()\n", "", "nothing binds s0"),
+        (HEAD.replace("  symbol", '  assert s0 < 3 ""\n  symbol') + "  return ()\n", "0", "s0"),
+    ],
+    "InvalidSymbolDef": [
+        (HEAD + "  b = alloc f32[2] cpu\n  symbol t = b.size(0)\n  return ()\n", "2", "parameter"),
+        (HEAD + "  symbol t = x.size(2)\n  return ()\n", "1", "rank 2"),
+        (HEAD + "  symbol t = x.size(1)\n  return ()\n", "1", "declared as 4"),
+    ],
+    "UndefinedKernel": [
+        (HEAD + "  launch k grid (1, 1, 1) ()\n  return ()\n", "1", "no kernel k"),
+    ],
+    "InvalidKernel": [
+        (HEAD + K.replace("*f32", "*f31") + "  return ()\n", "1", "unknown kind *f31"),
+        (HEAD + K.replace("n: i32", "n: i32 mutated") + "  return ()\n", "1", "scalar parameter n"),
+        (HEAD + K.replace("f: f32", "p: f32") + "  return ()\n", "1", "share a name"),
+        (HEAD + K.replace("def k", "def kk") + "  return ()\n", "1", "defines no k"),
+    ],
+    "LaunchArity": [
+        (HEAD + K + "  launch k grid (1, 1, 1) (x, i, 1)\n  return ()\n", "2", "5 arguments, got 3"),
+    ],
+    "LaunchArgumentKind": [
+        (HEAD + K + f"  launch k grid (1, 1, 1) ({args})\n  return ()\n", "2", who)
+        for args, who in [
+            ("3, i, 1, 1.0, True", "p is *f32"), ("x, i, x, 1.0, True", "n is i32"),
+            ("x, i, 1.0, 1.0, True", "n is i32"), ("x, i, 1, True, True", "f is f32"),
+            ("x, i, 1, 1.0, 1", "b is bool"), ("x, i, True, 1.0, True", "n is i32"),
+            ("x, i, None, 1.0, True", "n is i32"), ("x, (i,), 1, 1.0, True", "q is *i64"),
+        ]
+    ],
+    "LaunchElementType": [
+        (HEAD + K + "  launch k grid (1, 1, 1) (i, i, 1, 1.0, True)\n  return ()\n", "2",
+         "p is *f32, got i: i64[3] cpu"),
+    ],
+    "InvalidExtern": [
+        (HEAD + "  extern aten.f(x) mutates (i,)\n  return ()\n", "1", "i is no argument"),
+        (HEAD + "  y = extern aten.f(x) alias i -> f32[1] cpu\n  return ()\n", "1", "no argument"),
+        (HEAD + "  a, b = extern aten.f(x) -> f32[1] cpu, f32[1] cpu\n  return ()\n", "1",
+         "no tuple"),
+    ],
+    "CopyMismatch": [
+        (HEAD + "  b = alloc f32[4, s0] cpu\n  copy b -> x\n  return ()\n", "2", "for s0="),
+    ],
+    "MisplacedReturn": [
+        (HEAD, "", "without return"),
+        (HEAD + "  return ()\n  return ()\n", "1", "not the last"),
+        (HEAD + "  if n < 3:\n    return ()\n  return ()\n", "1.then.0", "not the last"),
+    ],
+    "MisplacedOp": [
+        (HEAD + '  if n < 3:\n    c = constant f32[1] cpu "k"\n  return ()\n', "1.then.0", "block"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "index", "detail"),
+    [(rule, *case) for rule, cases in BROKEN.items() for case in cases],
+)
+def test_broken_rule(rule, text, index, detail):
+    program = parse_program(text)
+    with pytest.raises(errors.VerifyError) as caught:
+        verify(program)
+    error = caught.value
+    assert type(error) is getattr(errors, rule), error
+    assert error.index == index and detail in str(error) and error.rule in str(error)
+    if index:
+        assert error.op in text and error.op in str(error)
+
+
+def test_every_rule_has_a_broken_program():
+    assert {c.__name__ for c in errors.VerifyError.__subclasses__()} == set(BROKEN)
+
+
+VALID = [
+    HEAD + K + "  launch k grid (s0, 1, 1) (x, i, n*s0, 2, n < 3)\n  return (x, n)\n",
+    HEAD + "  b = alloc f32[s0, 4] cpu\n  c = reuse b f16[4*s0] cpu\n"
+    "  d = reuse c f32[s0, 4] cpu\n  return (d,)\n",
+    HEAD + "  if n < 3:\n    b = alloc f32[4] cpu\n    free b\n  else:\n"
+    "    c = alloc f32[2] cpu\n  return ()\n",
+    HEAD + "  v = view x f32[0, 9] cpu offset 100\n  return (v,)\n",
+    HEAD + "  v = view x i16[s0, 8] cpu stride (8, 1)\n  return (v,)\n",
+    HEAD + "  assert s0 >= 2 \"no one\"\n  b = alloc f32[s0 - 2] cpu\n  return ()\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_valid(text):
+    verify(parse_program(text))
