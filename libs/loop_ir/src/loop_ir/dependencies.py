@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from loop_ir.analysis import node_name, output_buffers, reads, writes
 from loop_ir.nodes import Graph, Node
 
+CROWD = 32
+
 
 class Dependencies:
     """Nodes by number (its first position in the graph) with edges for read after write, write
@@ -136,11 +138,16 @@ class Dependencies:
         self._sort()
 
     def neighbours(self, number: int) -> list[int]:
-        """Nodes that share a buffer with `number`, in order."""
+        """Nodes that share a buffer with `number`, in order; of a buffer that many nodes use,
+        the nearest ones."""
         node = self.nodes[number]
         found: set[int] = set()
         for name in (*reads(node), *writes(node)):
-            found |= self.readers.get(name, set()) | self.writers.get(name, set())
+            sharing = self.readers.get(name, set()) | self.writers.get(name, set())
+            if len(sharing) > CROWD:
+                near = sorted(sharing, key=lambda n: (abs(n - number), n))[:CROWD]
+                sharing = set(near)
+            found |= sharing
         found.discard(number)
         return sorted(found)
 

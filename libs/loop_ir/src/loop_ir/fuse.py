@@ -67,7 +67,7 @@ def fuse_with_report(
         middle.append(FuseEpilogues(options, decisions.extend))
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
-    after: list[Pass] = [Cse(), DeadCode(), MergeAxes(), Rename()]
+    after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), MergeAxes(), Rename()]
     fused = run_passes(graph, [*before, *middle, *after], on_pass, check)
     report = FusionReport(
         tuple(decisions), bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)

@@ -13,7 +13,14 @@ import sympy
 
 from loop_ir.affine import linear, nonnegative, product, quotient, same, substitute
 from loop_ir.align import Mismatch
-from loop_ir.analysis import defined_values, expression, is_pointwise, statements, used_values
+from loop_ir.analysis import (
+    defined_values,
+    expression,
+    inner_axes,
+    is_pointwise,
+    statements,
+    used_values,
+)
 from loop_ir.combine import fresh_name, rename_apart, union_origins, union_symbols
 from loop_ir.nodes import (
     Axis,
@@ -29,12 +36,15 @@ from loop_ir.nodes import (
 from loop_ir.passes import cse
 from loop_ir.rewrite import (
     Substitution,
+    Unstageable,
     is_in_place,
+    items_of,
     map_expressions,
     ranges_of,
     rename_defs,
     rename_uses,
     simplify_with,
+    stage,
     union_buffers,
     used_buffers,
 )
@@ -85,6 +95,12 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
         symbols=union_symbols(producer.symbols, consumer.symbols),
         origins=union_origins(producer.origins, consumer.origins),
     )
+    inner = inner_axes(kernel)
+    if inner:
+        try:
+            kernel = replace(kernel, phases=stage(items_of(kernel), inner))
+        except Unstageable as e:
+            return Mismatch(str(e))
     return used_buffers(cse.eliminate(kernel))
 
 
@@ -162,7 +178,9 @@ def locate(
     given = linear(load, tuple(a.symbol for a in axes))
     if form is None or given is None or form.rest != 0:
         return None
-    extents = {a.symbol: a.extent for a in (*producer, *axes)}
+    # The two kernels may use the same symbols for different axes.
+    radix = {a.symbol: a.extent for a in producer}
+    extents = {a.symbol: a.extent for a in axes}
     digits: list[tuple[sympy.Symbol, sympy.Expr]] = []
     step: sympy.Expr = sympy.S.One
     left = [a for a in producer if a.extent != 1]
@@ -176,7 +194,7 @@ def locate(
     parts: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
     highs: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
     for axis, coefficient in given.terms:
-        if axis not in extents or extents[axis] == 1:
+        if extents[axis] == 1:
             continue
         for digit, stride in digits:
             scale = quotient(coefficient, stride)
@@ -198,8 +216,8 @@ def locate(
     if rest != 0:
         return None
     inside = all(
-        same(highs[s], extents[s] - 1)
-        or nonnegative(sympy.expand(extents[s] - 1 - highs[s]), lows)
+        same(highs[s], radix[s] - 1)
+        or nonnegative(sympy.expand(radix[s] - 1 - highs[s]), lows)
         for s, _ in digits
     )
     if not inside:

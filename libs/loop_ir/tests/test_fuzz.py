@@ -1,0 +1,145 @@
+"""Fused graphs mean what the unfused ones mean, for graphs that nobody thought of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from loop_ir import (
+    DType,
+    FuseOptions,
+    Symbol,
+    bytes_moved,
+    fuse,
+    interpret_graph,
+    parse_graph,
+    print_graph,
+    verify,
+)
+from symexpr import symbol
+
+UNARY = ("neg", "abs", "tanh", "sigmoid", "exp")
+BINARY = ("add", "mul", "sub", "maximum")
+
+
+def broadcastable(a, b):
+    if len(a) < len(b):
+        a, b = b, a
+    return all(m in (n, 1) for n, m in zip(a[len(a) - len(b) :], b, strict=True))
+
+
+@st.composite
+def programs(draw, builder_class):
+    """A random chain of pointwise, broadcast, row reduction, transposed copy, view and extern ops."""
+    symbolic = draw(st.booleans())
+    lead = symbol("s0") if symbolic else sympy.Integer(draw(st.sampled_from((1, 2, 5))))
+    dtype = draw(st.sampled_from((DType.f32, DType.f32, DType.bf16)))
+    b = builder_class("fuzz", (Symbol("s0", 0, 9, 3),) if symbolic else ())
+    four, three, two = map(sympy.Integer, (4, 3, 2))
+    pool = [
+        b.input("x", dtype, lead, three, four),
+        b.input("y", dtype, lead, three, four),
+        b.input("w", dtype, four),
+        b.input("row", dtype, lead, three, 1),
+        b.input("flat", dtype, lead * 3, four),
+        b.input("wide", dtype, lead, two, two, three),
+    ]
+    for _ in range(draw(st.integers(2, 9))):
+        kind = draw(
+            st.sampled_from(
+                ("unary", "unary", "binary", "binary", "binary", "softmax", "norm", "reduce",
+                 "transpose", "reshape", "flatten", "extern", "gather", "slice")
+            )
+        )  # fmt: skip
+        x = draw(st.sampled_from(pool[-4:] + pool[:2]))
+        if kind == "unary":
+            pool.append(b.unary(draw(st.sampled_from(UNARY)), x))
+        elif kind == "binary":
+            partners = [p for p in pool if broadcastable(p.size, x.size)]
+            y = draw(st.sampled_from(partners))
+            big, small = (x, y) if len(x.size) >= len(y.size) else (y, x)
+            if len(big.size) == len(small.size) and small.size != big.size:
+                if all(n in (m, 1) for n, m in zip(big.size, small.size, strict=True)):
+                    big, small = small, big
+                elif not all(n in (m, 1) for n, m in zip(small.size, big.size, strict=True)):
+                    continue
+            pool.append(b.binary(draw(st.sampled_from(BINARY)), big, small))
+        elif kind == "softmax":
+            pool.append(b.softmax(x))
+        elif kind == "norm" and x.size[-1] == 4:
+            pool.append(b.layer_norm(x, pool[2], pool[2]))
+        elif kind == "reduce" and x.size[-1] != 1:
+            pool.append(b.reduce(draw(st.sampled_from(("sum", "max"))), x))
+        elif kind == "transpose" and len(x.size) >= 2:
+            i = draw(st.integers(0, len(x.size) - 2))
+            pool.append(b.copy("clone", x.transpose(i, len(x.size) - 1)))
+        elif kind == "reshape" and x.type.is_contiguous and x.size[-1] == 4:
+            pool.append(x.reshape(*x.size[:-1], 2, 2))
+        elif kind == "flatten" and x.type.is_contiguous and len(x.size) >= 2:
+            pool.append(x.reshape(x.size[0] * x.size[1], *x.size[2:]))
+        elif kind == "extern":
+            pool.append(b.extern("aten.neg.default", x.type, x))
+        elif kind == "slice" and x.type.is_contiguous and x.size[-1] == 4:
+            pool.append(x.view((*x.size[:-1], two), x.type.stride))
+    last = pool[-1]
+    if not b.nodes:
+        last = b.unary("neg", last)
+    made = {n.name for n in b.inputs}
+    others = [p for p in pool if p.name not in made]
+    extra = draw(st.lists(st.sampled_from(others), max_size=2)) if others else []
+    return b.graph(last, *extra)
+
+
+def run(graph, size):
+    rng = np.random.default_rng(7)
+    env = {symbol("s0"): sympy.Integer(size)}
+    inputs = []
+    for item in graph.inputs:
+        shape = tuple(int(sympy.sympify(n).xreplace(env)) for n in item.type.size)
+        inputs.append(rng.standard_normal(shape).astype(np.float32).round(2))
+    return interpret_graph(
+        graph, inputs, extern=lambda t, a, k: -a[0], symbols={"s0": size}
+    )
+
+
+@pytest.mark.parametrize("options", [
+    FuseOptions(drop_round_casts=False),
+    FuseOptions(drop_round_casts=False, inline=False, launch_bytes=0),
+    FuseOptions(drop_round_casts=False, vertical=False),
+])  # fmt: skip
+def test_fused_equals_unfused(options, make_builder):
+    @settings(
+        max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    )
+    @given(programs(make_builder))
+    def check(graph):
+        verify(graph)
+        fused = fuse(graph, options)
+        assert parse_graph(print_graph(fused)) == fused
+        assert bytes_moved(fused) <= bytes_moved(graph) + (1 << 20)
+        for size in (3, 1, 0) if graph.symbols else (3,):
+            if size == 0 and any("max" in str(n) for n in graph.nodes):
+                continue
+            for a, b in zip(run(graph, size), run(fused, size), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+    check()
+
+
+def test_without_rounding_the_result_is_closer(make_builder):
+    """Dropping the casts to bf16 between operations changes results by bf16 rounding only."""
+
+    @settings(
+        max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    )
+    @given(programs(make_builder))
+    def check(graph):
+        fused = fuse(graph)
+        if any(n.type.dtype == DType.bf16 for n in graph.inputs):
+            return
+        for a, b in zip(run(graph, 3), run(fused, 3), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+    check()
