@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of programs)
 """C++ programs on a GPU: cubins launched by the driver, operators by the dispatcher."""
 
 from __future__ import annotations

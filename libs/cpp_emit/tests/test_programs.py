@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of programs)
 """Every op of the grammar: C++ against the reference interpreter."""
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ def test_a_result_other_than_declared_is_refused(both: Callable[..., Any]) -> No
 def test_an_operator_that_fails_is_named(both: Callable[..., Any], capfd: Any) -> None:
     p = both(CALLS)
     x, w, bias, _ = _call_inputs(3)
-    with pytest.raises(RuntimeError, match="e = extern aten.embedding.default: operator aten::emb"):
+    with pytest.raises(
+        RuntimeError, match=r"e = extern aten\.embedding\.default: operator aten::emb"
+    ):
         p.run(x, w, bias, torch.tensor([0, 1, 99]))
     assert "out of range" in capfd.readouterr().err
 
@@ -269,7 +272,7 @@ def test_two_programs_of_one_library_have_their_own_constants(launches: Any) -> 
 
 
 def test_constants_are_checked(launches: Any) -> None:
-    with pytest.raises(MissingConstant, match="no constant 'weights.0'"):
+    with pytest.raises(MissingConstant, match=r"no constant 'weights\.0'"):
         cpp_emit.load(launches.path, launches.program)
     run = cpp_emit.load(
         launches.path,
@@ -287,7 +290,7 @@ def test_a_library_of_another_program_is_refused(launches: Any, both: Callable[.
         cpp_emit.load(launches.path, other)
     with pytest.raises(LoadError, match="cannot load"):
         cpp_emit.load(launches.path.with_name("absent.so"), other)
-    with pytest.raises(LoadError, match="invalid ELF header|file too short"):
+    with pytest.raises(LoadError, match=r"invalid ELF header|file too short"):
         cpp_emit.load(launches.path.with_suffix(".cpp"), other)
 
 

@@ -65,12 +65,12 @@ def images(kernel: DefineKernel, binary: Any) -> Images:
         data = f"cubin_{_identifier(kernel.name)}_{number}"
         declarations.append(f"extern const char {data}[];  // {len(one.cubin)} bytes, at the end")
         rows.append(
-            f"    {{cpp_emit_data::{data}, {string_literal(one.symbol)}, {one.shared}, "
+            f"    {{{data}, {string_literal(one.symbol)}, {one.shared}, "
             f"{one.warps}, {one.required}ull}},"
         )
         definitions += [
             "",
-            f"alignas(16) const char cpp_emit_data::{data}[] =",
+            f"alignas(16) const char {data}[] =",
             *(f"    {line}" for line in _literal(one.cubin)),
         ]
         definitions[-1] += ";"
@@ -78,11 +78,7 @@ def images(kernel: DefineKernel, binary: Any) -> Images:
         variable,
         len(found),
         (
-            "}  // namespace cpp_emit",
-            "namespace cpp_emit_data {",
             *declarations,
-            "}",
-            "namespace cpp_emit {",
             f"static const Image {variable}[] = {{",
             *rows,
             "};",

@@ -28,9 +28,9 @@ _RUNTIME = {
     "boolean", "code", "none", "some", "device", "string", "list_of", "items", "integers",
     "take_tensor", "take_list", "take_tensors", "Stack", "call", "shim", "Instance",
     "Arguments", "Results", "NoGrad", "Library", "library", "call_python", "num_constants",
-    "new_kernels", "Kernels", "Kernel", "launch", "grad_guard", "device_guard", "stream",
+    "new_kernels", "Kernels", "Kernel", "launch", "stream",
     "symexpr", "pointer", "CudaScope", "torch_cuda", "copy_back", "kernel_table",
-    "cpp_emit_data",
+    "TORCH_CUDA", "check_arguments", "check_count",
 }  # fmt: skip
 
 

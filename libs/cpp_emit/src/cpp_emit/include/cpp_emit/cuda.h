@@ -72,6 +72,13 @@ Function torch_cuda(const char* name) {
   return find_symbol<Function>(handle, name);
 }
 
+// TORCH_CUDA(aoti_torch_cuda_addmm_out)(out, ...): found once.
+#define TORCH_CUDA(function)                                                        \
+  ([] {                                                                             \
+    static const auto found = torch_cuda<decltype(&function)>(#function);           \
+    return found;                                                                   \
+  }())
+
 // ---------------------------------------------------------------- device and stream
 
 // Makes a device current for as long as it lives; launches go to torch's current stream of it.

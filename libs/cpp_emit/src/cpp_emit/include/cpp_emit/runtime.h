@@ -400,6 +400,17 @@ struct Arguments {
   std::vector<int64_t> ints;
 };
 
+inline void check_arguments(const Arguments& in, const char* what, size_t tensors, size_t ints) {
+  if (in.tensors.size() != tensors || in.ints.size() != ints)
+    fail(what, ": expected ", tensors, " tensors and ", ints, " integers, got ", in.tensors.size(),
+         " and ", in.ints.size());
+}
+
+inline void check_count(const std::vector<Tensor>& results, size_t count, const char* where) {
+  if (results.size() != count)
+    fail(where, ": expected ", count, " results, got ", results.size());
+}
+
 struct Results {
   std::vector<StableIValue> tensors;
   std::vector<StableIValue> ints;

@@ -1,0 +1,141 @@
+"""Lines of an operator call: see `cpp_emit.extern` for its three routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cpp_emit.errors import SchemaError, UnsupportedArgument
+from cpp_emit.extern import (
+    DispatcherCall,
+    NotExpressible,
+    device_code,
+    dispatcher_call,
+    shim_call,
+    string_literal,
+)
+from cpp_emit.schema import Schemas, lookup
+from cpp_emit.sites import call_split
+from cpp_emit.writer import Writer
+from wrapper_ir.ops import ExternCall
+from wrapper_ir.types import TensorType
+
+
+def write_call(
+    w: Writer, op: ExternCall, site: int, schemas: Schemas | None, python_fallback: bool
+) -> None:
+    """Raises UnsupportedArgument when only Python could make the call and that is not allowed."""
+    reasons = []
+    schema = lookup(schemas, op.target)
+    if schema is None:
+        reasons.append("no schema is known of it")
+    else:
+        try:
+            return _dispatch(w, op, dispatcher_call(op, schema, w))
+        except NotExpressible as reason:
+            reasons.append(f"torch's dispatcher ABI cannot take {reason}")
+    try:
+        return _shim(w, op)
+    except NotExpressible as reason:
+        reasons.append(str(reason))
+    if not python_fallback:
+        raise UnsupportedArgument(
+            f"extern {op.target} needs Python: {'; '.join(reasons)}. Give its schema, write the "
+            "call with tensors only, or allow python_fallback"
+        )
+    return _callback(w, op, site, reasons)
+
+
+def _where(op: ExternCall) -> str:
+    outs = ", ".join("_" if o is None else o[0] for o in op.outs)
+    return f"{outs} = extern {op.target}" if outs else f"extern {op.target}"
+
+
+def _first_name(op: ExternCall) -> str:
+    names = [o[0] for o in op.outs if o is not None]
+    return names[0] if names else op.target.split(".")[-2 if "." in op.target else 0]
+
+
+def _result(w: Writer, op: ExternCall, out: tuple[str, TensorType], value: str) -> None:
+    """`Tensor b1 = value;` and the check that it is what the program declares."""
+    name, type = out
+    var = w.define(name, type, op.alias)
+    w.line(f"Tensor {var} = {value};")
+    w.check_kind(name, f"{op.target}: result {name}")
+    w.check_layout(name, f"{op.target}: result {name}")
+    if op.alias is not None:
+        w.line(f"{var}.set_origin({w.tensor(op.alias)}.origin());")
+
+
+def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
+    is_list = len(call.returns) == 1 and call.returns[0].is_list
+    if not is_list and op.outs and len(op.outs) != len(call.returns):
+        raise SchemaError(
+            f"extern {op.target}: the program takes {len(op.outs)} results, the operator returns "
+            f"{len(call.returns)}"
+        )
+    slots = max(len(call.arguments), len(call.returns), 1)
+    where = string_literal(_where(op))
+    operator = f"{string_literal(call.op)}, {string_literal(call.overload)}, {where}"
+    result = w.names[f"{_first_name(op)}_results"] if call.returns else ""
+    assign = f"auto {result} = " if result else ""
+    w.line(f"{assign}call<{slots}>({operator}, {{{{{', '.join(call.arguments)}}}}});", op.comment)
+    if is_list:
+        items = w.names[f"{_first_name(op)}_list"]
+        w.line(f"auto {items} = take_tensors({result}[0]);")
+        w.line(f"check_count({items}, {len(op.outs)}, {where});")
+        for number, out in enumerate(op.outs):
+            if out is not None:
+                _result(w, op, out, f"std::move({items}[{number}])")
+        return
+    for number, type in enumerate(call.returns):
+        out = op.outs[number] if op.outs else None
+        if out is not None:
+            if str(type) != "Tensor":
+                raise SchemaError(f"extern {op.target}: result {number} is {type}, no tensor")
+            _result(w, op, out, f"take_tensor({result}[{number}])")
+        elif type.is_list:
+            w.line(f"take_tensors({result}[{number}]);  // not used")
+        elif type.base == "Tensor":
+            w.line(f"take_tensor({result}[{number}]);  // not used")
+
+
+def _shim(w: Writer, op: ExternCall) -> None:
+    function, arguments, target = shim_call(op, w)
+    if op.tuple_result or len(op.outs) > 1:
+        raise NotExpressible(f"the C function {function} has one result")
+    out = op.outs[0] if op.outs else None
+    if target is not None:
+        device = w.type(target).device
+        var = w.tensor(target)
+        w.line("", op.comment)
+    elif out is not None:
+        device = out[1].device
+        var = w.define(out[0], out[1])
+        w.line(f"Tensor {var} = empty({w.layout(out[1])}, {device_code(device)});", op.comment)
+    else:
+        raise NotExpressible(f"the C function {function} needs the type of its result")
+    callee = f"aoti_torch_{device.kind}_{function}"
+    if device.kind == "cuda":
+        callee = f"TORCH_CUDA({callee})"
+    call = f"{callee}({', '.join([f'{var}.get()', *arguments])})"
+    w.line(f"shim({call}, {string_literal(_where(op))});")
+    if target is not None and out is not None:
+        again = w.define(out[0], out[1], target)
+        w.line(f"Tensor {again}({var}.share());")
+        w.line(f"{again}.set_origin({var}.origin());")
+
+
+def _callback(w: Writer, op: ExternCall, site: int, reasons: Sequence[str]) -> None:
+    parts = call_split(op)
+    # The callback gives back only the tensors that the program keeps.
+    kept = [out for out in op.outs if out is not None]
+    items = w.names[f"{_first_name(op)}_list"] if kept else ""
+    note = f"{op.target} through Python: {'; '.join(reasons)}"
+    w.line(
+        f"{f'auto {items} = ' if kept else ''}call_python(self, {site}, "
+        f"{string_literal(_where(op))}, {len(kept)}, {w.pointers(parts.tensors)}, "
+        f"{w.int64s(parts.ints)});",
+        f"{op.comment}\n{note}".strip(),
+    )
+    for number, out in enumerate(kept):
+        _result(w, op, out, f"std::move({items}[{number}])")

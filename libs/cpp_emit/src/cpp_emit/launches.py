@@ -1,0 +1,92 @@
+"""Lines of a kernel launch: a call of the CUDA driver, or of Python for tensors on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+from sympy.logic.boolalg import Boolean
+
+from cpp_emit.errors import UnsupportedArgument
+from cpp_emit.extern import float_literal, is_int, is_number, string_literal
+from cpp_emit.sites import launch_split
+from cpp_emit.writer import Writer
+from wrapper_ir.ops import DefineKernel, KernelParam, Launch, Ref
+from wrapper_ir.types import Device, TensorType
+
+_INTS = {
+    "bool": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
+    "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
+}  # fmt: skip
+_FLOATS = {"f32": "float", "f64": "double"}
+
+# The launcher keeps one bit for each parameter.
+MAX_PARAMS = 64
+
+
+def launch_device(op: Launch, types: dict[str, TensorType]) -> Device:
+    """Where the first tensor argument lives, which is where the kernel runs."""
+    args: tuple[Any, ...] = op.args
+    for value in args:
+        if isinstance(value, Ref) and value.name in types:
+            return types[value.name].device
+    raise UnsupportedArgument(
+        f"launch {op.kernel}: no tensor argument, so nothing says on which device it runs"
+    )
+
+
+def cuda_index(device: Device) -> int:
+    """-1 is the current device."""
+    return -1 if device.index is None else device.index
+
+
+def write_launch(
+    w: Writer, op: Launch, kernel: DefineKernel, number: int, site: int, device: Device, at: str
+) -> None:
+    """`number`: of the kernel; `site`: of the launch; `at`: the CudaScope to launch in."""
+    if len(kernel.params) != len(op.args):
+        raise UnsupportedArgument(
+            f"launch {op.kernel}: {len(kernel.params)} parameters, {len(op.args)} arguments"
+        )
+    where = string_literal(f"launch {op.kernel}")
+    if device.kind == "cpu":
+        parts = launch_split(op)
+        sizes = [g for g in op.grid if not isinstance(g, sympy.Integer)]
+        guard = " && ".join(f"({w.integer(g)}) != 0" for g in sizes)
+        if 0 in op.grid:
+            guard = "false"
+        w.line(
+            f"{f'if ({guard}) ' if guard else ''}call_python(self, {site}, {where}, 0, "
+            f"{w.pointers(parts.tensors)}, {w.int64s(parts.ints)});",
+            op.comment,
+        )
+        return
+    if len(kernel.params) > MAX_PARAMS:
+        raise UnsupportedArgument(f"launch {op.kernel}: more than {MAX_PARAMS} parameters")
+    args = [_argument(w, op, p, a) for p, a in zip(kernel.params, op.args, strict=True)]
+    w.line(f"launch(self, {at}, {number}, {w.ints(op.grid)}, {where},", op.comment)
+    w.line(f"       {', '.join(args)});")
+
+
+def _argument(w: Writer, op: Launch, param: KernelParam, value: Any) -> str:
+    """One argument, of exactly the C type that the kernel reads."""
+    where = f"launch {op.kernel}: argument {param.name}: {param.kind}"
+    if param.kind.startswith("*"):
+        if not isinstance(value, Ref):
+            raise UnsupportedArgument(f"{where} takes a tensor, got {value!r}")
+        return f"pointer({w.tensor(value.name)})"
+    if param.kind in _INTS:
+        if not is_int(value) and not isinstance(value, (bool, Boolean)):
+            raise UnsupportedArgument(f"{where} takes an integer, got {value!r}")
+        kind, text = _INTS[param.kind], w.integer(value)
+        if kind == "int64_t":
+            return f"int64_t({text})"
+        return f"narrow<{kind}>({text}, {string_literal(f'{op.kernel}.{param.name}')})"
+    if param.kind in _FLOATS:
+        if not is_number(value):
+            raise UnsupportedArgument(f"{where} takes a number, got {value!r}")
+        known = isinstance(value, (int, float, sympy.Number))
+        return (
+            f"{_FLOATS[param.kind]}({float_literal(float(value)) if known else w.integer(value)})"
+        )
+    raise UnsupportedArgument(f"{where}: kernels take pointers, integers, f32 and f64")

@@ -1,0 +1,123 @@
+"""The C++ function under construction: its lines, and which names mean what at this point of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+
+from cpp_emit.errors import UnboundSymbol, UndefinedName
+from cpp_emit.extern import device_code, dtype_code, string_literal
+from cpp_emit.names import Names
+from symexpr import sstr, to_cpp
+from wrapper_ir.types import TensorType
+
+
+class Writer:
+    """Also the `Scope` of `cpp_emit.extern`.
+
+    viewed: tensors whose storage is reinterpreted somewhere; of those that come from outside, the
+    text notes where the storage starts.
+    """
+
+    def __init__(self, program: str, viewed: set[str]) -> None:
+        self.program = program
+        self.viewed = viewed
+        self.names = Names()
+        self.types: dict[str, TensorType] = {}
+        self.symbols: set[str] = set()
+        self.lines: list[str] = []
+        self.depth = 1
+        self._roots: dict[str, str] = {}
+
+    def line(self, text: str, comment: str = "") -> None:
+        """A line, under its comment."""
+        indent = "  " * self.depth
+        for note in comment.splitlines():
+            # A backslash at the end would take the next line into the comment.
+            self.lines.append(f"{indent}// {note}".rstrip(" \\"))
+        if text:
+            self.lines.append(indent + text)
+
+    # ------------------------------------------------------------ names
+
+    def define(self, name: str, type: TensorType, root: str | None = None) -> str:
+        """A new tensor, in the storage of `root` or one of its own; returns its variable."""
+        self.types[name] = type
+        self._roots[name] = name if root is None else self._roots[root]
+        return self.names[name]
+
+    def tensor(self, name: str) -> str:
+        """The variable of a tensor. Raises UndefinedName."""
+        if name not in self.types:
+            raise UndefinedName(f"program {self.program}: no tensor {name} is alive here")
+        return self.names[name]
+
+    def type(self, name: str) -> TensorType:
+        self.tensor(name)
+        return self.types[name]
+
+    def family(self, name: str) -> list[str]:
+        """The living tensors that share a storage with `name`."""
+        self.tensor(name)
+        return [n for n in self.types if self._roots[n] == self._roots[name]]
+
+    def kill(self, name: str) -> list[str]:
+        """Ends the life of a storage; returns the variables of all its tensors."""
+        dead = self.family(name)
+        for n in dead:
+            del self.types[n]
+        return [self.names[n] for n in dead]
+
+    # ------------------------------------------------------------ expressions
+
+    def integer(self, value: Any) -> str:
+        """An integer or boolean expression. Raises UnboundSymbol."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        value = sympy.sympify(value)
+        renamed = {}
+        for symbol in value.free_symbols:
+            if symbol.name not in self.symbols:
+                raise UnboundSymbol(
+                    f"program {self.program}: {symbol.name} in {sstr(value)} is bound neither by "
+                    "a SymbolDef nor by an integer parameter before its use"
+                )
+            new = self.names[symbol.name]
+            if new != symbol.name:
+                renamed[symbol] = sympy.Symbol(new, integer=True)
+        return to_cpp(value.xreplace(renamed))
+
+    def ints(self, values: Sequence[sympy.Expr]) -> str:
+        return "{" + ", ".join(self.integer(v) for v in values) + "}"
+
+    def int64s(self, values: Sequence[sympy.Basic]) -> str:
+        return "{" + ", ".join(f"int64_t({self.integer(v)})" for v in values) + "}"
+
+    def pointers(self, names: Sequence[str]) -> str:
+        return "{" + ", ".join(f"&{self.tensor(n)}" for n in names) + "}"
+
+    def layout(self, type: TensorType) -> str:
+        return f"{dtype_code(type.dtype)}, {self.ints(type.size)}, {self.ints(type.stride)}"
+
+    # ------------------------------------------------------------ checks
+
+    def check_kind(self, name: str, what: str) -> None:
+        """Element type, rank and device are the declared ones."""
+        type = self.types[name]
+        self.line(
+            f"check_kind({self.names[name]}, {string_literal(what)}, {dtype_code(type.dtype)}, "
+            f"{len(type.size)}, {device_code(type.device)});"
+        )
+
+    def check_layout(self, name: str, what: str) -> None:
+        """Sizes and strides are the declared ones; notes where the storage starts."""
+        type = self.types[name]
+        var = self.names[name]
+        self.line(
+            f"check_layout({var}, {string_literal(what)}, {self.ints(type.size)}, "
+            f"{self.ints(type.stride)});"
+        )
+        if name in self.viewed and self._roots[name] == name:
+            self.line(f"{var}.origin_from_offset({self.integer(type.offset)});")
