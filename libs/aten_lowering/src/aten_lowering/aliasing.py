@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
@@ -24,7 +26,8 @@ def always_view(op: OpOverload) -> bool:
     if op in _UNDECLARED:
         return True
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        op.name(), "CompositeImplicitAutograd"
+        op._schema.name + ("." + op._schema.overload_name if op._schema.overload_name else ""),
+        "CompositeImplicitAutograd",
     )
     infos = [r.alias_info for r in op._schema.returns]
     return not composite and bool(infos) and all(i is not None and not i.is_write for i in infos)
@@ -35,15 +38,35 @@ def view_of(base: Operand, base_fake: torch.Tensor, fake: torch.Tensor) -> Opera
 
     Fake tensors count their offset from the start of the storage, buffers may start later: at
     `base_fake.storage_offset() - base.offset`. Raises `CannotLower` for a view that reaches in
-    front of its buffer, which no buffer offset can say.
+    front of its buffer, or at other element types than it: no reference can say that.
     """
-    base_item, item = base.dtype.itemsize, tensor_type(fake).dtype.itemsize
-    start = (expr(base_fake.storage_offset()) - base.type.offset) * base_item
-    offset = (expr(fake.storage_offset()) * item - start) / item
-    offset = offset.expand()
-    if offset.is_negative or (offset.is_number and not offset.is_Integer):
+    if tensor_type(fake).dtype is not base.storage.dtype:
+        raise CannotLower("a view of another element type")
+    start = expr(base_fake.storage_offset()) - base.type.offset
+    offset = (expr(fake.storage_offset()) - start).expand()
+    if offset.is_negative:
         raise CannotLower(f"a view that starts {offset} elements from its buffer")
     return Operand(TensorRef(base.ref.buffer, tensor_type(fake, offset)), base.storage)
+
+
+def copying(op: OpOverload, node: fx.Node, reason: str) -> OpOverload:
+    """The op that writes the same view into new memory: `aten.view.dtype ->
+    aten.view_copy.dtype`, for a view that no reference can say (`reason`).
+
+    Raises `CannotLower(reason)` if there is none, or if the copy would have other strides than
+    the view, which the rest of the graph was traced with.
+    """
+    packet = getattr(aten, f"{op._schema.name.removeprefix('aten::')}_copy", None)
+    copy = getattr(packet, op._overloadname or "default", None)
+    view = node.meta["val"]
+    if not isinstance(copy, OpOverload) or not isinstance(view, FakeTensor):
+        raise CannotLower(reason)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    with view.fake_mode:
+        same = copy(*args, **kwargs).stride() == view.stride()
+    if not same:
+        raise CannotLower(reason)
+    return copy
 
 
 def views(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import sympy
 
@@ -31,7 +32,7 @@ from loop_ir import (
 )
 from symexpr import symbol
 
-Scalar = int | float | bool
+Scalar: TypeAlias = int | float | bool
 Coords = tuple[sympy.Expr, ...]
 
 _PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
@@ -140,22 +141,13 @@ class KernelBuilder:
         """The element of `x` at `coords`, one coordinate a dimension."""
         if x.constant is not None:
             return self.const(x.constant, x.dtype)
-        stored = x.storage.dtype
-        require(
-            not x.dtype.is_complex and x.dtype not in _UNLOADABLE and stored not in _UNLOADABLE,
-            f"kernels do not compute on {x.dtype.value}",
-        )
-        require(stored.itemsize == x.dtype.itemsize, "a view of elements of another width")
         self._use(x, written=False)
-        name = mask.name if mask else None
         index = address(x.type, coords)
+        name = mask.name if mask else None
         key = ("load", x.ref.buffer, index, name, repr(other))
-        value = self._seen.get(key)
-        if value is None:
-            value = self._fresh(stored)
-            self._body.append(Load(value.name, x.ref.buffer, index, stored, name, other))
-            self._seen[key] = value
-        return value if stored == x.dtype else self.op("bitcast", value, dtype=x.dtype)
+        return self._once(
+            key, x.dtype, lambda out: Load(out, x.ref.buffer, index, x.dtype, name, other)
+        )
 
     def load_broadcast(self, x: Operand, size: Sequence[sympy.Expr], coords: Coords) -> Value:
         """The element of `x`, broadcast to `size`, at `coords` of `size`."""
@@ -225,18 +217,13 @@ class KernelBuilder:
 
     def reduce(self, op: str, x: Value, dtype: DType | None = None) -> tuple[Value, ...]:
         """An entry of `loop_ir.REDUCTIONS` over the inner axes of this phase."""
-        dtype = dtype or x.dtype
-        result = DType.i64 if op.startswith("arg") else dtype
-        outs = tuple(self._fresh(result) for _ in range(REDUCTIONS[op][1]))
+        dtype = dtype or (DType.i64 if op.startswith("arg") else x.dtype)
+        outs = tuple(self._fresh(dtype) for _ in range(REDUCTIONS[op][1]))
         self._body.append(Reduce(tuple(o.name for o in outs), op, (x.name,), dtype))
         return outs
 
     def store(self, out: Operand, coords: Coords, value: Value) -> None:
         """Casts to the type of `out` and stores."""
-        require(
-            not out.dtype.is_complex and out.dtype not in _UNLOADABLE,
-            f"kernels do not compute on {out.dtype.value}",
-        )
         value = self.cast(value, out.dtype)
         self._use(out, written=True)
         self._body.append(Store(out.ref.buffer, address(out.type, coords), value.name))
@@ -248,15 +235,17 @@ class KernelBuilder:
         self._count += 1
         return value
 
-    def _once(self, key: object, dtype: DType, make: object) -> Value:
+    def _once(self, key: object, dtype: DType, make: Callable[[str], Stmt]) -> Value:
         found = self._seen.get(key)
         if found is None:
             found = self._fresh(dtype)
-            self._body.append(make(found.name))  # type: ignore[operator]
+            self._body.append(make(found.name))
             self._seen[key] = found
         return found
 
     def _use(self, x: Operand, written: bool) -> None:
+        computable = not x.dtype.is_complex and x.dtype not in _UNLOADABLE
+        require(computable, f"kernels do not compute on {x.dtype.value}")
         name = x.ref.buffer
         buffer = self._buffers.get(name)
         if buffer is None:

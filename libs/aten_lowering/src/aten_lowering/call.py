@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -16,7 +16,7 @@ from aten_lowering.errors import CannotLower, require
 from aten_lowering.meta import dtype_of
 from loop_ir import DType, Extern, Kernel, Matmul, Node, Origin
 
-Number = Scalar | sympy.Expr
+Number: TypeAlias = Scalar | sympy.Expr
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ def decompositions() -> Decompositions:
     AOTAutograd, which traces below composite ops, gives the kernel that this op picks for the
     fake tensors' device (`_scaled_dot_product_*`).
     """
+    table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     return {
         op: decomposition
-        for op, decomposition in torch.export.default_decompositions().items()
+        for op, decomposition in table.items()
         if isinstance(op, OpOverload) and op not in TABLE and not by_design(op)
     }

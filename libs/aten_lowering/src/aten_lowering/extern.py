@@ -17,12 +17,14 @@ from wrapper_ir import TorchEnum
 
 aten = torch.ops.aten
 
-# Extern calls that are the plan, not a gap: what the vendor's libraries do best.
+# Extern calls that are the plan, not a gap: what the vendor's libraries do best. (`matmul` is not
+# here: eager itself turns it into views and mm or bmm.)
 _WHOLE = (
     "aten.scaled_dot_product_attention.", "aten._scaled_dot_product_",
     "aten.convolution.", "aten._convolution.", "aten.cudnn_convolution",
-    "aten.mm.", "aten.bmm.", "aten.addmm.", "aten.baddbmm.", "aten.linear.", "aten.matmul.",
-    "aten._scaled_mm.", "aten._grouped_mm.", "aten.empty.", "aten.empty_strided.",
+    "aten.mm.", "aten.bmm.", "aten.addmm.", "aten.baddbmm.", "aten.linear.",
+    "aten._scaled_mm.", "aten._grouped_mm.", "aten.lstm.", "aten.gru.", "aten.rnn_tanh.",
+    "aten.rnn_relu.", "aten._cudnn_rnn.", "aten._fft_", "aten.empty.", "aten.empty_strided.",
     "aten.empty_like.", "aten.new_empty.", "aten.new_empty_strided.",
 )  # fmt: skip
 

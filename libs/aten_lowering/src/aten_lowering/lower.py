@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.aliasing import views
+from aten_lowering.aliasing import copying, views
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
 from aten_lowering.elementwise import copy_kernel
@@ -27,7 +27,7 @@ from aten_lowering.extern import (
     written_arguments,
 )
 from aten_lowering.lowerings import TABLE
-from aten_lowering.meta import expr, op_name, origin, source_line, tensor_type, unsupported
+from aten_lowering.meta import expr, origin, source_line, tensor_type, unsupported
 from aten_lowering.passes import PASSES
 from aten_lowering.symbols import graph_symbols
 from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, TensorRef
@@ -195,17 +195,21 @@ class _Lowerer:
             return None
         if op is aten._assert_scalar.default:
             return self.assertion(node)
-        if op is aten.copy_.default and isinstance(target := node.args[0], fx.Node):
-            if target.op == "placeholder":
-                return self.copy_back(node, self.env[target])
-        bound = bind(node, op)
+        target = node.args[0] if op is aten.copy_.default else None
+        if isinstance(target, fx.Node) and target.op == "placeholder":
+            return self.copy_back(node, self.env[target])
         fake = node.meta.get("val")
         several = isinstance(fake, list | tuple)
         fakes = tuple(fake) if isinstance(fake, list | tuple) else (fake,)
         if not op._schema.is_mutable:
-            aliases = views(op, fakes, self.sources(node))
+            try:
+                aliases = views(op, fakes, self.sources(node))
+            except CannotLower as e:
+                op = copying(op, node, str(e))
+                aliases = None
             if aliases is not None:
                 return aliases if several else aliases[0]
+        bound = bind(node, op)
         arguments = {name: self.value(v) for name, v in bound.items()}
         values = self.results(node, op, fakes, arguments, several)
         call = self.start(node, op, bound, arguments, fakes, values, several)
@@ -215,7 +219,7 @@ class _Lowerer:
         else:
             designed = by_design(op) or _moves_device(call)
             if not designed:
-                self.fallbacks.append(Fallback(op_name(node), source_line(node), reason))
+                self.fallbacks.append(Fallback(str(op), source_line(node), reason))
             self.nodes.append(replace(call.extern, fallback=not designed))
         return values if several else values[0]
 

@@ -36,15 +36,14 @@ def gelu(call: Call, input: Operand, approximate: str) -> None:
     require(approximate in ("none", "tanh"), f"gelu approximate={approximate}")
 
     def body(k: KernelBuilder, x: Value) -> Value:
-        c = lambda value: k.const(value, x.dtype)  # noqa: E731
-        half = k.op("mul", _float(x), c(0.5))
+        half = k.op("mul", _float(x), k.const(0.5, x.dtype))
         if approximate == "none":
-            inner = k.op("erf", k.op("mul", x, c(math.sqrt(0.5))))
+            inner = k.op("erf", k.op("mul", x, k.const(math.sqrt(0.5), x.dtype)))
         else:
             cube = k.op("mul", k.op("mul", x, x), x)
-            sum_ = k.op("add", x, k.op("mul", c(0.044715), cube))
-            inner = k.op("tanh", k.op("mul", c(math.sqrt(2 / math.pi)), sum_))
-        return k.op("mul", half, k.op("add", inner, c(1.0)))
+            sum_ = k.op("add", x, k.op("mul", k.const(0.044715, x.dtype), cube))
+            inner = k.op("tanh", k.op("mul", k.const(math.sqrt(2 / math.pi), x.dtype), sum_))
+        return k.op("mul", half, k.op("add", inner, k.const(1.0, x.dtype)))
 
     pointwise(call, ["self"], body)
 
@@ -91,10 +90,10 @@ def leaky_relu(call: Call, input: Operand, negative_slope: float) -> None:
 @table.lowers(aten.elu.default)
 def elu(call: Call, input: Operand, alpha: float, scale: float, input_scale: float) -> None:
     def body(k: KernelBuilder, x: Value) -> Value:
-        c = lambda value: k.const(value, x.dtype)  # noqa: E731
-        negative = k.op("expm1", k.op("mul", _float(x), c(input_scale)))
-        negative = k.op("mul", negative, c(alpha * scale))
-        return k.where(k.op("gt", x, c(0)), k.op("mul", x, c(scale)), negative)
+        negative = k.op("expm1", k.op("mul", _float(x), k.const(input_scale, x.dtype)))
+        negative = k.op("mul", negative, k.const(alpha * scale, x.dtype))
+        positive = k.op("mul", x, k.const(scale, x.dtype))
+        return k.where(k.op("gt", x, k.const(0, x.dtype)), positive, negative)
 
     pointwise(call, ["self"], body)
 

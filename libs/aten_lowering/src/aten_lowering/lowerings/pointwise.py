@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number
-from aten_lowering.elementwise import Promotion, load_as, pointwise, promoted
+from aten_lowering.elementwise import load_as, pointwise, promoted
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -427,5 +428,5 @@ def _shift(op: str) -> Any:
     return lowering
 
 
-for _name, _op in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
-    table.add(getattr(aten, _name).Tensor_Scalar, _shift(_op))
+table.lowers(aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar)(_shift("shl"))
+table.lowers(aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar)(_shift("shr"))

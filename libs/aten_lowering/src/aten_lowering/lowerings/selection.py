@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number
-from aten_lowering.elementwise import Promotion, load_as, pointwise, promoted
+from aten_lowering.elementwise import load_as, pointwise, promoted
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -111,6 +112,16 @@ def to_copy(
 @table.lowers(aten.lift_fresh_copy.default, aten.detach_copy.default, aten.alias_copy.default)
 def fresh_copy(call: Call, input: Operand) -> None:
     copy(call, input)
+
+
+@table.lowers(aten.view_copy.dtype)
+def bitcast(call: Call, input: Operand, dtype: Any) -> None:
+    same = input.dtype.itemsize == call.out.dtype.itemsize
+    require(same and DType.bool_ not in (input.dtype, call.out.dtype), "elements of another width")
+    k = call.kernel(input.size)
+    x = k.op("bitcast", k.load(input, k.coords), dtype=call.out.dtype)
+    k.store(call.out.operand, k.coords, x)
+    call.emit_kernel(k)
 
 
 @table.lowers(aten.copy.default)

@@ -1,0 +1,208 @@
+"""Reductions, norms, indexing, creation, rearrangement and matmuls against eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from loop_ir import Extern, Kernel, Matmul
+
+aten = torch.ops.aten
+FLOATS = [torch.float64, torch.float32, torch.bfloat16]
+DIMS: list[Any] = [0, -1, (0, 2), (-1, -2), (0, 1, 2)]
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "amax", "amin"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_folds(oracle: Any, name: str, keepdim: bool) -> None:
+    fn = getattr(torch, name)
+    for dtype in FLOATS:
+        x = torch.randn(3, 4, 5).to(dtype).transpose(0, 2)
+        for dim in DIMS:
+            oracle(lambda a, d=dim: fn(a, dim=d, keepdim=keepdim), x)
+
+
+@pytest.mark.parametrize("name", ["var", "std", "var_mean"])
+@pytest.mark.parametrize("correction", [0, 1, 0.5])
+def test_moments(oracle: Any, name: str, correction: float) -> None:
+    fn = getattr(torch, name)
+    for dtype in FLOATS:
+        x = (torch.randn(3, 4, 5) + 100).to(dtype)
+        oracle(lambda a: fn(a, dim=(0, -1), correction=correction, keepdim=True), x)
+        oracle(lambda a: fn(a, correction=correction), x)
+    oracle(lambda a: fn(a, dim=0), torch.randn(1, 3))  # no freedom left: NaN
+
+
+def test_whole_folds(oracle: Any) -> None:
+    x, i, b = torch.randn(3, 5), torch.randint(1, 4, (3, 5)), torch.rand(3, 5) > 0.3
+    for fn in (torch.sum, torch.mean, torch.prod, torch.max, torch.min, torch.argmax):
+        oracle(fn, x)
+    for fn in (torch.sum, torch.prod, torch.max, torch.argmin, torch.any, torch.all):
+        oracle(fn, i.to(torch.int32))
+    for fn in (torch.sum, torch.any, torch.all, torch.max):
+        oracle(fn, b)
+    oracle(lambda a: a.sum(0, dtype=torch.float32), x.bfloat16())
+    oracle(lambda a: a.sum(0, dtype=torch.bfloat16), x)
+    oracle(lambda a: a.mean(1, dtype=torch.float64), x)
+    oracle(lambda a: a.prod(1, keepdim=True), i)
+    oracle(lambda a: a.any(1), b)
+    oracle(lambda a: a.all(0, keepdim=True), i - 1)
+    oracle(lambda a: torch.any(a, dim=(0, 1)), b)
+    oracle(lambda a: a.sum() + a.mean(), torch.tensor(2.0))
+
+
+def test_places(oracle: Any) -> None:
+    x = torch.randn(4, 5, 3)
+    x[0, 2] = float("nan")
+    x[1, :2] = 9.0  # a tie: the first wins
+    for dim in (0, 1, -1):
+        oracle(lambda a, d=dim: torch.max(a, dim=d), x)
+        oracle(lambda a, d=dim: torch.min(a, dim=d, keepdim=True)[1], x)
+        oracle(lambda a, d=dim: torch.max(a, dim=d)[0], x)
+        oracle(lambda a, d=dim: torch.argmin(a, dim=d, keepdim=True), x.bfloat16())
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_softmax(oracle: Any, dim: int) -> None:
+    for dtype in FLOATS:
+        x = (torch.randn(4, 5, 6) * 20).to(dtype)
+        oracle(lambda a: a.softmax(dim), x)
+        oracle(lambda a: a.log_softmax(dim), x)
+        oracle(lambda a: torch.logsumexp(a, dim), x)
+    oracle(lambda a: a.softmax(dim), torch.full((2, 3, 4), float("-inf")))  # NaN, as eager
+
+
+def test_norms(oracle: Any) -> None:
+    for dtype in FLOATS:
+        x, w, b = (torch.randn(*s).to(dtype) for s in ((3, 4, 6), (6,), (6,)))
+        oracle(lambda a, w, b: F.layer_norm(a, (6,), w, b), x, w, b)
+        oracle(lambda a, w: F.layer_norm(a, (6,), w, None, 1e-3), x, w)
+        oracle(lambda a: F.layer_norm(a.transpose(0, 1), (3, 6)), x)
+        oracle(lambda a, w: aten._fused_rms_norm(a, (6,), w, None), x, w)
+        oracle(lambda a, w: aten._fused_rms_norm(a, (6,), w, 1e-3)[0], x, w)
+        y = torch.randn(2, 6, 3, 2).to(dtype)
+        oracle(lambda a, w, b: F.group_norm(a, 3, w, b), y, w, b)
+        oracle(lambda a, w, b: F.batch_norm(a, w * w, b * b + 1, w, b), y, w, b)
+    oracle(lambda a: torch.native_layer_norm(a, (6,), None, None, 1e-5), torch.randn(3, 6))
+
+
+def test_unused_results_are_not_written(lower_fn: Any) -> None:
+    graph = lower_fn(lambda a: F.layer_norm(a, (6,)), torch.randn(3, 6)).graph
+    (kernel,) = graph.nodes
+    assert [b.name for b in kernel.buffers if b.written] == ["native_layer_norm_0"]
+
+
+def test_indexing(oracle: Any) -> None:
+    x, i = torch.randn(5, 6, 7), torch.tensor([[0, 4, 2], [1, 1, 3]])
+    oracle(F.embedding, i, torch.randn(5, 8))
+    oracle(lambda i, w: F.embedding(i, w, padding_idx=1), i.int(), torch.randn(5, 8).bfloat16())
+    oracle(lambda a, i: a.index_select(1, i), x, i[0])
+    oracle(lambda a, i: a.gather(1, i), x[:, :, 0], i[:, :2])
+    oracle(lambda a, i: a[i], x, i)
+    oracle(lambda a, i: a[:, i], x, i)
+    oracle(lambda a, i: a[:, i - 4, 2:4], x, i)  # negative indices count from the end
+    oracle(lambda a, i: a[i, :, i], x, i)
+    oracle(lambda a, i: a[:, i, i[0]], x, i)
+
+
+def test_creation(oracle: Any) -> None:
+    x = torch.randn(3, 4)
+    oracle(lambda: torch.arange(7))
+    oracle(lambda: torch.arange(3, 20, 4))
+    oracle(lambda: torch.arange(1.0, 2.0, 0.1))
+    oracle(lambda: torch.arange(5, dtype=torch.float64))
+    oracle(lambda: torch.full((2, 3), 7, dtype=torch.int32))
+    oracle(lambda: torch.full((2,), float("-inf"), dtype=torch.bfloat16))
+    oracle(lambda a: torch.zeros_like(a) + torch.ones_like(a) * a.new_full((3,), 2), x.t())
+    oracle(lambda a: a + torch.scalar_tensor(2.5) + torch.zeros(3, 4) + a.new_zeros(4), x)
+    oracle(lambda a: torch.eye(3) + a[:, :3], x)
+    oracle(lambda a: torch.linspace(0, 1, 4) + a, x)
+
+
+def test_rearrange(oracle: Any) -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 2)
+    oracle(lambda a, b: torch.cat([a, b, a], 1), x, y)
+    oracle(lambda a, b: torch.cat([a, b.to(torch.bfloat16)], -1), x, y)
+    oracle(lambda a: torch.stack([a, a * 2]), x)
+    oracle(lambda a, b: torch.cat([a, b]), torch.randn(0), x)
+    oracle(lambda a: torch.cat([a] * 9), x, fallbacks=["aten.cat.default"])
+    oracle(lambda a: F.pad(a, (1, 2, -1, 3), value=0.5), x)
+    oracle(lambda a: F.pad(a, (0, 1)), torch.arange(5))
+    oracle(lambda a: a.flip(0, -1).repeat(2, 1, 3), x)
+    oracle(lambda a: torch.triu(a, 1) + torch.tril(a, -1), x)
+    oracle(lambda a: torch.ones(5, 5, dtype=torch.bool).tril() & a, torch.rand(5, 5) > 0.5)
+    oracle(lambda a: torch.roll(a, 2, 1), x)
+    oracle(lambda a, b: torch.slice_scatter(a, b, 1, 1, 3), x, y)
+    oracle(lambda a, b: torch.slice_scatter(a, b, 1, -4, 9, 2), x, y)
+    oracle(lambda a, b: torch.select_scatter(a, b, 1, -2), x, y[:, 0])
+    oracle(lambda a: a.unflatten(1, (2, 2)).permute(1, 0, 2).reshape(-1), x)
+    oracle(lambda a: [t * 2 for t in a.split(2, 1)] + [t + 1 for t in a.unbind(0)], x)
+    oracle(lambda a: a.chunk(2, 1)[1].squeeze() + a.diagonal(0)[0], x)
+
+
+def test_matmuls(oracle: Any) -> None:
+    a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
+    batch = torch.randn(2, 3, 4)
+    nodes = (Matmul,)
+    assert isinstance(oracle(torch.mm, a, b).graph.nodes[-1], nodes)
+    assert isinstance(oracle(lambda x, y, z: torch.addmm(z, x, y), a, b, c).graph.nodes[0], nodes)
+    assert isinstance(oracle(lambda x, y: torch.mm(x, y.t()), a, b.t()).graph.nodes[0], nodes)
+    assert isinstance(oracle(torch.bmm, batch, batch.transpose(1, 2)).graph.nodes[0], nodes)
+    oracle(torch.matmul, batch, b)
+    oracle(F.linear, batch, b.t(), c)
+    oracle(torch.matmul, batch, torch.randn(4))
+    # Extern on purpose, exact: neither is a plain `a @ b + bias`.
+    oracle(lambda x, y, z: torch.addmm(z, x, y, alpha=2, beta=0.5), a, b, c)
+    oracle(torch.baddbmm, torch.randn(2, 3, 3), batch, batch.transpose(1, 2))
+    oracle(torch.mm, a.long(), b.long())
+
+
+def test_externs(oracle: Any) -> None:
+    x = torch.randn(3, 4)
+    lowered = oracle(lambda a: a.cumsum(0) * 2, x, fallbacks=["aten.cumsum.default"])
+    assert [type(n) for n in lowered.graph.nodes] == [Extern, Kernel]
+    oracle(lambda a: torch.topk(a, 2)[1], x, fallbacks=["aten.topk.default"])
+    oracle(lambda a: torch.sort(a, 0), x, fallbacks=["aten.sort.default"])
+    oracle(lambda a, w: F.conv2d(a, w, padding=1).relu(), torch.randn(1, 2, 5, 5),
+           torch.randn(3, 2, 3, 3))  # fmt: skip
+    oracle(lambda a: F.max_pool2d(a, 2), torch.randn(1, 2, 6, 6),
+           fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
+    q = torch.randn(2, 2, 5, 8)
+    oracle(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), q)
+
+
+def test_random_numbers_are_eagers(lower_fn: Any) -> None:
+    lowered = lower_fn(
+        lambda a: torch.native_dropout(a, 0.5, True)[0] + torch.rand(3), torch.randn(2, 3)
+    )
+    calls = [n for n in lowered.graph.nodes if isinstance(n, Extern)]
+    assert [c.target for c in calls] == ["aten.native_dropout.default", "aten.rand.default"]
+    assert not any(c.fallback for c in calls)
+
+
+def test_mutation(oracle: Any) -> None:
+    """In-place ops that functionalisation leaves behind stay calls that return the argument."""
+
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        b = a * 2
+        aten.index_put_.default(b, [torch.tensor([1])], torch.tensor(5.0))
+        return b + 1
+
+    lowered = oracle(fn, torch.randn(4), functional=False,
+                     fallbacks=["aten.index_put_.default"])  # fmt: skip
+    (call,) = [n for n in lowered.graph.nodes if isinstance(n, Extern)]
+    assert call.mutates == ("mul",)
+    assert call.outs == (None,)
+
+
+def test_copy_back(lower_fn: Any) -> None:
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        b = a + 1
+        a.copy_(b)
+        return b * 2
+
+    graph = lower_fn(fn, torch.randn(4), functional=False).graph
+    assert [type(n).__name__ for n in graph.nodes] == ["Kernel", "CopyBack", "Kernel"]

@@ -1,0 +1,214 @@
+"""Elementwise families against eager: element types, promotion, broadcasting, strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+UNARY = [
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid", "neg", "abs", "floor",
+    "ceil", "trunc", "round", "reciprocal", "square", "frac", "sign", "sgn", "isnan", "isinf",
+    "signbit", "isfinite", "logical_not",
+]  # fmt: skip
+
+BINARY = [
+    "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "maximum", "minimum",
+    "atan2", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
+]  # fmt: skip
+
+ACTIVATIONS = [
+    F.relu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.mish, F.softplus,
+    lambda x: F.softplus(x, 2.0, 1.0), F.leaky_relu, F.elu, F.selu, F.celu, F.hardtanh, F.relu6,
+    F.hardsigmoid, F.hardswish, F.logsigmoid, F.softsign, F.tanhshrink,
+    lambda x: F.threshold(x, 0.1, -3.0), F.hardshrink, F.softshrink,
+]  # fmt: skip
+
+
+def special(dtype: torch.dtype) -> torch.Tensor:
+    x = torch.randn(3, 7).to(dtype)
+    x[0, :4] = torch.tensor([0.0, -0.0, float("inf"), float("nan")], dtype=dtype)
+    x[1, :4] = torch.tensor([-1.5, 0.5, 2.5, -2.0], dtype=dtype)
+    return x
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(oracle: Any, name: str) -> None:
+    fn = getattr(torch, name)
+    for dtype in FLOATS:
+        oracle(fn, special(dtype))
+    if name not in ("frac", "reciprocal"):
+        oracle(fn, torch.arange(-4, 5))
+
+
+@pytest.mark.parametrize("index", range(len(ACTIVATIONS)))
+def test_activations(oracle: Any, index: int) -> None:
+    for dtype in FLOATS:
+        x = special(dtype) * 4
+        x[0, 2] = 60.0  # eager's own gelu(inf) is NaN on the CPU, in f32 only
+        oracle(ACTIVATIONS[index], x)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_floats(oracle: Any, name: str) -> None:
+    fn = getattr(torch, name)
+    for dtype in (torch.float64, torch.float32):
+        x, y = special(dtype), special(dtype).flip(0)
+        oracle(fn, x, y)
+        oracle(lambda a: fn(a, 2.5), x) if name not in (
+            "maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor"
+        ) else None  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum", "lt", "eq"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.bfloat16),
+        (torch.int32, torch.float16),
+        (torch.int64, torch.int32),
+        (torch.uint8, torch.int8),
+        (torch.bool, torch.int64),
+        (torch.float64, torch.bool),
+    ],
+)
+def test_promotion(oracle: Any, name: str, a: torch.dtype, b: torch.dtype) -> None:
+    if name == "sub" and torch.bool in (a, b):
+        pytest.skip("eager refuses bool - x")
+    fn = getattr(torch, name)
+    x, y = (torch.randn(4, 1) * 5).to(a), (torch.randn(3) * 5 + 1).to(b)
+    oracle(fn, x, y)
+    oracle(fn, x, y[0].clone())  # rank 0 counts less
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "maximum", "bitwise_and", "bitwise_or", "ne"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_integers_are_exact(oracle: Any, name: str, dtype: torch.dtype) -> None:
+    x, y = (torch.randint(0, 200, (40,)).to(dtype) for _ in range(2))
+    oracle(getattr(torch, name), x, y)
+
+
+def test_integer_division(oracle: Any) -> None:
+    x = torch.arange(-7, 8)
+    for d in (3, -3):
+        oracle(lambda a, d=d: torch.div(a, d, rounding_mode="floor"), x)
+        oracle(lambda a, d=d: torch.div(a, d, rounding_mode="trunc"), x)
+        oracle(lambda a, d=d: a % d, x)
+        oracle(lambda a, d=d: torch.fmod(a, d), x)
+    # The divisor may be zero, which raises in eager on the CPU: not a kernel.
+    oracle(lambda a: torch.div(a, a * 0 + 2, rounding_mode="floor"), x,
+           fallbacks=["aten.div.Tensor_mode"])  # fmt: skip
+
+
+def test_float_floor_division_is_c10s(oracle: Any) -> None:
+    x = torch.tensor([1.0, -1.0, 0.3, 1e30, 5.0, -5.0, 0.0, float("inf")], dtype=torch.float64)
+    y = torch.tensor([0.1, 0.1, -0.1, 3.0, 0.0, 0.0, -2.0, 2.0], dtype=torch.float64)
+    oracle(lambda a, b: torch.div(a, b, rounding_mode="floor"), x, y)
+    oracle(torch.remainder, x, y)
+
+
+@pytest.mark.parametrize("exponent", [0, 0.5, 1, 2, 3, -0.5, -1, -2, 1.7, 4])
+def test_powers(oracle: Any, exponent: float) -> None:
+    oracle(lambda x: x**exponent, torch.rand(9) + 0.1)
+    if isinstance(exponent, int) and exponent > 0:
+        oracle(lambda x: x**exponent, torch.arange(-4, 5))
+
+
+def test_alpha_and_scalars(oracle: Any) -> None:
+    x, y = torch.randn(4, 3), torch.randn(3)
+    oracle(lambda a, b: torch.add(a, b, alpha=0.25), x, y)
+    oracle(lambda a, b: torch.sub(a, b, alpha=2), x, y)
+    oracle(lambda a, b: torch.rsub(a, b, alpha=3), x, y)
+    oracle(lambda a: torch.add(a, 1, alpha=5), torch.arange(4))
+    oracle(lambda a: 1 / a + 3 - a * 0.1, x.bfloat16())
+    oracle(lambda a: a + 2**40, torch.arange(4))
+    oracle(lambda a: a + 2.5, torch.arange(4))
+    oracle(lambda a, b, c: torch.addcmul(a, b, c, value=0.5), x, y, x)
+    oracle(lambda a, b, c: torch.addcdiv(a, b, c, value=0.5), x, y, x)
+    oracle(lambda a, b: torch.lerp(a, b, 0.3), x, x.flip(0))
+    oracle(torch.lerp, x, x.flip(0), torch.rand(4, 3))
+
+
+def test_selection(oracle: Any) -> None:
+    x, y, m = special(torch.float32), torch.randn(7), torch.rand(3, 7) > 0.5
+    oracle(torch.where, m, x, y)
+    oracle(lambda m, a: torch.where(m, a, 0.5), m, x.bfloat16())
+    oracle(lambda m, a: torch.where(m, a, 1.5), m, torch.arange(7))
+    oracle(lambda a, m: a.masked_fill(m, float("-inf")), x, m)
+    oracle(lambda a, m, v: a.masked_fill(m, v), x, m, torch.tensor(3))
+    oracle(lambda a: a.clamp(-0.5, 0.5), x)
+    oracle(lambda a: a.clamp(min=1.5), torch.arange(4))
+    oracle(lambda a: a.clamp(max=0), x.half())
+    oracle(lambda a, b: a.clamp(min=b), x, y)
+    oracle(lambda a, b: torch.clamp_max(a, b), x, y)
+    oracle(lambda a: torch.nan_to_num(a), x)
+
+
+def test_bits(oracle: Any) -> None:
+    x, y = torch.randint(-99, 99, (20,)), torch.randint(-99, 99, (20,))
+    oracle(torch.bitwise_xor, x, y)
+    oracle(torch.bitwise_not, x)
+    oracle(lambda a: ~(a > 3), x)
+    oracle(lambda a: (a << 3) + (a >> 2), x)
+    oracle(lambda a: a << 64, x, fallbacks=["aten.__lshift__.Scalar"])
+
+
+@pytest.mark.parametrize("source", [torch.float64, torch.float32, torch.bfloat16, torch.int64,
+                                    torch.uint8, torch.bool])  # fmt: skip
+@pytest.mark.parametrize("target", [torch.float64, torch.float32, torch.float16, torch.bfloat16,
+                                    torch.int64, torch.int8, torch.bool])  # fmt: skip
+def test_conversions(oracle: Any, source: torch.dtype, target: torch.dtype) -> None:
+    x = (torch.randn(64) * 40).to(source)
+    oracle(lambda a: a.to(target) if a.dtype != target else a.clone(), x)
+
+
+def test_double_rounding_is_eagers(oracle: Any) -> None:
+    # Half way between two bf16 numbers only after the step through f32.
+    x = torch.tensor([1.0 + 2**-8 + 2**-40, 1.0 + 2**-8 - 2**-40], dtype=torch.float64)
+    oracle(lambda a: a.to(torch.bfloat16), x)
+    oracle(lambda a: a.to(torch.bfloat16), torch.tensor([2**30 + 2**22 + 1, -(2**53) - 1]))
+
+
+def test_strides_are_kept(oracle: Any) -> None:
+    x = torch.randn(4, 6, 5)
+    oracle(lambda a: a.permute(2, 0, 1) + 1, x)
+    oracle(lambda a: a.transpose(0, 1)[1:, ::2] * 2, x)
+    oracle(lambda a: a[:, 2].unsqueeze(1).expand(4, 3, 5) + a[:, :3], x)
+    oracle(lambda a: a.contiguous(memory_format=torch.channels_last).clone(),
+           torch.randn(2, 3, 4, 5))  # fmt: skip
+    oracle(lambda a: torch.relu(a), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    oracle(lambda a: a[2:].view(torch.int32) + 1, torch.randn(8))
+    oracle(lambda a: a.as_strided((2, 3), (1, 2), 4) * 2, torch.randn(12))
+
+
+def test_offset_of_an_input_is_its_own(oracle: Any) -> None:
+    base = torch.randn(40)
+    oracle(lambda a: a[1:].view(3, 3) + 1, base[5:15])
+    oracle(lambda a, b: a + b, base[1:9], base[8:16])
+
+
+def test_rank_zero_and_empty(oracle: Any) -> None:
+    oracle(lambda a: a * 2 + 1, torch.tensor(3.0))
+    oracle(lambda a: a + a, torch.randn(0, 3), fallbacks=["aten.add.Tensor"])
+    oracle(lambda a: a.sum(), torch.randn(0, 3), fallbacks=["aten.sum.default"])
+
+
+def test_complex_falls_back(oracle: Any) -> None:
+    x = torch.randn(3, dtype=torch.complex64)
+    oracle(lambda a: a * a, x, fallbacks=["aten.mul.Tensor"])
+    # A view of another element type is a copy: here by its operator, then a kernel.
+    oracle(lambda a: torch.view_as_real(a) + 1, x, fallbacks=["aten.view_as_real_copy.default"])
+
+
+def test_lifted_constants_are_kept(oracle: Any) -> None:
+    weight = torch.randn(3)
+    lowered = oracle(lambda a: a + weight * torch.tensor(0.5), torch.randn(2, 3))
+    assert any(t is weight for t in lowered.constants.values())
