@@ -58,7 +58,7 @@ class Binary:
         record["params"] = [asdict(p) for p in self.params]
         header = json.dumps(record, sort_keys=True).encode()
         head = _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), len(cubin), len(ptx))
-        body = head + header + cubin + ptx
+        body: bytes = head + header + cubin + ptx
         return body + hashlib.sha256(body).digest()
 
     @classmethod

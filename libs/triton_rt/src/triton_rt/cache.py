@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -87,10 +88,9 @@ class Cache:
             return None
         self.hits += 1
         now = time.time()
-        try:
+        # Evicted by another process, or a read-only folder: the bytes are read already.
+        with contextlib.suppress(OSError):
             os.utime(file, (now, now))
-        except OSError:
-            pass  # evicted by another process, or a read-only folder: the bytes are read already
         return binary
 
     def put(self, key: str, binary: Binary) -> None:

@@ -39,5 +39,5 @@ def worker_environment() -> dict[str, str]:
     worker must not open one), and with this process's import path."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env["CUDA_VISIBLE_DEVICES"] = ""
-    env["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    env["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
     return env

@@ -106,8 +106,5 @@ class LazyKernel:
         if self._interpreted is None:
             self._interpreted = load_jit(self.source, interpret=True)
         names = (p.name for p in self.source.params)
-        self._interpreted.run(
-            grid=packed.grid,
-            **dict(zip(names, args, strict=True)),
-            **self.source.constant_values(),
-        )
+        named = dict(zip(names, args, strict=True)) | self.source.constant_values()
+        self._interpreted.launch(packed.grid, (), named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import struct
 import subprocess
@@ -75,10 +76,9 @@ class _Worker:
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                try:
+                # Closing flushes, into the pipe of a dead process.
+                with contextlib.suppress(OSError):
                     pipe.close()
-                except OSError:
-                    pass  # flushing into the pipe of a dead process
 
 
 class CompilePool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import inspect
 import linecache
 import re
+import threading
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -110,17 +113,17 @@ class KernelSource:
         num_warps: int = 4,
         num_stages: int = 3,
     ) -> KernelSource:
-        """A hand-written kernel: `fn` is a `@triton.jit` function at the top level of an
-        importable module, `signature` maps its run-time parameters to kinds.
+        """A hand-written `@triton.jit` function; `signature` maps its run-time parameters to kinds.
 
-        The source imports `fn` from its module, so the module must be importable where the kernel
-        is compiled (a worker gets this process's `sys.path`).
+        A function at the top level of an importable module is imported by the text (a worker gets
+        this process's `sys.path`); of any other, the text is taken with what it refers to, which
+        may be jit functions, modules, and plain constants. Raises `BadSource` for other globals.
         """
         python = fn.fn
-        if "<locals>" in python.__qualname__ or python.__module__ == "__main__":
-            text = _closed_text(python)
-        else:
+        if _importable(python):
             text = f"from {python.__module__} import {python.__qualname__}\n"
+        else:
+            text = _closed_text(python)
         params = tuple(KernelParam(n, k, mutated=n in mutated) for n, k in signature.items())
         return cls(
             python.__name__,
@@ -199,7 +202,8 @@ def load_jit(source: KernelSource, interpret: bool = False) -> Any:
         from triton_rt.interp import InterpretedKernel
 
         scalars = {p.name: p.kind for p in source.params if not p.is_pointer}
-        return InterpretedKernel(getattr(load_module(source), source.name), scalars)
+        function = getattr(load_module(source), source.name)
+        return InterpretedKernel(function, scalars, tuple(source.constant_values()))
     from triton.runtime.jit import JITFunction
 
     function = getattr(load_module(source), source.name)
@@ -223,6 +227,10 @@ def load_module(source: KernelSource) -> types.ModuleType:
     return _load_text(source.name, source.text)
 
 
+#: Guards Triton's knobs, which belong to the whole process, while a module is executed.
+_LOADING = threading.RLock()
+
+
 @functools.lru_cache(maxsize=4096)
 def _load_text(name: str, text: str) -> types.ModuleType:
     import triton
@@ -235,8 +243,9 @@ def _load_text(name: str, text: str) -> types.ModuleType:
     linecache.cache[module.__file__] = (len(text), None, lines, module.__file__)
     try:
         code = compile(text, module.__file__, "exec")
-        with triton.knobs.runtime.scope():
-            triton.knobs.runtime.interpret = False
+        with _LOADING, triton.knobs.runtime.scope():
+            if triton.knobs.runtime.interpret:
+                triton.knobs.runtime.interpret = False
             exec(code, module.__dict__)
     except Exception as error:
         # The text is the user's program: whatever it raises, it is the text that is wrong.
@@ -252,6 +261,17 @@ def _resolve(source: KernelSource, module: types.ModuleType, ref: Ref) -> Any:
         except AttributeError:
             raise BadSource(f"{source.name}: no {ref.path} in the kernel's module") from None
     return value
+
+
+def _importable(fn: Any) -> bool:
+    """Whether `from module import name` finds the same file, here and in a worker."""
+    if "." in fn.__qualname__ or fn.__module__ == "__main__":
+        return False
+    try:
+        spec = importlib.util.find_spec(fn.__module__)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin == inspect.getsourcefile(fn)
 
 
 def _closed_text(fn: Any) -> str:
@@ -301,7 +321,9 @@ def _globals_of(fn: Any) -> Iterator[tuple[str, Any]]:
         if name in fn.__globals__:
             yield name, fn.__globals__[name]
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        yield name, cell.cell_contents
+        # An empty cell is a name that the enclosing function has not bound yet.
+        with contextlib.suppress(ValueError):
+            yield name, cell.cell_contents
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -313,32 +335,31 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def _reached(values: list[Any]) -> Iterator[str]:
-    seen: set[int] = set()
-    stack = list(values)
+    """Texts of all functions and values that `values` reach, outside of Triton itself."""
+    seen: set[tuple[int, int]] = set()
+    stack: list[tuple[Any, tuple[str, ...]]] = [(value, ()) for value in values]
     while stack:
-        value = stack.pop()
+        value, names = stack.pop()
+        if isinstance(value, types.ModuleType):
+            if value.__name__.partition(".")[0] not in ("triton", "torch", "numpy"):
+                # An attribute of a module may be a jit function: all that the code names.
+                members = vars(value)
+                stack.extend((members[n], names) for n in names if n in members)
+            continue
         python = getattr(value, "fn", value)
-        if not inspect.isfunction(python) or id(python) in seen:
-            if not inspect.isfunction(python):
-                yield from _value_text(value)
+        if not inspect.isfunction(python):
+            yield from _value_text(value)
             continue
-        seen.add(id(python))
-        if python.__module__.startswith("triton."):
+        if (key := (id(python), hash(names))) in seen or python.__module__.startswith("triton."):
             continue
+        seen.add(key)
         yield inspect.getsource(python)
         for default in python.__defaults__ or ():
             yield from _value_text(default)
-        for name, value in _globals_of(python):
-            if isinstance(value, types.ModuleType):
-                if not value.__name__.startswith("triton"):
-                    # An attribute of a module may be a jit function: all that the code names.
-                    stack.extend(
-                        vars(value)[n] for n in _names(python.__code__) if n in vars(value)
-                    )
-            elif inspect.isfunction(getattr(value, "fn", value)):
-                stack.append(value)
-            else:
-                yield from (f"{name}={text}" for text in _value_text(value))
+        inner = tuple(_names(python.__code__))
+        for name, reached in _globals_of(python):
+            yield from (f"{name}={text}" for text in _value_text(reached))
+            stack.append((reached, inner))
 
 
 def _value_text(value: Any) -> Iterator[str]:

@@ -23,6 +23,7 @@ from triton.runtime.interpreter import (
 )
 
 from triton_rt.errors import NotInterpretable
+from triton_rt.interp import libdevice
 from triton_rt.interp.floats import is_packed, narrow, numpy_dtype, widen
 from triton_rt.interp.memory import Memory
 
@@ -343,18 +344,15 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         counts = np.bincount(values.reshape(-1).astype(np.int64), minlength=bins)[:bins]
         return TensorHandle(counts.astype(np.int32), tl.int32)
 
-    def create_print(self, prefix: str, hex: bool, values: Any, isSigned: Any) -> None:
-        super().create_print(prefix, hex, values, isSigned)
-
     def create_assert(self, condition: Handle, message: str, *_: Any) -> None:
         if not np.all(condition.data):
             raise AssertionError(message)
 
-    def create_inline_asm(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotInterpretable("tl.inline_asm_elementwise: PTX runs on a GPU only")
-
-    def create_extern_elementwise(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotInterpretable("tl.extern_elementwise: a device library runs on a GPU only")
+    def create_extern_elementwise(
+        self, lib: str, path: str, symbol: str, args: list[Handle], ret_type: Any, is_pure: bool
+    ) -> Handle:
+        out = libdevice.call(symbol, [a.data for a in args])
+        return TensorHandle(out.astype(numpy_dtype(ret_type.scalar), copy=False), ret_type.scalar)
 
     def create_dot_scaled(self, *args: Any, **kwargs: Any) -> Any:
         raise NotInterpretable("tl.dot_scaled: microscaling formats run on a GPU only")

@@ -30,33 +30,42 @@ class InterpretedKernel:
     """A `@triton.jit` function (or a plain one) that runs on CPU tensors.
 
     `kernel[grid](*args, **kwargs)`: arguments that are annotated `tl.constexpr` are passed as they
-    are, all others as the scalars and pointers that a GPU would get. `scalar_types` names the
-    kinds (`i32`, `f64`, ...) of scalar parameters; without it an int is i32, or i64 where it does
+    are, like those named in `constants`; all others as the scalars and pointers that a GPU would
+    get. `scalar_types` names the kinds (`i32`, `f64`, ...) of scalar parameters; without it an int is i32, or i64 where it does
     not fit, and a float is f32, as in Triton. Loads and stores outside of the storages of the
     arguments raise `OutOfBounds`.
     """
 
-    def __init__(self, fn: Any, scalar_types: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        fn: Any,
+        scalar_types: Mapping[str, str] | None = None,
+        constants: Iterable[str] = (),
+    ) -> None:
         self.fn = fn.fn if hasattr(fn, "fn") else fn
         self.origin = fn
         self.__name__ = self.fn.__name__
         self.signature = inspect.signature(self.fn)
         self.arg_names = list(self.signature.parameters)
         self.scalar_types = dict(scalar_types or {})
-        self.constexprs = frozenset(
+        annotated = (
             p.name for p in self.signature.parameters.values() if _is_constexpr(p.annotation)
         )
+        self.constexprs = frozenset((*annotated, *constants))
 
     def __repr__(self) -> str:
         return f"InterpretedKernel({self.__name__})"
 
     def __getitem__(self, grid: Grid) -> Callable[..., None]:
-        return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
+        return lambda *args, **kwargs: self.launch(grid, args, kwargs)
 
     def run(self, *args: Any, grid: Grid, warmup: bool = False, **kwargs: Any) -> None:
+        """As `JITFunction.run`: nothing happens on a warm-up."""
+        if not warmup:
+            self.launch(grid, args, kwargs)
+
+    def launch(self, grid: Grid, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """One launch; raises `InterpreterError` with the kernel's own error as its cause."""
-        if warmup:
-            return
         kwargs = {k: v for k, v in kwargs.items() if k in self.arg_names or k not in _OPTIONS}
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -152,7 +161,7 @@ def normal_grid(grid: Any, name: str) -> tuple[int, int, int]:
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n >= 0 for n in sizes):
         raise BadGrid(f"{name}: the grid must be 1 to 3 non-negative integers, got {grid!r}")
-    return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+    return (*sizes, 1, 1)[:3]
 
 
 __all__ = ["Grid", "InterpretedKernel", "normal_grid"]

@@ -25,7 +25,7 @@ from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 from triton.runtime.jit import ConstexprFunction, JITCallable
 
 from triton_rt.errors import InterpreterError, NotInterpretable
-from triton_rt.interp import libdevice, reduce
+from triton_rt.interp import reduce
 from triton_rt.interp.builder import NumpyBuilder
 from triton_rt.interp.floats import numpy_dtype
 from triton_rt.interp.rewrite import rewrite
@@ -77,7 +77,6 @@ class World:
 
     def __init__(self) -> None:
         self.builder = NumpyBuilder()
-        self.builder.create_extern_elementwise = _extern_elementwise
         self.tensor = _tensor_class(self)
         self.semantic = _semantic_class(self.tensor)(self.builder)
         self.lock = threading.RLock()
@@ -325,13 +324,6 @@ class _Descriptor(core.tensor_descriptor):  # type: ignore[misc]
             self.__dict__[name] = functools.partial(world.bind(method), self)
 
 
-def _extern_elementwise(
-    lib: str, path: str, symbol: str, args: list[Any], ret_type: Any, is_pure: bool
-) -> Any:
-    out = libdevice.call(symbol, [a.data for a in args])
-    return TensorHandle(out.astype(numpy_dtype(ret_type.scalar), copy=False), ret_type.scalar)
-
-
 # -- functions that need the compiler's regions, or act on the compiler itself ---------------
 
 
@@ -409,6 +401,10 @@ def _map_elementwise(world: World, scalar_fn: Any, *args: Any, pack: Any = 1, **
     raise NotInterpretable("tl.map_elementwise has no interpreted form: write it with tl.where")
 
 
+def _inline_asm(world: World, *args: Any, **_: Any) -> Any:
+    raise NotInterpretable("tl.inline_asm_elementwise: PTX runs on a GPU only")
+
+
 def _hint(world: World, input: Any, values: Any, **_: Any) -> Any:
     return input
 
@@ -422,6 +418,7 @@ _OVERRIDES: dict[str, Callable[..., Any]] = {
     "associative_scan": _scan,
     "_reduce_with_indices": _reduce_with_indices,
     "map_elementwise": _map_elementwise,
+    "inline_asm_elementwise": _inline_asm,
     "multiple_of": _hint,
     "max_contiguous": _hint,
     "max_constancy": _hint,

@@ -32,65 +32,77 @@ def call(symbol: str, args: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return result
 
 
-def _integer_power(x: Tensor, n: Tensor) -> Tensor:
-    return torch.pow(x.to(torch.float64), n).to(x.dtype)
+def _round(x: Tensor) -> Tensor:
+    """Half away from zero, exactly: `x + 0.5` would round up 0.49999997."""
+    whole = torch.trunc(x)
+    return torch.where(
+        (x - whole).abs() >= 0.5, whole + torch.copysign(torch.ones_like(x), x), whole
+    )
 
 
-def _log_of_gamma_exp(x: Tensor) -> Tensor:
-    """Gamma function, with the sign that `exp(lgamma)` loses for negative non-integers."""
+def _gamma(x: Tensor) -> Tensor:
+    """Gamma from lgamma, with the sign that it loses at negative non-integers."""
     wide = x.to(torch.float64)
     size = torch.exp(torch.lgamma(wide))
-    negative = (wide < 0) & (torch.remainder(torch.floor(wide), 2) != 0)
-    at_pole = (wide < 0) & (wide == torch.floor(wide))
-    out = torch.where(negative, -size, size)
-    return torch.where(at_pole, torch.full_like(out, float("nan")), out).to(x.dtype)
+    below = torch.floor(wide)
+    out = torch.where((wide < 0) & (torch.remainder(below, 2) != 0), -size, size)
+    return torch.where((wide < 0) & (wide == below), torch.nan, out).to(x.dtype)
 
 
 def _cbrt(x: Tensor) -> Tensor:
     return torch.from_numpy(np.cbrt(x.numpy()))
 
 
-def _flag(x: Tensor) -> Tensor:
-    return x.to(torch.int32)
+def _powi(x: Tensor, n: Tensor) -> Tensor:
+    return torch.pow(x.to(torch.float64), n).to(x.dtype)
 
+
+def _exp10(x: Tensor) -> Tensor:
+    return torch.pow(torch.tensor(10.0, dtype=torch.float64), x.to(torch.float64)).to(x.dtype)
+
+
+def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """Exact product in float64 for float32 arguments; two roundings for float64 ones."""
+    wide = torch.float64
+    return (x.to(wide) * y.to(wide) + z.to(wide)).to(x.dtype)
+
+
+def _flag(test: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: test(x).to(torch.int32)
+
+
+_SAME_NAME = (
+    "abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc erfinv exp exp2 "
+    "expm1 floor fmod hypot lgamma log log10 log1p log2 nextafter pow rsqrt sin sinh sqrt tan tanh "
+    "trunc ldexp"
+)
 
 _TABLE: dict[str, Callable[..., Tensor]] = {
-    **{
-        name: getattr(torch, name)
-        for name in ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "fmod", "hypot", "lgamma", "log", "log10", "log1p", "log2", "nextafter", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "ldexp"]
-    },
-    "abs": torch.abs,
+    **{name: getattr(torch, name) for name in _SAME_NAME.split()},
     "fabs": torch.abs,
-    "pow": torch.pow,
-    "powi": _integer_power,
+    "llabs": torch.abs,
     "rint": torch.round,
     "nearbyint": torch.round,
-    "round": lambda x: (
-        torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
-        if x.dtype == torch.float64
-        else torch.from_numpy(
-            np.trunc(x.numpy().astype(np.float64) + np.copysign(0.5, x.numpy())).astype(
-                x.numpy().dtype
-            )
-        )
-    ),
     "llrint": lambda x: torch.round(x).to(torch.int64),
-    "llround": lambda x: torch.trunc(
-        x.to(torch.float64) + torch.copysign(torch.tensor(0.5, dtype=torch.float64), x)
-    ).to(torch.int64),
-    "remainder": lambda x, y: torch.from_numpy(_ieee_remainder(x.numpy(), y.numpy())),
-    "isnan": lambda x: _flag(torch.isnan(x)),
-    "isnand": lambda x: _flag(torch.isnan(x)),
-    "isinf": lambda x: _flag(torch.isinf(x)),
-    "isinfd": lambda x: _flag(torch.isinf(x)),
-    "finite": lambda x: _flag(torch.isfinite(x)),
-    "isfinited": lambda x: _flag(torch.isfinite(x)),
-    "signbit": lambda x: _flag(torch.signbit(x)),
-    "signbitd": lambda x: _flag(torch.signbit(x)),
-    "exp10": lambda x: torch.pow(torch.tensor(10.0, dtype=x.dtype), x),
+    "round": _round,
+    "llround": lambda x: _round(x).to(torch.int64),
+    "powi": _powi,
+    "exp10": _exp10,
     "cbrt": _cbrt,
     "rcbrt": lambda x: 1 / _cbrt(x),
-    "tgamma": _log_of_gamma_exp,
+    "tgamma": _gamma,
+    "fma": _fma,
+    "fdim": lambda x, y: torch.where(x > y, x - y, torch.where(x <= y, 0.0, x - y)),
+    "saturate": lambda x: torch.nan_to_num(x, nan=0.0).clamp(0.0, 1.0),
+    "fdividef": torch.div,
+    "isnan": _flag(torch.isnan),
+    "isnand": _flag(torch.isnan),
+    "isinf": _flag(torch.isinf),
+    "isinfd": _flag(torch.isinf),
+    "finite": _flag(torch.isfinite),
+    "isfinited": _flag(torch.isfinite),
+    "signbit": _flag(torch.signbit),
+    "signbitd": _flag(torch.signbit),
     "j0": torch.special.bessel_j0,
     "j1": torch.special.bessel_j1,
     "y0": torch.special.bessel_y0,
@@ -100,47 +112,21 @@ _TABLE: dict[str, Callable[..., Tensor]] = {
     "normcdf": torch.special.ndtr,
     "normcdfinv": torch.special.ndtri,
     "erfcx": torch.special.erfcx,
-    "erfcinv": lambda x: torch.erfinv(1 - x),
-    "sinpi": lambda x: torch.sin(x * torch.pi),
-    "cospi": lambda x: torch.cos(x * torch.pi),
-    "fdim": lambda x, y: torch.clamp(x - y, min=0),
-    "fma": lambda x, y, z: (x.to(torch.float64) * y.to(torch.float64) + z.to(torch.float64)).to(
-        x.dtype
-    ),
-    "saturate": lambda x: torch.nan_to_num(x, nan=0.0).clamp(0.0, 1.0),
-    "fdividef": lambda x, y: x / y,
-    **{
-        f"{prefix}{op}_rn": function
-        for prefix in ("f", "d")
-        for op, function in {
-            "add": torch.add,
-            "sub": torch.sub,
-            "mul": torch.mul,
-            "div": torch.div,
-            "sqrt": torch.sqrt,
-            "rsqrt": torch.rsqrt,
-            "rcp": torch.reciprocal,
-        }.items()
-    },
     "float_as_int": lambda x: x.view(torch.int32),
     "int_as_float": lambda x: x.view(torch.float32),
     "double_as_longlong": lambda x: x.view(torch.int64),
     "longlong_as_double": lambda x: x.view(torch.float64),
-    **{
-        f"{source}2{target}_rn": convert
-        for source in ("int", "ll", "double", "float")
-        for target, convert in {
-            "float": lambda x: x.to(torch.float32),
-            "double": lambda x: x.to(torch.float64),
-            "int": lambda x: torch.round(x).to(torch.int32),
-            "ll": lambda x: torch.round(x).to(torch.int64),
-        }.items()
-        if source != target
-    },
+    "fadd_rn": torch.add,
+    "dadd_rn": torch.add,
+    "fsub_rn": torch.sub,
+    "dsub_rn": torch.sub,
+    "fmul_rn": torch.mul,
+    "dmul_rn": torch.mul,
+    "fdiv_rn": torch.div,
+    "ddiv_rn": torch.div,
+    "fsqrt_rn": torch.sqrt,
+    "dsqrt_rn": torch.sqrt,
+    "frcp_rn": torch.reciprocal,
+    "drcp_rn": torch.reciprocal,
+    "frsqrt_rn": torch.rsqrt,
 }
-
-
-def _ieee_remainder(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """C `remainder`: x - n*y with n the nearest integer to x/y, ties to even."""
-    out: np.ndarray[Any, Any] = (x - np.rint(x / y) * y).astype(x.dtype)
-    return out

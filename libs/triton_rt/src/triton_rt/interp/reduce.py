@@ -56,13 +56,9 @@ def reduce(
     if single and _is(fn, standard._sum_combine) and types[0].is_fp32():
         arrays = [np.add.reduce(arrays[0], axis=axis_, keepdims=True)]
     while (size := arrays[0].shape[axis_]) > 1:
-        even = _at(axis_, arrays[0].ndim, slice(0, size - size % 2, 2))
+        even = _at(axis_, arrays[0].ndim, slice(0, size, 2))
         odd = _at(axis_, arrays[0].ndim, slice(1, size, 2))
-        last = _at(axis_, arrays[0].ndim, slice(size - size % 2, size))
-        rest = [a[last] for a in arrays]
         arrays = _combine(world, fn, [a[even] for a in arrays], [a[odd] for a in arrays], types)
-        if size % 2:
-            arrays = [np.concatenate([a, r], axis=axis_) for a, r in zip(arrays, rest, strict=True)]
     shape = tuple(left) if keep_dims else arrays[0].shape[:axis_] + arrays[0].shape[axis_ + 1 :]
     out = tuple(_wrap(world, a.reshape(shape), t) for a, t in zip(arrays, types, strict=True))
     return out[0] if single else out
@@ -80,13 +76,13 @@ def scan(world: World, input: Any, axis: int, fn: Callable[..., Any], reverse: b
         arrays = [np.flip(a, axis) for a in arrays]
     size, distance = arrays[0].shape[axis], 1
     while distance < size:
+        # Whole blocks are combined, since a block's shape must be a power of two.
         head = _at(axis, rank, slice(0, distance))
-        before = _at(axis, rank, slice(0, size - distance))
-        here = _at(axis, rank, slice(distance, size))
-        joined = _combine(world, fn, [a[before] for a in arrays], [a[here] for a in arrays], types)
-        arrays = [
-            np.concatenate([a[head], j], axis=axis) for a, j in zip(arrays, joined, strict=True)
-        ]
+        before = [np.roll(a, distance, axis) for a in arrays]
+        joined = [np.array(j) for j in _combine(world, fn, before, arrays, types)]
+        for array, out_array in zip(arrays, joined, strict=True):
+            out_array[head] = array[head]
+        arrays = joined
         distance *= 2
     if reverse:
         arrays = [np.flip(a, axis) for a in arrays]

@@ -178,7 +178,7 @@ def driver() -> Driver:
             "no CUDA GPU is available to this process (torch.cuda.is_available() is false): run on "
             "CPU tensors, through the interpreter, or compile for a named Target"
         )
-    torch.cuda.init()
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     opened = Driver(ctypes.CDLL("libcuda.so.1"))
     opened.call("cuInit", 0)
     return opened
