@@ -155,10 +155,10 @@ class FixedWidthPrinter(Printer):
         return Text(e.name, ATOM, self.bits)
 
     def visit_BooleanTrue(self, e: sympy.Basic) -> Text:
-        return Text(self.true)
+        return Text(self.true, ATOM, 0)
 
     def visit_BooleanFalse(self, e: sympy.Basic) -> Text:
-        return Text(self.false)
+        return Text(self.false, ATOM, 0)
 
     def interval(self, e: sympy.Expr) -> Interval:
         return self.facts.interval(e)
@@ -200,7 +200,10 @@ class FixedWidthPrinter(Printer):
     def signed(self, t: Term) -> Text:
         if t.negative and t.expr.is_integer:
             (text,) = self.check(t.expr, [self.interval(t.expr)], [t.text])
-            t = t._replace(text=text, lead=t.lead if text is t.text else text.level)
+            if text is not t.text:
+                t = t._replace(text=text, lead=ATOM)
+            elif text.level < UNARY and not self._fits(iv.neg(self.interval(t.first)), self.bits):
+                t = t._replace(lead=UNARY)  # -a*b would be (-a)*b
         return super().signed(t)
 
     def product(self, factors: list[tuple[sympy.Expr, Text]]) -> Text:

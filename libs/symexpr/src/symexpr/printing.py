@@ -23,7 +23,7 @@ CHOICE, OR, AND, NOT, COMPARE, BITOR, BITXOR, BITAND, SHIFT, SUM, PRODUCT, UNARY
 
 class Text(NamedTuple):
     """Printed text, the level of its outermost operator, and the bits of its value (0: a
-    literal, which takes the width of what it meets)."""
+    literal, which takes the width of what it meets, or a condition)."""
 
     text: str
     level: int = ATOM
@@ -31,13 +31,14 @@ class Text(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A term of a sum: `-` or not, its magnitude, and the expression. `lead` is the level of
-    the first factor, which a unary minus would bind to."""
+    """A term of a sum: `-` or not, its magnitude, and the expression. `first` is the first
+    factor, which a unary minus would bind to, and `lead` its level."""
 
     negative: bool
     text: Text
     expr: sympy.Expr
-    lead: int = ATOM
+    lead: int
+    first: sympy.Expr
 
 
 def natural(text: str) -> tuple[Any, ...]:
@@ -99,10 +100,10 @@ class Printer:
         return Text(repr(float(e)), ATOM if e >= 0 else UNARY)
 
     def visit_BooleanTrue(self, e: sympy.Basic) -> Text:
-        return Text("True")
+        return Text("True", ATOM, 0)
 
     def visit_BooleanFalse(self, e: sympy.Basic) -> Text:
-        return Text("False")
+        return Text("False", ATOM, 0)
 
     # -- arithmetic
 
@@ -179,11 +180,11 @@ class Printer:
             order = [(sympy.S.One, self.visit(sympy.S.One))]
         level = order[0][1].level
         if len(order) == 1 and not divisors:
-            return Term(negative, order[0][1], e, level)
+            return Term(negative, order[0][1], e, level, order[0][0])
         text = self.product(order) if len(order) > 1 else order[0][1]
         if divisors:
             text = self.quotient(text, [t for _, t in divisors])
-        return Term(negative, text, e, level if level >= PRODUCT else ATOM)
+        return Term(negative, text, e, level if level >= PRODUCT else ATOM, order[0][0])
 
     def product(self, factors: list[tuple[sympy.Expr, Text]]) -> Text:
         """Joins the factors in this order."""
@@ -240,7 +241,7 @@ class Printer:
     def visit_Relational(self, e: sympy.core.relational.Relational) -> Text:
         a, b = self.visit(e.lhs), self.visit(e.rhs)
         op = e.rel_op
-        return Text(f"{self.above(a, COMPARE)} {op} {self.above(b, COMPARE)}", COMPARE)
+        return Text(f"{self.above(a, COMPARE)} {op} {self.above(b, COMPARE)}", COMPARE, 0)
 
     def visit_And(self, e: sympy.And) -> Text:
         return self.infix(" and ", AND, self._ordered(e))
@@ -249,7 +250,7 @@ class Printer:
         return self.infix(" or ", OR, self._ordered(e))
 
     def visit_Not(self, e: sympy.Not) -> Text:
-        return Text(f"not {self.at(self.visit(e.args[0]), NOT)}", NOT)
+        return Text(f"not {self.at(self.visit(e.args[0]), NOT)}", NOT, 0)
 
     def _ordered(self, e: sympy.Basic) -> list[Text]:
         return sorted(map(self.visit, e.args), key=lambda t: natural(t.text))

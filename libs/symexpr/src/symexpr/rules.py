@@ -126,12 +126,14 @@ def modular_of_mods(e: Any, f: Facts) -> Any:
 
 
 def merge_div_mod(e: Any, f: Facts) -> Any:
-    """`m*(x // (d*m)) + x // d % m -> x // d`, times any factor; also where `x // (d*m)` has been
-    simplified to something else."""
+    """`m*(x // (d*m)) + x // d % m -> x // d`, times any factor, when m > 0 or d = 1; also where
+    `x // (d*m)` has been simplified to something else."""
     terms = _term_map(e)
     for t, c in terms.items():
         for mod, factor in _mod_factors(t):
             x, d, m = mod.args[0], _step(mod), mod.args[-1]
+            if d is not _ONE and not f.positive(m):
+                continue
             quotient = simplify_with(FloorDiv(x, d * m), f)
             needed = _term_map(sympy.expand_mul(c * factor * m * quotient))
             if quotient is not _ZERO and all(_has(terms, k, v) for k, v in needed.items()):
