@@ -151,14 +151,9 @@ class _Task:
         epilogue, spec = None, None
         out_type = node.type
         if node.epilogue is not None:
-            epilogue = emit_epilogue(node.epilogue, node.out, f"{node.out}_epilogue")
-            m, n = (symbol_index(s) for s in ("rm", "rn"))
-            index = sympy.expand(epilogue.out_index)
-            stride = (index.coeff(m), index.coeff(n))
-            if sympy.expand(index - m * stride[0] - n * stride[1]) != 0:
-                raise gemm_templates.UnsupportedProblem("a result that is no matrix")
+            epilogue = emit_epilogue(node.epilogue, node.out, "epilogue", node.type.stride)
             kept = next(b.type for b in node.epilogue.buffers if b.name == epilogue.out)
-            out_type = TensorType(kept.dtype, node.type.size, stride, kept.device)
+            out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride, kept.device)
             spec = gemm_templates.Epilogue(
                 epilogue.name, epilogue.text,
                 tuple(gemm_templates.Param(name, kind) for name, kind in epilogue.operands),
@@ -234,9 +229,3 @@ class _Task:
         tiles = CeilDiv(self.dims["M"], config.block_m) * CeilDiv(self.dims["N"], config.block_n)
         one = sympy.S.One
         return LaunchPlan(define, (tiles, one, one), tuple(values[p.name] for p in given.params))
-
-
-def symbol_index(name: str) -> sympy.Symbol:
-    """The symbols that `EpilogueSource.out_index` is written in."""
-    return sympy.Symbol(name, integer=True)
-

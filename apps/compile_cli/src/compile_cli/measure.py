@@ -120,6 +120,8 @@ def time_ms(call: Callable[[], Any], device: torch.device, budget_s: float = 1.0
 class _LiveStorages(TorchDispatchMode):
     """Adds up the bytes of storages made under it, and remembers the peak."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.live = 0

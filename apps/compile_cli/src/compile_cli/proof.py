@@ -1,63 +1,111 @@
 """Is a graph captured for a dynamic size right for a size of 0 or 1?
 
 Capturing treats a dynamic size as at least two, since one broadcasts. To serve one (or zero) with
-the same kernels, the model is captured again for exactly those inputs, and both graphs must be
-the same: operator by operator, with equal sizes once the symbols have their values. Nothing is
+the same kernels, the model is captured again for exactly those inputs, and both graphs must
+compute the same: operator by operator, on the same elements of the same results. Views are
+looked through, since a capture for a size of one may spell the same view otherwise. Nothing is
 compiled.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.fx import GraphModule, Node
 
-_SIZE_OPS = ("sym_size", "sym_stride", "sym_numel")
 
-
-def difference(
-    dynamic: torch.fx.GraphModule, static: torch.fx.GraphModule, env: Mapping[str, int]
-) -> str | None:
-    """None where the graphs are the same under `env` (symbol name -> value), else why not."""
-    ours, theirs = _calls(dynamic), _calls(static)
-    for a, b in zip(ours, theirs, strict=False):
-        if a.target is not b.target:
-            return f"there {b.target} runs in place of {a.target}"
-        left = [_value(x, env) for x in _leaves(a)]
-        right = [_value(x, env) for x in _leaves(b)]
-        if left != right:
-            return f"there {b.target} takes or makes {right} in place of {left}"
+def difference(dynamic: GraphModule, static: GraphModule, env: Mapping[str, int]) -> str | None:
+    """None where the graphs compute the same under `env` (symbol name -> value), else why not."""
+    ours, theirs = _computations(dynamic, env), _computations(static, env)
+    for (op, uses), (other, other_uses) in zip(ours, theirs, strict=False):
+        if op != other:
+            return f"there {other} runs in place of {op}"
+        if uses != other_uses:
+            pairs = zip(uses, other_uses, strict=False)
+            a, b = next(((a, b) for a, b in pairs if a != b), (len(uses), len(other_uses)))
+            return f"there {other} has {b} in place of {a}"
     if len(ours) != len(theirs):
         return f"there {len(theirs)} operators run in place of {len(ours)}"
     return None
 
 
-def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return [
-        n
-        for n in graph.graph.nodes
-        if n.op == "output"
-        or (
-            n.op == "call_function"
-            and isinstance(n.target, torch._ops.OpOverload)
-            and not any(part in str(n.target) for part in _SIZE_OPS)
-        )
-    ]
+def _computations(graph: GraphModule, env: Mapping[str, int]) -> list[tuple[str, list[Any]]]:
+    """Every operator that is no view, with what it takes: numbers as they are, tensors as (which
+    computation, size, stride, offset), and what it makes."""
+    number: dict[Node, int] = {}
+    out: list[tuple[str, list[Any]]] = []
+    for node in graph.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            number[node] = len(number)
+        elif node.op == "call_function" and not _is_view(node) and not _is_size(node):
+            number[node] = len(number)
+            made = [_layout(v, env) for v in pytree.tree_leaves(node.meta.get("val"))]
+            out.append((str(node.target), _uses(node, number, env) + made))
+        elif node.op == "output":
+            out.append(("output", _uses(node, number, env)))
+    return out
 
 
-def _leaves(node: torch.fx.Node) -> list[Any]:
-    """Arguments that are no tensors, and what the node makes."""
-    args = pytree.tree_leaves((node.args, node.kwargs))
-    made = [] if node.op == "output" else pytree.tree_leaves(node.meta.get("val"))
-    return [a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in args] + made
+def _uses(node: Node, number: Mapping[Node, int], env: Mapping[str, int]) -> list[Any]:
+    uses: list[Any] = []
+    for leaf in pytree.tree_leaves((node.args, node.kwargs)):
+        if not isinstance(leaf, Node):
+            uses.append(_layout(leaf, env))
+        elif isinstance(leaf.meta.get("val"), Tensor):
+            uses.append((*_producer(leaf, number), _layout(leaf.meta["val"], env)))
+        else:
+            uses.append(_layout(leaf.meta.get("val"), env))
+    return uses
 
 
-def _value(x: Any, env: Mapping[str, int]) -> Any:
+def _is_view(node: Node) -> bool:
+    """Results share the memory of an argument, which is not written."""
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    schema = node.target._schema
+    return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
+
+
+def _is_size(node: Node) -> bool:
+    """Computes a size, or states something about one."""
+    val = node.meta.get("val")
+    is_number = isinstance(val, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+    return is_number or val is None
+
+
+def _producer(node: Node, number: Mapping[Node, int]) -> tuple[int, int]:
+    """The computation that made the elements a node shows, and which of its results."""
+    result = 0
+    while node not in number:
+        if node.target is operator.getitem:
+            index = node.args[1]
+            assert isinstance(index, int)
+            result = index
+        base = node.args[0]
+        assert isinstance(base, Node)
+        if node.target is not operator.getitem:
+            result = 0
+        node = base
+    return number[node], result
+
+
+def _layout(x: Any, env: Mapping[str, int]) -> Any:
+    """A tensor as dtype, size, strides of the dimensions that hold more than one element, and
+    offset (an empty tensor as dtype and size); a size as a number."""
     if isinstance(x, Tensor):
-        return (str(x.dtype), tuple(_value(n, env) for n in x.shape))
+        size = [_layout(n, env) for n in x.shape]
+        stride = [_layout(n, env) for n in x.stride()]
+        if 0 in size:
+            return str(x.dtype), tuple(size)
+        steps = tuple(s if n > 1 else 0 for n, s in zip(size, stride, strict=True))
+        return str(x.dtype), tuple(size), steps, _layout(x.storage_offset(), env)
     if isinstance(x, torch.SymInt):
         expr = x.node.expr
         return int(expr.subs({s: env[str(s)] for s in expr.free_symbols if str(s) in env}))

@@ -51,20 +51,14 @@ class Kernels:
         parallel where there are several. A CPU program has nothing to build."""
         if not uses_cuda(program):
             return
-        jobs = [
-            (self.load(define), alignment) for define, alignment in expected_variants(program)
-        ]
-        missing = [(k, a) for k, a in jobs if not k.is_cached(alignment=a)]
-        if len(missing) > 1 and self.options.workers > 1:
-            with triton_rt.CompilePool(min(self.options.workers, len(missing))) as pool:
-                for kernel, alignment in missing:
-                    kernel.pool = pool
-                    kernel.prefetch(alignment=alignment)
-                for kernel, alignment in jobs:
-                    kernel.binary(alignment=alignment)
-                    kernel.pool = None
-        for kernel, alignment in jobs:
-            kernel.binary(alignment=alignment)
+        jobs = [(self.load(define), mask) for define, mask in expected_variants(program)]
+        with triton_rt.CompilePool(max(1, min(self.options.workers, len(jobs)))) as pool:
+            for kernel, mask in jobs:
+                kernel.pool = pool
+                kernel.prefetch(alignment=mask)
+            for kernel, mask in jobs:
+                kernel.binary(alignment=mask)
+                kernel.pool = None
 
 
 def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
