@@ -106,6 +106,7 @@ def main() -> None:
         best = min(times, key=lambda label: times[label]) if times else None
         inductor = None
         if options.inductor:
+            torch._dynamo.reset()  # cases share code: each would count as a recompilation
             compiled = torch.compile(case.eager, mode="max-autotune-no-cudagraphs")
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from gemm_templates import (
 )
 from gemm_templates.epilogues import GELU, residual_of
 from gemm_templates.model import CONFIGS, is_legal
+from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +32,7 @@ pytestmark = [
 ]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOLERANCE = {"bf16": 1.6e-2, "f16": 2e-3, "f32": 1e-4}
-ALIGNED = frozenset({"a", "b", "out"})
+ALIGNED = frozenset({"a", "b", "bias", "out"})
 
 
 def make(m, n, k, dtype, transposed=False):
@@ -44,26 +46,30 @@ def check(out, expected, dtype):
     torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.fixture(scope="module")
+def pool():
+    pool = CompilePool(min(8, os.cpu_count() or 1))
+    yield pool
+    pool.close()
+
+
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_every_legal_config(dtype, transposed):
+def test_every_legal_config(transposed, pool):
     m, n, k = 700, 520, 264
-    a, b = make(m, n, k, dtype, transposed)
-    bias = torch.randn(n, device="cuda", dtype=DTYPES[dtype])
+    a, b = make(m, n, k, "bf16", transposed)
+    bias = torch.randn(n, device="cuda", dtype=torch.bfloat16)
     problem = Problem(
-        m, n, k, dtype, dtype, dtype, a.stride(), b.stride(), bias=dtype, epilogue=GELU,
+        m, n, k, a_stride=a.stride(), b_stride=b.stride(), bias="bf16", epilogue=GELU,
         aligned=ALIGNED,
     )  # fmt: skip
     expected = F.gelu(a.double() @ b.double() + bias.double())
     info = device_info("cuda")
-    tried = 0
-    for config in (*CONFIGS, *tma_configs(info)):
-        if is_legal(problem, config, info):
-            out = torch.full((m, n), float("nan"), device="cuda", dtype=DTYPES[dtype])
-            bind(problem, config)(Inputs(a, b, out, bias))
-            check(out, expected, dtype)
-            tried += 1
-    assert tried >= 5
+    configs = [c for c in (*CONFIGS, *tma_configs(info)) if is_legal(problem, c, info)]
+    assert len(configs) >= 15
+    for run in [bind(problem, config, pool=pool) for config in configs]:
+        out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+        run(Inputs(a, b, out, bias))
+        check(out, expected, "bf16")
 
 
 @pytest.mark.parametrize("size", [(1, 1, 1), (17, 33, 65), (1000, 1003, 999), (128, 128, 0)])
