@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from aten_lowering import decompositions, lower, lower_with_report
-from loop_ir import Extern, Graph, Kernel, Matmul, Symbol, TensorRef, fuse, verify
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
+
+from aten_lowering import decompositions, lower, lower_with_report
+from loop_ir import Extern, Graph, Kernel, Matmul, Symbol, TensorRef, fuse, verify
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder.py"
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -35,13 +36,17 @@ def exported(model: Any, inputs: Any, dynamic: bool) -> torch.export.ExportedPro
     return export(model, tuple(inputs), dynamic_shapes=shapes).run_decompositions(decompositions())
 
 
+@pytest.fixture(scope="module")
+def dynamic_graph(encoder: Any) -> Graph:
+    return lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), True).graph_module)
+
+
 def kinds(graph: Graph) -> Counter[str]:
     return Counter(n.target if isinstance(n, Extern) else type(n).__name__ for n in graph.nodes)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-def test_export(encoder: Any, evaluate_graph: Any, dynamic: bool, fused: bool) -> None:
+def test_export(encoder: Any, evaluate_graph: Any, dynamic: bool) -> None:
     torch.manual_seed(0)
     model = encoder.Encoder().eval()
     inputs = encoder.get_inputs()
@@ -50,24 +55,24 @@ def test_export(encoder: Any, evaluate_graph: Any, dynamic: bool, fused: bool) -
     assert lowered.fallbacks == ()
     assert kinds(lowered.graph) == {"Kernel": 15, "Matmul": 12, ATTENTION: 2}
     assert len(lowered.graph.symbols) == dynamic
-    graph = fuse(lowered.graph) if fused else lowered.graph
     parameters = list(model.state_dict().values())
     if dynamic:
         inputs = [torch.cat([x, x[:1]]) for x in inputs]
-    (got,) = evaluate_graph(graph, [*parameters, *inputs], lowered.constants)
-    torch.testing.assert_close(got, model(*inputs), rtol=1e-5, atol=1e-5)
+    for graph in (lowered.graph, fuse(lowered.graph)):
+        (got,) = evaluate_graph(graph, [*parameters, *inputs], lowered.constants)
+        torch.testing.assert_close(got, model(*inputs), rtol=1e-5, atol=1e-5)
 
 
-def test_symbols_have_range_and_hint(encoder: Any) -> None:
-    graph = lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), True).graph_module)
+def test_symbols_have_range_and_hint(dynamic_graph: Graph) -> None:
+    graph = dynamic_graph
     (symbol,) = graph.symbols
     assert symbol == Symbol(symbol.name, low=2, high=64, hint=2)
     norms = [n for n in graph.nodes if isinstance(n, Kernel) and "layer_norm" in n.origins[0].op]
     assert norms[0].symbols == (symbol,)
 
 
-def test_origins_cite_the_users_line(encoder: Any) -> None:
-    graph = lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), False).graph_module)
+def test_origins_cite_the_users_line(dynamic_graph: Graph) -> None:
+    graph = dynamic_graph
     lines = EXAMPLE.read_text().splitlines()
     (gelu, *_) = [n for n in graph.nodes if "gelu" in n.origins[0].op]
     file, line = gelu.origins[0].source.split(":")
@@ -75,8 +80,8 @@ def test_origins_cite_the_users_line(encoder: Any) -> None:
     assert "F.gelu" in lines[int(line) - 1]
 
 
-def test_linear_takes_all_rows_at_once(encoder: Any) -> None:
-    graph = lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), True).graph_module)
+def test_linear_takes_all_rows_at_once(dynamic_graph: Graph) -> None:
+    graph = dynamic_graph
     first = next(n for n in graph.nodes if isinstance(n, Matmul))
     rows = first.a.type.size[0]
     assert str(rows) == f"32*{graph.symbols[0].name}"

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from aten_lowering import decompositions, lower
 from loop_ir import Extern, Kernel, Matmul
 
 aten = torch.ops.aten
@@ -81,12 +82,24 @@ def test_norms(oracle: Any) -> None:
         oracle(lambda a, w, b: F.layer_norm(a, (6,), w, b), x, w, b)
         oracle(lambda a, w: F.layer_norm(a, (6,), w, None, 1e-3), x, w)
         oracle(lambda a: F.layer_norm(a.transpose(0, 1), (3, 6)), x)
-        oracle(lambda a, w: aten._fused_rms_norm(a, (6,), w, None), x, w)
-        oracle(lambda a, w: aten._fused_rms_norm(a, (6,), w, 1e-3)[0], x, w)
         y = torch.randn(2, 6, 3, 2).to(dtype)
         oracle(lambda a, w, b: F.group_norm(a, 3, w, b), y, w, b)
         oracle(lambda a, w, b: F.batch_norm(a, w * w, b * b + 1, w, b), y, w, b)
     oracle(lambda a: torch.native_layer_norm(a, (6,), None, None, 1e-5), torch.randn(3, 6))
+
+
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_rms_norm_is_one_kernel(evaluate_graph: Any, eps: float | None) -> None:
+    """Where it reaches us whole: by torch.export, and by AOTAutograd on CUDA."""
+    for dtype in FLOATS:
+        module = torch.nn.RMSNorm(6, eps=eps).to(dtype)
+        torch.nn.init.normal_(module.weight)
+        x = torch.randn(3, 4, 6).to(dtype)
+        program = torch.export.export(module, (x,)).run_decompositions(decompositions())
+        graph = lower(program.graph_module)
+        assert len(graph.nodes) == 1
+        (got,) = evaluate_graph(graph, [module.weight, x], {})
+        torch.testing.assert_close(got, module(x).detach())
 
 
 def test_unused_results_are_not_written(lower_fn: Any) -> None:

@@ -182,8 +182,26 @@ def batch_norm_inference(
 ) -> None:
     """Pointwise with the running statistics, per channel (`[N, C, ...]`); momentum concerns
     training. The saved statistics are empty tensors here."""
-    require(input.dtype.is_float, "batch norm of integers")
+    native_batch_norm(call, input, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+@table.lowers(aten.native_batch_norm.default)
+def native_batch_norm(
+    call: Call,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> None:
+    """Without training: as `_native_batch_norm_legit_no_training`."""
+    require(input.dtype.is_float and not training, "batch norm of integers, or in training")
     require(call.result(1) is None and call.result(2) is None, "saved statistics")
+    require(running_mean is not None and running_var is not None, "no running statistics")
+    assert running_mean is not None and running_var is not None
     acc = opmath(input.dtype)
     k = call.kernel(input.size)
     channel = k.coords[1:2]

@@ -1,0 +1,76 @@
+"""Symbolic sizes: the same graph is right for other sizes than those it was traced with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.export import Dim, export
+
+from aten_lowering import UnsupportedGraph, decompositions, lower, lower_with_report
+
+
+class Fn(torch.nn.Module):
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.fn(*args)
+
+
+def two_sizes(fn: Callable[..., Any], rank: int, count: int) -> Any:
+    a, b = Dim("a", min=3, max=40), Dim("b", min=3, max=40)
+    dims = {0: a, 1: b} if rank > 1 else {0: a}
+    shape = (4, 5, 4)[:rank]
+    inputs = tuple(torch.randn(shape) for _ in range(count))
+    program = export(Fn(fn), inputs, dynamic_shapes=((dims,) * count,))
+    return lower_with_report(program.run_decompositions(decompositions()).graph_module)
+
+
+CASES: list[tuple[str, Callable[..., Any], int, int]] = [
+    ("broadcast", lambda x, y: x + y[:, :1] * 2, 3, 2),
+    ("flatten", lambda x, y: (x + 1).reshape(x.shape[0] * x.shape[1], 4) @ y[0].t(), 3, 2),
+    ("fold", lambda x: x.sum((0, 2)) / x.shape[1] + x.mean(1).sum(), 3, 1),
+    ("moments", lambda x: F.layer_norm(x, x.shape[1:]) + x.var(1, keepdim=True), 3, 1),
+    ("softmax", lambda x: x.softmax(1).transpose(0, 1).contiguous(), 3, 1),
+    ("cat", lambda x, y: torch.cat([x, y, x], 1) * 2, 3, 2),
+    ("arange", lambda x: x[:, 0, 0] * torch.arange(x.shape[0]) + torch.full((), x.shape[1]), 3, 1),
+    ("causal", lambda x: x[:, :, 0].masked_fill(torch.ones_like(x[:, :, 0]).triu(1) > 0, -1), 3, 1),
+    ("pad", lambda x: F.pad(x, (0, 0, 1, 2)).flip(1), 3, 1),
+    ("gather", lambda x: x[torch.arange(x.shape[0]).flip(0)], 3, 1),
+    ("slices", lambda x: x[1:, :-1].relu() + x[:-1, 1:], 3, 1),
+    ("matmul", lambda x: x @ x.transpose(1, 2), 3, 1),
+    ("expand", lambda x: x.unsqueeze(2).expand(-1, -1, 3, -1).reshape(x.shape[0], -1) + 1, 3, 1),
+    ("rank one", lambda x: x.cos() + x.max() + x.argmax(), 1, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "fn", "rank", "count"), CASES, ids=[c[0] for c in CASES])
+def test_other_sizes(evaluate_graph: Any, name: str, fn: Any, rank: int, count: int) -> None:
+    lowered = two_sizes(fn, rank, count)
+    assert lowered.fallbacks == ()
+    for sizes in ((3, 5), (4, 9), (11, 3)):
+        inputs = [torch.randn((*sizes, 4)[:rank] if rank > 1 else sizes[:1]) for _ in range(count)]
+        (got,) = evaluate_graph(lowered.graph, inputs, lowered.constants)
+        torch.testing.assert_close(got, fn(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_are_results_too(evaluate_graph: Any) -> None:
+    lowered = two_sizes(lambda x: (x + 1, x.shape[0] * x.shape[1], None), 3, 1)
+    got = evaluate_graph(lowered.graph, [torch.zeros(3, 7, 4)], {})
+    assert got[1:] == [21, None]
+
+
+def test_sizes_that_depend_on_data_are_refused() -> None:
+    class Positive(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0] * 2
+
+    program = export(Positive(), (torch.randn(4),)).run_decompositions(decompositions())
+    with pytest.raises(UnsupportedGraph, match=r"u0.*depends on data.*keep this part") as e:
+        lower(program.graph_module)
+    assert e.value.source.startswith("test_dynamic.py:")

@@ -1,0 +1,97 @@
+"""Each graph pass: what it rewrites, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from aten_lowering.passes.common_subexpressions import common_subexpressions
+from aten_lowering.passes.dead_code import dead_code
+from aten_lowering.passes.no_ops import no_ops
+
+
+def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
+    gm = make_fx(fn, tracing_mode="fake")(*inputs)
+    run(gm.graph)
+    gm.graph.lint()
+    gm.recompile()
+    torch.testing.assert_close(gm(*inputs), fn(*inputs))
+    names = (str(n.target).split(".")[1] for n in gm.graph.nodes if n.op == "call_function")
+    return Counter(names)
+
+
+def test_dead_code() -> None:
+    x = torch.randn(3)
+
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        a.exp().sin()
+        return a + 1
+
+    assert calls(dead_code, fn, x) == {"add": 1}
+
+
+def test_dead_code_keeps_effects() -> None:
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        b = a * 1
+        b.add_(1)
+        return b
+
+    assert calls(dead_code, fn, torch.randn(3)) == {"mul": 1, "add_": 1}
+
+
+def test_common_subexpressions() -> None:
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        return a.exp() + a.exp() * (a + 1) * (a + 1.0)
+
+    # 1 and 1.0 are different arguments.
+    assert calls(common_subexpressions, fn, torch.randn(3)) == {"exp": 1, "add": 3, "mul": 2}
+
+
+def test_two_results_do_not_become_one() -> None:
+    def fn(a: torch.Tensor) -> Any:
+        return a.exp(), a.exp()
+
+    assert calls(common_subexpressions, fn, torch.randn(3)) == {"exp": 2}
+
+
+def test_random_numbers_are_not_merged() -> None:
+    gm = make_fx(lambda a: torch.rand(3) - torch.rand(3) + a, tracing_mode="fake")(torch.randn(3))
+    common_subexpressions(gm.graph)
+    assert sum("rand" in str(n.target) for n in gm.graph.nodes) == 2
+
+
+def test_no_ops() -> None:
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        b = (a + 1).view(3, 4).clone()
+        return b.expand(3, 4).detach() * 2
+
+    assert calls(no_ops, fn, torch.randn(3, 4)) == {"add": 1, "mul": 1}
+
+
+def test_copies_that_a_caller_could_see_stay() -> None:
+    x = torch.randn(3, 4)
+    assert calls(no_ops, lambda a: a.clone(), x) == {"clone": 1}
+    assert calls(no_ops, lambda a: (a.exp().clone(),), x) == {"exp": 1}
+
+    def twice(a: torch.Tensor) -> Any:
+        b = a.exp()
+        return b, b.clone()
+
+    assert calls(no_ops, twice, x) == {"exp": 1, "clone": 1}
+
+
+def test_copies_stay_where_something_is_written_in_place() -> None:
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        b = a * 1
+        c = b.clone()
+        b.add_(1)
+        return b + c
+
+    assert calls(no_ops, fn, torch.randn(3))["clone"] == 1
+
+
+def test_copies_that_change_strides_stay() -> None:
+    assert calls(no_ops, lambda a: a.t().contiguous() + 1, torch.randn(3, 4))["clone"] == 1

@@ -1,0 +1,46 @@
+"""The table of lowerings and decompositions as a whole."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+
+from aten_lowering import decompositions
+from aten_lowering.extern import by_design
+from aten_lowering.lowerings import TABLE
+from aten_lowering.registry import Table
+
+aten = torch.ops.aten
+OPS = sorted(TABLE, key=lambda entry: str(entry[0]))
+
+
+@pytest.mark.parametrize(("op", "lowering"), OPS, ids=[str(o) for o, _ in OPS])
+def test_no_argument_is_ignored(op: Any, lowering: Any) -> None:
+    """Every lowering takes exactly the arguments of the schemas that it serves."""
+    expected = {"input" if a.name == "self" else a.name for a in op._schema.arguments}
+    _, *names = inspect.signature(lowering).parameters
+    assert set(names) == expected
+
+
+def test_two_lowerings_of_one_op_are_refused() -> None:
+    table = Table()
+    table.add(aten.relu.default, lambda call, input: None)
+    with pytest.raises(ValueError, match=r"relu\.default has two lowerings"):
+        table.add(aten.relu.default, lambda call, input: None)
+
+
+def test_what_is_lowered_or_whole_is_not_decomposed() -> None:
+    table = decompositions()
+    assert not [op for op, _ in TABLE if op in table]
+    for op in (
+        aten.scaled_dot_product_attention.default, aten.linear.default, aten.addmm.default,
+        aten.baddbmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten.convolution.default, aten.native_layer_norm.default, aten.gelu.default,
+    ):  # fmt: skip
+        assert op not in table
+        assert op in TABLE or by_design(op)
+    assert aten.layer_norm.default in table
+    assert aten.matmul.default in table
