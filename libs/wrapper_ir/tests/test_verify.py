@@ -56,7 +56,8 @@ BROKEN = {
     "LayoutOutOfBounds": [
         (HEAD + "  v = view x f32[s0, 4] cpu offset 1\n  return ()\n", "1", "needs 20 bytes"),
         (HEAD + "  v = view x f64[s0, 4] cpu\n  return ()\n", "1", "for s0="),
-        (HEAD + "  b = alloc f32[s0] cpu\n  c = reuse b f32[4] cpu\n  return ()\n", "2", "16 bytes"),
+        (HEAD + "  b = alloc f32[s0] cpu\n  c = reuse b f32[4] cpu\n  return ()\n", "2",
+         "16 bytes"),
         (HEAD + "  v = extern aten.t(x) alias x -> f32[4, s0] cpu stride (9, 4)\n  return ()\n",
          "1", "v needs"),
     ],
@@ -89,7 +90,8 @@ BROKEN = {
         (HEAD + K.replace("def k", "def kk") + "  return ()\n", "1", "defines no k"),
     ],
     "LaunchArity": [
-        (HEAD + K + "  launch k grid (1, 1, 1) (x, i, 1)\n  return ()\n", "2", "5 arguments, got 3"),
+        (HEAD + K + "  launch k grid (1, 1, 1) (x, i, 1)\n  return ()\n", "2",
+         "5 arguments, got 3"),
     ],
     "LaunchArgumentKind": [
         (HEAD + K + f"  launch k grid (1, 1, 1) ({args})\n  return ()\n", "2", who)
@@ -149,6 +151,9 @@ VALID = [
     "  d = reuse c f32[s0, 4] cpu\n  return (d,)\n",
     HEAD + "  if n < 3:\n    b = alloc f32[4] cpu\n    free b\n  else:\n"
     "    c = alloc f32[2] cpu\n  return ()\n",
+    # A layout in a block has to hold only where the block runs.
+    HEAD + "  if s0 > 3:\n    v = view x f32[s0 - 4, 4] cpu offset 16\n"
+    "  else:\n    b = alloc f32[4 - s0] cpu\n  return ()\n",
     HEAD + "  v = view x f32[0, 9] cpu offset 100\n  return (v,)\n",
     HEAD + "  v = view x i16[s0, 8] cpu stride (8, 1)\n  return (v,)\n",
     HEAD + "  assert s0 >= 2 \"no one\"\n  b = alloc f32[s0 - 2] cpu\n  return ()\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_ASSIGNMENT = re.compile(r"\s*(\w+)(?: : [^=]+)? = ")
+_ASSIGNMENT = re.compile(r"\s*(\w+)(?:\s*:\s*[^=]+)? = ")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, islice, product, zip_longest
 
 import sympy
 
@@ -194,11 +194,9 @@ def sample_envs(program: Program) -> list[dict[str, int]]:
         middle = hints.get(str(name))
         names.append(str(name))
         choices.append(sorted({first, last} if middle is None else {middle, first, last}))
-    envs = []
-    for values in product(*choices):
-        envs.append(dict(zip(names, values, strict=True)))
-        if len(envs) == MAX_SAMPLES:
-            break
+    corners = zip_longest(*([*c, *[c[-1]] * (3 - len(c))] for c in choices))  # all at once first
+    values = dict.fromkeys(islice(chain(corners, product(*choices)), MAX_SAMPLES))
+    envs = [dict(zip(names, v, strict=True)) for v in values] or [{}]
     asserts = [op.condition for op in program.ops if isinstance(op, Assert)]
     asserts = [c for c in asserts if free_symbols([c]) <= set(names)]
     return [env for env in envs if all(bool(evaluate(c, env)) for c in asserts)] or envs

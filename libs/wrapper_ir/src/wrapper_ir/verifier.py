@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
+from symexpr import evaluate
 from wrapper_ir.analysis import (
     Env,
     definitions,
@@ -85,13 +86,13 @@ class _At:
 @dataclass
 class _Storage:
     """`owned`: made by an op of the program. `block`: the block that made it. `died`: the op that
-    ended its life. `bytes`: its size for each sample."""
+    ended its life. `bytes`: its size for each sample that reaches the op that made it."""
 
     owner: str
     owned: bool
     block: str
     type: TensorType
-    bytes: list[int]
+    bytes: dict[int, int]
     died: str = ""
 
 
@@ -99,12 +100,13 @@ class _Storage:
 class _State:
     program: Program
     samples: list[dict[str, int]]
+    active: list[int]  # samples for which the block that is checked runs
     tensors: dict[str, TensorType] = field(default_factory=dict)
     storage: dict[str, _Storage] = field(default_factory=dict)
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
     symbols: set[str] = field(default_factory=set)
     escaped: dict[str, str] = field(default_factory=dict)
-    layouts: dict[TensorType, list[int]] = field(default_factory=dict)
+    layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
 
 
 def verify(program: Program) -> None:
@@ -113,7 +115,8 @@ def verify(program: Program) -> None:
     Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
     symbols: what passes is not proven for every size (`interpret` checks the real sizes).
     """
-    state = _State(program, sample_envs(program))
+    samples = sample_envs(program)
+    state = _State(program, samples, list(range(len(samples))))
     _check_head(state)
     _check_block(state, program.ops, "", top=True)
     if not program.ops or not isinstance(program.ops[-1], Return):
@@ -220,14 +223,16 @@ def _define(state: _State, name: str, type: TensorType, at: _At) -> None:
 
 
 def _check_layout(state: _State, name: str, type: TensorType, at: _At) -> None:
-    if type in state.layouts:
-        return
-    state.layouts[type] = []
-    for env in state.samples:
+    known = state.layouts.setdefault(type, {})
+    for i in state.active:
+        if i in known:
+            continue
+        env = state.samples[i]
         size, stride, offset = evaluate_type(type, env)
         if min((*size, *stride, offset)) < 0:
-            raise at.error(InvalidLayout, f"{name} has size {size} stride {stride}{_where(env)}")
-        state.layouts[type].append(storage_bytes(type, env))
+            layout = f"size {size} stride {stride} offset {offset}"
+            raise at.error(InvalidLayout, f"{name} has {layout}{_where(env)}")
+        known[i] = storage_bytes(type, env)
 
 
 def _where(env: Env) -> str:
@@ -255,9 +260,8 @@ def _end(state: _State, name: str, at: _At, prefix: str) -> _Storage:
 def _check_fits(state: _State, name: str, type: TensorType, storage: _Storage, at: _At) -> None:
     if storage.type.device != type.device:
         raise at.error(DeviceMismatch, f"the storage is on {storage.type.device}")
-    for env, have, need in zip(
-        state.samples, storage.bytes, state.layouts[type], strict=True
-    ):  # fmt: skip
+    for i in state.active:
+        have, need, env = storage.bytes[i], state.layouts[type][i], state.samples[i]
         if need > have:
             raise at.error(
                 LayoutOutOfBounds,
@@ -372,16 +376,20 @@ def _check_extern(state: _State, op: ExternCall, at: _At, prefix: str) -> None:
 
 def _check_copy(state: _State, op: CopyBack, at: _At) -> None:
     src, dst = state.tensors[op.src], state.tensors[op.dst]
-    for env in state.samples:
+    for env in (state.samples[i] for i in state.active):
         a, b = evaluate_type(src, env)[0], evaluate_type(dst, env)[0]
         if a != b:
             raise at.error(CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{_where(env)}")
 
 
 def _check_if(state: _State, op: If, at: _At) -> None:
+    active = state.active
+    taken = {i for i in active if bool(evaluate(op.condition, state.samples[i]))}
     for label, block in (("then", op.then), ("else", op.orelse)):
         outer = set(state.tensors)
+        state.active = [i for i in active if (i in taken) == (label == "then")]
         _check_block(state, block, f"{at.index}.{label}.")
+        state.active = active
         for name in set(state.tensors) - outer:
             del state.tensors[name]
             state.escaped[name] = at.index

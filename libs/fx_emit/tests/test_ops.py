@@ -1,0 +1,313 @@
+"""Every op by every launch, against `wrapper_ir.interpret` with torch."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fx_emit import emit, is_impure
+from wrapper_ir import parse_program
+from wrapper_ir.errors import (
+    AssertionFailed,
+    InputMismatch,
+    MissingConstant,
+    ResultMismatch,
+)
+
+HEAD = """program p(x: f32[s0, 8] cpu, n: int):
+  where s0 in [1, 64] hint 2
+  where n in [-4, 99] hint 3
+  symbol s0 = x.size(0)
+"""
+SCALE = """  kernel scale(x: *f32, out: *f32 mutated, by: f32, n: i32) constants (BLOCK=16, PLUS=1) warps 4 stages 3:
+    import triton
+    import triton.language as tl
+
+
+    @triton.jit
+    def scale(x, out, by, n, BLOCK: tl.constexpr, PLUS: tl.constexpr):
+        i = (tl.program_id(0) + tl.program_id(1)) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + i, tl.load(x + i, mask=i < n) * by + PLUS, mask=i < n)
+  end
+"""  # noqa: E501
+
+
+def inputs(rows, n=3):
+    return [torch.arange(rows * 8, dtype=torch.float32).reshape(rows, 8) / 3, n]
+
+
+def test_launch_allocate_return(check):
+    modules = check(
+        HEAD + SCALE + "  b = alloc f32[s0, 8] cpu\n"
+        "  launch scale grid (CeilDiv(s0*8, 16), 1, 1) (x, b, 2.5, s0*8)  # aten.mul m.py:3\n"
+        "  return (b, s0*n, None, 1.5, True)\n",
+        inputs(1), inputs(2), inputs(5, -1),
+    )  # fmt: skip
+    assert modules["direct"](*inputs(2))[0].tolist()[0][1] == pytest.approx(1 / 3 * 2.5 + 1)
+    assert (
+        "kernel_scale((" in modules["direct"].code and "# aten.mul m.py:3" in modules["direct"].code
+    )
+    hop = [n for n in modules["hop"].graph.nodes if "triton_kernel_wrapper" in str(n.target)]
+    assert len(hop) == 1 and set(hop[0].kwargs["kwargs"]) == {"x", "out", "by", "n"}
+    assert set(modules["hop"].meta["kernels"]) == {"scale"}
+
+
+def test_launch_of_an_empty_grid(check):
+    check(HEAD + SCALE + "  launch scale grid (s0 - 1, 1, 1) (x, x, 2.0, 8)\n  return (x,)\n",
+          inputs(1), inputs(2))  # fmt: skip
+
+
+def test_view_counts_from_the_first_element_of_a_parameter(check):
+    base = torch.arange(200, dtype=torch.float32)
+    offset = [base[37:101].reshape(8, 8), 3]
+    modules = check(
+        HEAD + "  v = view x f32[8, s0] cpu stride (1, 8)\n"
+        "  w = view v f32[s0, 3] cpu stride (8, 1) offset 5\n"
+        "  i = view w i32[s0, 8] cpu\n  h = view x bf16[s0*8] cpu stride (2,) offset 1\n"
+        "  b = extern aten.mul.Tensor(w, n) -> f32[s0, 3] cpu\n"
+        "  extern aten.add_.Scalar(w, 1) mutates (w,)\n  return (v, w, i, h, b)\n",
+        inputs(4), offset,
+    )  # fmt: skip
+    out = modules["direct"](*offset)
+    assert out[0].storage_offset() == 37 and out[1].storage_offset() == 42
+
+
+def test_view_of_an_unaligned_parameter_as_larger_elements(check, load_jit):
+    text = "program p(x: bf16[8] cpu):\n  v = view x f32[4] cpu\n  return (v,)\n"
+    check(text, [torch.arange(8.0).bfloat16()], [torch.arange(20.0).bfloat16()[2:10]])
+    gm = emit(parse_program(text), load_kernel=load_jit)
+    with pytest.raises(Exception, match="starts at byte 2"):
+        gm(torch.arange(20.0).bfloat16()[1:9])
+
+
+def test_reuse(check):
+    check(
+        HEAD + "  a = alloc f32[s0, 8] cpu\n  extern aten.fill_.Scalar(a, 1) mutates (a,)\n"
+        "  b = reuse a f32[4, s0] cpu\n  extern aten.fill_.Scalar(b, n) mutates (b,)\n"
+        "  v = view b f32[s0] cpu stride (4,) offset 3\n"
+        "  s = extern aten.sum.default(v) -> f32[] cpu\n"
+        "  c = reuse b i16[s0*16] cpu\n  extern aten.fill_.Scalar(c, 7) mutates (c,)\n"
+        "  d = reuse c f32[s0, 8] cpu\n  return (s, d)\n",
+        inputs(1), inputs(5),
+    )  # fmt: skip
+
+
+def test_reuse_of_a_result(check):
+    check(
+        HEAD + "  a = extern aten.mul.Tensor(x, 2) -> f32[s0, 8] cpu\n"
+        "  b = reuse a f32[8*s0] cpu\n  w = view b f32[s0] cpu offset s0\n  return (w,)\n",
+        inputs(3),
+    )
+
+
+def test_extern(check):
+    check(
+        HEAD + "  a = extern aten.add.Tensor(x, 1.5, alpha=n*s0) -> f32[s0, 8] cpu\n"
+        "  (m, _) = extern aten.max.dim(a, 1) -> (f32[s0] cpu, _)\n"
+        "  (_, i) = extern aten.max.dim(a, 1, True) -> (_, i64[s0, 1] cpu)\n"
+        "  z = extern aten.full.default((s0, 2), 3, dtype=dtype f16, layout=layout strided,"
+        " device=device cpu, pin_memory=False) -> f16[s0, 2] cpu\n"
+        "  c = extern aten.cat.default((x, a), 1) -> f32[s0, 16] cpu\n"
+        "  k = extern aten.clone.default(c, memory_format=memory_format contiguous_format)"
+        " -> f32[s0, 16] cpu\n"
+        "  (p,) = extern aten.unbind.int(x, 2 - 2*1 + n - n + 0) alias x -> (f32[8] cpu,)\n"
+        "  extern aten.relu_.default(a) mutates (a,)\n"
+        "  _ = extern aten.add.Tensor(x, 1) -> _\n"
+        "  return (a, m, i, z, k, p)\n",
+        inputs(1),
+    )
+
+
+def test_alias_of_an_extern_keeps_the_storage(check):
+    base = torch.arange(100, dtype=torch.float32)
+    check(
+        HEAD + "  t = extern aten.t.default(x) alias x -> f32[8, s0] cpu stride (1, 8)\n"
+        "  s = extern aten.select.int(x, 1, 2) alias x -> f32[s0] cpu stride (8,) offset 2\n"
+        "  v = view s f32[s0, 2] cpu stride (8, 1) offset 3\n"
+        "  w = view t f32[4] cpu offset 2\n  return (t, s, v, w)\n",
+        [base[11:35].reshape(3, 8), 1],
+    )
+
+
+def test_operators_of_the_caller(check):
+    def double(x):
+        return x * 2
+
+    check(HEAD + "  a = extern mine.double(x) -> f32[s0, 8] cpu\n  return (a,)\n", inputs(2),
+          operators={"mine.double": double})  # fmt: skip
+
+
+def test_constant(check, load_jit):
+    w = torch.arange(12, dtype=torch.float32)[3:].reshape(3, 3)
+    text = HEAD + '  c = constant f32[3, 3] cpu "layer.w"\n'
+    text += "  v = view c f32[3] cpu stride (3,) offset 1\n  return (v,)\n"
+    modules = check(text, inputs(2), constants={"layer.w": w})
+    assert modules["hop"].c.data_ptr() == w.data_ptr()
+    with pytest.raises(MissingConstant):
+        emit(parse_program(text), load_kernel=load_jit)
+    with pytest.raises(InputMismatch, match=r"c: expected f32\[3, 3\]"):
+        emit(parse_program(text), load_kernel=load_jit, constants={"layer.w": w.T})
+
+
+def test_copy_back(check):
+    check(
+        HEAD + "  a = extern aten.mul.Tensor(x, n) -> f32[s0, 8] cpu\n  copy a -> x\n  return ()\n",
+        inputs(2),
+        [torch.arange(100.0)[20:44].reshape(3, 8), 2],
+    )
+
+
+IF = (
+    HEAD
+    + SCALE
+    + """  a = alloc f32[s0, 8] cpu
+  extern aten.fill_.Scalar(a, 1) mutates (a,)
+  if s0*s0 <= 9 and n > 0 and n < 8:
+    t = alloc f32[s0] cpu
+    launch scale grid (1, 1, 1) (x, t, 3.0, s0)
+    v = view a f32[s0] cpu stride (8,) offset n
+    extern aten.add_.Tensor(v, t) mutates (v,)
+    free t
+    if n == 2:
+      launch scale grid (s0, 1, 1) (a, x, 1.0, s0*8)
+  else:
+    w = view x f32[s0, 4] cpu stride (8, 1) offset 4
+    extern aten.mul_.Scalar(w, n) mutates (w,)
+  return (a,)
+"""
+)
+
+
+def test_if(check):
+    base = torch.arange(100, dtype=torch.float32)
+    offset = [base[10:34].reshape(3, 8), 2]
+    modules = check(IF, inputs(2, 2), inputs(2, 1), inputs(4), inputs(2, -3), offset)
+    for gm in modules.values():
+        before = gm(*inputs(2, 2))[0]
+        gm.graph.eliminate_dead_code(is_impure)
+        gm.recompile()
+        assert torch.equal(gm(*inputs(2, 2))[0], before)
+
+
+def test_dead_code_elimination_keeps_effects(check):
+    text = (
+        HEAD
+        + SCALE
+        + (
+            '  launch scale grid (s0, 1, 1) (x, x, 2.0, s0*8)\n  assert s0 < 4 "few"\n'
+            "  b = alloc f32[4] cpu\n  return ()\n"
+        )
+    )
+    for gm in check(text, inputs(2)).values():
+        gm.graph.eliminate_dead_code(is_impure)
+        gm.recompile()
+        assert "b" not in {n.name for n in gm.graph.nodes}
+        x, n = inputs(2)
+        gm(x, n)
+        torch.testing.assert_close(x, inputs(2)[0] * 2 + 1)
+        with pytest.raises(AssertionFailed):
+            gm(*inputs(4))
+
+
+def test_assert(check):
+    modules = check(HEAD + '  assert s0*n < 20 "too much"\n  return ()\n', inputs(2))
+    for gm in modules.values():
+        with pytest.raises(AssertionFailed, match=r"too much \(n=3, s0=9\)"):
+            gm(*inputs(9))
+
+
+class Allocations(TorchDispatchMode):
+    """Weak references to what is allocated; how many are alive at each later call."""
+
+    def __init__(self):
+        super().__init__()
+        self.refs = []
+        self.alive = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.alive.append((str(func), sum(r() is not None for r in self.refs)))
+        out = func(*args, **(kwargs or {}))
+        if "empty_strided" in str(func):
+            self.refs.append(weakref.ref(out.untyped_storage()))
+            weakref.finalize(out, lambda: None)
+            self.refs[-1] = weakref.ref(out)
+        return out
+
+
+def test_free_drops_the_memory(check):
+    text = HEAD + (
+        "  a = alloc f32[s0, 8] cpu\n  v = view a f32[4] cpu\n"
+        "  extern aten.fill_.Scalar(v, 1) mutates (v,)\n  free a\n"
+        "  extern aten.relu_.default(x) mutates (x,)\n  return ()\n"
+    )
+    for gm in check(text, inputs(2)).values():
+        free = next(n for n in gm.graph.nodes if n.name == "free_a")
+        assert [str(a) for a in free.args] == ["a"] and "a = free_a = None" in gm.code
+        gc.collect()
+        with Allocations() as seen:
+            gm(*inputs(2))
+        counts = dict(seen.alive)
+        assert counts["aten.fill_.Scalar"] == 1 and counts["aten.relu_.default"] == 0
+
+
+def test_expressions_are_computed_once(check):
+    text = HEAD + (
+        "  a = alloc f32[s0*8 + 1] cpu\n  b = alloc f32[s0*8 + 1, s0//2] cpu\n"
+        "  c = alloc f32[Max(s0 % 3, 1) + Min(n**2, 7)] cpu\n"
+        "  v = view a f32[1] cpu offset s0*8\n  extern aten.fill_.Scalar(a, 1) mutates (a,)\n"
+        "  extern aten.fill_.Scalar(b, s0*8) mutates (b,)\n"
+        "  extern aten.fill_.Scalar(c, -s0) mutates (c,)\n"
+        "  return (a, b, c, v, s0*8 + 1, Where(s0 < n, s0, n), CeilDiv(s0, 3), (s0 - 5)//2)\n"
+    )
+    modules = check(text, inputs(1), inputs(2), inputs(7, -3))
+    code = modules["direct"].code
+    assert code.count("8 * s0") + code.count("s0 * 8") == 1 and code.count("// 2") == 2
+
+
+def test_inputs_are_checked(check, load_jit):
+    modules = check(HEAD + "  return ()\n", inputs(2))
+    x = torch.zeros(2, 8)
+    wrong = [
+        ((x.double(), 3), "x: expected f32"), ((x[0], 3), "x: expected rank 2, got rank 1"),
+        ((torch.zeros(2, 9), 3), r"x: expected f32\[s0, 8\] cpu = \[2, 8\]"),
+        ((torch.zeros(8, 2).T, 3), r"stride \(1, 2\)"), ((x, 100), r"n: expected n in \[-4, 99\]"),
+        ((torch.zeros(65, 8), 3), r"s0: expected s0 in \[1, 64\] hint 2, got 65"),
+        ((x, 1.5), "n: expected an integer"),
+    ]  # fmt: skip
+    for gm in modules.values():
+        for args, message in wrong:
+            with pytest.raises(InputMismatch, match=message):
+                gm(*args)
+        gm(torch.zeros(1, 16)[:, :8], 3)  # the stride of a single row does not count
+    unchecked = emit(parse_program(HEAD + "  return ()\n"), load_kernel=load_jit, checks=False)
+    unchecked(torch.zeros(65, 9), 1)
+
+
+def test_results_are_checked(load_jit):
+    text = HEAD + "  a = extern aten.mul.Tensor(x, 2) -> f32[8, s0] cpu\n  return (a,)\n"
+    gm = emit(parse_program(text), load_kernel=load_jit)
+    with pytest.raises(ResultMismatch, match=r"aten.mul.Tensor returned a as f32\[2, 8\]"):
+        gm(*inputs(2))
+
+
+def test_values_are_fake_tensors_of_the_declared_layout(load_jit):
+    text = """program p(x: bf16[s0, 8] cuda:0, n: int):
+  where s0 hint 5
+  symbol s0 = x.size(0)
+  a = alloc f8e4m3[s0, 2] cuda:0 stride (16, 1)
+  v = view a f8e4m3[2] cuda:0 offset s0
+  (m, _) = extern aten.max.dim(x, 1) -> (bf16[s0] cuda:0, _)
+  return (v, m, s0 + 1)
+"""
+    gm = emit(parse_program(text), load_kernel=load_jit)
+    values = {node.name: node.meta["val"] for node in gm.graph.nodes}
+    assert isinstance(values["a"], FakeTensor) and values["a"].device == torch.device("cuda:0")
+    assert values["a"].shape == (5, 2) and values["a"].stride() == (16, 1)
+    assert values["a"].dtype == torch.float8_e4m3fn and values["v"].storage_offset() == 5
+    assert values["s0"] == 5 and values["m"].shape == (5,)
+    assert values["output"][1] is values["m"] and values["output"][2] == 6
