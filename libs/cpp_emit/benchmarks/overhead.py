@@ -85,9 +85,8 @@ def host(folder: str) -> None:
         folder,
         launch=lambda *_: None,
     )
-    print(
-        f"launch called back in Python: {(micros(lambda: run(x)) - micros(lambda: base(x))) / 20:.2f} us"
-    )
+    cost = (micros(lambda: run(x)) - micros(lambda: base(x))) / 20
+    print(f"launch called back in Python: {cost:.2f} us")
 
 
 def gpu(folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,24 @@ DTYPES = {
     DType.bf16: torch.bfloat16, DType.f32: torch.float32, DType.f64: torch.float64,
     DType.c64: torch.complex64, DType.u16: torch.uint16, DType.f8e4m3: torch.float8_e4m3fn,
 }  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # another library's conftest has it already
+        parser.addoption("--accept", action="store_true", help="rewrite golden files")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` compares with `golden/name`; `--accept` rewrites it."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--accept", default=False):
+            path.write_text(text)
+        assert path.read_text() == text, f"{path} differs; pytest --accept rewrites it"
+
+    return compare
 
 
 class TorchRuntime:

@@ -48,8 +48,8 @@ class Names:
 
     def _fresh(self, name: str) -> str:
         base = re.sub(r"\W", "_", name, flags=re.ASCII)
-        # Leading underscores, double underscores and these helpers' suffix are the language's.
-        base = re.sub(r"__+", "_", base).lstrip("_") or "v"
+        # Double underscores, and single ones in front, belong to the language.
+        base = re.sub(r"__+", "_", base).strip("_") or "v"
         if base[0].isdigit():
             base = f"v{base}"
         candidate, count = base, 1

@@ -52,6 +52,9 @@ struct Driver {
       get<CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                        unsigned, CUstream, void**, void**)>("cuLaunchKernel");
 
+  CUresult (*exchange_capture_mode)(int*) =
+      get<CUresult (*)(int*)>("cuThreadExchangeStreamCaptureMode");
+
   void check(CUresult code, const char* call, const char* where) {
     if (code == 0) return;
     const char* text = nullptr;
@@ -160,10 +163,18 @@ struct Kernels {
   }
 };
 
+// Loading a module would end a graph capture that is under way in this thread.
+struct RelaxedCapture {
+  int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+  RelaxedCapture() { driver().exchange_capture_mode(&mode); }
+  ~RelaxedCapture() { driver().exchange_capture_mode(&mode); }
+};
+
 inline Loaded load_image(const Image& image, const char* where) {
   constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
   CUmodule module = nullptr;
   Loaded out{nullptr, image.shared, 32 * image.warps};
+  RelaxedCapture relaxed;
   driver().check(driver().load_module(&module, image.cubin), "cuModuleLoadData", where);
   driver().check(driver().get_function(&out.function, module, image.symbol), "cuModuleGetFunction",
                  where);
