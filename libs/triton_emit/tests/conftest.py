@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 import torch
 from triton_rt.source import KernelParam, KernelSource, load_jit
 
@@ -32,7 +33,6 @@ from loop_ir import (
     TensorType,
     contiguous_strides,
     interpret_kernel,
-    parse_kernel,
 )
 from symexpr import evaluate, symbol
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
@@ -208,11 +208,9 @@ def _kernels() -> dict[str, Kernel]:
             name,
             (Buffer("x", tensor("bf16", rows, 3072)), Buffer("b", tensor("bf16", 3072)),
              Buffer("y", tensor("bf16", rows, 3072), written=True)),
-            (Axis(i, rows), Axis(j, 3072)), (Phase((), body),), symbols,
+            (Axis(i, rows), Axis(j, sympy.Integer(3072))), (Phase((), body),), symbols,
             (Origin("aten.add.Tensor", "encoder.py:40"), Origin("aten.gelu.default", "encoder.py:41")),
         )  # fmt: skip
-
-    import sympy
 
     width = sympy.Integer(768)
     row = 768 * i + r

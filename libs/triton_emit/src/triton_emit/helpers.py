@@ -209,29 +209,33 @@ _SOURCES = {
             return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
     """,
     "fmod_f64": """
-        # each step is exact and takes at least 50 bits off a quotient; six cover every f32 pair
-        def fmod_f64(x, y):
+        # Every step is exact and takes 26 bits off the quotient: q has 26 bits and y is split into
+        # 27 and 27, so that products fit in 53 with or without fused multiply-add.
+        def fmod_f64(x, y, STEPS: tl.constexpr):
             b = tl.abs(y)
             r = tl.abs(x)
-            for _ in tl.static_range(6):
-                q = tl.floor(r / b)
+            high = ((b.to(tl.int64, bitcast=True) >> 26) + 1) << 26
+            high = high.to(tl.float64, bitcast=True)
+            low = b - high
+            for _ in range(STEPS):
+                q = ((r / b).to(tl.int64, bitcast=True) >> 27) << 27
+                q = tl.floor(q.to(tl.float64, bitcast=True))
                 q = tl.where((q > 0.0) & (q < float("inf")), q, 0.0)
-                r = tl.fma(-1.0 * q, b, r)
+                r = (r - q * high) - q * low
                 r = tl.where(r < 0.0, r + b, r)
-            r = tl.where(r >= b, r - b, r)
-            r = tl.where((b == float("inf")) & (tl.abs(x) != b), tl.abs(x), r)
+            r = tl.where(b == float("inf"), tl.abs(x), r)
             r = tl.where((b == 0.0) | (b != b) | (tl.abs(x) == float("inf")), float("nan"), r)
             return tl.where(signbit_f64(x), -1.0 * r, r)
     """,
     "mod_f64": """
-        def mod_f64(x, y):
-            r = fmod_f64(x, y)
+        def mod_f64(x, y, STEPS: tl.constexpr):
+            r = fmod_f64(x, y, STEPS)
             return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
     """,
     "floordiv_f64": """
         # as torch rounds: from the exact remainder, so that no quotient is rounded up first
-        def floordiv_f64(x, y):
-            m = fmod_f64(x, y)
+        def floordiv_f64(x, y, STEPS: tl.constexpr):
+            m = fmod_f64(x, y, STEPS)
             d = (x - m) / y
             d = tl.where((m != 0.0) & ((m < 0.0) != (y < 0.0)), d - 1.0, d)
             f = tl.floor(d)

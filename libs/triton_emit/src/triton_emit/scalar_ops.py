@@ -24,6 +24,7 @@ from triton_emit.values import (
     UNARY,
     Value,
     is_f32,
+    is_normal,
     literal,
     typed,
 )  # fmt: skip
@@ -141,9 +142,10 @@ class ScalarOps:
         condition, a, b = args
         axes = condition.axes | a.axes | b.axes
         a, b = self.held(a), self.held(b)
-        if a.literal is not None and b.literal is not None:
+        guessed = dtype in (DType.f32, DType.i32) and is_normal(a) and is_normal(b)
+        if a.literal is not None and b.literal is not None and not guessed:
             a = typed(a)
-        elif -0.0 in (a.literal, b.literal) or dtype in SMALL_FLOATS:
+        elif _is_minus_zero(a) or _is_minus_zero(b) or dtype in SMALL_FLOATS:
             a, b = typed(a), typed(b)
         return self.call("tl.where", [typed(condition).text, a.text, b.text], dtype, axes)
 
@@ -306,6 +308,9 @@ class ScalarOps:
             return self.call(function, [typed(args[0]).text], dtype, axes)
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
+            if op in ("fmod", "mod", "floordiv"):
+                # the quotient's bits over 26: below 2**278 for f32 and narrower, else 2**2099
+                wide.append("81" if double else "11")
             return self.cast(self.call(_WIDE[op], wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
@@ -341,6 +346,10 @@ def _is_power_of_two(value: float) -> bool:
     return value != 0 and 2.0**-126 < abs(value) < 2.0**126 and (
         abs(value).hex().split("p")[0] == "0x1.0000000000000"
     )
+
+
+def _is_minus_zero(value: Value) -> bool:
+    return value.literal == 0 and str(value.literal).startswith("-")
 
 
 def _is_mask(value: int) -> bool:

@@ -106,6 +106,14 @@ def typed(value: Value) -> Value:
     return Value(f"tl.full((), {text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype)
 
 
+def is_normal(value: Value) -> bool:
+    """A literal that Triton takes for f32 (or i32) of itself: no subnormal, no minus zero."""
+    if value.literal is None:
+        return False
+    size = abs(float(value.literal))
+    return not 0 < size < 2.0**-126 and str(value.literal) != "-0.0"
+
+
 def is_f32(value: Literal) -> bool:
     """The number is an f32 exactly."""
     number = float(value)

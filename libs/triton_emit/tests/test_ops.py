@@ -1,0 +1,234 @@
+"""Every scalar operation and reduction on every element type, against the reference."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+
+from loop_ir import (
+    OPS,
+    REDUCTIONS,
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Phase,
+    Reduce,
+    Store,
+    TensorType,
+    contiguous_strides,
+)
+from symexpr import symbol
+from triton_emit import Schedule, UnsupportedDType, default_schedule, emit
+
+FLOATS = [DType.f16, DType.bf16, DType.f32, DType.f64]
+INTS = [DType.u8, DType.u16, DType.u32, DType.u64, DType.i8, DType.i16, DType.i32, DType.i64]
+ARITHMETIC = ["add", "sub", "mul", "neg", "abs", "maximum", "minimum", "floordiv", "truncdiv",
+              "mod", "fmod"]  # fmt: skip
+FLOAT_ONLY = ["div", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
+              "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "erf",
+              "sigmoid", "floor", "ceil", "trunc", "round", "pow", "fma"]  # fmt: skip
+PREDICATES = ["eq", "ne", "lt", "le", "gt", "ge"]
+BITS = ["and", "or", "xor", "not", "shl", "shr"]
+COUNT = 96
+
+
+def tensor(dtype: DType, *size: int) -> TensorType:
+    return TensorType(dtype, size, contiguous_strides(size), Device("cuda", 0))
+
+
+def pointwise(op: str, dtypes: list[DType], out: DType, number: int = 0) -> Kernel:
+    i = symbol("i0")
+    names = [f"a{k}" for k in range(len(dtypes))]
+    body: list[Any] = [
+        Load(n, f"x{k}", i, d) for k, (n, d) in enumerate(zip(names, dtypes, strict=True))
+    ]
+    body += [Compute("v", op, tuple(names), out), Store("y", i, "v")]
+    buffers = [Buffer(f"x{k}", tensor(d, COUNT)) for k, d in enumerate(dtypes)]
+    return Kernel(f"k_{op}", (*buffers, Buffer("y", tensor(out, COUNT), True)),
+                  (Axis(i, sympy.Integer(COUNT)),), (Phase((), tuple(body)),))  # fmt: skip
+
+
+def special(dtype: DType, seed: int, op: str) -> Any:
+    """Ordinary values, and (floats) zeros of both signs, infinities, NaN, halves."""
+    rng = np.random.default_rng(seed)
+    if dtype is DType.bool_:
+        return rng.random(COUNT) < 0.5
+    if dtype.is_float:
+        values = rng.standard_normal(COUNT) * np.exp(rng.uniform(-3, 3, COUNT))
+        odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 80.0]
+        values[: len(odd)] = rng.permutation(odd)
+        values[20:34] = odd
+        if dtype in (DType.bf16, DType.f8e4m3, DType.f8e5m2):
+            import torch
+
+            kind = {DType.bf16: torch.bfloat16, DType.f8e4m3: torch.float8_e4m3fn,
+                    DType.f8e5m2: torch.float8_e5m2}[dtype]  # fmt: skip
+            return torch.from_numpy(values).float().to(kind).float().numpy()
+        return values.astype(dtype.value.replace("f", "float"))
+    name = dtype.value.replace("i", "int").replace("u", "uint")
+    info = np.iinfo(name)
+    low = max(-60, info.min)
+    return rng.integers(low, 60, COUNT).astype(name)
+
+
+def arguments(op: str, dtypes: list[DType]) -> dict[str, Any]:
+    given = {f"x{k}": special(d, 7 * k + 3, op) for k, d in enumerate(dtypes)}
+    if op in ("floordiv", "truncdiv", "mod", "fmod") and dtypes[0].is_int:
+        given["x1"][given["x1"] == 0] = 3
+    if op in ("shl", "shr"):
+        given["x1"] = np.abs(given["x1"]) % (8 * dtypes[0].itemsize)
+    if op == "pow" and dtypes[0].is_int:
+        given["x1"] = np.abs(given["x1"]) % 5
+    return given
+
+
+def run(op: str, dtypes: list[DType], out: DType, tools: SimpleNamespace, ulp: float) -> None:
+    kernel = pointwise(op, dtypes, out)
+    given = arguments(op, dtypes)
+    if op == "signbit":  # the sign of a NaN is lost on the way to a tensor
+        given["x0"] = np.nan_to_num(given["x0"], nan=-1.0, posinf=np.inf, neginf=-np.inf)
+    scheduled = Schedule("flat", 64)
+    tools.check(kernel, scheduled, given, ulp=ulp)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.value)
+@pytest.mark.parametrize("op", ARITHMETIC + FLOAT_ONLY)
+def test_floats(op: str, dtype: DType, tools: SimpleNamespace) -> None:
+    run(op, [dtype] * OPS[op], dtype, tools, 64.0 if op == "pow" and dtype is DType.f64 else 4.0)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=lambda d: d.value)
+@pytest.mark.parametrize("op", [*ARITHMETIC, *BITS, "pow"])
+def test_ints(op: str, dtype: DType, tools: SimpleNamespace) -> None:
+    run(op, [dtype] * OPS[op], dtype, tools, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
+def test_predicates(dtype: DType, tools: SimpleNamespace) -> None:
+    for op in PREDICATES:
+        run(op, [dtype, dtype], DType.bool_, tools, 0.0)
+    if dtype.is_float:
+        for op in ("isnan", "isinf", "signbit"):
+            run(op, [dtype], DType.bool_, tools, 0.0)
+
+
+def test_logic(tools: SimpleNamespace) -> None:
+    for op in ("and", "or", "xor", "not"):
+        run(op, [DType.bool_] * OPS[op], DType.bool_, tools, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
+def test_where(dtype: DType, tools: SimpleNamespace) -> None:
+    run("where", [DType.bool_, dtype, dtype], dtype, tools, 0.0)
+
+
+@pytest.mark.parametrize("src", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
+def test_casts(src: DType, tools: SimpleNamespace) -> None:
+    for dst in [*FLOATS, *INTS, DType.bool_]:
+        kernel = pointwise("cast", [src], dst)
+        given = special(src, 5, "cast")
+        if src.is_float and dst.is_int:
+            given = np.nan_to_num(given, nan=1.0, posinf=2.0, neginf=3.0)
+            given = np.abs(given) if dst.value.startswith("u") else given
+        tools.check(kernel, Schedule("flat", 64), {"x0": given}, ulp=0.0)
+
+
+@pytest.mark.parametrize("small", [DType.f8e4m3, DType.f8e5m2], ids=lambda d: d.value)
+def test_eight_bit_floats(small: DType, tools: SimpleNamespace) -> None:
+    values = np.concatenate([special(DType.f32, 9, "cast")[:60], np.linspace(400, 70000, 36)])
+    values = values.astype(np.float32)
+    values[:4] = [448.0, 464.0, 465.0, -61440.0]
+    tools.check(pointwise("cast", [DType.f32], small), Schedule("flat", 64), {"x0": values}, ulp=0)
+    stored = special(small, 3, "cast")
+    tools.check(pointwise("cast", [small], DType.f32), Schedule("flat", 64), {"x0": stored}, ulp=0)
+
+
+@pytest.mark.parametrize("pair", [(DType.f32, DType.i32), (DType.i64, DType.f64),
+                                  (DType.bf16, DType.i16)], ids=str)  # fmt: skip
+def test_bitcast(pair: tuple[DType, DType], tools: SimpleNamespace) -> None:
+    given = {"x0": np.nan_to_num(special(pair[0], 3, "bitcast"), nan=1.0)}
+    if pair[0] is not DType.i64:  # the bits of a small integer are a subnormal: compare ints only
+        tools.check(pointwise("bitcast", list(pair[:1]), pair[1]), Schedule("flat", 64), given)
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 1e-300, float("inf"), float("nan"), -2.0])
+@pytest.mark.parametrize("dtype", [DType.f32, DType.f64, DType.bf16], ids=lambda d: d.value)
+def test_constants(value: float, dtype: DType, tools: SimpleNamespace) -> None:
+    i = symbol("i0")
+    for op in ("add", "mul", "maximum", "div", "where", "pow"):
+        use = ("c", "a", "b") if op == "where" else ("a", "b")
+        body = (
+            Load("a", "x", i, dtype), Const("b", value, dtype), Const("z", 0.0, dtype),
+            Compute("c", "gt", ("a", "z"), DType.bool_), Compute("v", op, use, dtype),
+            Store("y", i, "v"),
+        )  # fmt: skip
+        buffers = (Buffer("x", tensor(dtype, COUNT)), Buffer("y", tensor(dtype, COUNT), True))
+        kernel = Kernel("k", buffers, (Axis(i, sympy.Integer(COUNT)),), (Phase((), body),))
+        given = {"x": special(dtype, 1, op)}
+        tools.check(kernel, Schedule("flat", 64), given, ulp=40 if op == "pow" else 2)
+
+
+SCHEDULES = [
+    Schedule("persistent", 1, 128), Schedule("persistent", 2, 128),
+    Schedule("looped", 1, 32), Schedule("looped", 4, 16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.kind}{s.xblock}")
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_reductions(op: str, schedule: Schedule, tools: SimpleNamespace) -> None:
+    i, r0, r1 = symbol("i0"), symbol("r0"), symbol("r1")
+    count = REDUCTIONS[op][1]
+    for dtype in [DType.f32, DType.f64, DType.bf16, DType.i64, DType.i32, DType.u8, DType.bool_]:
+        if (op == "welford" and not dtype.is_float) or (op in ("any", "all")) != (
+            dtype is DType.bool_
+        ):
+            continue
+        out = DType.i64 if op.startswith("arg") else dtype
+        outs = tuple(f"v{k}" for k in range(count))
+        inner = (Axis(r0, sympy.Integer(7)), Axis(r1, sympy.Integer(11)))
+        load = Load("a", "x", 77 * i + 11 * r0 + r1, dtype)
+        stores = tuple(Store(f"y{k}", i, v) for k, v in enumerate(outs))
+        buffers = (Buffer("x", tensor(dtype, 5, 7, 11)),
+                   *(Buffer(f"y{k}", tensor(out, 5), True) for k in range(count)))  # fmt: skip
+        kernel = Kernel(f"k_{op}", buffers, (Axis(i, sympy.Integer(5)),), (
+            Phase(inner, (load, Reduce(outs, op, ("a",), out))), Phase((), stores)))  # fmt: skip
+        rng = np.random.default_rng(2)
+        if dtype.is_float:
+            x = np.round(rng.standard_normal((5, 7, 11)) * 4) / 4
+            if op != "prod" and op != "welford":
+                x[1, 3, 4] = x[1, 5, 5] = np.nan
+                x[2] = -np.inf
+            if op == "prod":
+                x = np.where(x < 0, -1.25, np.where(x > 0.5, 0.8, 1.0))
+            x = x.astype(np.float64 if dtype is DType.f64 else np.float32)
+        elif dtype is DType.bool_:
+            x = rng.random((5, 7, 11)) < 0.02
+            x[3] = True
+        else:
+            x = rng.integers(0 if dtype is DType.u8 else -4, 5, (5, 7, 11))
+            x = x.astype(dtype.value.replace("i", "int").replace("u", "uint"))
+            if op == "prod":
+                x = np.where(x == 0, 1, x).astype(x.dtype)
+        tools.check(kernel, schedule, {"x": x}, ulp=8 if op == "welford" else 4)
+
+
+def test_every_entry_of_the_grammar_is_tested() -> None:
+    named = {*ARITHMETIC, *FLOAT_ONLY, *PREDICATES, *BITS, "isnan", "isinf", "signbit", "where",
+             "cast", "bitcast"}  # fmt: skip
+    assert named == set(OPS)
+
+
+def test_complex_is_refused() -> None:
+    kernel = pointwise("add", [DType.c64, DType.c64], DType.c64)
+    with pytest.raises(UnsupportedDType, match=r"kernel k_add: element type c64 of buffer x0"):
+        emit(kernel, default_schedule(kernel, {}))
