@@ -288,9 +288,7 @@ def test_lazy_kernel_bounds_its_variants(fake: FakeCuda, add_one: KernelSource) 
     assert {mask for _, mask in kernel._binaries} == {0b011, 0b010, 0}
 
 
-def test_kernel_refuses_what_it_was_not_compiled_for(
-    fake: FakeCuda, add_one: KernelSource
-) -> None:
+def test_kernel_refuses_what_it_was_not_compiled_for(fake: FakeCuda, add_one: KernelSource) -> None:
     binary = compile(add_one, Target(90), alignment=0b011)
     kernel = Kernel(binary)
     kernel(1, FakeTensor(0x1000), FakeTensor(0x1010), 3)

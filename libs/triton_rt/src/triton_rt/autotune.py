@@ -6,12 +6,13 @@ import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from triton_rt.errors import NoGPU, TritonRTError
 from triton_rt.lazy import LazyKernel
+
+if TYPE_CHECKING:
+    import torch
 
 Grid = int | tuple[int, ...]
 
@@ -40,6 +41,8 @@ def autotune(
     cache; the median of `repeats` counts. Arguments that a kernel mutates have their first values
     again afterwards. Raises `NoGPU` on CPU tensors, and the last failure if every candidate fails.
     """
+    import torch
+
     if not candidates:
         raise ValueError("autotune needs at least one candidate")
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
@@ -95,6 +98,8 @@ def _measure(
     repeats: int,
     warmup: int,
 ) -> float:
+    import torch
+
     for _ in range(warmup):
         restore()
         kernel.launch(grid, *args)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 from triton_rt.binary import Binary
 from triton_rt.cache import Cache, cache_key
-from triton_rt.compiler import COMPILER, compile_here, full_alignment, in_process
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelSource
 from triton_rt.target import Target
+
+
+@functools.cache
+def compiler_name() -> str:
+    """The compiler that decides the code, with its version; found without importing it."""
+    return f"triton {importlib.metadata.version('triton')}"
 
 
 def submit(
@@ -28,13 +34,20 @@ def submit(
     Without a pool it compiles before it returns, in this process, or in a helper process where
     this one was started with TRITON_INTERPRET=1. The result is written to `cache` if given.
     """
-    mask = full_alignment(source) if alignment is None else alignment
-    key = cache_key(source, target, mask, COMPILER) if cache is not None and not keep_ptx else None
+    mask = source.promised_alignment if alignment is None else alignment
+    key = (
+        cache_key(source, target, mask, compiler_name())
+        if cache is not None and not keep_ptx
+        else None
+    )
     future: Future[Binary] = Future()
     if cache is not None and key is not None and (found := cache.get(key)) is not None:
         future.set_result(found)
         return future
-    if pool is None and not in_process():
+    # Here, so that a process that only loads cached binaries never imports Triton.
+    from triton_rt import compiler
+
+    if pool is None and not compiler.in_process():
         pool = _helper()
     if pool is not None:
         inner = pool.submit(source, target, mask, keep_ptx)
@@ -42,7 +55,7 @@ def submit(
             inner.add_done_callback(functools.partial(_store, cache, key))
         return inner
     try:
-        future.set_result(compile_here(source, target, mask, keep_ptx))
+        future.set_result(compiler.compile_here(source, target, mask, keep_ptx))
     except Exception as error:
         # Raised again by `result()`, as a pool's future would.
         future.set_exception(error)

@@ -15,18 +15,11 @@ from triton_rt.errors import CompileFailed, TritonRTError
 from triton_rt.source import KernelSource, load_jit
 from triton_rt.target import Target
 
-COMPILER = f"triton {triton.__version__}"
-
 
 def in_process() -> bool:
     """Whether this process can compile: not if Triton was imported with TRITON_INTERPRET=1, which
     turns `tl.sum` and its like into interpreted functions for good."""
     return isinstance(triton.language.sum, JITFunction)
-
-
-def full_alignment(source: KernelSource) -> int:
-    """The mask that the `aligned` promises of the parameters give."""
-    return sum(1 << i for i, p in enumerate(source.params) if p.aligned and p.may_align)
 
 
 def compile_here(
@@ -37,7 +30,7 @@ def compile_here(
     The stages are those of `triton.compile`, without its disk cache and dump hooks: the same
     source gives the same cubin.
     """
-    mask = full_alignment(source) if alignment is None else alignment
+    mask = source.promised_alignment if alignment is None else alignment
     signature = source.signature()
     function = load_jit(source)
     position = {name: i for i, name in enumerate(signature)}
@@ -82,7 +75,7 @@ def compile_here(
         profile_scratch_align=metadata["profile_scratch_align"],
         cooperative=bool(metadata["launch_cooperative_grid"]),
         pdl=bool(metadata["launch_pdl"]),
-        compiler=COMPILER,
+        compiler=f"triton {triton.__version__}",
         cubin=asm["cubin"],
         ptx=asm["ptx"] if keep_ptx else "",
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triton_rt.binary import Binary
 from triton_rt.errors import MisalignedArgument, WrongDevice
-from triton_rt.launch import Entry, make_dispatcher
+
+if TYPE_CHECKING:
+    from triton_rt.launch import Entry
 
 
 class Kernel:
@@ -18,6 +20,8 @@ class Kernel:
     """
 
     def __init__(self, binary: Binary) -> None:
+        from triton_rt.launch import make_dispatcher
+
         self.binary = binary
         self.launch: Callable[..., None] = make_dispatcher(
             binary.name, binary.params, self._resolve, self._on_cpu
@@ -35,6 +39,8 @@ class Kernel:
                 f"{self.binary.name} was compiled for {', '.join(names)} divisible by 16, which "
                 "these arguments are not: launch a LazyKernel, or compile with alignment=0"
             )
+        from triton_rt.launch import Entry
+
         return Entry.load(self.binary, device)
 
     def _on_cpu(self, grid: Any, *args: Any) -> None:

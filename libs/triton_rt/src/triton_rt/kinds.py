@@ -1,34 +1,49 @@
-"""Element types by the short names of this project, and what they are to torch and to Triton."""
+"""Element types by short names, and what they are to torch and to Triton; imports neither."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-#: kind -> (Triton's signature name, bytes of a scalar argument, torch dtypes a tensor may have)
-KINDS: dict[str, tuple[str, int, tuple[torch.dtype, ...]]] = {
-    "bool": ("i1", 1, (torch.bool,)),
-    "u8": ("u8", 1, (torch.uint8,)),
-    "u16": ("u16", 2, (torch.uint16,)),
-    "u32": ("u32", 4, (torch.uint32,)),
-    "u64": ("u64", 8, (torch.uint64,)),
-    "i8": ("i8", 1, (torch.int8,)),
-    "i16": ("i16", 2, (torch.int16,)),
-    "i32": ("i32", 4, (torch.int32,)),
-    "i64": ("i64", 8, (torch.int64,)),
-    "f16": ("fp16", 2, (torch.float16,)),
-    "bf16": ("bf16", 2, (torch.bfloat16,)),
-    "f32": ("fp32", 4, (torch.float32,)),
-    "f64": ("fp64", 8, (torch.float64,)),
-    "f8e4m3": ("fp8e4nv", 1, (torch.float8_e4m3fn,)),
-    "f8e5m2": ("fp8e5", 1, (torch.float8_e5m2,)),
+#: kind -> (Triton's name in a signature, torch's name of the dtype)
+KINDS: dict[str, tuple[str, str]] = {
+    "bool": ("i1", "bool"),
+    "u8": ("u8", "uint8"),
+    "u16": ("u16", "uint16"),
+    "u32": ("u32", "uint32"),
+    "u64": ("u64", "uint64"),
+    "i8": ("i8", "int8"),
+    "i16": ("i16", "int16"),
+    "i32": ("i32", "int32"),
+    "i64": ("i64", "int64"),
+    "f16": ("fp16", "float16"),
+    "bf16": ("bf16", "bfloat16"),
+    "f32": ("fp32", "float32"),
+    "f64": ("fp64", "float64"),
+    "f8e4m3": ("fp8e4nv", "float8_e4m3fn"),
+    "f8e5m2": ("fp8e5", "float8_e5m2"),
 }
-
-TORCH_KINDS: dict[torch.dtype, str] = {d: k for k, (_, _, ds) in KINDS.items() for d in ds}
 
 #: Kinds that a scalar parameter may have.
 SCALARS = tuple(k for k in KINDS if not k.startswith("f8"))
+
+
+@functools.cache
+def torch_dtype(kind: str) -> torch.dtype:
+    """The dtype of a tensor for a pointer to `kind`."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, KINDS[kind][1])
+    return dtype
+
+
+@functools.cache
+def kind_of(dtype: torch.dtype) -> str:
+    """The kind of a torch dtype; `KeyError` for one that kernels do not take."""
+    return {torch_dtype(kind): kind for kind in KINDS}[dtype]
 
 
 def triton_name(kind: str) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triton_rt.binary import Binary
 from triton_rt.build import submit
 from triton_rt.cache import Cache
-from triton_rt.compiler import full_alignment
-from triton_rt.interp import InterpretedKernel
-from triton_rt.launch import Entry, make_dispatcher
-from triton_rt.launch.args import pack
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelSource, load_jit
 from triton_rt.target import Target
+
+if TYPE_CHECKING:
+    from triton_rt.interp import InterpretedKernel
+    from triton_rt.launch import Entry
 
 
 class LazyKernel:
@@ -40,6 +40,8 @@ class LazyKernel:
         pool: CompilePool | None = None,
         max_variants: int = 8,
     ) -> None:
+        from triton_rt.launch import make_dispatcher
+
         self.source = source
         self.target = target
         self.cache = cache
@@ -66,7 +68,7 @@ class LazyKernel:
         """Starts to compile a variant (by default, the one that the `aligned` parameters promise);
         in the background if there is a pool. No GPU is needed if a target is named."""
         target = target or self.target or Target.current()
-        mask = full_alignment(self.source) if alignment is None else alignment
+        mask = self.source.promised_alignment if alignment is None else alignment
         return self._variant(target, mask)
 
     def binary(self, target: Target | None = None, alignment: int | None = None) -> Binary:
@@ -75,6 +77,8 @@ class LazyKernel:
 
     def alignment(self, *args: Any) -> int:
         """The mask of actual arguments: bit i is set if argument i is divisible by 16."""
+        from triton_rt.launch.args import pack
+
         return pack(self.source.name, self.source.params, 1, args).alignment
 
     def _variant(self, target: Target, alignment: int) -> Future[Binary]:
@@ -88,6 +92,8 @@ class LazyKernel:
             return future
 
     def _resolve(self, alignment: int, device: int) -> Entry:
+        from triton_rt.launch import Entry
+
         target = self.target or Target.current(device)
         known = [mask for arch, mask in self._binaries if arch == target.arch]
         if alignment not in known and len(known) >= self.max_variants:
@@ -102,6 +108,8 @@ class LazyKernel:
             return entry
 
     def _interpret(self, grid: Any, *args: Any) -> None:
+        from triton_rt.launch.args import pack
+
         packed = pack(self.source.name, self.source.params, grid, args)
         if self._interpreted is None:
             self._interpreted = load_jit(self.source, interpret=True)

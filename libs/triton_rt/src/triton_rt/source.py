@@ -134,6 +134,11 @@ class KernelSource:
             num_stages=num_stages,
         )
 
+    @property
+    def promised_alignment(self) -> int:
+        """The mask of the parameters that are expected to be divisible by 16."""
+        return sum(1 << i for i, p in enumerate(self.params) if p.aligned and p.may_align)
+
     # -- the function --------------------------------------------------------------------------
 
     def signature(self) -> dict[str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from triton_rt.errors import NoGPU
 
 
@@ -18,6 +16,8 @@ class Target:
     @classmethod
     def current(cls, device: int | None = None) -> Target:
         """The architecture of a GPU of this machine. Raises `NoGPU` where there is none."""
+        import torch
+
         if not torch.cuda.is_available():
             raise NoGPU("Target.current() needs a CUDA GPU; name a target, such as Target(90)")
         major, minor = torch.cuda.get_device_capability(device)

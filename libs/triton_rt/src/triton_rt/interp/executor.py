@@ -11,11 +11,11 @@ import torch
 from triton.language import core
 from triton.runtime.interpreter import TensorHandle
 
-from triton_rt.errors import BadGrid, InterpreterError, WrongArgumentType, WrongDevice
+from triton_rt.errors import BadGrid, InterpreterError, WrongArgumentType, WrongDevice, WrongDType
 from triton_rt.interp.floats import narrow, numpy_dtype
 from triton_rt.interp.lang import World, world
 from triton_rt.interp.memory import Memory
-from triton_rt.kinds import TORCH_KINDS, triton_type
+from triton_rt.kinds import kind_of, triton_type
 
 #: Launch options of `JITFunction.__getitem__` that mean nothing to an interpreter.
 _OPTIONS = frozenset(
@@ -31,9 +31,9 @@ class InterpretedKernel:
 
     `kernel[grid](*args, **kwargs)`: arguments that are annotated `tl.constexpr` are passed as they
     are, like those named in `constants`; all others as the scalars and pointers that a GPU would
-    get. `scalar_types` names the kinds (`i32`, `f64`, ...) of scalar parameters; without it an int is i32, or i64 where it does
-    not fit, and a float is f32, as in Triton. Loads and stores outside of the storages of the
-    arguments raise `OutOfBounds`.
+    get. `scalar_types` names the kinds (`i32`, `f64`, ...) of scalar parameters; without it an int
+    is i32, or i64 where it does not fit, and a float is f32, as in Triton. Loads and stores outside
+    of the storages of the arguments raise `OutOfBounds`.
     """
 
     def __init__(
@@ -117,7 +117,13 @@ class InterpretedKernel:
                     f"{self.__name__}: argument {name} is on {value.device}; the interpreter runs "
                     "on CPU tensors: compile the kernel, or move the tensor"
                 )
-            pointer = core.pointer_type(triton_type(TORCH_KINDS[value.dtype]))
+            try:
+                pointer = core.pointer_type(triton_type(kind_of(value.dtype)))
+            except KeyError:
+                raise WrongDType(
+                    f"{self.__name__}: argument {name} is a tensor of {value.dtype}, which Triton "
+                    "has no pointer to"
+                ) from None
             address = np.array([value.data_ptr()], dtype=np.uint64)
             return interpreter.tensor(TensorHandle(address, pointer), pointer)
         if isinstance(value, (bool, int, float)):

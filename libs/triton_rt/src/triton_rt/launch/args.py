@@ -19,7 +19,7 @@ from triton_rt.errors import (
     WrongDevice,
     WrongDType,
 )
-from triton_rt.kinds import KINDS
+from triton_rt.kinds import torch_dtype
 from triton_rt.source import KernelParam
 
 _INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"} | {
@@ -93,10 +93,10 @@ def _check_tensor(name: str, param: KernelParam, arg: Any) -> None:
             f"{name}: {param.name} is a pointer ({param.kind}): expected a tensor, got "
             f"{_describe(arg)}"
         )
-    if arg.dtype not in KINDS[param.kind[1:]][2]:
+    if arg.dtype != torch_dtype(param.kind[1:]):
         raise WrongDType(
             f"{name}: {param.name} is {param.kind}: expected a tensor of "
-            f"{KINDS[param.kind[1:]][2][0]}, got {arg.dtype} of shape {tuple(arg.shape)}"
+            f"{torch_dtype(param.kind[1:])}, got {arg.dtype} of shape {tuple(arg.shape)}"
         )
     if arg.device.type not in ("cpu", "cuda"):
         raise WrongDevice(
@@ -139,6 +139,6 @@ def _pack_scalar(name: str, param: KernelParam, number: Any) -> bytes:
             raise BadScalar(f"{name}: {param.name} = {number} does not fit {param.kind}") from None
     if param.kind == "f64":
         return struct.pack("<d", number)
-    tensor = torch.tensor(number, dtype=KINDS[param.kind][2][0])
+    tensor = torch.tensor(number, dtype=torch_dtype(param.kind))
     bits = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     return int(tensor.view(bits).item()).to_bytes(tensor.element_size(), "little", signed=True)

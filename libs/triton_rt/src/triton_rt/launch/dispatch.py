@@ -10,7 +10,7 @@ import torch
 
 from triton_rt.binary import Binary
 from triton_rt.errors import CudaError
-from triton_rt.kinds import KINDS
+from triton_rt.kinds import torch_dtype
 from triton_rt.launch import driver as cuda
 from triton_rt.launch import native
 from triton_rt.launch.args import pack
@@ -93,7 +93,7 @@ def make_dispatcher(
     return module.Dispatcher(  # type: ignore[no-any-return]
         name,
         kinds,
-        [KINDS[k[1:]][2][0] if k.startswith("*") else None for k in kinds],
+        [torch_dtype(k[1:]) if k.startswith("*") else None for k in kinds],
         lambda alignment, device: resolve(alignment, device).as_tuple(),
         on_cpu,
         lambda grid, *args: _explain(name, params, grid, args),
