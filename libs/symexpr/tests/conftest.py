@@ -3,6 +3,7 @@ import random
 
 import pytest
 import sympy
+
 from symexpr import (
     BitwiseAnd,
     BitwiseOr,
@@ -66,5 +67,7 @@ def points():
     """Values of a, b and n with every combination of signs."""
     return [
         {"a": a, "b": b, "n": n}
-        for a, b, n in itertools.product([-770, -13, -1, 0, 5, 41, 1024], [-65, 0, 7], [-12, -1, 3, 64])
+        for a, b, n in itertools.product(
+            [-770, -13, -1, 0, 5, 41, 1024], [-65, 0, 7], [-12, -1, 3, 64]
+        )
     ]

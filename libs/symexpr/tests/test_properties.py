@@ -8,6 +8,7 @@ import pickle
 import sympy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from symexpr import (
     BitwiseAnd,
     BitwiseOr,
@@ -62,9 +63,7 @@ RELATIONS = {
 }
 INDEXING = ("add", "add", "mul", "floordiv", "mod")
 
-literals = st.one_of(
-    st.integers(-9, 9), st.sampled_from([12, 16, 32, 64, 96, 128, 768, -64, 1000])
-)
+literals = st.one_of(st.integers(-9, 9), st.sampled_from([12, 16, 32, 64, 96, 128, 768, -64, 1000]))
 leaves = st.one_of(st.sampled_from(NAMES), st.sampled_from(NAMES), literals)
 divisors = st.one_of(
     st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 64, 128, 768, -1, -2, -3, -4]), st.just("n")

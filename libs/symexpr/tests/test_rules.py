@@ -5,13 +5,14 @@ A proof states the rule over mathematical integers. Divisions are replaced by th
 
 import pytest
 import z3
+
 from symexpr import FloorToInt, IntTrueDiv, evaluate, parse, rules, simplify, sstr, symbol
 from symexpr.facts import Facts
 
-X, Y, G, D, M, N, K, R, C, S0, I, J = map(
+X, Y, G, D, M, N, K, R, C, S0, IX, J = map(
     symbol, ["x", "y", "g", "d", "m", "n", "k", "r", "c", "s0", "i", "j"]
 )
-POSITIVE = {s: (1, None) for s in (D, M, N, S0, G)}
+POSITIVE = dict.fromkeys((D, M, N, S0, G), (1, None))
 
 # rule -> (before, ranges, after); the last of each list shows a case that has to stay
 EXAMPLES = {
@@ -35,7 +36,8 @@ EXAMPLES = {
         ("CeilDiv(x, d)", POSITIVE, "(x - 1)//d + 1"), ("CeilDiv(x, d)", {}, "CeilDiv(x, d)"),
     ],
     "mod_by_bounds": [
-        ("x%8", {X: (0, 7)}, "x"), ("x%8", {X: (-8, -1)}, "x + 8"), ("x%8", {X: (16, 20)}, "x - 16"),
+        ("x%8", {X: (0, 7)}, "x"), ("x%8", {X: (-8, -1)}, "x + 8"),
+        ("x%8", {X: (16, 20)}, "x - 16"),
         ("j%s0", {J: (0, S0 - 1)}, "j"), ("x%8", {X: (0, 8)}, "x%8"),
     ],
     "mod_of_mods": [
@@ -80,11 +82,12 @@ EXAMPLES = {
     ],
     "relation_decided": [
         ("x < 8", {X: (0, 7)}, "True"), ("x == 8", {X: (0, 7)}, "False"),
-        ("j + i*s0 < s0*32", {J: (0, S0 - 1), I: (0, 31), S0: (1, None)}, "True"),
+        ("j + i*s0 < s0*32", {J: (0, S0 - 1), IX: (0, 31), S0: (1, None)}, "True"),
         ("x < 8", {X: (0, 8)}, "x < 8"),
     ],
     "relation_divide": [
-        ("i*768 + j < s0*768", {J: (0, 767)}, "i < s0"), ("i*768 + j >= 1536", {J: (0, 767)}, "i >= 2"),
+        ("i*768 + j < s0*768", {J: (0, 767)}, "i < s0"),
+        ("i*768 + j >= 1536", {J: (0, 767)}, "i >= 2"),
         ("i*768 + j < s0*768", {J: (0, 768)}, "i*768 + j < s0*768"),
     ],
 }  # fmt: skip
@@ -125,7 +128,7 @@ class Proof:
         self.count += 1
         q, s = z3.Ints(f"q{self.count} s{self.count}")
         self.solver.add(
-            d != 0, x == d * q + s, z3.Implies(d > 0, z3.And(0 <= s, s < d)),
+            d != 0, x == d * q + s, z3.Implies(d > 0, z3.And(s >= 0, s < d)),
             z3.Implies(d < 0, z3.And(d < s, s <= 0)),
         )  # fmt: skip
         return q, s
@@ -133,7 +136,7 @@ class Proof:
     def is_quotient(self, x, d, q):
         """`q` is `x // d`: the remainder that it leaves lies in the half-open range."""
         s = x - d * q
-        return z3.And(z3.Implies(d > 0, z3.And(0 <= s, s < d)),
+        return z3.And(z3.Implies(d > 0, z3.And(s >= 0, s < d)),
                       z3.Implies(d < 0, z3.And(d < s, s <= 0)))  # fmt: skip
 
     def is_mod(self, x, d, s, q):
@@ -155,7 +158,7 @@ class Proof:
 
 def prove_floor_div_by_bounds(p):
     x, d = p.ints("x d")
-    p.given(0 <= x, x < d)
+    p.given(x >= 0, x < d)
     p.holds(p.is_quotient(x, d, z3.IntVal(0)))
     # a literal divisor: the quotient is monotone, so equal at both ends is equal between
     p = Proof()
@@ -167,7 +170,7 @@ def prove_floor_div_by_bounds(p):
 
 def prove_floor_div_drop_remainder(p):
     g, x, r, d = p.ints("g x r d")
-    p.given(g > 0, 0 <= r, r < g, d > 0)
+    p.given(g > 0, r >= 0, r < g, d > 0)
     q, s = p.divide(x, d)
     p.given(s * g <= (d - 1) * g)  # s <= d - 1, times g > 0
     p.given(s * g >= 0, (d - 1) * g == d * g - g, g * x == g * d * q + g * s)
@@ -204,9 +207,9 @@ def prove_floor_div_of_mod(p):
 
 
 def prove_ceil_div_to_floor_div(p):
-    x, d, y = p.ints("x d y")
+    x, d = p.ints("x d")
     p.given(d > 0)
-    q, s = p.divide(-x, d)
+    q, _ = p.divide(-x, d)
     p.holds(p.is_quotient(x + d - 1, d, -q))
 
 
@@ -217,7 +220,7 @@ def prove_mod_by_bounds(p):
     p.given(q == k)
     p.holds(s == x - k * m)
     p = Proof()
-    p.given(0 <= x, x < m)
+    p.given(x >= 0, x < m)
     p.holds(p.is_mod(x, m, x, z3.IntVal(0)))
 
 
@@ -234,7 +237,7 @@ def prove_mod_of_mods(p):
 
 def prove_mod_factor(p):
     g, x, r, m = p.ints("g x r m")
-    p.given(g > 0, m > 0, 0 <= r, r < g)
+    p.given(g > 0, m > 0, r >= 0, r < g)
     q, s = p.divide(x, m)
     p.given(g * s <= g * (m - 1), g * s >= 0, g * (m - 1) == g * m - g)
     p.given(g * x == g * m * q + g * s)
@@ -244,7 +247,7 @@ def prove_mod_factor(p):
 def prove_modular_by_quotient(p):
     # `x // d % m` is `q % m` by definition; `q % m -> q` when 0 <= q < m is mod_by_bounds
     q, m = p.ints("q m")
-    p.given(0 <= q, q < m)
+    p.given(q >= 0, q < m)
     p.holds(p.is_mod(q, m, q, z3.IntVal(0)))
 
 
@@ -276,12 +279,13 @@ def test_proofs_of_the_laws_that_constructors_apply():
     p.holds(p.is_mod(x + d * k, d, s, q + k))
     p.holds(p.is_quotient(-x, -d, q))  # negative literal divisors
     p.holds(p.is_mod(-x, -d, -s, q))
-    p.given(g > 0, z3.Implies(d > 0, z3.And(g * s >= 0, g * s < g * d)),
-            z3.Implies(d < 0, z3.And(g * s <= 0, g * s > g * d)), g * x == g * d * q + g * s)  # fmt: skip
+    p.given(g > 0, g * x == g * d * q + g * s)
+    p.given(z3.Implies(d > 0, z3.And(g * s >= 0, g * s < g * d)))
+    p.given(z3.Implies(d < 0, z3.And(g * s <= 0, g * s > g * d)))
     p.holds(p.is_quotient(g * x, g * d, q))  # common factors
     p.holds(p.is_mod(g * x, g * d, g * s, q))
     p = Proof()
-    x, d, n = p.ints("x d n")
+    x, d = p.ints("x d")
     q, s = p.divide(-x, d)
     p.holds(z3.Implies(d > 0, z3.And((-q - 1) * d < x, x <= -q * d)))  # CeilDiv is -(-x // d)
 
@@ -318,7 +322,7 @@ def prove_rounded_quotient(p):
     # a/b is not an integer and n is the next one above: n - a/b >= 1/b. Half the spacing of
     # doubles just below n is at most n * 2**-54, and n*b <= a + b <= 2**54: it never reaches n.
     a, b, n = p.ints("a b n")
-    p.given(0 < b, b <= 2**53, 0 < a, a <= 2**53)
+    p.given(b > 0, b <= 2**53, a > 0, a <= 2**53)
     p.given(n * b > a, (n - 1) * b < a)
     p.given(n * b < a + b)
     p.holds(z3.And(n * b - a >= 1, n * b < 2**54))
@@ -332,7 +336,7 @@ def prove_relation_decided(p):
 
 def prove_relation_divide(p):
     g, x, y, r = p.ints("g x y r")
-    p.given(g > 0, 0 <= r, r < g)
+    p.given(g > 0, r >= 0, r < g)
     p.given(z3.Implies(x < y, g * x <= g * (y - 1)), z3.Implies(x >= y, g * x >= g * y))
     p.given(g * (y - 1) == g * y - g)
     p.holds((g * x + r < g * y) == (x < y))
@@ -354,12 +358,22 @@ def test_floor_of_a_rounded_quotient_at_the_edge():
 
 def test_divisors_of_any_sign():
     """Rules without a sign condition, at every sign."""
-    for text in ("x//d*d + x%d", "x - x//d*d", "x//(d*m)*m + x//d%m", "x//12*12 + x//4%3*4",
-                     "x//m//d", "x%(d*m)//d", "x//d//m%d", "(x + y%(d*m)*m)//d%m"):
+    for text in (
+        "x//d*d + x%d",
+        "x - x//d*d",
+        "x//(d*m)*m + x//d%m",
+        "x//12*12 + x//4%3*4",
+        "x//m//d",
+        "x%(d*m)//d",
+        "x//d//m%d",
+        "(x + y%(d*m)*m)//d%m",
+    ):
         e, simple = parse(text), simplify(parse(text))
         names = sorted(s.name for s in e.free_symbols)
         for x in range(-30, 31, 7):
             for d in (-5, -2, -1, 1, 3):
                 for m in (-4, -1, 2, 3):
-                    env = {k: v for k, v in {"x": x, "y": 3 - x, "d": d, "m": m}.items() if k in names}
+                    env = {
+                        k: v for k, v in {"x": x, "y": 3 - x, "d": d, "m": m}.items() if k in names
+                    }
                     assert evaluate(e, env) == evaluate(simple, env), (text, env)

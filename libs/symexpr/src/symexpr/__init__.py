@@ -26,7 +26,7 @@ from symexpr.evaluation import (
     TraceDomain,
     evaluate,
 )
-from symexpr.facts import Ranges, bounds
+from symexpr.facts import Ranges
 from symexpr.floors import replace_floor
 from symexpr.functions import (
     BitwiseAnd,
@@ -73,7 +73,7 @@ from symexpr.loops import (
 )
 from symexpr.parsing import parse
 from symexpr.printing import Printer, sstr
-from symexpr.simplification import known, simplify
+from symexpr.simplification import bounds, check_divisors, known, simplify
 from symexpr.torch_names import from_torch, to_torch
 
 __all__ = [
@@ -126,6 +126,7 @@ __all__ = [
     "UnsupportedByTarget",
     "Where",
     "bounds",
+    "check_divisors",
     "broadcast_vars",
     "evaluate",
     "from_torch",

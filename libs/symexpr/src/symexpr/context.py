@@ -10,10 +10,10 @@ import sympy
 
 from symexpr.errors import BadRange, GuardViolated
 from symexpr.evaluation import evaluate
-from symexpr.facts import End, Ranges, bounds
+from symexpr.facts import End, Ranges
 from symexpr.functions import FloorDiv, Mod, symbol
 from symexpr.printing import sstr
-from symexpr.simplification import simplify
+from symexpr.simplification import bounds, simplify
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from symexpr.intervals import INF, Interval, Number
 End: TypeAlias = int | sympy.Expr | None
 Ranges: TypeAlias = Mapping[sympy.Symbol, tuple[End, End]]
 
-_SEARCH_STEPS = 48
+_STEPS_TO_A_GOAL = 48
+_STEPS_WITHOUT_ONE = 16
 _MEMO_SIZE = 20_000
 
 
@@ -40,6 +41,7 @@ class Facts:
             x is not None and not x.is_Integer for ends in self.ranges.values() for x in ends
         )
         self._intervals: dict[sympy.Basic, Interval] = {}
+        self._best: dict[sympy.Expr, Interval] = {}
         self._lower: dict[sympy.Expr, tuple[Number, Number]] = {}
         self.simplified: dict[sympy.Basic, sympy.Basic] = {}
         self._open: set[sympy.Symbol] = set()
@@ -186,10 +188,15 @@ class Facts:
 
     def best(self, e: sympy.Expr) -> Interval:
         """Both methods together."""
-        lo, hi = self.interval(e)
-        if not self._can_gain(e):
-            return lo, hi
-        return max(lo, self.lower(e)), min(hi, self.upper(e))
+        found = self._best.get(e)
+        if found is None:
+            if len(self._best) > _MEMO_SIZE:
+                self._best.clear()
+            found = self.interval(e)
+            if self._can_gain(e):
+                found = iv.meet(found, (self.lower(e), self.upper(e)))
+            self._best[e] = found
+        return found
 
     def known(self, rel: Any) -> bool | None:
         """True or False where the ranges decide a relation or a boolean of relations."""
@@ -231,7 +238,8 @@ class _Search:
     """Depth-first elimination with a budget of steps."""
 
     def __init__(self, facts: Facts, goal: Number) -> None:
-        self.facts, self.goal, self.steps = facts, goal, _SEARCH_STEPS
+        self.facts, self.goal = facts, goal
+        self.steps = _STEPS_WITHOUT_ONE if goal == INF else _STEPS_TO_A_GOAL
         self.seen: set[sympy.Expr] = set()
 
     def run(self, e: sympy.Expr) -> Number:
@@ -323,23 +331,3 @@ def _facts(items: frozenset[tuple[sympy.Symbol, tuple[End, End]]]) -> Facts:
 def facts(ranges: Ranges | None) -> Facts:
     """The facts of these ranges; equal ranges share one object."""
     return _facts(frozenset((ranges or {}).items()))
-
-
-def _as_end(x: Number, up: bool) -> int | None:
-    if abs(x) == INF:
-        return None
-    return math.ceil(x) if up else math.floor(x)
-
-
-def bounds(e: Any, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
-    """Lowest and highest value, both included; None where open. Exact for sums of products of
-    symbols that occur once, and for floor divisions of those by literals. For a real-valued
-    expression the integers around its values.
-
-    >>> from symexpr import symbol, FloorDiv
-    >>> i, j = symbol("i"), symbol("j")
-    >>> bounds(768*i + FloorDiv(j, 4), {i: (0, 31), j: (0, 767)})
-    (0, 23999)
-    """
-    lo, hi = facts(ranges).best(sympy.sympify(e))
-    return _as_end(lo, up=False), _as_end(hi, up=True)

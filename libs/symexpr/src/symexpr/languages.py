@@ -325,8 +325,8 @@ class CppPrinter(FixedWidthPrinter):
         return self.call(f"symexpr::{name}", *args)._replace(bits=64)
 
     def power(self, e: sympy.Expr, base: Text, exponent: Text) -> Text:
-        n = e.args[1]
-        if n.is_Rational and not n.is_Integer:
+        b, n = e.args
+        if not (b.is_integer and n.is_integer):
             return self.call("std::pow", self.as_float(base), self.as_float(exponent))
         if n.is_Integer and int(n) <= 3 and base.level == ATOM:
             return super().power(e, base, exponent)

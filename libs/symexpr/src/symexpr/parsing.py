@@ -46,7 +46,8 @@ def parse(text: str) -> Any:
     try:
         tree = ast.parse(stripped, mode="eval")
     except (SyntaxError, ValueError, RecursionError) as err:
-        position = offset + max((getattr(err, "offset", None) or 1) - 1, 0)
+        column: int = getattr(err, "offset", None) or len(stripped) + 1  # 0: at the end
+        position = offset + column - 1
         raise ParseError(text, min(position, len(text)), getattr(err, "msg", str(err))) from None
     return _Reader(text, stripped, offset).read(tree.body)
 

@@ -1,12 +1,15 @@
-"""`simplify`: the rules of `symexpr.rules`, innermost first, until none applies."""
+"""`simplify`, `known` and `bounds`: rules innermost first until none applies, then proofs."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import sympy
 
+from symexpr.errors import DivisionByZero
 from symexpr.facts import Ranges, facts
+from symexpr.intervals import INF, Number
 from symexpr.rules import simplify_with
 
 
@@ -34,3 +37,39 @@ def known(rel: Any, ranges: Ranges | None = None) -> bool | None:
     """
     simple = simplify(rel, ranges)
     return bool(simple) if simple in (sympy.true, sympy.false) else None
+
+
+def _as_end(x: Number, up: bool) -> int | None:
+    if abs(x) == INF:
+        return None
+    return math.ceil(x) if up else math.floor(x)
+
+
+def check_divisors(e: Any, ranges: Ranges | None = None) -> None:
+    """Raises DivisionByZero for a division whose divisor the ranges do not keep from zero."""
+    f = facts(ranges)
+    for node in sympy.preorder_traversal(sympy.sympify(e)):
+        divisors = node.args[1:] if type(node).__name__ in _DIVISIONS else ()
+        if node.is_Pow and node.exp.is_negative:
+            divisors = (node.base,)
+        for d in divisors:
+            if not f.positive(d) and not f.positive(-d):
+                raise DivisionByZero(node.args[0], d, "check_divisors")
+
+
+_DIVISIONS = {"FloorDiv", "CeilDiv", "Mod", "ModularIndexing", "IntTrueDiv", "FloatTrueDiv"}
+
+
+def bounds(e: Any, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
+    """Lowest and highest value, both included; None where open. Exact for sums of products of
+    symbols that occur once, and for floor divisions of those by literals. For a real-valued
+    expression the integers around its values. Ranges as for simplify.
+
+    >>> from symexpr import symbol, FloorDiv
+    >>> i, j = symbol("i"), symbol("j")
+    >>> bounds(768*i + FloorDiv(j, 4), {i: (0, 31), j: (0, 767)})
+    (0, 23999)
+    """
+    f = facts(ranges)
+    lo, hi = f.best(simplify_with(sympy.sympify(e), f))
+    return _as_end(lo, up=False), _as_end(hi, up=True)

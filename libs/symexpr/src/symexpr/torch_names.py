@@ -45,7 +45,8 @@ def _convert(e: sympy.Basic, memo: dict[sympy.Basic, Any]) -> Any:
     name = type(e).__name__
     out: Any
     if not e.args:
-        if not (e.is_Symbol or e.is_number or e in (sympy.true, sympy.false)):
+        known = sympy.Symbol | sympy.Rational | sympy.Float | sympy.NumberSymbol
+        if not isinstance(e, known | sympy.logic.boolalg.BooleanAtom):
             raise UnknownFunction(name, f"from_torch `{e}`")
         out = e
     else:
