@@ -1,5 +1,6 @@
 """C++ and Triton text, compiled and run, against Python's value."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -215,3 +216,27 @@ def test_triton_has_pythons_value_in_the_interpreter(tmp_path, expressions, poin
     assert out.returncode == 0, out.stderr[-3000:]
     got = [list(map(int, line.split())) for line in out.stdout.splitlines()]
     assert got == [[evaluate(e, p) for p in ps] for e, _, ps in cases]
+
+
+def test_triton_text_compiles_for_sm90(tmp_path, expressions):
+    """Through the real compiler: all in one kernel, no GPU needed."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    texts = [
+        to_triton(e, ranges=RANGES if k % 2 else None) for k, e in enumerate(expressions(20, 5))
+    ]
+    stores = "\n".join(f"    tl.store(out + {i}, {t})" for i, t in enumerate(texts))
+    path = tmp_path / "compiled_kernels.py"
+    path.write_text(
+        f"import triton\nimport triton.language as tl\n\n\n{TRITON_PRELUDE}\n\n"
+        f"@triton.jit\ndef k(a, b, n, out):\n{stores}\n"
+    )
+    spec = importlib.util.spec_from_file_location("compiled_kernels", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    signature = {"a": "i32", "b": "i32", "n": "i32", "out": "*i64"}
+    source = ASTSource(fn=module.k, signature=signature)
+    binary = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert binary.asm["ptx"].count("st.global") >= len(texts)
