@@ -18,6 +18,7 @@ from loop_ir import (
     print_graph,
     verify,
 )
+from loop_ir.analysis import reads
 from symexpr import symbol
 
 UNARY = ("neg", "abs", "tanh", "sigmoid", "exp")
@@ -44,16 +45,16 @@ def programs(draw, builder_class):
         b.input("w", dtype, four),
         b.input("row", dtype, lead, three, 1),
         b.input("flat", dtype, lead * 3, four),
-        b.input("wide", dtype, lead, two, two, three),
+        b.input("square", dtype, lead, four, four),
     ]
-    for _ in range(draw(st.integers(2, 9))):
+    for _ in range(draw(st.integers(4, 10))):
         kind = draw(
             st.sampled_from(
                 ("unary", "unary", "binary", "binary", "binary", "softmax", "norm", "reduce",
-                 "transpose", "reshape", "flatten", "extern", "gather", "slice")
+                 "transpose", "reshape", "flatten", "residual", "slice", "scale", "shift")
             )
         )  # fmt: skip
-        x = draw(st.sampled_from(pool[-4:] + pool[:2]))
+        x = pool[-1 - draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4, 5)))]
         if kind == "unary":
             pool.append(b.unary(draw(st.sampled_from(UNARY)), x))
         elif kind == "binary":
@@ -79,17 +80,24 @@ def programs(draw, builder_class):
             pool.append(x.reshape(*x.size[:-1], 2, 2))
         elif kind == "flatten" and x.type.is_contiguous and len(x.size) >= 2:
             pool.append(x.reshape(x.size[0] * x.size[1], *x.size[2:]))
-        elif kind == "extern":
-            pool.append(b.extern("aten.neg.default", x.type, x))
+        elif kind == "residual" and x.type.is_contiguous:
+            y = b.unary(draw(st.sampled_from(UNARY)), x)
+            z = b.extern("aten.neg.default", y.type, y)
+            pool.append(b.binary("add", y, z))
+        elif kind == "scale" and x.size[-1] == 4:
+            pool.append(b.binary("mul", x, b.unary("tanh", pool[2])))
+        elif kind == "shift" and x.size[:2] == (lead, three) and len(x.size) == 3:
+            pool.append(b.binary("add", x, b.unary("exp", pool[3])))
         elif kind == "slice" and x.type.is_contiguous and x.size[-1] == 4:
             pool.append(x.view((*x.size[:-1], two), x.type.stride))
     last = pool[-1]
     if not b.nodes:
         last = b.unary("neg", last)
-    made = {n.name for n in b.inputs}
-    others = [p for p in pool if p.name not in made]
-    extra = draw(st.lists(st.sampled_from(others), max_size=2)) if others else []
-    return b.graph(last, *extra)
+    read = {n for node in b.nodes for n in reads(node)} | {n.name for n in b.inputs}
+    unread = {p.name: p for p in pool if p.name not in read}
+    others = [p for p in pool if p.name in read and p.name not in {i.name for i in b.inputs}]
+    extra = draw(st.lists(st.sampled_from(others), max_size=1)) if others else []
+    return b.graph(last, *unread.values(), *extra)
 
 
 def run(graph, size):

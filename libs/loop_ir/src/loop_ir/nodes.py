@@ -74,12 +74,21 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
 }  # fmt: skip
 
 
+def _sympify(item: object, name: str) -> None:
+    """A plain `int` in a field of expressions becomes a `sympy.Integer`."""
+    if isinstance(value := getattr(item, name), int):
+        object.__setattr__(item, name, sympy.Integer(value))
+
+
 @dataclass(frozen=True)
 class Axis:
     """A loop `symbol` in [0, extent)."""
 
     symbol: sympy.Symbol
     extent: sympy.Expr
+
+    def __post_init__(self) -> None:
+        _sympify(self, "extent")
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,9 @@ class Load:
     mask: str | None = None
     other: int | float | bool = 0
 
+    def __post_init__(self) -> None:
+        _sympify(self, "index")
+
 
 @dataclass(frozen=True)
 class Index:
@@ -102,6 +114,9 @@ class Index:
     out: str
     expr: sympy.Expr
     dtype: DType
+
+    def __post_init__(self) -> None:
+        _sympify(self, "expr")
 
 
 @dataclass(frozen=True)
@@ -131,6 +146,9 @@ class Indirect:
     value: str
     extent: sympy.Expr
 
+    def __post_init__(self) -> None:
+        _sympify(self, "extent")
+
 
 @dataclass(frozen=True)
 class Reduce:
@@ -152,6 +170,9 @@ class Store:
     value: str
     mode: str = "set"
     mask: str | None = None
+
+    def __post_init__(self) -> None:
+        _sympify(self, "index")
 
 
 Stmt = Load | Index | Const | Compute | Indirect | Reduce | Store
