@@ -55,15 +55,19 @@ def _first_name(op: ExternCall) -> str:
     return names[0] if names else op.target.split(".")[-2 if "." in op.target else 0]
 
 
-def _result(w: Writer, op: ExternCall, out: tuple[str, TensorType], value: str) -> None:
-    """`Tensor b1 = value;` and the check that it is what the program declares."""
-    name, type = out
-    var = w.define(name, type, op.alias)
-    w.line(f"Tensor {var} = {value};")
-    w.check_kind(name, f"{op.target}: result {name}")
-    w.check_layout(name, f"{op.target}: result {name}")
-    if op.alias is not None:
-        w.line(f"{var}.set_origin({w.tensor(op.alias)}.origin());")
+Outs = list[tuple[tuple[str, TensorType], str]]
+
+
+def _results(w: Writer, op: ExternCall, outs: Outs) -> None:
+    """`Tensor b1 = value;` for each, then the checks that they are what the program declares: a
+    check that fails must find every result owned by a variable."""
+    for (name, type), value in outs:
+        w.line(f"Tensor {w.define(name, type, op.alias)} = {value};")
+    for (name, _), _ in outs:
+        w.check_kind(name, f"{op.target}: result {name}")
+        w.check_layout(name, f"{op.target}: result {name}")
+        if op.alias is not None:
+            w.line(f"{w.names[name]}.set_origin({w.tensor(op.alias)}.origin());")
 
 
 def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
@@ -83,20 +87,20 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
         items = w.names[f"{_first_name(op)}_list"]
         w.line(f"auto {items} = take_tensors({result}[0]);")
         w.line(f"check_count({items}, {len(op.outs)}, {where});")
-        for number, out in enumerate(op.outs):
-            if out is not None:
-                _result(w, op, out, f"std::move({items}[{number}])")
-        return
+        moved = [(out, f"std::move({items}[{n}])") for n, out in enumerate(op.outs) if out]
+        return _results(w, op, moved)
+    taken: Outs = []
     for number, type in enumerate(call.returns):
         out = op.outs[number] if op.outs else None
         if out is not None:
             if str(type) != "Tensor":
                 raise SchemaError(f"extern {op.target}: result {number} is {type}, no tensor")
-            _result(w, op, out, f"take_tensor({result}[{number}])")
+            taken.append((out, f"take_tensor({result}[{number}])"))
         elif type.is_list:
             w.line(f"take_tensors({result}[{number}]);  // not used")
         elif type.base == "Tensor":
             w.line(f"take_tensor({result}[{number}]);  // not used")
+    return _results(w, op, taken)
 
 
 def _shim(w: Writer, op: ExternCall) -> None:
@@ -137,5 +141,4 @@ def _callback(w: Writer, op: ExternCall, site: int, reasons: Sequence[str]) -> N
         f"{w.int64s(parts.ints)});",
         f"{op.comment}\n{note}".strip(),
     )
-    for number, out in enumerate(kept):
-        _result(w, op, out, f"std::move({items}[{number}])")
+    _results(w, op, [(out, f"std::move({items}[{n}])") for n, out in enumerate(kept)])

@@ -77,7 +77,7 @@ def lookup(schemas: Schemas | None, target: str) -> Schema | None:
     return None if text is None else parse_schema(text)
 
 
-_TYPE = r"(?P<base>[A-Za-z_]+)(?P<mods>(?:\([^)]*\)|\[\d*\]|\?)*)"
+_TYPE = r"(?P<base>[A-Za-z_][\w.]*)(?P<mods>(?:\([^)]*\)|\[\d*\]|\?)*)"
 
 
 def parse_schema(text: str) -> Schema:
@@ -109,10 +109,11 @@ def parse_schema(text: str) -> Schema:
 
 def _split(text: str) -> list[str]:
     """Splits at commas outside brackets and quotes."""
-    parts, depth, quote, current = [], 0, "", ""
+    parts, depth, quote, current, escaped = [], 0, "", "", False
     for c in text:
         if quote:
-            quote = "" if c == quote else quote
+            quote = "" if c == quote and not escaped else quote
+            escaped = c == "\\" and not escaped
         elif c in "\"'":
             quote = c
         elif c in "([":
