@@ -1,0 +1,153 @@
+"""Default and candidate schedules, index width, masks, and schedules that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import sympy
+
+from loop_ir import (
+    Axis, Buffer, Compute, Device, DType, Kernel, Load, Phase, Reduce, Store, Symbol, TensorType,
+    contiguous_strides,
+)  # fmt: skip
+from symexpr import evaluate, symbol
+from triton_emit import (
+    BadSchedule, Schedule, UnsupportedKernel, candidate_schedules, default_schedule, emit,
+)  # fmt: skip
+
+I0, R0, S0, S1 = symbol("i0"), symbol("r0"), symbol("s0"), symbol("s1")
+
+
+def tensor(dtype: DType, *size: object) -> TensorType:
+    return TensorType(dtype, size, contiguous_strides(size), Device("cuda", 0))  # type: ignore[arg-type]
+
+
+def copy(size: sympy.Expr, *symbols: Symbol) -> Kernel:
+    buffers = (Buffer("x", tensor(DType.f32, size)), Buffer("y", tensor(DType.f32, size), True))
+    body = (Load("a", "x", I0, DType.f32), Store("y", I0, "a"))
+    return Kernel("copy", buffers, (Axis(I0, size),), (Phase((), body),), symbols)
+
+
+def row_sum(rows: sympy.Expr, columns: sympy.Expr, *symbols: Symbol) -> Kernel:
+    load = Load("a", "x", columns * I0 + R0, DType.bf16)
+    wide = Compute("b", "cast", ("a",), DType.f32)
+    first = Phase((Axis(R0, columns),), (load, wide, Reduce(("s",), "sum", ("b",), DType.f32)))
+    buffers = (Buffer("x", tensor(DType.bf16, rows, columns)),
+               Buffer("y", tensor(DType.f32, rows), True))  # fmt: skip
+    return Kernel("row_sum", buffers, (Axis(I0, rows),),
+                  (first, Phase((), (Store("y", I0, "s"),))), symbols)  # fmt: skip
+
+
+N = sympy.Integer
+
+
+@pytest.mark.parametrize(
+    ("kernel", "hints", "expected"),
+    [
+        (copy(N(1 << 24)), {}, Schedule("flat", 1024, 1, 4)),
+        (copy(N(4096)), {}, Schedule("flat", 128, 1, 1)),
+        (row_sum(N(16384), N(768)), {}, Schedule("persistent", 1, 1024, 4)),
+        (row_sum(N(16384), N(4096)), {}, Schedule("persistent", 1, 4096, 16)),
+        (row_sum(N(16384), N(64)), {}, Schedule("persistent", 16, 64, 4)),
+        (row_sum(N(64), N(64)), {}, Schedule("persistent", 1, 64, 1)),
+        (row_sum(N(512), N(32768)), {}, Schedule("looped", 1, 4096, 8)),
+        (row_sum(N(512), S1, Symbol("s1", 1, 1024, 700)), {"s1": 700},
+         Schedule("persistent", 1, 1024, 4)),
+        (row_sum(N(512), S1, Symbol("s1", 1, 8192, 100)), {"s1": 100},
+         Schedule("looped", 1, 128, 4)),
+    ],
+    ids=lambda p: str(p) if isinstance(p, Schedule) else None,
+)  # fmt: skip
+def test_defaults(kernel: Kernel, hints: dict[str, int], expected: Schedule) -> None:
+    assert default_schedule(kernel, hints) == expected
+
+
+def test_candidates_start_with_the_default_and_all_compute_the_same(
+    tools: SimpleNamespace,
+) -> None:
+    kernel = row_sum(N(5), N(700))
+    candidates = candidate_schedules(kernel, {})
+    assert candidates[0] == default_schedule(kernel, {}) and len(set(candidates)) > 4
+    for schedule in candidates:
+        tools.check(kernel, schedule)
+
+
+def test_index_width_follows_the_ranges() -> None:
+    narrow = copy(S0, Symbol("s0", 1, 1 << 30))
+    wide = copy(S0, Symbol("s0", 1, 1 << 31))
+    unbounded = copy(S0, Symbol("s0", 1, None))
+    assert [default_schedule(k, {}).index_bits for k in (narrow, wide, unbounded)] == [32, 64, 64]
+    emitted = emit(wide, default_schedule(wide, {}))
+    assert "tl.program_id(0).to(tl.int64)" in emitted.source
+    assert emitted.params[-1] == ("s0", "i64", False)
+
+
+def test_masks_only_where_bounds_are_not_proven() -> None:
+    assert "mask" not in emit(copy(N(4096)), Schedule("flat", 128)).source
+    assert "mask" not in emit(copy(256 * S0, Symbol("s0", 1, 99)), Schedule("flat", 128)).source
+    assert "xmask = xindex < 4097" in emit(copy(N(4097)), Schedule("flat", 128)).source
+    exact = emit(row_sum(N(8), N(1024)), Schedule("persistent", 1, 1024))
+    assert "mask" not in exact.source
+    assert "mask" not in emit(row_sum(N(8), N(1024)), Schedule("looped", 4, 256)).source
+
+
+def test_grid_is_an_expression_of_sizes() -> None:
+    emitted = emit(copy(3 * S0, Symbol("s0", 1, 99)), Schedule("flat", 128))
+    assert [int(evaluate(g, {"s0": 43})) for g in emitted.grid] == [2, 1, 1]
+    assert emitted.args == ("x", "y", S0)
+
+
+def test_text_does_not_depend_on_the_names_of_buffers_or_sizes() -> None:
+    a = row_sum(S0, N(700), Symbol("s0", 1, 99))
+    other = {"x": "arg7", "y": "buf12"}
+    renamed = replace(
+        a, name="other", axes=(Axis(I0, S1),), symbols=(Symbol("s1", 1, 99),),
+        buffers=tuple(replace(b, name=other[b.name], type=TensorType(
+            b.type.dtype, tuple(e.xreplace({S0: S1}) for e in b.type.size), b.type.stride,
+            b.type.device)) for b in a.buffers),
+        phases=tuple(Phase(p.axes, tuple(
+            replace(s, buffer=other[s.buffer]) if isinstance(s, Load | Store) else s
+            for s in p.body)) for p in a.phases),
+    )  # fmt: skip
+    first, second = (emit(k, Schedule("persistent", 2, 1024)) for k in (a, renamed))
+    assert first.source.replace("row_sum(", "other(") == second.source
+    assert first.source.count("row_sum(") == 1
+    assert second.args == ("arg7", "buf12", S1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (Schedule("flat", 128), "schedule.kind is 'flat', expected persistent or looped"),
+        (Schedule("persistent", 3, 1024), "schedule.xblock is 3, expected a power of two"),
+        (Schedule("persistent", 1, 512), "schedule.rblock is 512, expected at least the inner"),
+    ],
+)
+def test_schedules_that_do_not_fit(schedule: Schedule, message: str) -> None:
+    with pytest.raises(BadSchedule, match=message):
+        emit(row_sum(N(8), N(700)), schedule)
+
+
+def overwriting() -> Kernel:
+    """Doubles a row in place, then adds the row's old sum of differences from its first pass."""
+    over = (Axis(R0, N(700)),)
+    at = 700 * I0 + R0
+    return Kernel(
+        "twice", (Buffer("x", tensor(DType.f32, 4, 700), True),
+                  Buffer("y", tensor(DType.f32, 4, 700), True)), (Axis(I0, N(4)),),
+        (Phase(over, (Load("a", "x", at, DType.f32), Reduce(("s",), "sum", ("a",), DType.f32))),
+         Phase(over, (Compute("b", "add", ("a", "s"), DType.f32), Store("x", at, "b"),
+                      Reduce(("m",), "max", ("b",), DType.f32))),
+         Phase(over, (Compute("c", "sub", ("a", "m"), DType.f32), Store("y", at, "c")))),
+    )  # fmt: skip
+
+
+def test_a_loop_never_reads_again_what_it_overwrote(tools: SimpleNamespace) -> None:
+    kernel = overwriting()
+    with pytest.raises(UnsupportedKernel, match="loaded from x before that buffer was overwritten"):
+        emit(kernel, Schedule("looped", 1, 256))
+    assert default_schedule(kernel, {}).kind == "persistent"
+    emitted = tools.check(kernel, ulp=8)
+    assert [p for p in emitted.params if p[2]] == [("inout0", "*f32", True), ("out0", "*f32", True)]
