@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -37,10 +37,10 @@ FRESH = frozenset({
 class PlanMemory:
     """`free b0 ... b4 = alloc T` -> `... b4 = reuse b0 T`, when the storage of b0 is at least as
     large as T for every size in range, on the same device, and no moment of the new program
-    holds more than the fullest moment of the old one (proven, not sampled). Same sizes are taken
-    first, the latest dead among them; else the least waste; what is returned never wastes.
-    Nothing changes where a storage has
-    gaps and a size that may be 0: how much it holds is not one expression then.
+    holds more than the fullest moment of the old one (proven, not sampled; bytes of all devices
+    together). Same sizes are taken first, the latest dead among them; else the least waste; what
+    is returned never wastes. Nothing changes where a storage has gaps and a size that may be 0:
+    how much it holds is not one expression then.
 
     Only ops at the top level change. fresh: operators whose results may be taken over.
     """
@@ -50,12 +50,62 @@ class PlanMemory:
 
     def run(self, program: Program) -> Program:
         plan = _Plan(program, self.fresh)
-        if not all(map(plan.exact, plan.types.values())):
+        if not all(map(plan.bytes.exact, plan.types.values())):
             return program  # its fullest moment is not known
-        for i, op in enumerate(program.ops):
-            if isinstance(op, Allocate):
-                plan.place(i, op)
-        return replace(program, ops=tuple(op for op in plan.ops if op is not None))
+        return replace(program, ops=plan.rewritten())
+
+
+class _Bytes:
+    """Byte counts as expressions, with memory: programs repeat few sizes many times."""
+
+    def __init__(self, program: Program) -> None:
+        self.ranges: Ranges = ranges(program)
+        self.envs = [hint_env(program), *sample_envs(program)]
+        self._sums: dict[tuple[sympy.Expr, sympy.Expr], sympy.Expr] = {}
+        self._order: dict[tuple[sympy.Expr, sympy.Expr], bool] = {}
+        self._values: dict[sympy.Expr, list[int]] = {}
+        self._sizes: dict[TensorType, sympy.Expr] = {}
+
+    def of(self, type: TensorType) -> sympy.Expr:
+        """Bytes of the storage; an upper bound where a size may be 0 and there are gaps."""
+        if type not in self._sizes:
+            elements = type.numel if type.is_contiguous else type.extent
+            if not self.exact(type):
+                elements = sympy.Max(0, elements)
+            self._sizes[type] = sympy.expand((elements + type.offset) * type.dtype.itemsize)
+        return self._sizes[type]
+
+    def exact(self, type: TensorType) -> bool:
+        """Whether `of` is the number of bytes and not only an upper bound."""
+        if type.is_contiguous and type.offset == 0:
+            return True
+        return all(known(n >= 1, self.ranges) is True for n in type.size)
+
+    def inside(self, op: Op) -> sympy.Expr:
+        """At most so many bytes are made inside of an op: the blocks of `if`."""
+        if not isinstance(op, If):
+            return sympy.S.Zero
+        made = (type for o in walk((*op.then, *op.orelse)) for type in _made(o).values())
+        return sympy.Add(*map(self.of, made))
+
+    def add(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+        if (a, b) not in self._sums:
+            self._sums[a, b] = sympy.expand(a + b)
+        return self._sums[a, b]
+
+    def at_most(self, a: sympy.Expr, b: sympy.Expr) -> bool:
+        """Whether `a <= b` is proven."""
+        if (a, b) not in self._order:
+            less = self.add(b, -a)
+            proven = less >= 0 if less.is_Integer else known(less >= 0, self.ranges) is True
+            self._order[a, b] = bool(proven)
+        return self._order[a, b]
+
+    def values(self, a: sympy.Expr) -> list[int]:
+        """For the hints, then for the sampled sizes."""
+        if a not in self._values:
+            self._values[a] = [int(evaluate(a, env)) for env in self.envs]
+        return self._values[a]
 
 
 @dataclass(frozen=True)
@@ -71,142 +121,108 @@ class _Dead:
 class _Plan:
     def __init__(self, program: Program, fresh: frozenset[str]) -> None:
         self.ops: list[Op | None] = list(program.ops)
-        self.ranges: Ranges = ranges(program)
-        self.envs = [hint_env(program), *sample_envs(program)]
+        self.bytes = _Bytes(program)
         self.types: dict[str, TensorType] = {}  # type of the whole storage that a name owns
         self.reusable: set[str] = set()
-        roots = storages(program.ops, param_roots(program))
-        last = program.ops[-1:]
-        self.returned = {roots[name] for op in last for name in uses(op)}
-        self.freed_at: dict[str, int] = {}
+        self.ends: dict[str, int] = {}  # name -> op that frees it or takes it over
         self.live: list[sympy.Expr] = []  # bytes held after each op
-        self.inner: list[sympy.Expr] = []  # at most so many more inside the op: blocks of `if`
+        roots = storages(program.ops, param_roots(program))
+        self.returned = {roots[name] for op in program.ops[-1:] for name in uses(op)}
         total: sympy.Expr = sympy.S.Zero
         for i, op in enumerate(program.ops):
             if isinstance(op, Free):
-                self.freed_at[op.name] = i
-                total -= self.size(self.types[op.name])
+                self.ends[op.name] = i
+                total = self.bytes.add(total, -self.bytes.of(self.types[op.name]))
             elif isinstance(op, Reuse):
+                self.ends[op.src] = i
                 self.types[op.out] = self.types[op.src]
-                self.freed_at[op.src] = i
-                if op.src in self.reusable:
-                    self.reusable.add(op.out)
-            elif isinstance(op, Allocate | ExternCall) and alias_source(op) is None:
-                for name, type in definitions(op):
-                    self.types[name] = type
-                    total += self.size(type)
-                    if isinstance(op, Allocate) or op.target in fresh:
-                        self.reusable.add(name)
+                self.reusable |= {op.out} if op.src in self.reusable else set()
+            for name, type in _made(op).items():
+                self.types[name] = type
+                total = self.bytes.add(total, self.bytes.of(type))
+                if isinstance(op, Allocate) or op.target in fresh:  # type: ignore[union-attr]
+                    self.reusable.add(name)
             self.live.append(total)
-            self.inner.append(self.block_size(op))
-        self.live_at = [[_value(e, env) for env in self.envs] for e in self.live]
+        self.inside = [self.bytes.inside(op) for op in program.ops]
+        held = [self.bytes.values(e) for e in self.live]
+        self.peaks = [max(column) for column in zip(*held, strict=True)]
+        fullest = {[row[k] for row in held].index(peak) for k, peak in enumerate(self.peaks)}
+        self.fullest = {self.live[i] for i in fullest}
 
-    def size(self, type: TensorType) -> sympy.Expr:
-        """Bytes of the storage; an upper bound where a size may be 0 and there are gaps."""
-        elements = type.extent
-        if type.is_contiguous:
-            elements = type.numel
-        elif not self.exact(type):
-            elements = sympy.Max(0, elements)
-        return sympy.expand((elements + type.offset) * type.dtype.itemsize)
+    def rewritten(self) -> tuple[Op, ...]:
+        pool: dict[str, _Dead] = {}
+        for i, op in enumerate(self.ops):
+            if isinstance(op, Free) and op.name in self.reusable:
+                type = self.types[op.name]
+                if type.offset == 0:
+                    pool[op.name] = _Dead(op.name, i, type, self.bytes.of(type))
+            elif isinstance(op, Allocate):
+                self.place(i, op, pool)
+        return tuple(op for op in self.ops if op is not None)
 
-    def exact(self, type: TensorType) -> bool:
-        """Whether `size` is the number of bytes and not only an upper bound."""
-        if type.is_contiguous and type.offset == 0:
-            return True
-        return all(known(n >= 1, self.ranges) is True for n in type.size)
-
-    def block_size(self, op: Op) -> sympy.Expr:
-        if not isinstance(op, If):
-            return sympy.S.Zero
-        made = [
-            type
-            for inner in walk((*op.then, *op.orelse))
-            if isinstance(inner, Allocate | ExternCall) and alias_source(inner) is None
-            for _, type in definitions(inner)
-        ]
-        return sympy.Add(*map(self.size, made))
-
-    def at_most(self, a: sympy.Expr, b: sympy.Expr) -> bool:
-        difference = sympy.expand(b - a)
-        if difference.is_Integer:
-            return bool(difference >= 0)
-        return known(difference >= 0, self.ranges) is True
-
-    def place(self, index: int, op: Allocate) -> None:
-        need = self.size(op.type)
-        for dead in self.candidates(index, op, need):
-            if self.fits_peak(dead, index, op, need):
-                self.take_over(dead, index, op, need)
+    def place(self, index: int, op: Allocate, pool: dict[str, _Dead]) -> None:
+        need = self.bytes.of(op.type)
+        for dead in self.candidates(op, need, pool):
+            waiting = range(dead.index, index)
+            if not self.fits(waiting, dead.bytes):
+                del pool[dead.name]  # nor will it be allowed to wait any longer
+                continue
+            waste = self.bytes.add(dead.bytes, -need)
+            holding = range(index, self.end(op.out)) if waste != 0 else range(0)
+            if self.fits(holding, waste):
+                del pool[dead.name]
+                self.hold(waiting, dead.bytes)
+                self.hold(holding, waste)
+                self.ops[dead.index] = None
+                self.ops[index] = Reuse(op.out, dead.name, op.type, op.comment)
+                self.ends[dead.name] = index
+                self.types[op.out] = dead.type
                 return
 
-    def candidates(self, index: int, op: Allocate, need: sympy.Expr) -> Sequence[_Dead]:
+    def candidates(self, op: Allocate, need: sympy.Expr, pool: dict[str, _Dead]) -> list[_Dead]:
+        """Those that fit: same size first, then least waste; the latest dead first."""
         found: list[tuple[bool, int, int, _Dead]] = []
-        for name in self.reusable:
-            free = self.freed_at.get(name, index)
-            type = self.types[name]
-            if free >= index or not isinstance(self.ops[free], Free):
+        for dead in pool.values():
+            differs = dead.bytes != need
+            if dead.type.device != op.type.device:
                 continue
-            if type.device != op.type.device or type.offset != 0:
-                continue
-            have = self.size(type)
-            if have != need and op.out in self.returned:
+            if differs and op.out in self.returned:
                 continue  # the caller would keep the waste
-            if self.at_most(need, have):
-                waste = _value(have - need, self.envs[0])
-                found.append((have != need, waste, -free, _Dead(name, free, type, have)))
+            if self.bytes.at_most(need, dead.bytes):
+                waste = self.bytes.values(dead.bytes)[0] - self.bytes.values(need)[0]
+                found.append((differs, waste, -dead.index, dead))
         return [dead for *_, dead in sorted(found, key=lambda f: f[:3])]
 
     def end(self, name: str) -> int:
-        """The op after which the storage that `name` now owns is gone."""
+        """The op that ends the storage which `name` owns now."""
         while True:
-            index = self.freed_at.get(name, len(self.ops))
+            index = self.ends.get(name, len(self.ops))
             op = self.ops[index] if index < len(self.ops) else None
             if not isinstance(op, Reuse):
                 return index
             name = op.out
 
-    def changes(
-        self, dead: _Dead, index: int, op: Allocate, need: sympy.Expr
-    ) -> list[tuple[range, sympy.Expr]]:
-        """Extra bytes while the storage waits, then what it is larger than needed."""
-        waiting = (range(dead.index, index), dead.bytes)
-        waste = sympy.expand(dead.bytes - need)
-        return [waiting, (range(index, self.end(op.out)), waste)] if waste != 0 else [waiting]
-
-    def fits_peak(self, dead: _Dead, index: int, op: Allocate, need: sympy.Expr) -> bool:
-        peaks = [max(column) for column in zip(*self.live_at, strict=True)]
-        fullest = {
-            next(i for i, row in enumerate(self.live_at) if row[k] == peak)
-            for k, peak in enumerate(peaks)
-        }
-        for points, extra in self.changes(dead, index, op, need):
-            more = [_value(extra, env) for env in self.envs]
-            for p in points:
-                if self.inner[p] == 0 and p > 0 and not self.grows(p):
-                    continue  # no fuller than the op before it, which is checked or unchanged
-                bound = self.live[p] + self.inner[p] + extra
-                rows = zip(self.live_at[p], more, peaks, strict=True)
-                if any(have + plus > peak for have, plus, peak in rows):
-                    return False
-                if not any(self.at_most(bound, self.live[q]) for q in fullest):
-                    return False
+    def fits(self, points: range, extra: sympy.Expr) -> bool:
+        """Whether `extra` bytes more at these ops are no more than at the fullest moment."""
+        more = self.bytes.values(extra)
+        for p in points:
+            if not isinstance(self.ops[p], Allocate | ExternCall | If):
+                continue  # no fuller than the op before it
+            rows = zip(self.bytes.values(self.live[p]), more, self.peaks, strict=True)
+            if any(have + plus > peak for have, plus, peak in rows):
+                return False
+            bound = self.bytes.add(self.bytes.add(self.live[p], extra), self.inside[p])
+            if not any(self.bytes.at_most(bound, full) for full in self.fullest):
+                return False
         return True
 
-    def grows(self, p: int) -> bool:
-        return not self.at_most(self.live[p], self.live[p - 1])
-
-    def take_over(self, dead: _Dead, index: int, op: Allocate, need: sympy.Expr) -> None:
-        for points, extra in self.changes(dead, index, op, need):
-            more = [_value(extra, env) for env in self.envs]
-            for p in points:
-                self.live[p] = sympy.expand(self.live[p] + extra)
-                self.live_at[p] = [a + b for a, b in zip(self.live_at[p], more, strict=True)]
-        self.ops[dead.index] = None
-        self.ops[index] = Reuse(op.out, dead.name, op.type, op.comment)
-        self.freed_at[dead.name] = index
-        self.types[op.out] = dead.type
+    def hold(self, points: range, extra: sympy.Expr) -> None:
+        for p in points:
+            self.live[p] = self.bytes.add(self.live[p], extra)
 
 
-def _value(expression: sympy.Expr, env: Mapping[str, int]) -> int:
-    return int(evaluate(expression, env))
+def _made(op: Op) -> dict[str, TensorType]:
+    """Storages that an op makes."""
+    if isinstance(op, Allocate | ExternCall) and alias_source(op) is None:
+        return dict(definitions(op))
+    return {}
