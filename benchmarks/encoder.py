@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import compile_cli
 from compile_cli.measure import relative_error
-from compile_cli.report import count_kernels
+from compile_cli.report import count_kernels, fused_groups
 
 ROOT = Path(__file__).resolve().parent.parent
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -115,7 +115,7 @@ def bench(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
     times: dict[str, list[float]] = {key: [] for key in calls}
     host: dict[str, list[float]] = {key: [] for key in calls}
-    for key, call in calls.items():
+    for call in calls.values():
         for inputs in sets:
             call(*inputs)
     for i in range(args.repeats):
@@ -142,7 +142,8 @@ def bench(name: str, args: argparse.Namespace) -> dict[str, Any]:
             "triton": triton,
             "extern": extern,
             "compile_s": ours.graph.record.seconds,
-            "fused": list(ours.graph.fusion.groups),
+            "fused": list(fused_groups(ours.graph)),
+            "matmuls": {name: c.explain() for name, c in ours.graph.matmuls.items()},
         },
     }
 
@@ -160,18 +161,32 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU")
     results = [bench(name, args) for name in args.dtypes]
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {args.batch} x "
-          f"{args.length}, hidden 768, {args.layers} layers")
-    print(f"{'':17}{'ms':>9}{'speedup':>9}{'host ms':>9}{'kernels':>9}{'rel err':>10}"
-          f"{'peak MB':>9}{'compile s':>11}")
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {args.batch} x "
+        f"{args.length}, hidden 768, {args.layers} layers"
+    )
+    print(
+        f"{'':17}{'ms':>9}{'speedup':>9}{'host ms':>9}{'kernels':>9}{'rel err':>10}"
+        f"{'peak MB':>9}{'compile s':>11}"
+    )
     for result in results:
         for key, row in result["rows"].items():
-            print(f"{result['dtype']:5}{key:12}{row['ms']:9.3f}{row['speedup']:8.2f}x"
-                  f"{row['host_ms']:9.3f}{row['kernels']:9}{row['max_rel_err']:10.2e}"
-                  f"{row['peak_mb']:9.0f}{row['compile_s']:11.1f}")
+            print(
+                f"{result['dtype']:5}{key:12}{row['ms']:9.3f}{row['speedup']:8.2f}x"
+                f"{row['host_ms']:9.3f}{row['kernels']:9}{row['max_rel_err']:10.2e}"
+                f"{row['peak_mb']:9.0f}{row['compile_s']:11.1f}"
+            )
     if args.out:
-        args.out.write_text(json.dumps({"device": torch.cuda.get_device_name(),
-                                        "torch": torch.__version__, "results": results}, indent=1))
+        args.out.write_text(
+            json.dumps(
+                {
+                    "device": torch.cuda.get_device_name(),
+                    "torch": torch.__version__,
+                    "results": results,
+                },
+                indent=1,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A CUDA compiler for PyTorch: the one place where the stages meet.
 
-    compiled = compile_cli.compile(model, (x,))
-    torch.compile(model, backend="compile_cli")
+compiled = compile_cli.compile(model, (x,))
+torch.compile(model, backend="compile_cli")
 """
 
 from compile_cli.api import compile

@@ -1,7 +1,7 @@
 """Loop IR with a launch plan for each node -> the host program.
 
-    kernel k1 ...                         kernel k1 <triton source>
-    buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern ...; return
+kernel k1 ...                         kernel k1 <triton source>
+buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern ...; return
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import sympy
+
+from compile_cli.errors import CompileFailed
 from loop_ir import CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
 from symexpr import sstr, symbol
 from wrapper_ir import ops
-from wrapper_ir.ops import Arg, Op, Program, Ref
+from wrapper_ir.ops import Arg, Launch, Op, Program, Ref
 from wrapper_ir.types import TensorType
-
-from compile_cli.errors import CompileFailed
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class _Builder:
             )
         )  # fmt: skip
 
-    def launch(self, plan: LaunchPlan, comment: str) -> ops.Launch:
+    def launch(self, plan: LaunchPlan, comment: str) -> Launch:
         args: tuple[Arg, ...] = tuple(Ref(a) if isinstance(a, str) else a for a in plan.args)
-        return ops.Launch(plan.define.name, plan.grid, args, comment)
+        return Launch(plan.define.name, plan.grid, args, comment)
 
     def node(self, plan: NodePlan) -> None:
         if plan.extern is not None:

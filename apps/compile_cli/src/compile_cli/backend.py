@@ -11,10 +11,10 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import torch
-from aten_lowering import decompositions
-from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import register_backend
 
+from aten_lowering import decompositions
 from compile_cli.config import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.stages import Record

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from aten_lowering import decompositions
 from torch import Tensor, nn
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -23,6 +22,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from aten_lowering import decompositions
 from compile_cli.errors import (
     BadInput,
     CompileFailed,
@@ -72,7 +72,7 @@ def export(
     """Captures a module for example arguments. `dynamic`: argument position -> dimensions."""
     shapes: Any = None
     if dynamic:
-        collection = torch.export.dynamic_shapes.ShapesCollection()
+        collection: Any = _shapes_collection()
         for i, dims in dynamic.items():
             value = args[i] if i < len(args) else None
             if not isinstance(value, Tensor):
@@ -82,7 +82,7 @@ def export(
                     raise BadInput(
                         f"input {i} has no dimension {dim}\n  got: sizes {list(value.shape)}"
                     )
-            collection[value] = {dim: torch.export.Dim.DYNAMIC for dim in dims}
+            collection[value] = dict.fromkeys(dims, torch.export.Dim.DYNAMIC)
         shapes = collection.dynamic_shapes(model, args)
     try:
         with torch.no_grad():
@@ -92,6 +92,10 @@ def export(
         if dynamic and ("onstraint" in type(error).__name__ + text or "pecializ" in text):
             raise DynamicShapeError(_constraint(text)) from error
         raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _shapes_collection() -> Any:
+    return torch.export.dynamic_shapes.ShapesCollection()  # type: ignore[no-untyped-call]
 
 
 def _constraint(text: str) -> str:

@@ -34,7 +34,9 @@ TargetArg = Annotated[
 ]
 InputOpt = Annotated[
     list[str],
-    typer.Option("--input", help="an input, such as 'i64[batch=2,32]<1000'; a named size is dynamic"),
+    typer.Option(
+        "--input", help="an input, such as 'i64[batch=2,32]<1000'; a named size is dynamic"
+    ),
 ]
 DynamicOpt = Annotated[
     list[str], typer.Option("--dynamic", help="INPUT.DIM or DIM that may differ between calls")

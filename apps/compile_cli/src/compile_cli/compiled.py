@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import gemm_templates
 import torch
 import torch.utils._pytree as pytree
-from aten_lowering import Fallback
-from fx_emit import IR_DTYPE
-from loop_ir import FusionReport, Graph
-from symexpr import evaluate, sstr
 from torch import Tensor
-from wrapper_ir.ops import Param, Program
 
+import gemm_templates
+from aten_lowering import Fallback
 from compile_cli.capture import Captured
 from compile_cli.errors import BadInput
 from compile_cli.stages import Record
+from fx_emit import IR_DTYPE
+from loop_ir import FusionReport, Graph
+from symexpr import evaluate, sstr
+from wrapper_ir.ops import Param, Program
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -43,6 +43,27 @@ class CompiledGraph:
     matmuls: Mapping[str, gemm_templates.Choice]
     explain: Callable[[], str]
     record: Record
+
+
+def aligned_run(run: Runner, positions: list[int]) -> Runner:
+    """`run`, with a copy in place of each argument at `positions` (which are only read) whose
+    first element does not lie at a multiple of 16 bytes: tensor maps take no other address."""
+    if not positions:
+        return run
+
+    def checked(*args: Any) -> Sequence[Any]:
+        if any(args[i].data_ptr() % 16 for i in positions):
+            fixed = list(args)
+            for i in positions:
+                if args[i].data_ptr() % 16:
+                    like = args[i]
+                    fixed[i] = torch.empty_strided(
+                        like.shape, like.stride(), dtype=like.dtype, device=like.device
+                    ).copy_(like)
+            return run(*fixed)
+        return run(*args)
+
+    return checked
 
 
 @dataclass

@@ -54,8 +54,7 @@ class Options:
         for name in ("fuse", "plan_memory", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise UnknownOption(
-                    f"option {name}={getattr(self, name)!r} is not known\n"
-                    "  expected: True or False"
+                    f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"
                 )
         if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
             raise UnknownOption(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 import cpp_emit
 import triton_rt
-from torch import Tensor
-from wrapper_ir.ops import DefineKernel, Program
-
 from compile_cli.runtime import Kernels
+from wrapper_ir.ops import DefineKernel, Program
 
 
 def emit_cpp(

@@ -18,7 +18,9 @@ def examine(options: Options) -> str:
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             p = torch.cuda.get_device_properties(i)
-            lines.append(f"cuda:{i}    {p.name}, sm_{p.major}{p.minor}, {p.total_memory / 1e9:.0f} GB")
+            lines.append(
+                f"cuda:{i}    {p.name}, sm_{p.major}{p.minor}, {p.total_memory / 1e9:.0f} GB"
+            )
     else:
         lines.append("cuda      none: kernels run through Triton's interpreter on CPU")
     compiler = shutil.which("g++")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from loop_ir import Graph, print_graph
-from wrapper_ir import print_program
-from wrapper_ir.ops import Program
 
 from compile_cli.assemble import NodePlan
 from compile_cli.compiled import CompiledModel
 from compile_cli.errors import UsageError
+from loop_ir import Graph, print_graph
+from wrapper_ir import print_program
+from wrapper_ir.ops import Program
 
 DUMP_STAGES = ("aten", "loop", "fused", "triton", "wrapper", "fx", "cpp")
 
@@ -37,7 +37,7 @@ def to_text(value: Any) -> str:
     if isinstance(value, Program):
         return print_program(value)
     if isinstance(value, torch.fx.GraphModule):
-        return value.print_readable(print_output=False, include_stride=True)
+        return str(value.print_readable(print_output=False, include_stride=True))
     if isinstance(value, tuple):
         sources: dict[str, str] = {}
         for plan in value:

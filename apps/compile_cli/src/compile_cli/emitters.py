@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 import fx_emit
 import triton_rt
-from torch import Tensor
-from wrapper_ir.ops import DefineKernel, Program
-
 from compile_cli.cpp_host import emit_cpp
 from compile_cli.runtime import Kernels, kernel_source, uses_cuda
+from wrapper_ir.ops import DefineKernel, Program
 
 Host = tuple[Any, Callable[..., Any]]
 

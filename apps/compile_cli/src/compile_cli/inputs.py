@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 import torch
-from fx_emit import TORCH_DTYPE
 
 from compile_cli.errors import BadInputSpec, UsageError
+from fx_emit import TORCH_DTYPE
 
 # Element types by the names they print as: `bf16`.
 DTYPES: dict[str, torch.dtype] = {d.value: dtype for d, dtype in TORCH_DTYPE.items()}

@@ -64,8 +64,12 @@ def pick_device(name: str | None) -> torch.device:
 
 
 def load_target(
-    text: str, inputs: list[str], device: torch.device, dtype: torch.dtype | None = None, seed: int = 0
-) -> Target:  # fmt: skip
+    text: str,
+    inputs: list[str],
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+) -> Target:
     """Loads `FILE:NAME` or `FILE.pt2`. Weights and random inputs come from `seed`."""
     torch.manual_seed(seed)
     specs = [parse_input(spec) for spec in inputs]
@@ -128,9 +132,10 @@ def _instantiate(source: ModuleType, name: str, value: Any, file: str) -> nn.Mod
     if isinstance(value, type) and issubclass(value, nn.Module):
         init = getattr(source, "get_init_inputs", list)
         try:
-            arguments = init()
-            kwargs = arguments if isinstance(arguments, dict) else {}
-            return value(*([] if kwargs else arguments), **kwargs)
+            arguments: list[Any] | dict[str, Any] = init()
+            if isinstance(arguments, dict):
+                return value(**arguments)
+            return value(*arguments)
         except Exception as error:
             raise UserModelError(f"in {name}'s constructor", where(error), error) from error
     if isinstance(value, nn.Module):
@@ -171,9 +176,7 @@ def _named_dims(specs: list[InputSpec]) -> dict[int, dict[int, str]]:
     return {i: dict(spec.dynamic) for i, spec in enumerate(specs) if spec.dynamic}
 
 
-def _load_exported(
-    path: Path, specs: list[InputSpec], device: torch.device, seed: int
-) -> Target:
+def _load_exported(path: Path, specs: list[InputSpec], device: torch.device, seed: int) -> Target:
     if not path.is_file():
         raise TargetNotFound(f"no such file: {path}\n  expected: a program of torch.export.save")
     try:
@@ -214,5 +217,6 @@ def where(error: BaseException) -> str:
     own = [f for f in frames if not any(part in f.filename for part in inside)]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    frame = (own or list(frames) or [None])[-1]
-    return f"{frame.filename}:{frame.lineno}" if frame else "unknown"
+    for frame in reversed(own or list(frames)):
+        return f"{frame.filename}:{frame.lineno}"
+    return "unknown"

@@ -100,7 +100,7 @@ def time_ms(call: Callable[[], Any], device: torch.device, budget_s: float = 1.0
     spent = 0.0
     while len(times) < 100 and (spent < budget_s or 0 < len(times) < 3):
         if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = _event(), _event()
             begin.record()
             call()
             end.record()
@@ -117,20 +117,22 @@ def time_ms(call: Callable[[], Any], device: torch.device, budget_s: float = 1.0
     return statistics.median(times)
 
 
-class _LiveStorages(TorchDispatchMode):
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+class _LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the bytes of storages made under it, and remembers the peak."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
         self.known: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = {
             t.untyped_storage()._cdata
             for t in pytree.tree_leaves((args, kwargs))
@@ -167,7 +169,7 @@ def peak_mb(call: Callable[[], Any], device: torch.device) -> float:
         before = torch.cuda.memory_allocated(device)
         call()
         torch.cuda.synchronize(device)
-        return (torch.cuda.max_memory_allocated(device) - before) / 1e6
+        return float(torch.cuda.max_memory_allocated(device) - before) / 1e6
     with _LiveStorages() as mode:
         call()
-    return mode.peak / 1e6
+    return float(mode.peak) / 1e6

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from aten_lowering import lower_with_report
-from loop_ir import FuseOptions, Graph, Kernel, Matmul, explain, fuse_with_report
-from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
-from wrapper_ir.passes.pipeline import Pass
 
+from aten_lowering import lower_with_report
 from compile_cli.assemble import assemble
-from compile_cli.compiled import CompiledGraph
+from compile_cli.compiled import CompiledGraph, aligned_run
 from compile_cli.config import Options
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
 from compile_cli.runtime import Kernels
 from compile_cli.select import select
 from compile_cli.stages import Record
+from loop_ir import FuseOptions, Graph, Kernel, Matmul, explain, fuse_with_report
+from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
+from wrapper_ir.passes.pipeline import Pass
 
 
 def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) -> CompiledGraph:
@@ -36,7 +36,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
         )  # fmt: skip
 
     with record.stage("triton"):
-        planner = MatmulPlanner(options, kernels)
+        planner = MatmulPlanner(options, kernels, fused)
         plans = select(fused, options, planner)
         record.after("triton", "emit", plans)
 
@@ -57,9 +57,10 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
         host, run = EMITTERS[options.emit](program, kernels, lowered.constants)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
+    needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
     return CompiledGraph(
-        loop, fused, program, host, run, fusion, lowered.fallbacks, planner.choices,
-        lambda: explain(loop, fuse_options(options, loop)), record,
+        loop, fused, program, host, aligned_run(run, needed), fusion, lowered.fallbacks,
+        planner.choices, lambda: explain(loop, fuse_options(options, loop)), record,
     )  # fmt: skip
 
 
@@ -84,8 +85,7 @@ def serve_one(graph: Graph) -> Graph:
         return replace(kernel, symbols=tuple(wide[s.name] for s in kernel.symbols))
 
     wide = {
-        s.name: replace(s, low=0) if s.low is not None and s.low <= 2 else s
-        for s in graph.symbols
+        s.name: replace(s, low=0) if s.low is not None and s.low <= 2 else s for s in graph.symbols
     }
     nodes = []
     for node in graph.nodes:

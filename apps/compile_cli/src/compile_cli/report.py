@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compile_cli.compiled import CompiledGraph
 from loop_ir import Kernel, Matmul, Origin
 from wrapper_ir.ops import ExternCall, If, Launch, Op, Program
-
-from compile_cli.compiled import CompiledGraph
 
 
 @dataclass(frozen=True)

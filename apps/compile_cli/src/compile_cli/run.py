@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from wrapper_ir.memory import peak_bytes
 
 from compile_cli.api import compile
 from compile_cli.capture import input_names
@@ -21,11 +21,10 @@ from compile_cli.loading import Target, where
 from compile_cli.measure import compare, peak_mb, require_equal, time_ms
 from compile_cli.report import RunReport, count_kernels, fused_groups
 from compile_cli.stages import Record
+from wrapper_ir.memory import peak_bytes
 
 
-def run_target(
-    target: Target, dynamic: list[str], options: Options, record: Record
-) -> RunReport:
+def run_target(target: Target, dynamic: list[str], options: Options, record: Record) -> RunReport:
     """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree."""
     eager = _eager(target)
     with record.stage("eager"), _buffers_restored(target):
@@ -39,8 +38,9 @@ def run_target(
     require_equal(comparison)
     with record.stage("time"), _buffers_restored(target):
         args, device = target.args, target.device
-        times = [time_ms(lambda f=f: f(*args), device) for f in (compiled, eager)]
-        peaks = [peak_mb(lambda f=f: f(*args), device) for f in (compiled, eager)]
+        calls = [partial(compiled, *args), partial(eager, *args)]
+        times = [time_ms(call, device) for call in calls]
+        peaks = [peak_mb(call, device) for call in calls]
         if options.emit == "cpp" and device.type == "cpu":
             # C++ allocates out of sight of torch's dispatcher: what its plan says.
             peaks[0] = peak_bytes(compiled.graph.program) / 1e6

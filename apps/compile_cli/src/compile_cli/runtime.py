@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import triton_rt
-from fx_emit import TORCH_DTYPE
-from symexpr import evaluate
 from torch import Tensor
-from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program, Ref
-from wrapper_ir.types import TensorType
 
+import triton_rt
 from compile_cli.config import Options
+from fx_emit import TORCH_DTYPE
+from fx_emit.torch_types import torch_device, torch_enum
+from symexpr import evaluate
+from triton_emit import TritonKernel
+from wrapper_ir.ops import DefineKernel, If, KernelParam, Launch, Op, Program, Ref, TorchEnum
+from wrapper_ir.types import Device, DType, TensorType
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
@@ -24,6 +26,14 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     )
     return triton_rt.KernelSource(
         define.name, define.source, params, define.constants, define.num_warps, define.num_stages
+    )
+
+
+def define_kernel(kernel: TritonKernel) -> DefineKernel:
+    """An emitted kernel as a definition of the host program."""
+    params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
+    return DefineKernel(
+        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages
     )
 
 
@@ -77,9 +87,9 @@ def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
                 mask = 0
                 for i, arg in enumerate(op.args):
                     kind = defines[op.kernel].params[i].kind
-                    if isinstance(arg, Ref):
-                        mask |= 1 << i
-                    elif kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0:
+                    if isinstance(arg, Ref) or (
+                        kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0
+                    ):
                         mask |= 1 << i
                 found[op.kernel] = mask
 
@@ -116,9 +126,6 @@ def as_layout(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Te
 
 def torch_value(value: Any) -> Any:
     """A scalar argument of an extern call as torch takes it."""
-    from fx_emit.torch_types import torch_device, torch_enum
-    from wrapper_ir import Device, DType, TorchEnum
-
     if isinstance(value, DType):
         return TORCH_DTYPE[value]
     if isinstance(value, Device):

@@ -1,10 +1,10 @@
 """A plan for each node: which kernels run it, under which schedules.
 
-    kernel of a static size     -> one launch
-    kernel of a dynamic size    -> a launch for each of two hints, where they want different
-                                   schedules; the nearest hint is picked by integer comparison
-    matmul                      -> the vendor's operator, or a template with its epilogue
-    everything else             -> its operator
+kernel of a static size     -> one launch
+kernel of a dynamic size    -> a launch for each of two hints, where they want different
+                               schedules; the nearest hint is picked by integer comparison
+matmul                      -> the vendor's operator, or a template with its epilogue
+everything else             -> its operator
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import sympy
+
+from compile_cli.assemble import LaunchPlan, NodePlan
+from compile_cli.config import Options
+from compile_cli.runtime import define_kernel
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType
 from multikernel import compare_chain
 from symexpr import parse
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
-from wrapper_ir.ops import DefineKernel, KernelParam
-
-from compile_cli.assemble import LaunchPlan, NodePlan
-from compile_cli.config import Options
 
 # How far apart the two hints of a dynamic kernel are: below this, one schedule serves both well.
 HINT_RATIO = 64
@@ -84,9 +84,7 @@ def _new_buffers(kernel: Kernel, made: set[str]) -> tuple[tuple[str, TensorType]
     return new
 
 
-def _kernel(
-    node: Kernel, hints: Mapping[str, int], options: Options, made: set[str]
-) -> NodePlan:
+def _kernel(node: Kernel, hints: Mapping[str, int], options: Options, made: set[str]) -> NodePlan:
     allocate = _new_buffers(node, made)
     first = default_schedule(node, hints)
     low, high = _hint_pair(node, hints)
@@ -109,9 +107,7 @@ def same_schedule(a: Schedule, b: Schedule) -> bool:
     return a == b
 
 
-def _hint_pair(
-    node: Kernel, hints: Mapping[str, int]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _hint_pair(node: Kernel, hints: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """The hints, and the same with the one symbol of the kernel's extents `HINT_RATIO` times
     larger (at most its upper bound). Equal where there is not exactly one symbol."""
     axes = [*node.axes, *(axis for phase in node.phases for axis in phase.axes)]
@@ -129,8 +125,4 @@ def _hint_pair(
 
 def plan_launch(kernel: TritonKernel) -> LaunchPlan:
     """An emitted kernel as an op of the host program."""
-    params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
-    define = DefineKernel(
-        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages
-    )
-    return LaunchPlan(define, kernel.grid, kernel.args)
+    return LaunchPlan(define_kernel(kernel), kernel.grid, kernel.args)
