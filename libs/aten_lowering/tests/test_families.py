@@ -55,6 +55,15 @@ def test_whole_folds(oracle: Any) -> None:
     oracle(lambda a: a.sum() + a.mean(), torch.tensor(2.0))
 
 
+@pytest.mark.parametrize("order", [1, 2, float("inf"), -float("inf"), 3])
+def test_vector_norm(oracle: Any, order: float) -> None:
+    whole = ["aten.linalg_vector_norm.default"] if order == 3 else []
+    for dtype in FLOATS:
+        x = torch.randn(3, 4, 5).to(dtype)
+        oracle(lambda a: torch.linalg.vector_norm(a, order, (0, -1)), x, fallbacks=whole)
+    oracle(lambda a: F.normalize(a, order, -1), torch.randn(3, 4), fallbacks=whole)
+
+
 def test_places(oracle: Any) -> None:
     x = torch.randn(4, 5, 3)
     x[0, 2] = float("nan")

@@ -158,17 +158,19 @@ class KernelBuilder:
             if n == 1:
                 own.append(sympy.S.Zero)
             else:
-                require(n == full, f"size {n} is not proven to be {full}")
+                same = n == full or sympy.expand(n - full) == 0
+                require(same, f"size {n} is not proven to be {full}")
                 own.append(c)
         return self.load(x, tuple(own))
 
     def const(self, value: Scalar, dtype: DType) -> Value:
-        """A constant, converted to what `dtype` holds (floats keep their exact value)."""
+        """A constant, converted to what `dtype` holds: integers wrap, floats keep their value."""
+        require(not isinstance(value, complex), "a complex number")
         if dtype is DType.bool_:
             value = bool(value)
         elif dtype.is_int:
             require(not isinstance(value, float) or math.isfinite(value), f"{value} as an integer")
-            value = int(value)
+            value = _wrap(int(value), dtype)
         else:
             value = float(value)
         key = ("const", repr(value), dtype)
@@ -200,8 +202,6 @@ class KernelBuilder:
             return self.op("ne", x, self.const(0, x.dtype))
         narrow = dtype in (DType.f16, DType.bf16)
         if narrow and (x.dtype.is_int or x.dtype is DType.f64):
-            x = self.op("cast", x, dtype=DType.f32)
-        if x.dtype.is_float and dtype.is_int and x.dtype.itemsize < 4:
             x = self.op("cast", x, dtype=DType.f32)
         return self.op("cast", x, dtype=dtype)
 
@@ -252,6 +252,14 @@ class KernelBuilder:
             self._buffers[name] = Buffer(name, replace(x.storage, offset=sympy.S.Zero), written)
         elif buffer.written != written:
             raise CannotLower(f"{name} is both read and written")
+
+
+def _wrap(value: int, dtype: DType) -> int:
+    """`value` modulo two to the width of `dtype`, in its range."""
+    bits = 8 * dtype.itemsize
+    value %= 1 << bits
+    signed = dtype.value.startswith("i")
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
 
 
 def _axes(prefix: str, size: Sequence[sympy.Expr]) -> tuple[tuple[Axis, ...], Coords]:

@@ -6,10 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
 from aten_lowering.extern import by_design
 from aten_lowering.lowerings import TABLE
+
+aten = torch.ops.aten
+
+# Not in torch's core table, but gathers and arithmetic that make one kernel.
+_MORE: list[Any] = [
+    aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d,
+    aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d,
+    aten.upsample_bicubic2d,
+]  # fmt: skip
 
 Decompositions = dict[OpOverload, Callable[..., Any]]
 
@@ -23,6 +33,7 @@ def decompositions() -> Decompositions:
     fake tensors' device (`_scaled_dot_product_*`).
     """
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
+    table.update(get_decompositions(_MORE))
     return {
         op: decomposition
         for op, decomposition in table.items()

@@ -12,8 +12,7 @@ from torch._ops import OpOverload
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
 from aten_lowering.meta import device_of, dtype_of
-from loop_ir import GraphArg
-from wrapper_ir import TorchEnum
+from loop_ir import GraphArg, TorchEnum
 
 aten = torch.ops.aten
 
@@ -25,7 +24,7 @@ _WHOLE = (
     "aten.mm.", "aten.bmm.", "aten.addmm.", "aten.baddbmm.", "aten.linear.",
     "aten._scaled_mm.", "aten._grouped_mm.", "aten.lstm.", "aten.gru.", "aten.rnn_tanh.",
     "aten.rnn_relu.", "aten._cudnn_rnn.", "aten._fft_", "aten.empty.", "aten.empty_strided.",
-    "aten.empty_like.", "aten.new_empty.", "aten.new_empty_strided.",
+    "aten.empty_permuted.", "aten.empty_like.", "aten.new_empty.", "aten.new_empty_strided.",
 )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from aten_lowering.extern import (
 from aten_lowering.lowerings import TABLE
 from aten_lowering.meta import expr, origin, source_line, tensor_type, unsupported
 from aten_lowering.passes import PASSES
-from aten_lowering.symbols import graph_symbols
+from aten_lowering.passes.purity import mutates
+from aten_lowering.symbols import graph_symbols, used_buffers
 from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, TensorRef
 
 aten = torch.ops.aten
@@ -96,6 +97,8 @@ class _Lowerer:
         self.tensors: dict[str, torch.Tensor] = {}
         self.fallbacks: list[Fallback] = []
         self.names: set[str] = set()
+        # What no op writes to has the value that it has now.
+        self.constant_values = not mutates(graph)
 
     def run(self) -> Lowered:
         for node in self.graph.nodes:
@@ -104,14 +107,16 @@ class _Lowerer:
             except CannotLower as e:
                 hint = "keep this part of the model out of the compiled graph"
                 raise unsupported(node, str(e), hint) from e
+        used = used_buffers((tuple(self.nodes), self.outputs))
         graph = Graph(
             name=self.name,
             inputs=tuple(self.inputs),
             nodes=tuple(self.nodes),
             outputs=self.outputs,
-            constants=tuple((n, o.storage) for n, o in self.constants.items()),
+            constants=tuple((n, o.storage) for n, o in self.constants.items() if n in used),
         )
-        return Lowered(graph_symbols(graph, self.gm), self.tensors, tuple(self.fallbacks))
+        tensors = {name: t for name, t in self.tensors.items() if name in used}
+        return Lowered(graph_symbols(graph, self.gm), tensors, tuple(self.fallbacks))
 
     def node(self, node: fx.Node) -> None:
         match node.op:
@@ -171,8 +176,8 @@ class _Lowerer:
             if tensor is value:
                 return self.constants[name]
         operand = self.buffer(str(node.target), node.meta.get("val", value))
-        known = value.dim() == 0 and value.device.type == "cpu" and not value.is_complex()
-        if known and not isinstance(value, torch._subclasses.FakeTensor):
+        plain = value.dim() == 0 and value.device.type == "cpu" and not value.is_complex()
+        if plain and self.constant_values and not isinstance(value, torch._subclasses.FakeTensor):
             operand = replace(operand, constant=value.item())
         self.tensors[operand.ref.buffer] = value
         self.constants[operand.ref.buffer] = operand

@@ -90,7 +90,10 @@ def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorT
 
 
 def storage_key(fake: torch.Tensor) -> int:
-    """Identity of the storage: views share it. Only for comparing tensors that are alive."""
+    """Identity of the storage: views share it. Only for comparing tensors that are alive.
+    Tensors without a storage (sparse ones) share with none."""
+    if fake.layout != torch.strided:
+        return id(fake)
     return int(fake.untyped_storage()._cdata)
 
 

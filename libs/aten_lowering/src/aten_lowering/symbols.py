@@ -1,4 +1,4 @@
-"""The integer symbols of a graph, with the ranges and hints of torch's ShapeEnv."""
+"""What a graph mentions: its integer symbols (with torch's ranges and hints), its buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from loop_ir import Axis, Graph, Indirect, Kernel, Symbol
+from loop_ir import Axis, Buffer, Graph, Indirect, Kernel, Symbol, TensorRef
 from symexpr import from_torch
 
 
@@ -28,6 +28,12 @@ def graph_symbols(graph: Graph, gm: fx.GraphModule) -> Graph:
 
 def _declare(names: set[str], known: dict[str, Symbol]) -> tuple[Symbol, ...]:
     return tuple(known.get(n, Symbol(n)) for n in sorted(names))
+
+
+def used_buffers(value: object) -> set[str]:
+    """Names of all buffers that nodes and results refer to."""
+    found = {b.name for b in _walk(value) if isinstance(b, Buffer)}
+    return found | {r.buffer for r in _walk(value) if isinstance(r, TensorRef)}
 
 
 def _symbols(value: object) -> set[str]:

@@ -309,6 +309,33 @@ def minimum(call: Call, input: Operand, other: Operand) -> None:
     pointwise(call, ["self", "other"], body)
 
 
+@table.lowers(aten.fmax.default)
+def fmax(call: Call, input: Operand, other: Operand) -> None:
+    pointwise(call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "maximum", x, y))
+
+
+@table.lowers(aten.fmin.default)
+def fmin(call: Call, input: Operand, other: Operand) -> None:
+    pointwise(call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "minimum", x, y))
+
+
+def _other_if_nan(k: KernelBuilder, op: str, x: Value, y: Value) -> Value:
+    """`op(x, y)`; where one is NaN, the other."""
+    result = k.op(op, _no_bool(x), y)
+    if not x.dtype.is_float:
+        return result
+    return k.where(k.op("isnan", x), y, k.where(k.op("isnan", y), x, result))
+
+
+@table.lowers(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(call: Call, input: Operand, other: Operand | Number) -> None:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        size = k.op("abs", x)
+        return k.where(k.op("signbit", y), k.op("neg", size), size)
+
+    pointwise(call, ["self", "other"], body, Promotion.INT_TO_FLOAT)
+
+
 @table.lowers(aten.addcmul.default)
 def addcmul(call: Call, input: Operand, tensor1: Operand, tensor2: Operand, value: Number) -> None:
     pointwise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,6 +146,24 @@ def argmax(call: Call, input: Operand, dim: int | None, keepdim: bool) -> None:
 @table.lowers(aten.argmin.default)
 def argmin(call: Call, input: Operand, dim: int | None, keepdim: bool) -> None:
     _place(call, input, None if dim is None else [dim], keepdim, "min")
+
+
+@table.lowers(aten.linalg_vector_norm.default)
+def vector_norm(
+    call: Call, input: Operand, ord: Number, dim: Dims, keepdim: bool, dtype: Any
+) -> None:
+    """`(sum |x|^ord)^(1/ord)` for orders 1 and 2; the largest or smallest `|x|` for infinities."""
+    require(input.dtype.is_float, "norm of this input")
+    require(ord in (1, 2, math.inf, -math.inf), f"norm of order {ord}")
+    frame = ReductionFrame(call, input, dim)
+    k, out = frame.k, call.out
+    x = k.cast(k.cast(k.load(input, frame.start()), out.dtype), opmath(out.dtype))
+    term = k.op("mul", x, x) if ord == 2 else k.op("abs", x)
+    fold = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[ord]
+    (result,) = k.reduce(fold, term)
+    k.once()
+    k.store(out.operand, frame.out_coords(keepdim), k.op("sqrt", result) if ord == 2 else result)
+    call.emit_kernel(k)
 
 
 # -- logic

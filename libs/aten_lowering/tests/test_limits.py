@@ -1,0 +1,126 @@
+"""What cannot be lowered: extern calls with their reason, or an error that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from aten_lowering import UnsupportedGraph, lower, lower_with_report
+from loop_ir import Extern, Kernel
+
+aten = torch.ops.aten
+
+
+def test_the_report_has_op_place_and_reason(lower_fn: Any) -> None:
+    (fallback,) = lower_fn(lambda a: a.cumsum(0), torch.randn(3)).fallbacks
+    assert (fallback.op, fallback.reason) == ("aten.cumsum.default", "no lowering")
+    (fallback,) = lower_fn(lambda a, b: a // b, torch.arange(3), torch.arange(3)).fallbacks
+    assert fallback.reason == "integer division whose divisor may be zero"
+
+
+def test_extern_calls_are_exact(lower_fn: Any) -> None:
+    """Positional and keyword arguments as in the graph; unused results have no buffer."""
+    lowered = lower_fn(lambda a: torch.topk(a, 2, largest=False)[0], torch.randn(3, 4).t())
+    (call,) = lowered.graph.nodes
+    assert isinstance(call, Extern)
+    assert call.target == "aten.topk.default"
+    assert call.args[1:] == (2, -1, False)
+    assert call.tuple_result
+    assert [o is not None for o in call.outs] == [True, False]
+    assert call.origins[0].op == "aten.topk.default"
+
+
+def cuda_graph(fn: Any, *shapes: Any) -> fx.GraphModule:
+    with FakeTensorMode(), torch.device("cuda"):
+        inputs = [torch.empty(s) if isinstance(s, tuple) else s() for s in shapes]
+        return make_fx(lambda *a: [fn(*a)])(*inputs)
+
+
+def test_devices() -> None:
+    """Kernels run on one device: a copy from the CPU is a call on purpose, arithmetic with a CPU
+    tensor of rank 0 is eager's."""
+    gm = cuda_graph(lambda a: a * 2, (3,))
+    assert isinstance(lower(gm).nodes[0], Kernel)
+    gm = cuda_graph(lambda a: a.to("cpu") + 1, (3,))
+    copy, add = lower(gm).nodes
+    assert isinstance(copy, Extern) and not copy.fallback and isinstance(add, Kernel)
+    gm = cuda_graph(lambda a, b: a + b, (3,), lambda: torch.empty((), device="cpu"))
+    (fallback,) = lower_with_report(gm).fallbacks
+    assert fallback.reason == "operands on more than one device"
+
+
+def test_number_tensors_of_the_cpu_join_cuda_kernels() -> None:
+    """`torch.tensor(0.5)` in a model on CUDA: its value goes into the kernel."""
+    root = torch.nn.Module()
+    root.scale = torch.tensor(0.5)
+    graph = fx.Graph()
+    with FakeTensorMode() as mode:
+        x = torch.empty(3, device="cuda")
+    a, b = graph.placeholder("a"), graph.get_attr("scale")
+    a.meta["val"], b.meta["val"] = x, mode.from_tensor(root.scale)
+    c = graph.call_function(aten.mul.Tensor, (a, b))
+    with mode:
+        c.meta["val"] = torch.empty(3, device="cuda")
+    graph.output([c])
+    lowered = lower_with_report(fx.GraphModule(root, graph))
+    (kernel,) = lowered.graph.nodes
+    assert isinstance(kernel, Kernel)
+    assert lowered.constants == {}
+
+
+def test_float8_is_extern() -> None:
+    gm = cuda_graph(lambda a: a.to(torch.float8_e4m3fn).to(torch.float32), (3,))
+    lowered = lower_with_report(gm)
+    assert [f.reason for f in lowered.fallbacks] == ["kernels do not compute on f8e4m3"] * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs", "message"),
+    [
+        (lambda a: a.to_sparse() * 1, (torch.eye(3),), "is not strided"),
+        (lambda a: a.conj(), (torch.randn(3, dtype=torch.complex64),), "lazily conjugated"),
+    ],
+)
+def test_layouts_without_strides_are_refused(fn: Any, inputs: Any, message: str) -> None:
+    with pytest.raises(UnsupportedGraph, match=message):
+        lower(make_fx(lambda *a: [fn(*a)], tracing_mode="fake")(*inputs))
+
+
+def test_submodules_are_refused() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.empty(3)
+    graph.output([graph.call_module("layer", (x,))])
+    root = torch.nn.Module()
+    root.layer = torch.nn.ReLU()
+    with pytest.raises(UnsupportedGraph, match="`call_module` is no ATen call"):
+        lower(fx.GraphModule(root, graph))
+
+
+def test_names_are_identifiers_that_clash_with_nothing(oracle: Any) -> None:
+    """FX names such as `i0` or `v1` would be an axis and a value in a kernel."""
+    gm = make_fx(lambda i0, v1, s2: [i0 + v1 * s2], tracing_mode="fake")(*torch.ones(3, 2))
+    for node, name in zip(gm.graph.nodes, ("i0", "v1", "s2"), strict=False):
+        node.name = name
+    names = [i.name for i in lower(gm).inputs]
+    assert names == ["i0_", "v1_", "s2_"]
+
+
+def test_integer_inputs_bind_symbols(lower_fn: Any) -> None:
+    gm = make_fx(lambda n, a: [a + n], tracing_mode="symbolic")(3, torch.randn(4, 4))
+    graph = lower(gm)
+    number, tensor = graph.inputs
+    assert number.type is None and tensor.type is not None
+    assert number.name in {s.name for s in graph.symbols}
+
+
+def test_the_graph_module_is_not_changed() -> None:
+    gm = make_fx(lambda a: [a.clone() * 2 + a.clone() * 2], tracing_mode="fake")(torch.ones(3))
+    before = str(gm.graph)
+    lower(gm)
+    assert str(gm.graph) == before
