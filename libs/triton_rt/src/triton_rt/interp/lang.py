@@ -12,10 +12,11 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import math
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import triton.language as tl
@@ -242,14 +243,52 @@ def _constexpr_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 # -- tensors --------------------------------------------------------------------------------
 
 
+class _Block(core.block_type):  # type: ignore[misc]
+    """A block type, one object per element type and shape, so that what Triton derives from it
+    for each operation is derived once."""
+
+    _known: ClassVar[dict[tuple[str, tuple[int, ...]], _Block]] = {}
+
+    def __init__(self, scalar: Any, shape: tuple[int, ...]) -> None:
+        super().__init__(scalar, list(shape))
+        self.key = shape
+        self.tensor_shape = core.tuple([core.constexpr(n) for n in shape])
+        self.tensor_numel = core.constexpr(math.prod(shape))
+
+    @classmethod
+    def of(cls, scalar: Any, shape: tuple[int, ...]) -> _Block:
+        if scalar.is_ptr():  # pointers differ by more than their name
+            return cls(scalar, shape)
+        known = cls._known.get((scalar.name, shape))
+        if known is None:
+            known = cls._known[scalar.name, shape] = cls(scalar, shape)
+        return known
+
+    def with_element_ty(self, scalar_ty: Any) -> _Block:
+        return _Block.of(scalar_ty, self.key)
+
+    def to_ir(self, builder: Any) -> _Block:
+        return self
+
+
+_ONE, _NO_SHAPE = core.constexpr(1), core.tuple([])
+
+
 def _tensor_class(world: World) -> type:
     """`tl.tensor` with operators and methods that work outside of the compiler."""
 
     def __init__(self: Any, handle: Any, type: Any) -> None:
-        core.tensor.__init__(self, handle, type)
-        if not isinstance(handle, TensorHandle):  # nothing, or a block pointer
-            return
         scalar = type.scalar
+        self.handle = handle
+        self.dtype = scalar
+        if not type.is_block():
+            self.type, self.shape, self.numel = type, _NO_SHAPE, _ONE
+            if handle.__class__ is not TensorHandle:  # nothing, or a block pointer
+                return
+        else:
+            if type.__class__ is not _Block:
+                type = _Block.of(scalar, tuple(int(n) for n in type.shape))
+            self.type, self.shape, self.numel = type, type.tensor_shape, type.tensor_numel
         data = handle.data
         want = numpy_dtype(scalar)
         if data.dtype != want:
@@ -310,6 +349,13 @@ def _late(world: World, member: Any) -> Callable[..., Any]:
 def _semantic_class(tensor_class: type) -> Any:
     class NumpySemantic(TritonSemantic):  # type: ignore[misc]
         tensor = tensor_class
+
+        def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
+            """Two operands of one shape, which is most often, stay as they are."""
+            left, right = lhs.type.__class__ is _Block, rhs.type.__class__ is _Block
+            if left == right and (not left or lhs.type.key == rhs.type.key):
+                return lhs, rhs
+            return super().broadcast_impl_value(lhs, rhs)
 
     return NumpySemantic
 
