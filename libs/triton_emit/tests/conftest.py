@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from triton_rt.source import KernelParam, KernelSource, load_jit
 
 from loop_ir import (
     Axis,
@@ -21,8 +20,8 @@ from loop_ir import (
     Const,
     Device,
     DType,
-    Indirect,
     Index,
+    Indirect,
     Kernel,
     Load,
     Origin,
@@ -36,6 +35,7 @@ from loop_ir import (
 )
 from symexpr import evaluate, symbol
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
+from triton_rt.source import KernelParam, KernelSource, load_jit
 
 TORCH = {
     DType.bool_: torch.bool, DType.u8: torch.uint8, DType.u16: torch.uint16,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from triton_rt import Target
-from triton_rt.compiler import compile_here
 
 from triton_emit import Schedule, default_schedule, emit
+from triton_rt import Target
+from triton_rt.compiler import compile_here
 
 
 @pytest.mark.parametrize(

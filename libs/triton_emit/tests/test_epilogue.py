@@ -9,14 +9,27 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from triton_rt.source import KernelParam, KernelSource, load_jit
 
 from loop_ir import (
-    Axis, Buffer, Compute, Const, Device, DType, Kernel, Load, Origin, Phase, Store, Symbol,
-    TensorType, contiguous_strides, interpret_kernel,
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Origin,
+    Phase,
+    Store,
+    Symbol,
+    TensorType,
+    contiguous_strides,
+    interpret_kernel,
 )  # fmt: skip
 from symexpr import symbol
 from triton_emit import BadEpilogue, emit_epilogue
+from triton_rt.source import KernelParam, KernelSource, load_jit
 
 M, N = symbol("i0"), symbol("i1")
 S0 = symbol("s0")

@@ -9,12 +9,28 @@ import pytest
 import sympy
 
 from loop_ir import (
-    Axis, Buffer, Compute, Device, DType, Kernel, Load, Phase, Reduce, Store, Symbol, TensorType,
+    Axis,
+    Buffer,
+    Compute,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Phase,
+    Reduce,
+    Store,
+    Symbol,
+    TensorType,
     contiguous_strides,
 )  # fmt: skip
 from symexpr import evaluate, symbol
 from triton_emit import (
-    BadSchedule, Schedule, UnsupportedKernel, candidate_schedules, default_schedule, emit,
+    BadSchedule,
+    Schedule,
+    UnsupportedKernel,
+    candidate_schedules,
+    default_schedule,
+    emit,
 )  # fmt: skip
 
 I0, R0, S0, S1 = symbol("i0"), symbol("r0"), symbol("s0"), symbol("s1")
@@ -48,13 +64,13 @@ N = sympy.Integer
     [
         (copy(N(1 << 24)), {}, Schedule("flat", 1024, 1, 4)),
         (copy(N(4096)), {}, Schedule("flat", 128, 1, 1)),
-        (row_sum(N(16384), N(768)), {}, Schedule("persistent", 1, 1024, 4)),
-        (row_sum(N(16384), N(4096)), {}, Schedule("persistent", 1, 4096, 16)),
+        (row_sum(N(16384), N(768)), {}, Schedule("persistent", 1, 1024, 2)),
+        (row_sum(N(16384), N(4096)), {}, Schedule("persistent", 1, 4096, 8)),
         (row_sum(N(16384), N(64)), {}, Schedule("persistent", 16, 64, 4)),
         (row_sum(N(64), N(64)), {}, Schedule("persistent", 1, 64, 1)),
         (row_sum(N(512), N(32768)), {}, Schedule("looped", 1, 4096, 8)),
         (row_sum(N(512), S1, Symbol("s1", 1, 1024, 700)), {"s1": 700},
-         Schedule("persistent", 1, 1024, 4)),
+         Schedule("persistent", 1, 1024, 2)),
         (row_sum(N(512), S1, Symbol("s1", 1, 8192, 100)), {"s1": 100},
          Schedule("looped", 1, 128, 4)),
     ],

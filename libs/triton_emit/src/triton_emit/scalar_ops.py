@@ -7,8 +7,6 @@ approximations, floats narrower than f32 are computed in f32 and rounded once.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loop_ir import Compute, DType
 from triton_emit.errors import UnsupportedDType
 from triton_emit.values import (
@@ -92,8 +90,6 @@ class ScalarOps:
         if kind is DType.bool_:
             return self._on_bool(op, args, stmt.dtype)
         if kind in SMALL_FLOATS:
-            if op == "neg":
-                return replace(self._floats("neg", args, kind), dtype=stmt.dtype)
             wide = [self.cast(a, DType.f32) for a in args]
             return self.cast(self._floats(op, wide, DType.f32), stmt.dtype)
         if kind.is_float:

@@ -136,15 +136,16 @@ def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
 
 
 def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Rows up to 512 wide share a program, so that each warp keeps about 1024 elements; wider
-    rows take one program each, with 8 elements a thread up to 4096 and 16 beyond."""
+    """Rows up to 512 wide share a program, so that a warp keeps about 256 elements; wider rows
+    take one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
+    operand, and few warps to join at the end of a reduction."""
     if rblock <= 512:
         xblock = max(1, min(64, 1024 // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
         warps = max(1, min(4, xblock * rblock // 256))
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
-    warps = min(16, max(2, rblock // 256))
+    warps = min(16, max(1, rblock // 512))
     return Schedule("persistent", 1, rblock, warps, index_bits=bits)
 
 

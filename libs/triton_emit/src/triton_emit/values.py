@@ -100,6 +100,9 @@ def typed(value: Value) -> Value:
     if value.literal is None:
         return value
     text = value.text
+    if value.dtype in (DType.f8e4m3, DType.f8e5m2):
+        return Value(f"tl.full((), {text}, tl.float32).to({TL_TYPES[value.dtype]})", ATOM,
+                     value.dtype)  # fmt: skip
     if value.literal == 0 and str(value.literal).startswith("-"):
         # tl.full would make +0.0 of it
         return Value(f"-1.0 * tl.full((), 0.0, {TL_TYPES[value.dtype]})", MUL, value.dtype)

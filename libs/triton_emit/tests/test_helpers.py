@@ -1,0 +1,140 @@
+"""Accuracy of the device functions, in ulp of the result, and that each compiles for a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+
+from loop_ir import (
+    OPS,
+    Axis,
+    Buffer,
+    Compute,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Phase,
+    Store,
+    TensorType,
+    contiguous_strides,
+)  # fmt: skip
+from symexpr import symbol
+from triton_emit import Schedule, emit
+from triton_rt import Target
+from triton_rt.compiler import compile_here
+
+POINTS = 4096
+I0 = symbol("i0")
+
+# op: (range of arguments, numpy function on float64 or wider, ulp allowed)
+UNARY: dict[str, tuple[float, float, Any, float]] = {
+    "exp": (-104.0, 89.0, np.exp, 2.0),
+    "exp2": (-150.0, 128.5, np.exp2, 2.0),
+    "expm1": (-20.0, 88.0, np.expm1, 3.0),
+    "log1p": (-0.999, 50.0, np.log1p, 3.0),
+    "tanh": (-12.0, 12.0, np.tanh, 3.0),
+    "sigmoid": (-87.0, 40.0, lambda x: 1 / (1 + np.exp(-x)), 4.0),
+    "sinh": (-80.0, 80.0, np.sinh, 2.0),
+    "cosh": (-80.0, 80.0, np.cosh, 2.0),
+    "tan": (-30.0, 30.0, np.tan, 2.0),
+    "asin": (-1.0, 1.0, np.arcsin, 2.0),
+    "acos": (-1.0, 1.0, np.arccos, 2.0),
+    "atan": (-40.0, 40.0, np.arctan, 2.0),
+    "log10": (1e-6, 1e6, np.log10, 3.0),
+    "round": (-1e7, 1e7, np.round, 0.0),
+    "trunc": (-1e7, 1e7, np.trunc, 0.0),
+}
+
+
+def tensor(dtype: DType) -> TensorType:
+    size = (sympy.Integer(POINTS),)
+    return TensorType(dtype, size, contiguous_strides(size), Device("cuda", 0))
+
+
+def kernel_of(ops: list[str], dtype: DType) -> Kernel:
+    """`y_op = op(x, z, ...)` for each op."""
+    names = ("a", "b", "c")
+    body: list[Any] = [Load(n, f"x_{n}", I0, dtype) for n in names]
+    for op in ops:
+        body += [Compute(f"v_{op}", op, names[: OPS[op]], dtype), Store(f"y_{op}", I0, f"v_{op}")]
+    buffers = [Buffer(f"x_{n}", tensor(dtype)) for n in names]
+    buffers += [Buffer(f"y_{op}", tensor(dtype), True) for op in ops]
+    axes = (Axis(I0, sympy.Integer(POINTS)),)
+    return Kernel("ops", tuple(buffers), axes, (Phase((), tuple(body)),))
+
+
+def run(op: str, dtype: DType, given: list[Any], tools: SimpleNamespace) -> Any:
+    kernel = kernel_of([op], dtype)
+    out = {f"x_{n}": tools.to_torch(g, dtype) for n, g in zip("abc", given, strict=False)}
+    for name in ("x_b", "x_c", f"y_{op}"):
+        out.setdefault(name, tools.to_torch(np.zeros(POINTS), dtype))
+    tools.launch(emit(kernel, Schedule("flat", 1024)), out, {})
+    return out[f"y_{op}"].double().numpy()
+
+
+def ulps(got: Any, want: Any, dtype: DType) -> float:
+    eps, least = (2.0**-23, 2.0**-149) if dtype is DType.f32 else (2.0**-52, 2.0**-1074)
+    with np.errstate(all="ignore"):
+        spacing = np.maximum(2.0 ** np.floor(np.log2(np.abs(want))) * eps, least)
+        off = np.abs(got - want) / spacing
+    return float(np.max(np.where(got == want, 0.0, off)))
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_f32(op: str, tools: SimpleNamespace) -> None:
+    low, high, exact, allowed = UNARY[op]
+    rng = np.random.default_rng(1)
+    x = np.concatenate([np.linspace(low, high, POINTS // 2),
+                        np.clip(rng.standard_normal(POINTS // 2) * 0.3, low, high)])  # fmt: skip
+    x = x.astype(np.float32)
+    want = exact(x.astype(np.longdouble)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        want = np.where(np.abs(want) > np.finfo(np.float32).max, np.float32(want), want)
+    assert ulps(run(op, DType.f32, [x], tools), want, DType.f32) <= allowed + 0.5
+
+
+@pytest.mark.parametrize("op", [o for o in UNARY if o not in ("exp", "exp2")])
+def test_f64(op: str, tools: SimpleNamespace) -> None:
+    low, high, exact, allowed = UNARY[op]
+    x = np.linspace(low, high, POINTS)
+    want = exact(x.astype(np.longdouble)).astype(np.float64)
+    assert ulps(run(op, DType.f64, [x], tools), want, DType.f64) <= max(2 * allowed, 1.0)
+
+
+def test_two_arguments(tools: SimpleNamespace) -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal(POINTS) * np.exp(rng.uniform(-20, 20, POINTS))).astype(np.float32)
+    y = (rng.standard_normal(POINTS) * 3).astype(np.float32)
+    wide, other = x.astype(np.longdouble), y.astype(np.longdouble)
+    for op, exact in (("fmod", np.fmod), ("mod", np.mod), ("atan2", np.arctan2)):
+        want = exact(wide, other).astype(np.float64)
+        got = run(op, DType.f32, [x, y], tools)
+        assert ulps(got, want, DType.f32) <= (0.5 if op != "atan2" else 1.0), op
+    base = np.abs(x) ** np.float32(0.25)
+    want = np.power(base.astype(np.longdouble), other).astype(np.float64)
+    assert ulps(run("pow", DType.f32, [base, y], tools), want, DType.f32) <= 1.0
+
+
+FLOAT_OPS = [
+    "maximum", "minimum", "div", "floordiv", "truncdiv", "mod", "fmod", "pow", "fma", "exp", "exp2",
+    "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos",
+    "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round",
+]  # fmt: skip
+INT_OPS = ["floordiv", "truncdiv", "mod", "fmod", "pow", "maximum", "shl", "shr", "abs", "not"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ops"),
+    [(DType.f32, FLOAT_OPS), (DType.bf16, ["add", "tanh", "div"]), (DType.i64, INT_OPS)],
+    ids=["f32", "bf16", "i64"],
+)
+def test_every_device_function_compiles(
+    dtype: DType, ops: list[str], tools: SimpleNamespace
+) -> None:
+    emitted = emit(kernel_of(ops, dtype), Schedule("flat", 128, num_warps=4))
+    assert compile_here(tools.kernel_source(emitted), Target(90)).num_warps == 4
