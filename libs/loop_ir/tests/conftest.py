@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import sympy
+
 from loop_ir import (
     Axis,
     Buffer,
@@ -212,7 +213,7 @@ class Builder:
         emit.types["acc"] = F32
         emit.stmts = second
         result = "acc" if out.type.dtype == F32 else emit.op("cast", "acc", dtype=out.type.dtype)
-        second.append(Store(out.name, self._index(out, point[:-1] + [0]), result))
+        second.append(Store(out.name, self._index(out, [*point[:-1], 0]), result))
         self._kernel(op, [x], out, outer, [Phase(inner, tuple(first)), Phase((), tuple(second))])
         return out
 

@@ -7,6 +7,7 @@ import pytest
 import sympy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from loop_ir import (
     DType,
     FuseOptions,
@@ -33,7 +34,7 @@ def broadcastable(a, b):
 
 @st.composite
 def programs(draw, builder_class):
-    """A random chain of pointwise, broadcast, row reduction, transposed copy, view and extern ops."""
+    """Random pointwise, broadcast, row reduction, transposed copy, view and extern operations."""
     symbolic = draw(st.booleans())
     lead = symbol("s0") if symbolic else sympy.Integer(draw(st.sampled_from((1, 2, 5))))
     dtype = draw(st.sampled_from((DType.f32, DType.f32, DType.bf16)))

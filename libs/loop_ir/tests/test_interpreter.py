@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+
 from loop_ir import (
     OPS,
     REDUCTIONS,
     Axis,
     Buffer,
     Compute,
+    CopyBack,
     Device,
     DType,
     Kernel,
@@ -17,6 +21,7 @@ from loop_ir import (
     Phase,
     Reduce,
     Store,
+    TensorRef,
     TensorType,
     contiguous_strides,
     interpret_graph,
@@ -211,7 +216,10 @@ def test_reductions_match_torch(op, nan):
         ),
         (Axis(i, 5),),
         (
-            Phase(inner, (Load("v", "x", 12 * i + 6 * r + s, kind), Reduce(outs, op, ("v",), dtype))),
+            Phase(
+                inner,
+                (Load("v", "x", 12 * i + 6 * r + s, kind), Reduce(outs, op, ("v",), dtype)),
+            ),
             Phase((), tuple(Store(f"y_{o}", i, o) for o in outs)),
         ),
     )
@@ -315,10 +323,6 @@ def test_graph_with_extern_matmul_and_copy_back(make_builder):
 
 
 def test_copy_back_changes_the_input(make_builder):
-    from dataclasses import replace
-
-    from loop_ir import CopyBack, TensorRef
-
     b = make_builder()
     x = b.input("x", DType.f32, 2, 4)
     y = b.unary("neg", x)

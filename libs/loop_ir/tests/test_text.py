@@ -10,6 +10,7 @@ import pytest
 import sympy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from loop_ir import (
     OPS,
     REDUCTIONS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from loop_ir import DType, errors, parse_graph, parse_kernel, print_graph, verify
 
 KERNEL = """\
@@ -63,7 +64,8 @@ def test_a_valid_kernel_passes():
          "and does not take f32"),
         ("      n = const", "      g = add(c, c) : f32\n      n = const",
          errors.PhaseMismatch, "c belongs to `over r0 < 8`"),
-        ("    over r0 < 8:\n      d", "    over r0 < 9:\n      d", errors.PhaseMismatch, "c belongs"),
+        ("    over r0 < 8:\n      d", "    over r0 < 9:\n      d",
+         errors.PhaseMismatch, "c belongs"),
         ("welford(c)     : f32\n", "welford(c)     : f32\n      g = add(c, mean) : f32\n",
          errors.ReduceTooEarly, "mean is reduced in this phase"),
         ("      var = div", "      q = reduce sum(n) : f32\n      var = div",
@@ -108,7 +110,8 @@ def test_operations_outside_of_the_grammar():
 
 def test_a_mask_frees_an_index_from_its_bounds():
     masked = KERNEL.replace(
-        "a = load x[i0*8 + r0] ", "p = const true : bool\n      a = load x[i0*8 + r0 + 9] if p else 0 "
+        "a = load x[i0*8 + r0] ",
+        "p = const true : bool\n      a = load x[i0*8 + r0 + 9] if p else 0 ",
     )
     verify(parse_kernel(masked))
 

@@ -41,7 +41,7 @@ def _why_not(scheduler: Scheduler, graph: Graph, a: str, b: str) -> str:
         if not isinstance(node, Kernel):
             return f"{pair}: {node_name(node)} is {_kind(node)}, which does not fuse"
     assert isinstance(one, Kernel) and isinstance(two, Kernel)
-    if scheduler.estimate(first, second) <= 0:
+    if {*reads(one), *writes(one)}.isdisjoint((*reads(two), *writes(two))):
         return f"{pair}: they share no tensor, so fusing them saves no bytes"
     vertical = not set(writes(one)).isdisjoint(reads(two))
     if not (scheduler.options.vertical if vertical else scheduler.options.horizontal):

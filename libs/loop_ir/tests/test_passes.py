@@ -1,0 +1,320 @@
+"""Each pass: before, after, and what it must leave alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loop_ir import (
+    Axis,
+    DType,
+    Graph,
+    PassError,
+    Symbol,
+    interpret_kernel,
+    parse_kernel,
+    print_kernel,
+    run_passes,
+    verify,
+)
+from loop_ir.affine import factors, linear, nonnegative, quotient
+from loop_ir.align import refine
+from loop_ir.inline import locate
+from loop_ir.passes import cse, drop_round_casts, merge_axes, simplify_indices
+from loop_ir.passes.dead_code import DeadCode
+from symexpr import FloorDiv, Mod, symbol
+
+
+def kernel(head, *lines, axes="i0 < 4, i1 < 8"):
+    buffers = "".join(f"    {b} cuda:0,\n" for b in head.split("; "))
+    body = "".join(f"      {line}\n" for line in lines)
+    out = parse_kernel(f"kernel k(\n{buffers}):\n  parallel {axes}:\n    once:\n{body}")
+    verify(out)
+    return out
+
+
+def lines(k):
+    text = print_kernel(k).split("\n")
+    return [" ".join(t.split()) for t in text if " = " in t]
+
+
+XY = "x: f32[4, 8]; out y: f32[4, 8]"
+
+
+def test_cse_computes_once():
+    k = kernel(
+        XY,
+        "a = load x[i0*8 + i1] : f32",
+        "b = load x[i0*8 + i1] : f32",
+        "c = add(a, b) : f32",
+        "d = add(b, a) : f32",
+        "e = sub(c, d) : f32",
+        "store y[i0*8 + i1] = e",
+    )
+    assert lines(cse.eliminate(k)) == [
+        "a = load x[i0*8 + i1] : f32",
+        "c = add(a, a) : f32",
+        "e = sub(c, c) : f32",
+        "store y[i0*8 + i1] = e",
+    ]
+
+
+def test_cse_tells_minus_zero_true_and_one_apart():
+    k = kernel(
+        "out y: f32[4, 8]",
+        "a = const 0.0 : f32",
+        "b = const -0.0 : f32",
+        "c = div(a, b) : f32",
+        "p = const true : bool",
+        "d = where(p, c, b) : f32",
+        "store y[i0*8 + i1] = d",
+    )
+    assert cse.eliminate(k) == k
+
+
+def test_cse_merges_indirect_symbols():
+    k = kernel(
+        "ids: i64[4]; t: f32[9, 8]; out y: f32[4, 8]",
+        "a = load ids[i0] : i64",
+        "t0 = indirect a < 9",
+        "b = load ids[i0] : i64",
+        "t1 = indirect b < 9",
+        "c = load t[t0*8 + i1] : f32",
+        "d = load t[t1*8 + i1] : f32",
+        "e = add(c, d) : f32",
+        "store y[i0*8 + i1] = e",
+    )
+    assert lines(cse.eliminate(k))[1:4] == [
+        "t0 = indirect a < 9", "c = load t[t0*8 + i1] : f32", "e = add(c, c) : f32"
+    ]  # fmt: skip
+
+
+def test_cse_leaves_loads_of_a_buffer_that_changes():
+    k = kernel(
+        "out y: f32[4, 8]",
+        "a = load y[i0*8 + i1] : f32",
+        "b = load y[i0*8 + i1] : f32",
+        "c = add(a, b) : f32",
+        "store y[i0*8 + i1] = c",
+    )
+    assert cse.eliminate(k) == k
+
+
+def test_drop_round_casts():
+    k = kernel(
+        "x: f32[4, 8]; h: bf16[4, 8]; out y: f32[4, 8]; out z: bf16[4, 8]",
+        "a = load x[i0*8 + i1] : f32",
+        "b = cast(a) : bf16",
+        "c = cast(b) : f32",
+        "g = load h[i0*8 + i1] : bf16",
+        "d = cast(g) : f32",
+        "e = cast(d) : i32",
+        "f = cast(e) : f32",
+        "s = add(c, f) : f32",
+        "store y[i0*8 + i1] = s",
+        "store z[i0*8 + i1] = b",
+    )
+    after = lines(drop_round_casts.drop(k))
+    assert "s = add(a, f) : f32" in after
+    assert "store z[i0*8 + i1] = b" in after  # what is stored is rounded
+    assert "f = cast(e) : f32" in after  # an integer cast is no rounding to skip
+
+
+def test_dead_code_drops_statements_stores_and_nodes(make_builder):
+    b = make_builder()
+    x = b.input("x", DType.f32, 4)
+    unused = b.unary("tanh", x)
+    b.extern("aten.neg.default", unused.type, unused)
+    kept = b.unary("exp", x)
+    mutating = b.extern("aten.add_.Tensor", x.type, x)
+    b.nodes[-1] = replace(b.nodes[-1], mutates=("x",))
+    graph = b.graph(kept)
+    after = DeadCode().run(graph)
+    assert [n.name if hasattr(n, "name") else n.target for n in after.nodes] == [
+        "op_exp_3", "aten.add_.Tensor"
+    ]  # fmt: skip
+    assert mutating.name == "add__4"
+    assert DeadCode().run(after) is after
+
+
+def test_simplify_indices():
+    k = kernel(XY, "a = load x[0] : f32", "store y[i0*8 + i1] = a")
+    i0, i1 = symbol("i0"), symbol("i1")
+    flat = 8 * i0 + i1
+    index = 8 * FloorDiv(flat, 8) + Mod(flat, 8)
+    (phase,) = k.phases
+    load = replace(phase.body[0], index=index)
+    k = replace(k, phases=(replace(phase, body=(load, *phase.body[1:])),))
+    assert lines(simplify_indices.simplify(k))[0] == "a = load x[i0*8 + i1] : f32"
+
+
+def test_index_values_in_range_are_no_indirection():
+    text = ["a = index i0", "t0 = indirect a < 4", "v = load x[t0*8 + i1] : f32"]
+    k = kernel(XY, text[0] + " : i64", *text[1:], "store y[i0*8 + i1] = v")
+    assert lines(simplify_indices.simplify(k)) == [
+        "v = load x[i0*8 + i1] : f32", "store y[i0*8 + i1] = v"
+    ]  # fmt: skip
+    k = kernel(XY, "a = index i0 - 1 : i64", *text[1:], "store y[i0*8 + i1] = v")
+    assert simplify_indices.simplify(k) == k  # -1 counts from the end
+
+
+def test_merge_axes():
+    k = kernel(XY, "a = load x[i0*8 + i1] : f32", "store y[i0*8 + i1] = a")
+    merged = merge_axes.merge(k)
+    assert merged.axes == (Axis(symbol("i0"), sympy.Integer(32)),)
+    assert lines(merged) == ["a = load x[i0] : f32", "store y[i0] = a"]
+    row = kernel("x: f32[8]; out y: f32[4, 8]", "a = load x[i1] : f32", "store y[i0*8 + i1] = a")
+    assert merge_axes.merge(row) == row
+    unit = kernel(XY, "a = load x[i0*8 + i2 + i1] : f32", "store y[i0*8 + i2] = a",
+                  axes="i0 < 4, i1 < 1, i2 < 8")  # fmt: skip
+    assert merge_axes.merge(unit) == merged
+
+
+def test_merge_axes_inside_of_reductions():
+    k = parse_kernel("""\
+kernel k(
+    x: f32[4, 2, 3] cuda:0,
+    out y: f32[4] cuda:0,
+    out p: i64[4] cuda:0,
+):
+  parallel i0 < 4:
+    over r0 < 2, r1 < 3:
+      v0 = load x[i0*6 + r0*3 + r1] : f32
+      v1 = reduce sum(v0) : f32
+      v2 = reduce argmax(v0) : i64
+    once:
+      store y[i0] = v1
+      store p[i0] = v2
+""")
+    merged = merge_axes.merge(k)
+    assert [str(a.extent) for a in merged.phases[0].axes] == ["6"]
+    x = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
+    for name, value in interpret_kernel(k, {"x": x}).items():
+        np.testing.assert_array_equal(interpret_kernel(merged, {"x": x})[name], value)
+
+
+@dataclass(frozen=True)
+class Break:
+    """A pass with a bug: forgets the first node."""
+
+    name = "break"
+
+    def run(self, graph: Graph) -> Graph:
+        return replace(graph, nodes=graph.nodes[1:])
+
+
+def test_a_broken_pass_is_named(make_builder):
+    b = make_builder()
+    graph = b.graph(b.unary("exp", b.unary("tanh", b.input("x", DType.f32, 4))))
+    with pytest.raises(PassError, match="pass break made an invalid graph: op_exp_2: tanh_1"):
+        run_passes(graph, [Break()])
+    seen = []
+    run_passes(graph, [DeadCode()], on_pass=lambda name, g: seen.append(name))
+    assert seen == ["dead_code"]
+
+
+def sizes(total):
+    """Ordered factorisations of a number."""
+
+    def split(n, parts):
+        if parts == 1:
+            return st.just((n,))
+        divisors = [d for d in range(1, n + 1) if n % d == 0]
+        return st.sampled_from(divisors).flatmap(
+            lambda d: split(n // d, parts - 1).map(lambda rest: (d, *rest))
+        )
+
+    return st.integers(1, 4).flatmap(lambda parts: split(total, parts))
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(sizes(48), sizes(48))
+def test_refinement_gives_both_factorisations(a, b):
+    first = [Axis(symbol(f"a{n}"), e) for n, e in enumerate(a)]
+    second = [Axis(symbol(f"b{n}"), e) for n, e in enumerate(b)]
+    atoms = refine(first, second)
+    if atoms is None:  # only if some partial products divide neither way
+        tails = lambda s: {int(np.prod(s[n:])) for n in range(len(s) + 1)}  # noqa: E731
+        both = sorted(tails(a) | tails(b))
+        assert any(y % x for x, y in pairwise(both))
+        return
+    assert np.prod([int(x.extent) for x in atoms]) == 48
+    for axes, side in ((first, "first"), (second, "second")):
+        for n, axis in enumerate(axes):
+            parts = [x for x in atoms if getattr(x, side) == n]
+            assert np.prod([int(x.extent) for x in parts] or [1]) == axis.extent
+            last = sum((int(x.extent) - 1) * int(getattr(x, f"{side}_scale")) for x in parts)
+            assert last == axis.extent - 1
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(
+    sizes(24),
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from((0, 1, 2, 3, 4, 6, 8, 12, 24))),
+             min_size=1, max_size=3),
+    st.integers(0, 8),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_located_points_are_right(extents, walk, start, random):
+    """Where `locate` finds a point, storing there and loading here meet, at every point."""
+    order = list(range(len(extents)))
+    random.shuffle(order)
+    step, store, producer = 1, sympy.S.Zero, [None] * len(extents)
+    for n in reversed(order):
+        producer[n] = Axis(symbol(f"i{n}"), extents[n])
+        store = store + (step * producer[n].symbol if extents[n] != 1 else 0)
+        step *= extents[n]
+    axes = [Axis(symbol(f"i{n}"), e) for n, (e, _) in enumerate(walk)]
+    load = sympy.Integer(start) + sum(
+        (s * a.symbol for a, (_, s) in zip(axes, walk, strict=True)), sympy.S.Zero
+    )
+    point = locate(store, producer, load, axes, ())
+    if point is None:
+        return
+    grid = np.meshgrid(*[np.arange(e) for e, _ in walk], indexing="ij")
+    names = [a.symbol for a in axes]
+    for values in zip(*(g.reshape(-1) for g in grid), strict=True):
+        env = {s: sympy.Integer(int(v)) for s, v in zip(names, values, strict=True)}
+        at = {s: e.xreplace(env) for s, e in point}
+        for axis in producer:
+            assert 0 <= at[axis.symbol] < axis.extent
+        assert store.xreplace(at) == load.xreplace(env)
+
+
+def test_linear_forms():
+    i, s = symbol("i0"), symbol("s0")
+    form = linear(768 * s * i + 3 * i + s + 1, (i,))
+    assert form is not None
+    assert sympy.expand(form.coefficient(i) - (768 * s + 3)) == 0
+    assert form.rest == s + 1
+    assert linear(FloorDiv(i, 2), (i,)) is None
+    assert linear(i * i, (i,)) is None
+    assert quotient(768 * s, 32 * s) == 24
+    assert quotient(768 * s, 32 * s * s) is None
+    assert quotient(s + 1, s) is None
+    assert factors(2 * s + 2) == (2, ((s + 1, 1),))
+    assert nonnegative(s * 3 - 3, ((s, 1),))
+    assert not nonnegative(s - 2, ((s, 1),))
+
+
+def test_symbols_of_a_graph_bound_its_indices():
+    """`s0 >= 1` proves what no example could."""
+    text = """\
+kernel k(
+    x: f32[s0, 4] cuda:0,
+    out y: f32[s0, 4] cuda:0,
+):
+  where s0 in [1, *]
+  parallel i0 < s0, i1 < 4:
+    once:
+      v = load x[i0*4 + i1] : f32
+      store y[i0*4 + i1] = v
+"""
+    assert parse_kernel(text).symbols == (Symbol("s0", 1, None),)
+    verify(parse_kernel(text))
