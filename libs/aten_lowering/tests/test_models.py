@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch.export import export
 
 from aten_lowering import decompositions, lower_with_report
@@ -135,3 +136,33 @@ def test_model(evaluate_graph: Any, model: nn.Module, inputs: Any, fallbacks: An
                  else program.constants[s.target] for s in specs]  # fmt: skip
     (got,) = evaluate_graph(lowered.graph, arguments, lowered.constants)
     torch.testing.assert_close(got, model(*inputs).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_training(evaluate_graph: Any) -> None:
+    """Forward and backward graphs of AOTAutograd: gradients are eager's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5), nn.LogSoftmax(-1)
+    ).double()
+    x = torch.randn(4, 6, dtype=torch.float64)
+    seen: list[Any] = []
+
+    def compiler(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        lowered = lower_with_report(gm)
+        seen.append(lowered.fallbacks)
+        return make_boxed_func(lambda *a: evaluate_graph(lowered.graph, a, lowered.constants))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        return aot_module_simplified(
+            gm, inputs, fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions()
+        )
+
+    gradients: list[list[Tensor]] = []
+    for run in (model, torch.compile(model, backend=backend)):
+        model.zero_grad()
+        run(x).square().sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert seen == [(), ()]
+    assert len(gradients[0]) == 6
+    for got, want in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
