@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fx_emit import FxBackend, FxEmitError, emit
-from fx_emit.errors import UnknownLaunch, UnknownOperator, UnknownTorchEnum
+from fx_emit.errors import UndeclaredAlias, UnknownLaunch, UnknownOperator, UnknownTorchEnum
 from wrapper_ir import parse_program
 
 TEXT = """program model(x: f32[s0, 4] cpu, w: f32[4, 4] cpu):
@@ -115,6 +115,9 @@ def program(body):
 
 @pytest.mark.parametrize(("body", "error", "message"), [
     ("  extern aten.nothing.default(x)\n", UnknownOperator, "torch.ops.aten.nothing.default"),
+    ("  y = extern aten.contiguous.default(x) -> f32[2] cpu\n", UndeclaredAlias, "give it `alias`"),
+    ("  (y,) = extern aten.split.Tensor(x, 2) -> (f32[2] cpu,)\n", UndeclaredAlias, "y as a view"),
+    ("  y = extern aten._unsafe_view.default(x, (2,)) -> f32[2] cpu\n", UndeclaredAlias, "copies"),
     ("  extern nowhere.f(x)\n", UnknownOperator, "pass it in `operators`"),
     ("  extern aten.exp.default(x, layout float32)\n", UnknownTorchEnum, "no layout"),
     ("  extern aten.exp.default(x, memory_format no)\n", UnknownTorchEnum, "no memory format"),

@@ -18,9 +18,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from fx_emit import host
 from fx_emit.comments import CommentWriter
-from fx_emit.errors import UnknownLaunch
+from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.expressions import NodeDomain
-from fx_emit.torch_types import TORCH_DTYPE, operator_of, torch_device, torch_enum
+from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device, torch_enum
 from symexpr import evaluate
 from wrapper_ir import (
     Allocate,
@@ -101,7 +101,7 @@ def emit(
 
     Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor or a number
     for the hints of the symbols; `meta["comment"]` the comment of its op. Raises MissingConstant,
-    UnknownOperator, UnknownTorchEnum, UnknownLaunch.
+    UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias.
     """
     if launch not in LAUNCHES:
         raise UnknownLaunch(launch)
@@ -407,9 +407,11 @@ class _Emitter:
                 else self.call(operator.getitem, (node, i), name=out[0], value=fake)
                 for i, (out, fake) in enumerate(zip(op.outs, fakes, strict=True))
             ]
-        for out, result in zip(op.outs, results, strict=True):
+        for i, (out, result) in enumerate(zip(op.outs, results, strict=True)):
             if out is None:
                 continue
+            if op.alias is None and may_alias(target, i):
+                raise UndeclaredAlias(op.target, out[0])
             self.define(*out, result, None if op.alias is None else self.roots[op.alias])
             if op.target in FRESH and out[1].offset == 0:
                 self.starts[out[0]] = 0

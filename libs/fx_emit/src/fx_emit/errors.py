@@ -24,6 +24,19 @@ class UnknownTorchEnum(FxEmitError):
         self.name = name
 
 
+class UndeclaredAlias(FxEmitError):
+    """Passes take an extern result without `alias` for a storage of its own, and may free or
+    overwrite the storage that it really lies in."""
+
+    def __init__(self, target: str, name: str) -> None:
+        super().__init__(
+            f"{target} may return {name} as a view of an argument, which the program does not "
+            "declare; give it `alias`, or call an operator that copies"
+        )
+        self.target = target
+        self.name = name
+
+
 class UnknownLaunch(FxEmitError):
     def __init__(self, launch: str) -> None:
         super().__init__(f"launch is 'hop' or 'direct', got {launch!r}")

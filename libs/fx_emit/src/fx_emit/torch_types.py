@@ -20,6 +20,9 @@ TORCH_DTYPE: dict[DType, torch.dtype] = {
 }  # fmt: skip
 IR_DTYPE: dict[torch.dtype, DType] = {v: k for k, v in TORCH_DTYPE.items()}
 
+# Their results share the storage of the argument although their schemas do not say so.
+_UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
+
 _ENUM_TYPES: dict[str, type] = {
     "layout": torch.layout, "memory_format": torch.memory_format,
 }  # fmt: skip
@@ -53,3 +56,13 @@ def operator_of(target: str, operators: Mapping[str, Callable[..., Any]]) -> Cal
     if not callable(found):
         raise UnknownOperator(target)
     return found  # type: ignore[no-any-return]
+
+
+def may_alias(operator: Callable[..., Any], index: int) -> bool:
+    """Whether result `index` may share the storage of an argument, by the operator's schema."""
+    schema: Any = getattr(operator, "_schema", None)
+    if schema is None:
+        return False
+    returns = schema.returns
+    declared = returns[min(index, len(returns) - 1)].alias_info if returns else None
+    return declared is not None or schema.name in _UNDECLARED
