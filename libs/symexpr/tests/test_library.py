@@ -113,6 +113,8 @@ def test_errors_are_named():
         from_torch(sympy.sin(A))
     with pytest.raises(MissingValue, match="`b`"):
         evaluate(A + B, {"a": 1})
+    with pytest.raises(MissingValue, match="`b`"):
+        symexpr.to_function((A, B), ["a"])
     with pytest.raises(BadRange, match="empty"):
         simplify(A, {A: (3, 2)})
     with pytest.raises(BadRange, match="itself"):

@@ -31,6 +31,7 @@ from symexpr import (
     simplify,
     sstr,
     symbol,
+    to_function,
     to_python,
 )
 
@@ -159,6 +160,7 @@ def test_text_parses_back_to_the_same_expression(tree):
 def test_python_text_has_the_value(tree, env):
     text = to_python(build(tree))
     assert eval(text, {"math": math}, dict(env)) == run(tree, env)
+    assert to_function(build(tree), NAMES)(**env) == run(tree, env)
 
 
 @SETTINGS

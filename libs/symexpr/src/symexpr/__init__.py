@@ -4,7 +4,9 @@ A compiler's sizes, strides and indices are integer expressions; sympy's own flo
 printing and simplification are slow, float-minded, or wrong for them in other languages.
 """
 
+from symexpr.choice import Max, Min, Where
 from symexpr.context import Guard, SizeContext
+from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.errors import (
     BadRange,
     DivisionByZero,
@@ -28,29 +30,6 @@ from symexpr.evaluation import (
 )
 from symexpr.facts import Ranges
 from symexpr.floors import replace_floor
-from symexpr.functions import (
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    CeilDiv,
-    CeilToInt,
-    FloatTrueDiv,
-    FloorDiv,
-    FloorToInt,
-    IntTrueDiv,
-    LShift,
-    Max,
-    Min,
-    Mod,
-    ModularIndexing,
-    PowByNatural,
-    RoundToInt,
-    RShift,
-    ToFloat,
-    TruncToInt,
-    Where,
-    symbol,
-)
 from symexpr.languages import (
     CPP_PRELUDE,
     TRITON_PRELUDE,
@@ -59,6 +38,7 @@ from symexpr.languages import (
     PythonPrinter,
     TritonPrinter,
     to_cpp,
+    to_function,
     to_python,
     to_triton,
 )
@@ -73,7 +53,23 @@ from symexpr.loops import (
 )
 from symexpr.parsing import parse
 from symexpr.printing import Printer, sstr
+from symexpr.scalars import (
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
+    CeilToInt,
+    FloatTrueDiv,
+    FloorToInt,
+    IntTrueDiv,
+    LShift,
+    PowByNatural,
+    RoundToInt,
+    RShift,
+    ToFloat,
+    TruncToInt,
+)
 from symexpr.simplification import bounds, check_divisors, known, simplify
+from symexpr.structure import symbol
 from symexpr.torch_names import from_torch, to_torch
 
 __all__ = [
@@ -141,6 +137,7 @@ __all__ = [
     "strides",
     "symbol",
     "to_cpp",
+    "to_function",
     "to_python",
     "to_torch",
     "to_triton",

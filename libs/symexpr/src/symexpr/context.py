@@ -8,12 +8,13 @@ from typing import Any
 
 import sympy
 
+from symexpr.division import FloorDiv, Mod
 from symexpr.errors import BadRange, GuardViolated
 from symexpr.evaluation import evaluate
 from symexpr.facts import End, Ranges
-from symexpr.functions import FloorDiv, Mod, symbol
 from symexpr.printing import sstr
 from symexpr.simplification import bounds, simplify
+from symexpr.structure import symbol
 
 
 @dataclass(frozen=True)

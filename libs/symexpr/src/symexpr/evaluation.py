@@ -11,8 +11,8 @@ from typing import Any
 import sympy
 
 from symexpr import intervals as iv
+from symexpr.choice import Where
 from symexpr.errors import DivisionByZero, MissingValue, UnknownFunction
-from symexpr.functions import Where
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,

@@ -18,8 +18,8 @@ import sympy
 
 from symexpr import intervals as iv
 from symexpr.errors import BadRange, UnknownFunction
-from symexpr.functions import content
 from symexpr.intervals import INF, Interval, Number
+from symexpr.structure import content
 
 End: TypeAlias = int | sympy.Expr | None
 Ranges: TypeAlias = Mapping[sympy.Symbol, tuple[End, End]]

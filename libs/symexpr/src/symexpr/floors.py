@@ -6,7 +6,8 @@ from typing import Any
 
 import sympy
 
-from symexpr.functions import CeilDiv, CeilToInt, FloorDiv, FloorToInt
+from symexpr.division import CeilDiv, FloorDiv
+from symexpr.scalars import CeilToInt, FloorToInt
 
 
 def replace_floor(e: Any) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import sympy
 
 from symexpr import intervals as iv
-from symexpr.errors import OverflowRisk, UnsupportedByTarget
+from symexpr.division import FloorDiv, Mod
+from symexpr.errors import MissingValue, OverflowRisk, ParseError, UnsupportedByTarget
 from symexpr.facts import Ranges, facts
-from symexpr.functions import FloorDiv, Mod
 from symexpr.intervals import INF, Interval
 from symexpr.printing import ATOM, CHOICE, PRODUCT, UNARY, Printer, Term, Text
 
@@ -438,6 +440,34 @@ def to_python(e: Any) -> str:
     ('(s0*32 + 127)//128', 'min(3, a)')
     """
     return PythonPrinter().print(e)
+
+
+def to_function(e: Any, names: Sequence[str]) -> Callable[..., Any]:
+    """A Python function of the named symbols, for values that are asked for often: a call costs
+    what its arithmetic costs. `e` is an expression, a condition, or a (nested) tuple of those.
+
+    Raises MissingValue for a symbol that is not named, ParseError for a name that is none.
+
+    >>> from symexpr import parse
+    >>> to_function((parse("s0*32//4"), parse("s0 > 3")), ["s0"])(7)
+    (56, True)
+    """
+    for name in names:
+        if not name.isidentifier():
+            raise ParseError(name, 0, "a parameter has to be an identifier")
+    text = _nested(e, set(names))
+    made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", {"math": math})
+    return made
+
+
+def _nested(e: Any, names: set[str]) -> str:
+    if isinstance(e, tuple):
+        return f"({''.join(_nested(x, names) + ', ' for x in e)})"
+    e = sympy.sympify(e)
+    for s in sorted(e.free_symbols, key=str):
+        if s.name not in names:
+            raise MissingValue(s.name, f"to_function of `{e}`", list(names))
+    return f"({to_python(e)})"
 
 
 def to_cpp(e: Any, int_type: str = "int64_t", ranges: Ranges | None = None) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import sympy
 
+from symexpr.division import FloorDiv, Mod, ModularIndexing
 from symexpr.facts import End, Ranges
-from symexpr.functions import FloorDiv, Mod, ModularIndexing
 from symexpr.simplification import simplify
 
 Axes = Sequence[tuple[sympy.Symbol, Any]]

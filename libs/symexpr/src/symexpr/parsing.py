@@ -7,19 +7,12 @@ from typing import Any
 
 import sympy
 
+from symexpr.choice import Where
+from symexpr.division import FloorDiv, Mod
 from symexpr.errors import ParseError, SymexprError
-from symexpr.functions import (
-    FUNCTIONS,
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    FloorDiv,
-    LShift,
-    Mod,
-    RShift,
-    Where,
-    symbol,
-)
+from symexpr.functions import FUNCTIONS
+from symexpr.scalars import BitwiseAnd, BitwiseOr, BitwiseXor, LShift, RShift
+from symexpr.structure import symbol
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.FloorDiv: FloorDiv, ast.Mod: Mod, ast.LShift: LShift, ast.RShift: RShift,

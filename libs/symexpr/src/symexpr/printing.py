@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import sympy
 
 from symexpr.errors import UnknownFunction
-from symexpr.functions import FUNCTIONS, coefficient
+from symexpr.functions import FUNCTIONS
+from symexpr.structure import coefficient
 
 # Precedence levels, loosest first; Python's.
 CHOICE, OR, AND, NOT, COMPARE, BITOR, BITXOR, BITAND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = (

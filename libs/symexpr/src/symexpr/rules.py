@@ -9,19 +9,11 @@ from typing import Any
 
 import sympy
 
+from symexpr.choice import Max
+from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.facts import Facts
-from symexpr.functions import (
-    CeilDiv,
-    FloorDiv,
-    Max,
-    Mod,
-    ModularIndexing,
-    coefficient,
-    content,
-    exact_quotient,
-    exact_quotient_sum,
-)
 from symexpr.intervals import INF, MAX_EXACT_FLOAT
+from symexpr.structure import coefficient, content, exact_quotient, exact_quotient_sum
 
 Rule = Callable[[Any, Facts], Any]
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One

@@ -8,7 +8,8 @@ import sympy
 
 from symexpr.errors import UnknownFunction
 from symexpr.floors import replace_floor
-from symexpr.functions import FUNCTIONS, symbol
+from symexpr.functions import FUNCTIONS
+from symexpr.structure import symbol
 
 _ALIASES = {
     "PythonMod": "Mod", "CleanDiv": "FloorDiv", "floor": "FloorToInt", "ceiling": "CeilToInt",

@@ -1,0 +1,125 @@
+"""Min, Max and Where."""
+
+from __future__ import annotations
+
+import sympy
+from sympy import Expr
+from sympy.core.basic import Basic
+from sympy.core.logic import fuzzy_and, fuzzy_or
+
+from symexpr.errors import NonInteger
+from symexpr.structure import by_structure
+
+
+def decided(x: bool | None) -> bool | None:
+    return x
+
+
+class _Extreme(sympy.Function):  # type: ignore[misc]
+    """Flattens, folds literals, drops arguments that another one always beats."""
+
+    @classmethod
+    def _beats(cls, difference: Expr) -> bool:
+        """Whether a wins over b, given the literal a - b."""
+        raise TypeError("abstract")
+
+    @classmethod
+    def eval(cls, *args: Expr) -> Expr | None:
+        if not args:
+            raise TypeError(f"{cls.__name__} needs an argument")
+        flat: list[Expr] = []
+        for a in args:
+            flat.extend(a.args if a.func is cls else (a,))
+        kept: list[Expr] = []
+        for a in flat:
+            if a.is_extended_real is False or a is sympy.S.NaN:
+                raise NonInteger(cls.__name__, a)
+            beaten = False
+            for k in list(kept):
+                d = a - k
+                if d.is_number:
+                    if d.is_zero or not cls._beats(d):
+                        beaten = True
+                        break
+                    kept.remove(k)
+            if not beaten:
+                kept.append(a)
+        if len(kept) == 1:
+            return kept[0]
+        kept.sort(key=by_structure)
+        return None if tuple(kept) == tuple(args) else cls(*kept)
+
+    def _eval_is_integer(self) -> bool | None:
+        return fuzzy_and([a.is_integer for a in self.args]) or None
+
+    def _eval_is_extended_real(self) -> bool | None:
+        return decided(fuzzy_and([a.is_extended_real for a in self.args]))
+
+    def _eval_is_finite(self) -> bool | None:
+        return fuzzy_and([a.is_finite for a in self.args]) or None
+
+
+class Min(_Extreme):
+    """The smallest of its arguments."""
+
+    @classmethod
+    def _beats(cls, difference: Expr) -> bool:
+        return bool(difference < 0)
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return decided(fuzzy_and([a.is_nonnegative for a in self.args]))
+
+    def _eval_is_positive(self) -> bool | None:
+        return decided(fuzzy_and([a.is_positive for a in self.args]))
+
+    def _eval_is_negative(self) -> bool | None:
+        return decided(fuzzy_or([a.is_negative for a in self.args]))
+
+
+class Max(_Extreme):
+    """The largest of its arguments."""
+
+    @classmethod
+    def _beats(cls, difference: Expr) -> bool:
+        return bool(difference > 0)
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return decided(fuzzy_or([a.is_nonnegative for a in self.args]))
+
+    def _eval_is_positive(self) -> bool | None:
+        return decided(fuzzy_or([a.is_positive for a in self.args]))
+
+    def _eval_is_negative(self) -> bool | None:
+        return decided(fuzzy_and([a.is_negative for a in self.args]))
+
+
+class Where(sympy.Function):  # type: ignore[misc]
+    """`a if condition else b`."""
+
+    nargs = 3
+
+    @classmethod
+    def eval(cls, condition: Basic, a: Expr, b: Expr) -> Expr | None:
+        if condition == sympy.true:
+            return a
+        if condition == sympy.false:
+            return b
+        return a if a == b else None
+
+    def _eval_is_integer(self) -> bool | None:
+        return fuzzy_and([a.is_integer for a in self.args[1:]]) or None
+
+    def _eval_is_extended_real(self) -> bool | None:
+        return fuzzy_and([a.is_extended_real for a in self.args[1:]]) or None
+
+    def _eval_is_finite(self) -> bool | None:
+        return fuzzy_and([a.is_finite for a in self.args[1:]]) or None
+
+    def _eval_is_commutative(self) -> bool:
+        return True
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return fuzzy_and([a.is_nonnegative for a in self.args[1:]]) or None
+
+    def _eval_is_positive(self) -> bool | None:
+        return fuzzy_and([a.is_positive for a in self.args[1:]]) or None

@@ -1,0 +1,186 @@
+"""Divisions and remainders, with the semantics of Python's operators for every sign."""
+
+from __future__ import annotations
+
+import math
+from math import gcd
+
+import sympy
+from sympy import Expr
+from sympy.core.logic import fuzzy_and, fuzzy_or
+
+from symexpr.errors import DivisionByZero
+from symexpr.structure import (
+    Integral,
+    cancel_factors,
+    clear_denominators,
+    coefficient,
+    content,
+    exact_quotient,
+    integer_args,
+    scale_down,
+    split_terms,
+)
+
+_ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
+
+
+class FloorDiv(Integral):
+    """`a // b`: the quotient rounded to minus infinity."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, a: Expr, b: Expr) -> Expr | None:
+        if b.is_zero:
+            raise DivisionByZero(a, b, "FloorDiv")
+        if not (a.is_Integer and b.is_Integer):
+            a0, b0 = a, b
+            if not a.is_integer or not b.is_integer:
+                a, b = clear_denominators(a, b)
+            a, b = integer_args("FloorDiv", a, b)
+            if (a, b) != (a0, b0):
+                return cls(a, b)
+        if a.is_Integer and b.is_Integer:
+            return sympy.Integer(int(a) // int(b))
+        if a is _ZERO or b is _ONE:
+            return a
+        if b.is_Integer and int(b) < 0:
+            return cls(-a, -b)
+        q, r = split_terms(a, b)
+        if q is not _ZERO:
+            return q + cls(r, b)
+        g = gcd(content(a), content(b))
+        if g > 1:
+            return cls(scale_down(a, g), scale_down(b, g))
+        if a.func is cls and b.is_Integer:
+            return cls(a.args[0], a.args[1] * b)
+        cancelled = cancel_factors(a, b)
+        return None if cancelled is None else cls(*cancelled)
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        a, b = self.args
+        return fuzzy_or([fuzzy_and([a.is_nonnegative, b.is_positive]),
+                         fuzzy_and([a.is_nonpositive, b.is_negative])]) or None  # fmt: skip
+
+    def _eval_is_negative(self) -> bool | None:
+        a, b = self.args
+        return fuzzy_or([fuzzy_and([a.is_negative, b.is_positive]),
+                         fuzzy_and([a.is_positive, b.is_negative])]) or None  # fmt: skip
+
+
+class CeilDiv(Integral):
+    """`-(-a // b)`: the quotient rounded to plus infinity. With a literal divisor it becomes
+    `(a + b - 1) // b` at once."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, a: Expr, b: Expr) -> Expr | None:
+        if b.is_zero:
+            raise DivisionByZero(a, b, "CeilDiv")
+        if not a.is_integer or not b.is_integer:
+            a0, b0 = a, b
+            a, b = clear_denominators(a, b)
+            a, b = integer_args("CeilDiv", a, b)
+            if (a, b) != (a0, b0):
+                return cls(a, b)
+        if a.is_Integer and b.is_Integer:
+            return sympy.Integer(-(-int(a) // int(b)))
+        if a is _ZERO or b is _ONE:
+            return a
+        if b.is_Integer:
+            return cls(-a, -b) if int(b) < 0 else FloorDiv(a + (b - 1), b)
+        q, r = split_terms(a, b)
+        if q is not _ZERO:
+            return q + cls(r, b)
+        g = gcd(content(a), content(b))
+        if g > 1:
+            return cls(scale_down(a, g), scale_down(b, g))
+        cancelled = cancel_factors(a, b)
+        return None if cancelled is None else cls(*cancelled)
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        a, b = self.args
+        return fuzzy_and([a.is_nonnegative, b.is_positive]) or None
+
+    def _eval_is_positive(self) -> bool | None:
+        a, b = self.args
+        return fuzzy_and([a.is_positive, b.is_positive]) or None
+
+
+class Mod(Integral):
+    """`a % b`: the remainder with the sign of the divisor."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, a: Expr, b: Expr) -> Expr | None:
+        if b.is_zero:
+            raise DivisionByZero(a, b, "Mod")
+        a0, b0 = a, b
+        a, b = integer_args("Mod", a, b)
+        if a.is_Integer and b.is_Integer:
+            return sympy.Integer(int(a) % int(b))
+        if a is _ZERO or b is _ONE or b is _MINUS_ONE:
+            return _ZERO
+        if b.is_Integer and int(b) < 0:
+            return -cls(-a, -b)
+        if b.is_Integer:
+            r = sympy.Add(*(_reduce_coefficient(t, int(b)) for t in sympy.Add.make_args(a)))
+        else:
+            r = split_terms(a, b)[1]
+        if r != a:
+            return cls(r, b)
+        g = gcd(content(a), content(b))
+        if g > 1:
+            return g * cls(scale_down(a, g), scale_down(b, g))
+        if a.func is FloorDiv:
+            return ModularIndexing(a.args[0], a.args[1], b)
+        if a.func is cls and exact_quotient(a.args[1], b) is not None:
+            return cls(a.args[0], b)
+        if a.func is cls and exact_quotient(b, a.args[1]) is not None and b.is_Integer:
+            return a  # both positive literals, the inner one smaller
+        return cls(a, b) if (a, b) != (a0, b0) else None
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return True if self.args[1].is_positive else None
+
+    def _eval_is_nonpositive(self) -> bool | None:
+        return True if self.args[1].is_negative else None
+
+
+def _reduce_coefficient(term: Expr, modulus: int) -> Expr:
+    """`5*x -> x` modulo 4; towards zero, so that signs stay."""
+    c, rest = coefficient(term)
+    small = int(math.copysign(abs(c) % modulus, c)) if abs(c) < 2**50 else c % modulus
+    return term if small == c else small * rest
+
+
+class ModularIndexing(Integral):
+    """`(x // divisor) % modulus`: one coordinate of a flat index."""
+
+    nargs = 3
+
+    @classmethod
+    def eval(cls, x: Expr, divisor: Expr, modulus: Expr) -> Expr | None:
+        if modulus.is_zero:
+            raise DivisionByZero(x, modulus, "ModularIndexing")
+        x0, d0, m0 = x, divisor, modulus
+        (modulus,) = integer_args("ModularIndexing", modulus)
+        q = FloorDiv(x, divisor)
+        if q.func is not FloorDiv:
+            return Mod(q, modulus)
+        if modulus is _ONE or modulus is _MINUS_ONE:
+            return _ZERO
+        if modulus.is_Integer and int(modulus) < 0:
+            return -Mod(-q, -modulus)
+        if (*q.args, modulus) != (x0, d0, m0):
+            return cls(*q.args, modulus)
+        return None
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return True if self.args[2].is_positive else None
+
+    def _eval_is_nonpositive(self) -> bool | None:
+        return True if self.args[2].is_negative else None

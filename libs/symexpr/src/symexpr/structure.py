@@ -1,0 +1,124 @@
+"""Integer terms: coefficients, exact division, and the base of the functions."""
+
+from __future__ import annotations
+
+from functools import cmp_to_key
+from math import gcd
+
+import sympy
+from sympy import Expr
+from sympy.core.basic import Basic
+
+from symexpr.errors import NonInteger
+
+_ZERO, _ONE = sympy.S.Zero, sympy.S.One
+by_structure = cmp_to_key(Basic.compare)
+
+
+def symbol(name: str) -> sympy.Symbol:
+    """The integer symbol of this name: the only kind that the library uses."""
+    return sympy.Symbol(name, integer=True)
+
+
+def integer_args(function: str, *args: Expr) -> tuple[Expr, ...]:
+    """The arguments, whole-valued floats made integers; raises NonInteger."""
+    out = []
+    for a in args:
+        if a.is_Float and a == int(a):
+            a = sympy.Integer(int(a))
+        if not a.is_integer:
+            raise NonInteger(function, a)
+        out.append(a)
+    return tuple(out)
+
+
+def coefficient(term: Expr) -> tuple[int, Expr]:
+    """`6*x*y -> (6, x*y)`, `x -> (1, x)`; a rational factor stays in the rest."""
+    if term.is_Integer:
+        return int(term), _ONE
+    if term.is_Mul and term.args[0].is_Integer:
+        return int(term.args[0]), term.func(*term.args[1:])
+    return 1, term
+
+
+def content(e: Expr) -> int:
+    """Greatest common divisor of the integer coefficients of the terms of a sum."""
+    g = 0
+    for t in sympy.Add.make_args(e):
+        g = gcd(g, coefficient(t)[0])
+        if g == 1:
+            break
+    return g
+
+
+def exact_quotient(term: Expr, divisor: Expr) -> Expr | None:
+    """`term / divisor` where that is an integer for all values of the symbols, else None."""
+    if term is _ZERO:
+        return _ZERO
+    c, rest = coefficient(term)
+    if divisor.is_Integer:
+        return (c // int(divisor)) * rest if c % int(divisor) == 0 else None
+    if term == divisor:
+        return _ONE
+    if term.is_Add or not (term.free_symbols & divisor.free_symbols):
+        return None
+    q = term / divisor
+    return q if q.is_integer else None
+
+
+def exact_quotient_sum(e: Expr, divisor: Expr) -> Expr | None:
+    """`exact_quotient` of every term of a sum."""
+    parts = []
+    for t in sympy.Add.make_args(e):
+        q = exact_quotient(t, divisor)
+        if q is None:
+            return None
+        parts.append(q)
+    return sympy.Add(*parts)
+
+
+def split_terms(e: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+    """`e = divisor*q + r` by whole terms."""
+    q, r = [], []
+    for t in sympy.Add.make_args(e):
+        part = exact_quotient(t, divisor)
+        (r.append(t) if part is None else q.append(part))
+    return sympy.Add(*q), sympy.Add(*r)
+
+
+def scale_down(e: Expr, g: int) -> Expr:
+    quotient = exact_quotient_sum(e, sympy.Integer(g))
+    assert quotient is not None
+    return quotient
+
+
+def cancel_factors(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """`s*i, s*t -> i, t` for products with factors in common; None if there are none."""
+    if a.is_Add or b.is_Add:
+        return None
+    common = [f for f in sympy.Mul.make_args(b) if not f.is_number]
+    common = [f for f in common if f in sympy.Mul.make_args(a)]
+    if not common:
+        return None
+    m = sympy.Mul(*common)
+    return a / m, b / m
+
+
+class Integral(sympy.Function):  # type: ignore[misc]
+    """Functions whose value is an integer."""
+
+    is_integer = True
+
+
+def clear_denominators(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """`x/2 + 1, 3 -> x + 2, 6`: rational coefficients moved to the divisor, sign kept."""
+    lcm = 1
+    for e in (a, b):
+        for t in sympy.Add.make_args(e):
+            c = t.as_coeff_Mul()[0]
+            if c.is_Rational:
+                lcm = lcm * int(c.q) // gcd(lcm, int(c.q))
+    if lcm == 1:
+        return a, b
+    scale = [sympy.Add(*(t * lcm for t in sympy.Add.make_args(e))) for e in (a, b)]
+    return scale[0], scale[1]
