@@ -91,6 +91,7 @@ class Writer:
         self.ranges = axis_ranges(kernel)
         self.tiles: dict[str, Tile] = {}
         self.masks: dict[str, tuple[str, str]] = {}
+        self.joint_masks: dict[str, str] = {}
         self.shapes: dict[str, str] = {}
         # first letters of the tile dimensions along each axis of a Triton tensor
         self.dimensions: tuple[str, ...] = ("x",)
@@ -167,10 +168,11 @@ class Writer:
                 self._head(key, f"{name} = {definition}")
                 parts.append(name)
         if len(parts) > 1:
-            line = f"mask = {' & '.join(parts)}"
-            if line not in self.lines.head:
-                self.lines.head.append(line)
-            parts = ["mask"]
+            both = " & ".join(parts)
+            name = self.joint_masks.setdefault(both, _numbered("mask", len(self.joint_masks)))
+            if f"{name} = {both}" not in self.lines.head:
+                self.lines.head.append(f"{name} = {both}")
+            parts = [name]
         if extra is not None:
             parts.append(extra.at(5) if parts else extra.text)
         return " & ".join(parts)
@@ -182,6 +184,12 @@ class Writer:
             inside = [self.shapes[k] for k in self.shapes if k in axes and k.startswith(keys)]
             sizes.append(inside[0] if inside else "1")
         return "[" + ", ".join(sizes) + "]"
+
+    def spread(self, index: str, axes: frozenset[str], over: frozenset[str]) -> str:
+        """An index that varies over `axes` as a tile over more of them."""
+        if axes:
+            return f"tl.broadcast_to({index}, {self.shape(over)})"
+        return f"tl.full({self.shape(over)}, {index}, tl.int{self.bits})"
 
     # ---- statements
 
@@ -235,8 +243,8 @@ class Writer:
         index, axes = self.index(stmt.index)
         mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
         if mask_value is not None and not mask_value.axes <= axes:
-            axes = axes | mask_value.axes
-            index = f"tl.broadcast_to({index}, {self.shape(axes)})"
+            index = self.spread(index, axes, axes | mask_value.axes)
+            axes |= mask_value.axes
         text = self.load_text(stmt, index, self.mask(axes, mask_value))
         if stmt.buffer in self.stored:
             # another thread of this program may have written what is read here
@@ -313,7 +321,7 @@ class Writer:
         if stmt.mode == "add":
             over |= tile_axes
         if over != axes:
-            index = f"tl.broadcast_to({index}, {self.shape(over)})"
+            index = self.spread(index, axes, over)
         mask = self.mask(over, mask_value)
         pointer = _at(self.params.buffers[stmt.buffer], index)
         if stmt.mode == "add":
@@ -332,6 +340,10 @@ class Writer:
     def takes(self, stmt: Store, value: Value) -> bool:
         """Handles a store in another way than `tl.store`; True if it did."""
         return False
+
+
+def _numbered(base: str, number: int) -> str:
+    return base if number == 0 else f"{base}{number}"
 
 
 def _at(param: str, index: str) -> str:
