@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import sympy
+from wrapper_ir.types import TensorType
 
 CACHE = 1 << 14
 
@@ -97,6 +98,12 @@ def quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
         if left[base] < 0:
             return None
     return sympy.Mul(n // m, *(base**e for base, e in left.items()))
+
+
+@lru_cache(CACHE)
+def span(type: TensorType) -> sympy.Expr:
+    """The element after the last one of a view, counted from the start of its storage."""
+    return sympy.expand(type.offset + type.extent)
 
 
 def product(extents: Iterable[sympy.Expr]) -> sympy.Expr:

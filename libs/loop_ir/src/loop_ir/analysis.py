@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from loop_ir.affine import product
+from loop_ir.affine import product, span
 from loop_ir.nodes import (
     Axis,
     Compute,
@@ -258,7 +258,7 @@ def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
     written: dict[str, int] = {}
     for (name, is_store), by_index in touched.items():
         type = types[name]
-        count = min(sum(by_index.values()), at_hints(type.extent, hints))
+        count = min(sum(by_index.values()), at_hints(span(type), hints))
         (written if is_store else read)[name] = count * type.dtype.itemsize
     return Traffic(read, written)
 

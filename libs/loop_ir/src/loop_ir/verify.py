@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from loop_ir.affine import linear, nonnegative, product, same
+from loop_ir.affine import linear, nonnegative, product, same, span
 from loop_ir.analysis import (
     at_hints,
     defined_values,
@@ -74,12 +74,16 @@ _LOGIC = frozenset(("and", "or", "xor", "not"))
 _SHIFTS = frozenset(("shl", "shr"))
 
 
-def verify(item: Graph | Kernel) -> None:
-    """Raises the `VerifyError` of the first rule that a graph or a kernel breaks."""
+def verify(item: Graph | Kernel, checked: dict[int, Kernel] | None = None) -> None:
+    """Raises the `VerifyError` of the first rule that a graph or a kernel breaks.
+
+    checked: kernels, by `id`, that were found valid before; their bodies are not checked again.
+    Those of this graph are added.
+    """
     if isinstance(item, Kernel):
         _KernelVerifier(item).run()
     else:
-        _GraphVerifier(item).run()
+        _GraphVerifier(item, {} if checked is None else checked).run()
 
 
 @dataclass
@@ -297,7 +301,7 @@ class _KernelVerifier:
         """Fails only where an index provably leaves the storage, or does so at the hints."""
         axes = [(a.symbol, a.extent) for a in (*self.kernel.axes, *phase.axes)]
         axes += [(s, e) for s, (_, e) in self.indirect.items()]
-        extent = self.buffers[buffer].type.extent
+        extent = span(self.buffers[buffer].type)
         form = linear(index, tuple(s for s, _ in axes))
         if form is None:
             return
@@ -344,8 +348,9 @@ class _KernelVerifier:
 
 
 class _GraphVerifier:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, checked: dict[int, Kernel]) -> None:
         self.graph = graph
+        self.checked = checked
         self.types: dict[str, TensorType] = {}
         self.constants = {name for name, _ in graph.constants}
         self.names: set[str] = set()
@@ -393,7 +398,9 @@ class _GraphVerifier:
 
     def _kernel(self, kernel: Kernel, made: frozenset[str]) -> None:
         """`made`: buffers that exist only here, such as the result of a matmul."""
-        verify(kernel)
+        if id(kernel) not in self.checked:
+            verify(kernel)
+            self.checked[id(kernel)] = kernel
         for symbol in kernel.symbols:
             if symbol not in self.graph.symbols:
                 raise UndefinedSymbol(f"{symbol} is no symbol of the graph", kernel.name)
@@ -416,7 +423,7 @@ class _GraphVerifier:
             if buffer.written and buffer.name in self.constants:
                 raise WriterConflict(f"{buffer.name} is a constant", kernel.name)
             if (known.dtype, known.device) != (buffer.type.dtype, buffer.type.device) or not same(
-                known.extent, buffer.type.extent
+                span(known), span(buffer.type)
             ):
                 raise LayoutMismatch(f"{buffer.name} is {known}, not {buffer.type}", kernel.name)
 
@@ -426,15 +433,15 @@ class _GraphVerifier:
             raise UndefinedBuffer(f"{ref.buffer} is not defined before", node)
         if storage.dtype != ref.type.dtype or storage.device != ref.type.device:
             raise ElementType(f"{ref.buffer} holds {storage.dtype.value} {storage.device}", node)
-        last = sympy.expand(ref.type.offset + ref.type.extent)
-        if same(last, storage.extent):
+        last, end = span(ref.type), span(storage)
+        if same(last, end):
             return
         hints = hints_of(self.graph.symbols)
         if any(at_hints(n, hints) == 0 for n in ref.type.size):
             return
-        if at_hints(last, hints) > at_hints(storage.extent, hints):
+        if at_hints(last, hints) > at_hints(end, hints):
             raise LayoutMismatch(
-                f"a view of {ref.buffer} ends at {last}, the storage at {storage.extent}", node
+                f"a view of {ref.buffer} ends at {last}, the storage at {end}", node
             )
 
     def _extern(self, node: Extern, name: str) -> None:

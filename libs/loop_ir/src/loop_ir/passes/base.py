@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from loop_ir.errors import PassError, VerifyError
-from loop_ir.nodes import Graph
+from loop_ir.nodes import Graph, Kernel
 from loop_ir.verify import verify
 
 
@@ -30,13 +30,14 @@ def run_passes(
     Raises `PassError` where a pass makes an invalid graph (`check`), and `VerifyError` where the
     graph was invalid to begin with.
     """
+    checked: dict[int, Kernel] = {}
     if check:
-        verify(graph)
+        verify(graph, checked)
     for item in passes:
         result = item.run(graph)
         if check and result is not graph:
             try:
-                verify(result)
+                verify(result, checked)
             except VerifyError as e:
                 raise PassError(item.name, e) from e
         graph = result
