@@ -112,6 +112,10 @@ class Driver:
                 self.call(
                     "cuFuncSetAttribute", function, _FUNC_MAX_DYNAMIC_SHARED, limit - static.value
                 )
+            if self.address(
+                "cuFuncLoad"
+            ):  # CUDA 12.4: not at the first launch, which may be captured
+                self.call("cuFuncLoad", function)
             if binary.num_ctas > 8:
                 self.call("cuFuncSetAttribute", function, _FUNC_NON_PORTABLE_CLUSTER, 1)
         return Loaded(function.value or 0, context.value or 0, module.value or 0)

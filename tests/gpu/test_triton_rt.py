@@ -1,0 +1,388 @@
+"""triton_rt on a real GPU: launches, variants, resources, graphs, errors, tuning."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import triton_rt as rt
+from triton_rt import KernelParam, KernelSource, LazyKernel, Target, errors
+from triton_rt.launch import dispatch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+HEADER = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def welford(m1, s1, n1, m2, s2, n2):
+    n = n1 + n2
+    delta = m2 - m1
+    w = tl.where(n == 0, 0.0, n2 / n)
+    return m1 + delta * w, s1 + s2 + delta * delta * n1 * w, n
+"""
+
+
+def make(signature: str, body: str, num_warps: int = 4, **constants: Any) -> KernelSource:
+    params = []
+    for part in signature.split():
+        name, kind = part.split(":")
+        params.append(KernelParam(name, kind.rstrip("!"), mutated=kind.endswith("!")))
+    names = [p.name for p in params] + [f"{n}: tl.constexpr" for n in constants]
+    text = f"{HEADER}\n@triton.jit\ndef kernel({', '.join(names)}):\n"
+    text += textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
+    return KernelSource("kernel", text, tuple(params), tuple(constants.items()), num_warps)
+
+
+ADD = make(
+    "x:*f32 y:*f32! n:i32",
+    """
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, i < n) + 1, i < n)
+    """,
+    B=1024,
+)
+
+ROWS = make(
+    "x:*bf16 out:*f32! at:*i32! n:i32",
+    """
+    row = tl.program_id(0)
+    i = tl.arange(0, B)
+    v = tl.load(x + row * n + i, i < n, other=-float("inf")).to(tl.float32)
+    top, where = tl.max(v, 0, return_indices=True)
+    z = tl.where(i < n, v, 0.0)
+    ones = tl.where(i < n, 1.0, 0.0)
+    mean, m2, count = tl.reduce((z, tl.zeros([B], tl.float32), ones), 0, welford)
+    tl.store(out + row * 3 + 0, tl.sum(z, 0))
+    tl.store(out + row * 3 + 1, mean)
+    tl.store(out + row * 3 + 2, m2 / count)
+    tl.store(at + row, where)
+    """,
+    B=1024,
+)
+
+
+@pytest.fixture(params=["native", "python"])
+def launcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each launcher in turn; kernels must be made inside of the test."""
+    if request.param == "python":
+        monkeypatch.setattr(dispatch.native, "extension", lambda: None)
+    else:
+        assert dispatch.native.extension() is not None, "the native launcher did not build"
+    return str(request.param)
+
+
+def test_elementwise(launcher: str) -> None:
+    kernel = LazyKernel(ADD)
+    for n in (1, 1000, 4096, 100_001):
+        x = torch.randn(n, device="cuda")
+        y = torch.zeros(n + 8, device="cuda")
+        kernel((-(-n // 1024),), x, y, n)
+        assert torch.equal(y[:n], x + 1) and y[n:].eq(0).all()
+
+
+def test_unaligned_pointers_and_sizes(launcher: str) -> None:
+    """Every alignment of both pointers gives the right numbers, each by a variant of its own."""
+    kernel = LazyKernel(ADD)
+    x, y = torch.randn(9000, device="cuda"), torch.zeros(9000, device="cuda")
+    for shift_x in range(5):
+        for shift_y in range(5):
+            for n in (4096, 4097):
+                y.zero_()
+                kernel((-(-n // 1024),), x[shift_x:], y[shift_y:], n)
+                assert torch.equal(y[shift_y : shift_y + n], x[shift_x : shift_x + n] + 1)
+                assert y[shift_y + n :].eq(0).all()
+    assert {mask for _, mask in kernel._binaries} == set(range(8))
+
+
+def test_reductions_agree_with_float64_and_with_the_interpreter(launcher: str) -> None:
+    kernel = LazyKernel(ROWS)
+    x = torch.randn(33, 777, device="cuda").bfloat16()
+    out = torch.zeros(33, 3, device="cuda")
+    at = torch.zeros(33, device="cuda", dtype=torch.int32)
+    kernel(33, x, out, at, 777)
+    wide = x.double()
+    expected = torch.stack([wide.sum(1), wide.mean(1), wide.var(1, correction=0)], 1)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+    cpu_out, cpu_at = torch.zeros(33, 3), torch.zeros(33, dtype=torch.int32)
+    kernel(33, x.cpu(), cpu_out, cpu_at, 777)
+    torch.testing.assert_close(out.cpu(), cpu_out, rtol=1e-4, atol=1e-4)
+    assert torch.equal(at.cpu(), cpu_at)
+
+
+SCALARS = {
+    "bool": (True, torch.bool), "i8": (-7, torch.int8), "i16": (-700, torch.int16),
+    "i32": (-70_000, torch.int32), "i64": (-(2**40) + 1, torch.int64), "u8": (250, torch.uint8),
+    "u16": (65_000, torch.uint16), "u32": (2**32 - 5, torch.uint32),
+    "u64": (2**63 + 5, torch.uint64),
+    "f16": (1.5, torch.float16), "bf16": (-2.25, torch.bfloat16), "f32": (0.1, torch.float32),
+    "f64": (0.1, torch.float64),
+}  # fmt: skip
+
+
+def test_arguments_of_every_kind(launcher: str) -> None:
+    signature = " ".join(f"o{k}:*{k}! s{k}:{k}" for k in SCALARS)
+    body = "\n".join(f"tl.store(o{k}, s{k})" for k in SCALARS)
+    outs = {k: torch.zeros(1, dtype=d, device="cuda") for k, (_, d) in SCALARS.items()}
+    args = [a for k, (value, _) in SCALARS.items() for a in (outs[k], value)]
+    LazyKernel(make(signature, body))(1, *args)
+    for kind, (value, dtype) in SCALARS.items():
+        expected = torch.tensor([value], dtype=dtype)
+        got = outs[kind].cpu()
+        assert got.item() == expected.item(), f"{kind}: {got.item()} for {value}"
+
+
+def test_a_hundred_arguments(launcher: str) -> None:
+    names = [f"p{i}" for i in range(100)]
+    source = make(
+        "out:*i64! " + " ".join(f"{n}:i64" for n in names),
+        "tl.store(out, " + " + ".join(f"{n} * {i + 1}" for i, n in enumerate(names)) + ")",
+    )
+    out = torch.zeros(1, dtype=torch.int64, device="cuda")
+    LazyKernel(source)(1, out, *range(100))
+    assert out.item() == sum(i * (i + 1) for i in range(100))
+
+
+DOT = make(
+    "a:*bf16 z:*f32!",
+    """
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    acc = tl.zeros([N, N], tl.float32)
+    for k in range(4):
+        t = tl.load(a + k * N * N + at)
+        acc = tl.dot(t, tl.trans(t), acc)
+    tl.store(z + at, acc)
+    """,
+    num_warps=8,
+    N=128,
+)
+
+
+def test_more_than_48_kilobytes_of_shared_memory(launcher: str) -> None:
+    kernel = LazyKernel(DOT)
+    a = torch.randn(4, 128, 128, device="cuda").bfloat16()
+    z = torch.zeros(128, 128, device="cuda")
+    kernel(1, a, z)
+    assert kernel.binary(alignment=0b11).shared_bytes > 48 * 1024
+    expected = (a.double() @ a.double().mT).sum(0)
+    torch.testing.assert_close(z.double(), expected, rtol=1e-3, atol=1e-2)
+
+
+def test_too_much_shared_memory_is_an_error() -> None:
+    kernel = LazyKernel(replace(DOT, constants=(("N", 256),), num_stages=4))
+    a = torch.zeros(4, 256, 256, device="cuda").bfloat16()
+    binary = kernel.binary(alignment=0b11)
+    if binary.shared_bytes <= 232_448:
+        pytest.skip(f"this compiler needs only {binary.shared_bytes} bytes")
+    with pytest.raises(errors.OutOfSharedMemory, match="bytes of shared memory"):
+        kernel(1, a, torch.zeros(256, 256, device="cuda"))
+
+
+def test_grid_of_three_dimensions_and_zero(launcher: str) -> None:
+    source = make(
+        "y:*i32!",
+        """
+        x, j, k = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        at = (k * tl.num_programs(1) + j) * tl.num_programs(0) + x
+        tl.store(y + at, at + 1)
+        """,
+    )
+    kernel = LazyKernel(source)
+    y = torch.zeros(2 * 3 * 5, dtype=torch.int32, device="cuda")
+    kernel((2, 0, 5), y)
+    assert y.eq(0).all()
+    kernel((2, 3, 5), y)
+    assert y.tolist() == list(range(1, 31))
+
+
+def test_clusters(launcher: str) -> None:
+    """Two CTAs a program (Hopper and later)."""
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("clusters need compute capability 9.0")
+    kernel = LazyKernel(replace(ADD, num_ctas=2))
+    x, y = torch.randn(5000, device="cuda"), torch.zeros(5000, device="cuda")
+    kernel(5, x, y, 5000)
+    assert kernel.binary(alignment=0b011).num_ctas == 2
+    assert torch.equal(y, x + 1)
+
+
+def test_global_scratch(launcher: str) -> None:
+    """A descriptor made on the device lives in scratch memory that the launcher allocates."""
+    source = make(
+        "x:*f32 y:*f32! m:i32 n:i32",
+        """
+        row = tl.program_id(0) * 16
+        s = tl.make_tensor_descriptor(x, [m, n], [n, 1], [16, 32])
+        d = tl.make_tensor_descriptor(y, [m, n], [n, 1], [16, 32])
+        for k in range(0, n, 32):
+            d.store([row, k], s.load([row, k]) * 2)
+        """,
+    )
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("descriptors need TMA of compute capability 9.0 to use scratch memory")
+    kernel = LazyKernel(source)
+    x = torch.randn(100, 96, device="cuda")
+    y = torch.zeros_like(x)
+    kernel(7, x, y, 100, 96)
+    assert kernel.binary(alignment=0b1011).global_scratch_bytes > 0
+    assert torch.equal(y, 2 * x)
+
+
+def test_current_stream_is_used(launcher: str) -> None:
+    kernel = LazyKernel(ADD)
+    x, y = torch.zeros(1024, device="cuda"), torch.zeros(1024, device="cuda")
+    kernel(1, x, y, 1024)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        x.fill_(41.0)
+        kernel(1, x, y, 1024)
+        assert not stream.query(), "the launch waited for the stream"
+    stream.synchronize()
+    assert y.eq(42).all()
+
+
+def test_cuda_graph_capture(launcher: str) -> None:
+    """Captured with its first call, so the module is loaded during the capture."""
+    kernel = LazyKernel(ADD)
+    kernel.binary(alignment=0b111)
+    x, y = torch.zeros(1024, device="cuda"), torch.zeros(1024, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(1, x, y, 1024)
+        kernel(1, y, x, 1024)
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert x.eq(6).all() and y.eq(5).all()
+
+
+def test_other_devices(launcher: str) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    kernel = LazyKernel(ADD)
+    for device in (1, 0, 1):  # the current device stays 0
+        x = torch.randn(2048, device=f"cuda:{device}")
+        y = torch.zeros_like(x)
+        kernel(2, x, y, 2048)
+        assert torch.equal(y, x + 1)
+    with pytest.raises(errors.WrongDevice, match=r"y is on cuda:1, x on cuda:0"):
+        kernel(1, torch.zeros(4, device="cuda:0"), torch.zeros(4, device="cuda:1"), 4)
+
+
+def test_errors(launcher: str) -> None:
+    kernel = LazyKernel(ADD)
+    x = torch.zeros(8, device="cuda")
+    cases: list[tuple[type[Exception], tuple[Any, ...]]] = [
+        (errors.WrongArgumentCount, (1, x, x)),
+        (errors.WrongDType, (1, x, x.double(), 8)),
+        (errors.WrongDevice, (1, x, x.cpu(), 8)),
+        (errors.WrongArgumentType, (1, x, 0, 8)),
+        (errors.WrongArgumentType, (1, x, x, torch.tensor(8))),
+        (errors.BadScalar, (1, x, x, 2**31)),
+        (errors.BadGrid, ((1, 70_000), x, x, 8)),
+    ]
+    for error, (grid, *args) in cases:
+        with pytest.raises(error):
+            kernel(grid, *args)
+    with pytest.raises(errors.WrongTarget, match="sm_80"):
+        if Target.current().arch == 80:
+            raise errors.WrongTarget("sm_80 is this GPU")
+        LazyKernel(ADD, target=Target(80))(1, x, x, 8)
+    binary = rt.compile(ADD, alignment=0b111)
+    with pytest.raises(errors.MisalignedArgument, match="x, n divisible by 16"):
+        rt.Kernel(binary)(1, torch.zeros(9, device="cuda")[1:], x, 3)
+    kernel(1, x, x, 8)
+    assert x.eq(1).all(), "a refused call leaves the next one working"
+
+
+def test_cache_is_shared_by_processes(tmp_path: Path) -> None:
+    """A second process launches from the cache, and compiles nothing."""
+    script = tmp_path / "script.py"
+    source = repr(ADD).replace("KernelSource(", "rt.KernelSource(")
+    source = source.replace("KernelParam(", "rt.KernelParam(")
+    script.write_text(
+        "import sys, torch, triton_rt as rt\n"
+        f"kernel = rt.LazyKernel({source}, cache=rt.Cache(sys.argv[1], 1 << 30))\n"
+        "x = torch.arange(2048., device='cuda'); y = torch.zeros_like(x)\n"
+        "kernel(2, x, y, 2048)\n"
+        "assert torch.equal(y, x + 1)\n"
+        "print(kernel.cache.hits, kernel.cache.misses)\n"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, str(script), str(tmp_path / "cache")],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=dict(os.environ),
+        )
+        for _ in range(2)
+    ]
+    assert [r.stdout.strip() for r in runs] == ["0 1", "1 0"], [r.stderr[-2000:] for r in runs]
+
+
+def test_pool_and_prefetch() -> None:
+    with rt.CompilePool(2) as pool:
+        kernels = [LazyKernel(replace(ADD, constants=(("B", b),)), pool=pool) for b in (256, 512)]
+        for kernel in kernels:
+            kernel.prefetch(alignment=0b111)
+        x = torch.randn(4096, device="cuda")
+        for kernel, block in zip(kernels, (256, 512), strict=True):
+            y = torch.zeros_like(x)
+            kernel(4096 // block, x, y, 4096)
+            assert torch.equal(y, x + 1)
+
+
+def test_autotune_restores_what_it_mutates() -> None:
+    accumulate = make(
+        "x:*f32 y:*f32! n:i32",
+        """
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(y + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
+        """,
+        B=1024,
+    )
+    n = 1 << 20
+    x, y = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
+    before = y.clone()
+    blocks = (32, 1024, 100)
+    candidates = [
+        (LazyKernel(replace(accumulate, constants=(("B", b),))), -(-n // b)) for b in blocks
+    ]
+    tuned = rt.autotune(candidates, (x, y, n))
+    assert torch.equal(y, before)
+    assert tuned.winner == 1 and tuned.times[1] < tuned.times[0]
+    assert tuned.times[2] == float("inf") and "power of 2" in tuned.failures[0][1]
+
+
+def test_memory_faults_are_legible() -> None:
+    """In a process of its own, since a fault ends the context."""
+    code = (
+        "import torch, triton_rt as rt\n"
+        "text = 'import triton, triton.language as tl\\n@triton.jit\\ndef k(x):\\n"
+        "    tl.store(x + (1 << 40), 1.0)\\n'\n"
+        "k = rt.LazyKernel(rt.KernelSource('k', text, (rt.KernelParam('x', '*f32', True),)))\n"
+        "x = torch.zeros(4, device='cuda')\n"
+        "k(1, x)\n"
+        "try: torch.cuda.synchronize()\n"
+        "except Exception: pass\n"
+        "try: k(1, x)\n"
+        "except rt.errors.CudaError as error: print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "launch of k" in run.stdout and "CUDA_ERROR" in run.stdout, run.stderr[-2000:]
