@@ -8,7 +8,12 @@ trailing `aten.copy_` into the placeholder.
 from __future__ import annotations
 
 import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -85,13 +90,28 @@ def export(
             collection[value] = dict.fromkeys(dims, torch.export.Dim.DYNAMIC)
         shapes = collection.dynamic_shapes(model, args)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         text = str(error)
         if dynamic and ("onstraint" in type(error).__name__ + text or "pecializ" in text):
             raise DynamicShapeError(_constraint(text)) from error
         raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what torch.export prints and logs on its way to an error off the terminal: the error
+    says it."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _shapes_collection() -> Any:
@@ -105,7 +125,7 @@ def _constraint(text: str) -> str:
 
 def capture(program: torch.export.ExportedProgram) -> Captured:
     """An exported program, decomposed and made flat."""
-    with torch.no_grad():
+    with torch.no_grad(), _quiet():
         program = program.run_decompositions(decompositions())
     signature = program.graph_signature
     graph = program.graph_module

@@ -142,10 +142,17 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 def _progress() -> Progress:
+    """A bar on the terminal; nothing where standard error is no terminal."""
+    console = Console(stderr=True)
     return Progress(
-        SpinnerColumn(), TextColumn("{task.description:8}"), BarColumn(), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
+        SpinnerColumn(),
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,0 +1,108 @@
+"""`torch.compile(..., backend="compile_cli")`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+def test_matches_eager() -> None:
+    torch.manual_seed(0)
+    model, x = Block().eval(), torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="compile_cli")(x), model(x))
+
+
+@pytest.mark.parametrize("emit", ["hop", "cpp"])
+def test_options_reach_the_compiler(emit: str) -> None:
+    torch.manual_seed(0)
+    model, x = Block().eval(), torch.randn(3, 8)
+    compiled = torch.compile(model, backend="compile_cli", options={"emit": emit})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_unknown_option_is_refused_by_name() -> None:
+    compiled = torch.compile(Block(), backend="compile_cli", options={"fast": True})
+    with pytest.raises(Exception, match="unknown option 'fast'"), torch.no_grad():
+        compiled(torch.randn(3, 8))
+
+
+def test_dynamic_batch_compiles_once() -> None:
+    torch.manual_seed(0)
+    model = Block().eval()
+    compiled = torch.compile(model, backend="compile_cli", dynamic=True)
+    with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
+        for n in (2, 7, 5):
+            x = torch.randn(n, 8)
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_graph_breaks_and_other_dtypes_recompile() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos() + 1
+
+    compiled = torch.compile(f, backend="compile_cli")
+    for dtype in (torch.float32, torch.float64):
+        x = torch.randn(4, dtype=dtype)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_mutation_of_an_input() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+    x, y = torch.ones(3), torch.ones(3)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(f, backend="compile_cli")(x), f(y))
+    torch.testing.assert_close(x, y)
+
+
+def test_gradients() -> None:
+    """Training is not a promise yet; what autograd asks for is compiled and right."""
+    torch.manual_seed(0)
+    model, x = Block(), torch.randn(3, 8)
+    torch.compile(model, backend="compile_cli")(x).square().sum().backward()
+    got = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for a, p in zip(got, model.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad)
+
+
+@pytest.mark.parametrize("first", ["import torch", "import torch, compile_cli"])
+def test_found_by_entry_point_and_after_import(first: str) -> None:
+    code = (
+        f"{first}\n"
+        "f = torch.compile(lambda x: x.relu() + 1, backend='compile_cli')\n"
+        "assert f(torch.tensor([-1.0, 2.0])).tolist() == [1.0, 3.0]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
