@@ -11,13 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_emit import emit, is_impure
-from wrapper_ir import parse_program
+from wrapper_ir import Reuse, parse_program
 from wrapper_ir.errors import (
     AssertionFailed,
     InputMismatch,
     MissingConstant,
     ResultMismatch,
 )
+from wrapper_ir.passes import InsertFrees, PlanMemory, run_passes
 
 HEAD = """program p(x: f32[s0, 8] cpu, n: int):
   where s0 in [1, 64] hint 2
@@ -311,3 +312,24 @@ def test_values_are_fake_tensors_of_the_declared_layout(load_jit):
     assert values["a"].dtype == torch.float8_e4m3fn and values["v"].storage_offset() == 5
     assert values["s0"] == 5 and values["m"].shape == (5,)
     assert values["output"][1] is values["m"] and values["output"][2] == 6
+
+
+def test_planned_programs_run_the_same(check):
+    text = HEAD + SCALE
+    previous = "x"
+    for i in range(4):
+        text += f"""  a{i} = alloc f32[s0, 8] cpu
+  launch scale grid (s0, 1, 1) ({previous}, a{i}, 0.5, s0*8)
+  t{i} = view a{i} f32[8, s0] cpu stride (1, 8)
+  m{i} = extern aten.mm.default(a{i}, t{i}) -> f32[s0, s0] cpu
+  n{i} = alloc f32[s0, 8] cpu
+  extern aten.mm.out(m{i}, {previous}, out=n{i}) mutates (n{i},)
+"""
+        previous = f"n{i}"
+    program = parse_program(text + f"  return ({previous}, m1)\n")
+    planned = run_passes(program, [InsertFrees(), PlanMemory()])
+    assert sum(isinstance(op, Reuse) for op in planned.ops) >= 3
+    plain = check(program, inputs(1), inputs(3))
+    for launch, gm in check(planned, inputs(1), inputs(3)).items():
+        for got, expected in zip(gm(*inputs(3)), plain[launch](*inputs(3)), strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)

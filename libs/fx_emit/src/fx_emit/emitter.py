@@ -9,14 +9,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch._higher_order_ops.triton_kernel_wrap import (
-    kernel_side_table,
-    triton_kernel_wrapper_mutation,
-)
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
-from fx_emit import host
+from fx_emit import hop, host
 from fx_emit.comments import CommentWriter
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.expressions import NodeDomain
@@ -365,7 +361,7 @@ class _Emitter:
             return
         kernel_idx, constant_args_idx = loaded
         self.call(
-            triton_kernel_wrapper_mutation,
+            hop.LAUNCH,
             (),
             {
                 "kernel_idx": kernel_idx,
@@ -382,12 +378,7 @@ class _Emitter:
         loaded = self.shared.load_kernel(kernel)
         if self.shared.launch == "direct":
             return host.KernelCall(kernel.name, loaded)
-        options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
-        constants = dict(kernel.constants) | options
-        return (
-            kernel_side_table.add_kernel(loaded),
-            kernel_side_table.add_constant_args(constants),
-        )
+        return hop.register(kernel, loaded)
 
     def extern(self, op: ExternCall) -> None:
         target = operator_of(op.target, self.shared.operators)
@@ -442,7 +433,7 @@ class _Emitter:
             block.block(ops)
             # As results, launches survive the dead code elimination of torch, which goes into
             # submodules without the caller's idea of what is impure.
-            launches = [n for n in block.graph.nodes if n.target is triton_kernel_wrapper_mutation]
+            launches = [n for n in block.graph.nodes if n.target is hop.LAUNCH]
             block.note(block.graph.output(tuple(launches)), (None,) * len(launches))
             blocks.append(self.submodule(label, block.module()))
         operands = (*(self.symbols[s] for s in symbols), *(self.nodes[n] for n in tensors))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 from torch.fx.node import has_side_effect
 
 from fx_emit.errors import MisalignedStorage
@@ -122,12 +121,6 @@ def where(condition: bool, a: int, b: int) -> int:
 def ceildiv(a: int, b: int) -> int:
     """Rounds up: `ceildiv(7, 2) == 4`."""
     return -(-a // b)
-
-
-def is_impure(node: torch.fx.Node) -> bool:
-    """For `graph.eliminate_dead_code(is_impure)`: what torch says, and kernel launches, which
-    torch removes since `triton_kernel_wrapper_mutation` gives None and is not known as impure."""
-    return node.is_impure() or node.target is triton_kernel_wrapper_mutation
 
 
 class _Mutable:

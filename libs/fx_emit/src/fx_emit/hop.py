@@ -1,0 +1,29 @@
+"""The one place that knows torch's higher-order operator for Triton kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_mutation,
+)
+
+from wrapper_ir import DefineKernel
+
+LAUNCH = triton_kernel_wrapper_mutation
+
+
+def register(kernel: DefineKernel, function: Any) -> tuple[int, int]:
+    """Puts a `@triton.jit` function and its constants into the tables that a launch refers to:
+    `kernel_idx` and `constant_args_idx`. The tables live as long as the process."""
+    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    constants = dict(kernel.constants) | options
+    return kernel_side_table.add_kernel(function), kernel_side_table.add_constant_args(constants)
+
+
+def is_impure(node: torch.fx.Node) -> bool:
+    """For `graph.eliminate_dead_code(is_impure)`: what torch says, and kernel launches, which
+    torch removes since the operator gives None and is not known to have effects."""
+    return node.is_impure() or node.target is LAUNCH
