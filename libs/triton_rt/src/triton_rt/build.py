@@ -51,9 +51,11 @@ def submit(
         pool = _helper()
     if pool is not None:
         inner = pool.submit(source, target, mask, keep_ptx)
-        if cache is not None and key is not None:
-            inner.add_done_callback(functools.partial(_store, cache, key))
-        return inner
+        if cache is None or key is None:
+            return inner
+        # A future of its own: whoever waits for it finds the entry written.
+        inner.add_done_callback(functools.partial(_store_then_pass, cache, key, future))
+        return future
     try:
         future.set_result(compiler.compile_here(source, target, mask, keep_ptx))
     except Exception as error:
@@ -105,6 +107,15 @@ def compile_many(
 def _store(cache: Cache, key: str, future: Future[Binary]) -> None:
     if not future.cancelled() and future.exception() is None:
         cache.put(key, future.result())
+
+
+def _store_then_pass(cache: Cache, key: str, outer: Future[Binary], inner: Future[Binary]) -> None:
+    _store(cache, key, inner)
+    error = inner.exception()
+    if error is not None:
+        outer.set_exception(error)
+    else:
+        outer.set_result(inner.result())
 
 
 @functools.lru_cache(maxsize=1)
