@@ -26,6 +26,7 @@ def test_folds(oracle: Any, name: str, keepdim: bool) -> None:
             oracle(lambda a, d=dim: fn(a, dim=d, keepdim=keepdim), x)
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("name", ["var", "std", "var_mean"])
 @pytest.mark.parametrize("correction", [0, 1, 0.5])
 def test_moments(oracle: Any, name: str, correction: float) -> None:

@@ -73,6 +73,29 @@ def test_number_tensors_of_the_cpu_join_cuda_kernels() -> None:
     assert lowered.constants == {}
 
 
+@pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
+def test_attention_kernels_of_cuda_stay_whole(kind: str) -> None:
+    """Their numbers (`max_q`) and seeds need no buffer."""
+
+    def fn(q: torch.Tensor) -> Any:
+        op = getattr(aten, f"_scaled_dot_product_{kind}_attention")
+        return op(q, q, q)[0] if kind == "flash" else op(q, q, q, None, False)[0]
+
+    gm = cuda_graph(fn, lambda: torch.empty(2, 4, 32, 64, dtype=torch.bfloat16))
+    lowered = lower_with_report(gm)
+    (call,) = lowered.graph.nodes
+    assert isinstance(call, Extern) and not call.fallback
+    assert call.outs[0] is not None and not any(call.outs[1:])
+    assert lowered.fallbacks == ()
+
+
+def test_copy_into_an_input_of_another_device() -> None:
+    gm = cuda_graph(lambda a, b: a.copy_(b), (3,), lambda: torch.empty(3, device="cpu"))
+    (call,) = lower(gm).nodes
+    assert isinstance(call, Extern)
+    assert call.mutates == (lower(gm).inputs[0].name,)
+
+
 def test_float8_is_extern() -> None:
     gm = cuda_graph(lambda a: a.to(torch.float8_e4m3fn).to(torch.float32), (3,))
     lowered = lower_with_report(gm)

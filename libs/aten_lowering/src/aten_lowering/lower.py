@@ -200,9 +200,8 @@ class _Lowerer:
             return None
         if op is aten._assert_scalar.default:
             return self.assertion(node)
-        target = node.args[0] if op is aten.copy_.default else None
-        if isinstance(target, fx.Node) and target.op == "placeholder":
-            return self.copy_back(node, self.env[target])
+        if op is aten.copy_.default and self.is_copy_back(node):
+            return self.copy_back(node)
         fake = node.meta.get("val")
         several = isinstance(fake, list | tuple)
         fakes = tuple(fake) if isinstance(fake, list | tuple) else (fake,)
@@ -245,7 +244,8 @@ class _Lowerer:
         arguments: dict[str, Any],
         several: bool,
     ) -> tuple[Any, ...]:
-        """What the results mean: new buffers, or the argument that was written in place."""
+        """What the results mean: new buffers, the argument that was written in place, or a number
+        that is known now (`max_q` of flash attention)."""
         returned = returned_arguments(op)
         values: list[Any] = []
         for i, fake in enumerate(fakes):
@@ -253,8 +253,10 @@ class _Lowerer:
                 values.append(arguments[returned[i]])
             elif isinstance(fake, torch.Tensor):
                 values.append(self.buffer(f"{node.name}_{i}" if several else node.name, fake))
-            elif fake is None:
-                values.append(None)
+            elif isinstance(fake, torch.SymInt):
+                values.append(expr(fake))
+            elif fake is None or isinstance(fake, int | float):
+                values.append(fake)
             else:
                 raise CannotLower(f"a result of type {type(fake).__name__}")
         return tuple(values)
@@ -299,9 +301,17 @@ class _Lowerer:
         if condition is not True:
             raise CannotLower("a run-time assertion that is not proven")
 
-    def copy_back(self, node: fx.Node, target: Operand) -> Operand:
+    def is_copy_back(self, node: fx.Node) -> bool:
+        """`copy_` into a placeholder, on one device."""
+        target, source = node.args[:2]
+        if not (isinstance(target, fx.Node) and target.op == "placeholder"):
+            return False
+        return bool(self.value(source).type.device == self.env[target].type.device)
+
+    def copy_back(self, node: fx.Node) -> Operand:
         """`copy_(placeholder, x) -> CopyBack`, through a copy if size or element type differ."""
-        source = self.value(node.args[1])
+        target: Operand = self.value(node.args[0])
+        source: Operand = self.value(node.args[1])
         if source.size != target.size or source.dtype != target.dtype:
             value = self.buffer(f"{node.name}_value", node.meta["val"])
             self.nodes.append(copy_kernel(value.ref.buffer, source, value, origin(node)))

@@ -11,7 +11,7 @@ from torch import fx
 
 from aten_lowering.errors import CannotLower, UnsupportedGraph
 from loop_ir import Device, DType, Origin, TensorType
-from symexpr import from_torch
+from symexpr import UnknownFunction, from_torch
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.bool_,
@@ -62,7 +62,10 @@ def expr(value: IntLike) -> sympy.Expr:
         unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
         if unbacked:
             raise CannotLower(f"size {raw} depends on data ({unbacked[0]} is unbacked)")
-        return from_torch(raw)
+        try:
+            return from_torch(raw)
+        except UnknownFunction as e:
+            raise CannotLower(f"size {raw}: {e}") from e
     return sympy.Integer(value)
 
 
