@@ -79,10 +79,13 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
         )
     slots = max(len(call.arguments), len(call.returns), 1)
     where = string_literal(_where(op))
-    operator = f"{string_literal(call.op)}, {string_literal(call.overload)}, {where}"
     result = w.names[f"{_first_name(op)}_results"] if call.returns else ""
     assign = f"auto {result} = " if result else ""
-    w.line(f"{assign}call<{slots}>({operator}, {{{{{', '.join(call.arguments)}}}}});", op.comment)
+    stack = list(call.arguments) or [""]
+    stack[0] = "{{" + stack[0]
+    stack[-1] += "}}"
+    operator = [string_literal(call.op), string_literal(call.overload), where]
+    w.call(f"{assign}call<{slots}>", [*operator, *stack], op.comment)
     if is_list:
         items = w.names[f"{_first_name(op)}_list"]
         w.line(f"auto {items} = take_tensors({result}[0]);")
@@ -115,14 +118,16 @@ def _shim(w: Writer, op: ExternCall) -> None:
     elif out is not None:
         device = out[1].device
         var = w.define(out[0], out[1])
-        w.line(f"Tensor {var} = empty({w.layout(out[1])}, {device_code(device)});", op.comment)
+        w.call(f"Tensor {var} = empty", [*w.layout(out[1]), device_code(device)], op.comment)
     else:
         raise NotExpressible(f"the C function {function} needs the type of its result")
     callee = f"aoti_torch_{device.kind}_{function}"
     if device.kind == "cuda":
         callee = f"TORCH_CUDA({callee})"
-    call = f"{callee}({', '.join([f'{var}.get()', *arguments])})"
-    w.line(f"shim({call}, {string_literal(_where(op))});")
+    w.call(
+        f"shim({string_literal(_where(op))}, {callee}",
+        [f"{var}.get()", *arguments[:-1], f"{arguments[-1]})"],
+    )
     if target is not None and out is not None:
         again = w.define(out[0], out[1], target)
         w.line(f"Tensor {again}({var}.share());")
@@ -135,10 +140,16 @@ def _callback(w: Writer, op: ExternCall, site: int, reasons: Sequence[str]) -> N
     kept = [out for out in op.outs if out is not None]
     items = w.names[f"{_first_name(op)}_list"] if kept else ""
     note = f"{op.target} through Python: {'; '.join(reasons)}"
-    w.line(
-        f"{f'auto {items} = ' if kept else ''}call_python(self, {site}, "
-        f"{string_literal(_where(op))}, {len(kept)}, {w.pointers(parts.tensors)}, "
-        f"{w.int64s(parts.ints)});",
+    w.call(
+        f"{f'auto {items} = ' if kept else ''}call_python",
+        [
+            "self",
+            str(site),
+            string_literal(_where(op)),
+            str(len(kept)),
+            w.pointers(parts.tensors),
+            w.int64s(parts.ints),
+        ],
         f"{op.comment}\n{note}".strip(),
     )
     _results(w, op, [(out, f"std::move({items}[{n}])") for n, out in enumerate(kept)])

@@ -213,18 +213,15 @@ class _Emitter:
             case Constant():
                 self._constant(op)
             case Allocate():
-                layout, device = w.layout(op.type), device_code(op.type.device)
-                w.line(
-                    f"Tensor {w.define(op.out, op.type)} = empty({layout}, {device});", op.comment
-                )
+                args = [*w.layout(op.type), device_code(op.type.device)]
+                w.call(f"Tensor {w.define(op.out, op.type)} = empty", args, op.comment)
             case Free():
                 w.line(" ".join(f"{var}.reset();" for var in w.kill(op.name)), op.comment)
             case Reuse():
                 self._reuse(op)
             case View():
-                source = w.tensor(op.src)
-                call = f"view({source}, {w.layout(op.type)}, {w.integer(op.type.offset)})"
-                w.line(f"Tensor {w.define(op.out, op.type, op.src)} = {call};", op.comment)
+                args = [w.tensor(op.src), *w.layout(op.type), w.integer(op.type.offset)]
+                w.call(f"Tensor {w.define(op.out, op.type, op.src)} = view", args, op.comment)
             case Launch():
                 self._launch(op)
             case ExternCall():
@@ -258,9 +255,9 @@ class _Emitter:
 
     def _reuse(self, op: Reuse) -> None:
         source = self.w.tensor(op.src)
-        call = f"reuse({source}, {self.w.layout(op.type)}, {self.w.integer(op.type.offset)})"
+        args = [source, *self.w.layout(op.type), self.w.integer(op.type.offset)]
         others = [var for var in self.w.kill(op.src) if var != source]
-        self.w.line(f"Tensor {self.w.define(op.out, op.type)} = {call};", op.comment)
+        self.w.call(f"Tensor {self.w.define(op.out, op.type)} = reuse", args, op.comment)
         if others:
             self.w.line(" ".join(f"{var}.reset();" for var in others))
 

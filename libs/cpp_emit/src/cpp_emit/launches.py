@@ -55,17 +55,16 @@ def write_launch(
         guard = " && ".join(f"({w.integer(g)}) != 0" for g in sizes)
         if 0 in op.grid:
             guard = "false"
-        w.line(
-            f"{f'if ({guard}) ' if guard else ''}call_python(self, {site}, {where}, 0, "
-            f"{w.pointers(parts.tensors)}, {w.int64s(parts.ints)});",
+        w.call(
+            f"{f'if ({guard}) ' if guard else ''}call_python",
+            ["self", str(site), where, "0", w.pointers(parts.tensors), w.int64s(parts.ints)],
             op.comment,
         )
         return
     if len(kernel.params) > MAX_PARAMS:
         raise UnsupportedArgument(f"launch {op.kernel}: more than {MAX_PARAMS} parameters")
     args = [_argument(w, op, p, a) for p, a in zip(kernel.params, op.args, strict=True)]
-    w.line(f"launch(self, {at}, {number}, {w.ints(op.grid)}, {where},", op.comment)
-    w.line(f"       {', '.join(args)});")
+    w.call("launch", ["self", at, str(number), w.ints(op.grid), where, *args], op.comment)
 
 
 def _argument(w: Writer, op: Launch, param: KernelParam, value: Any) -> str:

@@ -13,6 +13,8 @@ from cpp_emit.names import Names
 from symexpr import sstr, to_cpp
 from wrapper_ir.types import TensorType
 
+LINE_LENGTH = 100
+
 
 class Writer:
     """Also the `Scope` of `cpp_emit.extern`.
@@ -39,6 +41,21 @@ class Writer:
             self.lines.append(f"{indent}// {note}".rstrip(" \\"))
         if text:
             self.lines.append(indent + text)
+
+    def call(self, head: str, args: Sequence[str], comment: str = "") -> None:
+        """`head(args);`, over several lines where one would be too long."""
+        whole = f"{head}({', '.join(args)});"
+        if 2 * self.depth + len(whole) <= LINE_LENGTH:
+            return self.line(whole, comment)
+        self.line(f"{head}(", comment)
+        current = ""
+        for number, arg in enumerate(args):
+            piece = arg + (", " if number + 1 < len(args) else ");")
+            if current and 2 * self.depth + 4 + len((current + piece).rstrip()) > LINE_LENGTH:
+                self.line(f"    {current}".rstrip())
+                current = ""
+            current += piece
+        self.line(f"    {current}")
 
     # ------------------------------------------------------------ names
 
@@ -98,26 +115,23 @@ class Writer:
     def pointers(self, names: Sequence[str]) -> str:
         return "{" + ", ".join(f"&{self.tensor(n)}" for n in names) + "}"
 
-    def layout(self, type: TensorType) -> str:
-        return f"{dtype_code(type.dtype)}, {self.ints(type.size)}, {self.ints(type.stride)}"
+    def layout(self, type: TensorType) -> list[str]:
+        return [dtype_code(type.dtype), self.ints(type.size), self.ints(type.stride)]
 
     # ------------------------------------------------------------ checks
 
     def check_kind(self, name: str, what: str) -> None:
         """Element type, rank and device are the declared ones."""
         type = self.types[name]
-        self.line(
-            f"check_kind({self.names[name]}, {string_literal(what)}, {dtype_code(type.dtype)}, "
-            f"{len(type.size)}, {device_code(type.device)});"
-        )
+        var, dtype = self.names[name], dtype_code(type.dtype)
+        expected = [dtype, str(len(type.size)), device_code(type.device)]
+        self.call("check_kind", [var, string_literal(what), *expected])
 
     def check_layout(self, name: str, what: str) -> None:
         """Sizes and strides are the declared ones; notes where the storage starts."""
         type = self.types[name]
         var = self.names[name]
-        self.line(
-            f"check_layout({var}, {string_literal(what)}, {self.ints(type.size)}, "
-            f"{self.ints(type.stride)});"
-        )
+        layout = [self.ints(type.size), self.ints(type.stride)]
+        self.call("check_layout", [var, string_literal(what), *layout])
         if name in self.viewed and self._roots[name] == name:
             self.line(f"{var}.origin_from_offset({self.integer(type.offset)});")

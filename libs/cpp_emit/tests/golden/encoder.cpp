@@ -58,11 +58,14 @@ void run(Instance& self, Arguments& in, Results& out) {
   // embeddings
   Tensor h = empty(dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, cuda(0));
   // aten.embedding encoder.py:30
-  launch(self, stream, 0, {s0*2, 1, 1}, "launch embed",
-         pointer(ids), pointer(emb), pointer(h), narrow<int32_t>(s0*2048, "embed.n"));
+  launch(
+      self, stream, 0, {s0*2, 1, 1}, "launch embed", pointer(ids), pointer(emb), pointer(h),
+      narrow<int32_t>(s0*2048, "embed.n"));
   // layer 0
   // encoder.py:35
-  auto qkv_results = call<3>("aten::linear", "", "qkv = extern aten.linear.default", {{tensor(h), tensor(w_qkv), some(tensor(b_qkv))}});
+  auto qkv_results = call<3>(
+      "aten::linear", "", "qkv = extern aten.linear.default", {{tensor(h), tensor(w_qkv),
+      some(tensor(b_qkv))}});
   Tensor qkv = take_tensor(qkv_results[0]);
   check_kind(qkv, "aten.linear.default: result qkv", dtype::f32(), 3, cuda(0));
   check_layout(qkv, "aten.linear.default: result qkv", {s0, 32, 192}, {6144, 192, 1});
@@ -70,35 +73,45 @@ void run(Instance& self, Arguments& in, Results& out) {
   Tensor q = view(qkv, dtype::f32(), {s0, 4, 32, 16}, {6144, 16, 192, 1}, 0);
   Tensor k = view(qkv, dtype::f32(), {s0, 4, 32, 16}, {6144, 16, 192, 1}, 64);
   Tensor v = view(qkv, dtype::f32(), {s0, 4, 32, 16}, {6144, 16, 192, 1}, 128);
-  auto a_results = call<8>("aten::scaled_dot_product_attention", "", "a = extern aten.scaled_dot_product_attention.default", {{tensor(q), tensor(k), tensor(v), some(tensor(mask)), real(0.0), boolean(false), some(real(0.25)), boolean(false)}});
+  auto a_results = call<8>(
+      "aten::scaled_dot_product_attention", "",
+      "a = extern aten.scaled_dot_product_attention.default", {{tensor(q), tensor(k), tensor(v),
+      some(tensor(mask)), real(0.0), boolean(false), some(real(0.25)), boolean(false)}});
   Tensor a = take_tensor(a_results[0]);
   check_kind(a, "aten.scaled_dot_product_attention.default: result a", dtype::f32(), 4, cuda(0));
-  check_layout(a, "aten.scaled_dot_product_attention.default: result a", {s0, 4, 32, 16}, {2048, 16, 64, 1});
+  check_layout(
+      a, "aten.scaled_dot_product_attention.default: result a", {s0, 4, 32, 16}, {2048, 16, 64, 1});
   a.origin_from_offset(0);
   qkv.reset(); q.reset(); k.reset(); v.reset();
   Tensor m = view(a, dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, 0);
-  auto o_results = call<3>("aten::linear", "", "o = extern aten.linear.default", {{tensor(m), tensor(w_out), none()}});
+  auto o_results = call<3>(
+      "aten::linear", "", "o = extern aten.linear.default", {{tensor(m), tensor(w_out), none()}});
   Tensor o = take_tensor(o_results[0]);
   check_kind(o, "aten.linear.default: result o", dtype::f32(), 3, cuda(0));
   check_layout(o, "aten.linear.default: result o", {s0, 32, 64}, {2048, 64, 1});
   Tensor x = reuse(a, dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, 0);
   m.reset();
   // aten.native_layer_norm encoder.py:41
-  launch(self, stream, 1, {s0*32, 1, 1}, "launch add_norm",
-         pointer(h), pointer(o), pointer(norm), pointer(x), float(1e-05));
+  launch(
+      self, stream, 1, {s0*32, 1, 1}, "launch add_norm", pointer(h), pointer(o), pointer(norm),
+      pointer(x), float(1e-05));
   Tensor rows = view(x, dtype::f32(), {s0*32, 64}, {64, 1}, 0);
   // encoder.py:43
   Tensor u = empty(dtype::f32(), {s0*32, 128}, {128, 1}, cuda(0));
-  shim(TORCH_CUDA(aoti_torch_cuda_addmm_out)(u.get(), b_up.get(), rows.get(), w_up.get(), 1.0, 1.0), "u = extern aten.addmm.default");
+  shim("u = extern aten.addmm.default", TORCH_CUDA(aoti_torch_cuda_addmm_out)(
+      u.get(), b_up.get(), rows.get(), w_up.get(), 1.0, 1.0));
   if (s0 > 4) {
     // aten.gelu encoder.py:44
-    launch(self, stream, 2, {s0*4, 1, 1}, "launch gelu",
-           pointer(u), narrow<int32_t>(s0*4096, "gelu.n"));
+    launch(
+        self, stream, 2, {s0*4, 1, 1}, "launch gelu", pointer(u),
+        narrow<int32_t>(s0*4096, "gelu.n"));
   } else {
-    launch(self, stream, 2, {s0*4, 1, 1}, "launch gelu",
-           pointer(u), narrow<int32_t>(s0*4096, "gelu.n"));
+    launch(
+        self, stream, 2, {s0*4, 1, 1}, "launch gelu", pointer(u),
+        narrow<int32_t>(s0*4096, "gelu.n"));
   }
-  auto d_results = call<3>("aten::linear", "", "d = extern aten.linear.default", {{tensor(u), tensor(w_down), none()}});
+  auto d_results = call<3>(
+      "aten::linear", "", "d = extern aten.linear.default", {{tensor(u), tensor(w_down), none()}});
   Tensor d = take_tensor(d_results[0]);
   check_kind(d, "aten.linear.default: result d", dtype::f32(), 2, cuda(0));
   check_layout(d, "aten.linear.default: result d", {s0*32, 64}, {64, 1});
@@ -106,8 +119,9 @@ void run(Instance& self, Arguments& in, Results& out) {
   u.reset();
   Tensor d3 = view(d, dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, 0);
   // aten.native_layer_norm encoder.py:46
-  launch(self, stream, 1, {s0*32, 1, 1}, "launch add_norm",
-         pointer(x), pointer(d3), pointer(norm), pointer(h), float(1e-05));
+  launch(
+      self, stream, 1, {s0*32, 1, 1}, "launch add_norm", pointer(x), pointer(d3), pointer(norm),
+      pointer(h), float(1e-05));
   x.reset(); rows.reset();
   d.reset(); d3.reset();
   out.push(h);

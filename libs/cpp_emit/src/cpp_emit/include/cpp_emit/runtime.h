@@ -380,11 +380,22 @@ Stack<N> call(const char* op, const char* overload, const char* where, Stack<N> 
   return stack;
 }
 
-inline void shim(AOTITorchError code, const char* where) {
+inline void shim(const char* where, AOTITorchError code) {
   if (code != 0) fail(where, " failed; torch wrote the reason to stderr");
 }
 
 // ---------------------------------------------------------------- the program as torch operators
+
+// Second references to tensors of a caller.
+inline std::vector<Tensor> borrow(const AtenTensorHandle* handles, int64_t count) {
+  std::vector<Tensor> out;
+  for (int64_t i = 0; i < count; ++i) {
+    AtenTensorHandle copy = nullptr;
+    ok(aoti_torch_new_tensor_handle(handles[i], &copy), "aoti_torch_new_tensor_handle");
+    out.emplace_back(copy);
+  }
+  return out;
+}
 
 struct Kernels;  // the loaded kernels of an instance: cuda.h
 
@@ -412,10 +423,10 @@ inline void check_count(const std::vector<Tensor>& results, size_t count, const 
 }
 
 struct Results {
-  std::vector<StableIValue> tensors;
-  std::vector<StableIValue> ints;
-  void push(const Tensor& t) { tensors.push_back(cpp_emit::tensor(t)); }
-  void push(int64_t value) { ints.push_back(integer(value)); }
+  std::vector<Tensor> tensors;
+  std::vector<int64_t> ints;
+  void push(const Tensor& t) { tensors.emplace_back(t.share()); }
+  void push(int64_t value) { ints.push_back(value); }
 };
 
 // Inference only: the operators called by the program record nothing for autograd.
@@ -462,34 +473,67 @@ extern const int64_t num_constants;
 extern const char* const fingerprint;
 std::shared_ptr<Kernels> new_kernels();
 
-inline void boxed_create(StableIValue* stack, uint64_t, uint64_t) {
+inline int64_t create(std::vector<Tensor> constants) {
   auto made = std::make_shared<Instance>();
-  made->constants = take_tensors(stack[0]);
+  made->constants = std::move(constants);
   if (static_cast<int64_t>(made->constants.size()) != num_constants)
     fail("expected ", num_constants, " constants, got ", made->constants.size());
   made->kernels = new_kernels();
   std::lock_guard<std::mutex> lock(library.mutex);
   made->id = static_cast<int64_t>(library.instances.size());
   library.instances.push_back(made);
-  stack[0] = integer(made->id);
+  return made->id;
+}
+
+inline void drop(int64_t id) {
+  auto self = library.find(id);
+  std::lock_guard<std::mutex> lock(library.mutex);
+  library.instances[id] = nullptr;
+}
+
+inline Results run_instance(int64_t id, Arguments& in) {
+  Results out;
+  auto self = library.find(id);
+  NoGrad guard;
+  run(*self, in, out);
+  return out;
+}
+
+inline void boxed_create(StableIValue* stack, uint64_t, uint64_t) {
+  stack[0] = integer(create(take_tensors(stack[0])));
+}
+
+inline std::string& last_error() {
+  static thread_local std::string text;
+  return text;
+}
+
+// Runs `body` for a caller in C: 0, or 1 with the reason in `cpp_emit_error`.
+template <class Body>
+int32_t guarded(const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& e) {
+    last_error() = e.what();
+    return 1;
+  }
 }
 
 inline void boxed_drop(StableIValue* stack, uint64_t, uint64_t) {
-  auto self = library.find(static_cast<int64_t>(stack[0]));
-  std::lock_guard<std::mutex> lock(library.mutex);
-  library.instances[self->id] = nullptr;
+  drop(static_cast<int64_t>(stack[0]));
 }
 
 inline void boxed_run(StableIValue* stack, uint64_t, uint64_t) {
   Arguments in;
   in.tensors = take_tensors(stack[1]);
   for (StableIValue value : take_list(stack[2])) in.ints.push_back(static_cast<int64_t>(value));
-  Results out;
-  auto self = library.find(static_cast<int64_t>(stack[0]));
-  NoGrad guard;
-  run(*self, in, out);
-  stack[0] = list_of(out.tensors);
-  stack[1] = list_of(out.ints);
+  const Results out = run_instance(static_cast<int64_t>(stack[0]), in);
+  std::vector<StableIValue> tensors, ints;
+  for (const Tensor& t : out.tensors) tensors.push_back(tensor(t));
+  for (int64_t value : out.ints) ints.push_back(integer(value));
+  stack[0] = list_of(tensors);
+  stack[1] = list_of(ints);
 }
 
 inline void register_operators(const char* ns) {
@@ -511,19 +555,48 @@ inline void register_operators(const char* ns) {
 
 }  // namespace cpp_emit
 
-// Called once by the loader, with the operator namespace to register under. Returns an error or null.
-extern "C" __attribute__((visibility("default"), used)) const char* cpp_emit_register(const char* ns) {
-  static std::string error;
-  try {
-    cpp_emit::register_operators(ns);
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+// ---------------------------------------------------------------- the library's C functions
+
+#define CPP_EMIT_EXPORT extern "C" __attribute__((visibility("default"), used))
+
+// Registers `create`, `run` and `drop` as operators of torch in the namespace `ns`, once: what the
+// Python loader uses. Returns null, or what went wrong.
+CPP_EMIT_EXPORT const char* cpp_emit_register(const char* ns) {
+  using namespace cpp_emit;
+  return guarded([&] { register_operators(ns); }) ? last_error().c_str() : nullptr;
 }
 
 // Of which program this library was made.
-extern "C" __attribute__((visibility("default"), used)) const char* cpp_emit_fingerprint() {
-  return cpp_emit::fingerprint;
+CPP_EMIT_EXPORT const char* cpp_emit_fingerprint() { return cpp_emit::fingerprint; }
+
+// For hosts without Python. Each function returns 0, or 1 with the reason in `cpp_emit_error` (of
+// this thread). Tensors that go in stay the caller's; those that come out are the caller's to delete
+// (aoti_torch_delete_tensor_object).
+CPP_EMIT_EXPORT const char* cpp_emit_error() { return cpp_emit::last_error().c_str(); }
+
+CPP_EMIT_EXPORT int32_t cpp_emit_create(const AtenTensorHandle* constants, int64_t count,
+                                        int64_t* instance) {
+  using namespace cpp_emit;
+  return guarded([&] { *instance = create(borrow(constants, count)); });
+}
+
+CPP_EMIT_EXPORT int32_t cpp_emit_drop(int64_t instance) {
+  return cpp_emit::guarded([&] { cpp_emit::drop(instance); });
+}
+
+CPP_EMIT_EXPORT int32_t cpp_emit_run(int64_t instance, const AtenTensorHandle* tensors,
+                                     int64_t num_tensors, const int64_t* ints, int64_t num_ints,
+                                     AtenTensorHandle* out_tensors, int64_t num_out_tensors,
+                                     int64_t* out_ints, int64_t num_out_ints) {
+  using namespace cpp_emit;
+  return guarded([&] {
+    Arguments in{borrow(tensors, num_tensors), {ints, ints + num_ints}};
+    Results out = run_instance(instance, in);
+    if (static_cast<int64_t>(out.tensors.size()) != num_out_tensors ||
+        static_cast<int64_t>(out.ints.size()) != num_out_ints)
+      fail("the program gives ", out.tensors.size(), " tensors and ", out.ints.size(),
+           " integers; room was given for ", num_out_tensors, " and ", num_out_ints);
+    for (size_t i = 0; i < out.tensors.size(); ++i) out_tensors[i] = out.tensors[i].release();
+    for (size_t i = 0; i < out.ints.size(); ++i) out_ints[i] = out.ints[i];
+  });
 }
