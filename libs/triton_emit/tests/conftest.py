@@ -209,7 +209,8 @@ def _kernels() -> dict[str, Kernel]:
             (Buffer("x", tensor("bf16", rows, 3072)), Buffer("b", tensor("bf16", 3072)),
              Buffer("y", tensor("bf16", rows, 3072), written=True)),
             (Axis(i, rows), Axis(j, sympy.Integer(3072))), (Phase((), body),), symbols,
-            (Origin("aten.add.Tensor", "encoder.py:40"), Origin("aten.gelu.default", "encoder.py:41")),
+            (Origin("aten.add.Tensor", "encoder.py:40"),
+             Origin("aten.gelu.default", "encoder.py:41")),
         )  # fmt: skip
 
     width = sympy.Integer(768)

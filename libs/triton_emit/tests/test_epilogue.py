@@ -69,7 +69,8 @@ def bias_gelu_residual(rows: sympy.Expr) -> Kernel:
     )  # fmt: skip
     symbols = (Symbol("s0", 1, 512, 64),) if rows.free_symbols else ()
     return Kernel("tail", buffers, (Axis(M, rows), Axis(N, sympy.Integer(48))),
-                  (Phase((), body),), symbols, (Origin("aten.tanh.default", "m.py:3"),))  # fmt: skip
+                  (Phase((), body),), symbols,
+                  (Origin("aten.tanh.default", "m.py:3"),))  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", [sympy.Integer(37), S0], ids=["static", "dynamic"])

@@ -166,7 +166,8 @@ def pointwise(draw: Any) -> tuple[Kernel, dict[str, int]]:
     index = sympy.Add(*(s * k for (s, _), k in zip(order, contiguous_strides(size), strict=True)))
     body.append(Store("y", index, value))
     kernel = Kernel("fuzz", (*b.buffers, Buffer("y", tensor(F32, *size), True)),
-                    tuple(Axis(s, e) for s, e in axes), (Phase((), tuple(body)),), symbols)  # fmt: skip
+                    tuple(Axis(s, e) for s, e in axes), (Phase((), tuple(body)),),
+                    symbols)  # fmt: skip
     return kernel, sizes
 
 
@@ -184,7 +185,8 @@ def reducing(draw: Any) -> tuple[Kernel, dict[str, int]]:
     between, row = b.chain([outs[0]], axes)
     between += [Compute("rowed", "add", (row, outs[0]), F32)]
     last, final = b.chain([value, "rowed"], [*axes, *inner])
-    last += [Compute("fin", "sub", (value, "rowed"), F32), Compute("fin2", "add", ("fin", final), F32)]
+    last += [Compute("fin", "sub", (value, "rowed"), F32),
+             Compute("fin2", "add", ("fin", final), F32)]  # fmt: skip
     size = tuple(e for _, e in [*axes, *inner])
     index = sympy.Add(
         *(s * k for (s, _), k in zip([*axes, *inner], contiguous_strides(size), strict=True))
@@ -193,7 +195,8 @@ def reducing(draw: Any) -> tuple[Kernel, dict[str, int]]:
     rows = tuple(e for _, e in axes)
     where = sympy.Add(*(s * k for (s, _), k in zip(axes, contiguous_strides(rows), strict=True)))
     between.append(Store("z", where, "rowed"))
-    buffers = (*b.buffers, Buffer("y", tensor(F32, *size), True), Buffer("z", tensor(F32, *rows), True))
+    buffers = (*b.buffers, Buffer("y", tensor(F32, *size), True),
+               Buffer("z", tensor(F32, *rows), True))  # fmt: skip
     phases = (Phase(space, tuple(first)), Phase((), tuple(between)), Phase(space, tuple(last)))
     return Kernel("fuzz", buffers, tuple(Axis(s, e) for s, e in axes), phases, symbols), sizes
 

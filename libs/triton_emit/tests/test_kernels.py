@@ -10,8 +10,22 @@ import pytest
 import sympy
 
 from loop_ir import (
-    Axis, Buffer, Compute, Const, Device, DType, Index, Indirect, Kernel, Load, Phase, Reduce,
-    Store, Symbol, TensorType, contiguous_strides,
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Device,
+    DType,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Phase,
+    Reduce,
+    Store,
+    Symbol,
+    TensorType,
+    contiguous_strides,
 )  # fmt: skip
 from symexpr import symbol
 from triton_emit import Schedule, emit
@@ -35,7 +49,8 @@ def buffers(written: tuple[str, ...], **types: TensorType) -> tuple[Buffer, ...]
 def test_everything_to_one_number(schedule: Schedule, tools: SimpleNamespace) -> None:
     body = (Load("a", "x", R0, F32), Reduce(("s",), "sum", ("a",), F32))
     kernel = Kernel("total", buffers(("y",), x=tensor(F32, 200), y=tensor(F32, 1)), (),
-                    (Phase((Axis(R0, N(200)),), body), Phase((), (Store("y", N(0), "s"),))))  # fmt: skip
+                    (Phase((Axis(R0, N(200)),), body),
+                     Phase((), (Store("y", N(0), "s"),))))  # fmt: skip
     emitted = tools.check(kernel, schedule, ulp=16)
     assert emitted.grid == (1, 1, 1) and "program_id" not in emitted.source
 
@@ -115,7 +130,8 @@ def test_a_row_added_to_one_place_counts_every_point(
 def test_masked_load_and_store(tools: SimpleNamespace) -> None:
     """A pad to the left, and a store to some points only."""
     body = (
-        Index("col", I1, I64), Const("two", 2, I64), Compute("ok", "ge", ("col", "two"), DType.bool_),
+        Index("col", I1, I64), Const("two", 2, I64),
+        Compute("ok", "ge", ("col", "two"), DType.bool_),
         Load("a", "x", 8 * I0 + I1 - 2, F32, "ok", 7), Const("zero", 0.0, F32),
         Compute("pos", "gt", ("a", "zero"), DType.bool_), Store("y", 10 * I0 + I1, "a", mask="pos"),
     )  # fmt: skip
@@ -127,7 +143,8 @@ def test_masked_load_and_store(tools: SimpleNamespace) -> None:
 
 def test_in_place(tools: SimpleNamespace) -> None:
     body = (Load("a", "x", I0, F32), Compute("b", "exp", ("a",), F32), Store("x", I0, "b"),
-            Load("c", "x", I0, F32), Compute("d", "add", ("c", "a"), F32), Store("y", I0, "d"))  # fmt: skip
+            Load("c", "x", I0, F32), Compute("d", "add", ("c", "a"), F32),
+            Store("y", I0, "d"))  # fmt: skip
     kernel = Kernel("exp_", buffers(("x", "y"), x=tensor(F32, 40), y=tensor(F32, 40)),
                     (Axis(I0, N(40)),), (Phase((), body),))  # fmt: skip
     emitted = tools.check(kernel, Schedule("flat", 32))
