@@ -444,3 +444,63 @@ def test_hop_runs_an_interpreted_kernel(add_one: KernelSource) -> None:
         kwargs={"x": x, "y": y, "n": 200},
     )
     assert torch.equal(y, x + 1)
+
+
+def test_booleans_and_bytes(make_source: Make) -> None:
+    """Pointers to bool load as i1; unsigned bytes stay unsigned through arithmetic and compares."""
+    source = make_source(
+        "x:*bool u:*u8 y:*bool! z:*i32! flag:bool half:f16",
+        """
+        i = tl.arange(0, B)
+        b = tl.load(x + i)
+        u = tl.load(u + i)
+        tl.store(y + i, ~b & (u > 127) | (flag & (half > 1)))
+        tl.store(z + i, u.to(tl.int32) + (u // 2).to(tl.int32) + b.to(tl.int32))
+        """,
+        B=16,
+    )
+    x = torch.arange(16) % 2 == 0
+    u = (torch.arange(16) * 17).to(torch.uint8)
+    for flag in (False, True):
+        y, z = torch.zeros(16, dtype=torch.bool), torch.zeros(16, dtype=torch.int32)
+        LazyKernel(source)(1, x, u, y, z, flag, 1.5)
+        assert torch.equal(y, (~x & (u > 127)) | flag)
+        assert torch.equal(z, (u.int() + u.int() // 2 + x.int()))
+    assert compile(source, Target(90)).cubin
+
+
+CASTS = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CASTS, min_size=8, max_size=8))
+def test_float_to_int_saturates_as_the_hardware(values: list[float]) -> None:
+    """PTX `cvt.rzi`: toward zero, clamped to the range, NaN to zero."""
+    source = KernelSource.from_jit(
+        _to_ints, {"x": "*f32", "a": "*i32", "b": "*u32", "c": "*i64"}, {"B": 8}
+    )
+    x = torch.tensor(values, dtype=torch.float32)
+    a = torch.zeros(8, dtype=torch.int32)
+    b = torch.zeros(8, dtype=torch.uint32)
+    c = torch.zeros(8, dtype=torch.int64)
+    LazyKernel(source)(1, x, a, b, c)
+
+    def clamp(value: float, low: int, high: int) -> int:
+        if value != value:
+            return 0
+        if value in (float("inf"), -float("inf")):
+            return high if value > 0 else low
+        return min(max(int(value), low), high)
+
+    assert a.tolist() == [clamp(v, -(2**31), 2**31 - 1) for v in x.tolist()]
+    assert b.tolist() == [clamp(v, 0, 2**32 - 1) for v in x.tolist()]
+    assert c.tolist() == [clamp(v, -(2**63), 2**63 - 1) for v in x.tolist()]
+
+
+@triton.jit
+def _to_ints(x, a, b, c, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    tl.store(a + i, v.to(tl.int32))
+    tl.store(b + i, v.to(tl.uint32))
+    tl.store(c + i, v.to(tl.int64))
