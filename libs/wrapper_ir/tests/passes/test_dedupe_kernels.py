@@ -34,3 +34,14 @@ def test_what_makes_kernels_different():
 def test_a_name_inside_a_longer_name_is_not_the_name():
     text = run({"name": "k", "name2": "k"}, {"name": "j", "name2": "j"})
     assert text.count("kernel ") == 2
+
+
+def test_comments_make_no_difference():
+    """Layers of a model come from different lines, which kernels cite."""
+    body = "    # from {}\n    def {}(x):\n        return x\n  end\n"
+    text = "program p(x: f32[4] cpu):\n"
+    for name, line in (("k0", "model.py:1"), ("k1", "model.py:2")):
+        text += f"  kernel {name}(x: *f32) warps 4 stages 3:\n" + body.format(line, name)
+    text += "  launch k0 grid (1, 1, 1) (x)\n  launch k1 grid (1, 1, 1) (x)\n  return ()\n"
+    out = print_program(DedupeKernels().run(parse_program(text)))
+    assert out.count("kernel ") == 1 and out.count("launch k0") == 2

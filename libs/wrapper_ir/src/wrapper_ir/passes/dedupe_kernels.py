@@ -1,7 +1,9 @@
-"""One definition for kernels that differ in nothing but their names."""
+"""One definition for kernels that differ in nothing but their names and comments."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program
 @dataclass(frozen=True)
 class DedupeKernels:
     """`kernel k0 ... kernel k1 ... launch k1` -> `kernel k0 ... launch k0`, when the sources are
-    equal after the kernel's own name is taken out of them, and parameters, constants, warps and
+    equal but for comments and the kernel's own name, and parameters, constants, warps and
     stages are equal. The first definition stays."""
 
     name: ClassVar[str] = "dedupe_kernels"
@@ -33,8 +35,10 @@ class DedupeKernels:
 
 
 def _identity(op: DefineKernel) -> tuple[Any, ...]:
-    # NUL cannot stand in Python source, so taking out the name loses nothing.
-    source = re.sub(rf"\b{re.escape(op.name)}\b", "\0", op.source)
+    # `__kernel__` is no name that a kernel has; two that differ in it alone are still equal.
+    source = re.sub(rf"\b{re.escape(op.name)}\b", "__kernel__", op.source)
+    with contextlib.suppress(SyntaxError, ValueError):
+        source = ast.dump(ast.parse(source))
     # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
     constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
     return source, op.params, constants, op.num_warps, op.num_stages

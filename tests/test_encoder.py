@@ -1,0 +1,184 @@
+"""The main job, end to end: the example encoder through every stage, against float64."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import compile_cli
+import pytest
+import torch
+import triton_rt
+from compile_cli.measure import relative_error
+from compile_cli.runtime import expected_variants, kernel_source
+from compile_cli.stages import Record
+from loop_ir import Extern, Kernel, Matmul
+from symexpr import to_python
+from wrapper_ir import interpret
+from wrapper_ir.ops import DefineKernel, ExternCall, If, Launch, Program
+
+EMITS = ("fx", "hop", "cpp")
+
+
+def compile_encoder(encoder: Any, example: Any, options: dict[str, Any], **more: Any) -> Any:
+    dynamic = more.pop("dynamic", False)
+    args = tuple(example.get_inputs())
+    return compile_cli.compile(
+        encoder,
+        args,
+        dynamic={"ids": {0}, "mask": {0}} if dynamic else None,
+        options={**options, **more},
+        record=Record(keep=True),
+    )
+
+
+def launches(program: Program) -> list[Launch]:
+    out: list[Launch] = []
+    for op in program.ops:
+        if isinstance(op, Launch):
+            out.append(op)
+        elif isinstance(op, If):
+            out += [o for o in (*op.then, *op.orelse) if isinstance(o, Launch)]
+    return out
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_as_good_as_eager_against_float64(
+    encoder: Any, example: Any, options: dict[str, Any], emit: str
+) -> None:
+    args = tuple(example.get_inputs())
+    exact = copy.deepcopy(encoder).double()(*args)
+    compiled = compile_encoder(encoder, example, options, emit=emit)
+    ours = relative_error(compiled(*args), exact)
+    eager = relative_error(encoder(*args), exact)
+    assert ours < 1e-6
+    assert ours < 2 * eager
+
+
+def test_what_is_fused(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+    compiled = compile_encoder(encoder, example, options)
+    graph = compiled.graph.fused
+    kernels = [n for n in graph.nodes if isinstance(n, Kernel)]
+    ops = [[o.op for o in k.origins] for k in kernels]
+    embed, *rest = ops
+    assert set(embed) == {
+        "aten.arange.default", "aten.embedding.default", "aten.add.Tensor",
+        "aten.native_layer_norm.default",
+    }  # fmt: skip
+    norm = ["aten.add.Tensor", "aten.native_layer_norm.default"]
+    assert rest == [norm, ["aten.gelu.default"], norm] * 2
+    externs = [n for n in graph.nodes if isinstance(n, Extern)]
+    assert [n.target for n in externs] == ["aten.scaled_dot_product_attention.default"] * 2
+    assert not any(n.fallback for n in externs)
+    assert len([n for n in graph.nodes if isinstance(n, Matmul)]) == 12
+    fusion = compiled.graph.fusion
+    assert fusion.bytes_after < fusion.bytes_before
+
+
+def test_host_program_means_what_it_says(
+    encoder: Any, example: Any, options: dict[str, Any]
+) -> None:
+    """The reference interpreter of the host program gives the emitted module's very numbers."""
+    from fx_emit import TorchRuntime
+
+    compiled = compile_encoder(encoder, example, options)
+    args = tuple(example.get_inputs())
+    inputs = [*compiled.captured.lifted.values(), *args]
+    runtime = TorchRuntime(lambda define: triton_rt.LazyKernel(kernel_source(define)))
+    with torch.no_grad():
+        (reference,) = interpret(compiled.graph.program, inputs, runtime)
+    torch.testing.assert_close(compiled(*args), reference, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_one_compilation_serves_every_batch(
+    encoder: Any, example: Any, options: dict[str, Any], emit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = compile_encoder(encoder, example, options, emit=emit, dynamic=True)
+
+    def again(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr("compile_cli.api.compile_graph", again)
+    texts = ("one", "a second text", "and a third one", "4", "five", "the sixth", "seven")
+    for batch in (1, 2, 7):
+        args = example.tokenize(texts[:batch], 32)
+        expected = encoder(*args).detach()
+        assert relative_error(compiled(*args), expected) < 1e-6
+
+
+def test_grids_are_integer_divisions(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+    """31 tokens, so that no block size divides the count of rows."""
+    args = example.tokenize(example.TEXTS, 31)
+    compiled = compile_cli.compile(
+        encoder, args, dynamic={"ids": {0}, "mask": {0}}, options=options
+    )
+    program = compiled.graph.program
+    symbol = program.symbols[0].name
+    grids = {to_python(g) for launch in launches(program) for g in launch.grid}
+    dynamic = {g for g in grids if symbol in g}
+    assert any("//" in g for g in dynamic)
+    assert all(re.fullmatch(r"[\w\s()+*/-]+", g) and "floor" not in g for g in dynamic)
+    assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
+
+
+def test_two_kernels_for_one_job(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+    """A dynamic batch gets kernels for two hints; integers decide, and both are right."""
+    compiled = compile_encoder(encoder, example, options, dynamic=True)
+    branches = [op for op in compiled.graph.program.ops if isinstance(op, If)]
+    assert branches
+    symbol = compiled.graph.program.symbols[0].name
+    assert all(re.fullmatch(rf"{symbol} <= \d+", str(op.condition)) for op in branches)
+    threshold = int(str(branches[0].condition).split()[-1])
+    for batch in (threshold, threshold + 1):
+        args = example.tokenize(tuple(f"text {i}" for i in range(batch)), 32)
+        assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
+    plain = compile_encoder(encoder, example, options, dynamic=True, multikernel="off")
+    assert not any(isinstance(op, If) for op in plain.graph.program.ops)
+
+
+def test_templates_take_the_epilogue(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+    """Every matmul as our template, the MLP's with bias and GELU inside, interpreted."""
+    compiled = compile_encoder(encoder, example, options, gemm="template")
+    program = compiled.graph.program
+    externs = [op.target for op in program.ops if isinstance(op, ExternCall)]
+    assert externs == ["aten.scaled_dot_product_attention.default"] * 2
+    fused = [n for n in compiled.graph.fused.nodes if isinstance(n, Matmul) and n.epilogue]
+    assert len(fused) == 2
+    args = tuple(example.get_inputs())
+    assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
+
+
+def test_kernels_compile_for_a_gpu_that_is_not_there(
+    encoder: Any, example: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Every kernel of the encoder to an sm_90 cubin; the second time from the disk."""
+    program = compile_encoder(encoder, example, options).graph.program
+    target = triton_rt.Target(90)
+    cache = triton_rt.Cache(tmp_path)
+    variants = expected_variants(program)
+    for define, alignment in variants:
+        binary = triton_rt.compile(
+            kernel_source(define), target, alignment=alignment, cache=cache
+        )
+        assert binary.cubin[:4] == b"\x7fELF"
+    again = triton_rt.Cache(tmp_path)
+    for define, alignment in variants:
+        triton_rt.compile(kernel_source(define), target, alignment=alignment, cache=again)
+    assert (again.hits, again.misses) == (len(variants), 0)
+
+
+def test_layers_share_their_kernels(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+    program = compile_encoder(encoder, example, options).graph.program
+    defined = [op for op in program.ops if isinstance(op, DefineKernel)]
+    assert len(defined) < len(launches(program))
+
+
+def test_memory_is_planned(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+    from wrapper_ir.memory import peak_bytes
+
+    planned = compile_encoder(encoder, example, options).graph.program
+    plain = compile_encoder(encoder, example, options, plan_memory=False).graph.program
+    assert peak_bytes(planned) <= peak_bytes(plain)
