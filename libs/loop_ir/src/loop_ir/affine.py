@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import sympy
+
 from wrapper_ir.types import TensorType
 
 CACHE = 1 << 14

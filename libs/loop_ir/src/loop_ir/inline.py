@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -26,6 +26,7 @@ from loop_ir.nodes import (
     Axis,
     Compute,
     Const,
+    Index,
     Indirect,
     Kernel,
     Load,
@@ -50,6 +51,8 @@ from loop_ir.rewrite import (
 )
 from wrapper_ir.types import DType
 
+Lows = tuple[tuple[sympy.Symbol, int], ...]
+
 
 def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch:
     """`consumer` with its loads of `buffer` replaced by what `producer` stores there."""
@@ -67,22 +70,24 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
         return Mismatch(f"{consumer.name} changes what {producer.name} reads")
     lows = tuple((sympy.Symbol(s.name, integer=True), max(0, s.low or 0))
                  for s in union_symbols(producer.symbols, consumer.symbols))  # fmt: skip
+    indirect = [Axis(s.symbol, s.extent) for s in statements(consumer) if isinstance(s, Indirect)]
     phases: list[Phase] = []
     for phase in consumer.phases:
         out: list[Stmt] = []
-        axes = (*consumer.axes, *phase.axes)
+        axes = (*consumer.axes, *phase.axes, *indirect)
         names: dict[str, str] = {}
         for original in phase.body:
             stmt = rename_uses(original, names)
             if not (isinstance(stmt, Load) and stmt.buffer == buffer):
                 out.append(stmt)
                 continue
-            point = locate(store.index, producer.axes, stmt.index, axes, lows)
+            here = replace(phase, body=tuple(out))
+            facts = mask_facts(replace(consumer, phases=(*phases, here)), stmt.mask)
+            point = locate(store.index, producer.axes, stmt.index, axes, lows, facts)
             if point is None:
                 return Mismatch(
                     f"the index [{stmt.index}] of {buffer} gives no point of {producer.name}"
                 )
-            here = replace(phase, body=tuple(out))
             shell = replace(consumer, phases=(*consumer.phases, *phases, here))
             out += _copy(producer, body, store, stmt, point, shell)
         phases.append(replace(phase, body=tuple(out)))
@@ -165,14 +170,16 @@ def locate(
     producer: Sequence[Axis],
     load: sympy.Expr,
     axes: Sequence[Axis],
-    lows: tuple[tuple[sympy.Symbol, int], ...],
+    lows: Lows,
+    facts: Sequence[sympy.Expr] = (),
 ) -> Substitution | None:
     """The producer's point, in terms of the consumer's axes, at which `store` equals `load`.
 
     The store index must be a mixed-radix number of the producer's axes (each stride the next
     one times its extent); the terms of the load index are then its digits. Digits are found
-    without division: each term goes to the largest stride that divides its coefficient, and the
-    sum within a digit must stay below the digit's extent.
+    without division: each term goes to the largest stride that divides its coefficient, the
+    constant where it fits, and every digit must stay in its range, by the extents of the axes
+    or by `facts`: expressions that are >= 0 wherever the load reads anything.
     """
     form = linear(store, tuple(a.symbol for a in producer))
     given = linear(load, tuple(a.symbol for a in axes))
@@ -192,34 +199,106 @@ def locate(
         digits.insert(0, (found[0].symbol, step))
         step = product((step, found[0].extent))
     parts: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
-    highs: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
     for axis, coefficient in given.terms:
         if extents[axis] == 1:
             continue
         for digit, stride in digits:
             scale = quotient(coefficient, stride)
-            if scale is not None and nonnegative(scale, lows):
+            if scale is not None:
                 parts[digit] += scale * axis
-                highs[digit] += scale * (extents[axis] - 1)
                 break
         else:
             return None
-    rest = given.rest
+    for shares in _split_constant(given.rest, digits):
+        point = {s: sympy.expand(e + shares.get(s, 0)) for s, e in parts.items()}
+        if all(
+            _holds(e, extents, lows, facts)
+            and _holds(sympy.expand(radix[s] - 1 - e), extents, lows, facts)
+            for s, e in point.items()
+        ):
+            return tuple((a.symbol, point.get(a.symbol, sympy.S.Zero)) for a in producer)
+    return None
+
+
+def _split_constant(
+    rest: sympy.Expr, digits: Sequence[tuple[sympy.Symbol, sympy.Expr]]
+) -> Iterator[dict[sympy.Symbol, sympy.Expr]]:
+    """Ways to write the constant of an index as digits: all in one, or as a number, with digits
+    rounded down or to the nearest."""
+    if rest == 0:
+        yield {}
+        return
     for digit, stride in digits:
-        if rest == 0:
-            break
-        scale = quotient(rest, stride)
-        if scale is not None and nonnegative(scale, lows):
-            parts[digit] += scale
-            highs[digit] += scale
-            rest = sympy.S.Zero
-    if rest != 0:
-        return None
-    inside = all(
-        same(highs[s], radix[s] - 1)
-        or nonnegative(sympy.expand(radix[s] - 1 - highs[s]), lows)
-        for s, _ in digits
+        share = quotient(rest, stride)
+        if share is not None:
+            yield {digit: share}
+    if not (rest.is_Integer and all(stride.is_Integer for _, stride in digits)):
+        return
+    for nearest in (False, True):
+        left = int(rest)
+        shares: dict[sympy.Symbol, sympy.Expr] = {}
+        for digit, stride in digits:
+            n = int(stride)
+            count = (2 * left + n) // (2 * n) if nearest else left // n
+            shares[digit] = sympy.Integer(count)
+            left -= count * n
+        if left == 0:
+            yield shares
+
+
+def _holds(
+    expr: sympy.Expr,
+    extents: Mapping[sympy.Symbol, sympy.Expr],
+    lows: Lows,
+    facts: Sequence[sympy.Expr],
+) -> bool:
+    """Whether `expr >= 0`, by the extents of its axes, or because it is no less than a fact."""
+    return any(
+        _least_is_nonnegative(sympy.expand(expr - fact), extents, lows)
+        for fact in (sympy.S.Zero, *facts)
     )
-    if not inside:
+
+
+def _least_is_nonnegative(
+    expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr], lows: Lows
+) -> bool:
+    form = linear(expr, tuple(extents))
+    if form is None:
+        return False
+    least = form.rest
+    for axis, coefficient in form.terms:
+        if nonnegative(-coefficient, lows):
+            least = least + coefficient * (extents[axis] - 1)
+        elif not nonnegative(coefficient, lows):
+            return False
+    return nonnegative(sympy.expand(least), lows)
+
+
+def mask_facts(kernel: Kernel, mask: str | None) -> list[sympy.Expr]:
+    """Expressions that are >= 0 wherever `mask` holds: `and` of comparisons of indices and
+    constants, such as the mask of a padded or concatenated load."""
+    if mask is None:
+        return []
+    made = {name: s for s in statements(kernel) for name in defined_values(s)}
+
+    def value(name: str) -> sympy.Expr | None:
+        stmt = made.get(name)
+        if isinstance(stmt, Index):
+            return stmt.expr
+        if isinstance(stmt, Const) and isinstance(stmt.value, int):
+            return sympy.Integer(int(stmt.value))
         return None
-    return tuple((a.symbol, parts.get(a.symbol, sympy.S.Zero)) for a in producer)
+
+    facts: list[sympy.Expr] = []
+    stack = [mask]
+    while stack:
+        stmt = made.get(stack.pop())
+        if not isinstance(stmt, Compute):
+            continue
+        if stmt.op == "and":
+            stack += stmt.args
+        elif stmt.op in ("lt", "le", "gt", "ge"):
+            low, high = map(value, stmt.args if stmt.op[0] == "l" else stmt.args[::-1])
+            if low is not None and high is not None:
+                facts.append(sympy.expand(high - low - (1 if stmt.op[1] == "t" else 0)))
+    return facts
