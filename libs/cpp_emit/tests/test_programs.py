@@ -376,3 +376,16 @@ def test_any_text_survives_as_message_and_comment(folder: Path) -> None:
     with pytest.raises(RuntimeError) as error:
         run(torch.zeros(2))
     assert str(error.value) == f"{message} (s0=2)"
+
+
+EXPRESSIONS = """\
+program expressions(a: int, b: int, x: f32[1] cpu):
+  return (a//b, a % 7, (a*b + 3)//-4, CeilDiv(a, 5), Max(a, b)//3 - Min(a, b, 2), Where(a > b, a, b*2), ModularIndexing(a, 3, 5), a**3 - b**2, (a - b)//6, -a % 4, a % b, a > b)
+"""
+
+
+def test_integers_are_what_they_are_in_python(both: Callable[..., Any]) -> None:
+    p = both(EXPRESSIONS)
+    for a in (*range(-20, 21), -(10**6), 10**6 + 1):
+        for b in (-9, -2, -1, 1, 2, 7, 50):
+            p.check(a, b, torch.zeros(1))
