@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import compile_cli
 import pytest
 import torch
+
+import compile_cli
 import triton_rt
 from compile_cli.measure import relative_error
 from compile_cli.runtime import expected_variants, kernel_source
@@ -160,9 +161,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(
     cache = triton_rt.Cache(tmp_path)
     variants = expected_variants(program)
     for define, alignment in variants:
-        binary = triton_rt.compile(
-            kernel_source(define), target, alignment=alignment, cache=cache
-        )
+        binary = triton_rt.compile(kernel_source(define), target, alignment=alignment, cache=cache)
         assert binary.cubin[:4] == b"\x7fELF"
     again = triton_rt.Cache(tmp_path)
     for define, alignment in variants:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from compile_cli.cli import main
 
 ENCODER = Path(__file__).parents[3] / "examples" / "encoder.py"

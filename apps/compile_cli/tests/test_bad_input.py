@@ -160,9 +160,7 @@ def test_wrong_dynamic(cli: Cli, model: Model, spec: str) -> None:
     assert cli("run", *target, "--dynamic", spec).code == 2
 
 
-def test_numbers_that_differ(
-    cli: Cli, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_that_differ(cli: Cli, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler bug, injected: the run is refused and says where."""
     from compile_cli import compiled
 

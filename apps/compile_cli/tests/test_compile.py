@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import compile_cli
 import pytest
 import torch
-from compile_cli.errors import BadInput, UnknownOption
 from torch import nn
+
+import compile_cli
+from compile_cli.errors import BadInput, UnknownOption
 
 
 @pytest.fixture

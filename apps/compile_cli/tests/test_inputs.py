@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from compile_cli.errors import UsageError
 from compile_cli.inputs import InputSpec, parse_dynamic, parse_input
 
@@ -34,5 +35,5 @@ def test_dynamic_names() -> None:
     names = ["ids", "mask"]
     assert parse_dynamic(["ids.0", "mask.1", "ids.2"], names) == {"ids": {0, 2}, "mask": {1}}
     assert parse_dynamic(["0"], names) == {"ids": {0}, "mask": {0}}
-    with pytest.raises(UsageError, match="cannot read --dynamic 'x.0'"):
+    with pytest.raises(UsageError, match=r"cannot read --dynamic 'x\.0'"):
         parse_dynamic(["x.0"], names)

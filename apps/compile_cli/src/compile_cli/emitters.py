@@ -19,7 +19,10 @@ Host = tuple[Any, Callable[..., Any]]
 def emit_fx(program: Program, kernels: Kernels, constants: Mapping[str, Tensor]) -> Host:
     """A GraphModule that launches kernels through triton_rt."""
     graph = fx_emit.emit(
-        program, launch="direct", load_kernel=kernels.load, constants=dict(constants)
+        program,
+        launch="direct",
+        load_kernel=lambda define: kernels.load(define).launch,
+        constants=dict(constants),
     )
     return graph, graph
 
