@@ -18,6 +18,7 @@ from loop_ir import (
     Extern,
     Graph,
     GraphInput,
+    Index,
     Indirect,
     Kernel,
     Load,
@@ -73,9 +74,7 @@ class Tensor:
         pad = len(size) - len(self.size)
         old = (1,) * pad + tuple(self.size)
         strides = (0,) * pad + tuple(self.type.stride)
-        stride = tuple(
-            st if n == m else 0 for n, m, st in zip(old, size, strides, strict=True)
-        )
+        stride = tuple(st if n == m else 0 for n, m, st in zip(old, size, strides, strict=True))
         return self.view(size, stride)
 
 
@@ -115,11 +114,7 @@ class Builder:
     def _index(self, t, point):
         pad = len(point) - len(t.size)
         return sympy.Add(
-            *(
-                st * p
-                for n, st, p in zip(t.size, t.type.stride, point[pad:], strict=True)
-                if n != 1
-            )
+            *(st * p for n, st, p in zip(t.size, t.type.stride, point[pad:], strict=True) if n != 1)
         )
 
     def _kernel(self, base, tensors, out, axes, phases):
@@ -181,6 +176,41 @@ class Builder:
     def copy(self, base, x):
         """A contiguous copy of a view."""
         return self.pointwise(base, lambda v, e: v[0], x, size=x.size)
+
+    def pad(self, x, left, right):
+        """Zeros around the last axis: a masked load at a shifted point."""
+        n = x.size[-1]
+        out = self.new("pad", x.type.dtype, (*x.size[:-1], n + left + right))
+        axes = self.axes(out.size)
+        point = [a.symbol for a in axes]
+        shifted = [*point[:-1], point[-1] - left]
+        stmts = [Index("at", shifted[-1], DType.i64), Const("zero", 0, DType.i64)]
+        stmts += [Const("end", int(n), DType.i64), Compute("p", "ge", ("at", "zero"), DType.bool_)]
+        stmts += [Compute("q", "lt", ("at", "end"), DType.bool_)]
+        stmts += [Compute("inside", "and", ("p", "q"), DType.bool_)]
+        index = sympy.expand(
+            sympy.Add(*(s * p for s, p in zip(x.type.stride, shifted, strict=True)))
+        )
+        stmts.append(Load("v0", x.name, index, x.type.dtype, "inside", 0))
+        stmts.append(Store(out.name, self._index(out, point), "v0"))
+        self._kernel("constant_pad_nd", [x], out, axes, [Phase((), tuple(stmts))])
+        return out
+
+    def flip(self, x):
+        """Reverses the last axis."""
+        out = self.new("flip", x.type.dtype, x.size)
+        axes = self.axes(out.size)
+        point = [a.symbol for a in axes]
+        turned = [*point[:-1], x.size[-1] - 1 - point[-1]]
+        index = sympy.expand(
+            sympy.Add(*(s * p for s, p in zip(x.type.stride, turned, strict=True)))
+        )
+        stmts = [
+            Load("v0", x.name, index, x.type.dtype),
+            Store(out.name, self._index(out, point), "v0"),
+        ]
+        self._kernel("flip", [x], out, axes, [Phase((), tuple(stmts))])
+        return out
 
     def gather(self, ids, table):
         rows, width = table.size

@@ -209,9 +209,7 @@ def test_expensive_producer_is_stored_not_computed_again(make_builder, inputs_of
     y = row
     for _ in range(12):
         y = b.unary("exp", y)
-    graph = b.graph(
-        b.pointwise("gt", lambda v, e: e.op("gt", v[1], v[1]), x, y, dtype=DType.bool_)
-    )
+    graph = b.graph(b.pointwise("gt", lambda v, e: e.op("gt", v[1], v[1]), x, y, dtype=DType.bool_))
     fused = fuse(graph)
     assert [len(k.origins) for k in kernels(fused)] == [12, 1]
     text = why_not(fused, *(k.name for k in kernels(fused)))

@@ -230,9 +230,7 @@ def _ordered(
     return _alignment(outer, inner, first, second)
 
 
-def _alignment(
-    outer: list[_Atom], inner: list[_Atom], first: Shape, second: Shape
-) -> Alignment:
+def _alignment(outer: list[_Atom], inner: list[_Atom], first: Shape, second: Shape) -> Alignment:
     taken = first.taken | second.taken
     axes = tuple(map(Axis, fresh_symbols("i", taken), (a.extent for a in outer)))
     inners = tuple(map(Axis, fresh_symbols("r", taken), (a.extent for a in inner)))

@@ -65,6 +65,4 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
         if stmt.mask is not None or not same(stmt.index, point):
             return Mismatch(f"{kernel.name} reads {matmul.out} at another point")
     epilogue = replace(kernel, axes=axes, phases=(Phase((), body),))
-    return replace(
-        matmul, epilogue=epilogue, origins=union_origins(matmul.origins, kernel.origins)
-    )
+    return replace(matmul, epilogue=epilogue, origins=union_origins(matmul.origins, kernel.origins))

@@ -1,7 +1,7 @@
 """A cheap pointwise producer computed where it is loaded, at whatever point that is.
 
-    mask = where(m[i0] == 0, -inf, 0), i0 < 64      (own kernel, stored)
-    s[i0*64 + i1] + mask[i1], i0, i1 < 64   ->   s[i0*64 + i1] + where(m[i1] == 0, -inf, 0)
+mask = where(m[i0] == 0, -inf, 0), i0 < 64      (own kernel, stored)
+s[i0*64 + i1] + mask[i1], i0, i1 < 64   ->   s[i0*64 + i1] + where(m[i1] == 0, -inf, 0)
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ def _copy(
     ranges = ranges_of(shell)
     out: list[Stmt] = []
     for stmt in part.phases[0].body[:-1]:
-        stmt = map_expressions(
-            stmt, lambda e: simplify_with(substitute(e, point), ranges)
-        )
+        stmt = map_expressions(stmt, lambda e: simplify_with(substitute(e, point), ranges))
         if isinstance(stmt, Load) and load.mask is not None:
             if stmt.mask is None:
                 stmt = replace(stmt, mask=load.mask)

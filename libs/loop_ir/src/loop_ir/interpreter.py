@@ -60,9 +60,7 @@ def interpret_kernel(
         b.name: new_storage(b.name, b.type, tensors.get(b.name), env) for b in kernel.buffers
     }
     _Run(kernel, storages, env).run()
-    return {
-        b.name: view(storages[b.name], b.type, env).copy() for b in kernel.buffers if b.written
-    }
+    return {b.name: view(storages[b.name], b.type, env).copy() for b in kernel.buffers if b.written}
 
 
 def interpret_graph(
@@ -376,5 +374,3 @@ class _GraphRun:
 
 def _equal(a: Array, b: Array) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
-
-

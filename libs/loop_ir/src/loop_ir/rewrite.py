@@ -299,5 +299,3 @@ def is_in_place(kernel: Kernel) -> bool:
     """Whether the kernel loads a buffer that it stores to."""
     stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
     return any(isinstance(s, Load) and s.buffer in stored for s in statements(kernel))
-
-

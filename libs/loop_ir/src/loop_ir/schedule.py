@@ -238,12 +238,8 @@ class Scheduler:
     def _work(self, kernel: Kernel) -> int:
         total = 0
         for phase in kernel.phases:
-            points = at_hints(
-                product(a.extent for a in (*kernel.axes, *phase.axes)), self.hints
-            )
-            ops = sum(
-                8 if s.op in _COSTLY else 1 for s in phase.body if isinstance(s, Compute)
-            )
+            points = at_hints(product(a.extent for a in (*kernel.axes, *phase.axes)), self.hints)
+            ops = sum(8 if s.op in _COSTLY else 1 for s in phase.body if isinstance(s, Compute))
             total += points * ops
         return total
 
@@ -266,9 +262,7 @@ class Scheduler:
             merged = self.deps.merge(number, reader, fused)
             self.version[merged] = max(versions) + 1
             saved -= self._traffic(merged).total
-            self.decisions.append(
-                Fusion("epilogue", node.out, kernel.name, saved, kernel.origins)
-            )
+            self.decisions.append(Fusion("epilogue", node.out, kernel.name, saved, kernel.origins))
             changed = True
         return changed
 

@@ -98,10 +98,7 @@ def _drop_unit_axes(kernel: Kernel) -> Kernel:
 def _rename(kernel: Kernel, old: Kernel) -> Kernel:
     """Axes that are left take the first names of the old ones, in order."""
     names = [a.symbol for a in old.axes]
-    mapping = {
-        a.symbol: n
-        for a, n in zip(kernel.axes, names[: len(kernel.axes)], strict=True)
-    }
+    mapping = {a.symbol: n for a, n in zip(kernel.axes, names[: len(kernel.axes)], strict=True)}
     inner, old_inner = inner_axes(kernel), inner_axes(old)
     if inner and old_inner:
         names = [a.symbol for a in old_inner][: len(inner)]

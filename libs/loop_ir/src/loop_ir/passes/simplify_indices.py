@@ -40,9 +40,7 @@ def simplify(kernel: Kernel) -> Kernel:
     if not any(map(has_functions, exprs)):
         return kernel
     ranges = ranges_of(kernel)
-    return map_statements(
-        kernel, lambda s: map_expressions(s, lambda e: simplify_with(e, ranges))
-    )
+    return map_statements(kernel, lambda s: map_expressions(s, lambda e: simplify_with(e, ranges)))
 
 
 def _direct(kernel: Kernel) -> Kernel:
