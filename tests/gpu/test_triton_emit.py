@@ -70,6 +70,7 @@ def test_accuracy_f64(op: str, tools: SimpleNamespace) -> None:
 
 def test_accuracy_of_two_arguments(tools: SimpleNamespace) -> None:
     HELPERS.test_two_arguments(tools)
+    HELPERS.test_erf_for_narrow_results(tools)
 
 
 @pytest.mark.parametrize("op", OPS.ARITHMETIC + OPS.FLOAT_ONLY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +98,29 @@ def test_f32(op: str, tools: SimpleNamespace) -> None:
     with np.errstate(over="ignore"):
         want = np.where(np.abs(want) > np.finfo(np.float32).max, np.float32(want), want)
     assert ulps(run(op, DType.f32, [x], tools), want, DType.f32) <= allowed + 0.5
+
+
+def test_erf_for_narrow_results(tools: SimpleNamespace) -> None:
+    """Where only bf16 is stored, erf takes the fast function; it saturates to 1 exactly."""
+    wide, x = kernel_of(["erf"], DType.f32), np.linspace(-5, 5, POINTS).astype(np.float32)
+    assert "tl.erf(x0)" in emit(wide, Schedule("flat", 1024)).source
+    load, compute = wide.phases[0].body[0], wide.phases[0].body[-2]
+    body = (load, compute, Compute("low", "cast", ("v_erf",), DType.bf16),
+            Store("y_erf", I0, "low"))  # fmt: skip
+    buffers = (wide.buffers[0], Buffer("y_erf", tensor(DType.bf16), True))
+    narrow = Kernel("ops", buffers, wide.axes, (Phase((), body),))
+    emitted = emit(narrow, Schedule("flat", 1024))
+    assert "erf_f32(x0)" in emitted.source
+    text = emitted.source.replace(".to(tl.bfloat16)", "")
+    x[:4] = [np.inf, -np.inf, np.nan, 1e30]
+    out = {"x_a": tools.to_torch(x, DType.f32), "y_erf": tools.to_torch(x * 0, DType.f32)}
+    params = tuple((n, "*f32", m) for n, _, m in emitted.params)
+    tools.launch(replace(emitted, source=text, params=params), out, {})
+    want = np.array([math.erf(v) for v in x.astype(np.float64)])
+    got = out["y_erf"].double().numpy()
+    assert np.isnan(got[2]) and got[3] == 1.0
+    ok = ~np.isnan(want)
+    assert ulps(got[ok], want[ok], DType.f32) <= 8.0
 
 
 @pytest.mark.parametrize("op", [o for o in UNARY if o not in ("exp", "exp2")])

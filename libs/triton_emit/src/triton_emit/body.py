@@ -86,7 +86,8 @@ class Writer:
         self.kernel = kernel
         self.bits = bits
         self.params = Params(kernel)
-        self.ops = ScalarOps(kernel.name)
+        written = [self.params.dtypes[b] for b, m in self.params.mutated.items() if m]
+        self.ops = ScalarOps(kernel.name, all(d.itemsize <= 2 for d in written))
         self.namer = Namer()
         self.ranges = axis_ranges(kernel)
         self.tiles: dict[str, Tile] = {}

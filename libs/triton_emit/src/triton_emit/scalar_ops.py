@@ -63,8 +63,11 @@ _WIDE = {
 class ScalarOps:
     """Prints operations of one kernel. A function without `tl.` is one of `helpers.py`."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, narrow_results: bool = False) -> None:
+        """`narrow_results`: all that the kernel stores has 16 bits or fewer, so that an f32
+        function may be a few ulp further off where that is much faster."""
         self.kernel = kernel
+        self.narrow_results = narrow_results
 
     def call(self, function: str, args: list[str], dtype: DType, axes: frozenset[str]) -> Value:
         return Value(f"{function}({', '.join(args)})", ATOM, dtype, axes)
@@ -299,6 +302,8 @@ class ScalarOps:
             simple = self._simple_pow(args[0], float(args[1].literal), dtype)
             if simple is not None:
                 return simple
+        if op == "erf" and self.narrow_results and not double:
+            return self.call("erf_f32", [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
             return self.call(function, [typed(args[0]).text], dtype, axes)
