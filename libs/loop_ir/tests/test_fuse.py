@@ -474,3 +474,52 @@ def test_a_graph_without_kernels(make_builder):
     fused, report = fuse_with_report(graph)
     assert fused == replace(graph)
     assert report.fusions == ()
+
+
+def test_concatenation_computes_its_parts_in_place(make_builder, inputs_of):
+    """A masked, shifted load takes the producer along where the mask proves the point valid."""
+    b = make_builder()
+    x = b.input("x", DType.f32, 3, 4)
+    row = b.input("row", DType.f32, 4)
+    graph = b.graph(b.pad(b.binary("mul", x, row), 2, 1))
+    fused = fuse(graph)
+    (kernel,) = kernels(fused)
+    assert "load row[i1 - 2] if inside else 0" in body(kernel)
+    assert_same(graph, fused, *inputs_of(graph))
+
+
+def test_a_mask_that_proves_too_little_keeps_the_producer(inputs_of):
+    """The mask lets the flat index run into the next row: no point of the producer."""
+    graph = parse_graph("""\
+graph g(
+    x: f32[3, 4] cuda:0,
+    row: f32[4] cuda:0,
+):
+  kernel a(
+      x: f32[3, 4] cuda:0,
+      row: f32[4] cuda:0,
+      out y: f32[3, 4] cuda:0,
+  ):
+    parallel i0 < 3, i1 < 4:
+      once:
+        v0 = load x[i0*4 + i1] : f32
+        v1 = load row[i1] : f32
+        v2 = mul(v0, v1) : f32
+        store y[i0*4 + i1] = v2
+  kernel b(
+      y: f32[3, 4] cuda:0,
+      out z: f32[2, 6] cuda:0,
+  ):
+    parallel i0 < 2, i1 < 6:
+      once:
+        v0 = index i1 : i64
+        v1 = const 1 : i64
+        v2 = ge(v0, v1) : bool
+        v3 = load y[i0*4 + i1 - 1] if v2 else 0 : f32
+        store z[i0*6 + i1] = v3
+  return (z: f32[2, 6] cuda:0)
+""")
+    fused = fuse(graph)
+    assert len(kernels(fused)) == 2
+    assert "gives no point of a" in why_not(graph, "a", "b")
+    assert_same(graph, fused, *inputs_of(graph))

@@ -48,12 +48,13 @@ def programs(draw, builder_class):
         b.input("flat", dtype, lead * 3, four),
         b.input("square", dtype, lead, four, four),
     ]
+    weight = b.input("weight", dtype, four, four)
     for _ in range(draw(st.integers(4, 10))):
         kind = draw(
             st.sampled_from(
                 ("unary", "unary", "binary", "binary", "binary", "softmax", "norm", "reduce",
                  "transpose", "reshape", "flatten", "residual", "slice", "scale", "shift",
-                 "pad", "flip", "rows")
+                 "pad", "flip", "rows", "linear")
             )
         )  # fmt: skip
         x = pool[-1 - draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4, 5)))]
@@ -82,6 +83,9 @@ def programs(draw, builder_class):
             pool.append(x.reshape(*x.size[:-1], 2, 2))
         elif kind == "flatten" and x.type.is_contiguous and len(x.size) >= 2:
             pool.append(x.reshape(x.size[0] * x.size[1], *x.size[2:]))
+        elif kind == "linear" and x.size[-1] == 4 and len(x.size) > 1 and x.type.is_contiguous:
+            y = b.linear(x, weight, pool[2])
+            pool.append(draw(st.sampled_from((b.gelu, lambda t: b.unary("tanh", t))))(y))
         elif kind == "pad" and x.size[-1].is_Integer:
             pool.append(b.pad(x, 1, draw(st.sampled_from((0, 2)))))
         elif kind == "flip" and x.size[-1].is_Integer and x.size[-1] != 1:
@@ -128,6 +132,7 @@ def run(graph, size):
     FuseOptions(drop_round_casts=False),
     FuseOptions(drop_round_casts=False, inline=False, launch_bytes=0),
     FuseOptions(drop_round_casts=False, vertical=False),
+    FuseOptions(drop_round_casts=False, epilogue=True),
 ])  # fmt: skip
 def test_fused_equals_unfused(options, make_builder):
     @settings(
