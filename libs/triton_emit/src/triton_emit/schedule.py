@@ -161,7 +161,7 @@ def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Sched
     out = [first]
     if first.kind == "flat":
         out += [replace(first, xblock=x, num_warps=w)
-                for x, w in ((256, 2), (512, 4), (1024, 4), (1024, 8), (2048, 8))]  # fmt: skip
+                for x, w in ((256, 1), (512, 2), (1024, 4), (2048, 4), (2048, 8))]  # fmt: skip
     elif first.kind == "persistent":
         for rows in (1, 2, 4, 8):
             for warps in (1, 2, 4, 8, 16):
