@@ -1,9 +1,7 @@
 """What ranges imply: intervals of expressions, and proofs of `e >= 0`.
 
 Two methods, both sound. Interval arithmetic, node by node; it is exact where each symbol occurs
-once. And elimination: in a sum, a factor `g` with a coefficient of known sign is replaced by its
-lower or upper end, itself an expression (`j <= s0 - 1`, `x % m <= m - 1`, `d*(x // d) <= x`),
-until a number is left.
+once. And elimination (`symexpr.elimination`), which sees that terms depend on each other.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any, TypeAlias
 import sympy
 
 from symexpr import intervals as iv
+from symexpr.elimination import Elimination
 from symexpr.errors import BadRange, UnknownFunction
 from symexpr.intervals import INF, Interval, Number
 from symexpr.structure import content
@@ -44,6 +43,7 @@ class Facts:
         self._best: dict[sympy.Expr, Interval] = {}
         self._lower: dict[sympy.Expr, tuple[Number, Number]] = {}
         self.simplified: dict[sympy.Basic, sympy.Basic] = {}
+        self._elimination = Elimination(self.interval, self.ranges)
         self._open: set[sympy.Symbol] = set()
         for s in self.ranges:
             lo, hi = self.interval(s)
@@ -144,7 +144,8 @@ class Facts:
         if found < goal and reached < goal:
             if len(self._lower) > _MEMO_SIZE:
                 self._lower.clear()
-            found = max(found, _Search(self, goal).run(e))
+            steps = _STEPS_WITHOUT_ONE if goal == INF else _STEPS_TO_A_GOAL
+            found = max(found, self._elimination.lower(e, goal, steps))
             self._lower[e] = found, goal
         return found
 
@@ -232,95 +233,6 @@ class Facts:
         if op == "<":
             return True if self.positive(d) else False if self.nonnegative(-d) else None
         return True if self.nonnegative(d) else False if self.positive(-d) else None
-
-
-class _Search:
-    """Depth-first elimination with a budget of steps."""
-
-    def __init__(self, facts: Facts, goal: Number) -> None:
-        self.facts, self.goal = facts, goal
-        self.steps = _STEPS_WITHOUT_ONE if goal == INF else _STEPS_TO_A_GOAL
-        self.seen: set[sympy.Expr] = set()
-
-    def run(self, e: sympy.Expr) -> Number:
-        e = _distribute(e)
-        best = self.facts.interval(e)[0]
-        if best >= self.goal or e in self.seen or e.is_number:
-            return best
-        self.seen.add(e)
-        for generator, coefficient in self._candidates(e):
-            sign = self.facts.interval(coefficient)
-            if sign[0] < 0 < sign[1]:
-                continue
-            rest = e - sympy.expand_mul(coefficient * generator)
-            for end in self._ends(generator, low=sign[0] >= 0):
-                if self.steps <= 0:
-                    return best
-                self.steps -= 1
-                best = max(best, self.run(rest + sympy.expand_mul(coefficient * end)))
-                if best >= self.goal:
-                    return best
-        return best
-
-    def _candidates(self, e: sympy.Expr) -> list[tuple[sympy.Expr, sympy.Expr]]:
-        """Factors that occur to the first power, with their coefficients; those with
-        expressions as ends come first."""
-        terms: dict[sympy.Expr, list[sympy.Expr]] = {}
-        powers: set[sympy.Expr] = set()
-        for t in sympy.Add.make_args(e):
-            for f in sympy.Mul.make_args(t):
-                if f.is_Pow:
-                    powers.add(f.base)
-                elif not f.is_number:
-                    terms.setdefault(f, []).append(t)
-        out = []
-        for g, ts in terms.items():
-            if g not in powers:
-                out.append((g, sympy.Add(*(t / g for t in ts))))
-        order = {g: self._rank(g) for g, _ in out}
-        return sorted(out, key=lambda p: (order[p[0]], str(p[0])))
-
-    def _rank(self, g: sympy.Expr) -> int:
-        if not g.is_Symbol:
-            return 0
-        ends = self.facts.ranges.get(g, (None, None))
-        return 1 if any(x is not None and not x.is_Integer for x in ends) else 2
-
-    def _ends(self, g: sympy.Expr, low: bool) -> list[sympy.Expr]:
-        """Expressions that bound a factor from below or above."""
-        f = self.facts
-        out: list[sympy.Expr] = []
-        if g.is_Symbol:
-            end = f.ranges.get(g, (None, None))[0 if low else 1]
-            out = [] if end is None else [end]
-        else:
-            name = type(g).__name__
-            if name in ("Mod", "ModularIndexing") and f.interval(g.args[-1])[0] > 0:
-                out = [sympy.S.Zero if low else g.args[-1] - 1]
-            elif name == "FloorDiv" and f.interval(g.args[1])[0] > 0:
-                x, d = g.args
-                out = [(x - d + 1) / d if low else x / d]
-            elif name == "CeilDiv" and f.interval(g.args[1])[0] > 0:
-                x, d = g.args
-                out = [x / d if low else (x + d - 1) / d]
-            elif (name == "Min" and not low) or (name == "Max" and low):
-                out = list(g.args)
-        number = f.interval(g)[0 if low else 1]
-        if abs(number) != INF:
-            literal = sympy.Rational(number)
-            if literal not in out:
-                out.append(literal)
-        return out
-
-
-def _distribute(e: sympy.Expr) -> sympy.Expr:
-    if any(t.is_Mul and any(f.is_Add for f in t.args) for t in sympy.Add.make_args(e)):
-        return sympy.expand_mul(e)
-    return e
-
-
-def _fraction(e: sympy.Rational) -> Number:
-    return Fraction(int(e.p), int(e.q))
 
 
 @lru_cache(maxsize=256)
