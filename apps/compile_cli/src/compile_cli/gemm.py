@@ -11,11 +11,17 @@ import sympy
 from torch import Tensor
 
 import gemm_templates
-import triton_rt
 from compile_cli.assemble import LaunchPlan
 from compile_cli.config import Options
 from compile_cli.gemm_task import MatmulTask, make_task
-from compile_cli.runtime import Kernels, as_layout, define_kernel, random_tensor, torch_value
+from compile_cli.runtime import (
+    Kernels,
+    as_layout,
+    define_kernel,
+    layout_at,
+    random_tensor,
+    torch_value,
+)
 from fx_emit.torch_types import operator_of
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef
 from symexpr import evaluate
@@ -88,12 +94,16 @@ class MatmulPlanner:
             device = "cuda" if on_cuda else gemm_templates.H200
             config: gemm_templates.Config | None = gemm_templates.best_config(problem, device)
         else:
-            with triton_rt.CompilePool(self.options.workers) as pool:
-                build = functools.partial(gemm_templates.bind, pool=pool, cache=self.kernels.cache)
-                choice = gemm_templates.choose(
-                    problem, lambda: task.inputs(hints), self._extern(task, hints), build=build,
-                    store=gemm_templates.Store(self.options.cache_path / "gemm"),
-                )  # fmt: skip
+            build = functools.partial(
+                gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
+            )
+            choice = gemm_templates.choose(
+                problem,
+                lambda: task.inputs(hints),
+                self._extern(task, hints),
+                build=build,
+                store=gemm_templates.Store(self.options.cache_path / "gemm"),
+            )
             self.choices[task.node.out] = choice
             config = choice.config
         self._decided[problem.key] = config
@@ -141,7 +151,8 @@ class MatmulPlanner:
     ) -> Callable[[Tensor, gemm_templates.Inputs], Tensor]:
         node, source = task.node, task.epilogue
         if node.epilogue is None or source is None:
-            return lambda out, _: as_layout(out, node.type, hints)
+            size, stride = layout_at(node.type, hints)
+            return lambda out, _: out.as_strided(size, stride)
         emitted = emit(node.epilogue, default_schedule(node.epilogue, hints))
         kernel = self.kernels.load(define_kernel(emitted))
         grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)

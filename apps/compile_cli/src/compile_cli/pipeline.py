@@ -35,23 +35,24 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
             options.verify,
         )  # fmt: skip
 
-    with record.stage("triton"):
-        planner = MatmulPlanner(options, kernels, fused)
-        plans = select(fused, options, planner)
-        record.after("triton", "emit", plans)
+    with kernels.compiling():
+        with record.stage("triton"):
+            planner = MatmulPlanner(options, kernels, fused)
+            plans = select(fused, options, planner)
+            record.after("triton", "emit", plans)
 
-    with record.stage("wrapper"):
-        program = assemble(fused, plans)
-        record.after("wrapper", "assemble", program)
-        passes: list[Pass] = [DedupeKernels(), InsertFrees()]
-        if options.plan_memory:
-            passes.append(PlanMemory())
-        program = run_passes(
-            program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
-        )
+        with record.stage("wrapper"):
+            program = assemble(fused, plans)
+            record.after("wrapper", "assemble", program)
+            passes: list[Pass] = [DedupeKernels(), InsertFrees()]
+            if options.plan_memory:
+                passes.append(PlanMemory())
+            program = run_passes(
+                program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
+            )
 
-    with record.stage("build"):
-        kernels.build(program)
+        with record.stage("build"):
+            kernels.build(program)
 
     with record.stage("emit"):
         host, run = EMITTERS[options.emit](program, kernels, lowered.constants)

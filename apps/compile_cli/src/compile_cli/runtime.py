@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,10 +40,11 @@ def define_kernel(kernel: TritonKernel) -> DefineKernel:
 
 @dataclass
 class Kernels:
-    """The kernels of one program, loaded once each."""
+    """The kernels of one program, loaded once each. pool: see `compiling`."""
 
     options: Options
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
+    pool: triton_rt.CompilePool | None = None
     _cache: triton_rt.Cache | None = None
 
     @property
@@ -62,13 +64,22 @@ class Kernels:
         if not uses_cuda(program):
             return
         jobs = [(self.load(define), mask) for define, mask in expected_variants(program)]
-        with triton_rt.CompilePool(max(1, min(self.options.workers, len(jobs)))) as pool:
-            for kernel, mask in jobs:
-                kernel.pool = pool
-                kernel.prefetch(alignment=mask)
-            for kernel, mask in jobs:
-                kernel.binary(alignment=mask)
-                kernel.pool = None
+        for kernel, mask in jobs:
+            kernel.pool = self.pool
+            kernel.prefetch(alignment=mask)
+        for kernel, mask in jobs:
+            kernel.binary(alignment=mask)
+            kernel.pool = None
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Inside, compile jobs go to a pool of worker processes, started as jobs come."""
+        with triton_rt.CompilePool(self.options.workers) as pool:
+            self.pool = pool
+            try:
+                yield
+            finally:
+                self.pool = None
 
 
 def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
@@ -103,10 +114,15 @@ def uses_cuda(program: Program) -> bool:
     return any(t is not None and t.device.kind == "cuda" for t in types)
 
 
+def layout_at(type_: TensorType, hints: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """Sizes and strides of a type at the hints."""
+    size = [int(evaluate(n, hints)) for n in type_.size]
+    return size, [int(evaluate(n, hints)) for n in type_.stride]
+
+
 def random_tensor(type_: TensorType, hints: Mapping[str, int]) -> Tensor:
     """A tensor of this layout at the hints: random floats, small integers."""
-    size = [int(evaluate(n, hints)) for n in type_.size]
-    stride = [int(evaluate(n, hints)) for n in type_.stride]
+    size, stride = layout_at(type_, hints)
     out: Tensor = torch.empty_strided(
         size, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
     )
@@ -119,8 +135,7 @@ def random_tensor(type_: TensorType, hints: Mapping[str, int]) -> Tensor:
 
 def as_layout(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tensor:
     """The same memory under the sizes and strides of `type_`."""
-    size = [int(evaluate(n, hints)) for n in type_.size]
-    stride = [int(evaluate(n, hints)) for n in type_.stride]
+    size, stride = layout_at(type_, hints)
     return torch.as_strided(tensor, size, stride)
 
 
