@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,10 +25,10 @@ import sympy
 import timm
 import torch
 import transformers as hf
-import triton_emit.body
 from torch import nn
 
 import symexpr
+import triton_emit.body
 from aten_lowering import lower
 from compile_cli.capture import capture, export
 from loop_ir import Extern, Graph, Indirect, Kernel, Matmul, TensorRef, fuse
@@ -189,9 +190,7 @@ def whisper() -> Made:
                               encoder_attention_heads=6, decoder_attention_heads=6,
                               encoder_ffn_dim=1536, decoder_ffn_dim=1536)  # fmt: skip
     sound, ids = torch.randn(2, 80, 3000), torch.randint(0, 100, (2, 11))
-    model = Call(
-        hf.WhisperModel(config), ["input_features", "decoder_input_ids"], use_cache=False
-    )
+    model = Call(hf.WhisperModel(config), ["input_features", "decoder_input_ids"], use_cache=False)
     return model, (sound, ids), {0: {0}, 1: {0, 1}}
 
 
@@ -245,7 +244,7 @@ IMAGES: dict[str, tuple[str, int, set[int], dict[str, Any]]] = {
     "swin": ("swin_tiny_patch4_window7_224", 224, BATCH, {"depths": (2, 2, 2, 2)}),
     "swinv2": ("swinv2_tiny_window8_256", 256, BATCH, {"depths": (2, 2, 1, 1)}),
     "beit": ("beit_base_patch16_224", 224, BATCH, {"depth": 1}),
-    "mixer": ("mixer_b16_224", 224, BATCH, {"num_blocks": 1}),
+    "mixer": ("gmixer_24_224", 224, BATCH, {}),
     "convnext": ("convnext_tiny", 224, AREA, {"depths": (1, 1, 1, 1)}),
     "convnextv2": ("convnextv2_nano", 192, AREA, {"depths": (1, 1, 1, 1)}),
     "resnet18": ("resnet18", 224, AREA, {}),
@@ -257,7 +256,7 @@ IMAGES: dict[str, tuple[str, int, set[int], dict[str, Any]]] = {
     "mobilenetv2": ("mobilenetv2_100", 224, AREA, {}),
     "mobilenetv3": ("mobilenetv3_large_100", 224, AREA, {}),
     "efficientnet": ("efficientnet_b0", 224, AREA, {}),
-    "efficientnetv2": ("tf_efficientnetv2_b0", 192, AREA, {}),
+    "efficientnetv2": ("tf_efficientnetv2_b0", 192, BATCH, {}),
     "regnet": ("regnety_008", 224, AREA, {}),
     "vgg": ("vgg11_bn", 96, BATCH, {}),
     "inception": ("inception_v3", 299, BATCH, {}),
@@ -444,11 +443,17 @@ def keep(found: Iterable[Found], corpus: dict[str, str], kinds: Counter[str]) ->
             kinds[kind] += 1
 
 
+def too_long(*_: object) -> None:
+    raise TimeoutError("beyond the limit")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--out", type=Path, default=CORPUS)
+    parser.add_argument("--limit", type=int, default=120, help="seconds for one model")
     options = parser.parse_args()
+    signal.signal(signal.SIGALRM, too_long)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     corpus: dict[str, str] = {}
@@ -456,11 +461,14 @@ def main() -> None:
     used = []
     for name in options.only:
         start, before = time.perf_counter(), len(corpus)
+        signal.alarm(options.limit)
         try:
             keep(collect(MODELS[name]()), corpus, kinds)
         except Exception as error:  # a model that torch cannot capture is not this script's subject
             print(f"{name:20} failed: {type(error).__name__}: {str(error).splitlines()[0][:120]}")
             continue
+        finally:
+            signal.alarm(0)
         used.append(name)
         seconds = time.perf_counter() - start
         print(f"{name:20} {len(corpus) - before:5} new, {len(corpus):5} in all, {seconds:.0f} s",
@@ -472,7 +480,9 @@ def main() -> None:
     ]
     lines = [f"{text} | {limits}" for text, limits in corpus.items()]
     options.out.write_text("\n".join([*header, *lines]) + "\n")
-    print(f"{len(lines)} expressions, {options.out.stat().st_size} bytes; first met as {dict(kinds)}")
+    print(
+        f"{len(lines)} expressions, {options.out.stat().st_size} bytes; first met as {dict(kinds)}"
+    )
 
 
 if __name__ == "__main__":

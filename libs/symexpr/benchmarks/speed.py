@@ -110,8 +110,8 @@ def peer() -> dict[str, Any]:
         e = to_torch(parse(text), functions)
         return e.xreplace({s: local[s.name] for s in e.free_symbols})
 
-    namespace = {n: getattr(functions, n) for n in
-                 ("FloorDiv", "ModularIndexing", "PythonMod", "Mod", "Min", "Max", "Where")}  # fmt: skip
+    names = ("FloorDiv", "ModularIndexing", "PythonMod", "Mod", "Min", "Max", "Where")
+    namespace = {n: getattr(functions, n) for n in names}
     work, env = [], {}
     for text, limits in lines():
         local = symbols(limits)
@@ -163,17 +163,15 @@ def growth() -> dict[str, list[float]]:
 
     shapes: dict[str, Callable[[int], str]] = {
         "x1*1 + x2*2 + ...": lambda n: " + ".join(f"x{k}*{k + 1}" for k in range(n)),
-        "(x1 + 1)//8 + (x2 + 2)//8 + ...": lambda n: (
-            " + ".join(f"(x{k} + {k + 1})//{8 + k % 5}" for k in range(n))
+        "(x1 + 1)//8 + (x2 + 2)//8 + ...": lambda n: " + ".join(
+            f"(x{k} + {k + 1})//{8 + k % 5}" for k in range(n)
         ),
-        "x1//8*8 + x1%8 + ...": lambda n: (
-            " + ".join(f"x{k}//8*8 + x{k}%8" for k in range(n // 2))
-        ),
+        "x1//8*8 + x1%8 + ...": lambda n: " + ".join(f"x{k}//8*8 + x{k}%8" for k in range(n // 2)),
         "(x1*8 + x2*16 + ... + j)//8": lambda n: (
             "(" + " + ".join(f"x{k}*{8 * (k + 1)}" for k in range(n)) + " + j)//8"
         ),
-        "s0*x1 + s0*x2%7 + ...": lambda n: (
-            " + ".join(f"s0*x{k}" if k % 2 else f"s0*x{k}%7" for k in range(n))
+        "s0*x1 + s0*x2%7 + ...": lambda n: " + ".join(
+            f"s0*x{k}" if k % 2 else f"s0*x{k}%7" for k in range(n)
         ),
         "Min(x1, x2, ...)": lambda n: f"Min({', '.join(f'x{k}' for k in range(n))})",
     }
@@ -209,7 +207,9 @@ def imports(rounds: int) -> dict[str, float]:
     """Seconds to import sympy, and symexpr, in fresh processes."""
     out = {}
     for module in ("sympy", "symexpr"):
-        code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        code = (
+            f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        )
         runs = [float(_run([sys.executable, "-c", code])) for _ in range(rounds + 1)]
         out[module] = statistics.median(runs[1:])
     return out
@@ -266,7 +266,9 @@ def main() -> None:
         for text in result["less_simple"][:20]:
             print("  more:", text)
     result["growth"] = json.loads(_run([sys.executable, __file__, "--worker", "growth"]))
-    print(f"milliseconds for sums of {', '.join(map(str, SIZES))} terms, and the exponent of growth")
+    print(
+        f"milliseconds for sums of {', '.join(map(str, SIZES))} terms, and the exponent of growth"
+    )
     for name, seconds in result["growth"].items():
         row = "".join(f"{s * 1e3:9.1f}" for s in seconds)
         print(f"  {name:34}{row}   {exponent(seconds):.2f}")

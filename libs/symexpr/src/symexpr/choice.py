@@ -8,14 +8,14 @@ from sympy.core.basic import Basic
 from sympy.core.logic import fuzzy_and, fuzzy_or
 
 from symexpr.errors import NonInteger
-from symexpr.structure import by_structure
+from symexpr.structure import Applied, by_structure
 
 
 def decided(x: bool | None) -> bool | None:
     return x
 
 
-class _Extreme(sympy.Function):  # type: ignore[misc]
+class _Extreme(Applied):
     """Flattens, folds literals, drops arguments that another one always beats."""
 
     @classmethod
@@ -93,7 +93,7 @@ class Max(_Extreme):
         return decided(fuzzy_and([a.is_negative for a in self.args]))
 
 
-class Where(sympy.Function):  # type: ignore[misc]
+class Where(Applied):
     """`a if condition else b`."""
 
     nargs = 3

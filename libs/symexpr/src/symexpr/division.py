@@ -18,6 +18,7 @@ from symexpr.structure import (
     content,
     exact_quotient,
     integer_args,
+    integral,
     scale_down,
     split_terms,
 )
@@ -32,11 +33,11 @@ class FloorDiv(Integral):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
-        if b.is_zero:
+        if b.is_Number and b.is_zero:
             raise DivisionByZero(a, b, "FloorDiv")
         if not (a.is_Integer and b.is_Integer):
             a0, b0 = a, b
-            if not a.is_integer or not b.is_integer:
+            if not (integral(a) and integral(b)):
                 a, b = clear_denominators(a, b)
             a, b = integer_args("FloorDiv", a, b)
             if (a, b) != (a0, b0):
@@ -77,9 +78,9 @@ class CeilDiv(Integral):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
-        if b.is_zero:
+        if b.is_Number and b.is_zero:
             raise DivisionByZero(a, b, "CeilDiv")
-        if not a.is_integer or not b.is_integer:
+        if not (integral(a) and integral(b)):
             a0, b0 = a, b
             a, b = clear_denominators(a, b)
             a, b = integer_args("CeilDiv", a, b)
@@ -116,7 +117,7 @@ class Mod(Integral):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
-        if b.is_zero:
+        if b.is_Number and b.is_zero:
             raise DivisionByZero(a, b, "Mod")
         a0, b0 = a, b
         a, b = integer_args("Mod", a, b)
@@ -164,7 +165,7 @@ class ModularIndexing(Integral):
 
     @classmethod
     def eval(cls, x: Expr, divisor: Expr, modulus: Expr) -> Expr | None:
-        if modulus.is_zero:
+        if modulus.is_Number and modulus.is_zero:
             raise DivisionByZero(x, modulus, "ModularIndexing")
         x0, d0, m0 = x, divisor, modulus
         (modulus,) = integer_args("ModularIndexing", modulus)

@@ -173,11 +173,12 @@ class Elimination:
     def _over(self, p: Polynomial, d: Polynomial) -> Polynomial:
         if len(d) == 1:
             ((m, c),) = d.items()
-            return _times(p, {tuple((n, -k) for n, k in m): Fraction(1) / c})
+            inverse = tuple((n, -k) for n, k in m)
+            return {_join(n, inverse): _ratio(k, c) for n, k in p.items()}
         if len(p) == len(d):  # a multiple of d, by a number and a product of factors
             first, c = max(d.items())
             for m, k in p.items():
-                ratio = {_join(m, tuple((n, -j) for n, j in first)): Fraction(k) / c}
+                ratio = {_join(m, tuple((n, -j) for n, j in first)): _ratio(k, c)}
                 if _times(d, ratio) == p:
                     return ratio
         whole = sympy.Add(*(c * self._product(m) for m, c in d.items()))
@@ -244,6 +245,10 @@ def _join(a: Monomial, b: Monomial) -> Monomial:
     for number, power in b:
         powers[number] = powers.get(number, 0) + power
     return tuple(sorted((n, k) for n, k in powers.items() if k))
+
+
+def _ratio(a: int | Fraction, b: int | Fraction) -> int | Fraction:
+    return Fraction(a) / b if a % b else a // b
 
 
 def _add_to(total: Polynomial, a: Polynomial, b: Polynomial) -> None:

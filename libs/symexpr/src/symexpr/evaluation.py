@@ -259,11 +259,14 @@ def evaluate(e: Any, env: Mapping[Any, Any], domain: Domain = PYTHON) -> Any:
     >>> evaluate(parse("s0*32 + i0//4"), {"s0": 2, "i0": -1})
     63
     """
-    return _Evaluation(env, domain).value(sympy.sympify(e))
+    return Evaluation(env, domain).value(sympy.sympify(e))
 
 
-class _Evaluation:
-    def __init__(self, env: Mapping[Any, Any], domain: Domain) -> None:
+class Evaluation:
+    """Values of expressions in one environment, remembered. `env`: a mapping from symbols or
+    names, or what has `in` and `[]`."""
+
+    def __init__(self, env: Any, domain: Domain) -> None:
         self.env, self.domain = env, domain
         self.memo: dict[sympy.Basic, Any] = {}
 

@@ -18,6 +18,7 @@ from symexpr import intervals as iv
 from symexpr.elimination import Elimination
 from symexpr.errors import BadRange, UnknownFunction
 from symexpr.intervals import INF, Interval, Number
+from symexpr.samples import Samples
 from symexpr.structure import content
 
 End: TypeAlias = int | sympy.Expr | None
@@ -44,6 +45,7 @@ class Facts:
         self._lower: dict[sympy.Expr, tuple[Number, Number]] = {}
         self.simplified: dict[sympy.Basic, sympy.Basic] = {}
         self._elimination = Elimination(self.interval, self.ranges)
+        self._samples = Samples(self.ranges)
         self._open: set[sympy.Symbol] = set()
         for s in self.ranges:
             lo, hi = self.interval(s)
@@ -140,11 +142,16 @@ class Facts:
         low = self.interval(e)[0]
         if low >= goal or not self._can_gain(e):
             return low
+        attained = self._samples.lowest(e)
+        if attained < goal:  # no proof can reach the goal
+            if goal != INF or low >= attained:
+                return low
+            goal = attained
         found, reached = self._lower.get(e, (low, -INF))
         if found < goal and reached < goal:
             if len(self._lower) > _MEMO_SIZE:
                 self._lower.clear()
-            steps = _STEPS_WITHOUT_ONE if goal == INF else _STEPS_TO_A_GOAL
+            steps = _STEPS_WITHOUT_ONE if goal == attained else _STEPS_TO_A_GOAL
             found = max(found, self._elimination.lower(e, goal, steps))
             self._lower[e] = found, goal
         return found
@@ -233,6 +240,10 @@ class Facts:
         if op == "<":
             return True if self.positive(d) else False if self.nonnegative(-d) else None
         return True if self.nonnegative(d) else False if self.positive(-d) else None
+
+
+def _fraction(e: sympy.Rational) -> Number:
+    return Fraction(int(e.p), int(e.q))
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from symexpr.errors import MissingValue, OverflowRisk, ParseError, UnsupportedBy
 from symexpr.facts import Ranges, facts
 from symexpr.intervals import INF, Interval
 from symexpr.printing import ATOM, CHOICE, PRODUCT, UNARY, Printer, Term, Text
+from symexpr.structure import integral
 
 CPP_PRELUDE = """\
 #include <algorithm>
@@ -121,17 +122,19 @@ class FixedWidthPrinter(Printer):
             raise UnsupportedByTarget(f"int{bits}", self.target, "integers are of 32 or 64 bits")
         self.bits, self.checked = bits, ranges is not None
         self.ranges: dict[Any, Any] = dict(ranges or {})
-        self.facts = facts(ranges)
+        self.facts = self.given = facts(ranges)
 
     def print(self, e: Any) -> str:
         e = sympy.sympify(e)
-        if self.checked:
-            limit = 2 ** (self.bits - 1)
+        if self.checked and self.bits == 32:
+            limit = 2**31
+            closed = dict(self.ranges)
             for s in e.free_symbols:
-                lo, hi = self.ranges.get(s, (None, None))
-                if self.bits == 32:
-                    self.ranges[s] = (-limit if lo is None else lo, limit - 1 if hi is None else hi)
-            self.facts = facts(self.ranges)
+                lo, hi = closed.get(s, (None, None))
+                if lo is None or hi is None:
+                    closed[s] = (-limit if lo is None else lo, limit - 1 if hi is None else hi)
+            if closed != self.ranges:
+                self.ranges, self.facts = closed, facts(closed)
         return self.visit(e).text
 
     # -- per language
@@ -165,6 +168,9 @@ class FixedWidthPrinter(Printer):
     def interval(self, e: sympy.Expr) -> Interval:
         return self.facts.interval(e)
 
+    def at_least(self, e: sympy.Expr, low: int) -> bool:
+        return self.interval(e)[0] >= low or self.given.at_least(e, low)
+
     def _fits(self, x: Interval, bits: int) -> bool:
         if not self.checked:
             return True
@@ -173,35 +179,41 @@ class FixedWidthPrinter(Printer):
             return (x[0] == -INF or x[0] >= -limit) and (x[1] == INF or x[1] < limit)
         return x[0] >= -limit and x[1] < limit
 
-    def check(self, e: sympy.Expr, values: list[Interval], parts: list[Text]) -> list[Text]:
+    def check(self, parts: list[Text], values: list[Interval], *exprs: sympy.Expr) -> list[Text]:
         """`values[k]` is the value after `parts[:k+1]` are joined; widens a part where one
-        leaves 32 bits."""
+        leaves 32 bits. `exprs`: what the message names."""
+        if not self.checked:
+            return parts
+        wide = False
         for k, x in enumerate(values):
+            wide = wide or parts[k].bits == 64
+            if self._fits(x, 32):
+                continue
             if not self._fits(x, 64):
                 reason = f"a value may reach {max(-x[0], x[1])}, beyond 64 bits"
-                raise OverflowRisk(str(e), self.target, reason)
-            used = parts[: k + 1]
-            if self._fits(x, 32) or any(p.bits == 64 for p in used):
+                raise OverflowRisk(" , ".join(map(str, exprs)), self.target, reason)
+            if wide:
                 continue
-            first = next((i for i, p in enumerate(used) if p.bits), None)
+            first = next((i for i, p in enumerate(parts[: k + 1]) if p.bits), None)
             if first is not None:
                 parts[first] = self.widen(parts[first])
+                wide = True
         return parts
 
     def sum(self, terms: list[Term]) -> Text:
-        if any(t.expr.is_integer is not True for t in terms):
+        if not self.checked or not all(integral(t.expr) for t in terms):
             return super().sum(terms)
         values: list[Interval] = []
         total: Interval = (0, 0)
         for t in terms:
             total = iv.add(total, self.interval(t.expr))
             values.append(total)
-        texts = self.check(sympy.Add(*(t.expr for t in terms)), values, [t.text for t in terms])
+        texts = self.check([t.text for t in terms], values, *(t.expr for t in terms))
         return super().sum([t._replace(text=x) for t, x in zip(terms, texts, strict=True)])
 
     def signed(self, t: Term) -> Text:
-        if t.negative and t.expr.is_integer:
-            (text,) = self.check(t.expr, [self.interval(t.expr)], [t.text])
+        if t.negative and self.checked and integral(t.expr):
+            (text,) = self.check([t.text], [self.interval(t.expr)], t.expr)
             if text is not t.text:
                 t = t._replace(text=text, lead=ATOM)
             elif text.level < UNARY and not self._fits(iv.neg(self.interval(t.first)), self.bits):
@@ -209,15 +221,14 @@ class FixedWidthPrinter(Printer):
         return super().signed(t)
 
     def product(self, factors: list[tuple[sympy.Expr, Text]]) -> Text:
-        if any(f.is_integer is not True for f, _ in factors):
+        if not self.checked or not all(integral(f) for f, _ in factors):
             return super().product(factors)
         values: list[Interval] = []
         total: Interval = (1, 1)
         for f, _ in factors:
             total = iv.mul(total, self.interval(f))
             values.append(total)
-        e = sympy.Mul(*(f for f, _ in factors))
-        texts = self.check(e, values, [t for _, t in factors])
+        texts = self.check([t for _, t in factors], values, *(f for f, _ in factors))
         return super().product([(f, t) for (f, _), t in zip(factors, texts, strict=True)])
 
     def quotient(self, numerator: Text, denominators: list[Text]) -> Text:
@@ -234,12 +245,12 @@ class FixedWidthPrinter(Printer):
 
     def _division(self, e: sympy.Expr, kind: Any) -> tuple[sympy.Expr, sympy.Expr, bool]:
         a, b = e.args[0], e.args[1]
-        return a, b, self.facts.nonnegative(a) and self.facts.positive(b)
+        return a, b, self.at_least(a, 0) and self.at_least(b, 1)
 
     def visit_FloorDiv(self, e: sympy.Function) -> Text:
         a, b, plain = self._division(e, FloorDiv)
         x, y = self.visit(a), self.visit(b)
-        (x,) = self.check(e, [self.interval(e)], [x])
+        (x,) = self.check([x], [self.interval(e)], e)
         return self.divide(x, y) if plain else self.helper("floor_div", x, y)
 
     def visit_Mod(self, e: sympy.Function) -> Text:
@@ -253,7 +264,7 @@ class FixedWidthPrinter(Printer):
 
     def visit_CeilDiv(self, e: sympy.Function) -> Text:
         x, y = map(self.visit, e.args)
-        (x,) = self.check(e, [self.interval(e)], [x])
+        (x,) = self.check([x], [self.interval(e)], e)
         return self.helper("ceil_div", x, y)
 
     def visit_IntTrueDiv(self, e: sympy.Function) -> Text:
@@ -283,7 +294,7 @@ class FixedWidthPrinter(Printer):
 
     def visit_LShift(self, e: sympy.Function) -> Text:
         a, n = map(self.visit, e.args)
-        (a,) = self.check(e, [self.interval(e)], [a])
+        (a,) = self.check([a], [self.interval(e)], e)
         return self.atom(self.infix(" << ", PRODUCT, [a, n]))
 
     def visit_Not(self, e: sympy.Not) -> Text:
@@ -332,7 +343,7 @@ class CppPrinter(FixedWidthPrinter):
             return self.call("std::pow", self.as_float(base), self.as_float(exponent))
         if n.is_Integer and int(n) <= 3 and base.level == ATOM:
             return super().power(e, base, exponent)
-        self.check(e, [self.interval(e)], [base])
+        self.check([base], [self.interval(e)], e)
         return self.helper("int_pow", base, exponent)
 
     def visit_RShift(self, e: sympy.Function) -> Text:
@@ -340,7 +351,7 @@ class CppPrinter(FixedWidthPrinter):
 
     def visit_LShift(self, e: sympy.Function) -> Text:
         a, n = map(self.visit, e.args)
-        self.check(e, [self.interval(e)], [a])
+        self.check([a], [self.interval(e)], e)
         return self.infix("*", PRODUCT, [a, Text(f"(int64_t{{1}} << {self.at(n, ATOM)})")])
 
     def _fold(self, name: str, e: sympy.Function) -> Text:

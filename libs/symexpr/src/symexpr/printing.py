@@ -7,14 +7,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sympy
 
 from symexpr.errors import UnknownFunction
 from symexpr.functions import FUNCTIONS
-from symexpr.structure import coefficient
+from symexpr.structure import literal_factor
 
 # Precedence levels, loosest first; Python's.
 CHOICE, OR, AND, NOT, COMPARE, BITOR, BITXOR, BITAND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = (
@@ -42,9 +43,25 @@ class Term(NamedTuple):
     first: sympy.Expr
 
 
+@lru_cache(maxsize=10_000)
 def natural(text: str) -> tuple[Any, ...]:
     """Sort key under which `i2` comes before `i10`."""
     return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.findall(r"\d+|\D", text))
+
+
+def _factor_key(p: tuple[sympy.Expr, Text]) -> tuple[Any, ...]:
+    return p[0].is_Number, p[1].level < POWER, natural(p[1].text)
+
+
+@lru_cache(maxsize=1000)
+def _method(printer: type, node: type) -> str | None:
+    """The method of a printer for a class of nodes."""
+    for cls in node.__mro__:
+        if hasattr(printer, f"visit_{cls.__name__}"):
+            return f"visit_{cls.__name__}"
+    if issubclass(node, sympy.Function) and node.__name__ in FUNCTIONS:
+        return "visit_function"
+    return None
 
 
 class Printer:
@@ -56,12 +73,10 @@ class Printer:
         return self.visit(sympy.sympify(e)).text
 
     def visit(self, e: sympy.Basic) -> Text:
-        for cls in type(e).__mro__:
-            method: Callable[[Any], Text] | None = getattr(self, f"visit_{cls.__name__}", None)
-            if method is not None:
-                return method(e)
-        if isinstance(e, sympy.Function) and type(e).__name__ in FUNCTIONS:
-            return self.visit_function(e)
+        name = _method(type(self), type(e))
+        if name is not None:
+            method: Callable[[Any], Text] = getattr(self, name)
+            return method(e)
         hint = "convert with from_torch or replace_floor first"
         raise UnknownFunction(type(e).__name__, f"printing `{e}` as {self.target}", hint)
 
@@ -117,13 +132,14 @@ class Printer:
         return self.sum(terms)
 
     def _term_key(self, t: Term) -> tuple[Any, ...]:
-        if t.expr.is_number:
+        if t.expr.is_Number:
             return (1, 0, 0, natural(t.text.text))
-        c, rest = coefficient(t.expr)
         degree = sum(
-            int(f.exp) if f.is_Pow and f.exp.is_Integer else 1 for f in sympy.Mul.make_args(rest)
+            int(f.exp) if f.is_Pow and f.exp.is_Integer else 1
+            for f in sympy.Mul.make_args(t.expr)
+            if not f.is_Integer
         )
-        return (0, -degree, -abs(c), natural(t.text.text))
+        return (0, -degree, -abs(literal_factor(t.expr)), natural(t.text.text))
 
     def sum(self, terms: list[Term]) -> Text:
         """Joins the terms in this order."""
@@ -141,51 +157,54 @@ class Printer:
 
     def term(self, e: sympy.Expr) -> Term:
         """A product split into sign and magnitude."""
-        c, *factors = e.args if e.is_Mul and e.args[0].is_Number else (None, e)
-        if c is None and e.is_Number:
-            c, factors = e, []
-        if c is None:
-            return self._term(e, False, list(e.args) if e.is_Mul else [e], [])
-        negative = bool(c < 0)
-        c = abs(c)
-        tail = [] if c == 1 and factors else [c]
-        return self._term(e, negative, list(factors), tail)
+        if e.is_Mul:
+            c, factors = e.args[0], e.args
+            if not c.is_Number:
+                return self._term(e, False, factors, None)
+            negative = bool(c < 0)
+            c = abs(c)
+            return self._term(e, negative, factors[1:], None if c == 1 else c)
+        if e.is_Number:
+            return self._term(e, bool(e < 0), (), abs(e))
+        if e.is_Pow:
+            return self._term(e, False, (e,), None)
+        text = self.visit(e)
+        return Term(False, text, e, text.level, e)
 
-    def _term(
-        self, e: sympy.Expr, negative: bool, factors: list[sympy.Expr], tail: list[sympy.Expr]
-    ) -> Term:
-        above: list[sympy.Expr] = []
+    def _term(self, e: sympy.Expr, negative: bool, factors: Sequence[sympy.Expr], c: Any) -> Term:
+        above: list[tuple[sympy.Expr, Text]] = []
         below: list[sympy.Expr] = []
         for f in factors:
             if f.is_Pow and f.exp.is_Rational and f.exp < 0:
                 below.append(f.base ** (-f.exp))
             else:
-                above.append(f)
-        for c in tail:
-            if c.is_Rational and not c.is_Integer:
-                below.append(sympy.Integer(c.q))
-                c = sympy.Integer(c.p)
-            if c != 1 or not (above or below):
-                above.append(c)
-        texts = [(f, self.visit(f)) for f in above]
-        order = sorted(
-            texts, key=lambda p: (p[0].is_number, p[1].level < POWER, natural(p[1].text))
-        )
-        lead = [p for p in order if p[1].level == PRODUCT][:1]
-        order = lead + [p for p in order if p not in lead]
-        divisors = sorted(
-            ((f, self.visit(f)) for f in below),
-            key=lambda p: (not p[0].is_number, natural(p[1].text)),
-        )
-        if not order:
-            order = [(sympy.S.One, self.visit(sympy.S.One))]
-        level = order[0][1].level
-        if len(order) == 1 and not divisors:
-            return Term(negative, order[0][1], e, level, order[0][0])
-        text = self.product(order) if len(order) > 1 else order[0][1]
-        if divisors:
+                above.append((f, self.visit(f)))
+        if c is not None and c.is_Rational and not c.is_Integer:
+            below.append(sympy.Integer(c.q))
+            c = sympy.Integer(c.p)
+        if c is not None and (c != 1 or not (above or below)):
+            above.append((c, self.visit(c)))
+        if len(above) > 1:
+            above.sort(key=_factor_key)
+            for i, (_, t) in enumerate(above):
+                if t.level == PRODUCT:
+                    above.insert(0, above.pop(i))
+                    break
+        elif not above:
+            above = [(sympy.S.One, self.visit(sympy.S.One))]
+        lead, text = above[0]
+        level = text.level
+        if len(above) == 1 and not below:
+            return Term(negative, text, e, level, lead)
+        if len(above) > 1:
+            text = self.product(above)
+        if below:
+            divisors = sorted(
+                ((f, self.visit(f)) for f in below),
+                key=lambda p: (not p[0].is_number, natural(p[1].text)),
+            )
             text = self.quotient(text, [t for _, t in divisors])
-        return Term(negative, text, e, level if level >= PRODUCT else ATOM, order[0][0])
+        return Term(negative, text, e, level if level >= PRODUCT else ATOM, lead)
 
     def product(self, factors: list[tuple[sympy.Expr, Text]]) -> Text:
         """Joins the factors in this order."""

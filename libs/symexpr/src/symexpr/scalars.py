@@ -12,12 +12,12 @@ from sympy import Expr
 
 from symexpr.division import FloorDiv
 from symexpr.errors import DivisionByZero, NonInteger
-from symexpr.structure import Integral, by_structure, integer_args
+from symexpr.structure import Applied, Integral, by_structure, integer_args
 
 _ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
 
 
-class _Real(sympy.Function):  # type: ignore[misc]
+class _Real(Applied):
     """Functions whose value is a float."""
 
     is_real = True

@@ -1,0 +1,83 @@
+"""Values that expressions take at a few points of their ranges: what cannot be proven is not tried.
+
+A point is one value of every symbol within its ends. A lower bound above the value at a point is
+false, so the search for it is skipped; a bound equal to it is the best one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from symexpr.errors import SymexprError
+from symexpr.evaluation import Domain, Evaluation
+from symexpr.intervals import INF, Number
+
+_OPEN = 97  # how far from its known end a symbol without the other one goes
+_MEMO_SIZE = 20_000
+_WIDEST_EXPONENT = 64
+_Choose = tuple[bool, bool]  # at the high end: symbols at even places, and at odd ones
+_POINTS: tuple[_Choose, ...] = ((False, False), (True, True), (False, True), (True, False))
+
+
+class _Small(Domain):
+    """Python's numbers, without powers too long to compute."""
+
+    def pow(self, a: Any, b: Any) -> Any:
+        if abs(b) > _WIDEST_EXPONENT:
+            raise OverflowError
+        return super().pow(a, b)
+
+    def bits(self, name: str, a: Any, b: Any) -> Any:
+        if name == "LShift" and b > _WIDEST_EXPONENT:
+            raise OverflowError
+        return super().bits(name, a, b)
+
+
+class _Point:
+    """Symbols get their values as they are asked for, since ends may refer to other symbols."""
+
+    def __init__(self, ranges: Mapping[sympy.Symbol, tuple[Any, ...]], high: _Choose) -> None:
+        self.ranges, self.high = ranges, high
+        self.values: dict[sympy.Symbol, int] = {}
+        self.evaluation = Evaluation(self, _SMALL)
+
+    def __contains__(self, s: object) -> bool:
+        return isinstance(s, sympy.Symbol)
+
+    def __getitem__(self, s: sympy.Symbol) -> int:
+        if s not in self.values:
+            low, high = self.ranges.get(s, (None, None))
+            lo = None if low is None else self.evaluation.value(low)
+            hi = None if high is None else self.evaluation.value(high)
+            if lo is None:
+                lo = (_OPEN if hi is None else hi) - 2 * _OPEN
+            if hi is None:
+                hi = lo + 2 * _OPEN + len(self.values)
+            if lo > hi:
+                raise OverflowError  # the ends contradict each other here
+            self.values[s] = hi if self.high[len(self.values) % 2] else lo
+        return self.values[s]
+
+
+_SMALL = _Small()
+
+
+class Samples:
+    def __init__(self, ranges: Mapping[sympy.Symbol, tuple[Any, ...]]) -> None:
+        self.points = [_Point(ranges, high) for high in _POINTS]
+
+    def lowest(self, e: sympy.Expr) -> Number:
+        """The lowest value of `e` at the points; infinity where none can be computed."""
+        found: Number = INF
+        for p in self.points:
+            if len(p.evaluation.memo) > _MEMO_SIZE:
+                p.evaluation.memo.clear()
+            try:
+                value = p.evaluation.value(e)
+            except (SymexprError, ArithmeticError, ValueError):
+                continue  # a zero divisor, a negative shift: nothing is said about such points
+            found = min(found, value)
+        return found
