@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,8 @@ def build(
     """Compiles a text of `emit` and returns the path of the library.
 
     The name of the file ends with a hash of everything that went in, so building the same text
-    again finds it there. The text is left beside it (`.cpp`).
+    again finds it there; a file that is no longer what was written is built again, with a
+    warning. The text is left beside it (`.cpp`).
 
     Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused).
     """
@@ -92,7 +94,9 @@ def build(
     folder = Path(out_dir)
     library = folder / f"{stem}.so"
     if library.exists():
-        return library
+        if _is_intact(library):
+            return library
+        warnings.warn(f"{library} is damaged; it was dropped and is built again", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         for path, content in sources.items():
@@ -112,10 +116,30 @@ def build(
             raise CompilerNotFound(f"cannot run the compiler {compiler}: {problem}") from problem
         if ran.returncode != 0:
             raise BuildFailed(_report(ran.stderr, str(source), text, command))
-        # Another process may have built the same: either file will do.
+        # Another process may have built the same. Compilers may differ in a bit from run to run,
+        # so the digest goes last: a reader between the two builds once more.
         source.replace(library.with_suffix(".cpp"))
+        digest = Path(work) / "digest"
+        digest.write_text(_digest(made))
         made.replace(library)
+        digest.replace(_digest_path(library))
     return library
+
+
+def _is_intact(library: Path) -> bool:
+    """The file is what was written: a loader would run a damaged one."""
+    try:
+        return _digest_path(library).read_text() == _digest(library)
+    except OSError:
+        return False
+
+
+def _digest_path(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _report(stderr: str, source: str, text: str, command: Sequence[str]) -> str:
