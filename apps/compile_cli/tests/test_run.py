@@ -129,6 +129,8 @@ def test_dump_after_a_pass(cli: Cli, model: Model) -> None:
     assert "free " in after
     before = cli("dump", model(NET), "--after", "assemble", "--device", "cpu").out
     assert "free " not in before
+    first = cli("dump", model(NET), "--after", "no_ops", "--device", "cpu")
+    assert "torch.ops.aten" in first.out
 
 
 def test_dumped_ir_parses_back(cli: Cli, model: Model) -> None:

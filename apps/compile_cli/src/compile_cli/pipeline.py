@@ -25,7 +25,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
     kernels = Kernels(options)
 
     with record.stage("lower"):
-        lowered = lower_with_report(gm)
+        lowered = lower_with_report(gm, on_pass=lambda name, g: record.after("aten", name, (gm, g)))
         loop = serve_one(lowered.graph)
         record.after("loop", "lower", loop)
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 STAGES = ("capture", "lower", "fuse", "triton", "wrapper", "build", "emit")
 
 
@@ -35,6 +37,18 @@ class Record:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def after(self, stage: str, name: str, value: Any) -> None:
-        """Notes what pass `name` of a stage made."""
-        if self.keep:
-            self.trace.append((stage, name, value))
+        """Notes what pass `name` of a stage made: an IR, or (graph module, FX graph), which is
+        copied, since FX passes change it in place."""
+        if not self.keep:
+            return
+        if stage == "aten" and isinstance(value, tuple):
+            module, graph = value
+            value = torch.fx.GraphModule(module, copy_graph(graph))
+        self.trace.append((stage, name, value))
+
+
+def copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """The same nodes in a graph of their own."""
+    out = torch.fx.Graph()
+    out.output(out.graph_copy(graph, {}))
+    return out

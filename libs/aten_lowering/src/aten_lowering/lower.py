@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,12 +73,21 @@ def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
     return lower_with_report(gm, name).graph
 
 
-def lower_with_report(gm: fx.GraphModule, name: str = "graph") -> Lowered:
-    """`lower`, with the tensors of the constants and the reason of every fallback."""
+def lower_with_report(
+    gm: fx.GraphModule,
+    name: str = "graph",
+    on_pass: Callable[[str, fx.Graph], None] | None = None,
+) -> Lowered:
+    """`lower`, with the tensors of the constants and the reason of every fallback.
+
+    `on_pass(name, graph)` sees the FX graph after every pass.
+    """
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     for run in PASSES:
         run(graph)
+        if on_pass is not None:
+            on_pass(run.__name__, graph)
     return _Lowerer(gm, graph, name).run()
 
 
