@@ -6,9 +6,11 @@ import functools
 import importlib.metadata
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from triton_rt.binary import Binary
 from triton_rt.cache import Cache, cache_key
+from triton_rt.claim import Claim, Flights, follow
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelSource
 from triton_rt.target import Target
@@ -18,6 +20,10 @@ from triton_rt.target import Target
 def compiler_name() -> str:
     """The compiler that decides the code, with its version; found without importing it."""
     return f"triton {importlib.metadata.version('triton')}"
+
+
+#: Of the whole process, so that graphs compiled side by side share their kernels.
+_FLIGHTS = Flights()
 
 
 def submit(
@@ -32,7 +38,9 @@ def submit(
     """A future of the binary: done at once from the cache, or when the pool has compiled it.
 
     Without a pool it compiles before it returns, in this process, or in a helper process where
-    this one was started with TRITON_INTERPRET=1. The result is written to `cache` if given.
+    this one was started with TRITON_INTERPRET=1. The result is written to `cache` if given. The
+    same job asked for by several threads is done once; by several processes that share the cache,
+    once too.
     """
     mask = source.promised_alignment if alignment is None else alignment
     key = (
@@ -40,8 +48,8 @@ def submit(
         if cache is not None and not keep_ptx
         else None
     )
-    future: Future[Binary] = Future()
     if cache is not None and key is not None and (found := cache.get(key)) is not None:
+        future: Future[Binary] = Future()
         future.set_result(found)
         return future
     # Here, so that a process that only loads cached binaries never imports Triton.
@@ -49,21 +57,49 @@ def submit(
 
     if pool is None and not compiler.in_process():
         pool = _helper()
-    if pool is not None:
-        inner = pool.submit(source, target, mask, keep_ptx)
-        if cache is None or key is None:
-            return inner
-        # A future of its own: whoever waits for it finds the entry written.
-        inner.add_done_callback(functools.partial(_store_then_pass, cache, key, future))
-        return future
+    place = None if cache is None else str(cache.path)
+    flight = (source, target, mask, keep_ptx, place, id(pool))
+    shared, ours = _FLIGHTS.join(flight)
+    if not ours:
+        return follow(shared)
+    claim = None if cache is None or key is None else Claim(cache, key)
     try:
-        future.set_result(compiler.compile_here(source, target, mask, keep_ptx))
-    except Exception as error:
-        # Raised again by `result()`, as a pool's future would.
-        future.set_exception(error)
-    if cache is not None and key is not None:
-        _store(cache, key, future)
-    return future
+        if pool is None:
+            _FLIGHTS.land(flight, _compile_claimed(source, target, mask, keep_ptx, claim))
+            return shared
+        inner = pool.submit(source, target, mask, keep_ptx, claim=claim)
+    except BaseException as error:
+        # Whoever else waits for this flight gets the same error; ours is raised by the future
+        # too, unless it is one of the call (a closed pool), or an interrupt.
+        _FLIGHTS.land(flight, error)
+        if pool is not None or not isinstance(error, Exception):
+            raise
+        return shared
+    inner.add_done_callback(functools.partial(_land, flight))
+    return follow(shared)
+
+
+def _compile_claimed(
+    source: KernelSource, target: Target, mask: int, keep_ptx: bool, claim: Claim | None
+) -> Binary:
+    from triton_rt.compiler import compile_here
+
+    if claim is None:
+        return compile_here(source, target, mask, keep_ptx)
+    found = claim.take()
+    if found is not None:
+        return found
+    try:
+        binary = compile_here(source, target, mask, keep_ptx)
+        claim.cache.put(claim.key, binary)
+        return binary
+    finally:
+        claim.release()
+
+
+def _land(flight: Any, inner: Future[Binary]) -> None:
+    error = inner.exception()
+    _FLIGHTS.land(flight, inner.result() if error is None else error)
 
 
 def compile(
@@ -102,20 +138,6 @@ def compile_many(
     for future in futures.values():
         future.exception()
     return [futures[s].result() for s in sources]
-
-
-def _store(cache: Cache, key: str, future: Future[Binary]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        cache.put(key, future.result())
-
-
-def _store_then_pass(cache: Cache, key: str, outer: Future[Binary], inner: Future[Binary]) -> None:
-    _store(cache, key, inner)
-    error = inner.exception()
-    if error is not None:
-        outer.set_exception(error)
-    else:
-        outer.set_result(inner.result())
 
 
 @functools.lru_cache(maxsize=1)
