@@ -63,14 +63,20 @@ def test_matmuls_are_chosen_by_measurement(model: Any, options: dict[str, Any]) 
 def test_one_compilation_serves_every_batch(
     model: Any, options: dict[str, Any], emit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = compile_cli.compile(
-        model, inputs(2), dynamic={0: {0}, 1: {0}}, options={**options, "emit": emit}
-    )
+    settings = {**options, "emit": emit, "gemm": "extern"}
+    compiled = compile_cli.compile(model, inputs(2), dynamic={0: {0}, 1: {0}}, options=settings)
 
     def again(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr("compile_cli.api.compile_graph", again)
+    for batch in (1, 2, 7, 64):
+        check(model, compiled, inputs(batch))
+
+
+def test_templates_serve_every_batch(model: Any, options: dict[str, Any]) -> None:
+    settings = {**options, "gemm": "template"}
+    compiled = compile_cli.compile(model, inputs(2), dynamic={0: {0}, 1: {0}}, options=settings)
     for batch in (1, 2, 7, 64):
         check(model, compiled, inputs(batch))
 
@@ -99,7 +105,7 @@ def test_misaligned_inputs_and_weights(options: dict[str, Any]) -> None:
 
 
 def test_inputs_on_another_device_are_refused(model: Any, options: dict[str, Any]) -> None:
-    compiled = compile_cli.compile(model, inputs(2), options=options)
+    compiled = compile_cli.compile(model, inputs(2), options={**options, "gemm": "extern"})
     ids, mask = inputs(2)
     with pytest.raises(compile_cli.CompileCliError, match="another device"):
         compiled(ids.cpu(), mask)

@@ -48,6 +48,7 @@ class Binary:
     alignment: int = 1
     params: tuple[Param, ...] = tuple(map(Param, ("a", "n", "total", "p", "flag")))
     global_scratch_bytes: int = 0
+    global_scratch_align: int = 1
     profile_scratch_bytes: int = 0
     num_ctas: int = 1
     cooperative: bool = False
@@ -114,8 +115,8 @@ def test_launches_on_two_devices_each_make_theirs_current() -> None:
 @pytest.mark.parametrize(
     ("binary", "message"),
     [
-        (replace(Binary(), global_scratch_bytes=8), "global_scratch_bytes is 8 bytes"),
-        (replace(Binary(), profile_scratch_bytes=4), "profile_scratch_bytes is 4 bytes"),
+        (replace(Binary(), global_scratch_align=512), "global_scratch_align is 512"),
+        (replace(Binary(), profile_scratch_bytes=4), "profile_scratch_bytes is 4;"),
         (replace(Binary(), num_ctas=2), "num_ctas is 2; the C"),
         (replace(Binary(), cooperative=True), "cooperative is True"),
         (replace(Binary(), pdl=True), "pdl is True"),

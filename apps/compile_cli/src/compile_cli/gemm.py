@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
 from compile_cli.assemble import LaunchPlan
@@ -97,13 +98,15 @@ class MatmulPlanner:
             build = functools.partial(
                 gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
             )
-            choice = gemm_templates.choose(
-                problem,
-                lambda: task.inputs(hints),
-                self._extern(task, hints),
-                build=build,
-                store=gemm_templates.Store(self.options.cache_path / "gemm"),
-            )
+            # Under torch.compile fake tensors are in force; what is measured is real.
+            with unset_fake_temporarily():
+                choice = gemm_templates.choose(
+                    problem,
+                    lambda: task.inputs(hints),
+                    self._extern(task, hints),
+                    build=build,
+                    store=gemm_templates.Store(self.options.cache_path / "gemm"),
+                )
             self.choices[task.node.out] = choice
             config = choice.config
         self._decided[problem.key] = config

@@ -10,7 +10,9 @@ A binary is any object with these attributes (triton_rt's `Binary` is one):
                     parameters hold
 and, where it has them,
     params                                          the run-time parameters (objects with `.name`)
-    global_scratch_bytes, profile_scratch_bytes     must be 0
+    global_scratch_bytes, global_scratch_align      memory that each program gets, such as for the
+                                                    tensor maps that it makes (at most 256 aligned)
+    profile_scratch_bytes                           must be 0
     num_ctas, cooperative, pdl                      must be 1, False, False
 """
 
@@ -35,6 +37,7 @@ class Image:
     shared: int
     warps: int
     required: int
+    scratch: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def images(kernel: DefineKernel, binary: Any) -> Images:
         declarations.append(f"extern const char {data}[];  // {len(one.cubin)} bytes, at the end")
         rows.append(
             f"    {{{data}, {string_literal(one.symbol)}, {one.shared}, "
-            f"{one.warps}, {one.required}ull}},"
+            f"{one.warps}, {one.required}ull, {one.scratch}}},"
         )
         definitions += [
             "",
@@ -101,12 +104,16 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
     cubin = bytes(attribute("cubin", bytes))
     if not cubin:
         raise BinaryError(f"kernel {kernel.name}: its cubin is empty")
-    for name in ("global_scratch_bytes", "profile_scratch_bytes"):
-        if getattr(binary, name, 0):
-            raise BinaryError(
-                f"kernel {kernel.name}: {name} is {getattr(binary, name)} bytes; the C++ launcher "
-                "gives no scratch memory"
-            )
+    if getattr(binary, "profile_scratch_bytes", 0):
+        raise BinaryError(
+            f"kernel {kernel.name}: profile_scratch_bytes is {binary.profile_scratch_bytes}; the "
+            "C++ launcher gives no memory for profiles"
+        )
+    if getattr(binary, "global_scratch_align", 1) > 256:
+        raise BinaryError(
+            f"kernel {kernel.name}: global_scratch_align is {binary.global_scratch_align}; "
+            "allocations start at multiples of 256"
+        )
     for name, expected in (("num_ctas", 1), ("cooperative", False), ("pdl", False)):
         if getattr(binary, name, expected) != expected:
             raise BinaryError(
@@ -127,6 +134,7 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
         int(attribute("shared_bytes", int)),
         int(attribute("num_warps", int)),
         required_bits(kernel, binary),
+        int(getattr(binary, "global_scratch_bytes", 0)),
     )
 
 

@@ -244,7 +244,7 @@ class _Sites:
         return [
             torch.frombuffer(bytearray(one.cubin), dtype=torch.uint8),
             torch.frombuffer(bytearray(one.symbol.encode()), dtype=torch.uint8),
-            torch.tensor([one.shared, one.warps, one.required], dtype=torch.int64),
+            torch.tensor([one.shared, one.warps, one.required, one.scratch], dtype=torch.int64),
         ]
 
     def take_error(self) -> Exception | None:

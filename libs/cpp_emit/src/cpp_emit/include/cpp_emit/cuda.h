@@ -124,6 +124,7 @@ struct Image {
   unsigned shared;  // bytes of dynamic shared memory
   unsigned warps;
   uint64_t required;
+  int64_t scratch;  // bytes of global memory for each program
 };
 
 struct KernelInfo {
@@ -136,6 +137,7 @@ struct Loaded {
   CUfunction function = nullptr;
   unsigned shared = 0;
   unsigned threads = 0;
+  int64_t scratch = 0;
 };
 
 // Code for launches on `device` whose arguments are multiples of 16 where `aligned` has a bit.
@@ -173,7 +175,7 @@ struct RelaxedCapture {
 inline Loaded load_image(const Image& image, const char* where) {
   constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
   CUmodule module = nullptr;
-  Loaded out{nullptr, image.shared, 32 * image.warps};
+  Loaded out{nullptr, image.shared, 32 * image.warps, image.scratch};
   RelaxedCapture relaxed;
   driver().check(driver().load_module(&module, image.cubin), "cuModuleLoadData", where);
   driver().check(driver().get_function(&out.function, module, image.symbol), "cuModuleGetFunction",
@@ -213,14 +215,14 @@ inline Loaded fetch(Instance& self, size_t kernel, uint64_t aligned, Grid grid, 
       {{integer(self.id), integer(static_cast<int64_t>(kernel)),
         integer(static_cast<int64_t>(aligned)), integers({grid.x, grid.y, grid.z}),
         list_of(tensors), list_of(ints)}});
-  // (cubin bytes, symbol bytes, [shared, warps, required]) as three CPU tensors
+  // (cubin bytes, symbol bytes, [shared, warps, required, scratch]) as three CPU tensors
   std::vector<Tensor> result = take_tensors(stack[0]);
   if (result.size() != 3) fail(where, ": the Python callback that compiles kernels raised an error");
   const auto* numbers = static_cast<const int64_t*>(result[2].data());
   auto symbol = std::string(static_cast<const char*>(result[1].data()),
                             static_cast<size_t>(result[1].sizes()[0]));
   Image image{result[0].data(), symbol.c_str(), static_cast<unsigned>(numbers[0]),
-              static_cast<unsigned>(numbers[1]), static_cast<uint64_t>(numbers[2])};
+              static_cast<unsigned>(numbers[1]), static_cast<uint64_t>(numbers[2]), numbers[3]};
   if ((image.required & ~aligned) != 0)
     fail(where, ": the compiled kernel needs aligned arguments that this launch does not have");
   return load_image(image, where);
@@ -267,8 +269,15 @@ void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const
     kernels.add(kernel, {at.index, aligned, code});
   }
 
-  void* global_scratch = nullptr;  // two hidden parameters of Triton's kernels, both unused
+  // Two hidden parameters of Triton's kernels. Scratch memory is free again once the launch is in
+  // the stream: whoever gets it next on this stream comes after.
+  Tensor scratch;
+  void* global_scratch = nullptr;
   void* profile_scratch = nullptr;
+  if (code.scratch != 0) {
+    scratch = empty(dtype::u8(), {grid.x * grid.y * grid.z * code.scratch}, {1}, cuda(at.index));
+    global_scratch = scratch.data();
+  }
   void* params[] = {const_cast<void*>(static_cast<const void*>(&args))..., &global_scratch,
                     &profile_scratch};
   driver().check(
