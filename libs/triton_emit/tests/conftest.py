@@ -79,9 +79,7 @@ def launch(
     kernel: TritonKernel, tensors: Mapping[str, torch.Tensor], symbols: Mapping[str, int]
 ) -> None:
     """Runs the text on CPU tensors, which it changes."""
-    args = [
-        tensors[a] if isinstance(a, str) else int(evaluate(a, symbols)) for a in kernel.args
-    ]
+    args = [tensors[a] if isinstance(a, str) else int(evaluate(a, symbols)) for a in kernel.args]
     grid = tuple(int(evaluate(g, symbols)) for g in kernel.grid)
     load_jit(kernel_source(kernel), interpret=True)[grid](*args, **dict(kernel.constants))
 
@@ -162,7 +160,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 # ---- the kernels of an encoder, in loop IR's text
-
 
 
 def tensor(dtype: str, *size: Any) -> TensorType:

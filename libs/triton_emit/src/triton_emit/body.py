@@ -330,9 +330,7 @@ class Writer:
                 value = Value(f"tl.broadcast_to({typed(value).text}, {self.shape(over)})", ATOM,
                               dtype, over)  # fmt: skip
             tail = f", mask={mask}" if mask else ""
-            self.lines.body.append(
-                f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")'
-            )
+            self.lines.body.append(f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")')
         else:
             tail = f", {mask}" if mask else ""
             self.lines.body.append(f"tl.store({pointer}, {value.text}{tail})")
@@ -349,4 +347,3 @@ def _numbered(base: str, number: int) -> str:
 
 def _at(param: str, index: str) -> str:
     return param if index == "0" else f"{param} + {index}"
-

@@ -344,8 +344,10 @@ class ScalarOps:
 
 def _is_power_of_two(value: float) -> bool:
     """The reciprocal is exact, and normal in f32."""
-    return value != 0 and 2.0**-126 < abs(value) < 2.0**126 and (
-        abs(value).hex().split("p")[0] == "0x1.0000000000000"
+    return (
+        value != 0
+        and 2.0**-126 < abs(value) < 2.0**126
+        and (abs(value).hex().split("p")[0] == "0x1.0000000000000")
     )
 
 
@@ -360,4 +362,3 @@ def _is_mask(value: int) -> bool:
 
 def _fits_i32(value: Value) -> bool:
     return isinstance(value.literal, int) and -(2**31) <= value.literal < 2**31
-

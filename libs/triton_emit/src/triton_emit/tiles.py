@@ -1,9 +1,9 @@
 """Axes flattened onto one tile dimension, and how an index is written over it.
 
-    axes (i0 < 4, i1 < 12, i2 < 64), flat variable xindex
-    768*i0 + 64*i1 + i2  ->  xindex                 all axes in row-major order
-    64*i1 + i2           ->  i1_2, = xindex % 768   a run of axes is one `//` and `%`
-    i1                   ->  i1, = xindex // 64 % 12
+axes (i0 < 4, i1 < 12, i2 < 64), flat variable xindex
+768*i0 + 64*i1 + i2  ->  xindex                 all axes in row-major order
+64*i1 + i2           ->  i1_2, = xindex % 768   a run of axes is one `//` and `%`
+i1                   ->  i1, = xindex // 64 % 12
 """
 
 from __future__ import annotations
