@@ -224,17 +224,6 @@ def dinov2() -> Made:
     return model, (torch.randn(2, 3, 224, 224),), {0: {0}}
 
 
-def segformer() -> Made:
-    config = hf.SegformerConfig(depths=[1, 1, 1, 1])
-    model = Call(hf.SegformerForSemanticSegmentation(config), ["pixel_values"])
-    return model, (torch.randn(2, 3, 128, 160),), {0: {0, 2, 3}}
-
-
-def mamba() -> Made:
-    config = hf.MambaConfig(hidden_size=768, num_hidden_layers=1)
-    return text(hf.MambaModel, config, mask=False, length=8, use_cache=False)
-
-
 BATCH, AREA = {0}, {0, 2, 3}
 IMAGES: dict[str, tuple[str, int, set[int], dict[str, Any]]] = {
     "vit": ("vit_base_patch16_224", 224, BATCH, {"depth": 1}),
@@ -264,7 +253,6 @@ IMAGES: dict[str, tuple[str, int, set[int], dict[str, Any]]] = {
     "coatnet": ("coatnet_0_rw_224", 224, BATCH, {}),
     "maxvit": ("maxvit_tiny_rw_224", 224, BATCH, {}),
     "ghostnet": ("ghostnet_100", 224, AREA, {}),
-    "hrnet": ("hrnet_w18_small", 224, AREA, {}),
     "levit": ("levit_128s", 224, BATCH, {}),
     "pvt": ("pvt_v2_b0", 224, AREA, {}),
     "cait": ("cait_xxs24_224", 224, BATCH, {"depth": 1}),
@@ -279,7 +267,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     for f in (
         bert, bert_large, distilbert, albert, roberta, electra, mpnet, gpt2, opt, bloom, llama,
         mistral, qwen2, gemma, phi, gpt_neox, t5, bart, whisper, wav2vec2, hubert, clip, siglip,
-        dinov2, segformer, mamba,
+        dinov2,
     )
 }  # fmt: skip
 MODELS |= {

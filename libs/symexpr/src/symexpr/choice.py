@@ -30,20 +30,14 @@ class _Extreme(Applied):
         flat: list[Expr] = []
         for a in args:
             flat.extend(a.args if a.func is cls else (a,))
-        kept: list[Expr] = []
+        best: dict[Expr, Expr] = {}  # of those that differ by a number: by their other terms
         for a in flat:
             if a.is_extended_real is False or a is sympy.S.NaN:
                 raise NonInteger(cls.__name__, a)
-            beaten = False
-            for k in list(kept):
-                d = a - k
-                if d.is_number:
-                    if d.is_zero or not cls._beats(d):
-                        beaten = True
-                        break
-                    kept.remove(k)
-            if not beaten:
-                kept.append(a)
+            rest = sympy.S.Zero if a.is_number else a.as_coeff_Add()[1]
+            if rest not in best or cls._beats(a - best[rest]):
+                best[rest] = a
+        kept = list(best.values())
         if len(kept) == 1:
             return kept[0]
         kept.sort(key=by_structure)

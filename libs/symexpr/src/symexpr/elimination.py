@@ -15,6 +15,7 @@ import sympy
 
 from symexpr import intervals as iv
 from symexpr.intervals import INF, Interval, Number
+from symexpr.printing import sstr
 
 # Factors by number, each with its power, sorted; () is the constant.
 Monomial: TypeAlias = tuple[tuple[int, int], ...]
@@ -89,7 +90,7 @@ class Elimination:
         if found is None:
             found = self._numbers[factor] = len(self._factors)
             self._factors.append(factor)
-            self._keys.append((self._rank(factor), str(factor)))
+            self._keys.append((self._rank(factor), sstr(factor)))
         return found
 
     def _rank(self, g: sympy.Expr) -> int:

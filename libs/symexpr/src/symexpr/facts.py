@@ -18,7 +18,7 @@ from symexpr import intervals as iv
 from symexpr.elimination import Elimination
 from symexpr.errors import BadRange, UnknownFunction
 from symexpr.intervals import INF, Interval, Number
-from symexpr.samples import Samples
+from symexpr.samples import FAR, Samples
 from symexpr.structure import content
 
 End: TypeAlias = int | sympy.Expr | None
@@ -27,6 +27,8 @@ Ranges: TypeAlias = Mapping[sympy.Symbol, tuple[End, End]]
 _STEPS_TO_A_GOAL = 48
 _STEPS_WITHOUT_ONE = 16
 _MEMO_SIZE = 20_000
+# Functions whose value, and quotient times divisor, are within the sum of the arguments' sizes.
+_NEVER_LARGER = ("FloorDiv", "CeilDiv", "Mod", "ModularIndexing", "Min", "Max")
 
 
 class Facts:
@@ -42,6 +44,7 @@ class Facts:
         )
         self._intervals: dict[sympy.Basic, Interval] = {}
         self._best: dict[sympy.Expr, Interval] = {}
+        self._peaks: dict[int, dict[sympy.Expr, Number]] = {}
         self._lower: dict[sympy.Expr, tuple[Number, Number]] = {}
         self.simplified: dict[sympy.Basic, sympy.Basic] = {}
         self._elimination = Elimination(self.interval, self.ranges)
@@ -135,6 +138,33 @@ class Facts:
                 return int(c) % g, int(m) - g + int(c) % g
         return lo, hi
 
+    def peak(self, e: sympy.Expr, open_end: int) -> Number:
+        """A bound on the magnitude of `e`, of its parts, and of partial sums and products in any
+        order, as far as their ends are finite; an open end counts as `open_end`. Infinite where
+        it is not worked out."""
+        peaks = self._peaks.setdefault(open_end, {})
+        found = peaks.get(e)
+        if found is None:
+            if len(peaks) > _MEMO_SIZE:
+                peaks.clear()
+            found = peaks[e] = self._peak(e, open_end)
+        return found
+
+    def _peak(self, e: Any, open_end: int) -> Number:
+        if e.is_Symbol:
+            low, high = self.interval(e)
+            ends = [open_end if abs(x) == INF else abs(x) for x in (low, high)]
+            return max(ends)
+        if e.is_Integer:
+            return abs(e.p)  # type: ignore[no-any-return]
+        if e.is_Mul:
+            return math.prod(max(1, self.peak(a, open_end)) for a in e.args)
+        if e.is_Add:
+            return sum(self.peak(a, open_end) for a in e.args)
+        if type(e).__name__ in _NEVER_LARGER:
+            return 1 + sum(self.peak(a, open_end) for a in e.args)
+        return INF
+
     # -- elimination
 
     def lower(self, e: sympy.Expr, goal: Number = INF) -> Number:
@@ -142,9 +172,9 @@ class Facts:
         low = self.interval(e)[0]
         if low >= goal or not self._can_gain(e):
             return low
-        attained = self._samples.lowest(e)
+        attained = self._samples.extent(e)[0]
         if attained < goal:  # no proof can reach the goal
-            if goal != INF or low >= attained:
+            if goal != INF or low >= attained or attained < -FAR:
                 return low
             goal = attained
         found, reached = self._lower.get(e, (low, -INF))
@@ -202,9 +232,25 @@ class Facts:
                 self._best.clear()
             found = self.interval(e)
             if self._can_gain(e):
-                found = iv.meet(found, (self.lower(e), self.upper(e)))
+                least, most = self._samples.extent(e)
+                low, high = found
+                if low < least and least >= -FAR:
+                    low = max(low, self.lower(e))
+                if high > most and most <= FAR:
+                    high = min(high, self.upper(e))
+                found = low, high
             self._best[e] = found
         return found
+
+    def quotient(self, x: sympy.Expr, d: int) -> int | None:
+        """`x // d`, where it is the same at all points of the ranges; d > 0."""
+        low, high = self.interval(x)
+        if not self._can_gain(x):
+            return _same_quotient((low, high), d)
+        least, most = self._samples.extent(x)
+        if least <= most and least // d != most // d:
+            return None
+        return _same_quotient(self.best(x), d)
 
     def known(self, rel: Any) -> bool | None:
         """True or False where the ranges decide a relation or a boolean of relations."""
@@ -240,6 +286,12 @@ class Facts:
         if op == "<":
             return True if self.positive(d) else False if self.nonnegative(-d) else None
         return True if self.nonnegative(d) else False if self.positive(-d) else None
+
+
+def _same_quotient(x: Interval, d: int) -> int | None:
+    if INF in (abs(x[0]), abs(x[1])) or x[0] // d != x[1] // d:
+        return None
+    return int(x[0] // d)
 
 
 def _fraction(e: sympy.Rational) -> Number:

@@ -13,7 +13,7 @@ from symexpr.division import FloorDiv, Mod
 from symexpr.errors import MissingValue, OverflowRisk, ParseError, UnsupportedByTarget
 from symexpr.facts import Ranges, facts
 from symexpr.intervals import INF, Interval
-from symexpr.printing import ATOM, CHOICE, PRODUCT, UNARY, Printer, Term, Text
+from symexpr.printing import ATOM, CHOICE, PRODUCT, UNARY, Printer, Term, Text, sstr
 from symexpr.structure import integral
 
 CPP_PRELUDE = """\
@@ -120,14 +120,17 @@ class FixedWidthPrinter(Printer):
     def __init__(self, bits: int, ranges: Ranges | None) -> None:
         if bits not in (32, 64):
             raise UnsupportedByTarget(f"int{bits}", self.target, "integers are of 32 or 64 bits")
-        self.bits, self.checked = bits, ranges is not None
+        self.bits, self.wants_checks = bits, ranges is not None
         self.ranges: dict[Any, Any] = dict(ranges or {})
         self.facts = self.given = facts(ranges)
+        self.checked = self.wants_checks  # whether a value of the expression may be too wide
 
     def print(self, e: Any) -> str:
         e = sympy.sympify(e)
+        open_end = 2**31 if self.bits == 32 else 1
+        limit = 2 ** (self.bits - 1)
+        self.checked = self.wants_checks and self.given.peak(e, open_end) >= limit
         if self.checked and self.bits == 32:
-            limit = 2**31
             closed = dict(self.ranges)
             for s in e.free_symbols:
                 lo, hi = closed.get(s, (None, None))
@@ -179,9 +182,15 @@ class FixedWidthPrinter(Printer):
             return (x[0] == -INF or x[0] >= -limit) and (x[1] == INF or x[1] < limit)
         return x[0] >= -limit and x[1] < limit
 
-    def check(self, parts: list[Text], values: list[Interval], *exprs: sympy.Expr) -> list[Text]:
+    def check(
+        self,
+        parts: list[Text],
+        values: list[Interval],
+        exprs: Sequence[sympy.Expr],
+        join: Callable[..., sympy.Expr],
+    ) -> list[Text]:
         """`values[k]` is the value after `parts[:k+1]` are joined; widens a part where one
-        leaves 32 bits. `exprs`: what the message names."""
+        leaves 32 bits. The error names `join(*exprs)`."""
         if not self.checked:
             return parts
         wide = False
@@ -191,7 +200,7 @@ class FixedWidthPrinter(Printer):
                 continue
             if not self._fits(x, 64):
                 reason = f"a value may reach {max(-x[0], x[1])}, beyond 64 bits"
-                raise OverflowRisk(" , ".join(map(str, exprs)), self.target, reason)
+                raise OverflowRisk(sstr(join(*exprs)), self.target, reason)
             if wide:
                 continue
             first = next((i for i, p in enumerate(parts[: k + 1]) if p.bits), None)
@@ -199,6 +208,10 @@ class FixedWidthPrinter(Printer):
                 parts[first] = self.widen(parts[first])
                 wide = True
         return parts
+
+    def check_one(self, part: Text, e: sympy.Expr) -> Text:
+        (text,) = self.check([part], [self.interval(e)], [e], sympy.Add)
+        return text
 
     def sum(self, terms: list[Term]) -> Text:
         if not self.checked or not all(integral(t.expr) for t in terms):
@@ -208,12 +221,12 @@ class FixedWidthPrinter(Printer):
         for t in terms:
             total = iv.add(total, self.interval(t.expr))
             values.append(total)
-        texts = self.check([t.text for t in terms], values, *(t.expr for t in terms))
+        texts = self.check([t.text for t in terms], values, [t.expr for t in terms], sympy.Add)
         return super().sum([t._replace(text=x) for t, x in zip(terms, texts, strict=True)])
 
     def signed(self, t: Term) -> Text:
         if t.negative and self.checked and integral(t.expr):
-            (text,) = self.check([t.text], [self.interval(t.expr)], t.expr)
+            text = self.check_one(t.text, t.expr)
             if text is not t.text:
                 t = t._replace(text=text, lead=ATOM)
             elif text.level < UNARY and not self._fits(iv.neg(self.interval(t.first)), self.bits):
@@ -228,7 +241,7 @@ class FixedWidthPrinter(Printer):
         for f, _ in factors:
             total = iv.mul(total, self.interval(f))
             values.append(total)
-        texts = self.check([t for _, t in factors], values, *(f for f, _ in factors))
+        texts = self.check([t for _, t in factors], values, [f for f, _ in factors], sympy.Mul)
         return super().product([(f, t) for (f, _), t in zip(factors, texts, strict=True)])
 
     def quotient(self, numerator: Text, denominators: list[Text]) -> Text:
@@ -250,7 +263,7 @@ class FixedWidthPrinter(Printer):
     def visit_FloorDiv(self, e: sympy.Function) -> Text:
         a, b, plain = self._division(e, FloorDiv)
         x, y = self.visit(a), self.visit(b)
-        (x,) = self.check([x], [self.interval(e)], e)
+        x = self.check_one(x, e)
         return self.divide(x, y) if plain else self.helper("floor_div", x, y)
 
     def visit_Mod(self, e: sympy.Function) -> Text:
@@ -264,7 +277,7 @@ class FixedWidthPrinter(Printer):
 
     def visit_CeilDiv(self, e: sympy.Function) -> Text:
         x, y = map(self.visit, e.args)
-        (x,) = self.check([x], [self.interval(e)], e)
+        x = self.check_one(x, e)
         return self.helper("ceil_div", x, y)
 
     def visit_IntTrueDiv(self, e: sympy.Function) -> Text:
@@ -294,7 +307,7 @@ class FixedWidthPrinter(Printer):
 
     def visit_LShift(self, e: sympy.Function) -> Text:
         a, n = map(self.visit, e.args)
-        (a,) = self.check([a], [self.interval(e)], e)
+        a = self.check_one(a, e)
         return self.atom(self.infix(" << ", PRODUCT, [a, n]))
 
     def visit_Not(self, e: sympy.Not) -> Text:
@@ -316,7 +329,7 @@ class CppPrinter(FixedWidthPrinter):
         super().__init__(widths[int_type], ranges)
 
     def visit_Integer(self, e: sympy.Integer) -> Text:
-        n = int(e)
+        n: int = e.p
         if n == -(2**63):
             return Text("(-9223372036854775807LL - 1)", ATOM)
         if not -(2**63) < n < 2**63:
@@ -343,7 +356,7 @@ class CppPrinter(FixedWidthPrinter):
             return self.call("std::pow", self.as_float(base), self.as_float(exponent))
         if n.is_Integer and int(n) <= 3 and base.level == ATOM:
             return super().power(e, base, exponent)
-        self.check([base], [self.interval(e)], e)
+        self.check_one(base, e)
         return self.helper("int_pow", base, exponent)
 
     def visit_RShift(self, e: sympy.Function) -> Text:
@@ -351,7 +364,7 @@ class CppPrinter(FixedWidthPrinter):
 
     def visit_LShift(self, e: sympy.Function) -> Text:
         a, n = map(self.visit, e.args)
-        self.check([a], [self.interval(e)], e)
+        self.check_one(a, e)
         return self.infix("*", PRODUCT, [a, Text(f"(int64_t{{1}} << {self.at(n, ATOM)})")])
 
     def _fold(self, name: str, e: sympy.Function) -> Text:
@@ -396,7 +409,7 @@ class TritonPrinter(FixedWidthPrinter):
         return Text(f"tl.cast({t.text}, tl.float64)", ATOM, 64)
 
     def visit_Integer(self, e: sympy.Integer) -> Text:
-        n = int(e)
+        n: int = e.p
         if not -(2**63) <= n < 2**63:
             raise OverflowRisk(str(n), self.target, "the literal is beyond 64 bits")
         wide = not -(2**31) <= n < 2**31

@@ -97,20 +97,31 @@ class _Reader:
 
     def factors(self, node: ast.expr) -> list[Any]:
         """Factors of a chain of `*`, `/` and unary minus, so that one Mul is built of all."""
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            return self.factors(node.left) + self.factors(node.right)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            return [*self.factors(node.left), sympy.Pow(self.integer_like(node.right), -1)]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return [sympy.S.NegativeOne, *self.factors(node.operand)]
-        return [self.integer_like(node)]
+        out: list[Any] = []
+        while True:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+                out += reversed(self.factors(node.right))
+                node = node.left
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                out.append(sympy.Pow(self.integer_like(node.right), -1))
+                node = node.left
+            elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+                out.append(sympy.S.NegativeOne)
+                node = node.operand
+            else:
+                out.append(self.integer_like(node))
+                return out[::-1]
 
     def terms(self, node: ast.expr) -> list[Any]:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return self.terms(node.left) + self.terms(node.right)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-            return [*self.terms(node.left), sympy.Mul(-1, *self.factors(node.right))]
-        return [self.integer_like(node)]
+        """Terms of a chain of `+` and `-`; a chain of thousands is no deeper than one of two."""
+        out: list[Any] = []
+        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+            if isinstance(node.op, ast.Sub):
+                out.append(sympy.Mul(-1, *self.factors(node.right)))
+            else:
+                out += reversed(self.terms(node.right))
+            node = node.left
+        return [self.integer_like(node), *reversed(out)]
 
     def read_BinOp(self, node: ast.BinOp) -> Any:
         if isinstance(node.op, ast.Mult | ast.Div):

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ def _factor_key(p: tuple[sympy.Expr, Text]) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=1000)
-def _method(printer: type, node: type) -> str | None:
+def _method(printer: Hashable, node: Any) -> str | None:
     """The method of a printer for a class of nodes."""
     for cls in node.__mro__:
         if hasattr(printer, f"visit_{cls.__name__}"):
@@ -107,7 +107,7 @@ class Printer:
         return Text(e.name)
 
     def visit_Integer(self, e: sympy.Integer) -> Text:
-        return Text(str(int(e)), ATOM if int(e) >= 0 else UNARY, 0)
+        return Text(str(e.p), ATOM if e.p >= 0 else UNARY, 0)
 
     def visit_Rational(self, e: sympy.Rational) -> Text:
         return self.signed(self.term(e))
@@ -161,11 +161,12 @@ class Printer:
             c, factors = e.args[0], e.args
             if not c.is_Number:
                 return self._term(e, False, factors, None)
-            negative = bool(c < 0)
-            c = abs(c)
-            return self._term(e, negative, factors[1:], None if c == 1 else c)
+            if c.is_Integer and c.p < 0:
+                rest = None if c.p == -1 else sympy.Integer(-c.p)
+                return self._term(e, True, factors[1:], rest)
+            return self._term(e, bool(c.is_negative), factors[1:], abs(c))
         if e.is_Number:
-            return self._term(e, bool(e < 0), (), abs(e))
+            return self._term(e, bool(e.is_negative), (), abs(e))
         if e.is_Pow:
             return self._term(e, False, (e,), None)
         text = self.visit(e)
@@ -182,7 +183,7 @@ class Printer:
         if c is not None and c.is_Rational and not c.is_Integer:
             below.append(sympy.Integer(c.q))
             c = sympy.Integer(c.p)
-        if c is not None and (c != 1 or not (above or below)):
+        if c is not None and (c is not sympy.S.One or not (above or below)):
             above.append((c, self.visit(c)))
         if len(above) > 1:
             above.sort(key=_factor_key)

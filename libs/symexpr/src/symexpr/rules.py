@@ -18,7 +18,9 @@ from symexpr.structure import coefficient, content, exact_quotient, exact_quotie
 Rule = Callable[[Any, Facts], Any]
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One
 _FUEL = 64
+_PAIRWISE = 16
 _MEMO_SIZE = 20_000
+SIMPLE = sympy.Dummy()  # remembered for what simplifies to itself
 
 
 def floor_div_by_bounds(e: Any, f: Facts) -> Any:
@@ -28,10 +30,8 @@ def floor_div_by_bounds(e: Any, f: Facts) -> Any:
         return sympy.Integer(lo)
     x, d = e.args
     if d.is_Integer:
-        low, high = f.best(x)
-        if INF not in (abs(low), abs(high)) and low // int(d) == high // int(d):
-            return sympy.Integer(low // int(d))
-        return None
+        quotient = f.quotient(x, int(d)) if int(d) > 0 else None
+        return None if quotient is None else sympy.Integer(quotient)
     return _ZERO if f.within(x, d) else None
 
 
@@ -74,10 +74,8 @@ def mod_by_bounds(e: Any, f: Facts) -> Any:
     """`x % m -> x - k*m`, when `x // m` is k for all x; `-> x`, when 0 <= x < m."""
     x, m = e.args
     if m.is_Integer:
-        low, high = f.best(x)
-        if INF not in (abs(low), abs(high)) and low // int(m) == high // int(m):
-            return x - (low // int(m)) * m
-        return None
+        quotient = f.quotient(x, int(m)) if int(m) > 0 else None
+        return None if quotient is None else x - quotient * m
     return x if f.within(x, m) else None
 
 
@@ -121,56 +119,75 @@ def merge_div_mod(e: Any, f: Facts) -> Any:
     """`m*(x // (d*m)) + x // d % m -> x // d`, times any factor, when m > 0 or d = 1; also where
     `x // (d*m)` has been simplified to something else."""
     terms = _term_map(e)
-    for t, c in terms.items():
+    changed = False
+    for t, c in list(terms.items()):
         for mod, factor in _mod_factors(t):
             x, d, m = mod.args[0], _step(mod), mod.args[-1]
-            if d is not _ONE and not f.positive(m):
+            if terms.get(t) != c or (d is not _ONE and not f.positive(m)):
                 continue
             quotient = simplify_with(FloorDiv(x, d * m), f)
-            needed = _term_map(sympy.expand_mul(c * factor * m * quotient))
+            needed = _scaled(c * factor * m, quotient)
             if quotient is not _ZERO and all(_has(terms, k, v) for k, v in needed.items()):
-                whole = sympy.Add(*(v * k for k, v in needed.items()))
-                return e - whole - c * t + c * factor * FloorDiv(x, d)
-    return None
+                changed = True
+                for k, v in needed.items():
+                    _add_term(terms, k, -v)
+                _add_term(terms, t, -c)
+                for k, v in _term_map(c * factor * FloorDiv(x, d)).items():
+                    _add_term(terms, k, v)
+    return sympy.Add(*(c * t for t, c in terms.items())) if changed else None
 
 
 def merge_digits(e: Any, f: Facts) -> Any:
     """`m*(x // (d*m) % n) + x // d % m -> x // d % (m*n)`, times any factor, when m > 0, n > 0."""
     terms = _term_map(e)
+    digits: dict[tuple[Any, Any], list[tuple[Any, int, Any, Any]]] = {}
     for t, c in terms.items():
-        for low, factor in _mod_factors(t):
-            x, d, m = low.args[0], _step(low), low.args[-1]
-            for t2, c2 in terms.items():
-                for high, factor2 in _mod_factors(t2):
-                    n = high.args[-1]
-                    same = high.args[0] == x and _step(high) == d * m
-                    if same and c2 * factor2 == c * factor * m and f.positive(m) and f.positive(n):
-                        rest = e - c * t - c2 * t2
-                        return rest + c * factor * ModularIndexing(x, d, m * n)
+        for mod, factor in _mod_factors(t):
+            digits.setdefault((mod.args[0], _step(mod)), []).append((t, c, mod.args[-1], factor))
+    if all(len(found) == 1 for found in digits.values()) and len(digits) < 2:
+        return None
+    for (x, d), found in digits.items():
+        for t, c, m, factor in found:
+            for t2, c2, n, factor2 in digits.get((x, d * m), ()):
+                if c2 * factor2 == c * factor * m and f.positive(m) and f.positive(n):
+                    return e - c * t - c2 * t2 + c * factor * ModularIndexing(x, d, m * n)
     return None
 
 
 def subtract_multiple(e: Any, f: Facts) -> Any:
     """`x - d*(x // d) -> x % d`, times any factor."""
     terms = _term_map(e)
-    for t, c in terms.items():
+    changed = False
+    for t, c in list(terms.items()):
         for g in sympy.Mul.make_args(t):
-            if g.func is not FloorDiv:
+            if g.func is not FloorDiv or terms.get(t) != c:
                 continue
             x, d = g.args
-            scale = exact_quotient(-c * (t / g), d)
+            if d.is_Integer and c % int(d):
+                continue
+            scale = exact_quotient(-c * (_ONE if t is g else t / g), d)
             if scale is None:
                 continue
-            needed = _term_map(sympy.expand_mul(scale * x))
+            needed = _scaled(scale, x)
             if all(_has(terms, k, v) for k, v in needed.items()):
-                whole = sympy.Add(*(v * k for k, v in needed.items()))
-                return e - whole - c * t + scale * Mod(x, d)
-    return None
+                changed = True
+                for k, v in needed.items():
+                    _add_term(terms, k, -v)
+                _add_term(terms, t, -c)
+                for k, v in _term_map(scale * Mod(x, d)).items():
+                    _add_term(terms, k, v)
+    return sympy.Add(*(c * t for t, c in terms.items())) if changed else None
 
 
 def extreme_by_bounds(e: Any, f: Facts) -> Any:
     """`Min(a, b) -> a`, when a <= b; `Max(a, b) -> b`."""
     keep = list(e.args)
+    if len(keep) > _PAIRWISE:  # ends only: pairs would be too many
+        sign = 1 if e.func is Max else -1
+        low = {a: min(sign * x for x in f.interval(a)) for a in keep}
+        first = max(keep, key=lambda a: low[a])
+        kept = [a for a in keep if a is first or max(sign * x for x in f.interval(a)) > low[first]]
+        return e.func(*kept) if len(kept) < len(keep) else None
     for a in e.args:
         for b in keep:
             if a is b or a not in keep:
@@ -243,7 +260,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def simplify_with(e: Any, f: Facts) -> Any:
-    """`simplify` under facts that exist already."""
+    """`simplify` under facts that exist already; `e` itself, if it is simple."""
     if not e.args:
         return e
     found = f.simplified.get(e)
@@ -251,8 +268,11 @@ def simplify_with(e: Any, f: Facts) -> Any:
         if len(f.simplified) > _MEMO_SIZE:
             f.simplified.clear()
         found = _run(e, f)
-        f.simplified[e] = f.simplified[found] = found
-    return found
+        f.simplified[found] = SIMPLE
+        if found is e:
+            return e
+        f.simplified[e] = found
+    return e if found is SIMPLE else found
 
 
 def _run(e: Any, f: Facts) -> Any:
@@ -263,7 +283,7 @@ def _run(e: Any, f: Facts) -> Any:
         if any(a is not b for a, b in zip(args, e.args, strict=True)):
             e = e.func(*args)
             if e in f.simplified:
-                return f.simplified[e]
+                return simplify_with(e, f)
             continue
         table = RELATION_RULES if e.is_Relational else RULES.get(type(e).__name__, ())
         new = _first(table, e, f)
@@ -300,6 +320,21 @@ def _term_map(e: Any) -> dict[Any, int]:
     return out
 
 
+def _scaled(scale: Any, e: Any) -> dict[Any, int]:
+    """`_term_map` of a product, multiplied out."""
+    if scale.is_Integer and not any(
+        t.is_Mul and any(f.is_Add for f in t.args) for t in sympy.Add.make_args(e)
+    ):
+        return {rest: int(scale) * c for rest, c in _term_map(e).items()}
+    return _term_map(sympy.expand_mul(scale * e))
+
+
+def _add_term(terms: dict[Any, int], key: Any, c: int) -> None:
+    terms[key] = terms.get(key, 0) + c
+    if not terms[key]:
+        del terms[key]
+
+
 def _has(terms: dict[Any, int], key: Any, needed: int) -> bool:
     """Whether a sum holds `needed` of a term (a constant may be taken apart freely)."""
     return terms.get(key, 0) == needed or (key is _ONE and key in terms)
@@ -308,7 +343,9 @@ def _has(terms: dict[Any, int], key: Any, needed: int) -> bool:
 def _mod_factors(term: Any) -> list[tuple[Any, Any]]:
     """`(x % m, the other factors)` for each such factor of a product."""
     factors = sympy.Mul.make_args(term)
-    return [(g, term / g) for g in factors if g.func in (Mod, ModularIndexing)]
+    return [
+        (g, _ONE if g is term else term / g) for g in factors if g.func in (Mod, ModularIndexing)
+    ]
 
 
 def _open_mods(a: Any, modulus: Any) -> Any:

@@ -6,6 +6,7 @@ false, so the search for it is skipped; a bound equal to it is the best one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +14,10 @@ import sympy
 
 from symexpr.errors import SymexprError
 from symexpr.evaluation import Domain, Evaluation
-from symexpr.intervals import INF, Number
+from symexpr.intervals import INF, Interval, Number
 
-_OPEN = 97  # how far from its known end a symbol without the other one goes
+_OPEN = 2**48  # how far from its known end a symbol without the other one goes
+FAR = 2**47  # a value beyond: the expression is taken to have no bound
 _MEMO_SIZE = 20_000
 _WIDEST_EXPONENT = 64
 _Choose = tuple[bool, bool]  # at the high end: symbols at even places, and at odd ones
@@ -36,13 +38,23 @@ class _Small(Domain):
         return super().bits(name, a, b)
 
 
+class _Values(Evaluation):
+    """Sums and products in the order of their parts."""
+
+    def _sum(self, e: Any) -> Any:
+        return sum(map(self.value, e.args))
+
+    def _product(self, e: Any) -> Any:
+        return math.prod(map(self.value, e.args))
+
+
 class _Point:
     """Symbols get their values as they are asked for, since ends may refer to other symbols."""
 
     def __init__(self, ranges: Mapping[sympy.Symbol, tuple[Any, ...]], high: _Choose) -> None:
         self.ranges, self.high = ranges, high
         self.values: dict[sympy.Symbol, int] = {}
-        self.evaluation = Evaluation(self, _SMALL)
+        self.evaluation = _Values(self, _SMALL)
 
     def __contains__(self, s: object) -> bool:
         return isinstance(s, sympy.Symbol)
@@ -53,13 +65,22 @@ class _Point:
             lo = None if low is None else self.evaluation.value(low)
             hi = None if high is None else self.evaluation.value(high)
             if lo is None:
-                lo = (_OPEN if hi is None else hi) - 2 * _OPEN
+                lo = (_OPEN // 2 if hi is None else hi) - _OPEN
             if hi is None:
-                hi = lo + 2 * _OPEN + len(self.values)
+                hi = lo + _OPEN + len(self.values)
             if lo > hi:
                 raise OverflowError  # the ends contradict each other here
             self.values[s] = hi if self.high[len(self.values) % 2] else lo
         return self.values[s]
+
+    def value(self, e: sympy.Expr) -> Number | None:
+        if len(self.evaluation.memo) > _MEMO_SIZE:
+            self.evaluation.memo.clear()
+        try:
+            found: Number = self.evaluation.value(e)
+        except (SymexprError, ArithmeticError, ValueError):
+            return None  # a zero divisor, a negative shift: nothing is said about such points
+        return found
 
 
 _SMALL = _Small()
@@ -68,16 +89,15 @@ _SMALL = _Small()
 class Samples:
     def __init__(self, ranges: Mapping[sympy.Symbol, tuple[Any, ...]]) -> None:
         self.points = [_Point(ranges, high) for high in _POINTS]
+        self._extents: dict[sympy.Expr, Interval] = {}
 
-    def lowest(self, e: sympy.Expr) -> Number:
-        """The lowest value of `e` at the points; infinity where none can be computed."""
-        found: Number = INF
-        for p in self.points:
-            if len(p.evaluation.memo) > _MEMO_SIZE:
-                p.evaluation.memo.clear()
-            try:
-                value = p.evaluation.value(e)
-            except (SymexprError, ArithmeticError, ValueError):
-                continue  # a zero divisor, a negative shift: nothing is said about such points
-            found = min(found, value)
+    def extent(self, e: sympy.Expr) -> Interval:
+        """The lowest and the highest value of `e` at the points; an empty interval where none
+        can be computed."""
+        found = self._extents.get(e)
+        if found is None:
+            if len(self._extents) > _MEMO_SIZE:
+                self._extents.clear()
+            values = [v for v in (p.value(e) for p in self.points) if v is not None]
+            found = self._extents[e] = (min(values, default=INF), max(values, default=-INF))
         return found

@@ -16,6 +16,7 @@ _ZERO, _ONE = sympy.S.Zero, sympy.S.One
 by_structure = cmp_to_key(Basic.compare)
 
 
+@lru_cache(maxsize=10_000)
 def symbol(name: str) -> sympy.Symbol:
     """The integer symbol of this name: the only kind that the library uses."""
     return sympy.Symbol(name, integer=True)
@@ -55,9 +56,9 @@ def content(e: Expr) -> int:
 
 def literal_factor(term: Expr) -> int:
     """The integer of `coefficient`, alone."""
-    if term.is_Integer:
-        return int(term)
-    return int(term.args[0]) if term.is_Mul and term.args[0].is_Integer else 1
+    if term.is_Mul:
+        term = term.args[0]
+    return int(term.p) if term.is_Integer else 1
 
 
 def exact_quotient(term: Expr, divisor: Expr) -> Expr | None:
