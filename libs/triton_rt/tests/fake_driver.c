@@ -17,7 +17,8 @@ struct {
     uint64_t function, stream, args[160];
 } record;
 uint64_t current_context = 0xc0;
-uint32_t fail_with, fail_load, arg_count, pushes, loads, max_dynamic_shared, capability = 90;
+uint32_t fail_with, fail_load, fail_init, unloads, max_threads = 1024, version = 13000,
+     arg_count, pushes, loads, max_dynamic_shared, capability = 90;
 
 static void arguments(void **params) {
     for (uint32_t i = 0; i < arg_count; i++) memcpy(record.args + i, params[i], 8);
@@ -52,7 +53,8 @@ int cuThreadExchangeStreamCaptureMode(int *mode) { return 0; }
 int cuDevicePrimaryCtxRetain(uint64_t *out, int device) { *out = 0xc0 + (uint64_t)device; return 0; }
 int cuDeviceGetAttribute(int *out, int attribute, int device) {
     *out = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10
-         : attribute == 97 ? 232448 : 0;
+         : attribute == 97 ? 232448 : attribute == 12 ? 65536 : attribute == 1 ? 1024
+         : attribute == 16 ? 132 : 0;
     return 0;
 }
 int cuModuleLoadData(uint64_t *out, const void *image) {
@@ -64,7 +66,19 @@ int cuModuleGetFunction(uint64_t *out, uint64_t module, const char *name) {
     *out = 0xf000 + module;
     return 0;
 }
-int cuFuncGetAttribute(int *out, int attribute, uint64_t function) { *out = 64; return 0; }
+int cuFuncGetAttribute(int *out, int attribute, uint64_t function) {
+    *out = attribute == 0 ? (int)max_threads : attribute == 4 ? 200 : 64;
+    return 0;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, void *function, int threads,
+                                                uint64_t shared) {
+    *out = 2;
+    return 0;
+}
+int cuModuleUnload(uint64_t module) { unloads++; return 0; }
+int cuCtxSynchronize(void) { return 0; }
+int cuInit(unsigned flags) { return (int)fail_init; }
+int cuDriverGetVersion(int *out) { *out = (int)version; return 0; }
 int cuFuncSetAttribute(uint64_t function, int attribute, int value) {
     if (attribute == 8) max_dynamic_shared = (uint32_t)value;
     return 0;

@@ -90,6 +90,8 @@ def fake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[FakeCuda]:
     """Both launchers over a fresh copy of the fake driver; `FakeTensor`s count as tensors."""
+    module = native._extension(Config(tmp_path.parent / "launcher-cache"))
+    assert module is not None, "the native launcher did not build"
     mine = tmp_path / "libfakecuda.so"
     shutil.copy(library, mine)
     opened = driver.Driver(ctypes.CDLL(str(mine)))
@@ -99,8 +101,6 @@ def fake(
     monkeypatch.setattr("triton_rt.launch.args.torch.Tensor", (torch.Tensor, FakeTensor))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    module = native._extension(Config(tmp_path.parent / "launcher-cache"))
-    assert module is not None, "the native launcher did not build"
     module.set_symbols_from(opened.address)
     monkeypatch.setattr(native, "extension", lambda: module if request.param == "native" else None)
     yield FakeCuda(opened.library)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from triton_rt.binary import Binary
 from triton_rt.errors import MisalignedArgument, WrongDevice
 
 if TYPE_CHECKING:
-    from triton_rt.launch import Entry
+    from triton_rt.launch import Dispatch, Entry
 
 
 class Kernel:
@@ -23,13 +22,35 @@ class Kernel:
         from triton_rt.launch import make_dispatcher
 
         self.binary = binary
-        self.launch: Callable[..., None] = make_dispatcher(
+        self._entries: dict[int, Entry] = {}  # by device
+        self.launch: Dispatch = make_dispatcher(
             binary.name, binary.params, self._resolve, self._on_cpu
         )
 
     def __call__(self, grid: Any, *args: Any) -> None:
         """Launches on torch's current stream of the arguments' device; returns at once."""
         self.launch(grid, *args)
+
+    def load(self, device: int = 0) -> Entry:
+        """Loads the cubin on a device now, and not at the first launch; returns what was loaded."""
+        from triton_rt.launch import Entry
+
+        entry = self._entries.get(device)
+        if entry is None:
+            entry = self._entries[device] = Entry.load(self.binary, device)
+        return entry
+
+    def unload(self) -> None:
+        """Frees the code on every device, after waiting for the work queued there.
+
+        The next launch loads it again. CUDA graphs that captured this kernel must not be replayed
+        any more: they hold the code by its address.
+        """
+        from triton_rt.launch import unload
+
+        self.launch.clear()
+        while self._entries:
+            unload(self._entries.popitem()[1])
 
     def _resolve(self, alignment: int, device: int) -> Entry:
         broken = self.binary.alignment & ~alignment
@@ -39,9 +60,7 @@ class Kernel:
                 f"{self.binary.name} was compiled for {', '.join(names)} divisible by 16, which "
                 "these arguments are not: launch a LazyKernel, or compile with alignment=0"
             )
-        from triton_rt.launch import Entry
-
-        return Entry.load(self.binary, device)
+        return self.load(device)
 
     def _on_cpu(self, grid: Any, *args: Any) -> None:
         raise WrongDevice(

@@ -1,5 +1,5 @@
 """Arguments -> a launch: checks, alignment, packing, and the call of the CUDA driver."""
 
-from triton_rt.launch.dispatch import Entry, make_dispatcher
+from triton_rt.launch.dispatch import Dispatch, Entry, make_dispatcher, unload
 
-__all__ = ["Entry", "make_dispatcher"]
+__all__ = ["Dispatch", "Entry", "make_dispatcher", "unload"]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from triton_rt import hooks
 from triton_rt.binary import Binary
-from triton_rt.errors import CudaError
+from triton_rt.errors import CooperativeGridTooLarge, CudaError, OutOfRegisters
 from triton_rt.kinds import torch_dtype
 from triton_rt.launch import driver as cuda
-from triton_rt.launch import native
-from triton_rt.launch.args import pack
+from triton_rt.launch import native, torch_abi
+from triton_rt.launch.args import CONGRUENT, is_congruent, pack
 from triton_rt.source import KernelParam
 
 Resolve = Callable[[int, int], "Entry"]
@@ -32,6 +34,7 @@ class Entry:
     pdl: bool
     global_scratch_bytes: int
     profile_scratch_bytes: int
+    module: int = 0
 
     @classmethod
     def load(cls, binary: Binary, device: int) -> Entry:
@@ -47,6 +50,7 @@ class Entry:
             binary.pdl,
             binary.global_scratch_bytes,
             binary.profile_scratch_bytes,
+            loaded.module,
         )
 
     def as_tuple(self) -> tuple[int, ...]:
@@ -75,25 +79,33 @@ class Entry:
         return out
 
 
+def unload(entry: Entry) -> None:
+    """Frees a loaded variant, after waiting for the work queued on its device."""
+    cuda.driver().unload(entry.module, entry.context)
+
+
 def make_dispatcher(
     name: str,
     params: tuple[KernelParam, ...],
     resolve: Resolve,
     on_cpu: Callable[..., None],
-) -> Callable[..., None]:
-    """A callable `dispatch(grid, *args)`.
+    *,
+    peel: tuple[int, ...] | None = None,
+) -> Dispatch:
+    """A callable `dispatch(grid, *args)`; `dispatch.clear()` forgets the variants it resolved.
 
     `resolve(alignment, device)` gives the variant of a new pair of actual alignment mask and
     device; it is asked once for each. `on_cpu(grid, *args)` takes calls with CPU tensors.
+    `peel`: by parameter, the bytes of an element of a pointer that may be shifted, else 0; the
+    mask has `CONGRUENT` set where all of those are off from 16 bytes by the same number of elements.
     """
+    shifts = peel or (0,) * len(params)
     module = native.extension()
     if module is None:
-        return PythonDispatcher(name, params, resolve, on_cpu)
-    kinds = [p.kind for p in params]
+        return PythonDispatcher(name, params, resolve, on_cpu, shifts)
     return module.Dispatcher(  # type: ignore[no-any-return]
         name,
-        kinds,
-        [torch_dtype(k[1:]) if k.startswith("*") else None for k in kinds],
+        tuple(_record(module, p, shift) for p, shift in zip(params, shifts, strict=True)),
         lambda alignment, device: resolve(alignment, device).as_tuple(),
         on_cpu,
         lambda grid, *args: _explain(name, params, grid, args),
@@ -101,7 +113,26 @@ def make_dispatcher(
         _raw_stream(),
         _scratch,
         _failed,
+        # Tests replace the getter; then it, and not torch, is to be asked.
+        _raw_stream() is getattr(torch._C, "_cuda_getCurrentRawStream", None),
     )
+
+
+def _record(
+    module: types.ModuleType, param: KernelParam, shift: int
+) -> tuple[str, torch.dtype | None, int, int]:
+    if not param.is_pointer:
+        return (param.kind, None, -1, 0)
+    dtype = torch_dtype(param.kind[1:])
+    return (param.kind, dtype, torch_abi.dtype_number(module, dtype), shift)
+
+
+class Dispatch(Protocol):
+    """One launch a call."""
+
+    def __call__(self, grid: Any, *args: Any) -> None: ...
+
+    def clear(self) -> None: ...
 
 
 class PythonDispatcher:
@@ -113,12 +144,18 @@ class PythonDispatcher:
         params: tuple[KernelParam, ...],
         resolve: Resolve,
         on_cpu: Callable[..., None],
+        peel: tuple[int, ...] = (),
     ) -> None:
         self.name = name
         self.params = params
         self.resolve = resolve
         self.on_cpu = on_cpu
+        self.peel = peel
         self.entries: dict[tuple[int, int], Entry] = {}
+
+    def clear(self) -> None:
+        """Forgets the variants: the next launch resolves them anew."""
+        self.entries.clear()
 
     def __call__(self, grid: Any, *args: Any) -> None:
         packed = pack(self.name, self.params, grid, args)
@@ -128,10 +165,12 @@ class PythonDispatcher:
             return
         if 0 in packed.grid:
             return
-        key = (packed.alignment, device)
-        entry = self.entries.get(key)
+        alignment = packed.alignment
+        if any(self.peel) and is_congruent(self.peel, packed.values):
+            alignment |= CONGRUENT
+        entry = self.entries.get((alignment, device))
         if entry is None:
-            entry = self.entries[key] = self.resolve(*key)
+            entry = self.entries[alignment, device] = self.resolve(alignment, device)
         programs = packed.grid[0] * packed.grid[1] * packed.grid[2] * entry.num_ctas
         keep = [
             _scratch(programs * size, device) if size else None
@@ -139,16 +178,25 @@ class PythonDispatcher:
         ]
         tail = [(0 if t is None else t.data_ptr()).to_bytes(8, "little") for t in keep]
         x, y, z = packed.grid
-        cuda.driver().launch(
+        stream = int(_raw_stream()(device))
+        record = (self.name, packed.grid, device, stream, entry.threads, entry.shared_bytes)
+        hooks.run_before(*record, alignment, entry.function)
+        code = cuda.driver().launch(
             entry.function,
             entry.context,
             (x * entry.num_ctas, y, z),
             entry.threads,
             entry.shared_bytes,
-            int(_raw_stream()(device)),
+            stream,
             entry.attributes(),
             packed.values + tail,
         )
+        if code:
+            _failed(
+                code, self.name, packed.grid, entry.threads, entry.shared_bytes, entry.num_ctas,
+                entry.function, device,
+            )  # fmt: skip
+        hooks.run_after(*record, alignment, entry.function)
 
 
 def _explain(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any, ...]) -> None:
@@ -157,7 +205,10 @@ def _explain(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[
 
 
 def _current_device() -> int:
-    return torch.cuda.current_device() if torch.cuda.is_available() else -1
+    if not torch.cuda.is_available():
+        return -1
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    return torch.cuda.current_device()
 
 
 def _raw_stream() -> Callable[[int], int]:
@@ -170,8 +221,34 @@ def _scratch(size: int, device: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
 
 
-def _failed(code: int, name: str) -> None:
+def _failed(
+    code: int,
+    name: str,
+    grid: tuple[int, int, int],
+    threads: int,
+    shared_bytes: int,
+    num_ctas: int,
+    function: int,
+    device: int,
+) -> None:
+    """Raises the error of a launch that the driver refused."""
+    opened = cuda.driver()
+    what = f"launch of {name} on cuda:{device} with grid {grid}, {threads} threads, {shared_bytes} "
+    what += f"bytes of shared memory, clusters of {num_ctas}"
+    if code == cuda.ERROR_OUT_OF_RESOURCES:
+        registers = opened.registers(function)
+        raise OutOfRegisters(
+            f"{what}: {threads} threads x {registers} registers do not fit the "
+            f"{opened.device(device).registers} of a block: use fewer warps or smaller tiles"
+        )
+    if code == cuda.ERROR_COOPERATIVE_TOO_LARGE:
+        resident = opened.resident_blocks(function, threads, shared_bytes, device)
+        blocks = grid[0] * grid[1] * grid[2] * num_ctas
+        raise CooperativeGridTooLarge(
+            f"{what}: a cooperative launch needs all of its {blocks} blocks resident at once, and "
+            f"this GPU holds {resident} of this kernel: use a grid of at most {resident // num_ctas}"
+        )
     try:
-        cuda.driver().check(code, "cuLaunchKernel")
+        opened.check(code, "cuLaunchKernel")
     except CudaError as error:
-        raise CudaError(f"launch of {name}: {error}") from None
+        raise CudaError(f"{what}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Iterator
@@ -11,16 +12,32 @@ from dataclasses import dataclass
 import torch
 
 from triton_rt.binary import Binary
-from triton_rt.errors import CudaError, NoGPU, OutOfSharedMemory, WrongTarget
+from triton_rt.errors import (
+    CudaError,
+    DriverMissing,
+    DriverTooOld,
+    NoGPU,
+    OutOfRegisters,
+    OutOfSharedMemory,
+    WrongTarget,
+)
 
 # Numbers of cuda.h (CUDA 13.0); they are part of the driver's ABI.
 _SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+_MAX_THREADS, _MAX_REGISTERS, _MULTIPROCESSORS = 1, 12, 16
+_FUNC_MAX_THREADS = 0  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 _FUNC_SHARED_STATIC = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+_FUNC_REGISTERS = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
 _FUNC_MAX_DYNAMIC_SHARED = 8
 _FUNC_NON_PORTABLE_CLUSTER = 14
 _CAPTURE_RELAXED = 2
 _DEFAULT_SHARED_LIMIT = 48 * 1024
+
+_ERROR_NO_DEVICE = 100
+ERROR_OUT_OF_RESOURCES, ERROR_COOPERATIVE_TOO_LARGE = 701, 720
+#: cuLaunchKernelEx, clusters and programmatic launches came with CUDA 11.8.
+_OLDEST_DRIVER = 11080
 
 LAUNCH_COOPERATIVE, LAUNCH_CLUSTER, LAUNCH_CLUSTER_POLICY, LAUNCH_PDL = 2, 4, 5, 6
 
@@ -53,11 +70,25 @@ class Loaded:
     module: int
 
 
+@dataclass(frozen=True)
+class Limits:
+    """A device as loading needs it: `capability` is ten times the compute capability, `context` the
+    handle of its primary context; shared memory in bytes and registers are those of a block."""
+
+    capability: int
+    shared: int
+    registers: int
+    threads: int
+    multiprocessors: int
+    context: int
+
+
 class Driver:
     """An opened libcuda. Every method raises `CudaError` with the driver's own words."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
+        self._devices: dict[int, Limits] = {}
 
     def call(self, name: str, *args: object) -> None:
         """One driver call by name."""
@@ -84,45 +115,95 @@ class Driver:
         self.call("cuDeviceGetAttribute", ctypes.byref(out), attribute, device)
         return out.value
 
+    def device(self, device: int) -> Limits:
+        """Limits of a device; its primary context, the one that torch uses, is kept alive."""
+        found = self._devices.get(device)
+        if found is None:
+            context = ctypes.c_void_p()
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            number = functools.partial(self.device_attribute, device=device)
+            found = self._devices[device] = Limits(
+                10 * number(_CAPABILITY_MAJOR) + number(_CAPABILITY_MINOR),
+                number(_SHARED_OPTIN),
+                number(_MAX_REGISTERS),
+                number(_MAX_THREADS),
+                number(_MULTIPROCESSORS),
+                context.value or 0,
+            )
+        return found
+
+    def registers(self, function: int) -> int:
+        """Registers of a thread of a loaded kernel."""
+        return self._function_attribute(_FUNC_REGISTERS, function)
+
+    def resident_blocks(self, function: int, threads: int, shared: int, device: int) -> int:
+        """How many blocks of a kernel a device holds at once."""
+        blocks = ctypes.c_int()
+        limits = self.device(device)
+        with self._in_context(limits.context):
+            self.call(
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                ctypes.byref(blocks), ctypes.c_void_p(function), threads, ctypes.c_size_t(shared),
+            )  # fmt: skip
+        return blocks.value * limits.multiprocessors
+
+    def _function_attribute(self, attribute: int, function: int) -> int:
+        out = ctypes.c_int()
+        self.call("cuFuncGetAttribute", ctypes.byref(out), attribute, ctypes.c_void_p(function))
+        return out.value
+
     def load(self, binary: Binary, device: int) -> Loaded:
-        """Loads a cubin into the primary context of a device, the one that torch uses."""
-        capability = 10 * self.device_attribute(_CAPABILITY_MAJOR, device)
-        capability += self.device_attribute(_CAPABILITY_MINOR, device)
-        if not binary.target.runs_on(capability):
-            raise WrongTarget(
-                f"{binary.name} was compiled for {binary.target}; cuda:{device} is sm_{capability}:"
-                f" compile it with Target({capability})"
-            )
-        limit = self.device_attribute(_SHARED_OPTIN, device)
-        if binary.shared_bytes > limit:
-            raise OutOfSharedMemory(
-                f"{binary.name} needs {binary.shared_bytes} bytes of shared memory in a block, "
-                f"cuda:{device} has {limit}: use smaller tiles or fewer stages"
-            )
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        """Loads a cubin into the primary context of a device, the one that torch uses.
+
+        Raises `WrongTarget`, `OutOfSharedMemory`, `OutOfRegisters`, `CudaError`.
+        """
+        limits = self.device(device)
+        _check_target(binary, device, limits)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        with self._in_context(context), self._relaxed_capture():
-            image = ctypes.create_string_buffer(binary.cubin, len(binary.cubin))
-            self.call("cuModuleLoadData", ctypes.byref(module), image)
-            self.call("cuModuleGetFunction", ctypes.byref(function), module, binary.name.encode())
-            if binary.shared_bytes > _DEFAULT_SHARED_LIMIT:
-                static = ctypes.c_int()
-                self.call("cuFuncGetAttribute", ctypes.byref(static), _FUNC_SHARED_STATIC, function)
-                self.call(
-                    "cuFuncSetAttribute", function, _FUNC_MAX_DYNAMIC_SHARED, limit - static.value
-                )
-            if self.address(
-                "cuFuncLoad"
-            ):  # CUDA 12.4: not at the first launch, which may be captured
-                self.call("cuFuncLoad", function)
-            if binary.num_ctas > 8:
-                self.call("cuFuncSetAttribute", function, _FUNC_NON_PORTABLE_CLUSTER, 1)
-        return Loaded(function.value or 0, context.value or 0, module.value or 0)
+        with self._in_context(limits.context), self._relaxed_capture():
+            try:
+                self.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(binary.cubin))
+                name = binary.name.encode()
+                self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
+            except CudaError as error:
+                raise CudaError(f"loading {binary.name} ({binary.target}): {error}") from None
+            handle = function.value or 0
+            try:
+                self._prepare(binary, device, limits, handle)
+            except BaseException:
+                self.library.cuModuleUnload(module)
+                raise
+        return Loaded(handle, limits.context, module.value or 0)
+
+    def _prepare(self, binary: Binary, device: int, limits: Limits, function: int) -> None:
+        threads = 32 * binary.num_warps
+        allowed = self._function_attribute(_FUNC_MAX_THREADS, function)
+        if threads > allowed:
+            raise OutOfRegisters(
+                f"{binary.name} has {threads} threads of {self.registers(function)} registers in a "
+                f"block, cuda:{device} allows {allowed} of them ({limits.registers} registers, "
+                f"{limits.threads} threads): use fewer warps or smaller tiles"
+            )
+        if binary.shared_bytes > _DEFAULT_SHARED_LIMIT:
+            static = self._function_attribute(_FUNC_SHARED_STATIC, function)
+            self._set(function, _FUNC_MAX_DYNAMIC_SHARED, limits.shared - static)
+        if binary.num_ctas > 8:
+            self._set(function, _FUNC_NON_PORTABLE_CLUSTER, 1)
+        if self.address("cuFuncLoad"):  # CUDA 12.4: not at the first launch, which may be captured
+            self.call("cuFuncLoad", ctypes.c_void_p(function))
+
+    def _set(self, function: int, attribute: int, value: int) -> None:
+        self.call("cuFuncSetAttribute", ctypes.c_void_p(function), attribute, value)
+
+    def unload(self, module: int, context: int) -> None:
+        """Unloads a module once the work queued in its context is done."""
+        with self._in_context(context):
+            self.call("cuCtxSynchronize")
+            self.call("cuModuleUnload", ctypes.c_void_p(module))
 
     @contextmanager
-    def _in_context(self, context: ctypes.c_void_p) -> Iterator[None]:
-        self.call("cuCtxPushCurrent_v2", context)
+    def _in_context(self, context: int) -> Iterator[None]:
+        self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
         try:
             yield
         finally:
@@ -149,8 +230,8 @@ class Driver:
         stream: int,
         attributes: list[tuple[int, tuple[int, ...]]],
         values: list[bytes],
-    ) -> None:
-        """`cuLaunchKernelEx`; `values` are the arguments' bytes, in order."""
+    ) -> int:
+        """`cuLaunchKernelEx`, and its code; `values` are the arguments' bytes, in order."""
         buffers = [ctypes.create_string_buffer(v, max(8, len(v))) for v in values]
         params = (ctypes.c_void_p * len(buffers))(*(ctypes.addressof(b) for b in buffers))
         attrs = (_Attribute * max(1, len(attributes)))()
@@ -161,28 +242,63 @@ class Driver:
         config = _Config(*grid, threads, 1, 1, shared, stream, attrs, len(attributes))
         current = ctypes.c_void_p()
         self.call("cuCtxGetCurrent", ctypes.byref(current))
-        enter = self._in_context(ctypes.c_void_p(context))
-        if (current.value or 0) == context:
-            code = self.library.cuLaunchKernelEx(
-                ctypes.byref(config), ctypes.c_void_p(function), params, None
-            )
-        else:
-            with enter:
-                code = self.library.cuLaunchKernelEx(
+        inside = (current.value or 0) == context
+        with contextlib.nullcontext() if inside else self._in_context(context):
+            return int(
+                self.library.cuLaunchKernelEx(
                     ctypes.byref(config), ctypes.c_void_p(function), params, None
                 )
-        self.check(code, "cuLaunchKernelEx")
+            )
+
+
+def _check_target(binary: Binary, device: int, limits: Limits) -> None:
+    if not binary.target.runs_on(limits.capability):
+        raise WrongTarget(
+            f"{binary.name} was compiled for {binary.target}; cuda:{device} is "
+            f"sm_{limits.capability}: compile it with Target({limits.capability})"
+        )
+    if binary.shared_bytes > limits.shared:
+        raise OutOfSharedMemory(
+            f"{binary.name} needs {binary.shared_bytes} bytes of shared memory in a block, "
+            f"cuda:{device} has {limits.shared}: use smaller tiles or fewer stages"
+        )
+
+
+def open_driver(path: str = "libcuda.so.1") -> Driver:
+    """Opens and initialises a libcuda. Raises `DriverMissing`, `DriverTooOld`, `NoGPU`."""
+    try:
+        opened = Driver(ctypes.CDLL(path))
+    except OSError as error:
+        raise DriverMissing(
+            f"the CUDA driver cannot be opened ({error}): install NVIDIA's driver, or run on CPU "
+            "tensors, through the interpreter, or compile for a named Target"
+        ) from None
+    version = ctypes.c_int()
+    opened.call("cuDriverGetVersion", ctypes.byref(version))
+    if version.value < _OLDEST_DRIVER:
+        raise DriverTooOld(
+            f"the CUDA driver is of version {_version(version.value)}; launches need "
+            f"{_version(_OLDEST_DRIVER)} or later: update NVIDIA's driver"
+        )
+    code = opened.library.cuInit(0)
+    if code == _ERROR_NO_DEVICE:
+        raise NoGPU("the CUDA driver finds no GPU (CUDA_ERROR_NO_DEVICE from cuInit)")
+    opened.check(code, "cuInit")
+    return opened
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @functools.lru_cache(maxsize=1)
 def driver() -> Driver:
-    """This process's CUDA driver, initialised. Raises `NoGPU` where there is none."""
+    """This process's CUDA driver, initialised. Raises `NoGPU` or one of its kinds where none is."""
+    opened = open_driver()
     if not torch.cuda.is_available():
         raise NoGPU(
-            "no CUDA GPU is available to this process (torch.cuda.is_available() is false): run on "
+            "no CUDA GPU is available to torch (torch.cuda.is_available() is false): run on "
             "CPU tensors, through the interpreter, or compile for a named Target"
         )
     torch.cuda.init()  # type: ignore[no-untyped-call]
-    opened = Driver(ctypes.CDLL("libcuda.so.1"))
-    opened.call("cuInit", 0)
     return opened

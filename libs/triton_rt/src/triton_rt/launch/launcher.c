@@ -12,6 +12,10 @@
 #include <structmember.h>
 #include <time.h>
 
+#include "tensors.h"
+
+#include "kinds.h"
+
 typedef int CUresult;
 typedef void *CUfunction, *CUstream, *CUcontext;
 typedef struct {
@@ -30,16 +34,20 @@ static CUresult (*cu_launch_ex)(const Config *, CUfunction, void **, void **);
 static CUresult (*cu_get_current)(CUcontext *);
 static CUresult (*cu_push)(CUcontext);
 static CUresult (*cu_pop)(CUcontext *);
-static PyObject *symbol_getter, *str_data_ptr, *str_get_device, *str_dtype;
-
-enum Kind { POINTER, BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64 };
-static const char *const kind_names[] = {"*",   "bool", "i8",  "i16", "i32",  "i64", "u8",
-                                         "u16", "u32",  "u64", "f16", "bf16", "f32", "f64"};
+static PyObject *symbol_getter;
+static PyObject *hook_before, *hook_after;  // NULL: none
 
 typedef struct {
     enum Kind kind;
-    PyObject *dtype;  // of a tensor argument; compared by identity
+    unsigned offset;      // in 8-byte words of the packed arguments
+    int dtype_number;     // of a tensor argument; -1: unknown
+    unsigned peel;        // bytes of an element of a pointer that peeling shifts; else 0
+    PyObject *dtype;      // of a tensor argument; compared by identity
 } Param;
+
+// Bit 63 of a variant's key: the pointers to shift are unaligned, and all by the same number of
+// elements. Parameters from 63 on are not specialised on.
+#define CONGRUENT ((uint64_t)1 << 63)
 
 typedef struct {
     uint64_t alignment;
@@ -57,6 +65,10 @@ typedef struct {
     PyObject *name, *resolve, *on_cpu, *explain, *current_device, *raw_stream, *scratch, *failed;
     Py_ssize_t count;
     Param *params;
+    unsigned words;       // of all packed arguments
+    Py_ssize_t peel_at;   // the pointer of the narrowest elements among those to shift, or -1
+    int fast;             // streams and devices may be asked of torch's C ABI
+    int cuda_is_up;
     Py_ssize_t variants;
     Variant *table;
 } Dispatcher;
@@ -79,79 +91,6 @@ static int load_symbols(void) {
         load_symbol("cuCtxPopCurrent_v2", &cu_pop) || load_symbol("cuLaunchKernel", &cu_launch))
         return -1;
     return 0;
-}
-
-static uint16_t to_bf16(double wide) {
-    float value = (float)wide;
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    if (value != value) return 0x7fff;
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// Returns 0, or -1 if the value is not of the kind (with or without a Python error set).
-static int pack_scalar(enum Kind kind, PyObject *arg, uint64_t *out, int *aligned) {
-    *out = 0;
-    *aligned = 0;
-    if (kind >= F16) {
-        double value;
-        if (PyFloat_CheckExact(arg)) {
-            value = PyFloat_AS_DOUBLE(arg);
-        } else {
-            if (!PyFloat_Check(arg) && !PyLong_Check(arg) && PyObject_HasAttr(arg, str_data_ptr))
-                return -1;
-            value = PyFloat_AsDouble(arg);
-            if (value == -1.0 && PyErr_Occurred()) return -1;
-        }
-        if (kind == F64) {
-            memcpy(out, &value, 8);
-        } else if (kind == F32) {
-            float narrow = (float)value;
-            memcpy(out, &narrow, 4);
-        } else if (kind == BF16) {
-            *out = to_bf16(value);
-        } else {
-            char bytes[2];
-            if (PyFloat_Pack2(value, bytes, 1) < 0) {
-                PyErr_Clear();
-                *out = value < 0 ? 0xfc00 : 0x7c00;
-            } else {
-                memcpy(out, bytes, 2);
-            }
-        }
-        return 0;
-    }
-    PyObject *owned = NULL;
-    if (!PyLong_Check(arg)) {
-        if (!PyIndex_Check(arg) || PyObject_HasAttr(arg, str_data_ptr)) return -1;
-        if (!(owned = PyNumber_Index(arg))) return -1;
-        arg = owned;
-    }
-    int status = 0;
-    if (kind == U64) {
-        uint64_t value = PyLong_AsUnsignedLongLong(arg);
-        if (value == (uint64_t)-1 && PyErr_Occurred()) status = -1;
-        *out = value;
-        *aligned = (value & 15) == 0;
-    } else {
-        int overflow;
-        int64_t value = PyLong_AsLongLongAndOverflow(arg, &overflow);
-        if (overflow && kind != BOOL) status = -1;
-        switch (kind) {
-            case BOOL: value = overflow || value != 0; break;
-            case I8: if (value != (int8_t)value) status = -1; break;
-            case I16: if (value != (int16_t)value) status = -1; break;
-            case I32: if (value != (int32_t)value) status = -1; break;
-            case U8: if (value != (uint8_t)value) status = -1; break;
-            case U16: if (value != (uint16_t)value) status = -1; break;
-            case U32: if (value != (uint32_t)value) status = -1; break;
-            default: break;
-        }
-        *out = (uint64_t)value;
-        *aligned = kind != BOOL && (value & 15) == 0;
-    }
-    Py_XDECREF(owned);
-    return status;
 }
 
 static int as_size(PyObject *item, int64_t limit, unsigned *out) {
@@ -185,15 +124,6 @@ static PyObject *refuse(Dispatcher *self, PyObject *const *args, Py_ssize_t narg
                      "checks in Python accept; please report it", self->name);
     }
     return NULL;
-}
-
-static int call_method_int(PyObject *object, PyObject *method, int is_signed, uint64_t *out) {
-    PyObject *result = PyObject_VectorcallMethod(
-        method, &object, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    if (!result) return -1;
-    *out = is_signed ? (uint64_t)PyLong_AsLongLong(result) : PyLong_AsUnsignedLongLong(result);
-    Py_DECREF(result);
-    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int resolve_variant(Dispatcher *self, uint64_t alignment, int device, Variant *out) {
@@ -269,7 +199,60 @@ static PyObject *make_scratch(Dispatcher *self, uint64_t size, int device, uint6
     return tensor;
 }
 
+// Whether all pointers to shift are off from 16-byte alignment by the same number of elements.
+static int is_congruent(const Dispatcher *self, const uint64_t *values) {
+    const Param *first = self->params + self->peel_at;
+    uint64_t gap = -values[first->offset] & 15;
+    if (!gap || gap % first->peel) return 0;
+    uint64_t head = gap / first->peel;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Param *param = self->params + i;
+        if (param->peel && ((values[param->offset] + head * param->peel) & 15)) return 0;
+    }
+    return 1;
+}
+
+static int call_hook(PyObject *hook, const Dispatcher *self, const Variant *v,
+                     const unsigned grid[3], CUstream stream) {
+    PyObject *out = PyObject_CallFunction(
+        hook, "O(III)iKIIKK", self->name, grid[0], grid[1], grid[2], v->device,
+        (unsigned long long)(uintptr_t)stream, v->threads, v->shared,
+        (unsigned long long)v->alignment, (unsigned long long)(uintptr_t)v->function);
+    Py_XDECREF(out);
+    return out ? 0 : -1;
+}
+
+static int current_device(Dispatcher *self, int *out) {
+    if (self->fast && self->cuda_is_up && at_device) {
+        int32_t index;
+        if (!at_device(&index)) {
+            *out = index;
+            return 0;
+        }
+    }
+    PyObject *current = PyObject_CallNoArgs(self->current_device);
+    if (!current) return -1;
+    *out = (int)PyLong_AsLong(current);
+    Py_DECREF(current);
+    if (PyErr_Occurred()) return -1;
+    self->cuda_is_up = *out >= 0;
+    return 0;
+}
+
+static int current_stream(Dispatcher *self, int device, CUstream *out) {
+    if (self->fast && at_stream && !at_stream(device, out)) return 0;
+    PyObject *index = PyLong_FromLong(device);
+    if (!index) return -1;
+    PyObject *stream = PyObject_CallOneArg(self->raw_stream, index);
+    Py_DECREF(index);
+    if (!stream) return -1;
+    *out = PyLong_AsVoidPtr(stream);
+    Py_DECREF(stream);
+    return !*out && PyErr_Occurred() ? -1 : 0;
+}
+
 #define STACK_ARGS 64
+#define STACK_WORDS (STACK_ARGS + 2)
 
 static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames) {
@@ -286,46 +269,46 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
     }
     if (nargs != self->count + 1 || parse_grid(args[0], grid)) return refuse(self, args, nargs);
 
-    uint64_t stack_values[STACK_ARGS + 2], *values = stack_values;
+    uint64_t stack_values[STACK_WORDS], *values = stack_values;
     void *stack_params[STACK_ARGS + 2], **params = stack_params;
     PyObject *result = NULL, *scratch[2] = {NULL, NULL};
-    if (self->count > STACK_ARGS) {
-        values = PyMem_Malloc((size_t)(self->count + 2) * (sizeof(uint64_t) + sizeof(void *)));
+    if (self->count > STACK_ARGS || self->words + 2 > STACK_WORDS) {
+        values = PyMem_Malloc((self->words + 2) * sizeof(uint64_t) +
+                              ((size_t)self->count + 2) * sizeof(void *));
         if (!values) return PyErr_NoMemory();
-        params = (void **)(values + self->count + 2);
+        params = (void **)(values + self->words + 2);
     }
     uint64_t alignment = 0;
     int device = -2;  // -2: no tensor seen, -1: CPU
     for (Py_ssize_t i = 0; i < self->count; i++) {
         PyObject *arg = args[i + 1];
         const Param *param = self->params + i;
-        int aligned;
-        params[i] = values + i;
+        uint64_t *out = values + param->offset;
+        int aligned = 0, wrong;
+        params[i] = out;
         if (param->kind == POINTER) {
-            PyObject *dtype = PyObject_GetAttr(arg, str_dtype);
-            Py_XDECREF(dtype);  // dtypes are immortal singletons: only the address is compared
-            uint64_t where;
-            if (dtype != param->dtype || call_method_int(arg, str_get_device, 1, &where) ||
-                (device != -2 && device != (int)(int64_t)where) ||
-                call_method_int(arg, str_data_ptr, 0, values + i)) {
-                refuse(self, args, nargs);
-                goto done;
+            TensorView view;
+            wrong = view_tensor(arg, &view) ||
+                    (view.dtype >= 0 ? view.dtype != param->dtype_number
+                                     : view.dtype_object != param->dtype) ||
+                    (device != -2 && device != view.device);
+            if (!wrong) {
+                device = view.device;
+                *out = view.address;
+                aligned = (view.address & 15) == 0;
             }
-            device = (int)(int64_t)where;
-            aligned = (values[i] & 15) == 0;
-        } else if (pack_scalar(param->kind, arg, values + i, &aligned)) {
+        } else if (param->kind == TENSOR_MAP) {
+            wrong = pack_tensor_map(arg, out);
+        } else {
+            wrong = pack_scalar(param->kind, arg, out, &aligned);
+        }
+        if (wrong) {
             refuse(self, args, nargs);
             goto done;
         }
-        if (aligned && i < 64) alignment |= (uint64_t)1 << i;
+        if (aligned && i < 63) alignment |= (uint64_t)1 << i;
     }
-    if (device == -2) {
-        PyObject *current = PyObject_CallNoArgs(self->current_device);
-        if (!current) goto done;
-        device = (int)PyLong_AsLong(current);
-        Py_DECREF(current);
-        if (PyErr_Occurred()) goto done;
-    }
+    if (device == -2 && current_device(self, &device)) goto done;
     if (device < 0) {
         result = PyObject_Vectorcall(self->on_cpu, args, (size_t)nargs, NULL);
         goto done;
@@ -334,6 +317,7 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
         result = Py_NewRef(Py_None);
         goto done;
     }
+    if (self->peel_at >= 0 && is_congruent(self, values)) alignment |= CONGRUENT;
     Variant variant;
     Py_ssize_t at = 0;
     while (at < self->variants &&
@@ -345,33 +329,47 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
         goto done;
     if (!cu_launch && load_symbols()) goto done;
 
-    uint64_t programs = (uint64_t)grid[0] * grid[1] * grid[2] * variant.num_ctas;
-    uint64_t *tail = values + self->count;
+    uint64_t *tail = values + self->words;
     tail[0] = tail[1] = 0;
-    if (variant.global_scratch &&
-        !(scratch[0] = make_scratch(self, programs * variant.global_scratch, device, tail)))
-        goto done;
-    if (variant.profile_scratch &&
-        !(scratch[1] = make_scratch(self, programs * variant.profile_scratch, device, tail + 1)))
-        goto done;
+    if (variant.global_scratch || variant.profile_scratch) {
+        uint64_t programs = (uint64_t)grid[0] * grid[1] * grid[2] * variant.num_ctas;
+        if (variant.global_scratch &&
+            !(scratch[0] = make_scratch(self, programs * variant.global_scratch, device, tail)))
+            goto done;
+        if (variant.profile_scratch &&
+            !(scratch[1] =
+                  make_scratch(self, programs * variant.profile_scratch, device, tail + 1)))
+            goto done;
+    }
     params[self->count] = tail;
     params[self->count + 1] = tail + 1;
 
-    PyObject *index = PyLong_FromLong(device);
-    if (!index) goto done;
-    PyObject *stream_object = PyObject_CallOneArg(self->raw_stream, index);
-    Py_DECREF(index);
-    if (!stream_object) goto done;
-    CUstream stream = PyLong_AsVoidPtr(stream_object);
-    Py_DECREF(stream_object);
-    if (!stream && PyErr_Occurred()) goto done;
-
+    CUstream stream;
+    if (current_stream(self, device, &stream)) goto done;
+    PyObject *before = hook_before, *after = Py_XNewRef(hook_after);
+    if (before) {
+        Py_INCREF(before);
+        int status = call_hook(before, self, &variant, grid, stream);
+        Py_DECREF(before);
+        if (status) {
+            Py_XDECREF(after);
+            goto done;
+        }
+    }
     CUresult code;
     Py_BEGIN_ALLOW_THREADS
     code = launch(&variant, grid, stream, params);
     Py_END_ALLOW_THREADS
+    if (after) {
+        int status = code ? 0 : call_hook(after, self, &variant, grid, stream);
+        Py_DECREF(after);
+        if (status) goto done;
+    }
     if (code) {
-        PyObject *out = PyObject_CallFunction(self->failed, "iO", code, self->name);
+        PyObject *out =
+            PyObject_CallFunction(self->failed, "iO(III)IIIKi", code, self->name, grid[0], grid[1],
+                                  grid[2], variant.threads, variant.shared, variant.num_ctas,
+                                  (unsigned long long)(uintptr_t)variant.function, device);
         Py_XDECREF(out);
         if (out) PyErr_Format(PyExc_RuntimeError, "%U: launch failed with %d", self->name, code);
         goto done;
@@ -421,12 +419,30 @@ static int dispatcher_clear(Dispatcher *self) {
     return 0;
 }
 
+// A parameter from (kind, dtype or None, dtype number, bytes to peel by).
+static int read_param(PyObject *record, Param *out) {
+    const char *kind;
+    PyObject *dtype;
+    int number;
+    unsigned peel;
+    if (!PyArg_ParseTuple(record, "sOiI", &kind, &dtype, &number, &peel)) return -1;
+    int found = find_kind(kind);
+    if (found < 0) {
+        PyErr_Format(PyExc_ValueError, "unknown kind %s", kind);
+        return -1;
+    }
+    out->kind = (enum Kind)found;
+    out->dtype = Py_NewRef(dtype);
+    out->dtype_number = number;
+    out->peel = peel;
+    return 0;
+}
+
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *name, *kinds, *dtypes, *resolve, *on_cpu, *explain, *device, *stream, *scratch,
-        *failed;
-    if (!PyArg_ParseTuple(args, "UO!O!OOOOOOO", &name, &PyList_Type, &kinds, &PyList_Type,
-                          &dtypes, &resolve, &on_cpu, &explain, &device, &stream, &scratch,
-                          &failed))
+    PyObject *name, *params, *resolve, *on_cpu, *explain, *device, *stream, *scratch, *failed;
+    int fast;
+    if (!PyArg_ParseTuple(args, "UO!OOOOOOOp", &name, &PyTuple_Type, &params, &resolve, &on_cpu,
+                          &explain, &device, &stream, &scratch, &failed, &fast))
         return NULL;
     Dispatcher *self = (Dispatcher *)type->tp_alloc(type, 0);
     if (!self) return NULL;
@@ -439,32 +455,40 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->raw_stream = Py_NewRef(stream);
     self->scratch = Py_NewRef(scratch);
     self->failed = Py_NewRef(failed);
-    Py_ssize_t count = PyList_GET_SIZE(kinds);
+    self->fast = fast;
+    self->peel_at = -1;
+    Py_ssize_t count = PyTuple_GET_SIZE(params);
     self->params = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Param));
     if (!self->params) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        const char *kind = PyUnicode_AsUTF8(PyList_GET_ITEM(kinds, i));
-        size_t found = 0;
-        if (!kind) goto bad;
-        if (kind[0] != '*')
-            for (found = 1; found < 14 && strcmp(kind, kind_names[found]); found++) {
-            }
-        if (found == 14) {
-            PyErr_Format(PyExc_ValueError, "unknown kind %s", kind);
-            goto bad;
+        Param *param = self->params + i;
+        if (read_param(PyTuple_GET_ITEM(params, i), param)) {
+            Py_DECREF(self);
+            return NULL;
         }
-        self->params[i].kind = (enum Kind)found;
-        self->params[i].dtype = Py_NewRef(PyList_GET_ITEM(dtypes, i));
+        param->offset = self->words;
+        self->words += kind_table[param->kind].words;
         self->count = i + 1;
+        if (param->peel &&
+            (self->peel_at < 0 || param->peel < self->params[self->peel_at].peel))
+            self->peel_at = i;
     }
     return (PyObject *)self;
-bad:
-    Py_DECREF(self);
-    return NULL;
 }
+
+// clear(): forgets the variants, so that the next launch resolves them anew.
+static PyObject *dispatcher_forget(Dispatcher *self, PyObject *unused) {
+    self->variants = 0;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef dispatcher_methods[] = {
+    {"clear", (PyCFunction)dispatcher_forget, METH_NOARGS, "forgets the resolved variants"},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMemberDef dispatcher_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, NULL},
@@ -478,6 +502,7 @@ static PyType_Slot dispatcher_slots[] = {
     {Py_tp_traverse, dispatcher_traverse},
     {Py_tp_clear, dispatcher_clear},
     {Py_tp_members, dispatcher_members},
+    {Py_tp_methods, dispatcher_methods},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_doc, "dispatch(grid, *args): one kernel launch"},
     {0, NULL},
@@ -493,6 +518,17 @@ static PyType_Spec dispatcher_spec = {
 static PyObject *set_symbols_from(PyObject *module, PyObject *getter) {
     Py_XSETREF(symbol_getter, Py_NewRef(getter));
     cu_launch = NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_or_null(PyObject *hook) { return hook == Py_None ? NULL : Py_NewRef(hook); }
+
+// set_hooks(before, after): callables or None, called around every launch of the process.
+static PyObject *set_hooks(PyObject *module, PyObject *args) {
+    PyObject *before, *after;
+    if (!PyArg_ParseTuple(args, "OO", &before, &after)) return NULL;
+    Py_XSETREF(hook_before, hook_or_null(before));
+    Py_XSETREF(hook_after, hook_or_null(after));
     Py_RETURN_NONE;
 }
 
@@ -527,6 +563,10 @@ static PyObject *time_raw(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"set_symbols_from", set_symbols_from, METH_O, "set_symbols_from(getter: name -> address)"},
+    {"set_hooks", set_hooks, METH_VARARGS, "set_hooks(before, after)"},
+    {"use_torch", use_torch, METH_VARARGS, "turns the fast path for tensors on"},
+    {"forget_torch", forget_torch, METH_NOARGS, "turns the fast path for tensors off"},
+    {"view", view_method, METH_O, "view(tensor) -> (address, device, dtype number)"},
     {"time_raw", time_raw, METH_VARARGS, "nanoseconds of one cuLaunchKernel"},
     {NULL, NULL, 0, NULL},
 };

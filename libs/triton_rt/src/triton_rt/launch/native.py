@@ -19,6 +19,7 @@ from triton_rt.config import Config
 from triton_rt.errors import LauncherFallback
 
 _SOURCE = Path(__file__).with_name("launcher.c")
+_HEADERS = ("tensors.h", "kinds.h")
 _NAME = "_triton_rt_launcher"
 
 
@@ -53,7 +54,8 @@ def build(config: Config) -> Path:
     """
     include = sysconfig.get_path("include")
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-    source = _SOURCE.read_text()
+    texts = [_SOURCE.read_text(), *((_SOURCE.with_name(n)).read_text() for n in _HEADERS)]
+    source = "\0".join(texts)
     tag = hashlib.sha256(f"{source}\0{suffix}\0{config.compiler}".encode()).hexdigest()[:16]
     out = config.cache_dir / "launcher" / f"{_NAME}-{tag}{suffix}"
     if out.exists():
@@ -75,6 +77,7 @@ def build(config: Config) -> Path:
 
 def _load(path: Path) -> types.ModuleType:
     from triton_rt.launch import driver as cuda
+    from triton_rt.launch import torch_abi
 
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
     spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
@@ -82,4 +85,5 @@ def _load(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     module.set_symbols_from(lambda name: cuda.driver().address(name))
+    torch_abi.enable(module)
     return module
