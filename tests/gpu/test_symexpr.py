@@ -57,3 +57,15 @@ def test_triton_text_has_pythons_value(tmp_path: Path, ranges) -> None:
         getattr(module, f"k{i}")[(1,)](*columns, out, len(points), 32)
         want = [int(evaluate(e, {"a": a, "b": b, "n": n})) for a, b, n in points]
         assert out.tolist() == want, (TEXTS[i], to_triton(e, ranges=ranges))
+
+
+def test_random_and_real_expressions_agree_with_sympy_on_the_gpu() -> None:
+    """100,000 (expression, input) pairs of the library's agreement benchmark."""
+    path = Path(__file__).parents[2] / "libs" / "symexpr" / "benchmarks" / "agreement.py"
+    spec = importlib.util.spec_from_file_location("agreement", path)
+    assert spec and spec.loader
+    agreement = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(agreement)
+    result = agreement.compare(500, 200, device="cuda", targets=("triton",))
+    assert result["pairs"] == 100_000
+    assert result["wrong"] == []
