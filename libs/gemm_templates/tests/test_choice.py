@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import wait
 from dataclasses import replace
+from time import perf_counter
 
 import pytest
 import torch
 
 from gemm_templates import (
     H200,
+    Candidate,
     Config,
     Epilogue,
     Inputs,
@@ -17,12 +20,14 @@ from gemm_templates import (
     Problem,
     Store,
     addmm,
+    bind,
     candidates,
     choose,
     linear_act,
     mm,
+    prefetch,
 )
-from triton_rt import KernelParam
+from triton_rt import Cache, CompilePool, KernelParam, Target
 
 PROBLEM = Problem(64, 48, 32, "f32", "f32", "f32")
 
@@ -155,8 +160,6 @@ def test_bad_arguments_are_named(call):
 
 
 def test_arguments_must_fit_the_problem():
-    from gemm_templates import bind
-
     run = bind(Problem(8, 8, 8, "f32", "f32", "f32", bias="f32"), Config(16, 16, 16))
     a = torch.ones(8, 8)
     with pytest.raises(InvalidArguments, match="bias"):
@@ -199,3 +202,56 @@ def test_what_an_epilogue_stores_is_compared_too():
     assert choice(2.0).config is not None
     with pytest.warns(UserWarning, match="differs"):
         assert choice(2.5).config is None
+
+
+def test_a_problem_that_the_model_decides_is_not_measured(monkeypatch):
+    monkeypatch.setattr("gemm_templates.choice.device_info", lambda device: H200)
+
+    def never(*args):
+        raise AssertionError("built or measured")
+
+    large = Problem(4096, 4096, 4096, "f32", "f32", "f32")  # without tensor cores
+    found = candidates(large, H200)
+    extern_time = next(c.predicted for c in found if c.config is None)
+    slow = [replace(c, predicted=1.3 * extern_time) if c.config else c for c in found]
+    kwargs = {"device": "cuda", "build": never, "timer": never}
+    choice = choose(large, never, extern, slow, **kwargs)
+    assert (choice.config, choice.reason) == (None, "model")
+    near = [replace(c, predicted=1.2 * extern_time) if c.config else c for c in found]
+    with pytest.raises(AssertionError, match="built or measured"):
+        choose(large, never, extern, near, **kwargs)
+
+
+def test_prefetch_compiles_what_choose_will_build(tmp_path, monkeypatch):
+    found = [Candidate(None, 1e-6), Candidate(Config(16, 16, 16, 8, 1, 2), 1e-6)]
+    monkeypatch.setattr("gemm_templates.choice.candidates", lambda problem, info: found)
+    target, cache, store = Target(90), Cache(tmp_path / "cache"), Store(tmp_path / "store")
+    with CompilePool(1) as pool:
+        futures = prefetch(
+            [PROBLEM, PROBLEM], pool=pool, cache=cache, store=store, device=H200, target=target
+        )
+        wait(futures)
+        assert len(futures) == 1
+        binary = futures[0].result()
+    bound = bind(PROBLEM, found[1].config, cache=cache)
+    assert bound.compile(target).result() == binary
+    choose(PROBLEM, inputs, extern, found, device="cpu", force=True, store=store,
+           build=honest, timer=ordered(2.0, 1.0))  # fmt: skip
+    pool = CompilePool(1)
+    # The stored choice is of the CPU, which plans as an H200.
+    assert prefetch([PROBLEM], pool=pool, cache=cache, store=store, device=H200) == []
+    pool.close()
+
+
+def test_a_stored_choice_is_found_in_a_millisecond(tmp_path):
+    problem = Problem(16384, 3072, 768, aligned=frozenset({"a", "b", "out"}))
+    store = Store(tmp_path)
+    a = torch.randn(1, 1)
+    choose(problem, Inputs(a, a, a), lambda t: None, device="cpu", force=True, store=store,
+           build=honest, timer=ordered(1.0))  # fmt: skip
+    seconds = []
+    for _ in range(5):
+        start = perf_counter()
+        assert choose(problem, inputs, extern, device="cpu", store=store).reason == "stored"
+        seconds.append(perf_counter() - start)
+    assert min(seconds) < 2e-3  # on a busy machine

@@ -5,7 +5,7 @@ follows into the same kernel. These templates can, as plain `@triton.jit` files,
 uses them only where they were measured to be faster.
 """
 
-from gemm_templates.choice import Choice, choose
+from gemm_templates.choice import Choice, choose, prefetch
 from gemm_templates.device import A100, B200, H100, H200, DeviceInfo, device_info
 from gemm_templates.errors import (
     GemmError,
@@ -14,7 +14,7 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
-from gemm_templates.launch import Inputs, arguments, bind, written
+from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import CONFIGS, Candidate, best_config, candidates, explain, tma_configs
 from gemm_templates.ops import addmm, linear_act, mm
 from gemm_templates.problem import Config, Epilogue, Problem
@@ -28,6 +28,7 @@ __all__ = [
     "CONFIGS",
     "H100",
     "H200",
+    "Bound",
     "Candidate",
     "Choice",
     "Config",
@@ -53,6 +54,7 @@ __all__ = [
     "explain",
     "linear_act",
     "mm",
+    "prefetch",
     "source",
     "tma_configs",
     "written",

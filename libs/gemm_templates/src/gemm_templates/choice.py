@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from gemm_templates.device import DeviceInfo, device_info
-from gemm_templates.launch import Inputs, bind, written
-from gemm_templates.model import Candidate, candidates, explain
+from gemm_templates.launch import Bound, Inputs, bind, written
+from gemm_templates.model import Candidate, candidates, explain, worth_measuring
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import template_digest
 from gemm_templates.store import Store
+from triton_rt import Binary, Cache, CompilePool, Target
 
 # A template must be this much faster than the vendor's call to replace it: noise is not a gain.
 MARGIN = 0.02
 _ROUNDS = 21
+_AHEAD = 50e-6  # s, what the host needs to queue the events and the fill of the cache
+_FASTEST_CLOCK = 2.2e9  # Hz, no GPU's is higher
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,8 @@ class Choice:
 
     times: label -> measured seconds, the epilogue included on either side.
     failures: label -> why a candidate was out: it did not compile, launch, or agree.
-    reason: "measured", "stored", "model" (deterministic), "no GPU", "only one".
+    reason: "measured", "stored", "model" (deterministic, or every template is predicted to be
+        far slower than the vendor's call), "no GPU", "only one".
     """
 
     problem: Problem
@@ -69,7 +76,7 @@ def choose(
     deterministic: do not measure: a stored choice, else the model's first.
     build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
         side by side and keeps binaries), and how calls are timed (`measure`).
-    force: measure on the CPU, too, where the extern call is chosen otherwise.
+    force: measure on the CPU, too, and whatever the model says.
     """
     device = torch.device(device)
     info = device_info(device)
@@ -84,6 +91,8 @@ def choose(
         return Choice(problem, None, options, reason="no GPU")
     if all(c.config is None for c in options):
         return Choice(problem, None, options, reason="only one")
+    if not force and not worth_measuring(options):
+        return Choice(problem, None, options, reason="model")
 
     given = inputs if isinstance(inputs, Inputs) else inputs()
     runs: dict[str, Callable[[], object]] = {"extern": lambda: extern(given)}
@@ -96,7 +105,9 @@ def choose(
         if candidate.config is None:
             continue
         try:
-            built[candidate.label] = build(problem, candidate.config)
+            run = built[candidate.label] = build(problem, candidate.config)
+            if isinstance(run, Bound):
+                run.prepare(given)
         except Exception as error:  # a compiler's refusal can be any error; it is reported
             failures[candidate.label] = _reason(error)
     for label, run in built.items():
@@ -133,10 +144,45 @@ def choose(
     return choice
 
 
+def prefetch(
+    problems: Iterable[Problem],
+    *,
+    pool: CompilePool,
+    cache: Cache | None = None,
+    store: Store | None = None,
+    device: DeviceInfo | torch.device | str = "cuda",
+    target: Target | None = None,
+) -> list[Future[Binary]]:
+    """Starts to compile, side by side, what `choose` will measure for these problems: all their
+    candidates, but for problems whose choice is in `store` or that the model decides.
+
+    Wait for the futures (`concurrent.futures.wait`), then `choose` with
+    `build=partial(bind, pool=pool, cache=cache)`: it finds the binaries in `cache`. A candidate
+    that does not compile has its error in its future, and again in `Choice.failures`.
+    """
+    info = device if isinstance(device, DeviceInfo) else device_info(device)
+    futures = []
+    for problem in dict.fromkeys(problems):
+        options = candidates(problem, info)
+        stored = store is not None and store.get(_key(problem, info, options)) is not None
+        if stored or not worth_measuring(options):
+            continue
+        futures += [
+            Bound(problem, c.config, cache, pool).compile(target)
+            for c in options
+            if c.config is not None
+        ]
+    return futures
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    return tuple(f"{name} {version(name)}" for name in ("torch", "triton", "gemm-templates"))
+
+
 def _key(problem: Problem, info: DeviceInfo, options: Sequence[Candidate]) -> str:
-    versions = [f"{name} {version(name)}" for name in ("torch", "triton", "gemm-templates")]
     labels = [c.label for c in sorted(options, key=lambda c: c.label)]
-    return "\n".join([problem.key, info.name, *versions, template_digest(), *labels])
+    return "\n".join([problem.key, info.name, *_versions(), template_digest(), *labels])
 
 
 def _from_record(
@@ -183,15 +229,24 @@ def _disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
 
 def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
     """Median seconds of each on the GPU, taken in turns so that clocks that drift hit all alike,
-    with a cold L2 cache before each. The fill of the cache hides the time of the launch."""
+    with a cold L2 cache before each. The GPU waits until the host has queued the whole call, so
+    that what a call costs the host is not charged to it."""
     flush = torch.empty(max(2 * info.l2_bytes, 256 << 20), dtype=torch.int8, device="cuda")
     for run in runs:
         run()
     torch.cuda.synchronize()
+    host = 0.0
+    for run in runs:
+        start_time = perf_counter()
+        run()
+        host = max(host, perf_counter() - start_time)
+    torch.cuda.synchronize()
+    cycles = int((2 * host + _AHEAD) * _FASTEST_CLOCK)
     samples: list[list[float]] = [[] for _ in runs]
     for _ in range(_ROUNDS):
         events = [(_event(), _event()) for _ in runs]
         for run, (start, end) in zip(runs, events, strict=True):
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
             flush.zero_()
             start.record()
             run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import TemplateKernel, source
-from triton_rt import Cache, CompilePool, LazyKernel
+from triton_rt import Binary, Cache, CompilePool, LazyKernel, Target
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,55 @@ def written(problem: Problem, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     return tuple(tensor for tensor in found if tensor is not None)
 
 
+class Bound:
+    """A template on exactly one problem: `bound(inputs)` runs it."""
+
+    def __init__(
+        self, problem: Problem, config: Config, cache: Cache | None, pool: CompilePool | None
+    ) -> None:
+        self.problem = problem
+        self.kernel = source(problem, config, "matmul")
+        self.grid = self.kernel.grid(problem.m, problem.n)
+        self._lazy = LazyKernel(self.kernel.source, cache=cache, pool=pool)
+
+    def __call__(self, inputs: Inputs) -> None:
+        if self.grid[0]:
+            self._lazy(self.grid, *arguments(self.problem, self.kernel, inputs))
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Starts to compile, in the pool, the variant that these tensors need; in most cases it
+        is the expected one, which is under way already."""
+        if self.grid[0] and self._lazy.pool is not None and torch.cuda.is_available():
+            values = arguments(self.problem, self.kernel, inputs)
+            self._lazy.prefetch(alignment=self._lazy.alignment(*values))
+
+    def compile(self, target: Target | None = None) -> Future[Binary]:
+        """Starts to compile the variant that `expected_alignment` names."""
+        return self._lazy.prefetch(target, expected_alignment(self.problem, self.kernel))
+
+
+def expected_alignment(problem: Problem, kernel: TemplateKernel) -> int:
+    """Which parameters will be divisible by 16 (a mask, as `triton_rt.compile` takes it): pointers,
+    as torch allocates them, sizes and strides whose hints are, and what is promised."""
+    dims = problem.dims()
+    mask = kernel.source.promised_alignment
+    for i, param in enumerate(kernel.source.params):
+        hint = dims.get(param.name)
+        if param.may_align and (param.kind.startswith("*") if hint is None else hint % 16 == 0):
+            mask |= 1 << i
+    return mask
+
+
 def bind(
     problem: Problem,
     config: Config,
     *,
     cache: Cache | None = None,
     pool: CompilePool | None = None,
-) -> Callable[[Inputs], None]:
+) -> Bound:
     """A function that runs the template on tensors of exactly this problem. It is compiled at
     its first call; with a pool, and a GPU, from now on in the background."""
-    kernel = source(problem, config, "matmul")
-    grid = kernel.grid(problem.m, problem.n)
-    lazy = LazyKernel(kernel.source, cache=cache, pool=pool)
+    bound = Bound(problem, config, cache, pool)
     if pool is not None and torch.cuda.is_available():
-        lazy.prefetch()
-
-    def run(inputs: Inputs) -> None:
-        if grid[0]:
-            lazy(grid, *arguments(problem, kernel, inputs))
-
-    return run
+        bound.compile()
+    return bound

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from gemm_templates.choice import choose
 from gemm_templates.config import cache_dir
-from gemm_templates.epilogues import ACTIVATIONS, residual_of
+from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, residual_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs, bind
 from gemm_templates.problem import ITEMSIZE, NAMES, Config, Epilogue, Problem
@@ -50,9 +50,11 @@ def addmm(
     if full.stride(0) == 0:
         row = full[0] if shape[0] else full.new_empty(shape[1])
         return _run(a, b, row, None, (), lambda t: torch.addmm(_get(t.bias), t.a, t.b), config)
-    wide = full.numel() >= 2**31
-    epilogue = residual_of(NAMES[bias.dtype], ITEMSIZE[NAMES[bias.dtype]], wide)
-    operands = (full, full.stride(0), full.stride(1))
+    reach = sum((n - 1) * abs(s) for n, s in zip(shape, full.stride(), strict=True))
+    wide = max(full.numel(), reach) >= 2**31 - 2**24
+    name, stride = NAMES[bias.dtype], (full.stride(0), full.stride(1))
+    epilogue = residual_of(name, ITEMSIZE[name], wide, None if wide else stride)
+    operands = (full, *stride) if wide else (full,)
     return _run(a, b, None, epilogue, operands, _add_residual, config)
 
 
@@ -85,7 +87,10 @@ def linear_act(
         product = F.linear(t.a, t.b.t(), t.bias)
         return product if act == "none" else _TORCH_ACTIVATIONS[act](product)
 
-    out = _run(flat, b, bias, ACTIVATIONS.get(act), (), extern, config)
+    epilogue = ACTIVATIONS.get(act)
+    if act == "gelu" and x.dtype != torch.float32:
+        epilogue = GELU_NARROW
+    out = _run(flat, b, bias, epilogue, (), extern, config)
     return out.reshape(*x.shape[:-1], n)
 
 

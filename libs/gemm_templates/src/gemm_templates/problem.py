@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem, UnsupportedProblem
+from gemm_templates.work import instructions
 from triton_rt import KernelParam
 
 DTYPES: dict[str, torch.dtype] = {
@@ -38,7 +40,8 @@ class Epilogue:
     stores: it stores its results itself, and `out` is not written.
     bytes_per_element: what it reads and writes (besides `out`) for each output element, for the
         cost model.
-    work: roughly how many f32 instructions it takes for each element (erf: 25).
+    work: roughly how many f32 instructions it takes for each element (erf: 28); None counts them
+        in `text` (`instructions`), helper functions included but not what `text` imports.
     """
 
     name: str
@@ -46,7 +49,11 @@ class Epilogue:
     operands: tuple[KernelParam, ...] = ()
     stores: bool = False
     bytes_per_element: float = 0.0
-    work: float = 4.0
+    work: float | None = None
+
+    @cached_property
+    def instructions(self) -> float:
+        return instructions(self.text) if self.work is None else self.work
 
     @property
     def key(self) -> str:
@@ -204,7 +211,7 @@ class Config:
     """A schedule of a template. Block sizes are powers of two, at least 16.
 
     template: "tiled", or "tma": persistent, with `programs` programs (one a multiprocessor).
-    split_n: the TMA template's epilogue runs on halves of a tile.
+    split_n: the TMA template's epilogue runs on that many parts of a tile (2 or 4; 0: on all).
     """
 
     block_m: int = 128
@@ -215,7 +222,7 @@ class Config:
     num_stages: int = 3
     template: str = "tiled"
     programs: int = 0
-    split_n: bool = False
+    split_n: int = 0
 
     def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k"):
@@ -227,13 +234,22 @@ class Config:
                 f"{self}: expected num_warps in (1, 2, 4, 8, 16), num_stages and group_m >= 1"
             )
 
+        if self.split_n not in (0, 2, 4):
+            raise InvalidConfig(f"{self}: split_n={self.split_n}, expected 0, 2 or 4")
         if self.template not in ("tiled", "tma"):
             raise InvalidConfig(f"template {self.template!r}: expected 'tiled' or 'tma'")
         if (self.template == "tma") != (self.programs > 0):
             raise InvalidConfig(f"{self.template} with {self.programs} programs")
 
+    @property
+    def parts(self) -> int:
+        return self.split_n or 1
+
     def __str__(self) -> str:
-        end = f" tma{'/2' if self.split_n else ''}" if self.template == "tma" else ""
+        end = ""
+        if self.template == "tma":
+            split = f"/{self.split_n}" if self.split_n else ""
+            end = f" tma{split} p{self.programs}"
         return (
             f"{self.block_m}x{self.block_n}x{self.block_k} g{self.group_m} "
             f"w{self.num_warps} s{self.num_stages}{end}"

@@ -169,7 +169,7 @@ def _flags(problem: Problem, config: Config, stores: bool) -> str:
     tma_out = stores and "out" in problem.aligned and problem.major("out") == "stride_on"
     return (
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={tma_out}, SPLIT_N={config.split_n}"
+        f"STORE_TMA={tma_out}, PARTS={config.parts}"
     )
 
 

@@ -40,7 +40,7 @@ def tma_mm(
     A_ROWS: tl.constexpr,
     B_ROWS: tl.constexpr,
     STORE_TMA: tl.constexpr,
-    SPLIT_N: tl.constexpr,
+    PARTS: tl.constexpr,
     EDGE_M: tl.constexpr,
     EDGE_N: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -51,8 +51,8 @@ def tma_mm(
     """Like `tiled_mm`, over all tiles of `tl.num_programs(0)` programs.
 
     A_ROWS: `a` is contiguous along K (else along M); B_ROWS: `b` along N (else along K).
-    STORE_TMA: `out` may be written through a descriptor. SPLIT_N: the epilogue runs on two
-    halves of the tile, one after the other, which halves the memory it needs.
+    STORE_TMA: `out` may be written through a descriptor. PARTS: 1, 2 or 4; the epilogue runs on
+    that many parts of the tile's columns, one after the other, which divides the memory it needs.
     """
     if A_ROWS:
         a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
@@ -62,7 +62,7 @@ def tma_mm(
         b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
     else:
         b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
-    PART: tl.constexpr = BLOCK_N // 2 if SPLIT_N else BLOCK_N
+    PART: tl.constexpr = BLOCK_N // PARTS
     if STORE_TMA:
         out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [stride_om, 1], [BLOCK_M, PART])
     else:
@@ -84,25 +84,25 @@ def tma_mm(
             else:
                 b = b_desc.load([first_n, k]).T
             acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
-        if SPLIT_N:
-            parts = tl.permute(tl.reshape(acc, (BLOCK_M, 2, PART)), (0, 2, 1))
-            left, right = tl.split(parts)
-            finish_part(
-                left, first_m, first_n, out_desc, bias_ptr, out_ptr, M, N, stride_om, stride_on,
-                stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA, EDGE_M, EDGE_N,
-                HAS_BIAS, WIDE, STORE,
-            )  # fmt: skip
-            finish_part(
-                right, first_m, first_n + PART, out_desc, bias_ptr, out_ptr, M, N, stride_om,
-                stride_on, stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA, EDGE_M,
-                EDGE_N, HAS_BIAS, WIDE, STORE,
-            )  # fmt: skip
+        if PARTS == 1:
+            parts = (acc,)
+        elif PARTS == 2:
+            parts = halves(acc, BLOCK_M, BLOCK_N)
         else:
+            left, right = halves(acc, BLOCK_M, BLOCK_N)
+            parts = halves(left, BLOCK_M, BLOCK_N // 2) + halves(right, BLOCK_M, BLOCK_N // 2)
+        for i in tl.static_range(PARTS):
             finish_part(
-                acc, first_m, first_n, out_desc, bias_ptr, out_ptr, M, N, stride_om, stride_on,
-                stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA, EDGE_M, EDGE_N,
-                HAS_BIAS, WIDE, STORE,
+                parts[i], first_m, first_n + i * PART, out_desc, bias_ptr, out_ptr, M, N,
+                stride_om, stride_on, stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA,
+                EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
             )  # fmt: skip
+
+
+@triton.jit
+def halves(acc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The left and the right half of a tile; they lie in different registers already."""
+    return tl.split(tl.permute(tl.reshape(acc, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
 
 
 @triton.jit
