@@ -153,8 +153,7 @@ class Facts:
     def _peak(self, e: Any, open_end: int) -> Number:
         if e.is_Symbol:
             low, high = self.interval(e)
-            ends = [open_end if abs(x) == INF else abs(x) for x in (low, high)]
-            return max(ends)
+            return max(_magnitude(low, open_end), _magnitude(high, open_end))
         if e.is_Integer:
             return abs(e.p)  # type: ignore[no-any-return]
         if e.is_Mul:
@@ -292,6 +291,12 @@ def _same_quotient(x: Interval, d: int) -> int | None:
     if INF in (abs(x[0]), abs(x[1])) or x[0] // d != x[1] // d:
         return None
     return int(x[0] // d)
+
+
+def _magnitude(x: Number, open_end: int) -> Number:
+    if abs(x) == INF:
+        return open_end
+    return -x if x < 0 else x
 
 
 def _fraction(e: sympy.Rational) -> Number:

@@ -118,6 +118,7 @@ class FixedWidthPrinter(Printer):
     true, false = "true", "false"
 
     def __init__(self, bits: int, ranges: Ranges | None) -> None:
+        super().__init__()
         if bits not in (32, 64):
             raise UnsupportedByTarget(f"int{bits}", self.target, "integers are of 32 or 64 bits")
         self.bits, self.wants_checks = bits, ranges is not None

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -53,8 +53,7 @@ def _factor_key(p: tuple[sympy.Expr, Text]) -> tuple[Any, ...]:
     return p[0].is_Number, p[1].level < POWER, natural(p[1].text)
 
 
-@lru_cache(maxsize=1000)
-def _method(printer: Hashable, node: Any) -> str | None:
+def _method(printer: type, node: type) -> str | None:
     """The method of a printer for a class of nodes."""
     for cls in node.__mro__:
         if hasattr(printer, f"visit_{cls.__name__}"):
@@ -69,13 +68,19 @@ class Printer:
 
     target = "text"
 
+    def __init__(self) -> None:
+        self._methods: dict[type, Callable[[Any], Text]] = {}
+
     def print(self, e: Any) -> str:
         return self.visit(sympy.sympify(e)).text
 
     def visit(self, e: sympy.Basic) -> Text:
-        name = _method(type(self), type(e))
-        if name is not None:
-            method: Callable[[Any], Text] = getattr(self, name)
+        method = self._methods.get(type(e))
+        if method is None:
+            name = _method(type(self), type(e))
+            if name is not None:
+                method = self._methods[type(e)] = getattr(self, name)
+        if method is not None:
             return method(e)
         hint = "convert with from_torch or replace_floor first"
         raise UnknownFunction(type(e).__name__, f"printing `{e}` as {self.target}", hint)

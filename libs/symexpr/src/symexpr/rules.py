@@ -126,8 +126,10 @@ def merge_div_mod(e: Any, f: Facts) -> Any:
             if terms.get(t) != c or (d is not _ONE and not f.positive(m)):
                 continue
             quotient = simplify_with(FloorDiv(x, d * m), f)
+            if quotient is _ZERO or _too_long(quotient, terms):
+                continue
             needed = _scaled(c * factor * m, quotient)
-            if quotient is not _ZERO and all(_has(terms, k, v) for k, v in needed.items()):
+            if all(_has(terms, k, v) for k, v in needed.items()):
                 changed = True
                 for k, v in needed.items():
                     _add_term(terms, k, -v)
@@ -163,7 +165,7 @@ def subtract_multiple(e: Any, f: Facts) -> Any:
             if g.func is not FloorDiv or terms.get(t) != c:
                 continue
             x, d = g.args
-            if d.is_Integer and c % int(d):
+            if (d.is_Integer and c % int(d)) or _too_long(x, terms):
                 continue
             scale = exact_quotient(-c * (_ONE if t is g else t / g), d)
             if scale is None:
@@ -318,6 +320,11 @@ def _term_map(e: Any) -> dict[Any, int]:
         c, rest = coefficient(t)
         out[rest] = out.get(rest, 0) + c
     return out
+
+
+def _too_long(e: Any, terms: dict[Any, int]) -> bool:
+    """Whether a sum that holds one term more than `e` has too few for all of it."""
+    return len(sympy.Add.make_args(e)) >= len(terms)
 
 
 def _scaled(scale: Any, e: Any) -> dict[Any, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cmp_to_key, lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, cast
 
 import sympy
 from sympy import Expr
@@ -132,7 +132,7 @@ class Applied(sympy.Function):  # type: ignore[misc]
         if cls._nargs is not None and len(made) not in cls._nargs:
             takes = " or ".join(map(str, cls._nargs))
             raise TypeError(f"{cls.__name__} takes {takes} arguments ({len(made)} given)")
-        return _applied(cls, made) if evaluate else Expr.__new__(cls, *made)
+        return _applied(cast(Any, cls), made) if evaluate else Expr.__new__(cls, *made)
 
 
 @lru_cache(maxsize=10_000)
