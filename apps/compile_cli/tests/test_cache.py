@@ -38,8 +38,7 @@ def test_damaged_kernel(tmp_path: Path) -> None:
     assert build(triton_rt.Cache(tmp_path / "kernels")).cubin == good.cubin
 
 
-@pytest.mark.parametrize("damage", [b"", b"not a library"])
-def test_damaged_library(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_library(tmp_path: Path) -> None:
     """A C++ library that was cut short or overwritten; another process finds it."""
     import subprocess
     import sys
@@ -60,7 +59,7 @@ def test_damaged_library(tmp_path: Path, damage: bytes) -> None:
 
     assert run().returncode == 0
     (library,) = (tmp_path / "cpp").glob("*.so")
-    library.write_bytes(damage)
+    library.write_bytes(b"not a library")
     second = run()
     assert second.returncode == 0, second.stderr
     assert "built again" in second.stderr

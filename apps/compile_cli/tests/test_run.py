@@ -153,6 +153,26 @@ def test_dump_cpp(cli: Cli, model: Model) -> None:
     assert "--emit" in got.err
 
 
+def test_progress_names_the_stage(cli: Cli, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the bar is drawn on standard error; each stage is named when it begins."""
+    from rich.progress import Progress
+
+    seen: list[str] = []
+    update = Progress.update
+
+    def note(self: Progress, task: Any, **fields: Any) -> None:
+        seen.append(fields["description"])
+        update(self, task, **fields)
+
+    monkeypatch.setattr(Progress, "update", note)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+    got = cli("run", model(NET), "--device", "cpu")
+    assert seen == [
+        "eager", "capture", "lower", "fuse", "triton", "wrapper", "build", "emit", "check", "time",
+    ]  # fmt: skip
+    assert "time" in got.err
+
+
 def test_explain_and_doctor(cli: Cli, model: Model) -> None:
     got = cli("explain", model(NET), "--device", "cpu")
     assert got.code == 0, got.err
