@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,7 @@ class MatmulPlanner:
     choices: dict[str, gemm_templates.Choice] = field(default_factory=dict)
     needs_alignment: set[str] = field(default_factory=set)
     _decided: dict[str, gemm_templates.Config | None] = field(default_factory=dict)
+    _tasks: dict[str, MatmulTask | None] = field(default_factory=dict)
 
     @functools.cached_property
     def aligned(self) -> frozenset[str]:
@@ -68,6 +70,41 @@ class MatmulPlanner:
 
     def __call__(self, node: Matmul, hints: Mapping[str, int]) -> LaunchPlan | None:
         """A template's launch, or None for the vendor's call (and the epilogue's own kernel)."""
+        task = self._task(node, hints)
+        config = None if task is None else self._config(task, hints)
+        if task is None or config is None:
+            return None
+        if config.template == "tma":
+            self.needs_alignment |= self.inputs & set(task.buffers.values())
+        return task.launch(config)
+
+    def prefetch(self, hints: Mapping[str, int]) -> None:
+        """Compiles, side by side, all candidates that will be measured for the graph's matmuls."""
+        if self.options.gemm != "auto" or self.kernels.pool is None:
+            return
+        nodes = [node for node in self.graph.nodes if isinstance(node, Matmul)]
+        tasks = [task for node in nodes if (task := self._task(node, hints)) is not None]
+        if tasks:
+            futures = gemm_templates.prefetch(
+                [task.problem for task in tasks],
+                pool=self.kernels.pool,
+                cache=self.kernels.cache,
+                store=self.store,
+            )
+            wait(futures)
+
+    @functools.cached_property
+    def store(self) -> gemm_templates.Store:
+        """Choices on disk."""
+        return gemm_templates.Store(self.options.cache_path / "gemm")
+
+    def _task(self, node: Matmul, hints: Mapping[str, int]) -> MatmulTask | None:
+        """The node as a problem for templates; None where they cannot or need not be asked."""
+        if node.out not in self._tasks:
+            self._tasks[node.out] = self._make_task(node, hints)
+        return self._tasks[node.out]
+
+    def _make_task(self, node: Matmul, hints: Mapping[str, int]) -> MatmulTask | None:
         on_cuda = node.type.device.kind == "cuda"
         auto = self.options.gemm == "auto"
         if self.options.gemm == "extern" or (auto and not on_cuda) or len(node.type.size) != 2:
@@ -76,22 +113,14 @@ class MatmulPlanner:
             task = make_task(node, hints, self.aligned | ({node.out} if on_cuda else set()))
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
             return None
-        if auto and task.problem.flops < 2 * WORTH:
-            return None
-        config = self._config(task, hints, on_cuda)
-        if config is None:
-            return None
-        if config.template == "tma":
-            self.needs_alignment |= self.inputs & set(task.buffers.values())
-        return task.launch(config)
+        return None if auto and task.problem.flops < 2 * WORTH else task
 
-    def _config(
-        self, task: MatmulTask, hints: Mapping[str, int], on_cuda: bool
-    ) -> gemm_templates.Config | None:
+    def _config(self, task: MatmulTask, hints: Mapping[str, int]) -> gemm_templates.Config | None:
         problem = task.problem
         if problem.key in self._decided:
             return self._decided[problem.key]
         if self.options.gemm == "template":
+            on_cuda = task.node.type.device.kind == "cuda"
             device = "cuda" if on_cuda else gemm_templates.H200
             config: gemm_templates.Config | None = gemm_templates.best_config(problem, device)
         else:
@@ -105,7 +134,7 @@ class MatmulPlanner:
                     lambda: task.inputs(hints),
                     self._extern(task, hints),
                     build=build,
-                    store=gemm_templates.Store(self.options.cache_path / "gemm"),
+                    store=self.store,
                 )
             self.choices[task.node.out] = choice
             config = choice.config

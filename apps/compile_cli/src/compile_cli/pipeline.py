@@ -13,7 +13,7 @@ from compile_cli.config import Options
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
 from compile_cli.runtime import Kernels
-from compile_cli.select import select
+from compile_cli.select import hints_of, select
 from compile_cli.stages import Record
 from loop_ir import FuseOptions, Graph, Kernel, Matmul, explain, fuse_with_report
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
@@ -38,6 +38,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
     with kernels.compiling():
         with record.stage("triton"):
             planner = MatmulPlanner(options, kernels, fused)
+            planner.prefetch(hints_of(fused))
             plans = select(fused, options, planner)
             record.after("triton", "emit", plans)
 
