@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import wait
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,11 +23,13 @@ from gemm_templates import (
     device_info,
     linear_act,
     mm,
+    prefetch,
     tma_configs,
 )
-from gemm_templates.epilogues import GELU, residual_of
+from gemm_templates.choice import measure
+from gemm_templates.epilogues import GELU, GELU_NARROW, residual_of
 from gemm_templates.model import CONFIGS, is_legal
-from triton_rt import CompilePool
+from triton_rt import Cache, CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -97,6 +102,12 @@ def test_dynamic_rows_and_residual():
                 out = torch.full_like(residual, float("nan"))
                 bind(problem, candidate.config)(Inputs(a, b, out, None, (residual, 768, 1)))
                 check(out, expected, "bf16")
+    literal = replace(base, epilogue=residual_of("bf16", 2, stride=(768, 1)))
+    for candidate in candidates(literal, "cuda"):
+        if candidate.config is not None:
+            out = torch.full_like(residual, float("nan"))
+            bind(literal, candidate.config)(Inputs(a, b, out, None, (residual,)))
+            check(out, expected, "bf16")
 
 
 def test_choose_measures_on_the_gpu(tmp_path):
@@ -112,6 +123,53 @@ def test_choose_measures_on_the_gpu(tmp_path):
     assert len(choice.times) >= 4 and all(0 < t < 0.1 for _, t in choice.times)
     again = choose(problem, given, extern, store=Store(tmp_path))
     assert again.reason == "stored" and again.config == choice.config
+
+
+def test_what_a_call_costs_the_host_is_not_charged():
+    a, b = make(4096, 4096, 4096, "bf16")
+
+    def slow():
+        time.sleep(300e-6)
+        return a @ b
+
+    fast_time, slow_time = measure([lambda: a @ b, slow], device_info("cuda"))
+    assert slow_time < 1.1 * fast_time
+
+
+def test_choosing_is_quick(tmp_path):
+    shapes = [(2048, 3072, 768), (2048, 768, 3072), (1024, 2304, 768)]
+    problems = [Problem(m, n, k, epilogue=GELU_NARROW, aligned=ALIGNED) for m, n, k in shapes]
+    cache, store = Cache(tmp_path / "kernels"), Store(tmp_path / "choices")
+    with CompilePool(os.cpu_count() or 1) as fresh:
+        start = time.perf_counter()
+        futures = prefetch(problems, pool=fresh, cache=cache, store=store)
+        wait(futures)
+        compiled = time.perf_counter() - start
+        assert len(futures) >= 9
+        build = partial(bind, pool=fresh, cache=cache)
+        for problem in problems:
+            a, b = make(problem.m, problem.n, problem.k, "bf16")
+            out = torch.empty(problem.m, problem.n, device="cuda", dtype=torch.bfloat16)
+            start = time.perf_counter()
+            choice = choose(
+                problem, Inputs(a, b, out), lambda t: F.gelu(t.a @ t.b), store=store, build=build
+            )
+            measured = time.perf_counter() - start
+            assert not choice.failures, choice.explain()
+            start = time.perf_counter()
+            again = choose(problem, Inputs(a, b, out), lambda t: None, store=store)
+            stored = time.perf_counter() - start
+            assert again.reason == "stored" and again.config == choice.config
+            assert measured < 2.0 and stored < 2e-3
+        if (os.cpu_count() or 1) >= 16:
+            assert compiled < 30.0
+
+
+def test_exact_f32_is_not_measured():
+    a, b = make(2048, 2048, 2048, "f32")
+    problem = Problem(2048, 2048, 2048, "f32", "f32", "f32", aligned=ALIGNED)
+    choice = choose(problem, Inputs(a, b, torch.empty_like(a)), lambda t: t.a @ t.b)
+    assert (choice.config, choice.reason) == (None, "model")
 
 
 def test_public_functions(monkeypatch, tmp_path):

@@ -114,6 +114,7 @@ def test_choices_are_stored_and_found_again(tmp_path):
     again = pick(never, store=Store(tmp_path))
     assert (again.config, again.reason) == (first.config, "stored")
     assert dict(again.times) == dict(first.times)
+    assert again.candidates == first.candidates
 
 
 def test_a_broken_store_is_reported_and_ignored(tmp_path):
@@ -235,7 +236,7 @@ def test_prefetch_compiles_what_choose_will_build(tmp_path, monkeypatch):
         binary = futures[0].result()
     bound = bind(PROBLEM, found[1].config, cache=cache)
     assert bound.compile(target).result() == binary
-    choose(PROBLEM, inputs, extern, found, device="cpu", force=True, store=store,
+    choose(PROBLEM, inputs, extern, device="cpu", force=True, store=store,
            build=honest, timer=ordered(2.0, 1.0))  # fmt: skip
     pool = CompilePool(1)
     # The stored choice is of the CPU, which plans as an H200.
@@ -254,4 +255,4 @@ def test_a_stored_choice_is_found_in_a_millisecond(tmp_path):
         start = perf_counter()
         assert choose(problem, inputs, extern, device="cpu", store=store).reason == "stored"
         seconds.append(perf_counter() - start)
-    assert min(seconds) < 2e-3  # on a busy machine
+    assert min(seconds) < 1e-3

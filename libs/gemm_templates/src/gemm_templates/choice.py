@@ -16,7 +16,13 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.launch import Bound, Inputs, bind, written
-from gemm_templates.model import Candidate, candidates, explain, worth_measuring
+from gemm_templates.model import (
+    Candidate,
+    candidates,
+    explain,
+    model_digest,
+    worth_measuring,
+)
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import template_digest
 from gemm_templates.store import Store
@@ -80,11 +86,11 @@ def choose(
     """
     device = torch.device(device)
     info = device_info(device)
-    options = tuple(found if found is not None else candidates(problem, info))
     store = store or Store()
-    key = _key(problem, info, options)
+    key = _key(problem, info, found)
     if (record := store.get(key)) is not None:
-        return _from_record(problem, options, record)
+        return _from_record(problem, record)
+    options = tuple(found if found is not None else candidates(problem, info))
     if deterministic:
         return Choice(problem, options[0].config, options, reason="model")
     if device.type != "cuda" and not force:
@@ -139,6 +145,9 @@ def choose(
             "config": asdict(config) if config else None,
             "times": times,
             "failures": failures,
+            "candidates": [
+                [asdict(c.config) if c.config else None, c.predicted, c.why] for c in options
+            ],
         },
     )
     return choice
@@ -163,9 +172,10 @@ def prefetch(
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     futures = []
     for problem in dict.fromkeys(problems):
+        if store is not None and store.get(_key(problem, info, None)) is not None:
+            continue
         options = candidates(problem, info)
-        stored = store is not None and store.get(_key(problem, info, options)) is not None
-        if stored or not worth_measuring(options):
+        if not worth_measuring(options):
             continue
         futures += [
             Bound(problem, c.config, cache, pool).compile(target)
@@ -177,20 +187,23 @@ def prefetch(
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    return tuple(f"{name} {version(name)}" for name in ("torch", "triton", "gemm-templates"))
+    """What decides a kernel's speed beside its text; the text of this library is digested."""
+    return tuple(f"{name} {version(name)}" for name in ("torch", "triton"))
 
 
-def _key(problem: Problem, info: DeviceInfo, options: Sequence[Candidate]) -> str:
-    labels = [c.label for c in sorted(options, key=lambda c: c.label)]
-    return "\n".join([problem.key, info.name, *_versions(), template_digest(), *labels])
+def _key(problem: Problem, info: DeviceInfo, found: Sequence[Candidate] | None) -> str:
+    """The candidates by their labels, or by the text of the model that proposes them."""
+    offered = [model_digest()] if found is None else sorted(c.label for c in found)
+    return "\n".join([problem.key, info.name, *_versions(), template_digest(), *offered])
 
 
-def _from_record(
-    problem: Problem, options: tuple[Candidate, ...], record: dict[str, Any]
-) -> Choice:
-    config = Config(**record["config"]) if record["config"] else None
+def _from_record(problem: Problem, record: dict[str, Any]) -> Choice:
+    def config(values: dict[str, Any] | None) -> Config | None:
+        return Config(**values) if values else None
+
+    options = tuple(Candidate(config(c), seconds, why) for c, seconds, why in record["candidates"])
     return Choice(
-        problem, config, options, tuple(record["times"].items()),
+        problem, config(record["config"]), options, tuple(record["times"].items()),
         tuple(record["failures"].items()), "stored",
     )  # fmt: skip
 
