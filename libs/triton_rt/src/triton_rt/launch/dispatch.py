@@ -97,7 +97,7 @@ def make_dispatcher(
     `resolve(alignment, device)` gives the variant of a new pair of actual alignment mask and
     device; it is asked once for each. `on_cpu(grid, *args)` takes calls with CPU tensors.
     `peel`: by parameter, the bytes of an element of a pointer that may be shifted, else 0; the
-    mask has `CONGRUENT` set where all of those are off from 16 bytes by the same number of elements.
+    mask has `CONGRUENT` set where all of those are off from 16 bytes by as many elements.
     """
     shifts = peel or (0,) * len(params)
     module = native.extension()
@@ -245,8 +245,8 @@ def _failed(
         resident = opened.resident_blocks(function, threads, shared_bytes, device)
         blocks = grid[0] * grid[1] * grid[2] * num_ctas
         raise CooperativeGridTooLarge(
-            f"{what}: a cooperative launch needs all of its {blocks} blocks resident at once, and "
-            f"this GPU holds {resident} of this kernel: use a grid of at most {resident // num_ctas}"
+            f"{what}: a cooperative launch needs its {blocks} blocks resident at once, this GPU "
+            f"holds {resident} of this kernel: use a grid of at most {resident // num_ctas}"
         )
     try:
         opened.check(code, "cuLaunchKernel")

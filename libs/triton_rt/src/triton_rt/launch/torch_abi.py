@@ -52,10 +52,7 @@ def _handle_offset() -> int | None:
     places = [
         offset
         for offset in range(head, end - 7, 8)
-        if all(
-            ctypes.c_uint64.from_address(id(t) + offset).value == t._cdata
-            for t in probes
-        )
+        if all(ctypes.c_uint64.from_address(id(t) + offset).value == t._cdata for t in probes)
     ]
     return places[0] if len(places) == 1 else None
 
