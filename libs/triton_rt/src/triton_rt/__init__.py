@@ -4,29 +4,52 @@ Made for kernels that a program writes as text, and as good for hand-written one
 data, the binary is data, and a launch costs little more than the driver's own call.
 """
 
-from triton_rt.autotune import Tuned, autotune
 from triton_rt.binary import Binary
 from triton_rt.build import compile, compile_many
 from triton_rt.cache import Cache
+from triton_rt.hooks import LaunchRecord, launch_hook
 from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
+from triton_rt.peel import PeeledKernel, peel
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
 from triton_rt.target import Target
+from triton_rt.tune import (
+    Candidate,
+    Machine,
+    Options,
+    Tuned,
+    TunedKernel,
+    TuningPool,
+    TuningStore,
+    Work,
+    autotune,
+)
 
 __all__ = [
     "Binary",
     "Cache",
+    "Candidate",
     "CompilePool",
     "Kernel",
     "KernelParam",
     "KernelSource",
+    "LaunchRecord",
     "LazyKernel",
+    "Machine",
+    "Options",
+    "PeeledKernel",
     "Ref",
     "Target",
     "Tuned",
+    "TunedKernel",
+    "TuningPool",
+    "TuningStore",
+    "Work",
     "autotune",
     "compile",
     "compile_many",
+    "launch_hook",
     "load_jit",
+    "peel",
 ]

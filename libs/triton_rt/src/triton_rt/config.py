@@ -41,3 +41,12 @@ def worker_environment() -> dict[str, str]:
     env["CUDA_VISIBLE_DEVICES"] = ""
     env["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
     return env
+
+
+def tuning_environment(device: int | None) -> dict[str, str]:
+    """The environment of a tuning worker: it sees one GPU, this process's `device`, or none."""
+    env = worker_environment()
+    if device is not None:
+        visible = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d]
+        env["CUDA_VISIBLE_DEVICES"] = visible[device] if visible else str(device)
+    return env

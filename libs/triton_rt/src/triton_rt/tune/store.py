@@ -1,0 +1,204 @@
+"""Tuning results on disk, by kernel, shapes and device; the nearest shape is a first guess."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triton_rt.config import Config
+from triton_rt.errors import CorruptTuningRecord
+from triton_rt.source import KernelParam
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Query:
+    """One tuning problem. `structure` says what must agree for two to be comparable (kinds,
+    ranks, alignment of pointers), `sizes` what may differ (dimensions, integers)."""
+
+    kernel: str
+    device: str
+    structure: str
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, kernel: str, device: str, params: Sequence[KernelParam], args: Sequence[Any]
+    ) -> Query:
+        """Of a call's arguments: shapes and strides of tensors, values of integers."""
+        parts: list[str] = []
+        sizes: list[int] = []
+        for param, arg in zip(params, args, strict=True):
+            tensor = getattr(arg, "base", arg)
+            if hasattr(tensor, "data_ptr"):
+                aligned = tensor.data_ptr() % 16 == 0
+                parts.append(f"{param.kind}/{tensor.dim()}{'' if aligned else '!'}")
+                sizes += [*map(int, tensor.shape), *map(int, tensor.stride())]
+            else:
+                parts.append(param.kind)
+                if isinstance(arg, int) and not isinstance(arg, bool):
+                    sizes.append(arg)
+        return cls(kernel, device, " ".join(parts), tuple(sizes))
+
+    def distance(self, other: Query) -> float:
+        """0 for the same sizes, 1 for one of them doubled; infinite where not comparable."""
+        if self.structure != other.structure or len(self.sizes) != len(other.sizes):
+            return math.inf
+        return sum(
+            abs(math.log2((abs(a) + 1) / (abs(b) + 1)))
+            for a, b in zip(self.sizes, other.sizes, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured: `times` in milliseconds by candidate (`candidate_key`), infinite ones
+    left out; `bad` candidates with the reason, which no shape tries again on this device."""
+
+    query: Query
+    winner: str
+    times: Mapping[str, float]
+    bad: Mapping[str, str] = field(default_factory=dict)
+    candidates: tuple[str, ...] = ()
+
+
+def candidate_key(source: object, grid: object = "") -> str:
+    """Identity of a candidate: its source as data. The text is not executed for it."""
+    return hashlib.sha256(f"{source!r}\0{grid!r}".encode()).hexdigest()[:32]
+
+
+class TuningStore:
+    """A folder of records, one file each, `KERNEL-DEVICE/SHAPES.json`.
+
+    Many processes may share it: a write is a rename, a read verifies a checksum, and a damaged
+    record is dropped, reported (`on_corrupt`; default: a `CorruptTuningRecord` warning) and
+    measured again. Past `max_bytes`, what was not used for the longest time goes.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        max_bytes: int = 64 << 20,
+        *,
+        on_corrupt: Callable[[str], None] | None = None,
+    ) -> None:
+        self.path = Config.from_environment().cache_dir / "tuning" if path is None else Path(path)
+        self.max_bytes = max_bytes
+        self._on_corrupt = on_corrupt or _warn
+
+    def file(self, query: Query) -> Path:
+        """Where the record of a query lies, if there is one."""
+        name = _hash([query.structure, query.sizes])
+        return self._folder(query) / f"{name}.json"
+
+    def get(self, query: Query) -> Record | None:
+        """The record of exactly these shapes, or None."""
+        found = self._read(self.file(query))
+        if found is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self.file(query))
+        return found
+
+    def nearest(self, query: Query, limit: float = math.inf) -> Record | None:
+        """The record of the kernel's nearest shapes on this device, not farther than `limit`."""
+        near = [(r.query.distance(query), r.query.sizes, r) for r in self.records(query)]
+        near = [n for n in near if n[0] <= limit and n[0] < math.inf]
+        return min(near, key=lambda n: n[:2])[2] if near else None
+
+    def records(self, query: Query) -> Iterator[Record]:
+        """All of the kernel on the device."""
+        for file in sorted(self._folder(query).glob("*.json")):
+            found = self._read(file)
+            if found is not None:
+                yield found
+
+    def bad(self, query: Query) -> dict[str, str]:
+        """Candidates of the kernel that failed dangerously at some shape on this device."""
+        return {key: why for r in self.records(query) for key, why in r.bad.items()}
+
+    def put(self, record: Record) -> None:
+        """Writes a record. A folder that cannot be written to is a warning, not an error."""
+        file = self.file(record.query)
+        body = {"version": FORMAT_VERSION, **asdict(record)}
+        data = json.dumps({"sha256": _hash(body), "record": body})
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=file.parent, prefix=".tmp-")
+            try:
+                with os.fdopen(handle, "w") as out:
+                    out.write(data)
+                Path(name).replace(file)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            warnings.warn(f"tuning results {self.path} not written: {error}", stacklevel=2)
+            return
+        self._bound()
+
+    def _folder(self, query: Query) -> Path:
+        return self.path / _hash([query.kernel, query.device])
+
+    def _read(self, file: Path) -> Record | None:
+        try:
+            text = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                self._drop(file, "not text")
+            return None
+        try:
+            outer = json.loads(text)
+            body = outer["record"]
+            if outer["sha256"] != _hash(body):
+                raise ValueError("the checksum differs")
+            if body["version"] != FORMAT_VERSION:
+                return None
+            query = dict(body["query"])
+            query["sizes"] = tuple(query["sizes"])
+            return Record(
+                Query(**query),
+                body["winner"],
+                body["times"],
+                body["bad"],
+                tuple(body["candidates"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            self._drop(file, f"{type(error).__name__}: {error}")
+            return None
+
+    def _drop(self, file: Path, why: str) -> None:
+        file.unlink(missing_ok=True)
+        self._on_corrupt(f"{file}: {why}; the record was dropped, its kernel is measured again")
+
+    def _bound(self) -> None:
+        found = []
+        for file in self.path.glob("*/*.json"):
+            with contextlib.suppress(OSError):  # dropped meanwhile by another process
+                stat = file.stat()
+                found.append((stat.st_mtime, stat.st_size, file))
+        total = sum(size for _, size, _ in found)
+        if total <= self.max_bytes:
+            return
+        for _, size, file in sorted(found):
+            if total <= self.max_bytes * 0.8:
+                break
+            file.unlink(missing_ok=True)
+            total -= size
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CorruptTuningRecord, stacklevel=5)

@@ -1,0 +1,436 @@
+"""The fastest of some kernels, measured on the arguments that it will run on."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from triton_rt.binary import Binary
+from triton_rt.errors import (
+    BadBinary,
+    CandidateCrashed,
+    CandidateHung,
+    CorruptedMemory,
+    NoGPU,
+    OutOfSharedMemory,
+    TritonRTError,
+    WrongResult,
+)
+from triton_rt.lazy import LazyKernel
+from triton_rt.target import Target
+from triton_rt.tune.measure import Timer
+from triton_rt.tune.model import Machine, Work, estimate, occupancy
+from triton_rt.tune.race import Bench, Outcome, Race, race, winner
+from triton_rt.tune.resources import resources
+from triton_rt.tune.saved import Saved, Span, spans
+from triton_rt.tune.store import Query, Record, TuningStore, candidate_key
+
+if TYPE_CHECKING:
+    import torch
+
+    from triton_rt.tune.pool import TuningPool
+
+Grid = int | tuple[int, ...]
+
+#: Faults that mark a candidate bad for every shape on a device.
+DANGEROUS = (CandidateCrashed, CandidateHung, CorruptedMemory, WrongResult)
+
+#: How far shapes may be apart (`Query.distance`) for a slow candidate to be left out unmeasured.
+_NEAR = 1.5
+_NEAR_RATIO = 2.0
+_MODEL_RATIO = 3.0
+
+#: Two tunings at once on a GPU would measure each other.
+_MEASURING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """`winner` indexes the candidates. `times` are medians in milliseconds, by candidate, and
+    infinite for one that failed, whose message is in `failures`, or was left out: `pruned` says
+    why (by the cost model, a shape nearby, an earlier fault). `how`: where the choice is from.
+    """
+
+    winner: int
+    times: tuple[float, ...]
+    failures: tuple[tuple[int, str], ...] = ()
+    pruned: tuple[tuple[int, str], ...] = ()
+    how: Literal["measured", "stored", "model"] = "measured"
+    seconds: float = 0.0
+    runs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to tune.
+
+    `repeats`: launches of a candidate that stays in the race to the end (others get 1, 3 or 7).
+    `flush_bytes`: written before each launch to evict the L2; default twice its size.
+    `overwritten`: names of mutated parameters that every candidate overwrites whole without
+    reading them, so that their first values need not be kept. `deterministic`: no measurement and
+    no stored result; the cost model's choice, a function of candidates, arguments and GPU alone.
+    `verify`: compare the outputs of each candidate with the first one's (workers always do).
+    """
+
+    repeats: int = 20
+    flush_bytes: int | None = None
+    overwritten: tuple[str, ...] = ()
+    deterministic: bool = False
+    verify: bool = False
+
+
+def autotune(
+    candidates: Sequence[tuple[LazyKernel, Grid]],
+    args: Sequence[Any],
+    *,
+    work: Work | Sequence[Work] | None = None,
+    options: Options = Options(),
+    store: TuningStore | None = None,
+    name: str | None = None,
+    pool: TuningPool | None = None,
+    repeats: int | None = None,
+    flush_bytes: int | None = None,
+) -> Tuned:
+    """Measures (kernel, grid) pairs on the same arguments and returns the fastest.
+
+    Each run is timed alone by CUDA events around the launch that will be deployed, after a write
+    that evicts the L2 cache, with the host ahead of the device. Arguments that a kernel mutates
+    have their first values before each run, and afterwards. With `work`, candidates whose
+    estimated time is far from the best are not measured. With `store`, results are kept and found
+    again, under `name` (default: the kernel's). With `pool`, candidates run in worker processes on
+    copies of the arguments, and what crashes, hangs or corrupts memory there harms nobody.
+
+    Raises `NoGPU` on CPU tensors, unless the pool has a CPU worker, and the last failure if every
+    candidate fails.
+    """
+    import torch
+
+    began = time.perf_counter()
+    if not candidates:
+        raise ValueError("autotune needs at least one candidate")
+    if repeats is not None or flush_bytes is not None:
+        options = Options(
+            options.repeats if repeats is None else repeats,
+            options.flush_bytes if flush_bytes is None else flush_bytes,
+            options.overwritten,
+            options.deterministic,
+            options.verify,
+        )
+    on_cpu = pool is not None and pool.on_cpu
+    tensors = [t for t in map(tensor_of, args) if t is not None]
+    if not tensors or not (on_cpu or all(t.is_cuda for t in tensors)):
+        raise NoGPU(
+            "autotune measures on a GPU, and got CPU tensors or none: an interpreter's time says "
+            "nothing about a kernel; choose by a cost model there"
+        )
+    device = tensors[0].device
+    guard = contextlib.nullcontext() if on_cpu else torch.cuda.device(device)
+    with guard:
+        tuning = _Tuning(candidates, args, device, work, options, store, name, pool)
+        return tuning.run(began)
+
+
+def tensor_of(arg: Any) -> torch.Tensor | None:
+    """The tensor of an argument: itself, or the one under a descriptor (`base`)."""
+    import torch
+
+    found = getattr(arg, "base", None) if not isinstance(arg, torch.Tensor) else arg
+    return found if isinstance(found, torch.Tensor) else None
+
+
+class _Tuning:
+    """One call of `autotune`."""
+
+    def __init__(
+        self,
+        candidates: Sequence[tuple[LazyKernel, Grid]],
+        args: Sequence[Any],
+        device: torch.device,
+        work: Work | Sequence[Work] | None,
+        options: Options,
+        store: TuningStore | None,
+        name: str | None,
+        pool: TuningPool | None,
+    ) -> None:
+        self.candidates = candidates
+        self.args = args
+        self.device = device
+        self.works = [work] * len(candidates) if isinstance(work, Work) else work
+        self.options = options
+        self.store = store
+        self.pool = pool
+        first = candidates[0][0].source
+        self.keys = tuple(candidate_key(k.source, g) for k, g in candidates)
+        self.machine = Machine.of(device.index) if device.type == "cuda" else None
+        label = self.machine.name if self.machine else "cpu"
+        self.query = Query.of(name or first.name, label, first.params, args)
+        self.pruned: dict[int, str] = {}
+
+    def run(self, began: float) -> Tuned:
+        if self.options.deterministic:
+            return self._by_model(began)
+        stored = self.store.get(self.query) if self.store else None
+        if stored is not None and stored.candidates == self.keys and stored.winner in self.keys:
+            times = tuple(float(stored.times.get(k, math.inf)) for k in self.keys)
+            at = self.keys.index(stored.winner)
+            return Tuned(at, times, how="stored", seconds=time.perf_counter() - began)
+        order = self._first_guess()
+        if self.machine is not None:
+            # Made current on this thread, and idle: what ran before is not measured.
+            import torch
+
+            torch.cuda.current_stream().synchronize()
+        with _MEASURING, self._bench() as bench:
+            result = race(bench, order, self.options.repeats)
+        times = tuple(result.time(i) for i in range(len(self.candidates)))
+        failures = tuple(
+            (i, f"{type(e).__name__}: {e}") for i, e in sorted(result.failures.items())
+        )
+        if min(times) == math.inf:
+            raise result.failures[max(result.failures)]
+        best = winner(times)
+        self._keep(best, times, result)
+        return Tuned(
+            best,
+            times,
+            failures,
+            tuple(sorted(self.pruned.items())),
+            "measured",
+            time.perf_counter() - began,
+            tuple(len(result.samples.get(i, ())) for i in range(len(times))),
+        )
+
+    def _first_guess(self) -> list[int]:
+        """Candidates in the order to try them: the winner of the nearest shape first, without
+        those that lost clearly there, and without known faults."""
+        order = list(range(len(self.candidates)))
+        if self.store is None:
+            return order
+        for key, why in self.store.bad(self.query).items():
+            for i in [i for i in order if self.keys[i] == key]:
+                self.pruned[i] = f"failed before: {why}"
+        near = self.store.nearest(self.query)
+        if near is not None and near.winner in self.keys:
+            close = near.query.distance(self.query) <= _NEAR
+            bar = _NEAR_RATIO * near.times.get(near.winner, math.inf)
+            for i, key in enumerate(self.keys):
+                if close and near.times.get(key, 0.0) > bar:
+                    self.pruned.setdefault(i, f"slow at {near.query.sizes}")
+            order.sort(key=lambda i: near.times.get(self.keys[i], math.inf))
+        kept = [i for i in order if i not in self.pruned]
+        if not kept:  # nothing else is left to choose from
+            self.pruned.clear()
+        return kept or order
+
+    def _keep(self, best: int, times: Sequence[float], result: Race) -> None:
+        if self.store is None:
+            return
+        measured = {k: t for k, t in zip(self.keys, times, strict=True) if t < math.inf}
+        bad = {
+            self.keys[i]: f"{type(e).__name__}: {e}"
+            for i, e in result.failures.items()
+            if isinstance(e, DANGEROUS)
+        }
+        self.store.put(Record(self.query, self.keys[best], measured, bad, self.keys))
+
+    # -- benches -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _bench(self) -> Iterator[Bench]:
+        if self.pool is not None:
+            with self.pool.session(
+                self.candidates, self.args, self.device, self.options, self._ready
+            ) as bench:
+                yield bench
+            return
+        local = LocalBench(self.candidates, self.args, self.device, self.options, self._ready)
+        try:
+            yield local
+        finally:
+            local.close()
+
+    def _ready(self, indices: Sequence[int]) -> Iterator[tuple[int, Binary | TritonRTError]]:
+        """Candidates as their compilation ends, without those that the cost model gives up."""
+        futures: dict[int, Future[Binary]] = {}
+        for index in indices:
+            kernel, _ = self.candidates[index]
+            try:
+                mask = kernel.alignment(*self.args)
+                futures[index] = kernel.prefetch(self._target(kernel), mask)
+            except TritonRTError as error:
+                yield index, error
+        best = math.inf
+        while futures:
+            done = [i for i, f in futures.items() if f.done()]
+            if not done:
+                wait(futures.values(), return_when=FIRST_COMPLETED)
+                continue
+            index = done[0]
+            try:
+                binary = futures.pop(index).result()
+                guess = self._estimate(index, binary)
+            except TritonRTError as error:
+                yield index, error
+                continue
+            best = min(best, guess)
+            if self.works is not None and guess > _MODEL_RATIO * best:
+                self.pruned[index] = f"estimated at {guess * 1e3:.4f} ms, best {best * 1e3:.4f} ms"
+                continue
+            yield index, binary
+
+    def _target(self, kernel: LazyKernel) -> Target:
+        assert self.machine is not None
+        return kernel.target or Target(self.machine.arch)
+
+    def _estimate(self, index: int, binary: Binary) -> float:
+        """Seconds by the cost model; raises what a launch would where no block fits."""
+        assert self.machine is not None
+        try:
+            needs = resources(binary)
+        except BadBinary:
+            return math.inf if self.works is None else 0.0
+        if occupancy(needs, self.machine) == 0:
+            raise OutOfSharedMemory(
+                f"{binary.name}: a block of {needs.threads} threads with {needs.registers} "
+                f"registers each and {needs.shared_bytes} bytes of shared memory does not fit on "
+                f"a multiprocessor of {self.machine.name}"
+            )
+        work = self.works[index] if self.works is not None else self._bytes_of_arguments()
+        _, grid = self.candidates[index]
+        programs = math.prod((grid,) if isinstance(grid, int) else grid)
+        return estimate(needs, programs, work, self.machine)
+
+    def _bytes_of_arguments(self) -> Work:
+        tensors = [t for t in map(tensor_of, self.args) if t is not None]
+        return Work(bytes=sum(s.bytes for s in spans(tensors)))
+
+    def _by_model(self, began: float) -> Tuned:
+        guesses = [math.inf] * len(self.candidates)
+        failures: dict[int, TritonRTError] = {}
+        if self.machine is None:
+            return Tuned(0, tuple(guesses), how="model")
+        for kernel, _ in self.candidates:
+            # All start before the first is waited for; one that fails says so below.
+            with contextlib.suppress(TritonRTError):
+                kernel.prefetch(self._target(kernel), kernel.alignment(*self.args))
+        for index, (kernel, _) in enumerate(self.candidates):
+            try:
+                binary = kernel.binary(self._target(kernel), kernel.alignment(*self.args))
+                guesses[index] = self._estimate(index, binary)
+            except TritonRTError as error:
+                failures[index] = error
+        if len(failures) == len(self.candidates):
+            raise failures[len(failures) - 1]
+        return Tuned(
+            min(range(len(guesses)), key=guesses.__getitem__),
+            tuple(1e3 * g for g in guesses),
+            tuple((i, f"{type(e).__name__}: {e}") for i, e in failures.items()),
+            how="model",
+            seconds=time.perf_counter() - began,
+        )
+
+
+class LocalBench:
+    """Measures in this process, on the arguments themselves."""
+
+    def __init__(
+        self,
+        candidates: Sequence[tuple[LazyKernel, Grid]],
+        args: Sequence[Any],
+        device: torch.device,
+        options: Options,
+        ready: Callable[[Sequence[int]], Iterator[tuple[int, Binary | TritonRTError]]],
+    ) -> None:
+        self.candidates = candidates
+        self.args = args
+        self.ready = ready
+        self.warm: set[int] = set()
+        self.outputs = mutated_spans(candidates, args)
+        skipped = mutated_spans(candidates, args, only=options.overwritten)
+        kept = [s for s in self.outputs if s not in skipped]
+        self.saved = Saved(kept)
+        try:
+            self.timer = Timer(device, options.flush_bytes)
+        except BaseException:
+            self.saved.free()
+            raise
+        self.reference: list[torch.Tensor] | None = None
+        self.verify = options.verify
+
+    def measure(self, indices: Sequence[int], runs: int) -> Iterator[tuple[int, Outcome]]:
+        cold = [i for i in indices if i not in self.warm]
+        arrivals = self.ready(cold)
+        if self.verify:  # the first of the candidates is what others are compared with
+            arrivals = iter(sorted(arrivals, key=lambda pair: pair[0]))
+        for index, binary in arrivals:
+            yield index, binary if isinstance(binary, TritonRTError) else self._try(index, runs)
+        for index in indices:
+            if index not in cold:
+                yield index, self._try(index, runs)
+
+    def _try(self, index: int, runs: int) -> Outcome:
+        kernel, grid = self.candidates[index]
+
+        def launch() -> None:
+            kernel.launch(grid, *self.args)
+
+        try:
+            if index not in self.warm:
+                self.saved.restore()
+                launch()
+                self.warm.add(index)
+                self._check(index)
+            return self.timer.run(launch, self.saved.restore, runs)
+        except TritonRTError as error:
+            # Candidates may exceed the device's resources: they lose, the others go on.
+            return error
+
+    def _check(self, index: int) -> None:
+        if not self.verify:
+            return
+        from triton_rt.tune.compare import compare
+
+        views = outputs_of(self.candidates, self.args)
+        if self.reference is None:
+            self.reference = [v.clone() for v in views]
+            return
+        compare(self.candidates[index][0].source.name, views, self.reference)
+
+    def close(self) -> None:
+        import torch
+
+        self.saved.restore()
+        torch.cuda.current_stream().synchronize()
+        self.saved.free()
+        self.timer.close()
+        self.reference = None
+
+
+def mutated_spans(
+    candidates: Sequence[tuple[LazyKernel, Grid]],
+    args: Sequence[Any],
+    only: Sequence[str] | None = None,
+) -> list[Span]:
+    """The bytes that some candidate writes; of parameters named in `only`, if given."""
+    return spans(outputs_of(candidates, args, only))
+
+
+def outputs_of(
+    candidates: Sequence[tuple[LazyKernel, Grid]],
+    args: Sequence[Any],
+    only: Sequence[str] | None = None,
+) -> list[torch.Tensor]:
+    """The tensors of mutated parameters, each once."""
+    found: dict[int, torch.Tensor] = {}
+    for kernel, _ in candidates:
+        for i, (param, arg) in enumerate(zip(kernel.source.params, args, strict=True)):
+            tensor = tensor_of(arg)
+            if param.mutated and tensor is not None and (only is None or param.name in only):
+                found[i] = tensor
+    return list(found.values())

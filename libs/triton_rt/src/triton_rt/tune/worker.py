@@ -1,0 +1,154 @@
+"""The entry point of a tuning worker: builds a call's arguments, and runs candidates on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from triton_rt import wire
+from triton_rt.process import serve
+
+
+def main() -> None:
+    serve(_open)
+
+
+def _open() -> Callable[[bytes], bytes]:
+    from triton_rt.errors import TritonRTError
+    from triton_rt.tune.portable import decode, encode
+
+    state = State()
+
+    def handle(request: bytes) -> bytes:
+        record, blobs = decode(request)
+        try:
+            return encode({"ok": state.answer(record, blobs)})
+        except TritonRTError as error:
+            return encode(
+                {"error": type(error).__name__, "message": str(error), "broken": broken()}
+            )
+        except Exception as error:
+            # Whatever a candidate or its arguments raise here, the asker is told, and judges.
+            kind = "OutOfMemory" if "OutOfMemory" in type(error).__name__ else "Other"
+            message = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            return encode({"error": kind, "message": message, "broken": broken()})
+
+    return handle
+
+
+def broken() -> bool:
+    """Whether the CUDA context of this process is lost, as it is after an illegal address."""
+    import torch
+
+    if not initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:  # torch.AcceleratorError is one
+        return True
+    return False
+
+
+def initialized() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+class State:
+    """What a worker holds between messages: the arguments, and kernels by candidate."""
+
+    def __init__(self) -> None:
+        self.args: Any = None
+        self.timer: Any = None
+        self.kernels: dict[int, Callable[[], None]] = {}
+        self.reference: list[Any] | None = None
+
+    def answer(self, record: dict[str, Any], blobs: list[bytes]) -> Any:
+        if record["op"] == "setup":
+            return self.setup(record, blobs)
+        if record["op"] == "measure":
+            return self.measure(record, blobs)
+        return self.release()
+
+    def setup(self, record: dict[str, Any], blobs: list[bytes]) -> str:
+        import torch
+
+        from triton_rt.tune.measure import Timer
+        from triton_rt.tune.portable import Rebuilt
+
+        self.release()
+        device = torch.device(record["device"])
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        self.args = Rebuilt(record["call"], blobs, device)
+        if device.type == "cuda":
+            self.timer = Timer(device, record["flush_bytes"])
+        return str(device)
+
+    def measure(self, record: dict[str, Any], blobs: list[bytes]) -> list[float]:
+        import torch
+
+        index, mutated = record["index"], record["mutated"]
+        cuda = self.timer is not None
+        if index not in self.kernels:
+            launch = self._load(record, blobs)
+            self.args.restore()
+            launch()
+            if cuda:
+                torch.cuda.synchronize()
+            self.args.check(record["name"], record["params"], mutated)
+            self._compare(record["name"], mutated)
+            self.kernels[index] = launch
+        launch = self.kernels[index]
+        restore = self.args.restorer(mutated)
+        if cuda:
+            return list(self.timer.run(launch, restore, record["runs"]))
+        times = []
+        for _ in range(record["runs"]):
+            restore()
+            began = time.perf_counter()
+            launch()
+            times.append(1e3 * (time.perf_counter() - began))
+        return times
+
+    def release(self) -> str:
+        """Gives all GPU memory but the context back."""
+        import torch
+
+        if self.timer is not None:
+            self.timer.close()
+        self.args, self.timer, self.reference = None, None, None
+        self.kernels.clear()
+        if initialized():
+            torch.cuda.empty_cache()
+        return "released"
+
+    def _load(self, record: dict[str, Any], blobs: list[bytes]) -> Callable[[], None]:
+        from triton_rt.binary import Binary
+        from triton_rt.kernel import Kernel
+        from triton_rt.lazy import LazyKernel
+
+        grid = tuple(record["grid"])
+        args = self.args.args
+        kernel: Kernel | LazyKernel
+        if blobs:
+            kernel = Kernel(Binary.from_bytes(blobs[0]))
+        else:
+            kernel = LazyKernel(wire.source_from_record(record["source"]))
+        call = kernel.launch
+        return lambda: call(grid, *args)
+
+    def _compare(self, name: str, mutated: list[int]) -> None:
+        from triton_rt.tune.compare import compare
+
+        views = [self.args.args[i] for i in mutated]
+        if self.reference is None:
+            self.reference = [v.clone() for v in views]
+        else:
+            compare(name, views, self.reference)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Candidates that crash, hang, corrupt memory or are wrong harm nobody: in workers on the CPU."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from triton_rt import (
+    Candidate,
+    KernelParam,
+    KernelSource,
+    LazyKernel,
+    TunedKernel,
+    TuningPool,
+    TuningStore,
+    autotune,
+    errors,
+)
+from triton_rt.tune.compare import compare
+from triton_rt.tune.portable import Rebuilt, decode, describe, encode
+
+Make = Callable[..., KernelSource]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[TuningPool]:
+    with TuningPool(("cpu",), timeout=2.0) as pool:
+        yield pool
+
+
+def faulty(good: KernelSource, header: str = "", **swaps: str) -> LazyKernel:
+    """The good kernel with something wrong in its text."""
+    text = header + good.text
+    for old, new in swaps.items():
+        text = text.replace({"value": "+ 1", "store": "tl.store(y + i,"}[old], new)
+    assert text != good.text
+    return LazyKernel(replace(good, text=text))
+
+
+def test_each_fault_is_one_candidates_own(
+    pool: TuningPool, add_one: KernelSource, tmp_path: Path
+) -> None:
+    n = 300
+    candidates = [
+        (LazyKernel(add_one), 3),
+        (faulty(add_one, header="import os\nos.abort()\n"), 3),
+        (faulty(add_one, header="while True: pass\n"), 3),
+        (faulty(add_one, value="+ 1.5"), 3),
+        (faulty(add_one, store="tl.store(y + n + i,"), 3),
+        (faulty(add_one, store="tl.store(x + i, 0.0, i < n); tl.store(y + i,"), 3),
+        (faulty(add_one, store="tl.store(y + (1 << 40) + i,"), 3),
+        (faulty(add_one, value="+ missing"), 3),
+        (LazyKernel(replace(add_one, constants=(("B", 64),))), 5),
+    ]
+    store = TuningStore(tmp_path)
+    x, y = torch.randn(n), torch.randn(n)
+    before = x.clone(), y.clone()
+    tuned = autotune(candidates, (x, y, n), pool=pool, store=store)
+    assert tuned.winner in (0, 8) and tuned.how == "measured"
+    assert torch.equal(x, before[0]) and torch.equal(y, before[1])
+    why = dict(tuned.failures)
+    assert list(why) == [1, 2, 3, 4, 5, 6, 7]
+    assert "CandidateCrashed" in why[1] and "code -6" in why[1]
+    assert "CandidateHung" in why[2] and "within 2 s" in why[2]
+    assert "WrongResult" in why[3] and "300 of 300" in why[3]
+    assert "CorruptedMemory" in why[4] and "after the memory of y" in why[4]
+    assert "CorruptedMemory" in why[5] and "x, which is not declared mutated" in why[5]
+    assert "OutOfBounds" in why[6] and "missing" in why[7]
+    assert [t == math.inf for t in tuned.times] == [i in why for i in range(9)]
+    assert pool.restarts == 2
+
+    # Found again as it was; what was dangerous is not run again for other shapes either.
+    again = autotune(candidates, (x, y, n), pool=pool, store=store)
+    assert again.how == "stored" and again.winner == tuned.winner
+    other = autotune(candidates, (x[:200], y[:200], 200), pool=pool, store=store)
+    assert [i for i, reason in other.pruned if "failed before" in reason] == [1, 2, 3, 4, 5]
+    assert other.times[8] < math.inf and pool.restarts == 2
+
+
+def test_the_reference_may_be_the_one_that_fails(pool: TuningPool, add_one: KernelSource) -> None:
+    crash = faulty(add_one, header="import os\nos._exit(3)\n")
+    x, y = torch.randn(64), torch.zeros(64)
+    tuned = autotune([(crash, 1), (LazyKernel(add_one), 1)], (x, y, 64), pool=pool)
+    assert tuned.winner == 1 and "code 3" in tuned.failures[0][1]
+
+
+def test_a_worker_killed_between_measurements_is_replaced(
+    pool: TuningPool, add_one: KernelSource
+) -> None:
+    pair, args = [(LazyKernel(add_one), 1)], (torch.randn(64), torch.zeros(64), 64)
+    autotune(pair, args, pool=pool)
+    os.kill(pool._workers["cpu"].process.pid, signal.SIGKILL)
+    assert autotune(pair, args, pool=pool).winner == 0
+
+
+def test_a_worker_ends_with_its_parent(add_one: KernelSource) -> None:
+    """Even in the middle of a candidate that does not return."""
+    import subprocess
+    import sys
+
+    code = (
+        "import os, torch\nfrom triton_rt import *\n"
+        "k = LazyKernel(KernelSource('k', 'while True: pass', (KernelParam('y', '*f32', True),)))\n"
+        "pool = TuningPool(('cpu',), timeout=1000)\n"
+        "import threading, time\n"
+        "t = threading.Thread(target=lambda: autotune([(k, 1)], (torch.zeros(4),), pool=pool),\n"
+        "                     daemon=True)\n"
+        "t.start()\n"
+        "while 'cpu' not in pool._workers: time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
+        "print(pool._workers['cpu'].process.pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    worker = int(run.stdout)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            break  # ended, and not yet reaped by its new parent
+        time.sleep(0.1)
+    else:
+        assert not Path(f"/proc/{worker}").exists()
+
+
+def test_tuned_kernels_take_a_pool(pool: TuningPool, add_one: KernelSource) -> None:
+    options = [
+        Candidate(replace(add_one, constants=(("B", b),)), lambda x, y, n, b=b: -(-n // b))
+        for b in (64, 128)
+    ]
+    wrong = Candidate(faulty(add_one, value="+ 2").source, 5)
+    kernel = TunedKernel([*options, wrong], tuner=pool, max_tunings=2)
+    for n in (100, 200, 300, 100):
+        x, y = torch.randn(n), torch.zeros(n)
+        kernel(x, y, n)
+        assert torch.equal(y, x + 1)
+    assert list(kernel.tuned) == [(-1, 100), (-1, 200)], "300 has the choice of the nearest"
+    assert [i for i, _ in kernel.tuned[-1, 100].failures] == [2]
+
+
+def test_a_closed_pool_and_no_devices(add_one: KernelSource) -> None:
+    pool = TuningPool(("cpu",))
+    pool.close()
+    x = torch.zeros(4)
+    with pytest.raises(errors.WorkerFailed, match="closed"):
+        autotune([(LazyKernel(add_one), 1)], (x, x, 4), pool=pool)
+    with pytest.raises(ValueError, match="at least one device"):
+        TuningPool(())
+
+
+# -- arguments as data ---------------------------------------------------------------------------
+
+KINDS = {"a": "*f32", "b": "*f32", "i": "*i64", "h": "*bf16", "e": "*f8e4m3"}
+PARAMS = tuple(
+    KernelParam(name, kind)
+    for name, kind in (KINDS | {"n": "i32", "f": "f32", "t": "bool"}).items()
+)
+
+
+def arguments() -> tuple[object, ...]:
+    whole = torch.randn(100)
+    return (
+        whole[3:53], whole[10:40].view(5, 6).t(), torch.randperm(7), torch.randn(4, 4).bfloat16(),
+        torch.randn(9).to(torch.float8_e4m3fn), 2**31 - 1, 0.1, True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("values", ["seeded", "saved"])
+def test_arguments_are_rebuilt(values: str) -> None:
+    args = arguments()
+    record, blobs = decode(encode(*describe(PARAMS, args, values)))  # type: ignore[arg-type]
+    rebuilt = Rebuilt(record, blobs, torch.device("cpu")).args
+    again = Rebuilt(record, blobs, torch.device("cpu")).args
+    for was, now, twin in zip(args, rebuilt, again, strict=True):
+        if not isinstance(was, torch.Tensor):
+            assert was == now and type(was) is type(now)
+            continue
+        assert (now.shape, now.stride(), now.dtype) == (was.shape, was.stride(), was.dtype)
+        assert now.data_ptr() % 256 == was.data_ptr() % 256
+        assert torch.equal(now.float(), twin.float()), "the same in every worker"
+        if values == "saved" or was.dtype == torch.int64:
+            assert torch.equal(now.float(), was.float())
+    assert rebuilt[1].data_ptr() - rebuilt[0].data_ptr() == 28, "what overlapped overlaps"
+    rebuilt[0].fill_(5)
+    assert rebuilt[1].eq(5).all()
+
+
+def test_empty_tensors_and_what_cannot_travel() -> None:
+    params = (KernelParam("x", "*f32"), KernelParam("y", "*f32"))
+    record, blobs = describe(params, (torch.zeros(0, 3), torch.zeros(2)))
+    assert Rebuilt(record, blobs, torch.device("cpu")).args[0].shape == (0, 3)
+    with pytest.raises(errors.UnportableArgument, match="y is a object"):
+        describe(params, (torch.zeros(2), object()))
+
+
+def test_comparison_is_of_values() -> None:
+    nan, inf = math.nan, math.inf
+    a = torch.tensor([1.0, nan, inf, 1e-6, 0.0])
+    compare("k", [a, torch.arange(3)], [a.clone(), torch.arange(3)])
+    compare("k", [a + 1e-5], [a])
+    for wrong in ([1.1, nan, inf, 0, 0], [1, 0.0, inf, 0, 0], [1, nan, -inf, 0, 0]):
+        with pytest.raises(errors.WrongResult, match=r"1 of 5 elements, first at"):
+            compare("k", [torch.tensor(wrong)], [a])
+    with pytest.raises(errors.WrongResult, match=r"3 instead of 2"):
+        compare("k", [torch.tensor([3])], [torch.tensor([2])])
