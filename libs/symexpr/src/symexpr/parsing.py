@@ -12,7 +12,7 @@ from symexpr.division import FloorDiv, Mod
 from symexpr.errors import ParseError, SymexprError
 from symexpr.functions import FUNCTIONS
 from symexpr.scalars import BitwiseAnd, BitwiseOr, BitwiseXor, LShift, RShift
-from symexpr.structure import symbol
+from symexpr.structure import symbol, times
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.FloorDiv: FloorDiv, ast.Mod: Mod, ast.LShift: LShift, ast.RShift: RShift,
@@ -43,6 +43,12 @@ def parse(text: str) -> Any:
         position = offset + column - 1
         raise ParseError(text, min(position, len(text)), getattr(err, "msg", str(err))) from None
     return _Reader(text, stripped, offset).read(tree.body)
+
+
+def _product(factors: list[Any]) -> Any:
+    if len(factors) == 2 and factors[0].is_Symbol and factors[1].is_Integer:
+        return times(int(factors[1]), factors[0])
+    return sympy.Mul(*factors)
 
 
 class _Reader:
@@ -90,7 +96,7 @@ class _Reader:
         if isinstance(node.op, ast.Not):
             return sympy.Not(self.condition(node.operand))
         if isinstance(node.op, ast.USub):
-            return sympy.Mul(*self.factors(node))
+            return _product(self.factors(node))
         if isinstance(node.op, ast.UAdd):
             return self.integer_like(node.operand)
         raise self.error(node, "`~` has no meaning here")
@@ -125,7 +131,7 @@ class _Reader:
 
     def read_BinOp(self, node: ast.BinOp) -> Any:
         if isinstance(node.op, ast.Mult | ast.Div):
-            return sympy.Mul(*self.factors(node))
+            return _product(self.factors(node))
         if isinstance(node.op, ast.Add | ast.Sub):
             return sympy.Add(*self.terms(node))
         make = _BINARY.get(type(node.op))

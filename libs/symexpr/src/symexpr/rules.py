@@ -13,7 +13,7 @@ from symexpr.choice import Max
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.facts import Facts
 from symexpr.intervals import INF, MAX_EXACT_FLOAT
-from symexpr.structure import coefficient, content, exact_quotient, exact_quotient_sum
+from symexpr.structure import coefficient, content, exact_quotient, exact_quotient_sum, times
 
 Rule = Callable[[Any, Facts], Any]
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One
@@ -136,7 +136,7 @@ def merge_div_mod(e: Any, f: Facts) -> Any:
                 _add_term(terms, t, -c)
                 for k, v in _term_map(c * factor * FloorDiv(x, d)).items():
                     _add_term(terms, k, v)
-    return sympy.Add(*(c * t for t, c in terms.items())) if changed else None
+    return sympy.Add(*(times(c, t) for t, c in terms.items())) if changed else None
 
 
 def merge_digits(e: Any, f: Facts) -> Any:
@@ -178,7 +178,7 @@ def subtract_multiple(e: Any, f: Facts) -> Any:
                 _add_term(terms, t, -c)
                 for k, v in _term_map(scale * Mod(x, d)).items():
                     _add_term(terms, k, v)
-    return sympy.Add(*(c * t for t, c in terms.items())) if changed else None
+    return sympy.Add(*(times(c, t) for t, c in terms.items())) if changed else None
 
 
 def extreme_by_bounds(e: Any, f: Facts) -> Any:

@@ -40,8 +40,18 @@ def coefficient(term: Expr) -> tuple[int, Expr]:
         return int(term), _ONE
     if term.is_Mul and term.args[0].is_Integer:
         rest = term.args[1:]
-        return int(term.args[0]), rest[0] if len(rest) == 1 else term.func(*rest)
+        return int(term.args[0]), rest[0] if len(rest) == 1 else term.func._from_args(rest, True)
     return 1, term
+
+
+def times(c: int, rest: Expr) -> Expr:
+    """`c*rest`; without sympy's sorting and questions, where the order is known."""
+    if c == 1:
+        return rest
+    factors = rest.args if rest.is_Mul else (rest,)
+    if c and all(f.is_Symbol or f.is_Function for f in factors):
+        return sympy.Mul._from_args((sympy.Integer(c), *factors), True)
+    return sympy.Integer(c) * rest
 
 
 def content(e: Expr) -> int:
@@ -67,7 +77,7 @@ def exact_quotient(term: Expr, divisor: Expr) -> Expr | None:
         return _ZERO
     c, rest = coefficient(term)
     if divisor.is_Integer:
-        return (c // int(divisor)) * rest if c % int(divisor) == 0 else None
+        return times(c // int(divisor), rest) if c % int(divisor) == 0 else None
     if term == divisor:
         return _ONE
     if term.is_Add or not (term.free_symbols & divisor.free_symbols):
