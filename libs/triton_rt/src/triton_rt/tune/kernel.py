@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_rt.cache import Cache
-from triton_rt.errors import BadSource, NoGPU, TritonRTError, TuningSkipped
+from triton_rt.errors import BadSource, TritonRTError, TuningSkipped
 from triton_rt.lazy import LazyKernel
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelSource
 from triton_rt.target import Target
 from triton_rt.tune.model import Work
 from triton_rt.tune.pool import TuningPool
-from triton_rt.tune.store import TuningStore
+from triton_rt.tune.store import TuningStore, candidate_keys
 from triton_rt.tune.tuner import Grid, Options, Tuned, autotune, tensor_of
 
 #: Bound callables kept for shapes that were not tuned themselves.
@@ -101,9 +101,7 @@ class TunedKernel:
         self._bound: dict[tuple[Any, ...], Callable[..., None]] = {}
         self._key = _key_of(first)
         if pool is not None:
-            # Without a GPU and a target there is nothing to compile for: calls will interpret.
-            with contextlib.suppress(NoGPU):
-                self.prefetch(target)
+            self._start(target)
 
     def __call__(self, *args: Any) -> None:
         """One launch on torch's current stream; the first with new integers also tunes."""
@@ -115,6 +113,21 @@ class TunedKernel:
 
     def __repr__(self) -> str:
         return f"TunedKernel({self.name}, candidates={len(self.kernels)}, tuned={len(self.tuned)})"
+
+    def _start(self, target: Target | None) -> None:
+        """Compiles in the background what the first call will need: what won before, if known."""
+        import torch
+
+        known: set[str] = set()
+        if self.store is not None and torch.cuda.is_available():
+            known = self.store.winners(self.name, torch.cuda.get_device_name())
+        keys = candidate_keys([c.source for c in self.candidates])
+        wanted = [k for k, key in zip(self.kernels, keys, strict=True) if key in known]
+        for kernel in wanted or self.kernels:
+            # Without a GPU and a target there is nothing to compile for: calls will interpret.
+            # What does not compile says so when it is measured.
+            with contextlib.suppress(TritonRTError):
+                kernel.prefetch(target)
 
     def prefetch(self, target: Target | None = None) -> None:
         """Starts to compile every candidate, in the background where there is a pool."""

@@ -62,7 +62,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured: `times` in milliseconds by candidate (`candidate_key`), infinite ones
+    """What was measured: `times` in milliseconds by candidate (`candidate_keys`), infinite ones
     left out; `bad` candidates with the reason, which no shape tries again on this device."""
 
     query: Query
@@ -72,9 +72,16 @@ class Record:
     candidates: tuple[str, ...] = ()
 
 
-def candidate_key(source: object, grid: object = "") -> str:
-    """Identity of a candidate: its source as data. The text is not executed for it."""
-    return hashlib.sha256(f"{source!r}\0{grid!r}".encode()).hexdigest()[:32]
+def candidate_keys(sources: Sequence[object]) -> tuple[str, ...]:
+    """Identities of candidates: their sources as data (no text is executed for it), numbered
+    where several have the same one and differ in their grid."""
+    seen: dict[str, int] = {}
+    out = []
+    for source in sources:
+        key = hashlib.sha256(repr(source).encode()).hexdigest()[:32]
+        seen[key] = seen.get(key, 0) + 1
+        out.append(key if seen[key] == 1 else f"{key}#{seen[key]}")
+    return tuple(out)
 
 
 class TuningStore:
@@ -125,6 +132,10 @@ class TuningStore:
     def bad(self, query: Query) -> dict[str, str]:
         """Candidates of the kernel that failed dangerously at some shape on this device."""
         return {key: why for r in self.records(query) for key, why in r.bad.items()}
+
+    def winners(self, kernel: str, device: str) -> set[str]:
+        """Candidates that won at some shape."""
+        return {r.winner for r in self.records(Query(kernel, device, "", ()))}
 
     def put(self, record: Record) -> None:
         """Writes a record. A folder that cannot be written to is a warning, not an error."""

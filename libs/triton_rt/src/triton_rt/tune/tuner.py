@@ -29,7 +29,7 @@ from triton_rt.tune.model import Machine, Work, estimate, occupancy
 from triton_rt.tune.race import Bench, Outcome, Race, race, winner
 from triton_rt.tune.resources import resources
 from triton_rt.tune.saved import Saved, Span, spans
-from triton_rt.tune.store import Query, Record, TuningStore, candidate_key
+from triton_rt.tune.store import Query, Record, TuningStore, candidate_keys
 
 if TYPE_CHECKING:
     import torch
@@ -166,7 +166,7 @@ class _Tuning:
         self.store = store
         self.pool = pool
         first = candidates[0][0].source
-        self.keys = tuple(candidate_key(k.source, g) for k, g in candidates)
+        self.keys = candidate_keys([k.source for k, _ in candidates])
         self.machine = Machine.of(device.index) if device.type == "cuda" else None
         label = self.machine.name if self.machine else "cpu"
         self.query = Query.of(name or first.name, label, first.params, args)
