@@ -7,6 +7,7 @@ data, the binary is data, and a launch costs little more than the driver's own c
 from triton_rt.binary import Binary
 from triton_rt.build import compile, compile_many
 from triton_rt.cache import Cache
+from triton_rt.graphs import Buckets, GraphedCallable, GraphPool
 from triton_rt.hooks import LaunchRecord, launch_hook
 from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
@@ -28,9 +29,12 @@ from triton_rt.tune import (
 
 __all__ = [
     "Binary",
+    "Buckets",
     "Cache",
     "Candidate",
     "CompilePool",
+    "GraphPool",
+    "GraphedCallable",
     "Kernel",
     "KernelParam",
     "KernelSource",
