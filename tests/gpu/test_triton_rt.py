@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -386,3 +387,205 @@ def test_memory_faults_are_legible() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "launch of k" in run.stdout and "CUDA_ERROR" in run.stdout, run.stderr[-2000:]
+
+
+# -- kinds of launches -------------------------------------------------------------------------
+
+
+def test_cooperative_launch(launcher: str) -> None:
+    binary = replace(rt.compile(ADD, alignment=0), cooperative=True)
+    kernel = rt.Kernel(binary)
+    x, y = torch.randn(4096, device="cuda"), torch.zeros(4096, device="cuda")
+    kernel(4, x, y, 4096)
+    assert torch.equal(y, x + 1)
+    with pytest.raises(errors.CooperativeGridTooLarge, match=r"1000000 blocks resident .* holds"):
+        kernel(1_000_000, x, y, 4096)
+    kernel(4, x, y, 4096)
+
+
+def test_programmatic_dependent_launch(launcher: str) -> None:
+    """Each launch may begin while the one before ends, and waits for it before it reads."""
+    source = make(
+        "x:*f32! n:i32",
+        """
+        tl.extra.cuda.gdc_wait()
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(x + i, tl.load(x + i, i < n) * 2 + 1, i < n)
+        tl.extra.cuda.gdc_launch_dependents()
+        """,
+        B=1024,
+    )
+    kernel = rt.Kernel(replace(rt.compile(source, alignment=0), pdl=True))
+    x = torch.zeros(1 << 16, device="cuda")
+    for _ in range(10):
+        kernel(64, x, 1 << 16)
+    assert x.eq(1023).all()
+
+
+def test_hooks_see_launches(launcher: str) -> None:
+    kernel = LazyKernel(ADD)
+    x, y = torch.zeros(1024, device="cuda"), torch.zeros(1024, device="cuda")
+    seen: list[rt.LaunchRecord] = []
+    done: list[str] = []
+    with rt.launch_hook(seen.append, lambda record: done.append(record.name)):
+        kernel((1, 1), x, y, 1024)
+    kernel(1, x, y, 1024)
+    (record,) = seen
+    assert (record.name, record.grid, record.device) == ("kernel", (1, 1, 1), 0)
+    assert record.alignment == 0b111 and record.threads == 128 and done == ["kernel"]
+    assert record.stream == torch.cuda.current_stream().cuda_stream
+
+
+def test_unloading_and_loading_again(launcher: str) -> None:
+    kernel = rt.Kernel(rt.compile(ADD, alignment=0))
+    x, y = torch.zeros(1024, device="cuda"), torch.zeros(1024, device="cuda")
+    for round_ in range(3):
+        kernel(1, x, y, 1024)
+        x, y = y, x
+        kernel.unload()
+        assert x.eq(round_ + 1).all()
+
+
+def test_what_cannot_be_loaded() -> None:
+    x, z = torch.zeros(4, 128, 128, device="cuda").bfloat16(), torch.zeros(128, 128, device="cuda")
+    binary = rt.compile(DOT, alignment=0)
+    with pytest.raises(errors.OutOfRegisters, match=r"1024 threads of \d+ registers"):
+        rt.Kernel(replace(binary, num_warps=32))(1, x, z)
+    with pytest.raises(errors.CudaError, match=r"loading kernel \(sm_\d+\): cuModuleLoadData"):
+        rt.Kernel(replace(binary, cubin=b"\x7fELF" + bytes(1000)))(1, x, z)
+    with pytest.raises(errors.CudaError, match="loading other"):
+        rt.Kernel(replace(binary, name="other"))(1, x, z)
+    rt.Kernel(binary)(1, x, z)
+
+
+def test_parameters_and_subclasses_are_tensors(launcher: str) -> None:
+    class Mine(torch.Tensor):
+        pass
+
+    kernel = LazyKernel(ADD)
+    for wrap in (torch.nn.Parameter, lambda t: t.as_subclass(Mine)):
+        x = wrap(torch.randn(1024, device="cuda"))
+        y = torch.zeros(1024, device="cuda")
+        kernel(1, x, y, 1024)
+        assert torch.equal(y, x.detach() + 1)
+    meta = torch.zeros(4, device="meta")
+    with pytest.raises(errors.WrongDevice, match="meta"):
+        kernel(1, meta, torch.zeros(4, device="cuda"), 4)
+
+
+IN_PLACE = make(
+    "x:*f16! y:*f16 n:i32",
+    """
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(x + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
+    """,
+    B=1024,
+)
+
+
+def test_views_off_by_the_same_are_shifted(launcher: str) -> None:
+    kernel = rt.PeeledKernel(IN_PLACE)
+    for off_x, off_y, shifted in ((1, 1, True), (3, 3, True), (0, 0, False), (1, 2, False)):
+        before = len(kernel.peeled._binaries)
+        for n in (1, 5, 1023, 4096, 10_007):
+            base = torch.randn(n + 9, device="cuda").half()
+            y = torch.randn(n + 9, device="cuda").half()
+            expected = base.clone()
+            expected[off_x : off_x + n] += y[off_y : off_y + n]
+            kernel((-(-n // 1024),), base[off_x:], y[off_y:], n)
+            assert torch.equal(base, expected)
+        assert len(kernel.peeled._binaries) == (1 if shifted else before)
+
+
+# -- CUDA graphs ---------------------------------------------------------------------------------
+
+
+def test_graphs_of_a_callable() -> None:
+    """Kernels of ours among torch's; the input moves, the weight stays."""
+    kernel = LazyKernel(ADD)
+    w = torch.randn(256, 256, device="cuda")
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = x @ w
+        out = torch.empty_like(h)
+        kernel(-(-h.numel() // 1024), h, out, h.numel())
+        return torch.relu(out)
+
+    graphed = rt.GraphedCallable(fn)
+    kept = []
+    for _ in range(5):
+        x = torch.randn(32, 256, device="cuda")
+        kept.append(x)
+        torch.testing.assert_close(graphed(x, w), torch.relu(x @ w + 1))
+    text = graphed.explain()
+    assert "4 replays" in text and "in place: argument 1" in text
+    assert "argument 0 is copied, 32768 bytes" in text
+
+
+def test_buckets_share_graphs_and_their_memory() -> None:
+    w = torch.randn(512, 512, device="cuda")
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.tanh(x @ w)
+        return x
+
+    pool = rt.GraphPool()
+    buckets = rt.Buckets((64, 1024, 8192), inputs={0: 0}, outputs={0: 0})
+    graphed = rt.GraphedCallable(fn, buckets=buckets, pool=pool)
+    graphed(torch.randn(8192, 512, device="cuda"))
+    torch.cuda.synchronize()
+    used = torch.cuda.memory_reserved()
+    for n in (8192, 1000, 17, 64, 5000, 1, 1024):
+        x = torch.randn(n, 512, device="cuda")
+        torch.testing.assert_close(graphed(x), fn(x), rtol=1e-4, atol=1e-4)
+    assert len(graphed._slots) == 3
+    assert torch.cuda.memory_reserved() - used < 200 << 20
+
+
+def test_graphs_from_several_streams_are_in_order() -> None:
+    graphed = rt.GraphedCallable(lambda x: (x * 2).sum(0).exp(), copy_outputs=True)
+    lanes = [torch.cuda.Stream() for _ in range(4)]
+    inputs = [torch.full((4096, 512), i * 1e-4, device="cuda") for i in range(16)]
+    torch.cuda.synchronize()
+    outs = []
+    for i in range(16):
+        with torch.cuda.stream(lanes[i % 4]):
+            outs.append(graphed(inputs[i]))
+    torch.cuda.synchronize()
+    for i, out in enumerate(outs):
+        torch.testing.assert_close(out, (inputs[i] * 2).sum(0).exp())
+
+
+def test_what_waits_for_the_gpu_has_no_graph() -> None:
+    graphed = rt.GraphedCallable(lambda x: x * x.sum().item())
+    x = torch.ones(8, device="cuda")
+    for _ in range(3):
+        assert graphed(x).eq(8).all()
+    assert "no graph: capture failed" in graphed.explain()
+    good = rt.GraphedCallable(lambda x: x.add_(1))
+    for i in range(4):
+        assert good(x) is x and x.eq(2 + i).all()
+    assert "mutated: argument 0" in good.explain()
+
+
+# -- long runs, shortened (benchmarks/soak.py runs them whole) -----------------------------------
+
+
+@pytest.fixture(scope="module")
+def soak() -> Any:
+    path = Path(__file__).parents[2] / "libs/triton_rt/benchmarks/soak.py"
+    spec = importlib.util.spec_from_file_location("soak", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("part", "count"),
+    [("launches", 300_000), ("loads", 2000), ("threads", 40_000), ("processes", 8)],
+)
+def test_soak(soak: Any, part: str, count: int) -> None:
+    result = getattr(soak, part)(count)
+    assert result["ok"], result
