@@ -135,5 +135,4 @@ def _epilogue(
         source.text,
         tuple(gemm_templates.Param(name, kind) for name, kind in source.operands),
         bytes_per_element=float(sum(b.type.dtype.itemsize for b in matrices)),
-        work=float(sum(len(phase.body) for phase in kernel.phases)),
     )

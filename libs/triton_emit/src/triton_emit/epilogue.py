@@ -8,6 +8,7 @@ from loop_ir import Kernel, Load, Store
 from triton_emit.body import Writer
 from triton_emit.errors import BadEpilogue
 from triton_emit.helpers import called, helper_text
+from triton_emit.idioms import cheaper
 from triton_emit.kernel import INDENT, origin_lines
 from triton_emit.schedule import index_bits
 from triton_emit.source import EpilogueSource
@@ -32,7 +33,7 @@ def emit_epilogue(
 
     Raises BadEpilogue where the kernel is no such thing.
     """
-    kernel = clean(kernel)
+    kernel = cheaper(clean(kernel))
     if len(kernel.axes) != 2 or any(phase.axes for phase in kernel.phases):
         raise BadEpilogue(kernel.name, f"it has {len(kernel.axes)} parallel axes, or inner ones")
     stores = [s for _, s in statements(kernel) if isinstance(s, Store)]

@@ -11,6 +11,7 @@ from symexpr import FloorDiv, bounds
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
+from triton_emit.idioms import cheaper
 from triton_emit.reductions import check, finish_loop, persistent, start_loop, step_loop, working
 from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges
 from triton_emit.source import TritonKernel
@@ -26,7 +27,7 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     Raises BadSchedule when the two do not fit, UnsupportedDType for element types that Triton
     lacks, UnsupportedKernel when a loop would have to read what it overwrote.
     """
-    return KernelWriter(clean(kernel), schedule).emit()
+    return KernelWriter(cheaper(clean(kernel)), schedule).emit()
 
 
 class KernelWriter(Writer):

@@ -8,6 +8,7 @@ BY_OP = {
     "truncdiv": "quotient", "mod": "remainder", "fmod": "remainder", "pow": "power",
     "fma": "fused", "exp": "e", "exp2": "e", "log": "log_", "sqrt": "root", "rsqrt": "inv_std",
     "sin": "sine", "cos": "cosine", "tanh": "t", "erf": "erf_", "sigmoid": "gate",
+    "gelu": "activated",
     "round": "rounded", "eq": "same", "ne": "differs", "lt": "below", "le": "below",
     "gt": "above", "ge": "above", "and": "both", "or": "either", "xor": "one_of",
     "not": "inverted", "shl": "shifted", "shr": "shifted", "where": "chosen", "cast": "value",

@@ -302,6 +302,8 @@ class ScalarOps:
             simple = self._simple_pow(args[0], float(args[1].literal), dtype)
             if simple is not None:
                 return simple
+        if op == "gelu":
+            return self.call("gelu_f32", [typed(args[0]).text], dtype, axes)
         if op == "erf" and self.narrow_results and not double:
             return self.call("erf_f32", [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:

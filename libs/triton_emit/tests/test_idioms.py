@@ -1,0 +1,93 @@
+"""The cheap GELU: found where only 16-bit results are stored, and near enough to the exact one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from loop_ir import (
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Phase,
+    Store,
+    TensorType,
+)  # fmt: skip
+from symexpr import symbol
+from triton_emit import Schedule, emit
+
+I0 = symbol("i0")
+F32 = DType.f32
+POINTS = 4096
+
+
+def gelu(dtype: DType, swap: bool = False, factor: float = math.sqrt(0.5)) -> Kernel:
+    def args(a: str, b: str) -> tuple[str, str]:
+        return (b, a) if swap else (a, b)
+
+    body = (
+        Load("v", "x", I0, dtype), Compute("f", "cast", ("v",), F32),
+        Const("h", 0.5, F32), Compute("half", "mul", args("f", "h"), F32),
+        Const("r", factor, F32), Compute("scaled", "mul", args("f", "r"), F32),
+        Compute("e", "erf", ("scaled",), F32), Const("one", 1.0, F32),
+        Compute("sum", "add", args("e", "one"), F32),
+        Compute("g", "mul", args("half", "sum"), F32), Compute("out", "cast", ("g",), dtype),
+        Store("y", I0, "out"),
+    )  # fmt: skip
+    type_ = TensorType(dtype, (POINTS,), (1,), Device("cpu"))
+    buffers = (Buffer("x", type_), Buffer("y", type_, True))
+    return Kernel("gelu", buffers, (Axis(I0, POINTS),), (Phase((), body),))
+
+
+@pytest.mark.parametrize("dtype", [DType.bf16, DType.f16])
+@pytest.mark.parametrize("swap", [False, True])
+def test_found_and_near(dtype: DType, swap: bool, tools: SimpleNamespace) -> None:
+    emitted = emit(gelu(dtype, swap), Schedule("flat", 1024))
+    assert "gelu_f32(" in emitted.source
+    assert "erf" not in emitted.source
+    x = np.linspace(-14, 14, POINTS).astype(np.float32)
+    tensors = {"x": tools.to_torch(x, dtype), "y": tools.to_torch(x * 0, dtype)}
+    tools.launch(emitted, tensors, {})
+    given = tensors["x"].double().numpy()
+    exact = np.array([0.5 * v * math.erfc(-v * math.sqrt(0.5)) for v in given])
+    got = tensors["y"].double().numpy()
+    # half a unit in the last place of the type, and the function's own error; in the far tail
+    # what eager loses when it adds 1 to an erf near -1
+    unit = 2.0**-8 if dtype is DType.bf16 else 2.0**-11
+    tiny = 2.0**-126 if dtype is DType.bf16 else 2.0**-25
+    tail = np.where(given < -5.5, 6e-8 * np.abs(given), tiny)
+    worst = np.abs(got - exact) - (unit + 2e-4) * np.abs(exact) - tail
+    assert worst.max() <= 0, given[worst.argmax()]
+
+
+def test_values_that_are_no_numbers(tools: SimpleNamespace) -> None:
+    x, zeros = np.full(POINTS, 1.0, np.float32), np.zeros(POINTS, np.float32)
+    x[:5] = [np.nan, np.inf, -np.inf, 0.0, -0.0]
+    tensors = {"x": tools.to_torch(x, DType.bf16), "y": tools.to_torch(zeros, DType.bf16)}
+    tools.launch(emit(gelu(DType.bf16), Schedule("flat", 1024)), tensors, {})
+    got = tensors["y"].double().numpy()[:5]
+    with np.errstate(invalid="ignore"):
+        want = [0.5 * float(v) * (1 + math.erf(float(v) * math.sqrt(0.5))) for v in x[:5]]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_other_formulas_and_wider_results_keep_erf() -> None:
+    schedule = Schedule("flat", 1024)
+    assert "gelu_f32" not in emit(gelu(F32), schedule).source
+    assert "gelu_f32" not in emit(gelu(DType.bf16, factor=0.7), schedule).source
+    kernel = gelu(DType.bf16)
+    wide = TensorType(F32, (POINTS,), (1,), Device("cpu"))
+    body = (*kernel.phases[0].body, Store("z", I0, "g"))
+    both = replace(
+        kernel, buffers=(*kernel.buffers, Buffer("z", wide, True)), phases=(Phase((), body),)
+    )
+    assert "gelu_f32" not in emit(both, schedule).source
