@@ -34,6 +34,7 @@ from loop_ir.nodes import (
     Stmt,
     Store,
     TensorRef,
+    UserKernel,
 )
 from loop_ir.options import FuseOptions
 from loop_ir.parser import parse_graph, parse_kernel
@@ -79,6 +80,7 @@ __all__ = [
     "TensorRef",
     "TensorType",
     "TorchEnum",
+    "UserKernel",
     "VerifyError",
     "bytes_moved",
     "contiguous_strides",

@@ -26,6 +26,7 @@ from loop_ir.nodes import (
     Stmt,
     Store,
     TensorRef,
+    UserKernel,
 )
 from wrapper_ir.ops import Ref, Symbol
 
@@ -88,7 +89,7 @@ def node_name(node: Node) -> str:
     """The name of a node in reports: kernels and matmuls have one; an extern goes by its first
     result, a copy by its destination."""
     match node:
-        case Kernel():
+        case Kernel() | UserKernel():
             return node.name
         case Matmul():
             return node.out
@@ -130,6 +131,11 @@ def reads(node: Node) -> tuple[str, ...]:
                 names.update((r.buffer, None) for r in tensor_refs(arg))
                 names.update((r, None) for r in _plain_refs(arg))
             names.update((m, None) for m in node.mutates)
+        case UserKernel():
+            made = {name for name, _ in node.outs}
+            for _, arg in node.args:
+                names.update((r.buffer, None) for r in tensor_refs(arg) if r.buffer not in made)
+            names.update((m, None) for m in node.mutates)
         case Matmul():
             names.update({node.a.buffer: None, node.b.buffer: None})
             if node.bias is not None:
@@ -148,6 +154,8 @@ def writes(node: Node) -> tuple[str, ...]:
             return tuple(b.name for b in node.buffers if b.written)
         case Extern():
             return (*(o[0] for o in node.outs if o is not None), *node.mutates)
+        case UserKernel():
+            return (*(name for name, _ in node.outs), *node.mutates)
         case Matmul():
             return (node.out,) if node.epilogue is None else writes(node.epilogue)
         case CopyBack():
@@ -202,6 +210,11 @@ def traffic(node: Node, hints: Mapping[str, int]) -> Traffic:
                 for ref in tensor_refs(arg):
                     read[ref.buffer] = _bytes(ref, hints)
             written = {o[0]: _bytes(TensorRef(*o), hints) for o in node.outs if o is not None}
+            written.update((m, read.get(m, 0)) for m in node.mutates)
+            return Traffic(read, written)
+        case UserKernel():
+            read = {r.buffer: _bytes(r, hints) for _, a in node.args for r in tensor_refs(a)}
+            written = {name: read.pop(name, 0) for name, _ in node.outs}
             written.update((m, read.get(m, 0)) for m in node.mutates)
             return Traffic(read, written)
         case Matmul():

@@ -140,6 +140,14 @@ class IndexOutOfRange(LoopIRError):
         )
 
 
+class UserKernelNeeded(LoopIRError):
+    def __init__(self, kernel: str) -> None:
+        super().__init__(
+            f"the graph launches the user's kernel {kernel}: pass "
+            "`user_kernel=callable(kernel, grids, args, constants)` that runs it"
+        )
+
+
 class ExternNeeded(LoopIRError):
     def __init__(self, target: str) -> None:
         super().__init__(

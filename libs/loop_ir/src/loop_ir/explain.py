@@ -6,7 +6,7 @@ from loop_ir.align import Mismatch
 from loop_ir.analysis import node_name, reads, writes
 from loop_ir.errors import UnknownNode
 from loop_ir.fuse import fuse_with_report
-from loop_ir.nodes import Extern, Graph, Kernel, Matmul, Node
+from loop_ir.nodes import Extern, Graph, Kernel, Matmul, Node, UserKernel
 from loop_ir.options import FuseOptions
 from loop_ir.schedule import Scheduler
 
@@ -60,6 +60,8 @@ def _why_not(scheduler: Scheduler, graph: Graph, a: str, b: str) -> str:
 def _kind(node: Node) -> str:
     if isinstance(node, Extern):
         return f"a call of {node.target}"
+    if isinstance(node, UserKernel):
+        return f"a launch of the user's kernel {node.kernel}"
     return "a matmul" if isinstance(node, Matmul) else "a copy into an input"
 
 

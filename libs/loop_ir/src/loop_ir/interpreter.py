@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch
+from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch, UserKernelNeeded
 from loop_ir.nodes import (
     Axis,
     Compute,
@@ -31,6 +31,7 @@ from loop_ir.nodes import (
     Stmt,
     Store,
     TensorRef,
+    UserKernel,
 )
 from loop_ir.printer import print_stmt
 from loop_ir.scalars import Array, compute, numpy_dtype, to_dtype
@@ -38,6 +39,8 @@ from symexpr import ArrayDomain, evaluate
 from wrapper_ir.types import DType, TensorType
 
 ExternCallable = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+Grids = tuple[tuple[int, ...], ...]
+UserKernelCallable = Callable[[str, Grids, dict[str, Any], dict[str, Any]], None]
 
 
 def interpret_kernel(
@@ -69,14 +72,17 @@ def interpret_graph(
     constants: Mapping[str, Array] | None = None,
     extern: ExternCallable | None = None,
     symbols: Mapping[str, int] | None = None,
+    user_kernel: UserKernelCallable | None = None,
 ) -> tuple[Any, ...]:
     """Runs a graph; gives its outputs.
 
     inputs: in order, or by name: arrays, and ints for integer inputs. An array that the graph
     writes to (`CopyBack`, `mutates`) is changed.
     extern: runs `(target, args, kwargs)` with arrays (writable views) in place of tensors.
+    user_kernel: runs `(kernel, grids, args, constants)`, arguments by parameter name, writing to
+    the arrays among them.
     """
-    return _GraphRun(graph, extern).run(inputs, constants or {}, symbols or {})
+    return _GraphRun(graph, extern, user_kernel).run(inputs, constants or {}, symbols or {})
 
 
 def bind_sizes(name: str, type: TensorType, shape: Sequence[int], env: dict[str, int]) -> None:
@@ -270,9 +276,15 @@ class _Run:
 
 
 class _GraphRun:
-    def __init__(self, graph: Graph, extern: ExternCallable | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        extern: ExternCallable | None,
+        user_kernel: UserKernelCallable | None,
+    ) -> None:
         self.graph = graph
         self.extern = extern
+        self.user_kernel = user_kernel
         self.env: dict[str, int] = {}
         self.storages: dict[str, Array] = {}
         self.types: dict[str, TensorType] = {}
@@ -313,6 +325,8 @@ class _GraphRun:
                     self._extern(node)
                 case Matmul():
                     self._matmul(node)
+                case UserKernel():
+                    self._user_kernel(node)
                 case CopyBack():
                     src = self._view(node.src)
                     dst = self._view(node.dst)
@@ -360,6 +374,15 @@ class _GraphRun:
             if out is not None:
                 bind_sizes(out[0], out[1], np.shape(value), self.env)
                 self._new(out[0], out[1], np.asarray(value))
+
+    def _user_kernel(self, node: UserKernel) -> None:
+        if self.user_kernel is None:
+            raise UserKernelNeeded(node.kernel)
+        for name, type in node.outs:
+            self._new(name, type, None)
+        grids = tuple(tuple(number(e, self.env) for e in grid) for grid in node.grids)
+        args = {k: self._arg(v) for k, v in node.args}
+        self.user_kernel(node.kernel, grids, args, dict(node.constants))
 
     def _matmul(self, node: Matmul) -> None:
         a, b = (np.asarray(self._view(r), np.float64) for r in (node.a, node.b))

@@ -264,6 +264,35 @@ class Matmul:
 
 
 @dataclass(frozen=True)
+class UserKernel:
+    """A launch of a Triton kernel that the user wrote.
+
+    kernel: its key in the table of kernels that comes with the graph. grids: one for each config
+    of an autotuned kernel, else one. args: run-time arguments by parameter name: tensors, integer
+    expressions, numbers. constants: what is fixed before the launch; a DType stands for an
+    element type, a `Ref` for an object in the table of kernels.
+    outs: new buffers, uninitialised before the launch. mutates: buffers written in place.
+    descriptors: tensor arguments that the kernel takes as a TMA descriptor, with its block.
+    """
+
+    name: str
+    kernel: str
+    grids: tuple[tuple[sympy.Expr, sympy.Expr, sympy.Expr], ...]
+    args: tuple[tuple[str, GraphArg], ...]
+    constants: tuple[tuple[str, GraphArg], ...] = ()
+    outs: tuple[tuple[str, TensorType], ...] = ()
+    mutates: tuple[str, ...] = ()
+    descriptors: tuple[tuple[str, tuple[sympy.Expr, ...]], ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+    def __post_init__(self) -> None:
+        grids = tuple(tuple(map(sympy.sympify, grid)) for grid in self.grids)
+        object.__setattr__(self, "grids", grids)
+        blocks = tuple((name, tuple(map(sympy.sympify, b))) for name, b in self.descriptors)
+        object.__setattr__(self, "descriptors", blocks)
+
+
+@dataclass(frozen=True)
 class CopyBack:
     """Writes a result into an input of the caller."""
 
@@ -271,7 +300,7 @@ class CopyBack:
     dst: TensorRef
 
 
-Node = Kernel | Extern | Matmul | CopyBack
+Node = Kernel | Extern | Matmul | UserKernel | CopyBack
 
 
 @dataclass(frozen=True)

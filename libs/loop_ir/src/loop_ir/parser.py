@@ -39,6 +39,7 @@ from loop_ir.nodes import (
     Stmt,
     Store,
     TensorRef,
+    UserKernel,
 )
 from wrapper_ir.errors import ParseError as WrapperParseError
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
@@ -360,6 +361,8 @@ def _node(lines: _Lines, line: _Line) -> Node:
         return _extern(lines, line)
     if word == "matmul":
         return _matmul(lines, line)
+    if word == "user_kernel":
+        return _user_kernel(lines, line)
     if word == "copy":
         found = line.match(re.compile(r"copy (.*?) -> (.*)"), "`copy src: type -> dst: type`")
         src = _arg(line, found.start(1), found[1])
@@ -367,7 +370,7 @@ def _node(lines: _Lines, line: _Line) -> Node:
         if not isinstance(src, TensorRef) or not isinstance(dst, TensorRef):
             line.fail("`copy src: type -> dst: type`")
         return CopyBack(src, dst)
-    line.fail("kernel, extern, matmul, copy or return")
+    line.fail("kernel, extern, matmul, user_kernel, copy or return")
 
 
 def _extern(lines: _Lines, line: _Line) -> Extern:
@@ -398,6 +401,47 @@ def _extern(lines: _Lines, line: _Line) -> Extern:
         found[1], tuple(args), tuple(kwargs), tuple(outs), bool(found[3]), tuple(mutates),
         bool(found[4]), origins,
     )  # fmt: skip
+
+
+def _user_kernel(lines: _Lines, line: _Line) -> UserKernel:
+    head = line.match(
+        re.compile(rf"user_kernel ({_NAME}) of ({_NAME})"), "`user_kernel name of key`"
+    )
+    origins = _origins(lines)
+    grids: list[tuple[sympy.Expr, sympy.Expr, sympy.Expr]] = []
+    args: list[tuple[str, GraphArg]] = []
+    constants: list[tuple[str, GraphArg]] = []
+    mutates: list[str] = []
+    outs: list[tuple[str, TensorType]] = []
+    blocks: list[tuple[str, tuple[sympy.Expr, ...]]] = []
+    while (item := lines.block(line.indent)) is not None:
+        word = item.text.split(" ", 1)[0]
+        if word == "grid":
+            found = item.match(re.compile(r"grid \((.*)\)"), "`grid (x, y, z)`")
+            grid = _exprs(item, found.start(1), found[1])
+            if len(grid) != 3:
+                item.fail("a grid of three sizes", found.start(1))
+            grids.append((grid[0], grid[1], grid[2]))
+        elif word in ("arg", "constant"):
+            found = item.match(re.compile(rf"{word} ({_NAME}) = (.*)"), f"`{word} name = value`")
+            pair = (found[1], _arg(item, found.start(2), found[2]))
+            (args if word == "arg" else constants).append(pair)
+        elif word == "descriptor":
+            found = item.match(re.compile(rf"descriptor ({_NAME}) \((.*)\)"), "`descriptor x (n)`")
+            blocks.append((found[1], _exprs(item, found.start(2), found[2])))
+        elif word == "mutates":
+            mutates.append(item.match(re.compile(rf"mutates ({_NAME})"), "`mutates name`")[1])
+        else:
+            ref = _tensor(item, "out")
+            outs.append((ref.buffer, ref.type))
+    return UserKernel(
+        head[1], head[2], tuple(grids), tuple(args), tuple(constants), tuple(outs),
+        tuple(mutates), tuple(blocks), origins,
+    )  # fmt: skip
+
+
+def _exprs(line: _Line, start: int, text: str) -> tuple[sympy.Expr, ...]:
+    return tuple(line.expr(at, piece) for at, piece in line.split(start, text))
 
 
 def _matmul(lines: _Lines, line: _Line) -> Matmul:

@@ -30,6 +30,7 @@ from loop_ir.nodes import (
     Stmt,
     Store,
     TensorRef,
+    UserKernel,
 )
 from symexpr import sstr
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
@@ -192,6 +193,8 @@ def _node(node: Node, indent: str) -> list[str]:
             return _extern(node, indent)
         case Matmul():
             return _matmul(node, indent)
+        case UserKernel():
+            return _user_kernel(node, indent)
         case CopyBack():
             src, dst = print_graph_arg(node.src), print_graph_arg(node.dst)
             return [f"{indent}copy {src} -> {dst}"]
@@ -208,6 +211,20 @@ def _extern(node: Extern, indent: str) -> list[str]:
     for out in node.outs:
         lines.append(f"{inner}out _" if out is None else f"{inner}out {out[0]}: {_type(out)}")
     return lines
+
+
+def _user_kernel(node: UserKernel, indent: str) -> list[str]:
+    inner = indent + "  "
+    lines = [f"{indent}user_kernel {node.name} of {node.kernel}", *_origins(node.origins, inner)]
+    lines += [f"{inner}grid ({', '.join(map(sstr, grid))})" for grid in node.grids]
+    blocks = dict(node.descriptors)
+    for name, value in node.args:
+        lines.append(f"{inner}arg {name} = {print_graph_arg(value)}")
+        if name in blocks:
+            lines.append(f"{inner}descriptor {name} ({', '.join(map(sstr, blocks[name]))})")
+    lines += [f"{inner}constant {k} = {print_graph_arg(v)}" for k, v in node.constants]
+    lines += [f"{inner}mutates {name}" for name in node.mutates]
+    return [*lines, *(f"{inner}out {out[0]}: {_type(out)}" for out in node.outs)]
 
 
 def _type(out: tuple[str, TensorType]) -> str:

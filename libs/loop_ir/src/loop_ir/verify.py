@@ -18,6 +18,7 @@ from loop_ir.analysis import (
     node_name,
     tensor_refs,
     used_values,
+    writes,
 )
 from loop_ir.errors import (
     Arity,
@@ -59,6 +60,7 @@ from loop_ir.nodes import (
     Stmt,
     Store,
     TensorRef,
+    UserKernel,
 )
 from loop_ir.printer import print_stmt
 from wrapper_ir.types import DType, TensorType
@@ -391,6 +393,11 @@ class _GraphVerifier:
             for out in node.outs:
                 if out is not None:
                     self._define(out[0], out[1], name)
+        elif isinstance(node, UserKernel):
+            if name in self.names:
+                raise DuplicateDefinition(f"two nodes are named {name}", name)
+            self.names.add(name)
+            self._user_kernel(node)
         elif isinstance(node, Matmul):
             self._matmul(node)
         else:
@@ -453,6 +460,41 @@ class _GraphVerifier:
                 raise UndefinedBuffer(f"{buffer} is not defined before", name)
             if buffer in self.constants:
                 raise WriterConflict(f"{buffer} is a constant", name)
+
+    def _user_kernel(self, node: UserKernel) -> None:
+        """Grids are there, what it writes is among its tensors, and made or defined before."""
+        if not node.grids:
+            raise LayoutMismatch("a launch needs a grid", node.name)
+        parameters = [k for k, _ in (*node.args, *node.constants)]
+        if len(set(parameters)) != len(parameters):
+            raise DuplicateDefinition(f"parameter {_twice(parameters)}", node.name)
+        numbers = [e for grid in node.grids for e in grid]
+        numbers += [v for _, v in node.args if isinstance(v, sympy.Expr)]
+        numbers += [e for _, block in node.descriptors for e in block]
+        unknown = set().union(*(e.free_symbols for e in numbers)) - self.symbols.keys()
+        if unknown:
+            raise UndefinedSymbol(f"the launch uses {_list(unknown)}", node.name)
+        tensors = {k: v for k, v in node.args if isinstance(v, TensorRef)}
+        for name, block in node.descriptors:
+            if name not in tensors:
+                raise UndefinedBuffer(f"descriptor {name} is of no tensor argument", node.name)
+            if len(block) != len(tensors[name].type.size):
+                raise LayoutMismatch(
+                    f"block {block} of {name}, a tensor of another rank", node.name
+                )
+        for buffer in node.mutates:
+            if buffer not in self.types:
+                raise UndefinedBuffer(f"{buffer} is not defined before", node.name)
+            if buffer in self.constants:
+                raise WriterConflict(f"{buffer} is a constant", node.name)
+        for out, type in node.outs:
+            self._define(out, type, node.name)
+        given = {r.buffer for r in tensors.values()}
+        for buffer in writes(node):
+            if buffer not in given:
+                raise UndefinedBuffer(f"{buffer} is written and no argument", node.name)
+        for ref in tensors.values():
+            self._ref(ref, node.name)
 
     def _matmul(self, node: Matmul) -> None:
         for ref in (node.a, node.b, *(() if node.bias is None else (node.bias,))):

@@ -12,7 +12,18 @@ from loop_ir.analysis import (
     used_values,
     writes,
 )
-from loop_ir.nodes import CopyBack, Extern, Graph, Indirect, Kernel, Matmul, Node, Stmt, Store
+from loop_ir.nodes import (
+    CopyBack,
+    Extern,
+    Graph,
+    Indirect,
+    Kernel,
+    Matmul,
+    Node,
+    Stmt,
+    Store,
+    UserKernel,
+)
 from loop_ir.rewrite import used_buffers
 
 
@@ -20,9 +31,10 @@ from loop_ir.rewrite import used_buffers
 class DeadCode:
     """Valid graph in, valid graph out, with the same outputs and the same writes to inputs.
 
-    A store is dead if its buffer is made in the graph, is no output, and no later node reads it.
-    Extern calls go only if they mutate nothing and no result of theirs is used; calls with
-    random numbers are extern calls whose results are used or not wanted.
+    A store is dead if its buffer is made in the graph, is no output, and no later node reads it;
+    a launch of a user's kernel, if all that it writes is so. Extern calls go only if they mutate
+    nothing and no result of theirs is used; calls with random numbers are extern calls whose
+    results are used or not wanted.
     """
 
     name = "dead_code"
@@ -52,6 +64,8 @@ def _slim(node: Node, live: set[str]) -> Node | None:
             return node if node.out in live else None
         case Extern():
             return node if node.mutates or any(w in live for w in writes(node)) else None
+        case UserKernel():
+            return node if any(w in live for w in writes(node)) else None
         case CopyBack():
             return node
 
