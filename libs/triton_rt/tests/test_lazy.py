@@ -28,10 +28,11 @@ def _scale(x, y, n, BLOCK: tl.constexpr, ADD: tl.constexpr = 1):  # type: ignore
 
 def test_readme_example(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text()
-    block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert block is not None
-    exec(block.group(1), {"__name__": "readme"})
-    assert capsys.readouterr().out
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        exec(block, {"__name__": "readme"})
+        assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("nested", [False, True])

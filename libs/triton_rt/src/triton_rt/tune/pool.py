@@ -38,9 +38,9 @@ class TuningPool:
     """One worker process a GPU, started when first needed and kept until `close()`.
 
     `devices`: indices of GPUs of one kind, over which candidates are spread; default is the one
-    of the arguments; `("cpu",)` interprets candidates, which finds faults, and whose times mean
-    nothing. A candidate gets `timeout` seconds a message (a few dozen runs); then its worker is
-    killed (SIGKILL). `values`: contents of floating-point tensors, drawn from a seed or sent.
+    of the arguments; `("cpu",)`, or `("cpu:0", "cpu:1")` for two, interprets candidates, which
+    finds faults, and whose times mean nothing. A candidate gets `timeout` seconds a message (a
+    few dozen runs); then its worker is killed (SIGKILL). `values`: contents of floating-point tensors, drawn from a seed or sent.
 
     A candidate that crashes its worker, hangs, breaks the CUDA context, writes outside of its
     arguments or computes something else than the first candidate has failed, and is not run
@@ -69,7 +69,7 @@ class TuningPool:
 
     @property
     def on_cpu(self) -> bool:
-        return self.devices is not None and "cpu" in self.devices
+        return self.devices is not None and any(map(_is_cpu, self.devices))
 
     def close(self) -> None:
         """Stops the workers."""
@@ -114,7 +114,7 @@ class TuningPool:
         found = self._workers.get(device)
         if found is not None and found.alive():
             return found, False
-        environment = tuning_environment(None if device == "cpu" else int(device))
+        environment = tuning_environment(None if _is_cpu(device) else int(device))
         made = self._workers[device] = WorkerProcess("triton_rt.tune.worker", environment)
         return made, True
 
@@ -123,6 +123,10 @@ class TuningPool:
         worker = self._workers.pop(device, None)
         if worker is not None:
             worker.stop()
+
+
+def _is_cpu(device: int | str) -> bool:
+    return isinstance(device, str) and device.partition(":")[0] == "cpu"
 
 
 class PoolBench:
@@ -212,7 +216,7 @@ class PoolBench:
 
     def _set_up(self, device: int | str) -> None:
         """The arguments in the device's worker, once. Raises `WorkerFailed`."""
-        where = "cpu" if device == "cpu" else "cuda:0"
+        where = "cpu" if _is_cpu(device) else "cuda:0"
         record, blobs = self.call
         request = encode(
             {"op": "setup", "device": where, "call": record, "flush_bytes": self.flush_bytes}, blobs
