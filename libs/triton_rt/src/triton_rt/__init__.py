@@ -15,6 +15,14 @@ from triton_rt.peel import PeeledKernel, peel
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
 from triton_rt.target import Target
+from triton_rt.tma import (
+    MapPlan,
+    TensorMap,
+    Workspace,
+    set_allocator,
+    use_allocator,
+    with_fallback,
+)
 from triton_rt.tune import (
     Candidate,
     Machine,
@@ -41,19 +49,25 @@ __all__ = [
     "LaunchRecord",
     "LazyKernel",
     "Machine",
+    "MapPlan",
     "Options",
     "PeeledKernel",
     "Ref",
     "Target",
+    "TensorMap",
     "Tuned",
     "TunedKernel",
     "TuningPool",
     "TuningStore",
     "Work",
+    "Workspace",
     "autotune",
     "compile",
     "compile_many",
     "launch_hook",
     "load_jit",
     "peel",
+    "set_allocator",
+    "use_allocator",
+    "with_fallback",
 ]

@@ -8,12 +8,13 @@ import struct
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from triton_rt.errors import BadBinary
+from triton_rt.errors import BadBinary, BadSource
 from triton_rt.source import KernelParam
 from triton_rt.target import Target
+from triton_rt.tma.layout import MapLayout
 
 #: Raised whenever the record, or what the launcher makes of it, changes meaning.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _MAGIC = b"TRTRTBIN"
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, header bytes, cubin bytes, ptx bytes
@@ -25,7 +26,8 @@ class Binary:
 
     `params` are the launch arguments in order; after them the kernel takes two pointers, global
     scratch and profile scratch (null where the sizes are 0, in bytes per program otherwise).
-    `alignment`: bit i is set if parameter i was assumed divisible by 16.
+    `alignment`: bit i is set if parameter i was assumed divisible by 16. `tensor_maps`: the layout
+    of each descriptor parameter, in order; empty where the kernel takes them without TMA.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Binary:
     compiler: str
     cubin: bytes
     ptx: str = ""
+    tensor_maps: tuple[MapLayout, ...] = ()
 
     @property
     def key(self) -> str:
@@ -56,6 +59,7 @@ class Binary:
         cubin, ptx = record.pop("cubin"), record.pop("ptx").encode()
         record["target"] = self.target.arch
         record["params"] = [asdict(p) for p in self.params]
+        record["tensor_maps"] = [m.to_record() for m in self.tensor_maps]
         header = json.dumps(record, sort_keys=True).encode()
         head = _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), len(cubin), len(ptx))
         body: bytes = head + header + cubin + ptx
@@ -95,6 +99,9 @@ class Binary:
         try:
             known["target"] = Target(known["target"])
             known["params"] = tuple(KernelParam(**p) for p in known["params"])
-        except TypeError as error:
-            raise BadBinary(f"the record's params or target are wrong: {error}") from None
+            known["tensor_maps"] = tuple(map(MapLayout.from_record, known["tensor_maps"]))
+        except (TypeError, KeyError, BadSource) as error:
+            raise BadBinary(
+                f"the record's params, target or tensor maps are wrong: {error}"
+            ) from None
         return cls(**known, cubin=cubin, ptx=ptx)

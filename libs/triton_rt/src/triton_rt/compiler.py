@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import triton
-from triton._C.libtriton import ir
+from triton._C.libtriton import ir, passes
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler import ASTSource, make_backend
+from triton.runtime.driver import driver as active_driver
 from triton.runtime.jit import JITFunction
 
 from triton_rt.binary import Binary
-from triton_rt.errors import CompileFailed, TritonRTError
+from triton_rt.errors import CompileFailed, NoTmaGather, TritonRTError
 from triton_rt.source import KernelSource, load_jit
 from triton_rt.target import Target
+from triton_rt.tma.layout import MapLayout
 
 
 def in_process() -> bool:
@@ -33,10 +38,10 @@ def compile_here(
     mask = source.promised_alignment if alignment is None else alignment
     signature = source.signature()
     function = load_jit(source)
-    position = {name: i for i, name in enumerate(signature)}
-    constants = {(position[n],): v for n, v in source.constant_values().items()}
+    paths = source.paths()
+    constants = {paths[n]: v for n, v in source.constant_values().items()}
     attributes = {
-        (position[p.name],): [["tt.divisibility", 16]]
+        paths[p.name]: [["tt.divisibility", 16]]
         for i, p in enumerate(source.params)
         if mask >> i & 1 and p.may_align
     }
@@ -51,12 +56,18 @@ def compile_here(
             }
         )
         asm, metadata = _run_stages(
-            backend, options, gpu, ASTSource(function, signature, constants, attributes)
+            backend, options, gpu, ASTSource(function, signature, constants, attributes), source.tma
         )
     except TritonRTError:
         raise
     except Exception as error:
         # Triton and LLVM raise errors of many classes; each means that this kernel did not compile.
+        text = str(error)
+        if target.arch < 100 and ("tile::gather4" in text or "tile::scatter4" in text):
+            raise NoTmaGather(
+                f"{source.name} for {target} gathers or scatters through a descriptor, which "
+                "TMA can do from sm_100 on (tile::gather4, tile::scatter4): compile it with tma=False"
+            ) from error
         raise CompileFailed(
             f"{source.name} for {target} (num_warps={source.num_warps}, "
             f"num_stages={source.num_stages}): {type(error).__name__}: {error}"
@@ -76,13 +87,14 @@ def compile_here(
         cooperative=bool(metadata["launch_cooperative_grid"]),
         pdl=bool(metadata["launch_pdl"]),
         compiler=f"triton {triton.__version__}",
+        tensor_maps=tuple(map(MapLayout.from_triton, metadata.get("tensordesc_meta") or ())),
         cubin=asm["cubin"],
         ptx=asm["ptx"] if keep_ptx else "",
     )
 
 
 def _run_stages(
-    backend: Any, options: Any, gpu: GPUTarget, source: ASTSource
+    backend: Any, options: Any, gpu: GPUTarget, source: ASTSource, tma: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, Language.TRITON)
@@ -90,15 +102,64 @@ def _run_stages(
     ir.load_dialects(context)
     backend.load_dialects(context)
     metadata: dict[str, Any] = {"target": gpu, **options.__dict__}
-    module = source.make_ir(
-        gpu,
-        options,
-        backend.get_codegen_implementation(options),
-        backend.get_module_map(),
-        context,
-    )
+    with _front_end_sees(gpu):
+        module = source.make_ir(
+            gpu,
+            options,
+            backend.get_codegen_implementation(options),
+            backend.get_module_map(),
+            context,
+        )
+    if not tma:
+        _without_descriptors(module)
     asm: dict[str, Any] = {}
     for name, stage in stages.items():
         module = stage(module, metadata)
         asm[name] = module
     return {"ptx": asm["ptx"], "cubin": asm["cubin"]}, metadata
+
+
+def _without_descriptors(module: Any) -> None:
+    """Descriptors -> addresses, sizes and strides, also in the kernel's own parameters: the pass
+    that Triton runs for chips before Hopper. It wants its functions inlined."""
+    manager = ir.pass_manager(module.context)
+    passes.common.add_inliner(manager)
+    passes.ttir.add_rewrite_tensor_descriptor_to_pointer(manager)
+    manager.run(module, "tma=False")
+
+
+class _Target:
+    """Triton's driver, but for the target that the compiling thread asks for."""
+
+    def __init__(self, gpu: GPUTarget, origin: Any) -> None:
+        self._gpu = gpu
+        self._origin = origin
+        self._thread = threading.get_ident()
+
+    def get_current_target(self) -> GPUTarget:
+        if threading.get_ident() == self._thread:
+            return self._gpu
+        target: GPUTarget = self._driver().get_current_target()
+        return target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver(), name)
+
+    def _driver(self) -> Any:
+        return active_driver.default if self._origin is None else self._origin
+
+
+_FRONT_END = threading.Lock()
+
+
+@contextlib.contextmanager
+def _front_end_sees(gpu: GPUTarget) -> Iterator[None]:
+    """Triton's front end asks the active driver whether the chip has TMA, and not the target that
+    it compiles for: without this, 16-bit float minima compile only where there is a Hopper GPU."""
+    with _FRONT_END:
+        origin = active_driver._active
+        active_driver._active = _Target(gpu, origin)
+        try:
+            yield
+        finally:
+            active_driver._active = origin

@@ -145,3 +145,25 @@ class NotPeelable(BadSource):
 
 class GraphError(TritonRTError):
     """A CUDA graph was asked for in a way that cannot work (buckets, devices, outputs)."""
+
+
+class WrongDescriptor(LaunchError):
+    """A descriptor of another block, element type or rank than the kernel's parameter; or none."""
+
+
+class TensorMapRule(LaunchError):
+    """A tensor that the TMA unit cannot address; `rule` names what it breaks, `number` is what was
+    found."""
+
+    def __init__(self, message: str, *, rule: str = "", number: int = 0) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.number = number
+
+
+class WorkspaceTooSmall(LaunchError):
+    """A workspace, or an allocator's memory, that is smaller than a launch needs, or misaligned."""
+
+
+class NoTmaGather(CompileFailed):
+    """Descriptor gathers and scatters (tile::gather4, tile::scatter4) on a chip before sm_100."""

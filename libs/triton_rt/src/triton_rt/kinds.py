@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,19 @@ KINDS: dict[str, tuple[str, str]] = {
 SCALARS = tuple(k for k in KINDS if not k.startswith("f8"))
 
 
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d+(?:, ?\d+)*)\]>")
+
+
+@functools.cache
+def parse_descriptor(kind: str) -> tuple[str, tuple[int, ...]] | None:
+    """`tensordesc<bf16[64,32]>` -> `("bf16", (64, 32))`: the element and the block of a tensor
+    descriptor; None for what is none."""
+    match = _DESCRIPTOR.fullmatch(kind)
+    if match is None:
+        return None
+    return match[1], tuple(int(n) for n in match[2].split(","))
+
+
 @functools.cache
 def torch_dtype(kind: str) -> torch.dtype:
     """The dtype of a tensor for a pointer to `kind`."""
@@ -47,7 +61,10 @@ def kind_of(dtype: torch.dtype) -> str:
 
 
 def triton_name(kind: str) -> str:
-    """`*bf16` -> `*bf16`, `f32` -> `fp32`, `bool` -> `i1`."""
+    """`*bf16` -> `*bf16`, `f32` -> `fp32`, `bool` -> `i1`, `tensordesc<f32[8]>` ->
+    `tensordesc<fp32[8]>`."""
+    if (descriptor := parse_descriptor(kind)) is not None:
+        return f"tensordesc<{KINDS[descriptor[0]][0]}{list(descriptor[1])}>"
     return "*" + KINDS[kind[1:]][0] if kind.startswith("*") else KINDS[kind][0]
 
 

@@ -113,6 +113,4 @@ class LazyKernel:
         packed = pack(self.source.name, self.source.params, grid, args)
         if self._interpreted is None:
             self._interpreted = load_jit(self.source, interpret=True)
-        names = (p.name for p in self.source.params)
-        named = dict(zip(names, args, strict=True)) | self.source.constant_values()
-        self._interpreted.launch(packed.grid, (), named)
+        self._interpreted.launch(packed.grid, (), self.source.bound(args))

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_rt.errors import BadSource
-from triton_rt.kinds import KINDS, SCALARS, triton_name
+from triton_rt.kinds import KINDS, SCALARS, parse_descriptor, triton_name
+from triton_rt.tuples import flatten, nest, path
 
 Constant = bool | int | float | str | None
 
@@ -33,8 +34,10 @@ class Ref:
 
 @dataclass(frozen=True)
 class KernelParam:
-    """A run-time parameter. `kind` is `*f32` (a pointer to f32) or `i64` (a scalar).
+    """A run-time parameter. `kind` is `*f32` (a pointer to f32), `i64` (a scalar), or
+    `tensordesc<f32[64,32]>` (a host-side tensor descriptor with its block: a `TensorMap`).
 
+    An element of a tuple is a parameter of its own: `t.0`, `t.1.0`.
     `mutated`: the kernel writes through it. `aligned`: expected to be 16-byte aligned (a pointer)
     or divisible by 16 (an integer), which decides what `prefetch` compiles; a launch looks at the
     actual value.
@@ -46,17 +49,41 @@ class KernelParam:
     aligned: bool = False
 
     def __post_init__(self) -> None:
+        if self.is_descriptor:
+            self._check_descriptor()
+            return
         element = self.kind.removeprefix("*")
         known = KINDS if self.is_pointer else SCALARS
         if element not in known:
             raise BadSource(
                 f"parameter {self.name}: unknown kind {self.kind!r}; pointers are "
-                f"{' '.join('*' + k for k in KINDS)}, scalars are {' '.join(SCALARS)}"
+                f"{' '.join('*' + k for k in KINDS)}, scalars are {' '.join(SCALARS)}, descriptors "
+                "are written tensordesc<bf16[64,32]>"
+            )
+
+    def _check_descriptor(self) -> None:
+        element, block = parse_descriptor(self.kind) or ("", ())
+        if element not in KINDS or element == "bool":
+            raise BadSource(f"parameter {self.name}: {self.kind}: no descriptors of {element}")
+        whole = all(n > 0 and n & (n - 1) == 0 for n in block)
+        if not whole or not 1 <= len(block) <= 5:
+            raise BadSource(
+                f"parameter {self.name}: {self.kind}: a block has 1 to 5 sizes, powers of two"
             )
 
     @property
     def is_pointer(self) -> bool:
         return self.kind.startswith("*")
+
+    @property
+    def element(self) -> str:
+        """The kind of the elements behind a pointer or a descriptor; a scalar's own."""
+        descriptor = parse_descriptor(self.kind)
+        return descriptor[0] if descriptor else self.kind.removeprefix("*")
+
+    @property
+    def is_descriptor(self) -> bool:
+        return parse_descriptor(self.kind) is not None
 
     @property
     def may_align(self) -> bool:
@@ -70,7 +97,11 @@ class KernelSource:
 
     `params` are the launch arguments, in the order of the function's parameters; `constants` give
     values to its `tl.constexpr` parameters, which may stand anywhere between. `text` may import
-    other modules with jit functions. Identity is the text and the record.
+    other modules with jit functions. Identity is the text and the record. Tuples are flat here:
+    `t.0` and `t.1` are the elements of the parameter `t`, each a param or a constant.
+
+    `tma=False`: tensor descriptors, whoever makes them, become addresses, sizes and strides, as
+    before Hopper; any address and stride will do, and gathers and scatters work on every chip.
 
     >>> source = KernelSource("k", '''
     ... import triton
@@ -91,6 +122,7 @@ class KernelSource:
     num_warps: int = 4
     num_stages: int = 3
     num_ctas: int = 1
+    tma: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", tuple(self.params))
@@ -112,6 +144,7 @@ class KernelSource:
         mutated: tuple[str, ...] = (),
         num_warps: int = 4,
         num_stages: int = 3,
+        tma: bool = True,
     ) -> KernelSource:
         """A hand-written `@triton.jit` function; `signature` maps its run-time parameters to kinds.
 
@@ -132,6 +165,7 @@ class KernelSource:
             tuple((constants or {}).items()),
             num_warps=num_warps,
             num_stages=num_stages,
+            tma=tma,
         )
 
     @property
@@ -141,16 +175,18 @@ class KernelSource:
 
     # -- the function --------------------------------------------------------------------------
 
-    def signature(self) -> dict[str, str]:
-        """Triton's signature of the function, by parameter. Raises `BadSource` on a mismatch."""
+    def signature(self) -> dict[str, Any]:
+        """Triton's signature of the function, by parameter; of a tuple, a tuple of them. Raises
+        `BadSource` on a mismatch."""
         kinds = {p.name: triton_name(p.kind) for p in self.params}
         constants = dict(self.constants)
-        out: dict[str, str] = {}
+        given = self._nested(kinds | dict.fromkeys(constants, "constexpr"))
+        out: dict[str, Any] = {}
         function = inspect.signature(plain_function(self))
         for name, parameter in function.parameters.items():
-            if name in kinds:
-                out[name] = kinds[name]
-            elif name in constants or parameter.default is not inspect.Parameter.empty:
+            if name in given:
+                out[name] = given[name]
+            elif parameter.default is not inspect.Parameter.empty:
                 out[name] = "constexpr"
             else:
                 raise BadSource(
@@ -158,31 +194,54 @@ class KernelSource:
                     f"constant; given are params ({', '.join(kinds)}) and constants "
                     f"({', '.join(constants)})"
                 )
-        extra = [n for n in (*kinds, *constants) if n not in out]
+        extra = [n for n in given if n not in out]
         if extra:
             raise BadSource(
                 f"{self.name}: the function has no parameter {', '.join(extra)}; it has "
                 f"{', '.join(out)}"
             )
-        order = [n for n in out if n in kinds]
-        if order != list(kinds):
+        position = {name: i for i, name in enumerate(out)}
+        ordered = sorted(kinds, key=lambda name: _place(name, position))
+        if ordered != list(kinds):
             raise BadSource(
                 f"{self.name}: params are in the order {', '.join(kinds)}, but the function takes "
-                f"{', '.join(order)}"
+                f"{', '.join(ordered)}"
             )
         return out
+
+    def paths(self) -> dict[str, tuple[int, ...]]:
+        """Where each param and constant is: the position of its parameter in the function, then
+        the indices inside of tuples."""
+        position = {
+            name: i for i, name in enumerate(inspect.signature(plain_function(self)).parameters)
+        }
+        names = [p.name for p in self.params] + list(self.constant_values())
+        return {name: _place(name, position) for name in names}
+
+    def bound(self, args: tuple[Any, ...]) -> dict[str, Any]:
+        """Arguments of a launch and constants, by parameter of the function."""
+        names = (p.name for p in self.params)
+        return self._nested(dict(zip(names, flatten(args), strict=True)) | self.constant_values())
+
+    def _nested(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return nest(leaves)
+        except ValueError as error:
+            raise BadSource(f"{self.name}: the tuple parameters are wrong: {error}") from None
 
     def constant_values(self) -> dict[str, Any]:
         """Constants by name with `Ref`s resolved in the module and defaults filled in."""
         module = load_module(self)
         given = dict(self.constants)
         out: dict[str, Any] = {}
-        kinds = {p.name for p in self.params}
+        params = {path(p.name)[0] for p in self.params}
         for name, parameter in inspect.signature(plain_function(self)).parameters.items():
-            if name in kinds:
-                continue
-            value: Any = given.get(name, parameter.default)
-            out[name] = _resolve(self, module, value) if isinstance(value, Ref) else value
+            elements = [n for n in given if n.startswith(f"{name}.")]
+            if name not in params and not elements:
+                elements = [name]
+            for element in elements:
+                value: Any = given.get(element, parameter.default)
+                out[element] = _resolve(self, module, value) if isinstance(value, Ref) else value
         return out
 
     @functools.cached_property
@@ -206,9 +265,9 @@ def load_jit(source: KernelSource, interpret: bool = False) -> Any:
     if interpret:
         from triton_rt.interp import InterpretedKernel
 
-        scalars = {p.name: p.kind for p in source.params if not p.is_pointer}
+        scalars = {p.name: p.kind for p in source.params if p.kind in SCALARS}
         function = getattr(load_module(source), source.name)
-        return InterpretedKernel(function, scalars, tuple(source.constant_values()))
+        return InterpretedKernel(function, scalars, tuple(source.constant_values()), tma=source.tma)
     from triton.runtime.jit import JITFunction
 
     function = getattr(load_module(source), source.name)
@@ -256,6 +315,11 @@ def _load_text(name: str, text: str) -> types.ModuleType:
         # The text is the user's program: whatever it raises, it is the text that is wrong.
         raise BadSource(f"the text of {name} fails: {type(error).__name__}: {error}") from error
     return module
+
+
+def _place(name: str, position: Mapping[str, int]) -> tuple[int, ...]:
+    root, indices = path(name)
+    return (position[root], *indices)
 
 
 def _resolve(source: KernelSource, module: types.ModuleType, ref: Ref) -> Any:

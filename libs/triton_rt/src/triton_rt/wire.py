@@ -12,15 +12,14 @@ from triton_rt.binary import Binary
 from triton_rt.source import KernelParam, KernelSource, Ref
 from triton_rt.target import Target
 
+_PLAIN = ("name", "text", "num_warps", "num_stages", "num_ctas", "tma")
 _TAG = struct.Struct("<B")
 _OK, _ERROR = 0, 1
 
 
 def source_to_record(source: KernelSource) -> dict[str, Any]:
     """Plain JSON; floats keep every bit (`float.hex`), `Ref`s are tagged."""
-    record = {
-        f: getattr(source, f) for f in ("name", "text", "num_warps", "num_stages", "num_ctas")
-    }
+    record: dict[str, Any] = {f: getattr(source, f) for f in _PLAIN}
     record["params"] = [asdict(p) for p in source.params]
     record["constants"] = [[name, _tag(value)] for name, value in source.constants]
     return record
@@ -29,7 +28,7 @@ def source_to_record(source: KernelSource) -> dict[str, Any]:
 def source_from_record(record: dict[str, Any]) -> KernelSource:
     """Inverse of `source_to_record`."""
     return KernelSource(
-        **{f: record[f] for f in ("name", "text", "num_warps", "num_stages", "num_ctas")},
+        **{f: record[f] for f in _PLAIN},
         params=tuple(KernelParam(**p) for p in record["params"]),
         constants=tuple((name, _untag(value)) for name, value in record["constants"]),
     )

@@ -24,6 +24,7 @@ from triton.runtime.interpreter import (
 
 from triton_rt.errors import NotInterpretable
 from triton_rt.interp import libdevice
+from triton_rt.interp.descriptors import Descriptor, combine
 from triton_rt.interp.floats import is_packed, narrow, numpy_dtype, widen
 from triton_rt.interp.memory import Memory
 
@@ -39,7 +40,7 @@ def _min_dot_size(lhs: Any, rhs: Any) -> tuple[int, int, int]:
 
 
 class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
-    """One per interpreter; `memory`, `grid_dim` and `grid_idx` are set for each run."""
+    """One per interpreter; `memory`, `grid_dim`, `grid_idx` and `tma` are set for each run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +50,8 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         self.memory = Memory(())
         self.grid_dim: tuple[int, int, int] = (1, 1, 1)
         self.grid_idx: tuple[int, int, int] = (0, 0, 0)
+        #: Whether descriptors stand for tensor maps, with the rules of TMA.
+        self.tma = True
 
     # -- constants: named by the type of the value ------------------------------------------
 
@@ -86,13 +89,55 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         ptrs, mask = ptr.materialize_pointers(boundary_check)
         self._store(ptrs, value, mask)
 
-    def create_descriptor_load(self, desc: Any, indices: list[Handle], _c: Any, _e: Any) -> Handle:
-        ptrs, mask = desc.materialize_pointers(indices)
+    def create_make_tensor_descriptor(
+        self, base: Handle, shape: Any, strides: Any, block: Any, is_signed: bool, padding: Any
+    ) -> Descriptor:
+        return Descriptor.make(base, shape, strides, block, is_signed, padding, self.tma)
+
+    def create_descriptor_load(
+        self, desc: Descriptor, indices: list[Handle], _c: Any, _e: Any
+    ) -> Handle:
+        ptrs, mask = desc.pointers(indices)
         return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
 
-    def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle]) -> None:
-        ptrs, mask = desc.materialize_pointers(indices)
+    def create_descriptor_store(
+        self, desc: Descriptor, value: Handle, indices: list[Handle]
+    ) -> None:
+        ptrs, mask = desc.pointers(indices)
         self._store(ptrs, value, mask)
+
+    def create_descriptor_gather(
+        self, desc: Descriptor, rows: Handle, column: Handle, _type: Any
+    ) -> Handle:
+        ptrs, mask = desc.rows(rows, column)
+        return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
+
+    def create_descriptor_scatter(
+        self, desc: Descriptor, value: Handle, rows: Handle, column: Handle
+    ) -> None:
+        ptrs, mask = desc.rows(rows, column)
+        self._store(ptrs, value, mask)
+
+    def create_descriptor_reduce(
+        self, kind: Any, desc: Descriptor, value: Handle, indices: list[Handle]
+    ) -> None:
+        ptrs, mask = desc.pointers(indices)
+        element = desc.element
+        dtype = numpy_dtype(element)
+        self.memory.check(ptrs.data, mask, dtype.itemsize, "reduction")
+        flat = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
+        pointers = ptrs.data.reshape(-1)[flat]
+        data = np.broadcast_to(value.data, ptrs.data.shape).reshape(-1)[flat]
+        data = data.view(dtype) if data.dtype != dtype else data
+        # Elements that share an address (a stride of 0) are added one after the other.
+        together = len(np.unique(pointers)) == len(pointers)
+        step = max(1, len(pointers)) if together else 1
+        for at in range(0, len(pointers), step):
+            where = np.ascontiguousarray(pointers[at : at + step])
+            active = np.ones(where.shape, dtype=bool)
+            old = _native.load(where, active, np.zeros(where.shape, dtype), dtype)
+            out = combine(kind, old, data[at : at + step], element, desc.is_signed)
+            _native.store(where, np.ascontiguousarray(out), active)
 
     def _padding(self, ptrs: Handle, option: Any) -> Handle | None:
         if option != _ir.PADDING_OPTION.PAD_NAN:

@@ -16,6 +16,13 @@ from triton_rt.interp.floats import narrow, numpy_dtype
 from triton_rt.interp.lang import World, world
 from triton_rt.interp.memory import Memory
 from triton_rt.kinds import kind_of, triton_type
+from triton_rt.tma.tensor_map import (
+    Address,
+    TensorMap,
+    as_tensor_map,
+    is_descriptor,
+    raise_violation,
+)
 
 #: Launch options of `JITFunction.__getitem__` that mean nothing to an interpreter.
 _OPTIONS = frozenset(
@@ -32,8 +39,9 @@ class InterpretedKernel:
     `kernel[grid](*args, **kwargs)`: arguments that are annotated `tl.constexpr` are passed as they
     are, like those named in `constants`; all others as the scalars and pointers that a GPU would
     get. `scalar_types` names the kinds (`i32`, `f64`, ...) of scalar parameters; without it an int
-    is i32, or i64 where it does not fit, and a float is f32, as in Triton. Loads and stores outside
-    of the storages of the arguments raise `OutOfBounds`.
+    is i32, or i64 where it does not fit, and a float is f32, as in Triton. Elements of a tuple `t`
+    are named `t.0`, `t.1`. Loads and stores outside of the storages of the arguments raise
+    `OutOfBounds`. `tma=False`: descriptors of any address and stride, as compiled with it.
     """
 
     def __init__(
@@ -41,7 +49,10 @@ class InterpretedKernel:
         fn: Any,
         scalar_types: Mapping[str, str] | None = None,
         constants: Iterable[str] = (),
+        *,
+        tma: bool = True,
     ) -> None:
+        self.tma = tma
         self.fn = fn.fn if hasattr(fn, "fn") else fn
         self.origin = fn
         self.__name__ = self.fn.__name__
@@ -85,9 +96,10 @@ class InterpretedKernel:
         function = getattr(kernel, "rewritten", None) or interpreter.rewrite(self.fn)
         call = {name: self._argument(interpreter, name, v) for name, v in values.items()}
         builder = interpreter.builder
-        outer = (builder.memory, builder.grid_dim, builder.grid_idx)
+        outer = (builder.memory, builder.grid_dim, builder.grid_idx, builder.tma)
         builder.memory = Memory(_ranges(values.values()))
         builder.grid_dim = sizes
+        builder.tma = self.tma
         try:
             for z in range(sizes[2]):
                 for y in range(sizes[1]):
@@ -104,13 +116,16 @@ class InterpretedKernel:
                 f"{type(error).__name__}: {error}"
             ) from error
         finally:
-            builder.memory, builder.grid_dim, builder.grid_idx = outer
+            builder.memory, builder.grid_dim, builder.grid_idx, builder.tma = outer
 
     def _argument(self, interpreter: World, name: str, value: Any) -> Any:
         if name in self.constexprs:
             return interpreter.translate(value)
         if isinstance(value, tuple):
-            return tuple(self._argument(interpreter, name, v) for v in value)
+            items = (self._argument(interpreter, f"{name}.{i}", v) for i, v in enumerate(value))
+            return tuple(items)
+        if is_descriptor(value) and not isinstance(value, torch.Tensor):
+            return self._descriptor(interpreter, name, as_tensor_map(value))
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu":
                 raise WrongDevice(
@@ -124,11 +139,37 @@ class InterpretedKernel:
                     f"{self.__name__}: argument {name} is a tensor of {value.dtype}, which Triton "
                     "has no pointer to"
                 ) from None
-            address = np.array([value.data_ptr()], dtype=np.uint64)
-            return interpreter.tensor(TensorHandle(address, pointer), pointer)
+            return _pointer(interpreter, value.data_ptr(), pointer)
         if isinstance(value, (bool, int, float)):
             return _scalar(interpreter, value, self.scalar_types.get(name))
         return interpreter.translate(value)
+
+    def _descriptor(self, interpreter: World, name: str, map: TensorMap) -> Any:
+        if map.base.get_device() >= 0:
+            raise WrongDevice(
+                f"{self.__name__}: the descriptor {name} is of cuda:{map.base.get_device()}; the "
+                "interpreter runs on CPU tensors"
+            )
+        pointer = core.pointer_type(triton_type(map.kind))
+        if self.tma:
+            raise_violation(f"{self.__name__}: {name}", map.problems())
+        shape = [_scalar(interpreter, n, "i32") for n in map.shape]
+        strides = [_scalar(interpreter, s, "i64") for s in map.strides]
+        handle = interpreter.builder.create_make_tensor_descriptor(
+            _pointer(interpreter, map.address, pointer).handle,
+            [n.handle for n in shape],
+            [s.handle for s in strides],
+            list(map.block),
+            pointer.element_ty.is_int_signed(),
+            interpreter.semantic._str_to_padding_option(map.padding),
+        )
+        block = core.block_type(pointer.element_ty, list(map.block))
+        return interpreter.adopt(core.tensor_descriptor(handle, shape, strides, block))
+
+
+def _pointer(interpreter: World, address: int, type: Any) -> Any:
+    data = np.array([address], dtype=np.uint64)
+    return interpreter.tensor(TensorHandle(data, type), type)
 
 
 def _scalar(interpreter: World, value: bool | int | float, kind: str | None) -> Any:
@@ -160,6 +201,15 @@ def _ranges(values: Iterable[Any]) -> Iterable[tuple[int, int]]:
         elif isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        elif isinstance(value, Address):
+            if value.owner is not None:
+                yield from _ranges((value.owner,))
+        elif is_descriptor(value):
+            yield from _ranges((value.base,))
+            if isinstance(value.base, Address) and value.base.owner is None:
+                map = as_tensor_map(value)
+                last = sum((n - 1) * s for n, s in zip(map.shape, map.strides, strict=True))
+                yield map.address, map.address + (last + 1) * map.base.dtype.itemsize
 
 
 def normal_grid(grid: Any, name: str) -> tuple[int, int, int]:

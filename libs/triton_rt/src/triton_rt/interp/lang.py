@@ -350,6 +350,9 @@ def _semantic_class(tensor_class: type) -> Any:
     class NumpySemantic(TritonSemantic):  # type: ignore[misc]
         tensor = tensor_class
 
+        def _has_native_tma(self) -> bool:
+            return True
+
         def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
             """Two operands of one shape, which is most often, stay as they are."""
             left, right = lhs.type.__class__ is _Block, rhs.type.__class__ is _Block
@@ -360,12 +363,18 @@ def _semantic_class(tensor_class: type) -> Any:
     return NumpySemantic
 
 
+_DESCRIPTOR_METHODS = (
+    "load", "store", "gather", "scatter",
+    *(f"atomic_{op}" for op in ("add", "min", "max", "and", "or", "xor")),
+)  # fmt: skip
+
+
 class _Descriptor(core.tensor_descriptor):  # type: ignore[misc]
     """A tensor descriptor whose methods work outside of the compiler."""
 
     def __init__(self, world: World, origin: Any) -> None:
         self.__dict__.update(vars(origin))
-        for name in ("load", "store", "gather", "scatter"):
+        for name in _DESCRIPTOR_METHODS:
             method = getattr(core.tensor_descriptor_base, name)
             self.__dict__[name] = functools.partial(world.bind(method), self)
 

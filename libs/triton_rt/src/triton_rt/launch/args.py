@@ -16,11 +16,14 @@ from triton_rt.errors import (
     BadScalar,
     WrongArgumentCount,
     WrongArgumentType,
+    WrongDescriptor,
     WrongDevice,
     WrongDType,
 )
 from triton_rt.kinds import torch_dtype
 from triton_rt.source import KernelParam
+from triton_rt.tma.tensor_map import Address, is_descriptor
+from triton_rt.tuples import flatten
 
 _INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"} | {
     "u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q", "bool": "<?",
@@ -33,7 +36,8 @@ CONGRUENT = 1 << 63
 
 @dataclass(frozen=True)
 class Packed:
-    """`device` is None without pointer parameters, -1 for the CPU, else the GPU's index."""
+    """`device` is None without pointer parameters, -1 for the CPU, else the GPU's index. The value
+    of a descriptor is empty: it depends on the variant (`Entry.slots`)."""
 
     grid: tuple[int, int, int]
     values: list[bytes]
@@ -44,6 +48,7 @@ class Packed:
 def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any, ...]) -> Packed:
     """Checks a call and packs it; raises the `LaunchError` that fits."""
     sizes = check_grid(name, grid)
+    args = flatten(args)
     if len(args) != len(params):
         raise WrongArgumentCount(
             f"{name} takes {len(params)} arguments after the grid "
@@ -54,9 +59,10 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
     device: int | None = None
     first = ""
     for i, (param, arg) in enumerate(zip(params, args, strict=True)):
-        if param.is_pointer:
-            _check_tensor(name, param, arg)
-            where = arg.get_device()
+        if param.is_pointer or param.is_descriptor:
+            tensor = arg if param.is_pointer else _base_of(name, param, arg)
+            _check_tensor(name, param, tensor)
+            where = tensor.get_device()
             if device is None:
                 device, first = where, param.name
             elif where != device:
@@ -64,8 +70,8 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
                     f"{name}: {param.name} is on {arg.device}, {first} on "
                     f"{'cpu' if device < 0 else f'cuda:{device}'}; all must be on one device"
                 )
-            number = arg.data_ptr()
-            values.append(struct.pack("<Q", number))
+            number = tensor.data_ptr()
+            values.append(struct.pack("<Q", number) if param.is_pointer else b"")
         else:
             number = _number(name, param, arg)
             values.append(_pack_scalar(name, param, number))
@@ -102,16 +108,30 @@ def check_grid(name: str, grid: Any) -> tuple[int, int, int]:
     return sizes
 
 
+def _base_of(name: str, param: KernelParam, arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor) or not is_descriptor(arg):
+        raise WrongDescriptor(
+            f"{name}: {param.name} is a {param.kind}: expected a TensorMap of such blocks, "
+            f"got {_describe(arg)}"
+        )
+    return arg.base
+
+
 def _check_tensor(name: str, param: KernelParam, arg: Any) -> None:
+    element = param.element
+    if isinstance(arg, Address):
+        if arg.kind != element:
+            raise WrongDType(f"{name}: {param.name} is {param.kind}, got an address of {arg.kind}")
+        return
     if not isinstance(arg, torch.Tensor):
         raise WrongArgumentType(
             f"{name}: {param.name} is a pointer ({param.kind}): expected a tensor, got "
             f"{_describe(arg)}"
         )
-    if arg.dtype != torch_dtype(param.kind[1:]):
+    if arg.dtype != torch_dtype(element):
         raise WrongDType(
             f"{name}: {param.name} is {param.kind}: expected a tensor of "
-            f"{torch_dtype(param.kind[1:])}, got {arg.dtype} of shape {tuple(arg.shape)}"
+            f"{torch_dtype(element)}, got {arg.dtype} of shape {tuple(arg.shape)}"
         )
     if arg.device.type not in ("cpu", "cuda"):
         raise WrongDevice(

@@ -17,6 +17,9 @@ from triton_rt.launch import driver as cuda
 from triton_rt.launch import native, torch_abi
 from triton_rt.launch.args import CONGRUENT, is_congruent, pack
 from triton_rt.source import KernelParam
+from triton_rt.tma import workspace
+from triton_rt.tma.slots import Slot, slots_of, split
+from triton_rt.tuples import flatten
 
 Resolve = Callable[[int, int], "Entry"]
 
@@ -35,6 +38,7 @@ class Entry:
     global_scratch_bytes: int
     profile_scratch_bytes: int
     module: int = 0
+    slots: tuple[Slot, ...] = ()  # of its descriptor parameters, in order
 
     @classmethod
     def load(cls, binary: Binary, device: int) -> Entry:
@@ -51,9 +55,15 @@ class Entry:
             binary.global_scratch_bytes,
             binary.profile_scratch_bytes,
             loaded.module,
+            slots_of(binary),
         )
 
-    def as_tuple(self) -> tuple[int, ...]:
+    @property
+    def head(self) -> int:
+        """Bytes of the first kernel parameter that a descriptor becomes."""
+        return self.slots[0].head if self.slots else 0
+
+    def as_tuple(self) -> tuple[object, ...]:
         return (
             self.function,
             self.context,
@@ -64,6 +74,8 @@ class Entry:
             int(self.pdl),
             self.global_scratch_bytes,
             self.profile_scratch_bytes,
+            self.head,
+            self.slots,
         )
 
     def attributes(self) -> list[tuple[int, tuple[int, ...]]]:
@@ -103,7 +115,7 @@ def make_dispatcher(
     module = native.extension()
     if module is None:
         return PythonDispatcher(name, params, resolve, on_cpu, shifts)
-    return module.Dispatcher(  # type: ignore[no-any-return]
+    dispatcher: Dispatch = module.Dispatcher(
         name,
         tuple(_record(module, p, shift) for p, shift in zip(params, shifts, strict=True)),
         lambda alignment, device: resolve(alignment, device).as_tuple(),
@@ -116,14 +128,15 @@ def make_dispatcher(
         # Tests replace the getter; then it, and not torch, is to be asked.
         _raw_stream() is getattr(torch._C, "_cuda_getCurrentRawStream", None),
     )
+    return _Flattening(dispatcher) if any("." in p.name for p in params) else dispatcher
 
 
 def _record(
     module: types.ModuleType, param: KernelParam, shift: int
 ) -> tuple[str, torch.dtype | None, int, int]:
-    if not param.is_pointer:
+    if not param.is_pointer and not param.is_descriptor:
         return (param.kind, None, -1, 0)
-    dtype = torch_dtype(param.kind[1:])
+    dtype = torch_dtype(param.element)
     return (param.kind, dtype, torch_abi.dtype_number(module, dtype), shift)
 
 
@@ -133,6 +146,17 @@ class Dispatch(Protocol):
     def __call__(self, grid: Any, *args: Any) -> None: ...
 
     def clear(self) -> None: ...
+
+
+class _Flattening:
+    """The native launcher takes no tuples: their elements, one after the other."""
+
+    def __init__(self, inner: Dispatch) -> None:
+        self.inner = inner
+        self.clear = inner.clear
+
+    def __call__(self, grid: Any, *args: Any) -> None:
+        self.inner(grid, *flatten(args))
 
 
 class PythonDispatcher:
@@ -177,6 +201,7 @@ class PythonDispatcher:
             for size in (entry.global_scratch_bytes, entry.profile_scratch_bytes)
         ]
         tail = [(0 if t is None else t.data_ptr()).to_bytes(8, "little") for t in keep]
+        values = self._expand(entry, flatten(args), packed.values)
         x, y, z = packed.grid
         stream = int(_raw_stream()(device))
         record = (self.name, packed.grid, device, stream, entry.threads, entry.shared_bytes)
@@ -189,7 +214,7 @@ class PythonDispatcher:
             entry.shared_bytes,
             stream,
             entry.attributes(),
-            packed.values + tail,
+            values + tail,
         )
         if code:
             _failed(
@@ -197,6 +222,16 @@ class PythonDispatcher:
                 entry.function, device,
             )  # fmt: skip
         hooks.run_after(*record, alignment, entry.function)
+
+    def _expand(self, entry: Entry, args: tuple[Any, ...], packed: list[bytes]) -> list[bytes]:
+        """Descriptors become what this variant takes for them."""
+        if not entry.slots:
+            return packed
+        slots = iter(entry.slots)
+        out: list[bytes] = []
+        for param, arg, value in zip(self.params, args, packed, strict=True):
+            out += split(next(slots)(arg), entry.head) if param.is_descriptor else [value]
+        return out
 
 
 def _explain(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any, ...]) -> None:
@@ -216,9 +251,9 @@ def _raw_stream() -> Callable[[int], int]:
     return getter
 
 
-def _scratch(size: int, device: int) -> torch.Tensor:
-    """Memory of the current stream: torch's allocator hands it out again in stream order only."""
-    return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
+def _scratch(size: int, device: int) -> Any:
+    """Scratch memory of the current stream, from the allocator that is set."""
+    return workspace.allocate(size, device, int(_raw_stream()(device)))
 
 
 def _failed(

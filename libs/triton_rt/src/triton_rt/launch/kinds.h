@@ -1,5 +1,5 @@
 // The kinds of kernel parameters: what each takes, how wide it is, and how it is packed.
-// A new kind is a row of `kind_table`, and a case of `pack_argument` in launcher.c.
+// A new kind is a row of `kind_table`, and a case of `dispatch` in launcher.c.
 #ifndef TRITON_RT_KINDS_H
 #define TRITON_RT_KINDS_H
 
@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum Kind {
-    POINTER, BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, TENSOR_MAP, KINDS
+    POINTER, BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, DESCRIPTOR, KINDS
 };
 
 static const struct {
@@ -19,11 +19,14 @@ static const struct {
     [I32] = {"i32", 1},   [I64] = {"i64", 1},   [U8] = {"u8", 1},   [U16] = {"u16", 1},
     [U32] = {"u32", 1},   [U64] = {"u64", 1},   [F16] = {"f16", 1}, [BF16] = {"bf16", 1},
     [F32] = {"f32", 1},   [F64] = {"f64", 1},
-    [TENSOR_MAP] = {"tensormap", 16},  // CUtensorMap, by value
+    // The longest forms: a CUtensorMap by value, 5 sizes, 5 strides; or a pointer, 5 sizes,
+    // 5 strides, padding, and sizes and strides again (22 words).
+    [DESCRIPTOR] = {"tensordesc", 26},
 };
 
 static int find_kind(const char *name) {
     if (name[0] == '*') return POINTER;
+    if (!strncmp(name, "tensordesc<", 11)) return DESCRIPTOR;
     for (int kind = 1; kind < KINDS; kind++)
         if (!strcmp(name, kind_table[kind].name)) return kind;
     return -1;
@@ -110,20 +113,6 @@ static int pack_integer(enum Kind kind, PyObject *arg, uint64_t *out, int *align
 static inline int pack_scalar(enum Kind kind, PyObject *arg, uint64_t *out, int *aligned) {
     *aligned = 0;
     return kind >= F16 ? pack_float(kind, arg, out) : pack_integer(kind, arg, out, aligned);
-}
-
-// A tensor map is 128 bytes: a `bytes`, or an object whose `packed` is one.
-static int pack_tensor_map(PyObject *arg, uint64_t *out) {
-    PyObject *bytes = PyBytes_CheckExact(arg) ? Py_NewRef(arg)
-                                              : PyObject_GetAttrString(arg, "packed");
-    if (!bytes) return -1;
-    int status = -1;
-    if (PyBytes_CheckExact(bytes) && PyBytes_GET_SIZE(bytes) == 128) {
-        memcpy(out, PyBytes_AS_STRING(bytes), 128);
-        status = 0;
-    }
-    Py_DECREF(bytes);
-    return status;
 }
 
 #endif

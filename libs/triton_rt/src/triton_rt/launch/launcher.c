@@ -34,7 +34,7 @@ static CUresult (*cu_launch_ex)(const Config *, CUfunction, void **, void **);
 static CUresult (*cu_get_current)(CUcontext *);
 static CUresult (*cu_push)(CUcontext);
 static CUresult (*cu_pop)(CUcontext *);
-static PyObject *symbol_getter;
+static PyObject *symbol_getter, *str_base;
 static PyObject *hook_before, *hook_after;  // NULL: none
 
 typedef struct {
@@ -57,6 +57,8 @@ typedef struct {
     unsigned threads, shared, num_ctas;
     int cooperative, pdl;
     uint64_t global_scratch, profile_scratch;  // bytes per program
+    unsigned head;    // bytes of a descriptor's first kernel parameter: a tensor map or a pointer
+    PyObject *slots;  // a tuple with a callable for each descriptor: argument -> bytes; or NULL
 } Variant;
 
 typedef struct {
@@ -66,6 +68,8 @@ typedef struct {
     Py_ssize_t count;
     Param *params;
     unsigned words;       // of all packed arguments
+    unsigned pointers;    // to kernel parameters, at most: a descriptor is up to 22 of them
+    int descriptors;
     Py_ssize_t peel_at;   // the pointer of the narrowest elements among those to shift, or -1
     int fast;             // streams and devices may be asked of torch's C ABI
     int cuda_is_up;
@@ -131,9 +135,15 @@ static int resolve_variant(Dispatcher *self, uint64_t alignment, int device, Var
     if (!entry) return -1;
     unsigned long long function, context, global_scratch, profile_scratch;
     memset(out, 0, sizeof *out);
-    int ok = PyArg_ParseTuple(entry, "KKIIIiiKK", &function, &context, &out->threads,
+    int ok = PyArg_ParseTuple(entry, "KKIIIiiKKIO!", &function, &context, &out->threads,
                               &out->shared, &out->num_ctas, &out->cooperative, &out->pdl,
-                              &global_scratch, &profile_scratch);
+                              &global_scratch, &profile_scratch, &out->head, &PyTuple_Type,
+                              &out->slots);
+    if (ok && PyTuple_GET_SIZE(out->slots) != self->descriptors) {
+        PyErr_Format(PyExc_SystemError, "%U: slots do not match its descriptors", self->name);
+        ok = 0;
+    }
+    if (ok) out->slots = self->descriptors ? Py_NewRef(out->slots) : NULL;
     Py_DECREF(entry);
     if (!ok) return -1;
     out->alignment = alignment;
@@ -144,6 +154,7 @@ static int resolve_variant(Dispatcher *self, uint64_t alignment, int device, Var
     out->profile_scratch = profile_scratch;
     Variant *table = PyMem_Realloc(self->table, (size_t)(self->variants + 1) * sizeof(Variant));
     if (!table) {
+        Py_CLEAR(out->slots);
         PyErr_NoMemory();
         return -1;
     }
@@ -190,6 +201,39 @@ static CUresult launch(const Variant *v, const unsigned grid[3], CUstream stream
         if (!code) code = pop_code;
     }
     return code;
+}
+
+// Device, element type: those of the tensor that a descriptor describes (its `base`).
+static int view_descriptor(PyObject *object, TensorView *out) {
+    PyObject *base = PyObject_GetAttr(object, str_base);
+    if (!base) return -1;
+    int status = view_tensor(base, out);
+    Py_DECREF(base);
+    return status;
+}
+
+// What the descriptors become in this variant, and pointers to all kernel parameters. Returns how
+// many there are, or -1.
+static Py_ssize_t expand_descriptors(const Dispatcher *self, const Variant *v,
+                                     PyObject *const *args, uint64_t *values, void **params) {
+    Py_ssize_t at = 0, slot = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        uint64_t *out = values + self->params[i].offset;
+        params[at++] = out;
+        if (self->params[i].kind != DESCRIPTOR) continue;
+        PyObject *bytes = PyObject_CallOneArg(PyTuple_GET_ITEM(v->slots, slot++), args[i + 1]);
+        if (!bytes) return -1;
+        Py_ssize_t size = PyBytes_Check(bytes) ? PyBytes_GET_SIZE(bytes) : 0;
+        if (size < v->head || size % 8 || size > 8 * kind_table[DESCRIPTOR].words) {
+            PyErr_Format(PyExc_SystemError, "%U: a descriptor of %zd bytes", self->name, size);
+            Py_DECREF(bytes);
+            return -1;
+        }
+        memcpy(out, PyBytes_AS_STRING(bytes), (size_t)size);
+        Py_DECREF(bytes);
+        for (Py_ssize_t byte = v->head; byte < size; byte += 8) params[at++] = (char *)out + byte;
+    }
+    return at;
 }
 
 // A tensor of `size` bytes; its address in *out.
@@ -251,7 +295,7 @@ static int current_stream(Dispatcher *self, int device, CUstream *out) {
     return !*out && PyErr_Occurred() ? -1 : 0;
 }
 
-#define STACK_ARGS 64
+#define STACK_ARGS 96
 #define STACK_WORDS (STACK_ARGS + 2)
 
 static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf,
@@ -271,10 +315,10 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
 
     uint64_t stack_values[STACK_WORDS], *values = stack_values;
     void *stack_params[STACK_ARGS + 2], **params = stack_params;
-    PyObject *result = NULL, *scratch[2] = {NULL, NULL};
-    if (self->count > STACK_ARGS || self->words + 2 > STACK_WORDS) {
+    PyObject *result = NULL, *scratch[2] = {NULL, NULL}, *slots = NULL;
+    if (self->pointers > STACK_ARGS || self->words + 2 > STACK_WORDS) {
         values = PyMem_Malloc((self->words + 2) * sizeof(uint64_t) +
-                              ((size_t)self->count + 2) * sizeof(void *));
+                              ((size_t)self->pointers + 2) * sizeof(void *));
         if (!values) return PyErr_NoMemory();
         params = (void **)(values + self->words + 2);
     }
@@ -286,19 +330,18 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
         uint64_t *out = values + param->offset;
         int aligned = 0, wrong;
         params[i] = out;
-        if (param->kind == POINTER) {
+        if (param->kind == POINTER || param->kind == DESCRIPTOR) {
             TensorView view;
-            wrong = view_tensor(arg, &view) ||
+            int is_pointer = param->kind == POINTER;
+            wrong = (is_pointer ? view_tensor(arg, &view) : view_descriptor(arg, &view)) ||
                     (view.dtype >= 0 ? view.dtype != param->dtype_number
                                      : view.dtype_object != param->dtype) ||
                     (device != -2 && device != view.device);
             if (!wrong) {
                 device = view.device;
                 *out = view.address;
-                aligned = (view.address & 15) == 0;
+                aligned = is_pointer && (view.address & 15) == 0;
             }
-        } else if (param->kind == TENSOR_MAP) {
-            wrong = pack_tensor_map(arg, out);
         } else {
             wrong = pack_scalar(param->kind, arg, out, &aligned);
         }
@@ -327,8 +370,14 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
         variant = self->table[at];
     else if (resolve_variant(self, alignment, device, &variant))
         goto done;
+    slots = Py_XNewRef(variant.slots);  // clear() may run meanwhile
     if (!cu_launch && load_symbols()) goto done;
 
+    Py_ssize_t pointers = self->count;
+    if (slots) {
+        pointers = expand_descriptors(self, &variant, args, values, params);
+        if (pointers < 0) goto done;
+    }
     uint64_t *tail = values + self->words;
     tail[0] = tail[1] = 0;
     if (variant.global_scratch || variant.profile_scratch) {
@@ -341,8 +390,8 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
                   make_scratch(self, programs * variant.profile_scratch, device, tail + 1)))
             goto done;
     }
-    params[self->count] = tail;
-    params[self->count + 1] = tail + 1;
+    params[pointers] = tail;
+    params[pointers + 1] = tail + 1;
 
     CUstream stream;
     if (current_stream(self, device, &stream)) goto done;
@@ -378,8 +427,13 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
 done:
     Py_XDECREF(scratch[0]);
     Py_XDECREF(scratch[1]);
+    Py_XDECREF(slots);
     if (values != stack_values) PyMem_Free(values);
     return result;
+}
+
+static void forget_variants(Dispatcher *self) {
+    while (self->variants) Py_CLEAR(self->table[--self->variants].slots);
 }
 
 static void dispatcher_dealloc(Dispatcher *self) {
@@ -387,6 +441,7 @@ static void dispatcher_dealloc(Dispatcher *self) {
     PyObject_GC_UnTrack(self);
     for (Py_ssize_t i = 0; i < self->count; i++) Py_XDECREF(self->params[i].dtype);
     PyMem_Free(self->params);
+    forget_variants(self);
     PyMem_Free(self->table);
     Py_XDECREF(self->name);
     Py_XDECREF(self->resolve);
@@ -471,6 +526,8 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
         }
         param->offset = self->words;
         self->words += kind_table[param->kind].words;
+        self->pointers += param->kind == DESCRIPTOR ? 22 : 1;
+        self->descriptors += param->kind == DESCRIPTOR;
         self->count = i + 1;
         if (param->peel &&
             (self->peel_at < 0 || param->peel < self->params[self->peel_at].peel))
@@ -481,7 +538,7 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
 
 // clear(): forgets the variants, so that the next launch resolves them anew.
 static PyObject *dispatcher_forget(Dispatcher *self, PyObject *unused) {
-    self->variants = 0;
+    forget_variants(self);
     Py_RETURN_NONE;
 }
 
@@ -580,7 +637,8 @@ PyMODINIT_FUNC PyInit__triton_rt_launcher(void) {
     str_data_ptr = PyUnicode_InternFromString("data_ptr");
     str_get_device = PyUnicode_InternFromString("get_device");
     str_dtype = PyUnicode_InternFromString("dtype");
-    if (!str_data_ptr || !str_get_device || !str_dtype) return NULL;
+    str_base = PyUnicode_InternFromString("base");
+    if (!str_data_ptr || !str_get_device || !str_dtype || !str_base) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     PyObject *type = PyType_FromSpec(&dispatcher_spec);

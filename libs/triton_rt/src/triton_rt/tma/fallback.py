@@ -1,0 +1,94 @@
+"""A kernel that uses TMA where the tensors allow it, and another one where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from triton_rt.errors import BadSource
+from triton_rt.tma.layout import DATA_TYPES
+from triton_rt.tma.plan import MapPlan
+from triton_rt.tma.rules import Violation, violations
+from triton_rt.tma.tensor_map import TensorMap, as_tensor_map
+from triton_rt.tuples import flatten
+
+if TYPE_CHECKING:
+    from triton_rt.lazy import LazyKernel
+
+
+class FallbackKernel:
+    """`kernel(grid, *args)`: `tma` if all tensors keep the rules, else `plain`. See
+    `with_fallback`."""
+
+    def __init__(
+        self, tma: LazyKernel, plain: Callable[..., None], maps: Mapping[str, MapPlan]
+    ) -> None:
+        self.tma = tma
+        self.plain = plain
+        self.maps = dict(maps)
+        names = [p.name for p in tma.source.params]
+        unknown = [n for n in maps if n not in names]
+        if unknown:
+            raise BadSource(
+                f"{tma.source.name} has no parameter {', '.join(unknown)}; it has "
+                f"{', '.join(names)}"
+            )
+        self._names = names
+        self._described = [i for i, p in enumerate(tma.source.params) if p.is_descriptor]
+
+    def __repr__(self) -> str:
+        return f"FallbackKernel({self.tma!r}, {self.plain!r})"
+
+    def __call__(self, grid: Any, *args: Any) -> None:
+        """One launch. Arguments are those of `tma`; errors those of either kernel."""
+        (self.plain if self.why_not(*args) else self.tma)(grid, *args)
+
+    def why_not(self, *args: Any) -> tuple[Violation, ...]:
+        """The rules that keep these arguments from TMA; empty where it runs."""
+        flat = flatten(args)
+        if len(flat) != len(self._names):
+            return ()  # the launch says what is missing
+        found: list[Violation] = []
+        for i in self._described:
+            found += as_tensor_map(flat[i]).problems()
+        if self.maps:
+            named = dict(zip(self._names, flat, strict=True))
+            for name, plan in self.maps.items():
+                found += _bound_problems(plan, named[name], named)
+        return tuple(found)
+
+
+def _bound_problems(plan: MapPlan, base: Any, named: Mapping[str, Any]) -> tuple[Violation, ...]:
+    map: TensorMap = plan.bind(base, named)
+    size = DATA_TYPES[map.kind][1]
+    return tuple(violations(map.address, map.shape, map.strides, size))
+
+
+def with_fallback(
+    tma: LazyKernel,
+    plain: Callable[..., None] | None = None,
+    *,
+    maps: Mapping[str, MapPlan] | None = None,
+) -> FallbackKernel:
+    """`tma` where its tensors keep the rules of TMA, else `plain`, with the same arguments.
+
+    Looked at are the arguments for descriptor parameters, and the pointer parameters in `maps`:
+    tensors that the kernel describes itself, with shapes and strides that may name other parameters
+    of the kernel. Without `plain` the same source is compiled with `tma=False`: descriptors become
+    addresses, sizes and strides, and blocks are loaded and stored element by element with masks.
+
+    `with_fallback(kernel, maps={"x": MapPlan((64, 64), ("m", "n"), ("stride", 1))})`
+    """
+    if plain is None:
+        from triton_rt.lazy import LazyKernel
+
+        source = replace(tma.source, tma=False)
+        plain = LazyKernel(
+            source,
+            target=tma.target,
+            cache=tma.cache,
+            pool=tma.pool,
+            max_variants=tma.max_variants,
+        )
+    return FallbackKernel(tma, plain, maps or {})

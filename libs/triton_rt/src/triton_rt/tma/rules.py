@@ -1,0 +1,92 @@
+"""What the TMA unit asks of a tensor, by name and number.
+
+The rules are those of `cuTensorMapEncodeTiled` (CUDA driver API, section "Tensor Map Object
+Management") without interleaving and element strides, and Triton's, whose sizes are 32-bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from triton_rt.tma.layout import SWIZZLE_BYTES, MapLayout
+
+MAX_RANK, MAX_BOX = 5, 256
+ALIGNMENT = 16
+_MAX_SIZE, _MAX_STRIDE = 2**31 - 1, 2**40
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken rule: its name, the number found, and the rule in words."""
+
+    rule: str
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}, got {self.number}"
+
+
+def map_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], element_bytes: int
+) -> tuple[int, ...]:
+    """Strides in elements with those that are never used made legal: in a dimension of size 1 only
+    index 0 lies inside, so any stride reads the same elements."""
+    unit = max(1, ALIGNMENT // element_bytes)
+    out = [unit if n == 1 else s for n, s in zip(shape, strides, strict=True)]
+    if shape and shape[-1] == 1:
+        out[-1] = 1
+    return tuple(out)
+
+
+def violations(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    element_bytes: int,
+    layout: MapLayout | None = None,
+) -> Iterator[Violation]:
+    """All broken rules of a tensor, and of the box if a layout is given. Sizes and strides are in
+    elements, the inner dimension last."""
+    if not 1 <= len(shape) <= MAX_RANK:
+        yield Violation("rank", len(shape), f"a tensor map has 1 to {MAX_RANK} dimensions")
+        return
+    if address % ALIGNMENT:
+        yield Violation(
+            "address alignment", address % ALIGNMENT,
+            f"the address ({address:#x}) must be a multiple of {ALIGNMENT} bytes; the remainder",
+        )  # fmt: skip
+    for axis, size in enumerate(shape):
+        if not 1 <= size <= _MAX_SIZE:
+            yield Violation("size", size, f"size {axis} must be 1 to {_MAX_SIZE}")
+    used = map_strides(shape, strides, element_bytes)
+    for axis, stride in enumerate(used[:-1]):
+        if stride * element_bytes % ALIGNMENT:
+            yield Violation(
+                "stride alignment", stride * element_bytes,
+                f"stride {axis} must be a multiple of {ALIGNMENT} bytes",
+            )  # fmt: skip
+        if not 0 <= stride * element_bytes < _MAX_STRIDE:
+            yield Violation(
+                "stride range", stride * element_bytes, f"stride {axis} must be 0 to 2^40 - 1 bytes"
+            )
+    if used[-1] != 1:
+        yield Violation("inner stride", used[-1], "the last stride must be 1 element")
+    if layout is not None:
+        yield from box_violations(layout)
+
+
+def box_violations(layout: MapLayout) -> Iterator[Violation]:
+    """Broken rules of a box and its swizzle."""
+    for axis, size in enumerate(layout.box):
+        if not 1 <= size <= MAX_BOX:
+            yield Violation("box size", size, f"box size {axis} must be 1 to {MAX_BOX} elements")
+    inner = layout.box[-1] * layout.element_bytes
+    if inner % ALIGNMENT:
+        yield Violation("inner box", inner, f"its bytes must be a multiple of {ALIGNMENT}")
+    limit = SWIZZLE_BYTES.get(layout.swizzle)
+    if limit is not None and inner > limit:
+        yield Violation(
+            "swizzle", inner, f"the inner extent of the box may be {limit} bytes with this swizzle"
+        )
