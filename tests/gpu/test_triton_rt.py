@@ -523,7 +523,7 @@ def test_graphs_of_a_callable() -> None:
 
 
 def test_buckets_share_graphs_and_their_memory() -> None:
-    w = torch.randn(512, 512, device="cuda")
+    w = torch.randn(512, 512, device="cuda") / 32
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
@@ -538,7 +538,7 @@ def test_buckets_share_graphs_and_their_memory() -> None:
     used = torch.cuda.memory_reserved()
     for n in (8192, 1000, 17, 64, 5000, 1, 1024):
         x = torch.randn(n, 512, device="cuda")
-        torch.testing.assert_close(graphed(x), fn(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(graphed(x), fn(x), rtol=1e-3, atol=1e-3)
     assert len(graphed._slots) == 3
     assert torch.cuda.memory_reserved() - used < 200 << 20
 

@@ -129,7 +129,7 @@ def main() -> None:
         raise SystemExit("alignment.py needs a CUDA GPU")
     record = {}
     for name in ("x += 1", "x += y"):
-        for block, warps in ((1024, 4), (2048, 4), (4096, 8)):
+        for block, warps in ((512, 2), (1024, 4), (2048, 4), (2048, 8)):
             times = run(name, block, warps)
             record[f"{name}, block {block}, {warps} warps"] = times
             print(f"{name}, block {block}, {warps} warps (us)")

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from triton_rt.launch import Entry
 
 _PID, _END = "pid_of_tile", "end_of_tiles"
-_EDGE = 16  # elements: more than fit between two 16-byte boundaries, and a power of two
+#: Tiles start at a cache line of the first pointer: at a mere 16 bytes, each access of a warp would
+#: touch one line more than it fills.
+_LINE = 128
 
 #: Functions of `tl` that give element j of their result from elements j of their arguments. Others
 #: (reductions, scans, reshapes, random numbers, atomics) could see where a tile starts.
@@ -353,7 +355,8 @@ class _Peeler:
         width = torch_dtype(kinds[narrow][1:]).itemsize
         head = f"@triton.jit\ndef {name}_peeled({ast.unparse(self.function.args)}):\n"
         block_is_free = block in names and _count(self.function, block) == 2
-        edge = {block: str(_EDGE)} if block_is_free else {}
+        # The elements before the first line, and the fewer than 16 after the last tile.
+        edge = {block: str(max(_LINE // width, 16))} if block_is_free else {}
 
         def call(pid: str, end: str, shift: str | None, hint: bool, **values: str) -> str:
             given = [f"{_PID}={pid}", f"{_END}={end}"]
@@ -367,7 +370,7 @@ class _Peeler:
 
         body = [
             f"total = {size or f'tl.num_programs(0) * {block}'}",
-            f"gap = ((0 - {narrow}.to(tl.uint64, bitcast=True)) % 16 // {width}).to(tl.int32)",
+            f"gap = ((0 - {narrow}.to(tl.uint64, bitcast=True)) % {_LINE} // {width}).to(tl.int32)",
             "head = tl.minimum(gap, total)",
             "aligned = (total - head) // 16 * 16",
             "rest = head + aligned",
