@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt, prod
+from typing import Protocol
 
 from multikernel.errors import InvalidHint, InvalidSizes
 
@@ -126,8 +127,15 @@ class Branch:
         return " and ".join(c.text(names) for c in self.comparisons)
 
 
-def compare_chain(hints: Sequence[int | Sequence[int]]) -> tuple[Branch, ...]:
-    """The choice of the nearest hint as if / elif / else, equal to `nearest` for every size.
+class HasChain(Protocol):
+    """A choice that can be written as comparisons: a `DecisionTable`, a `MultiKernel`."""
+
+    def chain(self) -> tuple[Branch, ...]: ...
+
+
+def compare_chain(hints: Sequence[int | Sequence[int]] | HasChain) -> tuple[Branch, ...]:
+    """The choice of the nearest hint as if / elif / else, equal to `nearest` for every size;
+    of a measured table (or a kernel), its `chain()`.
 
     In one dimension `s` is nearer to h than to g > h iff s*s <= h*g (the geometric mean), which
     is `s <= isqrt(h*g)`: one comparison a hint, and nothing to overflow.
@@ -143,6 +151,8 @@ def compare_chain(hints: Sequence[int | Sequence[int]]) -> tuple[Branch, ...]:
     A hint is tested against the later ones only: had an earlier one been nearest, its branch
     would have been taken. `variant` is the index in `hints` as given.
     """
+    if not isinstance(hints, Sequence):
+        return hints.chain()
     given = as_hints(hints)
     order = sorted(range(len(given)), key=lambda i: given[i])
     branches = []

@@ -3,123 +3,191 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from time import perf_counter
+from threading import RLock
 from typing import Any, Literal
 
-from multikernel.chain import Hint, as_hint, as_hints, rank_hints
+from multikernel.chain import (
+    Branch,
+    Comparison,
+    Factor,
+    Hint,
+    as_hint,
+    as_hints,
+    compare_chain,
+    rank_hints,
+)
 from multikernel.choices import ChoiceTable
 from multikernel.errors import (
     AllVariantsFailed,
     InvalidHint,
+    InvalidOption,
     InvalidSizes,
+    NoChain,
     UnknownVariant,
     VariantFailed,
 )
+from multikernel.keys import Key, as_key
+from multikernel.learn import Learner, Run
+from multikernel.measurement import Measurement, Timer
+from multikernel.store import TableStore
+from multikernel.table import DecisionTable
 
-HintKey = int | tuple[int, ...] | None
-Run = Callable[..., Any]
+HintKey = int | tuple[int, ...] | str | None
 Select = Callable[[Hint, tuple[Hint, ...]], int]
-
-
-def shape_of_first(*args: Any) -> Hashable:
-    """The default key: sizes of the first argument that has a `.shape`; None if none has."""
-    for arg in args:
-        shape = getattr(arg, "shape", None)
-        if shape is not None:
-            return tuple(shape)
-    return None
+OnError = Callable[[str, Exception], bool]
 
 
 class MultiKernel:
     """Several callables for one job; each call runs the one that suits its sizes.
 
-    variants: size hint -> callable. A hint is an int or a tuple, all of one rank. `None` is the
-        default variant: it runs where `key` returns None (sizes unknown), and last of all when
-        others raise.
-    select: "nearest" (L1 distance in log2, ties to the smaller hint), or a function
+    variants: size hint -> callable. A hint is an int or a tuple, all of one rank; a string names
+        a variant that was tuned for no size in particular (measured selection only). `None` is
+        the default variant: it runs where `key` returns None (sizes unknown), last of all where
+        the nearest hint decides, and like any other where measuring does.
+    select: "nearest" (L1 distance in log2, ties to the smaller hint); "measured" (times variants
+        on the arguments as new sizes arrive, and keeps a `DecisionTable`); or a function
         `(sizes, hints) -> index` that is asked once per new sizes.
-    key: the call's positional arguments -> sizes: an int, a tuple of ints, or None.
+    key: the call's positional arguments -> sizes: an int, a tuple of ints, or None. Or the places
+        of the sizes, `[(argument, dimension), ...]`. By default the shape of the first argument
+        that has one.
     arguments: hint -> slice or indices of the positional arguments which that variant takes;
         a variant that is not listed takes all.
-    choices: measured choices under `name`; a recorded choice goes before `select`.
-    on_error: "raise" lets a variant's error through. "next" warns (`VariantFailed`) and runs the
-        next best in its place, and remembers that for these sizes; sound only if variants raise
-        before they write any output.
-    memory: how many different sizes are remembered before the memory starts anew.
+    choices: exact choices under `name`; a recorded choice goes before `select`.
+    on_error: "next" drops a variant that raises, reports it (`VariantFailed`, and `dropped`),
+        and runs the next best on the same arguments: sound if variants write nothing before
+        they raise. "raise" lets the error through. A function `(variant, error) -> bool` tells,
+        per error, whether to go on.
+    measurement: how "measured" measures, and what it may cost.
+    store: where measured choices outlive the process.
+    memory: how many different sizes are remembered.
 
-    Calls need no lock: the memory is a dict that is read once and replaced whole.
+    A call of sizes seen before takes no lock: it reads one dict, which is replaced whole.
     """
 
     def __init__(
         self,
         variants: Mapping[HintKey, Run],
-        select: Literal["nearest"] | Select = "nearest",
+        select: Literal["nearest", "measured"] | Select = "nearest",
         *,
-        key: Callable[..., Hashable] = shape_of_first,
+        key: Key | Sequence[tuple[int, int]] | None = None,
         name: str = "kernel",
         arguments: Mapping[HintKey, slice | Sequence[int]] | None = None,
         choices: ChoiceTable | None = None,
-        on_error: Literal["raise", "next"] = "raise",
+        on_error: Literal["raise", "next"] | OnError = "next",
+        measurement: Measurement | None = None,
+        store: TableStore | None = None,
         memory: int = 4096,
     ) -> None:
         if not variants:
             raise InvalidHint(f"{name}: no variants")
-        if select != "nearest" and not callable(select):
-            raise ValueError(f"select={select!r}: expected 'nearest' or a function")
-        if on_error not in ("raise", "next"):
-            raise ValueError(f"on_error={on_error!r}: expected 'raise' or 'next'")
-        if memory < 1:
-            raise ValueError(f"memory={memory}: expected at least 1")
-        sized = [hint for hint in variants if hint is not None]
+        if select not in ("nearest", "measured") and not callable(select):
+            raise InvalidOption(
+                f"{name}: select={select!r}: expected 'nearest', 'measured' or a function"
+            )
+        if on_error not in ("raise", "next") and not callable(on_error):
+            raise InvalidOption(
+                f"{name}: on_error={on_error!r}: expected 'raise', 'next' or a function"
+            )
+        if memory < 2:
+            raise InvalidOption(f"{name}: memory={memory}: expected at least 2")
+        if select != "measured" and (measurement is not None or store is not None):
+            raise InvalidOption(f"{name}: measurement and store go with select='measured'")
+        labels = [hint for hint in variants if isinstance(hint, str)]
+        if labels and select != "measured":
+            raise InvalidHint(
+                f"{name}: variants {labels} have no sizes; use select='measured' or size hints"
+            )
+        sized = [hint for hint in variants if hint is not None and not isinstance(hint, str)]
         self.name = name
         self.hints: tuple[Hint, ...] = as_hints(sized) if sized else ()
         cuts = {_name(hint): cut for hint, cut in (arguments or {}).items()}
         self._runs = {_name(h): _cut(run, cuts.get(_name(h))) for h, run in variants.items()}
+        if len(self._runs) != len(variants):
+            raise InvalidHint(f"{name}: variants {list(variants)}: two have the same name")
         for unknown in cuts.keys() - self._runs.keys():
             raise UnknownVariant(f"{name}: arguments for {unknown}, have {list(self._runs)}")
-        self._names = [_name(hint) for hint in self.hints]
+        self.names = tuple(self._runs)
+        self.dropped: dict[str, str] = {}
         self._select = select
-        self._key = key
+        self._key = as_key(key)
         self._choices = choices if choices is not None else ChoiceTable()
-        self._next = on_error == "next"
-        self._memory = memory
+        self._on_error: OnError | bool = on_error if callable(on_error) else on_error == "next"
+        self._memory = memory // 2  # two generations of them
         self._seen: dict[Hashable, Run] = {}
+        self._older: dict[Hashable, Run] = {}
+        self._lock = RLock()
+        self._measurement = measurement or Measurement()
+        self._learner: Learner | None = None
+        if select == "measured":
+            limits = self._measurement
+            shelf = store.shelf(name, self.names, limits.resolution) if store else None
+            rank = len(self.hints[0]) if self.hints else None
+            self._learner = Learner(self._runs, limits, shelf, self._live, self._failed, rank)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         sizes = self._key(*args)
         try:
             run = self._seen[sizes]
         except KeyError:
-            run = self._resolve(sizes)
+            run = self._first(sizes, args, kwargs)
         except TypeError as error:
             raise InvalidSizes(
-                f"{self.name}: key gave {sizes!r}, which cannot be hashed; give a tuple"
+                f"{self.name}: key gave {sizes!r}, which cannot be hashed; give a tuple of ints"
             ) from error
-        return run(*args, **kwargs)
+        try:
+            return run(*args, **kwargs)
+        except Exception as error:  # a variant is foreign code: any error counts
+            return self._next(run, error, sizes, args, kwargs)
 
     def order(self, sizes: Hashable) -> list[str]:
-        """Names of the variants in the order in which they are tried for these sizes. A name is
-        the hint: "64", "8x64", "default"."""
-        last = ["default"] if "default" in self._runs else []
-        if sizes is None or not self.hints:
-            if not last:
+        """Names of the variants in the order in which they are tried for these sizes, dropped
+        ones last. A name is the hint: "64", "8x64", "default", or the string given."""
+        if sizes is None:
+            if "default" not in self._runs:
                 raise InvalidSizes(
                     f"{self.name}: sizes are unknown (key gave None) and there is no default "
                     "variant; add one under None"
                 )
-            return last
+            return ["default"]
         at = self._sizes(sizes)
-        names = [self._names[i] for i in rank_hints(at, self.hints)]
-        if callable(self._select):
-            first = self._names[self._select(at, self.hints)]
-            names = [first, *(n for n in names if n != first)]
+        names = self._ranked(at)
+        if self._learner is not None:
+            table = self._learner.table
+            decision = table.cells.get(table.cell(at))
+            times = decision.seconds if decision is not None else {}
+            names.sort(key=lambda n: times.get(n, float("inf")))
+            first = table.lookup(at)
+        elif callable(self._select):
+            first = _name(self.hints[self._select(at, self.hints)])
+        else:
+            first = None
         recorded = self._choices.lookup_choice(self.name, at)
-        names += last
-        if recorded in self._runs:
-            names = [recorded, *(n for n in names if n != recorded)]
-        return names
+        for choice in (first, recorded):
+            if choice in self._runs:
+                names = [choice, *(n for n in names if n != choice)]
+        return sorted(names, key=lambda n: n in self.dropped)
+
+    def chain(self) -> tuple[Branch, ...]:
+        """The choice as it is now, as if / elif / else over the sizes; `Branch.variant` indexes
+        `names`. Equal to `lookup_choice` for all sizes. Recorded choices come first, one
+        equality a size. Raises NoChain where `select` is a function."""
+        if callable(self._select):
+            raise NoChain(f"{self.name}: select is a function; there are no comparisons for it")
+        branches = []
+        for sizes, name in self._choices.choices(self.name).items():
+            if name in self._runs and (name not in self.dropped or self._all_dropped):
+                equal = tuple(c for dim, s in enumerate(sizes) for c in _equals(dim, s))
+                branches.append(Branch(equal, self.names.index(name)))
+        if self._learner is not None and self._learner.table.cells:
+            return (*branches, *self._learner.table.chain())
+        hints = [h for h in self.hints if _name(h) not in self.dropped or self._all_dropped]
+        if hints:
+            found = {i: self.names.index(_name(hint)) for i, hint in enumerate(hints)}
+            nearest = compare_chain(hints)
+            return (*branches, *(Branch(b.comparisons, found[b.variant]) for b in nearest))
+        return (*branches, Branch((), self.names.index(self._live(())[0])))
 
     def record_choice(self, sizes: int | Sequence[int], variant: HintKey) -> None:
         """From now on `variant` runs for exactly these sizes. Raises UnknownVariant."""
@@ -127,35 +195,57 @@ class MultiKernel:
         if name not in self._runs:
             raise UnknownVariant(f"{self.name}: no variant {name}, have {list(self._runs)}")
         self._choices.record_choice(self.name, self._sizes(sizes), name)
-        self._seen = {}
+        self._forget()
 
     def lookup_choice(self, sizes: int | Sequence[int]) -> str:
-        """Name of the variant that a call with these sizes runs (recorded or selected)."""
+        """Name of the variant that a call with these sizes runs (recorded, measured so far, or
+        nearest). Measures nothing."""
         return self.order(self._sizes(sizes))[0]
 
-    def tune(
+    def explore(
         self,
-        *args: Any,
-        measure: Callable[[Callable[[], Any]], float] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, float]:
-        """Measures every variant on these arguments and records the fastest for their sizes.
+        sizes: Iterable[int | Sequence[int]],
+        arguments: Callable[..., Sequence[Any]],
+    ) -> DecisionTable:
+        """Measures ahead of time: decides the cells of `sizes` (see `sample_hints`) within the
+        limits of `measurement`, with `arguments(*sizes)` as the arguments of a call."""
+        if self._learner is None:
+            raise InvalidOption(f"{self.name}: explore() goes with select='measured'")
+        for each in sizes:
+            at = self._sizes(each)
+            made = arguments(*at)
+            with self._lock:
+                self._learner.learn(at, made, {})
+        self._forget()
+        return self._learner.table
 
-        measure: `fn -> seconds`; by default the best of five calls by the host's clock, which
-        for a kernel that runs asynchronously is not a measurement: give one that waits.
+    def tune(self, *args: Any, measure: Timer | None = None, **kwargs: Any) -> dict[str, float]:
+        """Measures every variant on these arguments and records the fastest for exactly their
+        sizes. Runs each several times: only where that is harmless.
+
+        measure: `fn -> seconds`; by default the timer of `measurement`.
         """
         sizes = self._sizes(self._key(*args))
-        timer = measure or _best_of_five
+        timer = measure or self._measurement.timer
         times = {n: timer(partial(run, *args, **kwargs)) for n, run in self._runs.items()}
         best = min(times, key=lambda n: times[n])
         self._choices.record_choice(self.name, sizes, best)
-        self._seen = {}
+        self._forget()
         return times
+
+    @property
+    def table(self) -> DecisionTable | None:
+        """What was measured so far; None where nothing is. It does not change: ask again."""
+        return self._learner.table if self._learner is not None else None
 
     @property
     def remembered(self) -> int:
         """How many different sizes are remembered now."""
-        return len(self._seen)
+        return len(self._seen.keys() | self._older.keys())
+
+    @property
+    def _all_dropped(self) -> bool:
+        return len(self.dropped) == len(self._runs)
 
     def _sizes(self, sizes: Any) -> Hint:
         at = (sizes,) if isinstance(sizes, int) else sizes
@@ -167,45 +257,118 @@ class MultiKernel:
             )
         return tuple(int(size) for size in at)
 
-    def _resolve(self, sizes: Hashable) -> Run:
+    def _ranked(self, at: Hint) -> list[str]:
+        """All names: nearest hints, then the others as given, the default last."""
+        near = [_name(self.hints[i]) for i in rank_hints(at, self.hints)] if at else []
+        rest = [n for n in self.names if n not in near]
+        return near + sorted(rest, key=lambda n: n == "default")
+
+    def _live(self, at: Hint) -> list[str]:
+        names = self._ranked(at)
+        return [n for n in names if n not in self.dropped] or names
+
+    def _first(self, sizes: Hashable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run:
+        """The variant for sizes that are not at hand."""
+        seen = self._seen  # if choices change meanwhile, this dict is no longer in use
+        older = self._older.get(sizes)
+        if older is not None:
+            self._remember(seen, sizes, older)
+            return older
+        stays = True
+        if self._learner is not None and sizes is not None:
+            at = self._sizes(sizes)
+            if self._choices.lookup_choice(self.name, at) is None:
+                with self._lock:
+                    stays = self._learner.learn(at, args, kwargs)
+                    seen = self._seen
+        run = self._runs[self.order(sizes)[0]]
+        if stays:
+            self._remember(seen, sizes, run)
+        return run
+
+    def _remember(self, seen: dict[Hashable, Run], sizes: Hashable, run: Run) -> None:
+        if len(seen) >= self._memory:
+            with self._lock:
+                if seen is not self._seen:
+                    return
+                self._older = seen
+                self._seen = seen = {}
+        seen[sizes] = run
+
+    def _forget(self) -> None:
+        with self._lock:
+            # In this order: who holds the new dict must not find an old choice to move there.
+            self._older = {}
+            self._seen = {}
+
+    def _next(
+        self,
+        run: Run,
+        error: Exception,
+        sizes: Hashable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Runs the next best after `run` raised `error`. The variants that raised are dropped
+        if another one returns: else the arguments are to blame, or the device."""
         names = self.order(sizes)
-        run = self._guarded(sizes, names) if self._next else self._runs[names[0]]
-        self._remember(sizes, run)
-        return run
+        failed = next(name for name in names if self._runs[name] is run)
+        errors = {failed: error}
+        self._go_on(failed, error)
+        for name in names:
+            if name in errors:
+                continue
+            try:
+                result = self._runs[name](*args, **kwargs)
+            except Exception as another:  # a variant is foreign code: any error counts
+                errors[name] = another
+                self._go_on(name, another)
+                continue
+            for each, why in errors.items():
+                self._drop(each, why, 4)
+            return result
+        if len(errors) == 1:
+            raise error
+        raise AllVariantsFailed(
+            f"{self.name}: {list(errors)} all failed for sizes {sizes}; the first with {error!r}",
+            errors,
+        ) from error
 
-    def _remember(self, sizes: Hashable, run: Run) -> None:
-        if len(self._seen) >= self._memory:
-            self._seen = {}  # readers hold the old dict or see the new one; both are right
-        self._seen[sizes] = run
+    def _go_on(self, name: str, error: Exception) -> None:
+        going = self._on_error(name, error) if callable(self._on_error) else self._on_error
+        if not going:
+            raise error
 
-    def _guarded(self, sizes: Hashable, names: list[str]) -> Run:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            for place, name in enumerate(names):
-                try:
-                    result = self._runs[name](*args, **kwargs)
-                except Exception as error:  # a variant is foreign code: any error counts
-                    if place + 1 == len(names):
-                        raise AllVariantsFailed(
-                            f"{self.name}: all variants {names} failed for sizes {sizes}; "
-                            f"the last with {error!r}"
-                        ) from error
-                    warnings.warn(
-                        f"{self.name}: variant {name} failed for sizes {sizes} with {error!r}; "
-                        f"running {names[place + 1]}",
-                        VariantFailed,
-                        stacklevel=3,
-                    )
-                else:
-                    if place:
-                        self._remember(sizes, self._guarded(sizes, names[place:]))
-                    return result
-            raise AssertionError("an order of variants is never empty")
+    def _failed(self, name: str, error: Exception) -> None:
+        """A variant raised while it was measured."""
+        self._go_on(name, error)
+        self._drop(name, error, 7)
 
-        return run
+    def _drop(self, name: str, error: Exception, stacklevel: int) -> None:
+        with self._lock:
+            again = name in self.dropped
+            self.dropped = {**self.dropped, name: repr(error)}
+            if self._learner is not None and not again:
+                self._learner.drop(name)
+            self._forget()
+        if not again:
+            warnings.warn(
+                f"{self.name}: variant {name} failed with {error!r} and is dropped; the next "
+                "best runs in its place",
+                VariantFailed,
+                stacklevel=stacklevel,
+            )
 
 
 def _name(hint: HintKey) -> str:
-    return "default" if hint is None else "x".join(str(size) for size in as_hint(hint))
+    if hint is None or isinstance(hint, str):
+        return "default" if hint is None else hint
+    return "x".join(str(size) for size in as_hint(hint))
+
+
+def _equals(dim: int, size: int) -> tuple[Comparison, Comparison]:
+    factor = (Factor(dim),)
+    return Comparison(factor, 1, (), size), Comparison((), size, factor, 1)
 
 
 def _cut(run: Run, cut: slice | Sequence[int] | None) -> Run:
@@ -216,13 +379,3 @@ def _cut(run: Run, cut: slice | Sequence[int] | None) -> Run:
         return lambda *args, **kwargs: run(*args[part], **kwargs)
     indices = tuple(cut)
     return lambda *args, **kwargs: run(*[args[i] for i in indices], **kwargs)
-
-
-def _best_of_five(call: Callable[[], Any]) -> float:
-    call()
-    times = []
-    for _ in range(5):
-        start = perf_counter()
-        call()
-        times.append(perf_counter() - start)
-    return min(times)
