@@ -7,10 +7,12 @@ one small function an op, and an exact extern call for every op that has none.
 from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import AtenLoweringError, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
+from aten_lowering.user_kernels import KernelObject
 
 __all__ = [
     "AtenLoweringError",
     "Fallback",
+    "KernelObject",
     "Lowered",
     "UnsupportedGraph",
     "decompositions",

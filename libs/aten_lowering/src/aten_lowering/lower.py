@@ -6,7 +6,7 @@ import keyword
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -32,6 +32,7 @@ from aten_lowering.meta import expr, origin, source_line, tensor_type, unsupport
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
 from aten_lowering.symbols import graph_symbols, used_buffers
+from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
 from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, TensorRef
 
 aten = torch.ops.aten
@@ -55,11 +56,13 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph, the tensors of its constants by name, and what has no kernel of ours."""
+    """A graph, the tensors of its constants by name, what has no kernel of ours, and the user's
+    own Triton kernels, by the key that a `UserKernel` has."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
     fallbacks: tuple[Fallback, ...]
+    kernels: dict[str, KernelObject] = field(default_factory=dict)
 
 
 def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
@@ -68,7 +71,8 @@ def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
     Placeholders are tensors or SymInts. Ops without a lowering become `Extern(fallback=True)`; a
     `copy_` into a placeholder becomes `CopyBack`. `gm` itself is not changed. Raises
     `UnsupportedGraph` for what no extern call can say either: sizes that depend on data, sparse
-    tensors, submodules, floating-point symbols.
+    tensors, submodules, floating-point symbols. Launches of the user's Triton kernels become
+    `UserKernel`.
     """
     return lower_with_report(gm, name).graph
 
@@ -106,6 +110,7 @@ class _Lowerer:
         self.constants: dict[str, Operand] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         self.fallbacks: list[Fallback] = []
+        self.kernels: dict[str, KernelObject] = {}
         self.names: set[str] = set()
         # What no op writes to has the value that it has now.
         self.constant_values = not mutates(graph)
@@ -126,7 +131,8 @@ class _Lowerer:
             constants=tuple((n, o.storage) for n, o in self.constants.items() if n in used),
         )
         tensors = {name: t for name, t in self.tensors.items() if name in used}
-        return Lowered(graph_symbols(graph, self.gm), tensors, tuple(self.fallbacks))
+        fallbacks = tuple(self.fallbacks)
+        return Lowered(graph_symbols(graph, self.gm), tensors, fallbacks, self.kernels)
 
     def node(self, node: fx.Node) -> None:
         match node.op:
@@ -203,6 +209,12 @@ class _Lowerer:
             return expr(fake)
         if isinstance(node.target, OpOverload):
             return self.call(node, node.target)
+        if is_launch(node):
+            inputs = frozenset(i.name for i in self.inputs if i.type is not None)
+            return lower_launch(node, Scope(
+                self.graph, self.env, self.nodes, inputs, frozenset(self.constants), self.fresh,
+                self.kernels,
+            ))  # fmt: skip
         raise CannotLower(f"`{node.target}` is no ATen op")
 
     def call(self, node: fx.Node, op: OpOverload) -> Any:
@@ -322,6 +334,8 @@ class _Lowerer:
         """`copy_(placeholder, x) -> CopyBack`, through a copy if size or element type differ."""
         target: Operand = self.value(node.args[0])
         source: Operand = self.value(node.args[1])
+        if source.ref == target.ref:  # a launch wrote there
+            return target
         if source.size != target.size or source.dtype != target.dtype:
             value = self.buffer(f"{node.name}_value", node.meta["val"])
             self.nodes.append(copy_kernel(value.ref.buffer, source, value, origin(node)))

@@ -102,6 +102,8 @@ def storage_key(fake: torch.Tensor) -> int:
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = PurePath(torch.__file__).parent.as_posix()
+# Beside torch: the frames in which Dynamo went through `@triton.heuristics`.
+_TRITON = (PurePath(torch.__file__).parents[1] / "triton").as_posix()
 
 
 def source_line(node: fx.Node) -> str:
@@ -109,7 +111,7 @@ def source_line(node: fx.Node) -> str:
     trace = node.meta.get("stack_trace") or ""
     frames = [(m["file"], m["line"]) for m in _FRAME.finditer(trace)]
     for file, line in reversed(frames):
-        if not file.startswith(_TORCH):
+        if not file.startswith((_TORCH, _TRITON)):
             return f"{PurePath(file).name}:{line}"
     return ""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import fx
 from torch._ops import OpOverload
 
+from aten_lowering.user_kernels import writes_in_place
+
 
 def dead_code(graph: fx.Graph) -> None:
     """`y = op(x)` -> nothing, when y is unused and the schema says that op mutates nothing (an
@@ -16,4 +18,6 @@ def dead_code(graph: fx.Graph) -> None:
             schema = node.target._schema
             if schema.is_mutable or not schema.returns:
                 continue
+        if writes_in_place(node):
+            continue
         graph.erase_node(node)

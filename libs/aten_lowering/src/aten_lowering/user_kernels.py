@@ -1,0 +1,363 @@
+"""Launches of the user's Triton kernels: the one place that reads torch's operator for them.
+
+torch captures `kernel[grid](x, out, n, BLOCK=64)` as `triton_kernel_wrapper_mutation`, and
+AOTAutograd makes that functional: `triton_kernel_wrapper_functional(..., tensors_to_clone=["out"])`
+gives a dictionary of the tensors as the kernel leaves them. Kernels and constants are in a table
+of torch's, by number. Heuristics and `prune_configs_by` have run by then; the grid has been
+computed, once for each config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import (
+    get_mutated_tensors,
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+    triton_kernel_wrapper_mutation,
+)
+
+from aten_lowering.builder import Operand
+from aten_lowering.elementwise import copy_kernel
+from aten_lowering.errors import CannotLower
+from aten_lowering.meta import expr, source_line, storage_key
+from aten_lowering.symbols import used_buffers
+from loop_ir import DType, Extern, GraphArg, Node, Origin, Ref, TensorRef, TensorType, UserKernel
+
+aten = torch.ops.aten
+
+# The smallest integer that Triton no longer types as i32.
+_WIDE = 1 << 31
+# `tl.float32` and the like, as constants.
+_TRITON_DTYPES = {
+    "int1": DType.bool_, "int8": DType.i8, "int16": DType.i16, "int32": DType.i32,
+    "int64": DType.i64, "uint8": DType.u8, "uint16": DType.u16, "uint32": DType.u32,
+    "uint64": DType.u64, "fp16": DType.f16, "bf16": DType.bf16, "fp32": DType.f32,
+    "fp64": DType.f64, "fp8e4nv": DType.f8e4m3, "fp8e5": DType.f8e5m2,
+}  # fmt: skip
+_UNINITIALISED = ("aten.empty.", "aten.empty_strided.", "aten.empty_permuted.", "aten.empty_like.",
+                  "aten.new_empty.", "aten.new_empty_strided.")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelObject:
+    """What a `UserKernel` launches.
+
+    function: Triton's `JITFunction`. configs: those of an autotuned kernel, one for each grid of
+    the launch. called: the object that the user called (the `JITFunction`, or an `Autotuner`).
+    objects: constants that the IR has no word for (functions), by the name that a `Ref` gives.
+    index, constants_index: where torch's tables have them.
+    """
+
+    function: Any
+    configs: tuple[Any, ...]
+    called: Any
+    objects: dict[str, Any] = field(compare=False)
+    index: int
+    constants_index: int
+
+    @property
+    def name(self) -> str:
+        return str(self.function.__name__)
+
+
+def is_launch(node: fx.Node) -> bool:
+    """The node runs a user's Triton kernel."""
+    return node.target in (triton_kernel_wrapper_functional, triton_kernel_wrapper_mutation)
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """The node runs a user's Triton kernel on its very arguments."""
+    return node.target is triton_kernel_wrapper_mutation
+
+
+@dataclass
+class Scope:
+    """What lowering a launch needs of the graph around it.
+
+    env: what the FX nodes so far mean. nodes: the loop IR so far. inputs: buffers of the caller;
+    constants: buffers that nobody may write. fresh: a new name. kernels: the table of kernels.
+    """
+
+    graph: fx.Graph
+    env: Mapping[fx.Node, Any]
+    nodes: list[Node]
+    inputs: frozenset[str]
+    constants: frozenset[str]
+    fresh: Callable[[str], str]
+    kernels: dict[str, KernelObject]
+
+
+def lower_launch(node: fx.Node, scope: Scope) -> dict[str, Operand]:
+    """Appends the launch, and the copies that it needs; gives the tensors as it leaves them.
+
+    `functional(x, out) -> {out: tensor}` becomes a launch that writes to
+    - the buffer of `out` itself, when nothing looks at its old content afterwards, or when it is
+      an input that is overwritten later in any case (the model changes its argument);
+    - a new buffer without content, when that of `out` has none (`torch.empty`);
+    - a new buffer with a copy of the old content, else.
+    Arguments that share a buffer with one that is written move along: to the kernel, they are
+    the same memory, as in eager.
+    """
+    return _Launch(node, scope).run()
+
+
+class _Launch:
+    def __init__(self, node: fx.Node, scope: Scope) -> None:
+        self.node = node
+        self.scope = scope
+        kwargs: Any = node.kwargs
+        self.tensors_and_numbers: dict[str, Any] = dict(kwargs["kwargs"])
+        self.functional = node.target is triton_kernel_wrapper_functional
+        self.kernel = _kernel_object(kwargs["kernel_idx"], kwargs["constant_args_idx"])
+        self.constants = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
+        self.grids: Any = kwargs["grid"]
+        self.descriptors: dict[str, Any] = dict(kwargs["tma_descriptor_metadata"] or {})
+        self.origin = Origin(f"triton.{self.kernel.name}", source_line(node))
+        self.outs: list[tuple[str, TensorType]] = []
+        self.mutates: list[str] = []
+
+    def run(self) -> dict[str, Operand]:
+        kernel = self.kernel
+        values = {k: self._value(v) for k, v in self.tensors_and_numbers.items()}
+        operands = {k: v for k, v in values.items() if isinstance(v, Operand)}
+        written = self._written(operands)
+        for buffer in dict.fromkeys(operands[k].ref.buffer for k in written):
+            group = {k: v for k, v in operands.items() if v.ref.buffer == buffer}
+            operands.update(self._place(buffer, group))
+        key = self.scope.fresh(kernel.name)
+        run_time = {p.name for p in kernel.function.params if not p.is_constexpr}
+        constants: list[tuple[str, GraphArg]] = []
+        args: list[tuple[str, GraphArg]] = []
+        for name, value in _in_order(values | self.constants, kernel.function.arg_names).items():
+            if name in operands:
+                args.append((name, operands[name].ref))
+            elif isinstance(value, sympy.Expr) and not value.is_Integer:
+                args.append((name, value))
+            elif name in run_time and isinstance(value, bool | int | float | sympy.Integer):
+                args.append((name, int(value) if isinstance(value, sympy.Integer) else value))
+            else:
+                constants.append((name, self._constant(key, value)))
+        self.scope.kernels[key] = kernel
+        self.scope.nodes.append(
+            UserKernel(
+                key, key, tuple(self._grid(g) for g in self.grids),
+                tuple(args), tuple(constants), tuple(self.outs), tuple(self.mutates),
+                tuple((k, self._block(k, v)) for k, v in self.descriptors.items()),
+                (self.origin,),
+            )
+        )  # fmt: skip
+        return {k: operands[k] for k in written}
+
+    # -- arguments
+
+    def _value(self, value: Any) -> Any:
+        """An argument as an operand, an expression or a number."""
+        if isinstance(value, fx.Node):
+            found = self.scope.env[value]
+            fake = value.meta.get("val")
+            if isinstance(fake, torch.SymInt):
+                # Triton types an integer by its value: what holds now must hold in later calls.
+                _ = bool(fake < _WIDE)
+            if isinstance(found, torch.SymFloat | torch.SymBool):
+                raise CannotLower(
+                    f"the argument {value} of the Triton kernel {self.kernel.name} is a "
+                    f"{type(found).__name__}, a number that is known only when the model runs"
+                )
+            return found
+        return value
+
+    def _constant(self, key: str, value: Any) -> GraphArg:
+        """A value that is fixed before the launch, in the IR's terms."""
+        if isinstance(value, sympy.Integer):
+            return int(value)
+        if type(value).__name__ == "constexpr":
+            value = value.value
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if type(value).__name__ == "dtype" and getattr(value, "name", None) in _TRITON_DTYPES:
+            return _TRITON_DTYPES[value.name]
+        name = self.scope.fresh(f"{key}_{getattr(value, '__name__', type(value).__name__)}")
+        self.kernel.objects[name] = value
+        return Ref(name)
+
+    def _grid(self, grid: Any) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
+        if len(grid) != 3:
+            raise CannotLower(f"a grid of {len(grid)} sizes of the kernel {self.kernel.name}")
+        x, y, z = (expr(self._size(n)) for n in grid)
+        return x, y, z
+
+    def _size(self, n: Any) -> Any:
+        return n.meta["val"] if isinstance(n, fx.Node) else n
+
+    def _block(self, name: str, metadata: Any) -> tuple[sympy.Expr, ...]:
+        """The block of a descriptor. The older `create_1d_tma_descriptor` gives its sizes too,
+        which have to be the tensor's."""
+        kind, details = metadata
+        if kind == "stable":
+            return tuple(expr(self._size(n)) for n in details[0])
+        sizes, block, _ = ([self._size(n) for n in x] if isinstance(x, list | tuple) else x
+                           for x in details)  # fmt: skip
+        fake = self.tensors_and_numbers[name].meta["val"]
+        if [expr(n) for n in sizes] != [expr(n) for n in fake.shape] or not fake.is_contiguous():
+            raise CannotLower(
+                f"the TMA descriptor `{name}` of the Triton kernel {self.kernel.name} has sizes "
+                f"{sizes}, its tensor {list(fake.shape)}: use TensorDescriptor.from_tensor"
+            )
+        return tuple(expr(n) for n in block)
+
+    # -- what it writes
+
+    def _written(self, operands: Mapping[str, Operand]) -> list[str]:
+        if self.functional:
+            names: Any = self.node.kwargs["tensors_to_clone"]
+        else:
+            kwargs: Any = self.node.kwargs
+            fakes = {
+                k: v.meta["val"] if isinstance(v, fx.Node) else v
+                for k, v in self.tensors_and_numbers.items()
+            }
+            names = get_mutated_tensors(
+                kwargs["kernel_idx"], kwargs["constant_args_idx"], fakes, self.descriptors
+            )
+        return [name for name in names if name in operands]
+
+    def _place(self, buffer: str, group: dict[str, Operand]) -> dict[str, Operand]:
+        """The arguments of one buffer, in the memory that the kernel writes to."""
+        aliases = [n for n, v in self.scope.env.items() if buffer in _buffers(v)]
+        position = {n: i for i, n in enumerate(self.scope.graph.nodes)}
+        now = position[self.node]
+        later = {u for n in aliases for u in n.users if position[u] > now}
+        in_place = not self.functional
+        if self.functional and buffer in self.scope.inputs:
+            in_place = self._is_overwritten(later) and not self._is_returned()
+        elif self.functional and buffer not in self.scope.constants:
+            in_place = not later
+        maker = self._uninitialised(buffer)
+        if in_place:
+            if maker is not None and self._is_only_user(buffer, maker):
+                self.scope.nodes.remove(maker)
+                (out,) = maker.outs
+                assert out is not None
+                self.outs.append(out)
+            else:
+                self.mutates.append(buffer)
+            return group
+        new = self.scope.fresh(f"{buffer}_new")
+        if maker is not None:
+            (out,) = maker.outs
+            assert out is not None
+            storage = out[1]
+            self.outs.append((new, storage))
+        else:
+            storage = self._copy(new, group)
+            self.mutates.append(new)
+        return {
+            k: Operand(TensorRef(new, v.ref.type), storage) for k, v in group.items()
+        }  # fmt: skip
+
+    def _is_overwritten(self, later: set[fx.Node]) -> bool:
+        """An input that is only a destination from here on: `copy_(input, new value)`."""
+        return bool(later) and all(
+            n.target is aten.copy_.default
+            and isinstance(n.args[0], fx.Node)
+            and n.args[0].op == "placeholder"
+            for n in later
+        )
+
+    def _is_returned(self) -> bool:
+        """The graph returns what this launch writes, as a tensor of its own."""
+        made = {
+            storage_key(user.meta["val"])
+            for user in self.node.users
+            if isinstance(user.meta.get("val"), torch.Tensor)
+        }
+        returned = self.scope.graph.output_node().all_input_nodes
+        values = (n.meta.get("val") for n in returned)
+        return any(isinstance(v, torch.Tensor) and storage_key(v) in made for v in values)
+
+    def _uninitialised(self, buffer: str) -> Extern | None:
+        """The call that made the buffer without content, if no node has used it since."""
+        for node in self.scope.nodes:
+            if isinstance(node, Extern) and node.target.startswith(_UNINITIALISED):
+                (out,) = node.outs
+                if out is not None and out[0] == buffer:
+                    return node if self._is_untouched(buffer, node) else None
+        return None
+
+    def _is_untouched(self, buffer: str, maker: Extern) -> bool:
+        return not any(
+            buffer in node.mutates
+            for node in self.scope.nodes
+            if isinstance(node, Extern | UserKernel) and node is not maker
+        )
+
+    def _is_only_user(self, buffer: str, maker: Extern) -> bool:
+        others = tuple(n for n in self.scope.nodes if n is not maker)
+        return buffer not in used_buffers(others)
+
+    def _copy(self, new: str, group: Mapping[str, Operand]) -> TensorType:
+        """Copies the buffer: as far as the arguments see it, if they see it alike and without
+        gaps; else all of it. Gives the layout of the copy."""
+        first = next(iter(group.values()))
+        seen = {v.ref for v in group.values()}
+        source = first if len(seen) == 1 and _is_dense(first.ref.type) else _whole(first)
+        type = replace(source.ref.type, offset=sympy.S.Zero)
+        target = Operand(TensorRef(new, type), type)
+        try:
+            self.scope.nodes.append(copy_kernel(new, source, target, self.origin))
+        except CannotLower:  # an element type that kernels do not compute on
+            clone = Extern(
+                "aten.clone.default", (source.ref,), (), ((new, type),),
+                fallback=False, origins=(self.origin,),
+            )  # fmt: skip
+            self.scope.nodes.append(clone)
+        return type
+
+
+def _kernel_object(index: int, constants_index: int) -> KernelObject:
+    called: Any = kernel_side_table.get_kernel(index)
+    function, configs = called, ()
+    while not hasattr(function, "arg_names") or not hasattr(function, "params"):
+        configs = configs or tuple(getattr(function, "configs", ()))
+        function = function.fn
+    return KernelObject(function, configs, called, {}, index, constants_index)
+
+
+def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """By the order of the function's parameters; what is none of them comes last."""
+    first = {n: values[n] for n in names if n in values}
+    return first | {n: v for n, v in values.items() if n not in first}
+
+
+def _buffers(value: Any) -> set[str]:
+    """Buffers that the meaning of an FX node refers to."""
+    if isinstance(value, Operand):
+        return {value.ref.buffer}
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        return {b for v in value for b in _buffers(v)}
+    return set()
+
+
+def _is_dense(type: TensorType) -> bool:
+    """The view starts its buffer and has no gaps, so that a copy of it is a copy of memory."""
+    gapless = sympy.expand(type.extent - type.numel) == 0 and 0 not in type.stride
+    return bool(type.offset == 0 and gapless)
+
+
+def _whole(x: Operand) -> Operand:
+    """The whole buffer, element by element: `f32[2, 3] stride (8, 1) -> f32[11]`."""
+    storage = x.storage
+    if _is_dense(storage):
+        return Operand(TensorRef(x.ref.buffer, storage), storage)
+    span = sympy.expand(storage.offset + storage.extent)
+    flat = TensorType(storage.dtype, (span,), (sympy.S.One,), storage.device)
+    return Operand(TensorRef(x.ref.buffer, flat), storage)
