@@ -393,8 +393,7 @@ def test_memory_faults_are_legible() -> None:
 
 
 def test_cooperative_launch(launcher: str) -> None:
-    binary = replace(rt.compile(ADD, alignment=0), cooperative=True)
-    kernel = rt.Kernel(binary)
+    kernel = LazyKernel(replace(ADD, cooperative=True))
     x, y = torch.randn(4096, device="cuda"), torch.zeros(4096, device="cuda")
     kernel(4, x, y, 4096)
     assert torch.equal(y, x + 1)
@@ -415,7 +414,7 @@ def test_programmatic_dependent_launch(launcher: str) -> None:
         """,
         B=1024,
     )
-    kernel = rt.Kernel(replace(rt.compile(source, alignment=0), pdl=True))
+    kernel = LazyKernel(replace(source, pdl=True))
     x = torch.zeros(1 << 16, device="cuda")
     for _ in range(10):
         kernel(64, x, 1 << 16)

@@ -4,10 +4,11 @@ Made for kernels that a program writes as text, and as good for hand-written one
 data, the binary is data, and a launch costs little more than the driver's own call.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from triton_rt.binary import Binary
 from triton_rt.build import compile, compile_many
 from triton_rt.cache import Cache
-from triton_rt.graphs import Buckets, GraphedCallable, GraphPool
 from triton_rt.hooks import LaunchRecord, launch_hook
 from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
@@ -34,6 +35,9 @@ from triton_rt.tune import (
     Work,
     autotune,
 )
+
+if TYPE_CHECKING:
+    from triton_rt.graphs import Buckets, GraphedCallable, GraphPool
 
 __all__ = [
     "Binary",
@@ -71,3 +75,12 @@ __all__ = [
     "use_allocator",
     "with_fallback",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `graphs` load torch, which compile workers and readers of binaries never need."""
+    if name in ("Buckets", "GraphedCallable", "GraphPool"):
+        from triton_rt import graphs
+
+        return getattr(graphs, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

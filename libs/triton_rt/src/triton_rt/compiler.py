@@ -53,6 +53,8 @@ def compile_here(
                 "num_warps": source.num_warps,
                 "num_stages": source.num_stages,
                 "num_ctas": source.num_ctas,
+                "launch_cooperative_grid": source.cooperative,
+                "launch_pdl": source.pdl,
             }
         )
         asm, metadata = _run_stages(

@@ -103,6 +103,10 @@ class KernelSource:
     `tma=False`: tensor descriptors, whoever makes them, become addresses, sizes and strides, as
     before Hopper; any address and stride will do, and gathers and scatters work on every chip.
 
+    `num_ctas`: blocks of a program, a cluster (Hopper and later). `cooperative`: all blocks are
+    resident at once, or the launch fails. `pdl`: a launch may begin while the one before it in the
+    stream ends; the text must call `tl.extra.cuda.gdc_wait()` before it reads what that one wrote.
+
     >>> source = KernelSource("k", '''
     ... import triton
     ... import triton.language as tl
@@ -123,6 +127,8 @@ class KernelSource:
     num_stages: int = 3
     num_ctas: int = 1
     tma: bool = True
+    cooperative: bool = False
+    pdl: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", tuple(self.params))

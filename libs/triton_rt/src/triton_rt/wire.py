@@ -12,7 +12,9 @@ from triton_rt.binary import Binary
 from triton_rt.source import KernelParam, KernelSource, Ref
 from triton_rt.target import Target
 
-_PLAIN = ("name", "text", "num_warps", "num_stages", "num_ctas", "tma")
+_PLAIN = (
+    "name", "text", "num_warps", "num_stages", "num_ctas", "tma", "cooperative", "pdl",
+)  # fmt: skip
 _TAG = struct.Struct("<B")
 _OK, _ERROR = 0, 1
 
