@@ -24,6 +24,7 @@ from triton_rt import (
     LazyKernel,
     Machine,
     Options,
+    TensorMap,
     TunedKernel,
     TuningPool,
     TuningStore,
@@ -377,3 +378,30 @@ def test_tuning_in_a_fresh_thread_and_process() -> None:
     code = code.replace("1 << 20 // b", "(1 << 20) // b")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stdout == "1\n", run.stderr[-2000:]
+
+
+@pytest.mark.parametrize("where", ["in process", "in a worker"])
+def test_descriptors_and_tuples_are_tuned(pool: TuningPool, where: str) -> None:
+    text = (
+        "import triton\nimport triton.language as tl\n@triton.jit\n"
+        "def kernel(d, t):\n"
+        "    y, n = t\n"
+        "    row = tl.program_id(0) * 16\n"
+        "    i = (row + tl.arange(0, 16))[:, None] * 64 + tl.arange(0, 64)[None, :]\n"
+        "    tl.store(y + i, d.load([row, 0]) + 1, i < n)\n"
+    )
+    params = (
+        KernelParam("d", "tensordesc<f32[16,64]>"),
+        KernelParam("t.0", "*f32", mutated=True, aligned=True),
+        KernelParam("t.1", "i32", aligned=True),
+    )
+    kernel = TunedKernel(
+        [Candidate(KernelSource("kernel", text, params, num_warps=w), 64) for w in (1, 4, 8)],
+        tuner=pool if where == "in a worker" else None,
+    )
+    x, y = torch.randn(1024, 64, device="cuda"), torch.zeros(1024, 64, device="cuda")
+    for _ in range(2):
+        kernel(TensorMap(x, (16, 64)), (y, x.numel()))
+    torch.cuda.synchronize()
+    assert torch.equal(y, x + 1) and len(kernel.tuned) == 1
+    assert next(iter(kernel.tuned.values())).failures == ()

@@ -18,6 +18,7 @@ from triton_rt import (
     KernelParam,
     KernelSource,
     LazyKernel,
+    TensorMap,
     TunedKernel,
     TuningPool,
     TuningStore,
@@ -201,6 +202,18 @@ def test_arguments_are_rebuilt(values: str) -> None:
     assert rebuilt[1].data_ptr() - rebuilt[0].data_ptr() == 28, "what overlapped overlaps"
     rebuilt[0].fill_(5)
     assert rebuilt[1].eq(5).all()
+
+
+def test_tensor_maps_and_tuples_are_rebuilt() -> None:
+    whole = torch.randn(64, 32)
+    given = TensorMap(whole[8:], (16, 16), shape=(40, 32))
+    params = (KernelParam("t", "tensordesc<f32[16,16]>", True), KernelParam("p.0", "*f32"),
+              KernelParam("p.1", "i32"))  # fmt: skip
+    record, blobs = decode(encode(*describe(params, (given, (whole, 7)), "saved")))
+    made, whole_again, seven = Rebuilt(record, blobs, torch.device("cpu")).args
+    assert (made.shape, made.strides, made.block) == ((40, 32), (32, 1), (16, 16)) and seven == 7
+    assert made.address - whole_again.data_ptr() == 8 * 32 * 4
+    assert torch.equal(made.base, whole[8:])
 
 
 def test_empty_tensors_and_what_cannot_travel() -> None:

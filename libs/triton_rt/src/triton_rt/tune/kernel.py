@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import operator
@@ -11,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_rt.cache import Cache
@@ -24,6 +23,7 @@ from triton_rt.tune.model import Work
 from triton_rt.tune.pool import TuningPool
 from triton_rt.tune.store import TuningStore, candidate_keys
 from triton_rt.tune.tuner import Grid, Options, Tuned, autotune, tensor_of
+from triton_rt.tuples import flatten
 
 #: Bound callables kept for shapes that were not tuned themselves.
 _MAX_BOUND = 4096
@@ -139,7 +139,8 @@ class TunedKernel:
     def bind(self, *args: Any) -> Callable[..., None]:
         """`bound(*args)` launches the choice for such arguments, tuned now if need be, without
         looking at them again. A choice with a fixed grid is the bare launcher."""
-        if len(args) != len(self.candidates[0].source.params):
+        flat = flatten(args)
+        if len(flat) != len(self.candidates[0].source.params):
             self.kernels[0].launch(0, *args)  # raises WrongArgumentCount
         key = self._key(args)
         with self._lock:
@@ -151,9 +152,8 @@ class TunedKernel:
             ]
             if not usable:
                 raise BadSource(f"{self.name}: none of its candidates applies to these arguments")
-            on_gpu = all(t.is_cuda for t in map(tensor_of, args) if t is not None) and any(
-                tensor_of(a) is not None for a in args
-            )
+            tensors = [t for t in map(tensor_of, flat) if t is not None]
+            on_gpu = bool(tensors) and all(t.is_cuda for t in tensors)
             if len(usable) == 1 or not (on_gpu or (self.tuner and self.tuner.on_cpu)):
                 chosen, final = usable[0], True
             elif on_gpu and _capturing():
@@ -204,11 +204,11 @@ class TunedKernel:
                 TuningSkipped,
                 stacklevel=4,
             )
-            result = choose(dataclasses.replace(self.options, deterministic=True))
+            result = choose(replace(self.options, deterministic=True))
         times = [math.inf] * len(self.candidates)
         for i, t in zip(usable, result.times, strict=True):
             times[i] = t
-        return dataclasses.replace(
+        return replace(
             result,
             winner=usable[result.winner],
             times=tuple(times),
@@ -238,6 +238,10 @@ def _signature(source: KernelSource) -> str:
 
 def _key_of(source: KernelSource) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function of a call's arguments: the device's index, then the integers."""
+    if any("." in p.name for p in source.params):  # tuples: arguments are not in their places
+        flat = tuple(replace(p, name=p.name.replace(".", "_")) for p in source.params)
+        inner = _key_of(replace(source, params=flat))
+        return lambda args: inner(flatten(args))
     integers = [i for i, p in enumerate(source.params) if not p.is_pointer and p.kind[0] in "iu"]
     pointers = [i for i, p in enumerate(source.params) if p.is_pointer]
     where = pointers[0] if pointers else None

@@ -40,7 +40,8 @@ class TuningPool:
     `devices`: indices of GPUs of one kind, over which candidates are spread; default is the one
     of the arguments; `("cpu",)`, or `("cpu:0", "cpu:1")` for two, interprets candidates, which
     finds faults, and whose times mean nothing. A candidate gets `timeout` seconds a message (a
-    few dozen runs); then its worker is killed (SIGKILL). `values`: contents of floating-point tensors, drawn from a seed or sent.
+    few dozen runs); then its worker is killed (SIGKILL). `values`: contents of floating-point
+    tensors, drawn from a seed or sent.
 
     A candidate that crashes its worker, hangs, breaks the CUDA context, writes outside of its
     arguments or computes something else than the first candidate has failed, and is not run
@@ -251,7 +252,7 @@ class PoolBench:
             "grid": [grid] if isinstance(grid, int) else list(grid),
             "name": source.name,
             "params": [p.name for p in source.params],
-            "mutated": [i for i, p in enumerate(source.params) if p.mutated and p.is_pointer],
+            "mutated": [i for i, p in enumerate(source.params) if p.mutated],
         }
         blobs: list[bytes] = []
         if index not in self.loaded[device]:

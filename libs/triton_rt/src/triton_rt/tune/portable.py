@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from triton_rt.errors import CorruptedMemory, UnportableArgument
 from triton_rt.kinds import kind_of, torch_dtype
 from triton_rt.source import KernelParam
+from triton_rt.tma.tensor_map import TensorMap
 from triton_rt.tune.saved import extent, spans
+from triton_rt.tuples import flatten
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +58,9 @@ def describe(
     """
     import torch
 
-    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    args = flatten(args)
+    bases = [a.base if isinstance(a, TensorMap) else a for a in args]
+    tensors = [a for a in bases if isinstance(a, torch.Tensor)]
     found = spans(tensors)
     regions: list[dict[str, Any]] = []
     blobs: list[bytes] = []
@@ -73,7 +77,7 @@ def describe(
             blobs.append(span.view().cpu().numpy().tobytes())
         regions.append(region)
     described: list[dict[str, Any]] = []
-    for param, arg in zip(params, args, strict=True):
+    for param, given, arg in zip(params, args, bases, strict=True):
         if isinstance(arg, torch.Tensor):
             start, _ = extent(arg)
             base = arg.untyped_storage().data_ptr()
@@ -89,6 +93,7 @@ def describe(
                     "dtype": kind_of(arg.dtype),
                     "region": region_of[0] if region_of else None,
                     "offset": start - found[region_of[0]].start if region_of else 0,
+                    "map": _map_record(given),
                 }
             )
         elif isinstance(arg, bool):
@@ -99,10 +104,18 @@ def describe(
             described.append({"float": arg.hex()})
         else:
             raise UnportableArgument(
-                f"{param.name} is a {type(arg).__name__}: workers take tensors and numbers; tune "
-                "this kernel in process (no pool)"
+                f"{param.name} is a {type(arg).__name__}: workers take tensors, tensor maps of "
+                "tensors, and numbers; tune this kernel in process (no pool)"
             )
     return {"regions": regions, "args": described}, blobs
+
+
+def _map_record(arg: Any) -> dict[str, Any] | None:
+    if not isinstance(arg, TensorMap):
+        return None
+    return {
+        name: getattr(arg, name) for name in ("block", "shape", "strides", "padding", "swizzle")
+    }
 
 
 def _inside(tensor: torch.Tensor, base: int, start: int, end: int) -> bool:
@@ -146,6 +159,8 @@ class Rebuilt:
             name, value = next(iter(arg.items()))
             return float.fromhex(value) if name == "float" else value
         empty = torch.empty(0, dtype=torch_dtype(arg["dtype"]), device=device)
+        if arg["map"] is not None:
+            return TensorMap(self._argument({**arg, "map": None}, device), **arg["map"])
         if arg["region"] is None:
             return empty.new_empty(arg["shape"])
         region = self.regions[arg["region"]]

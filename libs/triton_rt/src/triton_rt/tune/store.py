@@ -39,11 +39,12 @@ class Query:
         parts: list[str] = []
         sizes: list[int] = []
         for param, arg in zip(params, args, strict=True):
-            tensor = getattr(arg, "base", arg)
-            if hasattr(tensor, "data_ptr"):
-                aligned = tensor.data_ptr() % 16 == 0
-                parts.append(f"{param.kind}/{tensor.dim()}{'' if aligned else '!'}")
-                sizes += [*map(int, tensor.shape), *map(int, tensor.stride())]
+            place = getattr(arg, "base", arg)  # of a descriptor, which has a shape of its own
+            if hasattr(place, "data_ptr"):
+                aligned = place.data_ptr() % 16 == 0
+                parts.append(f"{param.kind}/{len(arg.shape)}{'' if aligned else '!'}")
+                strides = arg.strides if hasattr(arg, "strides") else arg.stride()
+                sizes += [*map(int, arg.shape), *map(int, strides)]
             else:
                 parts.append(param.kind)
                 if isinstance(arg, int) and not isinstance(arg, bool):

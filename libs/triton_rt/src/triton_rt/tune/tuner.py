@@ -30,6 +30,7 @@ from triton_rt.tune.race import Bench, Outcome, Race, race, winner
 from triton_rt.tune.resources import resources
 from triton_rt.tune.saved import Saved, Span, spans
 from triton_rt.tune.store import Query, Record, TuningStore, candidate_keys
+from triton_rt.tuples import flatten
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +124,7 @@ def autotune(
             options.verify,
         )
     on_cpu = pool is not None and pool.on_cpu
-    tensors = [t for t in map(tensor_of, args) if t is not None]
+    tensors = [t for t in map(tensor_of, flatten(args)) if t is not None]
     if not tensors or not (on_cpu or all(t.is_cuda for t in tensors)):
         raise NoGPU(
             "autotune measures on a GPU, and got CPU tensors or none: an interpreter's time says "
@@ -137,11 +138,15 @@ def autotune(
 
 
 def tensor_of(arg: Any) -> torch.Tensor | None:
-    """The tensor of an argument: itself, or the one under a descriptor (`base`)."""
+    """The tensor of an argument: itself, or the one under a descriptor (its `base`, or that one's
+    `owner`)."""
     import torch
 
-    found = getattr(arg, "base", None) if not isinstance(arg, torch.Tensor) else arg
-    return found if isinstance(found, torch.Tensor) else None
+    for _ in range(3):
+        if isinstance(arg, torch.Tensor):
+            return arg
+        arg = getattr(arg, "base", getattr(arg, "owner", None))
+    return None
 
 
 class _Tuning:
@@ -169,7 +174,7 @@ class _Tuning:
         self.keys = candidate_keys([k.source for k, _ in candidates])
         self.machine = Machine.of(device.index) if device.type == "cuda" else None
         label = self.machine.name if self.machine else "cpu"
-        self.query = Query.of(name or first.name, label, first.params, args)
+        self.query = Query.of(name or first.name, label, first.params, flatten(args))
         self.pruned: dict[int, str] = {}
 
     def run(self, began: float) -> Tuned:
@@ -307,7 +312,7 @@ class _Tuning:
         return estimate(needs, programs, work, self.machine)
 
     def _bytes_of_arguments(self) -> Work:
-        tensors = [t for t in map(tensor_of, self.args) if t is not None]
+        tensors = [t for t in map(tensor_of, flatten(self.args)) if t is not None]
         return Work(bytes=sum(s.bytes for s in spans(tensors)))
 
     def _by_model(self, began: float) -> Tuned:
@@ -428,8 +433,9 @@ def outputs_of(
 ) -> list[torch.Tensor]:
     """The tensors of mutated parameters, each once."""
     found: dict[int, torch.Tensor] = {}
+    flat = flatten(args)
     for kernel, _ in candidates:
-        for i, (param, arg) in enumerate(zip(kernel.source.params, args, strict=True)):
+        for i, (param, arg) in enumerate(zip(kernel.source.params, flat, strict=True)):
             tensor = tensor_of(arg)
             if param.mutated and tensor is not None and (only is None or param.name in only):
                 found[i] = tensor

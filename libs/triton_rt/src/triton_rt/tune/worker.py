@@ -143,7 +143,7 @@ class State:
     def _compare(self, name: str, mutated: list[int]) -> None:
         from triton_rt.tune.compare import compare
 
-        views = [self.args.args[i] for i in mutated]
+        views = [getattr(a, "base", a) for a in (self.args.args[i] for i in mutated)]
         if self.reference is None:
             self.reference = [v.clone() for v in views]
         else:
