@@ -14,10 +14,21 @@ from typing import Any
 import pytest
 import torch
 
-from triton_rt import Binary, Kernel, KernelParam, KernelSource, LazyKernel, Target, compile, errors
+from triton_rt import (
+    Binary,
+    Kernel,
+    KernelParam,
+    KernelSource,
+    LaunchRecord,
+    LazyKernel,
+    Target,
+    compile,
+    errors,
+    launch_hook,
+)
 from triton_rt.config import Config
-from triton_rt.launch import Entry, dispatch, driver, native
-from triton_rt.launch.args import pack
+from triton_rt.launch import Entry, dispatch, driver, native, torch_abi
+from triton_rt.launch.args import CONGRUENT, pack
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -310,6 +321,120 @@ def test_loading_checks_the_device(fake: FakeCuda, add_one: KernelSource) -> Non
     fake.set("fail_load", 209)
     with pytest.raises(errors.CudaError, match="cuModuleLoadData failed with 209"):
         Kernel(Binary(**fields))(1, FakeTensor(16), FakeTensor(16), 3)
+
+
+def test_registers_threads_and_cooperative_grids(fake: FakeCuda, add_one: KernelSource) -> None:
+    """Refused at loading where the numbers are known, at the launch where only the driver knows."""
+    binary = compile(add_one, Target(90))
+    fake.set("max_threads", 64)
+    with pytest.raises(errors.OutOfRegisters, match=r"kernel has 128 threads of 200 .* allows 64"):
+        Kernel(binary)(1, FakeTensor(16), FakeTensor(16), 3)
+    fake.set("max_threads", 1024)
+    assert fake.get("unloads") == 1, "what could not be used is unloaded"
+    run = Kernel(binary)
+    fake.set("fail_with", 701)
+    with pytest.raises(errors.OutOfRegisters, match=r"128 threads x 200 registers .* 65536"):
+        run(1, FakeTensor(16), FakeTensor(16), 3)
+    fake.set("fail_with", 720)
+    with pytest.raises(
+        errors.CooperativeGridTooLarge, match=r"grid \(20, 20, 1\).* 400 blocks .* holds 264"
+    ):
+        run((20, 20), FakeTensor(16), FakeTensor(16), 3)
+    fake.set("fail_with", 0)
+    run(1, FakeTensor(16), FakeTensor(16), 3)
+
+
+def test_a_damaged_cubin_names_its_kernel(fake: FakeCuda, add_one: KernelSource) -> None:
+    fake.set("fail_load", 200)
+    with pytest.raises(errors.CudaError, match=r"loading kernel \(sm_90\): cuModuleLoadData.*200"):
+        Kernel(compile(add_one, Target(90)))(1, FakeTensor(16), FakeTensor(16), 3)
+
+
+def test_unloading(fake: FakeCuda, add_one: KernelSource) -> None:
+    kernel = Kernel(compile(add_one, Target(90)))
+    args = (FakeTensor(16), FakeTensor(16), 3)
+    for _ in range(3):
+        kernel(1, *args)
+    assert (fake.get("loads"), fake.get("unloads")) == (1, 0)
+    kernel.unload()
+    kernel.unload()
+    assert (fake.get("loads"), fake.get("unloads")) == (1, 1)
+    kernel(1, *args)
+    assert fake.get("loads") == 2 and fake.record.launches == 4
+
+
+def test_hooks(fake: FakeCuda) -> None:
+    run = make("*f32 i32")
+    before: list[LaunchRecord] = []
+    after: list[LaunchRecord] = []
+    with launch_hook(before.append, after.append), launch_hook(before.append):
+        run((7, 3), FakeTensor(0x1000), 9)
+        run(0, FakeTensor(0x1000), 9)
+    run(1, FakeTensor(0x1000), 9)
+    expected = LaunchRecord("kern", (7, 3, 1), 0, 0x57, 128, 1000, 0b01, 0xF00D)
+    assert before == [expected] * 2 and after == [expected]
+
+    def stop(record: LaunchRecord) -> None:
+        raise RuntimeError(f"not {record.name}")
+
+    launches = fake.record.launches
+    with launch_hook(stop), pytest.raises(RuntimeError, match="not kern"):
+        run(1, FakeTensor(0x1000), 9)
+    assert fake.record.launches == launches
+
+
+def test_pointers_off_by_the_same_are_another_variant(fake: FakeCuda) -> None:
+    seen: list[Any] = []
+    params = tuple(KernelParam(n, k) for n, k in (("x", "*f16"), ("s", "*f32"), ("y", "*f32")))
+
+    def resolve(alignment: int, device: int) -> Entry:
+        seen.append(alignment)
+        return ENTRY
+
+    run = dispatch.make_dispatcher("k", params, resolve, seen.append, peel=(2, 0, 4))
+    half = torch.float16
+    scale = FakeTensor(0x40)
+    run(1, FakeTensor(0x1002, half), scale, FakeTensor(0x2004))
+    run(1, FakeTensor(0x1002, half), scale, FakeTensor(0x2008))
+    run(1, FakeTensor(0x1000, half), scale, FakeTensor(0x2000))
+    run(1, FakeTensor(0x1006, half), scale, FakeTensor(0x300C))
+    assert seen == [0b010 | CONGRUENT, 0b010, 0b111]
+
+
+def test_drivers_that_are_missing_old_or_without_a_gpu(fake: FakeCuda, tmp_path: Path) -> None:
+    path = str(tmp_path / "libfakecuda.so")
+    assert driver.open_driver(path)
+    with pytest.raises(errors.DriverMissing, match=r"cannot be opened \(/no/such/libcuda.so"):
+        driver.open_driver("/no/such/libcuda.so")
+    fake.set("version", 11040)
+    with pytest.raises(errors.DriverTooOld, match=r"version 11\.4; launches need 11\.8"):
+        driver.open_driver(path)
+    fake.set("version", 13000)
+    fake.set("fail_init", 100)
+    with pytest.raises(errors.NoGPU, match="finds no GPU"):
+        driver.open_driver(path)
+    fake.set("fail_init", 999)
+    with pytest.raises(errors.CudaError, match="cuInit failed with 999"):
+        driver.open_driver(path)
+
+
+def test_tensors_are_read_through_torchs_c_abi(tmp_path: Path) -> None:
+    """And through their methods where that is off; Python subclasses always are."""
+    module = native._extension(Config(tmp_path))
+    assert module is not None and torch_abi.enable(module)
+    tensor = torch.arange(10, dtype=torch.int16)[3:]
+    address, device, number = module.view(tensor)
+    assert (address, device) == (tensor.data_ptr(), -1)
+    assert number == torch_abi.dtype_number(module, torch.int16)
+    assert number != torch_abi.dtype_number(module, torch.float16)
+    with pytest.raises(ValueError, match="refused"):
+        module.view(torch.empty(3, device="meta"))
+    with pytest.raises(TypeError, match="not a plain tensor"):
+        module.view(tensor.as_subclass(type("Mine", (torch.Tensor,), {})))
+    module.forget_torch()
+    assert torch_abi.dtype_number(module, torch.int16) == -1
+    with pytest.raises(TypeError):
+        module.view(tensor)
 
 
 def test_pack_agrees_with_a_target_without_tensors() -> None:

@@ -78,7 +78,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The names of `graphs` load torch, which compile workers and readers of binaries never need."""
+    """Names of `graphs`, which loads torch: compile workers and readers of binaries do without."""
     if name in ("Buckets", "GraphedCallable", "GraphPool"):
         from triton_rt import graphs
 
