@@ -4,6 +4,8 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -213,15 +215,16 @@ SIZE = st.integers(0, 300)
 SIZES2 = st.tuples(SIZE, SIZE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     hints=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), unique=True, max_size=4),
     default=st.booleans(),
     recorded=st.lists(st.tuples(SIZES2, st.integers(0, 4)), max_size=3),
     dropped=st.lists(st.integers(0, 4), max_size=3),
     asked=st.lists(SIZES2, min_size=1, max_size=30),
+    measured=st.booleans(),
 )
-def test_chain_is_what_runs(hints, default, recorded, dropped, asked):
+def test_chain_is_what_runs(hints, default, recorded, dropped, asked, measured):
     keys = [*hints, *([None] if default or not hints else [])]
     failing = {keys[i % len(keys)] for i in dropped}
     if failing == set(keys):
@@ -235,7 +238,17 @@ def test_chain_is_what_runs(hints, default, recorded, dropped, asked):
 
         return run
 
-    kernel = MultiKernel({key: variant(key) for key in keys}, key=lambda sizes: sizes)
+    ticks = count()
+
+    def timer(call):  # any times will do: what is measured must be what runs and what is printed
+        return 1.0 + crc32(f"{call()} {next(ticks) // 5}".encode()) % 7
+
+    kernel = MultiKernel(
+        {key: variant(key) for key in keys},
+        "measured" if measured else "nearest",
+        key=lambda sizes: sizes,
+        measurement=Measurement(timer=timer) if measured else None,
+    )
     for sizes, i in recorded:
         kernel.record_choice(sizes, keys[i % len(keys)])
     with warnings.catch_warnings():
@@ -247,6 +260,20 @@ def test_chain_is_what_runs(hints, default, recorded, dropped, asked):
         ran = kernel(sizes)
         assert kernel.names[follow(chain, sizes)] == kernel.lookup_choice(sizes)
         assert kernel.lookup_choice(sizes) == ("default" if ran is None else f"{ran[0]}x{ran[1]}")
+
+
+class Integer:
+    """Like numpy's integers: no int, but one by `__index__`."""
+
+    def __index__(self):
+        return 40
+
+
+def test_sizes_are_any_integers():
+    kernel = MultiKernel({1: named("a"), 64: named("b")}, key=lambda n: n)
+    assert kernel(Integer())[0] == "b" and kernel.lookup_choice(Integer()) == "64"
+    with pytest.raises(InvalidSizes, match="hints"):
+        kernel(2.5)
 
 
 def test_key_by_places():

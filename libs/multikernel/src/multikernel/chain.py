@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt, prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from multikernel.errors import InvalidHint, InvalidSizes
 
@@ -127,6 +127,7 @@ class Branch:
         return " and ".join(c.text(names) for c in self.comparisons)
 
 
+@runtime_checkable
 class HasChain(Protocol):
     """A choice that can be written as comparisons: a `DecisionTable`, a `MultiKernel`."""
 
@@ -151,7 +152,7 @@ def compare_chain(hints: Sequence[int | Sequence[int]] | HasChain) -> tuple[Bran
     A hint is tested against the later ones only: had an earlier one been nearest, its branch
     would have been taken. `variant` is the index in `hints` as given.
     """
-    if not isinstance(hints, Sequence):
+    if isinstance(hints, HasChain):
         return hints.chain()
     given = as_hints(hints)
     order = sorted(range(len(given)), key=lambda i: given[i])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import index
 from threading import RLock
 from typing import Any, Literal
 
@@ -248,14 +249,14 @@ class MultiKernel:
         return len(self.dropped) == len(self._runs)
 
     def _sizes(self, sizes: Any) -> Hint:
-        at = (sizes,) if isinstance(sizes, int) else sizes
+        at = sizes if isinstance(sizes, Sequence) else (sizes,)
         rank = len(self.hints[0]) if self.hints else None
-        if not isinstance(at, Sequence) or rank not in (None, len(at)):
+        if rank not in (None, len(at)) or not all(hasattr(s, "__index__") for s in at):
             raise InvalidSizes(
                 f"{self.name}: key gave {sizes!r}, expected {rank} sizes to match the hints "
                 f"{self.hints}; pass key= to pick the sizes that count"
             )
-        return tuple(int(size) for size in at)
+        return tuple(index(size) for size in at)
 
     def _ranked(self, at: Hint) -> list[str]:
         """All names: nearest hints, then the others as given, the default last."""
