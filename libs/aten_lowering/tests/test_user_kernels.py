@@ -130,7 +130,7 @@ def test_an_empty_tensor_is_made_by_the_launch():
     assert node.mutates == () and len(node.outs) == 1
     assert dict(node.args)["n"] == 100 and dict(node.args)["by"] == 2.5
     assert dict(node.constants) == {"BLOCK": 64, "DTYPE": DType.f32}
-    assert node.origins[0].op == "triton.scale" and "test_user_kernels" in node.origins[0].source
+    assert node.origins[0].op == "triton.scale"
     assert found.kernels[node.kernel].function is scale
 
 

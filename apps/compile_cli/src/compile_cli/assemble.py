@@ -20,11 +20,12 @@ from wrapper_ir.types import TensorType
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One kernel and how to launch it: grid in size symbols; args are buffers or sizes."""
+    """One kernel and how to launch it: grid in size symbols; args are buffers (by name), views of
+    buffers, sizes and numbers."""
 
     define: ops.DefineKernel
     grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
-    args: tuple[str | sympy.Expr, ...]
+    args: tuple[str | TensorRef | sympy.Expr | int | float | bool, ...]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class NodePlan:
     """What a node becomes.
 
     allocate: the buffers it makes. extern: the operator to call, if any, before the launches.
+    checks: what must hold before.
     choices: launches, each with the condition under which it is the one to run; the last has
     none. Empty when the operator does everything.
     """
@@ -40,6 +42,7 @@ class NodePlan:
     extern: Extern | None = None
     choices: tuple[tuple[sympy.logic.boolalg.Boolean | None, LaunchPlan], ...] = ()
     origins: tuple[Origin, ...] = ()
+    checks: tuple[ops.Assert, ...] = ()
 
 
 @dataclass
@@ -92,15 +95,24 @@ class _Builder:
         )  # fmt: skip
 
     def launch(self, plan: LaunchPlan, comment: str) -> Launch:
-        args: tuple[Arg, ...] = tuple(Ref(a) if isinstance(a, str) else a for a in plan.args)
+        args = tuple(self.launch_arg(a) for a in plan.args)
         return Launch(plan.define.name, plan.grid, args, comment)
 
+    def launch_arg(self, value: str | TensorRef | sympy.Expr | int | float | bool) -> Arg:
+        """Kernels take pointers: a view that starts its buffer is the buffer."""
+        if isinstance(value, TensorRef):
+            root = self.roots[value.buffer]
+            starts = root.offset == value.type.offset and root.dtype == value.type.dtype
+            return Ref(value.buffer) if starts else self.tensor(value)
+        return Ref(value) if isinstance(value, str) else value
+
     def node(self, plan: NodePlan) -> None:
-        if plan.extern is not None:
-            self.extern(plan.extern)
+        self.ops.extend(plan.checks)
         for name, type_ in plan.allocate:
             self.roots[name] = type_
             self.ops.append(ops.Allocate(name, type_))
+        if plan.extern is not None:
+            self.extern(plan.extern)
         if not plan.choices:
             return
         comment = _comment(plan.origins)
@@ -118,9 +130,11 @@ def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
     builder = _Builder(graph, roots)
     builder.taken = set(roots) | {s.name for s in graph.symbols}
     builder.ops.extend(_symbol_defs(graph))
+    nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
+    defines = [choice.define for plan in nodes for _, choice in plan.choices]
+    builder.ops.extend(dict.fromkeys(defines))  # launches may share one
     for plan in plans:
         if isinstance(plan, NodePlan):
-            builder.ops.extend(choice.define for _, choice in plan.choices)
             builder.taken.update(name for name, _ in plan.allocate)
             if plan.extern is not None:
                 builder.taken.update(out[0] for out in plan.extern.outs if out is not None)

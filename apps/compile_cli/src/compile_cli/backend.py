@@ -18,6 +18,7 @@ from aten_lowering import decompositions
 from compile_cli.config import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.stages import Record
+from compile_cli.without_gpu import capture_kernels
 
 
 def compile_cli(
@@ -49,6 +50,8 @@ def compile_cli(
 
 
 def register() -> None:
-    """Makes the backend known by name, unless the installed package's entry point does."""
+    """Makes the backend known by name, unless the installed package's entry point does; has
+    Dynamo capture Triton kernels on CPU tensors too."""
+    capture_kernels()
     if "compile_cli" not in entry_points(group="torch_dynamo_backends").names:
         register_backend(compile_cli, name="compile_cli")

@@ -15,6 +15,7 @@ from compile_cli.gemm import MatmulPlanner
 from compile_cli.runtime import Kernels
 from compile_cli.select import hints_of, select
 from compile_cli.stages import Record
+from compile_cli.user_kernels import UserKernelPlanner
 from loop_ir import FuseOptions, Graph, Kernel, Matmul, explain, fuse_with_report
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 from wrapper_ir.passes.pipeline import Pass
@@ -39,7 +40,8 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
         with record.stage("triton"):
             planner = MatmulPlanner(options, kernels, fused)
             planner.prefetch(hints_of(fused))
-            plans = select(fused, options, planner)
+            user_kernels = UserKernelPlanner(options, kernels, fused, lowered.kernels)
+            plans = select(fused, options, planner, user_kernels)
             record.after("triton", "emit", plans)
 
         with record.stage("wrapper"):
@@ -61,7 +63,8 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
 
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
     return CompiledGraph(
-        loop, fused, program, host, aligned_run(run, needed), fusion, lowered.fallbacks,
+        loop, fused, program, host, aligned_run(run, needed), fusion,
+        (*lowered.fallbacks, *user_kernels.fallbacks),
         planner.choices, lambda: explain(loop, fuse_options(options, loop)), record,
     )  # fmt: skip
 

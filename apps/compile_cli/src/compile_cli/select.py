@@ -3,6 +3,7 @@
 kernel of a static size     -> one launch
 kernel of a dynamic size    -> a launch for each of two hints, where they want different
                                schedules; the nearest hint is picked by integer comparison
+the user's Triton kernel    -> its launch, with one of its configs
 matmul                      -> the vendor's operator, or a template with its epilogue
 everything else             -> its operator
 """
@@ -17,7 +18,7 @@ import sympy
 from compile_cli.assemble import LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.runtime import define_kernel
-from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType
+from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
 from multikernel import compare_chain
 from symexpr import parse
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
@@ -26,6 +27,7 @@ from triton_emit import Schedule, TritonKernel, default_schedule, emit
 HINT_RATIO = 64
 
 MatmulPlanner = Callable[[Matmul, Mapping[str, int]], LaunchPlan | None]
+UserKernelPlanner = Callable[[UserKernel, Mapping[str, int]], NodePlan]
 
 
 def hints_of(graph: Graph) -> dict[str, int]:
@@ -34,7 +36,10 @@ def hints_of(graph: Graph) -> dict[str, int]:
 
 
 def select(
-    graph: Graph, options: Options, plan_matmul: MatmulPlanner
+    graph: Graph,
+    options: Options,
+    plan_matmul: MatmulPlanner,
+    plan_user_kernel: UserKernelPlanner,
 ) -> tuple[NodePlan | CopyBack, ...]:
     """Plans of all nodes, in order. `plan_matmul` gives a template's launch, or None for the
     vendor's operator."""
@@ -47,6 +52,9 @@ def select(
         elif isinstance(node, Extern):
             made.update(out[0] for out in node.outs if out is not None)
             plans.append(NodePlan(extern=node, origins=node.origins))
+        elif isinstance(node, UserKernel):
+            made.update(name for name, _ in node.outs)
+            plans.append(plan_user_kernel(node, hints))
         elif isinstance(node, Kernel):
             plans.append(_kernel(node, hints, options, made))
         else:

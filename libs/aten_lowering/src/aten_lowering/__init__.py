@@ -7,7 +7,7 @@ one small function an op, and an exact extern call for every op that has none.
 from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import AtenLoweringError, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
-from aten_lowering.user_kernels import KernelObject
+from aten_lowering.user_kernels import KernelObject, run_captured
 
 __all__ = [
     "AtenLoweringError",
@@ -18,4 +18,5 @@ __all__ = [
     "decompositions",
     "lower",
     "lower_with_report",
+    "run_captured",
 ]

@@ -67,6 +67,25 @@ class KernelObject:
         return str(self.function.__name__)
 
 
+def run_captured(
+    kernel: KernelObject,
+    grids: Sequence[tuple[int, ...]],
+    arguments: Mapping[str, Any],
+    blocks: Mapping[str, Sequence[int]],
+) -> None:
+    """Runs a captured launch through Triton, as torch does in eager: an autotuned kernel tunes
+    itself, and the tensors of `blocks` are passed as descriptors with these blocks."""
+    constants = kernel_side_table.get_constant_args(kernel.constants_index)
+    metadata = {name: ("stable", (list(block),)) for name, block in blocks.items()}
+    triton_kernel_wrapper_mutation(
+        kernel_idx=kernel.index,
+        constant_args_idx=kernel.constants_index,
+        grid=list(grids),
+        tma_descriptor_metadata=metadata,  # type: ignore[arg-type]
+        kwargs={k: v for k, v in arguments.items() if k not in constants},
+    )
+
+
 def is_launch(node: fx.Node) -> bool:
     """The node runs a user's Triton kernel."""
     return node.target in (triton_kernel_wrapper_functional, triton_kernel_wrapper_mutation)

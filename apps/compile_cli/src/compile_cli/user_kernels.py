@@ -1,0 +1,421 @@
+"""The user's own Triton kernels: a launch of the host program, its config chosen by measuring.
+
+`UserKernel` (kernel, grids, arguments) -> `DefineKernel` with the kernel's source + `Launch`.
+Integers are typed as Triton types them, by value: a size that is not proven to fit in i32 is
+checked before the launch. An integer 1, None and the `tl.constexpr` parameters are constants.
+
+What a launch cannot say (a TMA descriptor, clusters, a register limit, a kernel whose text does
+not stand alone) stays a call of the user's kernel through Triton, and is reported.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+import triton_rt
+from aten_lowering import Fallback, KernelObject, run_captured
+from compile_cli.assemble import LaunchPlan, NodePlan
+from compile_cli.config import Options
+from compile_cli.errors import CompileFailed
+from compile_cli.runtime import Kernels, kernel_source, layout_at, random_tensor
+from loop_ir import DType, Extern, Graph, GraphArg, Ref, TensorRef, TensorType, UserKernel
+from symexpr import Ranges, bounds, evaluate, symbol
+from triton_rt.errors import TritonRTError
+from wrapper_ir.ops import Assert, DefineKernel, KernelParam
+
+# How parameters may be annotated (`n: tl.int64`, as Triton spells it in a signature).
+_ANNOTATED = {
+    "i1": "bool", "u1": "bool", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "u8": "u8",
+    "u16": "u16", "u32": "u32", "u64": "u64", "fp32": "f32", "fp64": "f64",
+}  # fmt: skip
+_TRITON_NAME = {
+    DType.bool_: "int1", DType.i8: "int8", DType.i16: "int16", DType.i32: "int32",
+    DType.i64: "int64", DType.u8: "uint8", DType.u16: "uint16", DType.u32: "uint32",
+    DType.u64: "uint64", DType.f16: "float16", DType.bf16: "bfloat16", DType.f32: "float32",
+    DType.f64: "float64", DType.f8e4m3: "float8e4nv", DType.f8e5m2: "float8e5",
+}  # fmt: skip
+
+
+class UserKernelFailed(CompileFailed):
+    """A kernel of the user's cannot be part of the compiled program."""
+
+    def __init__(self, kernel: str, source: str, why: str, hint: str) -> None:
+        at = f" ({source})" if source else ""
+        super().__init__(
+            f"the Triton kernel {kernel}{at} cannot run here\n  why:   {why}\n  to do: {hint}"
+        )
+
+
+class _Unsaid(Exception):
+    """A launch of the program cannot say this; the message is the reason that is reported."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One config of a launch: the kernel's definition and its arguments."""
+
+    define: DefineKernel
+    args: tuple[str | TensorRef | sympy.Expr | int | float | bool, ...]
+    checks: tuple[Assert, ...]
+
+
+@dataclass
+class UserKernelPlanner:
+    """Plans of the `UserKernel` nodes of one graph.
+
+    chosen: for an autotuned kernel, by node, the index of its config and the milliseconds of all
+    (nothing where they were not measured). fallbacks: what stays a call through Triton, and why.
+    """
+
+    options: Options
+    kernels: Kernels
+    graph: Graph
+    table: Mapping[str, KernelObject]
+    chosen: dict[str, tuple[int, tuple[float, ...]]] = field(default_factory=dict)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    _defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
+
+    def __call__(self, node: UserKernel, hints: Mapping[str, int]) -> NodePlan:
+        kernel = self.table[node.kernel]
+        try:
+            count = range(len(node.grids))
+            calls = [self._call(node, kernel, i, hints) for i in count]
+            at = 0 if len(calls) == 1 else self._choose(node, calls, hints)
+        except _Unsaid as why:
+            return self._through_triton(node, kernel, str(why))
+        call, grid = calls[at], node.grids[at]
+        plan = LaunchPlan(self._define(call.define), grid, call.args)
+        return NodePlan(node.outs, None, ((None, plan),), node.origins, call.checks)
+
+    def _define(self, define: DefineKernel) -> DefineKernel:
+        """The definition of the first launch that has the same but for its name."""
+        text = define.source.removesuffix(_alias(define.name))
+        key = replace(define, name="", source=text)
+        return self._defined.setdefault(key, define)
+
+    # -- one config
+
+    def _call(
+        self, node: UserKernel, kernel: KernelObject, index: int, hints: Mapping[str, int]
+    ) -> _Call:
+        config = kernel.configs[index] if kernel.configs else None
+        for option in ("num_ctas", "maxnreg", "ir_override", "pre_hook"):
+            if config is not None and getattr(config, option, None) not in (None, 1):
+                raise _Unsaid(f"its config has {option}={getattr(config, option)!r}")
+        if node.descriptors:
+            raise _Unsaid(f"{node.descriptors[0][0]} is a TMA descriptor made on the host")
+        values: dict[str, GraphArg] = dict(node.args) | dict(node.constants)
+        tuned: dict[str, Any] = dict(config.kwargs) if config is not None else {}
+        names = set(kernel.function.arg_names)
+        extra = [n for n in (*values, *tuned) if n not in names]
+        if extra:
+            raise _Unsaid(f"{extra[0]} is a launch option that this host program does not have")
+        params: list[KernelParam] = []
+        args: list[Any] = []
+        constants: dict[str, Any] = {}
+        checks: list[Assert] = []
+        written = {name for name, _ in node.outs} | set(node.mutates)
+        for param in kernel.function.params:
+            value = tuned.get(param.name, values.get(param.name))
+            if param.name not in tuned and param.name not in values:
+                if not param.has_default:
+                    raise _Unsaid(f"its parameter {param.name} has no value")
+                continue
+            kind = None if param.is_constexpr else self._kind(param, value, kernel, hints, checks)
+            if kind is None:
+                constants[param.name] = value
+                continue
+            mutated = isinstance(value, TensorRef) and value.buffer in written
+            params.append(KernelParam(param.name, kind, mutated))
+            args.append(value)
+        options = {} if config is None else {
+            "num_warps": config.num_warps, "num_stages": config.num_stages,
+        }  # fmt: skip
+        options = {k: v for k, v in options.items() if v is not None}
+        name = node.name if len(node.grids) == 1 else f"{node.name}_config{index}"
+        define = _definition(name, kernel, tuple(params), constants, options)
+        return _Call(define, tuple(args), tuple(checks))
+
+    def _kind(
+        self,
+        param: Any,
+        value: GraphArg,
+        kernel: KernelObject,
+        hints: Mapping[str, int],
+        checks: list[Assert],
+    ) -> str | None:
+        """The parameter's kind as Triton types this argument; None if it makes it a constant."""
+        if isinstance(value, TensorRef):
+            return f"*{value.type.dtype.value}"
+        if value is None:
+            return None
+        annotated = _ANNOTATED.get(getattr(param, "annotation_type", None) or "")
+        if isinstance(value, bool):
+            return annotated or "bool"
+        if isinstance(value, float):
+            return annotated or "f32"
+        if isinstance(value, int):
+            if value == 1 and not param.do_not_specialize and annotated is None:
+                return None
+            if annotated is not None:
+                return annotated
+            small = -(2**31) <= value < 2**31
+            return "i32" if small else "i64" if value < 2**63 else "u64"
+        if isinstance(value, sympy.Expr):
+            return annotated or self._int_kind(param.name, value, kernel, hints, checks)
+        raise _Unsaid(f"its argument {param.name} is a {type(value).__name__}")
+
+    def _int_kind(
+        self,
+        name: str,
+        value: sympy.Expr,
+        kernel: KernelObject,
+        hints: Mapping[str, int],
+        checks: list[Assert],
+    ) -> str:
+        """i32 where the hint fits, with a check at run time unless it is proven to fit."""
+        limit = 2**31
+        ranges: Ranges = {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
+        low, high = bounds(value, ranges)
+        if low is not None and high is not None and -limit <= low and high < limit:
+            return "i32"
+        if not -limit <= int(evaluate(value, hints)) < limit:
+            return "i64"
+        message = f"{kernel.name} was compiled for {name} as a 32-bit integer"
+        checks.append(Assert(sympy.And(value < limit, value >= -limit), message))
+        return "i32"
+
+    # -- configs
+
+    def _choose(self, node: UserKernel, calls: list[_Call], hints: Mapping[str, int]) -> int:
+        """The config to run: measured on a GPU at the hints, the first one on CPU."""
+        first = calls[0].define.params
+        if any(call.define.params != first or call.args != calls[0].args for call in calls):
+            raise _Unsaid("its configs change the run-time arguments")
+        types = [a.type for a in calls[0].args if isinstance(a, TensorRef)]
+        if not types or any(t.device.kind != "cuda" for t in types):
+            self.chosen[node.name] = (0, ())
+            return 0
+        grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
+        candidates = [
+            (triton_rt.LazyKernel(
+                kernel_source(call.define), cache=self.kernels.cache, pool=self.kernels.pool
+            ), grid)
+            for call, grid in zip(calls, grids, strict=True)
+        ]  # fmt: skip
+        at = next((i for i, grid in enumerate(grids) if math.prod(grid) > 0), None)
+        if at is None:
+            return 0
+        # Under torch.compile fake tensors are in force; what is measured is real.
+        with unset_fake_temporarily():
+            made: dict[str, torch.Tensor] = {}
+            args = [_example(a, made, hints) for a in calls[0].args]
+            # Integers may be indices or addresses: zeros are the best guess, and a crash of a
+            # worker harms nobody.
+            risky = any(t.dtype.is_int for t in types)
+            store = triton_rt.TuningStore(self.options.cache_path / "user_kernels")
+            name = self.table[node.kernel].name
+            try:
+                if risky:
+                    with triton_rt.TuningPool() as pool:
+                        tuned = triton_rt.autotune(
+                            candidates, args, store=store, name=name, pool=pool
+                        )
+                else:
+                    tuned = triton_rt.autotune(candidates, args, store=store, name=name)
+            except TritonRTError as error:
+                if not risky:
+                    raise UserKernelFailed(
+                        name, _where(node), f"none of its configs runs: {error}",
+                        "run it in eager with these sizes first",
+                    ) from error  # fmt: skip
+                self._note(node, f"its configs cannot be measured on made-up integers: {error}")
+                return 0
+        self.chosen[node.name] = (tuned.winner, tuned.times)
+        return tuned.winner
+
+    # -- through Triton
+
+    def _through_triton(self, node: UserKernel, kernel: KernelObject, why: str) -> NodePlan:
+        """The user's kernel object is called as torch would call it: by an operator of its own,
+        which every emitter takes for any other."""
+        tensors = [v for _, v in node.args if isinstance(v, TensorRef)]
+        if not tensors or any(t.type.device.kind != "cuda" for t in tensors):
+            raise UserKernelFailed(
+                kernel.name, _where(node), f"{why}, so it must be launched by Triton itself",
+                "run on a CUDA device, or write the kernel without it",
+            )  # fmt: skip
+        self._note(node, f"{why}: launched by Triton")
+        written = {name for name, _ in node.outs} | set(node.mutates)
+        target = _operator(node, kernel, written)
+        grids = tuple(g for grid in node.grids for g in grid)
+        args = (*(v for _, v in node.args), grids)
+        call = Extern(target, args, (), (), False, tuple(written), True, node.origins)
+        return NodePlan(node.outs, call, (), node.origins)
+
+    def _note(self, node: UserKernel, why: str) -> None:
+        self.fallbacks.append(Fallback(f"triton.{self.table[node.kernel].name}", _where(node), why))
+
+
+def _where(node: UserKernel) -> str:
+    return next((o.source for o in node.origins if o.source), "")
+
+
+def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]) -> Any:
+    """An argument to measure with: random floats, zeros for integers, memory shared as in the
+    program."""
+    if isinstance(value, sympy.Expr):
+        return int(evaluate(value, hints))
+    if not isinstance(value, TensorRef):
+        return value
+    type = value.type
+    end = int(evaluate(type.offset + type.extent, hints))
+    base = made.get(value.buffer)
+    if base is None or base.numel() < end:
+        flat = TensorType(type.dtype, (sympy.Integer(end),), (sympy.S.One,), type.device)
+        base = random_tensor(flat, hints) if type.dtype.is_float else random_tensor(flat, hints) * 0
+        made[value.buffer] = base
+    size, stride = layout_at(type, hints)
+    return base.as_strided(size, stride, int(evaluate(type.offset, hints)))
+
+
+# -- source
+
+
+def _alias(name: str) -> str:
+    return f"\n{name} = _captured\n"
+
+
+def _definition(
+    name: str,
+    kernel: KernelObject,
+    params: tuple[KernelParam, ...],
+    constants: dict[str, Any],
+    options: dict[str, int],
+) -> DefineKernel:
+    """The kernel's own text under the name `name`. Element types and functions as constants are
+    bound in a kernel around it, since a definition's constants are plain."""
+    text = _text(kernel.function)
+    bound = {k: v for k, v in constants.items() if isinstance(v, DType | Ref)}
+    plain = {k: v for k, v in constants.items() if k not in bound}
+    odd = [k for k, v in plain.items() if not isinstance(v, bool | int | float | str | None)]
+    if odd:
+        raise _Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
+    if bound:
+        text = _bind(text, kernel, [p.name for p in params], list(plain), bound)
+    warps, stages = options.get("num_warps", 4), options.get("num_stages", 3)
+    return DefineKernel(name, text + _alias(name), params, tuple(plain.items()), warps, stages)
+
+
+def _text(function: Any) -> str:
+    """A module in which `_captured` is the function. Raises `_Unsaid` if it needs more than a
+    text can carry."""
+    try:
+        text = triton_rt.KernelSource.from_jit(function, {}).text
+    except (triton_rt.errors.BadSource, OSError) as error:
+        raise _Unsaid(str(error)) from error
+    name = function.fn.__name__
+    if not text.startswith("from "):
+        return f"{text}_captured = {name}\n"
+    module = sys.modules[function.fn.__module__]
+    for attribute in (name, *vars(module)):
+        value: Any = getattr(module, attribute, None)
+        path = attribute
+        while value is not function and hasattr(value, "run") and hasattr(value, "fn"):
+            value, path = value.fn, f"{path}.fn"
+        if value is function:
+            found = path.replace(attribute, "_captured", 1)
+            line = f"from {module.__name__} import {attribute} as _captured\n"
+            return line if found == "_captured" else f"{line}_captured = {found}\n"
+    raise _Unsaid(f"its module {module.__name__} has it under no name")
+
+
+def _bind(
+    text: str, kernel: KernelObject, params: list[str], plain: list[str], bound: dict[str, Any]
+) -> str:
+    """`_kernel(x, n, F)` -> `_kernel(x, n)`, with F fixed."""
+    lines = [text, "import triton", "import triton.language as tl", "_captured_inner = _captured"]
+    passed = {n: n for n in (*params, *plain)}
+    for i, (name, value) in enumerate(bound.items()):
+        if isinstance(value, DType):
+            passed[name] = f"tl.{_TRITON_NAME[value]}"
+            continue
+        function = kernel.objects[value.name]
+        if not hasattr(function, "params"):
+            raise _Unsaid(f"its constant {name} is a {type(function).__name__}")
+        _check_names(name, "\n".join(lines), _text(function))
+        lines += [_text(function), f"_captured_function{i} = _captured"]
+        passed[name] = f"_captured_function{i}"
+    order = [n for n in kernel.function.arg_names if n in passed]
+    heads = [n if n in params else f"{n}: tl.constexpr" for n in order if n not in bound]
+    call = ", ".join(f"{n}={passed[n]}" for n in order)
+    lines += [
+        "@triton.jit",
+        f"def _captured_bound({', '.join(heads)}):",
+        f"    _captured_inner({call})",
+    ]
+    return "\n".join([*lines, "_captured = _captured_bound", ""])
+
+
+def _check_names(constant: str, text: str, other: str) -> None:
+    """Two texts in one module may define a name twice, but not as two things."""
+    known = _top_level(text)
+    for name, what in _top_level(other).items():
+        if name != "_captured" and known.get(name, what) != what:
+            raise _Unsaid(f"its constant {constant} uses another {name} than the kernel")
+
+
+def _top_level(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in ast.parse(text).body:
+        if isinstance(item, ast.FunctionDef):
+            found[item.name] = ast.dump(item)
+        elif isinstance(item, ast.Assign):
+            found.update((ast.unparse(target), ast.dump(item.value)) for target in item.targets)
+        elif isinstance(item, ast.Import | ast.ImportFrom):
+            source = getattr(item, "module", "")
+            found.update((a.asname or a.name, f"{source}.{a.name}") for a in item.names)
+    return found
+
+
+# -- operators for calls through Triton
+
+# Operators live as long as the process, as torch's tables of kernels do.
+_LIBRARY: Any = torch.library.Library("compile_cli", "FRAGMENT")  # type: ignore[no-untyped-call]
+_NAMES: list[str] = []
+
+
+def _operator(node: UserKernel, kernel: KernelObject, written: set[str]) -> str:
+    """Registers an operator that takes the launch's arguments and its grids; gives its name."""
+    arguments: list[str] = []
+    names: list[str] = []
+    for i, (name, value) in enumerate(node.args):
+        names.append(name)
+        if isinstance(value, TensorRef):
+            mark = f"(a{i}!)" if value.buffer in written else ""
+            arguments.append(f"Tensor{mark} {name}_")
+        else:
+            kind = "bool" if isinstance(value, bool) else "SymInt"
+            kind = "float" if isinstance(value, float) else kind
+            arguments.append(f"{kind} {name}_")
+    op = f"launch_{kernel.name}_{len(_NAMES)}"
+    _NAMES.append(op)
+    _LIBRARY.define(f"{op}({', '.join(arguments)}, SymInt[] grids) -> ()")
+    blocks = {name: [int(n) for n in block] for name, block in node.descriptors}
+
+    def call(*values: Any) -> None:
+        *given, flat = values
+        grids = [tuple(flat[i : i + 3]) for i in range(0, len(flat), 3)]
+        run_captured(kernel, grids, dict(zip(names, given, strict=True)), blocks)
+
+    _LIBRARY.impl(op, call, "CompositeExplicitAutograd")
+    return f"compile_cli.{op}.default"
