@@ -15,10 +15,14 @@ class Target:
 
     @classmethod
     def current(cls, device: int | None = None) -> Target:
-        """The architecture of a GPU of this machine. Raises `NoGPU` where there is none."""
+        """The architecture of a GPU of this machine. Raises `NoGPU` where there is none, or its
+        kinds `DriverMissing` and `DriverTooOld`."""
         import torch
 
         if not torch.cuda.is_available():
+            from triton_rt.launch.driver import open_driver
+
+            open_driver()  # says more, if it is the driver that is missing or old
             raise NoGPU("Target.current() needs a CUDA GPU; name a target, such as Target(90)")
         major, minor = torch.cuda.get_device_capability(device)
         return cls(major * 10 + minor)

@@ -270,8 +270,8 @@ def open_driver(path: str = "libcuda.so.1") -> Driver:
         opened = Driver(ctypes.CDLL(path))
     except OSError as error:
         raise DriverMissing(
-            f"the CUDA driver cannot be opened ({error}): install NVIDIA's driver, or run on CPU "
-            "tensors, through the interpreter, or compile for a named Target"
+            f"the CUDA driver cannot be opened ({error}): install NVIDIA's driver; without it, run "
+            "on CPU tensors, through the interpreter, and name a target to compile for"
         ) from None
     version = ctypes.c_int()
     opened.call("cuDriverGetVersion", ctypes.byref(version))
@@ -282,7 +282,10 @@ def open_driver(path: str = "libcuda.so.1") -> Driver:
         )
     code = opened.library.cuInit(0)
     if code == _ERROR_NO_DEVICE:
-        raise NoGPU("the CUDA driver finds no GPU (CUDA_ERROR_NO_DEVICE from cuInit)")
+        raise NoGPU(
+            "the CUDA driver finds no GPU (CUDA_ERROR_NO_DEVICE from cuInit): run on CPU tensors, "
+            "through the interpreter, and name a target to compile for"
+        )
     opened.check(code, "cuInit")
     return opened
 
