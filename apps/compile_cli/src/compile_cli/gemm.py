@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -120,7 +121,7 @@ class MatmulPlanner:
         if problem.key in self._decided:
             return self._decided[problem.key]
         if self.options.gemm == "template":
-            on_cuda = task.node.type.device.kind == "cuda"
+            on_cuda = task.node.type.device.kind == "cuda" and torch.cuda.is_available()
             device = "cuda" if on_cuda else gemm_templates.H200
             config: gemm_templates.Config | None = gemm_templates.best_config(problem, device)
         else:

@@ -1,0 +1,92 @@
+"""A CUDA program made where there is no GPU: captured with fake tensors, every kernel an sm_90
+cubin, the host program a C++ library. Only running it needs the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import cpp_emit
+import gemm_templates
+import triton_rt
+from aten_lowering import lower_with_report
+from compile_cli.assemble import assemble
+from compile_cli.capture import Captured, capture, export
+from compile_cli.config import Options
+from compile_cli.gemm import MatmulPlanner
+from compile_cli.pipeline import serve_one
+from compile_cli.runtime import Kernels, expected_variants, kernel_source
+from compile_cli.select import hints_of, select
+from compile_cli.user_kernels import UserKernelPlanner
+from loop_ir import FuseOptions, Graph, fuse_with_report
+from wrapper_ir.ops import Launch, Program
+from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
+
+
+@pytest.fixture(scope="module")
+def captured(example: Any) -> Captured:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+            model = example.Encoder(vocab=1000, hidden=256, heads=4, layers=2, mlp=1024).eval()
+            ids = torch.zeros(8, 128, dtype=torch.int64)
+            return capture(export(model, (ids, torch.ones(8, 128, dtype=torch.bool)), {}))
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="module")
+def fused(captured: Captured) -> Graph:
+    loop = serve_one(lower_with_report(captured.graph).graph)
+    return fuse_with_report(loop, FuseOptions(epilogue=True))[0]
+
+
+@pytest.fixture(scope="module")
+def program(fused: Graph) -> Program:
+    """With every matmul a template."""
+    options = Options(gemm="template")
+    kernels = Kernels(options)
+    user_kernels = UserKernelPlanner(options, kernels, fused, {})
+    plans = select(fused, options, MatmulPlanner(options, kernels, fused), user_kernels)
+    plain = assemble(fused, plans)
+    return run_passes(plain, [DedupeKernels(), InsertFrees(), PlanMemory()])
+
+
+def test_every_kernel_becomes_a_cubin(program: Program) -> None:
+    variants = expected_variants(program)
+    assert sum(isinstance(op, Launch) for op in program.ops) > len(variants) >= 4
+    for define, alignment in variants:
+        binary = triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)
+        assert binary.cubin[:4] == b"\x7fELF"
+    assert any("gelu_f32" in define.source for define, _ in variants)
+
+
+def test_the_host_program_builds(program: Program, tmp_path: Path) -> None:
+    text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
+    assert cpp_emit.build(text, tmp_path, "encoder").exists()
+
+
+def test_candidates_of_the_mlp_compile_ahead(
+    fused: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the planner hands over to be compiled before anything is measured."""
+    asked: list[gemm_templates.Problem] = []
+
+    def prefetch(problems: list[gemm_templates.Problem], **settings: Any) -> list[Any]:
+        asked.extend(dict.fromkeys(problems))
+        (mlp,) = (p for p in asked if p.epilogue is not None)
+        h200, sm_90 = gemm_templates.H200, triton_rt.Target(90)
+        return original([mlp], device=h200, target=sm_90, **settings)[:2]
+
+    original = gemm_templates.prefetch
+    monkeypatch.setattr(gemm_templates, "prefetch", prefetch)
+    kernels = Kernels(Options(cache_dir=str(tmp_path)))
+    with kernels.compiling():
+        MatmulPlanner(kernels.options, kernels, fused).prefetch(hints_of(fused))
+    assert len(asked) == 3  # projections, up with bias and GELU, down
+    assert kernels.cache.stats().entries >= 1
