@@ -26,7 +26,7 @@ from compile_cli.runtime import (
     torch_value,
 )
 from fx_emit.torch_types import operator_of
-from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef
+from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef, UserKernel
 from symexpr import evaluate
 from triton_emit import TritonEmitError, default_schedule, emit
 
@@ -57,7 +57,7 @@ class MatmulPlanner:
         written = {node.dst.buffer for node in self.graph.nodes if isinstance(node, CopyBack)}
         made: set[str] = set()
         for node in self.graph.nodes:
-            if isinstance(node, Extern):
+            if isinstance(node, Extern | UserKernel):
                 written.update(node.mutates)
             elif isinstance(node, Kernel):
                 made.update(b.name for b in node.buffers if b.written)

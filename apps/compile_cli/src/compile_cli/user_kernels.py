@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,8 +26,9 @@ from aten_lowering import Fallback, KernelObject, run_captured
 from compile_cli.assemble import LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.errors import CompileFailed
-from compile_cli.runtime import Kernels, kernel_source, layout_at, random_tensor
-from loop_ir import DType, Extern, Graph, GraphArg, Ref, TensorRef, TensorType, UserKernel
+from compile_cli.runtime import Kernels, kernel_source, layout_at
+from fx_emit import TORCH_DTYPE
+from loop_ir import DType, Extern, Graph, GraphArg, Ref, TensorRef, UserKernel
 from symexpr import Ranges, bounds, evaluate, symbol
 from triton_rt.errors import TritonRTError
 from wrapper_ir.ops import Assert, DefineKernel, KernelParam
@@ -201,8 +202,7 @@ class UserKernelPlanner:
         first = calls[0].define.params
         if any(call.define.params != first or call.args != calls[0].args for call in calls):
             raise _Unsaid("its configs change the run-time arguments")
-        types = [a.type for a in calls[0].args if isinstance(a, TensorRef)]
-        if not types or any(t.device.kind != "cuda" for t in types):
+        if not _on_cuda(calls[0].args):
             self.chosen[node.name] = (0, ())
             return 0
         grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
@@ -221,7 +221,7 @@ class UserKernelPlanner:
             args = [_example(a, made, hints) for a in calls[0].args]
             # Integers may be indices or addresses: zeros are the best guess, and a crash of a
             # worker harms nobody.
-            risky = any(t.dtype.is_int for t in types)
+            risky = any(a.type.dtype.is_int for a in calls[0].args if isinstance(a, TensorRef))
             store = triton_rt.TuningStore(self.options.cache_path / "user_kernels")
             name = self.table[node.kernel].name
             try:
@@ -248,8 +248,7 @@ class UserKernelPlanner:
     def _through_triton(self, node: UserKernel, kernel: KernelObject, why: str) -> NodePlan:
         """The user's kernel object is called as torch would call it: by an operator of its own,
         which every emitter takes for any other."""
-        tensors = [v for _, v in node.args if isinstance(v, TensorRef)]
-        if not tensors or any(t.type.device.kind != "cuda" for t in tensors):
+        if not _on_cuda([v for _, v in node.args]):
             raise UserKernelFailed(
                 kernel.name, _where(node), f"{why}, so it must be launched by Triton itself",
                 "run on a CUDA device, or write the kernel without it",
@@ -270,6 +269,11 @@ def _where(node: UserKernel) -> str:
     return next((o.source for o in node.origins if o.source), "")
 
 
+def _on_cuda(args: Sequence[GraphArg]) -> bool:
+    devices = {a.type.device.kind for a in args if isinstance(a, TensorRef)}
+    return devices == {"cuda"}
+
+
 def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]) -> Any:
     """An argument to measure with: random floats, zeros for integers, memory shared as in the
     program."""
@@ -281,8 +285,9 @@ def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]
     end = int(evaluate(type.offset + type.extent, hints))
     base = made.get(value.buffer)
     if base is None or base.numel() < end:
-        flat = TensorType(type.dtype, (sympy.Integer(end),), (sympy.S.One,), type.device)
-        base = random_tensor(flat, hints) if type.dtype.is_float else random_tensor(flat, hints) * 0
+        base = torch.zeros(end, dtype=TORCH_DTYPE[type.dtype], device=str(type.device))
+        if type.dtype.is_float and type.dtype.itemsize > 1:
+            base.normal_()
         made[value.buffer] = base
     size, stride = layout_at(type, hints)
     return base.as_strided(size, stride, int(evaluate(type.offset, hints)))
@@ -305,13 +310,15 @@ def _definition(
     """The kernel's own text under the name `name`. Element types and functions as constants are
     bound in a kernel around it, since a definition's constants are plain."""
     text = _text(kernel.function)
+    while name != kernel.name and name in _top_level(text):
+        name += "_"
     bound = {k: v for k, v in constants.items() if isinstance(v, DType | Ref)}
     plain = {k: v for k, v in constants.items() if k not in bound}
     odd = [k for k, v in plain.items() if not isinstance(v, bool | int | float | str | None)]
     if odd:
         raise _Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
     if bound:
-        text = _bind(text, kernel, [p.name for p in params], list(plain), bound)
+        text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound)
     warps, stages = options.get("num_warps", 4), options.get("num_stages", 3)
     return DefineKernel(name, text + _alias(name), params, tuple(plain.items()), warps, stages)
 
@@ -340,30 +347,35 @@ def _text(function: Any) -> str:
 
 
 def _bind(
-    text: str, kernel: KernelObject, params: list[str], plain: list[str], bound: dict[str, Any]
+    name: str,
+    text: str,
+    kernel: KernelObject,
+    params: list[str],
+    plain: list[str],
+    bound: dict[str, Any],
 ) -> str:
     """`_kernel(x, n, F)` -> `_kernel(x, n)`, with F fixed."""
     lines = [text, "import triton", "import triton.language as tl", "_captured_inner = _captured"]
     passed = {n: n for n in (*params, *plain)}
-    for i, (name, value) in enumerate(bound.items()):
+    for i, (constant, value) in enumerate(bound.items()):
         if isinstance(value, DType):
-            passed[name] = f"tl.{_TRITON_NAME[value]}"
+            passed[constant] = f"tl.{_TRITON_NAME[value]}"
             continue
         function = kernel.objects[value.name]
         if not hasattr(function, "params"):
-            raise _Unsaid(f"its constant {name} is a {type(function).__name__}")
-        _check_names(name, "\n".join(lines), _text(function))
+            raise _Unsaid(f"its constant {constant} is a {type(function).__name__}")
+        _check_names(constant, "\n".join(lines), _text(function))
         lines += [_text(function), f"_captured_function{i} = _captured"]
-        passed[name] = f"_captured_function{i}"
+        passed[constant] = f"_captured_function{i}"
     order = [n for n in kernel.function.arg_names if n in passed]
     heads = [n if n in params else f"{n}: tl.constexpr" for n in order if n not in bound]
     call = ", ".join(f"{n}={passed[n]}" for n in order)
     lines += [
         "@triton.jit",
-        f"def _captured_bound({', '.join(heads)}):",
+        f"def {name}({', '.join(heads)}):",
         f"    _captured_inner({call})",
     ]
-    return "\n".join([*lines, "_captured = _captured_bound", ""])
+    return "\n".join([*lines, f"_captured = {name}", ""])
 
 
 def _check_names(constant: str, text: str, other: str) -> None:
