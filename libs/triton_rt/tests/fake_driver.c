@@ -20,6 +20,11 @@ uint64_t current_context = 0xc0;
 uint32_t fail_with, fail_load, fail_init, unloads, max_threads = 1024, version = 13000,
      arg_count, pushes, loads, max_dynamic_shared, capability = 90;
 
+struct {
+    uint32_t calls, type, rank, interleave, swizzle, promotion, fill, unaligned, box[5], steps[5];
+    uint64_t address, sizes[5], strides[5];
+} encoded;
+
 static void arguments(void **params) {
     for (uint32_t i = 0; i < arg_count; i++) memcpy(record.args + i, params[i], 8);
 }
@@ -85,3 +90,20 @@ int cuFuncSetAttribute(uint64_t function, int attribute, int value) {
 }
 int cuGetErrorString(int code, const char **out) { *out = "an illegal fake"; return 0; }
 int cuGetErrorName(int code, const char **out) { *out = "CUDA_ERROR_FAKE"; return 0; }
+// The map is its address, sixteen times.
+int cuTensorMapEncodeTiled(uint64_t *out, int type, uint32_t rank, uint64_t address,
+                           const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                           const uint32_t *steps, int interleave, int swizzle, int promotion,
+                           int fill) {
+    uint32_t calls = encoded.calls + 1;
+    memset(&encoded, 0, sizeof encoded);
+    encoded.calls = calls, encoded.type = type, encoded.rank = rank, encoded.address = address;
+    encoded.interleave = interleave, encoded.swizzle = swizzle, encoded.promotion = promotion;
+    encoded.fill = fill, encoded.unaligned = (uint64_t)out % 64;
+    for (uint32_t i = 0; i < rank; i++) {
+        encoded.sizes[i] = sizes[i], encoded.box[i] = box[i], encoded.steps[i] = steps[i];
+        if (i + 1 < rank) encoded.strides[i] = strides[i];
+    }
+    for (int i = 0; i < 16; i++) out[i] = address;
+    return 0;
+}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -16,7 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from triton_rt.binary import Binary
 from triton_rt.errors import CompileFailed, NoTmaGather, TritonRTError
-from triton_rt.source import KernelSource, load_jit
+from triton_rt.source import KernelParam, KernelSource, load_jit
 from triton_rt.target import Target
 from triton_rt.tma.layout import MapLayout
 
@@ -57,7 +60,7 @@ def compile_here(
                 "launch_pdl": source.pdl,
             }
         )
-        asm, metadata = _run_stages(
+        asm, metadata, written = _run_stages(
             backend, options, gpu, ASTSource(function, signature, constants, attributes), source.tma
         )
     except TritonRTError:
@@ -68,7 +71,7 @@ def compile_here(
         if target.arch < 100 and ("tile::gather4" in text or "tile::scatter4" in text):
             raise NoTmaGather(
                 f"{source.name} for {target} gathers or scatters through a descriptor, which "
-                "TMA can do from sm_100 on (tile::gather4, tile::scatter4): compile it with tma=False"
+                "TMA can do from sm_100 on (tile::gather4, tile::scatter4): use tma=False"
             ) from error
         raise CompileFailed(
             f"{source.name} for {target} (num_warps={source.num_warps}, "
@@ -77,7 +80,7 @@ def compile_here(
     return Binary(
         name=metadata["name"],
         target=target,
-        params=source.params,
+        params=_with_written(source.params, written),
         alignment=mask,
         num_warps=metadata["num_warps"],
         num_ctas=metadata["num_ctas"],
@@ -97,7 +100,7 @@ def compile_here(
 
 def _run_stages(
     backend: Any, options: Any, gpu: GPUTarget, source: ASTSource, tma: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any], set[int]]:
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, Language.TRITON)
     context = ir.context()
@@ -112,13 +115,46 @@ def _run_stages(
             backend.get_module_map(),
             context,
         )
+    written = _written_descriptors(module)
     if not tma:
         _without_descriptors(module)
     asm: dict[str, Any] = {}
     for name, stage in stages.items():
         module = stage(module, metadata)
         asm[name] = module
-    return {"ptx": asm["ptx"], "cubin": asm["cubin"]}, metadata
+    return {"ptx": asm["ptx"], "cubin": asm["cubin"]}, metadata, written
+
+
+_ENTRY = re.compile(r"tt\.func public @\w+\((.*)\)")
+_PARAMETER = re.compile(r"(%[\w$.-]+): !tt\.tensordesc<")
+_WRITE = re.compile(r"tt\.descriptor_(?:store|scatter|reduce (?:\w+,))\s*(%[\w$.-]+)")
+_MADE = re.compile(r"(%[\w$.-]+) = tt\.make_tensor_descriptor")
+
+
+def _written_descriptors(module: Any) -> set[int]:
+    """Which of a kernel's descriptor parameters it writes through, whatever its source says; all of
+    them where a write cannot be followed to one."""
+    text = module.str_nodebug()
+    if "!tt.tensordesc<" not in text:
+        return set()
+    manager = ir.pass_manager(module.context)
+    passes.common.add_inliner(manager)
+    manager.run(module, "inline")
+    text = module.str_nodebug()
+    entry = _ENTRY.search(text)
+    params = _PARAMETER.findall(entry[1]) if entry else []
+    writes = set(_WRITE.findall(text))
+    if text.count("tt.func ") > 1 or not writes <= {*params, *_MADE.findall(text)}:
+        return set(range(len(params)))
+    return {params.index(name) for name in writes if name in params}
+
+
+def _with_written(params: tuple[KernelParam, ...], written: set[int]) -> tuple[KernelParam, ...]:
+    place = itertools.count()
+    return tuple(
+        replace(p, mutated=True) if p.is_descriptor and next(place) in written else p
+        for p in params
+    )
 
 
 def _without_descriptors(module: Any) -> None:

@@ -97,31 +97,31 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
     def create_descriptor_load(
         self, desc: Descriptor, indices: list[Handle], _c: Any, _e: Any
     ) -> Handle:
-        ptrs, mask = desc.pointers(indices)
+        ptrs, mask = desc.pointers(indices, written=False)
         return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
 
     def create_descriptor_store(
         self, desc: Descriptor, value: Handle, indices: list[Handle]
     ) -> None:
-        ptrs, mask = desc.pointers(indices)
+        ptrs, mask = desc.pointers(indices, written=True)
         self._store(ptrs, value, mask)
 
     def create_descriptor_gather(
         self, desc: Descriptor, rows: Handle, column: Handle, _type: Any
     ) -> Handle:
-        ptrs, mask = desc.rows(rows, column)
+        ptrs, mask = desc.rows(rows, column, written=False)
         return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
 
     def create_descriptor_scatter(
         self, desc: Descriptor, value: Handle, rows: Handle, column: Handle
     ) -> None:
-        ptrs, mask = desc.rows(rows, column)
+        ptrs, mask = desc.rows(rows, column, written=True)
         self._store(ptrs, value, mask)
 
     def create_descriptor_reduce(
         self, kind: Any, desc: Descriptor, value: Handle, indices: list[Handle]
     ) -> None:
-        ptrs, mask = desc.pointers(indices)
+        ptrs, mask = desc.pointers(indices, written=True)
         element = desc.element
         dtype = numpy_dtype(element)
         self.memory.check(ptrs.data, mask, dtype.itemsize, "reduction")

@@ -10,7 +10,7 @@ from triton._C.libtriton import ir as _ir
 from triton.runtime.interpreter import TensorHandle
 
 from triton_rt.interp.floats import is_packed, narrow, numpy_dtype, widen
-from triton_rt.tma.rules import violations
+from triton_rt.tma.rules import ALIGNMENT, Violation, violations
 from triton_rt.tma.tensor_map import raise_violation
 
 Array = np.ndarray[Any, Any]
@@ -37,6 +37,7 @@ class Descriptor:
     block_shape: list[int]
     padding: Any
     is_signed: bool
+    tma: bool
 
     @classmethod
     def make(
@@ -46,21 +47,29 @@ class Descriptor:
         """Raises `TensorMapRule` where a kernel with TMA breaks one of its rules."""
         out = cls(
             base, [int(s.data.item()) for s in shape], [int(s.data.item()) for s in strides],
-            [int(n) for n in block], padding, is_signed,
+            [int(n) for n in block], padding, is_signed, tma,
         )  # fmt: skip
         if tma:
-            size = numpy_dtype(out.element).itemsize
-            address = int(base.data.item())
-            broken = tuple(violations(address, tuple(out.shape), tuple(out.strides), size))
-            raise_violation("a descriptor made in the kernel", broken)
+            out._check(written=False)
         return out
+
+    def _check(self, written: bool) -> None:
+        """Raises `TensorMapRule` where TMA could not do this, or would do more than this."""
+        size, address = numpy_dtype(self.element).itemsize, int(self.base.data.item())
+        shape, strides = tuple(self.shape), tuple(self.strides)
+        broken = tuple(violations(address, shape, strides, size, written=written))
+        raise_violation(f"a descriptor of shape {shape}, strides {strides}", broken)
 
     @property
     def element(self) -> Any:
         return self.base.dtype.element_ty
 
-    def pointers(self, offsets: list[Handle]) -> tuple[Handle, Array]:
+    def pointers(self, offsets: list[Handle], written: bool) -> tuple[Handle, Array]:
         """Where the elements of a block lie, and which of them are inside of the tensor."""
+        if self.tma:
+            if written:
+                self._check(written=True)
+            self._check_start(offsets[-1])
         return self._at(
             [
                 np.asarray(offset.data).reshape(-1)[0].astype(np.int64)
@@ -69,8 +78,19 @@ class Descriptor:
             ]
         )
 
-    def rows(self, rows: Handle, column: Handle) -> tuple[Handle, Array]:
+    def _check_start(self, inner: Handle) -> None:
+        start = int(np.asarray(inner.data).reshape(-1)[0]) * numpy_dtype(self.element).itemsize
+        if start % ALIGNMENT:
+            # Triton's documentation of `load` and `store`; the GPU stops at an illegal instruction.
+            text = f"a block must begin at a multiple of {ALIGNMENT} bytes of a row"
+            raise_violation("a block's offset", [Violation("offset alignment", start, text)])
+
+    def rows(self, rows: Handle, column: Handle, written: bool) -> tuple[Handle, Array]:
         """The same for a gather: any rows, and columns from `column` on."""
+        if self.tma:
+            if written:
+                self._check(written=True)
+            self._check_start(column)
         first = np.asarray(column.data).reshape(-1)[0].astype(np.int64)
         along = first + np.arange(self.block_shape[-1], dtype=np.int64)
         return self._at([rows.data.astype(np.int64), along])

@@ -11,7 +11,14 @@ import torch
 from triton.language import core
 from triton.runtime.interpreter import TensorHandle
 
-from triton_rt.errors import BadGrid, InterpreterError, WrongArgumentType, WrongDevice, WrongDType
+from triton_rt.errors import (
+    BadGrid,
+    InterpreterError,
+    TritonRTError,
+    WrongArgumentType,
+    WrongDevice,
+    WrongDType,
+)
 from triton_rt.interp.floats import narrow, numpy_dtype
 from triton_rt.interp.lang import World, world
 from triton_rt.interp.memory import Memory
@@ -94,19 +101,19 @@ class InterpretedKernel:
     def _run(self, interpreter: World, values: dict[str, Any], sizes: tuple[int, int, int]) -> None:
         kernel = interpreter.translate(self.origin)
         function = getattr(kernel, "rewritten", None) or interpreter.rewrite(self.fn)
-        call = {name: self._argument(interpreter, name, v) for name, v in values.items()}
         builder = interpreter.builder
         outer = (builder.memory, builder.grid_dim, builder.grid_idx, builder.tma)
         builder.memory = Memory(_ranges(values.values()))
         builder.grid_dim = sizes
         builder.tma = self.tma
         try:
+            call = {name: self._argument(interpreter, name, v) for name, v in values.items()}
             for z in range(sizes[2]):
                 for y in range(sizes[1]):
                     for x in range(sizes[0]):
                         builder.grid_idx = (x, y, z)
                         function(**call)
-        except InterpreterError as error:
+        except TritonRTError as error:
             error.add_note(f"in {self.__name__}, program {builder.grid_idx} of grid {sizes}")
             raise
         except Exception as error:

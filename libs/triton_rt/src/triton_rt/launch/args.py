@@ -20,7 +20,7 @@ from triton_rt.errors import (
     WrongDevice,
     WrongDType,
 )
-from triton_rt.kinds import torch_dtype
+from triton_rt.kinds import parse_descriptor, torch_dtype
 from triton_rt.source import KernelParam
 from triton_rt.tma.tensor_map import Address, is_descriptor
 from triton_rt.tuples import flatten
@@ -67,8 +67,8 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
                 device, first = where, param.name
             elif where != device:
                 raise WrongDevice(
-                    f"{name}: {param.name} is on {arg.device}, {first} on "
-                    f"{'cpu' if device < 0 else f'cuda:{device}'}; all must be on one device"
+                    f"{name}: {param.name} is on {_where(where)}, {first} on {_where(device)}; "
+                    "all must be on one device"
                 )
             number = tensor.data_ptr()
             values.append(struct.pack("<Q", number) if param.is_pointer else b"")
@@ -108,11 +108,21 @@ def check_grid(name: str, grid: Any) -> tuple[int, int, int]:
     return sizes
 
 
+def _where(device: int) -> str:
+    return "cpu" if device < 0 else f"cuda:{device}"
+
+
 def _base_of(name: str, param: KernelParam, arg: Any) -> Any:
     if isinstance(arg, torch.Tensor) or not is_descriptor(arg):
         raise WrongDescriptor(
             f"{name}: {param.name} is a {param.kind}: expected a TensorMap of such blocks, "
             f"got {_describe(arg)}"
+        )
+    block = parse_descriptor(param.kind)
+    if block is None or tuple(arg.block_shape) != block[1]:
+        raise WrongDescriptor(
+            f"{name}: {param.name} is a {param.kind}, the descriptor's block is "
+            f"{list(arg.block_shape)}"
         )
     return arg.base
 

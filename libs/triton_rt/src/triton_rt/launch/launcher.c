@@ -433,7 +433,10 @@ done:
 }
 
 static void forget_variants(Dispatcher *self) {
-    while (self->variants) Py_CLEAR(self->table[--self->variants].slots);
+    while (self->variants) {
+        PyObject *slots = self->table[--self->variants].slots;  // Py_CLEAR reads its argument twice
+        Py_XDECREF(slots);
+    }
 }
 
 static void dispatcher_dealloc(Dispatcher *self) {

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from triton_rt.errors import BadSource
-from triton_rt.tma.layout import DATA_TYPES
+from triton_rt.errors import BadSource, TensorMapRule
 from triton_rt.tma.plan import MapPlan
-from triton_rt.tma.rules import Violation, violations
-from triton_rt.tma.tensor_map import TensorMap, as_tensor_map
+from triton_rt.tma.rules import Violation
+from triton_rt.tma.tensor_map import as_tensor_map
 from triton_rt.tuples import flatten
 
 if TYPE_CHECKING:
@@ -42,7 +41,17 @@ class FallbackKernel:
 
     def __call__(self, grid: Any, *args: Any) -> None:
         """One launch. Arguments are those of `tma`; errors those of either kernel."""
-        (self.plain if self.why_not(*args) else self.tma)(grid, *args)
+        if self.why_not(*args):
+            self.plain(grid, *args)
+            return
+        try:
+            self.tma(grid, *args)
+        except TensorMapRule:
+            # Before the launch: the binary knows better than the source what the kernel writes.
+            # The interpreter finds that out when it has run half of the kernel.
+            if any(as_tensor_map(flatten(args)[i]).base.get_device() < 0 for i in self._described):
+                raise
+            self.plain(grid, *args)
 
     def why_not(self, *args: Any) -> tuple[Violation, ...]:
         """The rules that keep these arguments from TMA; empty where it runs."""
@@ -50,19 +59,15 @@ class FallbackKernel:
         if len(flat) != len(self._names):
             return ()  # the launch says what is missing
         found: list[Violation] = []
+        params = self.tma.source.params
         for i in self._described:
-            found += as_tensor_map(flat[i]).problems()
+            found += as_tensor_map(flat[i]).problems(written=params[i].mutated)
         if self.maps:
             named = dict(zip(self._names, flat, strict=True))
+            written = {p.name: p.mutated for p in params}
             for name, plan in self.maps.items():
-                found += _bound_problems(plan, named[name], named)
+                found += plan.bind(named[name], named).problems(written=written[name])
         return tuple(found)
-
-
-def _bound_problems(plan: MapPlan, base: Any, named: Mapping[str, Any]) -> tuple[Violation, ...]:
-    map: TensorMap = plan.bind(base, named)
-    size = DATA_TYPES[map.kind][1]
-    return tuple(violations(map.address, map.shape, map.strides, size))
 
 
 def with_fallback(
@@ -75,8 +80,9 @@ def with_fallback(
 
     Looked at are the arguments for descriptor parameters, and the pointer parameters in `maps`:
     tensors that the kernel describes itself, with shapes and strides that may name other parameters
-    of the kernel. Without `plain` the same source is compiled with `tma=False`: descriptors become
-    addresses, sizes and strides, and blocks are loaded and stored element by element with masks.
+    of the kernel. More is asked of those that are `mutated` (the rule "written row"). Without
+    `plain` the same source is compiled with `tma=False`: descriptors become addresses, sizes and
+    strides, and blocks are loaded and stored element by element with masks.
 
     `with_fallback(kernel, maps={"x": MapPlan((64, 64), ("m", "n"), ("stride", 1))})`
     """

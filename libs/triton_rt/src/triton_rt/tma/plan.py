@@ -33,7 +33,7 @@ class MapPlan:
     padding: str = "zero"
 
     def bind(self, base: Any, sizes: Mapping[str, Any] | None = None) -> TensorMap:
-        """The descriptor of a tensor (or `Address`). Raises `WrongDescriptor` for a missing size."""
+        """A tensor's (or `Address`'s) descriptor. Raises `WrongDescriptor` for a missing size."""
         known = sizes or {}
         offset = _value(self.offset, known)
         if offset:
@@ -60,8 +60,8 @@ def _values(items: Sequence[Size] | None, sizes: Mapping[str, Any]) -> list[int]
 
 
 def _value(item: Size, sizes: Mapping[str, Any]) -> int:
-    if isinstance(item, str):
-        if item not in sizes:
-            raise WrongDescriptor(f"size {item!r} is not given; given are {', '.join(sizes)}")
-        return operator.index(sizes[item])
-    return operator.index(item(sizes) if callable(item) else item)
+    try:
+        value = item(sizes) if callable(item) else sizes[item] if isinstance(item, str) else item
+    except KeyError as error:
+        raise WrongDescriptor(f"size {error} is not given; given are {', '.join(sizes)}") from None
+    return operator.index(value)

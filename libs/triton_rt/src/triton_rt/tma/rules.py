@@ -1,7 +1,8 @@
 """What the TMA unit asks of a tensor, by name and number.
 
 The rules are those of `cuTensorMapEncodeTiled` (CUDA driver API, section "Tensor Map Object
-Management") without interleaving and element strides, and Triton's, whose sizes are 32-bit.
+Management") without interleaving and element strides, Triton's, whose sizes are 32-bit, and one
+that is in neither: how far a store at the edge goes.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ def violations(
     strides: tuple[int, ...],
     element_bytes: int,
     layout: MapLayout | None = None,
+    *,
+    written: bool = False,
 ) -> Iterator[Violation]:
     """All broken rules of a tensor, and of the box if a layout is given. Sizes and strides are in
-    elements, the inner dimension last."""
+    elements, the inner dimension last. `written`: the kernel stores or reduces through the map."""
     if not 1 <= len(shape) <= MAX_RANK:
         yield Violation("rank", len(shape), f"a tensor map has 1 to {MAX_RANK} dimensions")
         return
@@ -67,12 +70,20 @@ def violations(
                 "stride alignment", stride * element_bytes,
                 f"stride {axis} must be a multiple of {ALIGNMENT} bytes",
             )  # fmt: skip
-        if not 0 <= stride * element_bytes < _MAX_STRIDE:
+        if not 0 < stride * element_bytes < _MAX_STRIDE:
             yield Violation(
-                "stride range", stride * element_bytes, f"stride {axis} must be 0 to 2^40 - 1 bytes"
+                "stride range", stride * element_bytes, f"stride {axis} must be 1 to 2^40 - 1 bytes"
             )
     if used[-1] != 1:
         yield Violation("inner stride", used[-1], "the last stride must be 1 element")
+    row = shape[-1] * element_bytes
+    if written and row % ALIGNMENT:
+        # Stores are clipped at the next 16 bytes, and not at the last element
+        # (triton-lang/triton#11583; seen on an H200 with every element type).
+        yield Violation(
+            "written row", row,
+            f"the last size of a tensor that is written must be a multiple of {ALIGNMENT} bytes",
+        )  # fmt: skip
     if layout is not None:
         yield from box_violations(layout)
 

@@ -33,14 +33,17 @@ _ADDRESS_BYTES = 8
 class Slot:
     """One descriptor parameter of a compiled kernel: `slot(argument)` is the kernel's parameters,
     each in 8 bytes but a tensor map, which comes first and has 128. `layout` is None where the
-    kernel was compiled without TMA."""
+    kernel was compiled without TMA; `written`: the kernel writes through it."""
 
-    def __init__(self, where: str, kind: str, layout: MapLayout | None) -> None:
+    def __init__(
+        self, where: str, kind: str, layout: MapLayout | None, written: bool = False
+    ) -> None:
         parsed = parse_descriptor(kind)
         assert parsed is not None, kind
         self.where = where
         self.element, self.block = parsed
         self.layout = layout
+        self.written = written
         self._bytes = functools.lru_cache(maxsize=256)(self._make)
 
     @property
@@ -77,7 +80,7 @@ class Slot:
             head = struct.pack("<Q", address) + _longs(shape) + _longs(strides)
             return b"".join([head, _longs([nan]), *fields])
         size = DATA_TYPES[self.element][1]
-        broken = tuple(violations(address, shape, strides, size, self.layout))
+        broken = tuple(violations(address, shape, strides, size, self.layout, written=self.written))
         raise_violation(f"{self.where} (shape {shape}, strides {strides})", broken)
         assert len(self.layout.box) == rank
         return b"".join([encode(address, shape, strides, self.layout, nan), *fields])
@@ -92,7 +95,7 @@ def slots_of(binary: Binary) -> tuple[Slot, ...]:
     params = [p for p in binary.params if p.is_descriptor]
     layouts: Sequence[MapLayout | None] = binary.tensor_maps or [None] * len(params)
     return tuple(
-        Slot(f"{binary.name}: {p.name}", p.kind, layout)
+        Slot(f"{binary.name}: {p.name}", p.kind, layout, p.mutated)
         for p, layout in zip(params, layouts, strict=True)
     )
 

@@ -126,19 +126,24 @@ class TensorMap:
         """Where the tensor lies now: its storage may have been replaced since."""
         return self.base.data_ptr()
 
-    def problems(self, layout: MapLayout | None = None) -> tuple[Violation, ...]:
-        """The TMA rules that this tensor breaks, now; those of the box too if a layout is given."""
+    def problems(
+        self, layout: MapLayout | None = None, *, written: bool = False
+    ) -> tuple[Violation, ...]:
+        """The TMA rules that this tensor breaks, now; those of the box too if a layout is given,
+        and those of stores and reductions if it is `written`."""
         size = DATA_TYPES[self.kind][1]
-        return tuple(violations(self.address, self.shape, self.strides, size, layout))
+        address = self.address
+        return tuple(violations(address, self.shape, self.strides, size, layout, written=written))
 
-    def check(self, layout: MapLayout | None = None) -> None:
+    def check(self, layout: MapLayout | None = None, *, written: bool = False) -> None:
         """Raises `TensorMapRule` for the first broken rule."""
-        raise_violation(str(self), self.problems(layout))
+        raise_violation(str(self), self.problems(layout, written=written))
 
     @property
     def packed(self) -> bytes:
         """The CUtensorMap, for kernels of any origin: the box is the whole block, with this map's
-        own swizzle. Needs the CUDA driver."""
+        own swizzle. Needs the CUDA driver. (A kernel that writes through it writes on to the next
+        16 bytes at the end of a row: `check(written=True)`.)"""
         layout = MapLayout.of_block(self.kind, self.block, self.swizzle)
         self.check(layout)
         return encode(self.address, self.shape, self.strides, layout, self.padding == "nan")

@@ -51,8 +51,10 @@ def allocate(size: int, device: int, stream: int) -> Any:
     """Scratch memory for a launch on a stream of a device; raises `WorkspaceTooSmall`."""
     import torch
 
-    where = torch.device("cuda", device)
     allocator = _allocator.get() or _tritons()
+    if isinstance(allocator, Workspace):
+        return allocator.memory(size, device, stream)
+    where = torch.device("cuda", device)
     if allocator is None:
         # Of the current stream: torch hands it out again in the order of that stream only.
         return torch.empty(size, dtype=torch.uint8, device=where)
@@ -102,7 +104,7 @@ class Workspace:
             )
         self.num_descriptors = num_descriptors
         self.num_programs = num_programs
-        self._memory: dict[tuple[int, int], torch.Tensor] = {}
+        self._memory: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -124,23 +126,37 @@ class Workspace:
         return self.programs(device) * self.num_descriptors * DESCRIPTOR_BYTES
 
     def __call__(self, size: int, alignment: int, stream: int | None) -> torch.Tensor:
-        """The memory of a stream of the current device."""
+        """The memory of a stream of the current device: as Triton calls an allocator."""
         import torch
 
-        device = torch.cuda.current_device()
-        room = self.nbytes(device)
-        if size > room or DESCRIPTOR_BYTES % max(1, alignment):
+        if DESCRIPTOR_BYTES % max(1, alignment):
             raise WorkspaceTooSmall(
-                f"a launch needs {size} bytes at multiples of {alignment}; the workspace has "
-                f"{room} ({self.programs(device)} programs x {self.num_descriptors} descriptors of "
+                f"a launch needs memory at multiples of {alignment} bytes; the workspace's are of "
+                f"{DESCRIPTOR_BYTES}"
+            )
+        return self.memory(size, torch.cuda.current_device(), stream or 0)
+
+    def memory(self, size: int, device: int, stream: int) -> torch.Tensor:
+        """The memory of a stream of a device, of at least `size` bytes."""
+        found = self._memory.get((device, stream)) or self._make(device, stream)
+        if size > found[0]:
+            raise WorkspaceTooSmall(
+                f"a launch needs {size} bytes; the workspace has {found[0]} "
+                f"({self.programs(device)} programs x {self.num_descriptors} descriptors of "
                 f"{DESCRIPTOR_BYTES} bytes): make it larger, or launch fewer programs"
             )
-        key = (device, stream or 0)
+        return found[1]
+
+    def _make(self, device: int, stream: int) -> tuple[int, torch.Tensor]:
+        import torch
+
         with self._lock:
-            found = self._memory.get(key)
+            found = self._memory.get((device, stream))
             if found is None:
-                found = torch.empty(room, dtype=torch.uint8, device=torch.device("cuda", device))
-                self._memory[key] = found
+                room = self.nbytes(device)
+                where = torch.device("cuda", device)
+                found = room, torch.empty(room, dtype=torch.uint8, device=where)
+                self._memory[device, stream] = found
         return found
 
     @contextmanager
