@@ -258,6 +258,20 @@ def test_a_slice_of_an_input(fx: Compiled) -> None:
     torch.testing.assert_close(x, want)
 
 
+def test_an_input_that_is_saved_before_it_changes(fx: Compiled) -> None:
+    """`y` gets what `x` was."""
+
+    def fn(x: Tensor, y: Tensor) -> None:
+        y.copy_(x)
+        add_rows[(4,)](x, x, 8, 8, BLOCK=8)
+
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    before = x.clone()
+    fx(fn)(x, y)
+    torch.testing.assert_close(y, before)
+    torch.testing.assert_close(x, 2 * before)
+
+
 def test_what_is_needed_later_is_kept(fx: Compiled) -> None:
     def fn(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         a = x * 2

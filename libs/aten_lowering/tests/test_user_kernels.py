@@ -187,6 +187,31 @@ def test_an_input_is_copied_unless_it_is_overwritten_anyway():
     assert found.graph.nodes[0].mutates == (found.graph.inputs[0].name,)
 
 
+def test_an_input_that_another_input_gets_is_copied():
+    def fn(x, y):
+        y.copy_(x)
+        wrap_triton(add_one)[(2,)](x, 100, BLOCK=64)
+        return x * 1
+
+    x, y = torch.randn(100), torch.randn(100)
+    gm = make_fx(
+        lambda *a: [torch.func.functionalize(fn, remove="mutations")(*a)],
+        decomposition_table=decompositions(),
+        tracing_mode="fake",
+    )(x, y)
+    # As AOTAutograd may leave it: y's new value is x itself.
+    copies = [n for n in gm.graph.nodes if n.target is torch.ops.aten.copy_.default]
+    into = {n.args[0]: n for n in copies}
+    first, second = (n for n in gm.graph.nodes if n.op == "placeholder")
+    into[second].args = (second, first)
+    into[first].prepend(into[second])  # behind the launch, before x changes
+    found = lower_with_report(gm)
+    arrays = [x.numpy().copy(), y.numpy().copy()]
+    interpret_graph(found.graph, arrays, extern=extern, user_kernel=meaning)
+    np.testing.assert_array_equal(arrays[1], x.numpy())
+    np.testing.assert_allclose(arrays[0], x.numpy() + 1, rtol=1e-5)
+
+
 def test_arguments_of_one_memory_stay_of_one_memory():
     def fn(x):
         y = x * 2

@@ -255,7 +255,7 @@ class _Launch:
         later = {u for n in aliases for u in n.users if position[u] > now}
         in_place = not self.functional
         if self.functional and buffer in self.scope.inputs:
-            in_place = self._is_overwritten(later) and not self._is_returned()
+            in_place = self._is_overwritten(aliases, later) and not self._is_returned()
         elif self.functional and buffer not in self.scope.constants:
             in_place = not later
         maker = self._uninitialised(buffer)
@@ -281,12 +281,13 @@ class _Launch:
             k: Operand(TensorRef(new, v.ref.type), storage) for k, v in group.items()
         }  # fmt: skip
 
-    def _is_overwritten(self, later: set[fx.Node]) -> bool:
+    def _is_overwritten(self, aliases: list[fx.Node], later: set[fx.Node]) -> bool:
         """An input that is only a destination from here on: `copy_(input, new value)`."""
         return bool(later) and all(
             n.target is aten.copy_.default
             and isinstance(n.args[0], fx.Node)
             and n.args[0].op == "placeholder"
+            and n.args[1] not in aliases
             for n in later
         )
 
