@@ -584,7 +584,7 @@ def test_what_is_written_is_found(body: str, written: list[bool], make_source: M
     assert [p.mutated for p in binary.params[:3]] == written
 
 
-# -- the launch, as the driver sees it ---------------------------------------------------------------
+# -- the launch, as the driver sees it --------------------------------------------------------
 
 
 class FakeTensor:
@@ -889,3 +889,11 @@ def test_kernels_of_one_binary_take_descriptors(fake: FakeCuda, copies: dict[boo
     x = TensorMap(FakeTensor(0x1000, torch.float32, (40, 128)), (16, 64))  # type: ignore[arg-type]
     kernel((1,), 0, x, 1.0, x)
     assert fake.record.launches == 1
+
+
+def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    section = text.split("## Tensor descriptors (TMA)")[1]
+    exec(section.split("```python\n")[1].split("```")[0], {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "True" and second.startswith("address alignment:") and second.endswith("got 4")
