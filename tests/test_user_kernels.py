@@ -4,7 +4,6 @@ host program; and what their source becomes, compiled for a GPU that is not ther
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import triton_op, wrap_triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import cpp_emit
 import triton_rt
@@ -30,7 +30,7 @@ from compile_cli.runtime import Kernels, expected_variants, kernel_source
 from compile_cli.select import select
 from compile_cli.stages import Record
 from compile_cli.user_kernels import UserKernelPlanner
-from loop_ir import Kernel, Symbol, UserKernel, fuse, verify
+from loop_ir import Kernel, Symbol, UserKernel, fuse
 from wrapper_ir.ops import Allocate, Assert, CopyBack, DefineKernel, ExternCall, Launch, Program
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
@@ -345,14 +345,14 @@ def test_an_integer_that_is_not_proven_small_is_checked(fx: Compiled) -> None:
 
 
 def test_what_only_triton_can_launch_is_refused_without_a_gpu(fx: Compiled) -> None:
-    clusters = triton.autotune([triton.Config({"BLOCK": 64}, num_ctas=2)], key=[])(add_kernel)
+    limited = triton.autotune([triton.Config({"BLOCK": 64}, maxnreg=32)], key=[])(add_kernel)
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
-        clusters[(2,)](x, y, out, 100)
+        limited[(2,)](x, y, out, 100)
         return out
 
-    with pytest.raises(Exception, match=r"(?s)UserKernelFailed.*add_kernel.*num_ctas=2.*to do"):
+    with pytest.raises(Exception, match=r"(?s)UserKernelFailed.*add_kernel.*maxnreg=32.*to do"):
         fx(fn)(torch.randn(100), torch.randn(100))
 
 
@@ -386,13 +386,9 @@ def on_fake_cuda(fn: Callable[..., Any], *sizes: int) -> torch.fx.GraphModule:
     return gm
 
 
-def cuda_program(gm: Any, options: Options, change: Any = None) -> tuple[Program, Any]:
+def cuda_program(gm: Any, options: Options) -> tuple[Program, Any]:
     lowered = lower_with_report(gm)
     graph = fuse(lowered.graph)
-    if change is not None:
-        nodes = [change(n) if isinstance(n, UserKernel) else n for n in graph.nodes]
-        graph = replace(graph, nodes=tuple(nodes))
-        verify(graph)
     kernels = Kernels(options)
     planner = UserKernelPlanner(options, kernels, graph, lowered.kernels)
     plans = select(graph, options, MatmulPlanner(options, kernels, graph), planner)
@@ -479,11 +475,39 @@ def test_launched_by_triton(
     assert fallback.op == "triton.add_kernel" and "maxnreg=32" in fallback.reason
 
 
-def test_host_descriptors_go_through_triton(fx: Compiled) -> None:
-    def describe(node: UserKernel) -> UserKernel:
-        return replace(node, descriptors=(("x", (64,)),))
+@triton.jit
+def add_blocks(a, b, out, M: tl.constexpr, N: tl.constexpr):
+    at = [tl.program_id(0) * M, tl.program_id(1) * N]
+    out.store(at, a.load(at) + b.load(at))
 
-    program, planner = cuda_program(on_fake_cuda(scaled, 100, 100), fx.options, describe)
-    (call,) = [op for op in program.ops if isinstance(op, ExternCall)]
-    assert call.target.startswith("compile_cli.launch_apply_kernel") and len(call.mutates) == 1
-    assert "x is a TMA descriptor" in planner.fallbacks[0].reason
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_host_descriptors(compiled: Compiled, dynamic: bool) -> None:
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        z = x * 2
+        out = torch.empty_like(z)
+        a, b, c = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (z, y, out))
+        grid = (triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 32))
+        add_blocks[grid](a, b, c, 16, 32)
+        return out + 1
+
+    run = compiled(fn, dynamic=dynamic)
+    for rows in (32, 40):
+        x, y = torch.randn(rows, 48), torch.randn(rows, 48)
+        torch.testing.assert_close(run(x, y), x * 2 + y + 1)
+    assert "TMA descriptor" in compiled.graphs[-1].fallbacks[0].reason
+    (call,) = compiled.ops(ExternCall)
+    assert len(call.mutates) == 1
+
+
+def test_clusters_go_through_an_operator(fx: Compiled) -> None:
+    clusters = triton.autotune([triton.Config({"BLOCK": 64}, num_ctas=2)], key=[])(add_kernel)
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        clusters[(2,)](x, y, out, 100)
+        return out
+
+    x, y = torch.randn(100), torch.randn(100)
+    torch.testing.assert_close(fx(fn)(x, y), x + y)
+    assert "a cluster of 2" in fx.graphs[-1].fallbacks[0].reason

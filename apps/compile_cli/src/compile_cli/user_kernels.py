@@ -4,8 +4,9 @@
 Integers are typed as Triton types them, by value: a size that is not proven to fit in i32 is
 checked before the launch. An integer 1, None and the `tl.constexpr` parameters are constants.
 
-What a launch cannot say (a TMA descriptor, clusters, a register limit, a kernel whose text does
-not stand alone) stays a call of the user's kernel through Triton, and is reported.
+What a `Launch` cannot say becomes a call of an operator made for it, and is reported: with TMA
+descriptors or clusters it launches the same definition through triton_rt; a register limit, a
+launch option or a kernel whose text does not stand alone goes to the user's object, and Triton.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,6 +68,11 @@ class _Call:
     define: DefineKernel
     args: tuple[str | TensorRef | sympy.Expr | int | float | bool, ...]
     checks: tuple[Assert, ...]
+    num_ctas: int = 1
+
+    @property
+    def source(self) -> triton_rt.KernelSource:
+        return replace(kernel_source(self.define), num_ctas=self.num_ctas)
 
 
 @dataclass
@@ -94,6 +100,8 @@ class UserKernelPlanner:
         except _Unsaid as why:
             return self._through_triton(node, kernel, str(why))
         call, grid = calls[at], node.grids[at]
+        if node.descriptors or call.num_ctas != 1:
+            return self._through_operator(node, call, grid)
         plan = LaunchPlan(self._define(call.define), grid, call.args)
         return NodePlan(node.outs, None, ((None, plan),), node.origins, call.checks)
 
@@ -109,11 +117,10 @@ class UserKernelPlanner:
         self, node: UserKernel, kernel: KernelObject, index: int, hints: Mapping[str, int]
     ) -> _Call:
         config = kernel.configs[index] if kernel.configs else None
-        for option in ("num_ctas", "maxnreg", "ir_override", "pre_hook"):
-            if config is not None and getattr(config, option, None) not in (None, 1):
+        for option in ("maxnreg", "ir_override", "pre_hook"):
+            if config is not None and getattr(config, option, None) is not None:
                 raise _Unsaid(f"its config has {option}={getattr(config, option)!r}")
-        if node.descriptors:
-            raise _Unsaid(f"{node.descriptors[0][0]} is a TMA descriptor made on the host")
+        blocks = dict(node.descriptors)
         values: dict[str, GraphArg] = dict(node.args) | dict(node.constants)
         tuned: dict[str, Any] = dict(config.kwargs) if config is not None else {}
         names = set(kernel.function.arg_names)
@@ -131,7 +138,12 @@ class UserKernelPlanner:
                 if not param.has_default:
                     raise _Unsaid(f"its parameter {param.name} has no value")
                 continue
-            kind = None if param.is_constexpr else self._kind(param, value, kernel, hints, checks)
+            if param.name in blocks and isinstance(value, TensorRef):
+                kind: str | None = _descriptor_kind(param.name, value, blocks[param.name])
+            else:
+                kind = None if param.is_constexpr else self._kind(
+                    param, value, kernel, hints, checks
+                )  # fmt: skip
             if kind is None:
                 constants[param.name] = value
                 continue
@@ -144,7 +156,8 @@ class UserKernelPlanner:
         options = {k: v for k, v in options.items() if v is not None}
         name = node.name if len(node.grids) == 1 else f"{node.name}_config{index}"
         define = _definition(name, kernel, tuple(params), constants, options)
-        return _Call(define, tuple(args), tuple(checks))
+        ctas = int(getattr(config, "num_ctas", None) or 1)
+        return _Call(define, tuple(args), tuple(checks), ctas)
 
     def _kind(
         self,
@@ -208,7 +221,7 @@ class UserKernelPlanner:
         grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
         candidates = [
             (triton_rt.LazyKernel(
-                kernel_source(call.define), cache=self.kernels.cache, pool=self.kernels.pool
+                call.source, cache=self.kernels.cache, pool=self.kernels.pool
             ), grid)
             for call, grid in zip(calls, grids, strict=True)
         ]  # fmt: skip
@@ -218,7 +231,8 @@ class UserKernelPlanner:
         # Under torch.compile fake tensors are in force; what is measured is real.
         with unset_fake_temporarily():
             made: dict[str, torch.Tensor] = {}
-            args = [_example(a, made, hints) for a in calls[0].args]
+            examples = [_example(a, made, hints) for a in calls[0].args]
+            args = _described(first, examples)
             # Integers may be indices or addresses: zeros are the best guess, and a crash of a
             # worker harms nobody.
             risky = any(a.type.dtype.is_int for a in calls[0].args if isinstance(a, TensorRef))
@@ -243,7 +257,30 @@ class UserKernelPlanner:
         self.chosen[node.name] = (tuned.winner, tuned.times)
         return tuned.winner
 
-    # -- through Triton
+    # -- operators
+
+    def _through_operator(
+        self, node: UserKernel, call: _Call, grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
+    ) -> NodePlan:
+        """The definition, launched through triton_rt by an operator of its own; tensors that
+        break TMA's rules take the same kernel without TMA."""
+        why = f"a cluster of {call.num_ctas}"
+        if node.descriptors:
+            why = f"{node.descriptors[0][0]} is a TMA descriptor made on the host"
+        self._note(node, f"{why}: launched through an operator")
+        kernel = triton_rt.LazyKernel(call.source, cache=self.kernels.cache)
+        launch = triton_rt.with_fallback(kernel) if node.descriptors else kernel
+        params = call.define.params
+
+        def run(values: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> None:
+            launch(grids[0], *_described(params, values))
+
+        named = tuple(zip((p.name for p in params), call.args, strict=True))
+        written = {name for name, _ in node.outs} | set(node.mutates)
+        target = _operator(self.table[node.kernel].name, named, written, run)
+        args = (*call.args, tuple(grid))
+        extern = Extern(target, args, (), (), False, tuple(written), True, node.origins)
+        return NodePlan(node.outs, extern, (), node.origins, call.checks)
 
     def _through_triton(self, node: UserKernel, kernel: KernelObject, why: str) -> NodePlan:
         """The user's kernel object is called as torch would call it: by an operator of its own,
@@ -255,7 +292,13 @@ class UserKernelPlanner:
             )  # fmt: skip
         self._note(node, f"{why}: launched by Triton")
         written = {name for name, _ in node.outs} | set(node.mutates)
-        target = _operator(node, kernel, written)
+        names = [name for name, _ in node.args]
+        blocks = {name: [int(n) for n in block] for name, block in node.descriptors}
+
+        def run(values: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> None:
+            run_captured(kernel, grids, dict(zip(names, values, strict=True)), blocks)
+
+        target = _operator(kernel.name, node.args, written, run)
         grids = tuple(g for grid in node.grids for g in grid)
         args = (*(v for _, v in node.args), grids)
         call = Extern(target, args, (), (), False, tuple(written), True, node.origins)
@@ -399,19 +442,21 @@ def _top_level(text: str) -> dict[str, str]:
     return found
 
 
-# -- operators for calls through Triton
+# -- operators
 
 # Operators live as long as the process, as torch's tables of kernels do.
 _LIBRARY: Any = torch.library.Library("compile_cli", "FRAGMENT")  # type: ignore[no-untyped-call]
 _NAMES: list[str] = []
 
+Launcher = Callable[[Sequence[Any], Sequence[tuple[int, ...]]], None]
 
-def _operator(node: UserKernel, kernel: KernelObject, written: set[str]) -> str:
+
+def _operator(
+    kernel: str, args: Sequence[tuple[str, GraphArg]], written: set[str], run: Launcher
+) -> str:
     """Registers an operator that takes the launch's arguments and its grids; gives its name."""
     arguments: list[str] = []
-    names: list[str] = []
-    for i, (name, value) in enumerate(node.args):
-        names.append(name)
+    for i, (name, value) in enumerate(args):
         if isinstance(value, TensorRef):
             mark = f"(a{i}!)" if value.buffer in written else ""
             arguments.append(f"Tensor{mark} {name}_")
@@ -419,15 +464,35 @@ def _operator(node: UserKernel, kernel: KernelObject, written: set[str]) -> str:
             kind = "bool" if isinstance(value, bool) else "SymInt"
             kind = "float" if isinstance(value, float) else kind
             arguments.append(f"{kind} {name}_")
-    op = f"launch_{kernel.name}_{len(_NAMES)}"
+    op = f"launch_{kernel}_{len(_NAMES)}"
     _NAMES.append(op)
     _LIBRARY.define(f"{op}({', '.join(arguments)}, SymInt[] grids) -> ()")
-    blocks = {name: [int(n) for n in block] for name, block in node.descriptors}
 
     def call(*values: Any) -> None:
         *given, flat = values
-        grids = [tuple(flat[i : i + 3]) for i in range(0, len(flat), 3)]
-        run_captured(kernel, grids, dict(zip(names, given, strict=True)), blocks)
+        run(given, [tuple(flat[i : i + 3]) for i in range(0, len(flat), 3)])
 
     _LIBRARY.impl(op, call, "CompositeExplicitAutograd")
     return f"compile_cli.{op}.default"
+
+
+def _descriptor_kind(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> str:
+    if not all(n.is_Integer for n in block):
+        raise _Unsaid(f"the block of its descriptor {name} is a size of the model")
+    return f"tensordesc<{value.type.dtype.value}[{','.join(map(str, block))}]>"
+
+
+def _described(params: Sequence[KernelParam], values: Sequence[Any]) -> list[Any]:
+    """Arguments of a launch, with a `TensorMap` for each descriptor: one for the same tensor and
+    block, which keeps the tensor alive."""
+    made: dict[Any, triton_rt.TensorMap] = {}
+    out: list[Any] = []
+    for param, value in zip(params, values, strict=True):
+        if param.kind.startswith("tensordesc<"):
+            block = tuple(int(n) for n in param.kind[:-2].partition("[")[2].split(","))
+            key = (value.data_ptr(), value.shape, value.stride(), value.dtype, block)
+            if key not in made:
+                made[key] = triton_rt.TensorMap(value, block)
+            value = made[key]
+        out.append(value)
+    return out

@@ -51,6 +51,10 @@ def capture_kernels() -> None:
         finally:
             driver._active = before
 
+    def has_descriptors() -> bool:
+        return sys._getframe(1).f_globals.get("__name__") in (_ASKS, kernel_wrap.__name__)
+
     has_triton.without_gpu = True  # type: ignore[attr-defined]
+    torch_triton.has_triton_tensor_descriptor_host_tma = has_descriptors  # type: ignore[assignment]
     torch_triton.has_triton = has_triton  # type: ignore[assignment]
     kernel_wrap.identify_mutated_tensors = identify_mutated_tensors
