@@ -119,3 +119,16 @@ def test_other_devices_are_refused(add_one: KernelSource) -> None:
     meta = torch.zeros(4, device="meta")
     with pytest.raises(errors.WrongDevice, match="x is on meta"):
         LazyKernel(add_one)(1, meta, meta, 4)
+
+
+def test_a_kernel_made_under_fake_tensors_takes_real_ones() -> None:
+    """torch.compile calls its backend, which makes kernels, while it traces with fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    signature = {"x": "*f32", "y": "*f32", "n": "i32"}
+    x, y = torch.arange(4.0), torch.zeros(4)
+    LazyKernel(KernelSource.from_jit(_scale, signature, {"BLOCK": 4}))((1,), x, y, 4)
+    with FakeTensorMode():
+        kernel = LazyKernel(KernelSource.from_jit(_scale, signature, {"BLOCK": 4}))
+    kernel((1,), x, y, 4)
+    assert y.tolist() == [1, 4, 7, 10]

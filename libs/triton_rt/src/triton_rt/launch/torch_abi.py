@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterator
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from triton_rt.kinds import KINDS, torch_dtype
 
@@ -29,16 +30,19 @@ def enable(module: types.ModuleType) -> bool:
     stream = _address("aoti_torch_get_current_cuda_stream")
     device = _address("aoti_torch_get_current_device_index")
     module.use_torch(torch.Tensor, torch.nn.Parameter, offset, *addresses, stream, device)
-    if not _agrees(module):
+    with _disable_current_modes():
+        agrees = _agrees(module)
+    if not agrees:
         module.forget_torch()
-        return False
-    return True
+    return agrees
 
 
 def dtype_number(module: types.ModuleType, dtype: torch.dtype) -> int:
     """torch's number of a dtype, as the fast path sees it; -1 where the fast path is off."""
     try:
-        number: int = module.view(torch.empty(0, dtype=dtype))[2]
+        # A kernel may be loaded while a compiler traces: under fake tensors, say.
+        with _disable_current_modes():
+            number: int = module.view(torch.empty(0, dtype=dtype))[2]
     except TypeError:
         return -1
     return number
@@ -46,7 +50,8 @@ def dtype_number(module: types.ModuleType, dtype: torch.dtype) -> int:
 
 def _handle_offset() -> int | None:
     """Where `torch.Tensor` objects hold their `at::Tensor`, in bytes; None if that is unclear."""
-    probes = [torch.empty(3), torch.empty(2, 2)[1:], torch.nn.Parameter(torch.empty(1))]
+    with _disable_current_modes():
+        probes = [torch.empty(3), torch.empty(2, 2)[1:], torch.nn.Parameter(torch.empty(1))]
     head = object.__basicsize__
     end = min(torch.Tensor.__basicsize__, torch.nn.Parameter.__basicsize__)
     places = [
