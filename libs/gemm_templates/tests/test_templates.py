@@ -8,7 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gemm_templates import Config, Epilogue, Inputs, Problem, addmm, bind, linear_act, mm
+from gemm_templates import (
+    Config,
+    Epilogue,
+    Inputs,
+    Problem,
+    addmm,
+    bind,
+    linear_act,
+    mm,
+    source,
+)
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, residual_of
 from gemm_templates.problem import DTYPES, ITEMSIZE
 
@@ -133,6 +143,20 @@ def test_tma_with_dynamic_sizes_and_a_strided_result():
         dynamic=names, aligned=frozenset({"a", "b"}), divisors=(("stride_am", 4), ("M", 4)),
     )  # fmt: skip
     check(*run(problem, TMA))
+
+
+@pytest.mark.parametrize("n", [70, 72])
+def test_tma_stores_keep_to_their_rows(n):
+    """Rows that end inside 16 bytes are stored without a descriptor, which would write on."""
+    problem = Problem(
+        20, n, 24, "bf16", "bf16", "bf16", None, (1, 24), (80, 1), aligned=ALIGNED
+    )  # fmt: skip
+    assert f"STORE_TMA={n == 72}" in source(problem, TMA).source.text
+    a, b = tensor((20, 24), (24, 1), "bf16", 0), tensor((24, n), (1, 24), "bf16", 1)
+    whole = torch.full((20, 80), 7.0, dtype=torch.bfloat16)
+    bind(problem, TMA)(Inputs(a, b, whole[:, :n]))
+    check(whole[:, :n], a.double() @ b.double())
+    assert bool((whole[:, n:] == 7).all())
 
 
 @pytest.mark.parametrize("dynamic", [frozenset(), frozenset({"stride_ab", "M"})])

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem
-from gemm_templates.problem import DIMS, Config, Problem
+from gemm_templates.problem import DIMS, ITEMSIZE, Config, Problem
 from triton_rt import KernelParam, KernelSource
 
 
@@ -166,7 +166,10 @@ def _edge(problem: Problem, config: Config, dim: str) -> str:
 def _flags(problem: Problem, config: Config, stores: bool) -> str:
     if config.template == "tiled":
         return f"EVEN_K={problem.is_multiple('K', config.block_k)}"
-    tma_out = stores and "out" in problem.aligned and problem.major("out") == "stride_on"
+    # A TMA store clips rows at the next 16 bytes, not at their last element: it would write past
+    # the end of rows that end in between (triton-lang/triton issue 11583).
+    whole = problem.is_multiple("N", 16 // ITEMSIZE[problem.out_dtype])
+    tma_out = stores and whole and "out" in problem.aligned and problem.major("out") == "stride_on"
     return (
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={tma_out}, PARTS={config.parts}"
