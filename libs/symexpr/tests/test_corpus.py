@@ -12,7 +12,7 @@ CORPUS = Path(__file__).parent / "corpus.txt"
 
 
 def operations(e):
-    """The count of benchmarks/speed.py."""
+    """The count of benchmarks/symexpr_speed.py."""
     own = 0
     if e.is_Add or e.is_Mul:
         own = len(e.args) - 1 - (e.is_Mul and e.args[0] == -1)

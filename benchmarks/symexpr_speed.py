@@ -1,6 +1,6 @@
 """Speed on the corpus of real expressions, beside torch's functions and sympy's printers.
 
-    python libs/symexpr/benchmarks/speed.py [--json FILE] [--rounds 5] [--no-peer]
+    python benchmarks/symexpr_speed.py [--json FILE] [--rounds 5] [--no-peer]
 
 Work: parse the text, simplify under the ranges, print in four languages. The peer does the same
 with `torch.utils._sympy.functions`, `sympy.sympify` (how torch reads expressions back), the
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-CORPUS = Path(__file__).parent.parent / "tests" / "corpus.txt"
+CORPUS = Path(__file__).parent.parent / "libs" / "symexpr" / "tests" / "corpus.txt"
 STAGES = ("parse", "simplify", "text", "python", "cpp", "triton")
 SIZES = (125, 250, 500, 1000, 2000)
 
