@@ -93,6 +93,7 @@ def export(
         with torch.no_grad(), _quiet():
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     except Exception as error:
+        # Tracing runs the user's code and raises errors of many classes: none of them a graph.
         text = str(error)
         if dynamic and ("onstraint" in type(error).__name__ + text or "pecializ" in text):
             raise DynamicShapeError(_constraint(text)) from error

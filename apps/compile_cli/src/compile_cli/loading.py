@@ -115,7 +115,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:
+    except (Exception, SystemExit) as error:  # a script may end in sys.exit()
         raise UserModelError("while its file was imported", where(error), error) from error
     finally:
         sys.path.pop(0)

@@ -240,7 +240,7 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         if is_packed(target):
             return TensorHandle(narrow(data, target, toward_zero), target)
         if toward_zero:
-            raise NotImplementedError(f"rounding {source} -> {target} toward zero")
+            raise NotInterpretable(f"rounding {source} -> {target} toward zero")
         return TensorHandle(data.astype(numpy_dtype(target)), target)
 
     def create_fp_to_si(self, src: Handle, dst_type: Any) -> Handle:
