@@ -28,7 +28,8 @@ from gemm_templates import (
 )
 from gemm_templates.choice import measure
 from gemm_templates.epilogues import GELU, GELU_NARROW, residual_of
-from gemm_templates.model import CONFIGS, is_legal
+from gemm_templates.families.tiled import CONFIGS
+from gemm_templates.model import is_legal
 from triton_rt import Cache, CompilePool
 
 pytestmark = [

@@ -8,7 +8,7 @@ from triton.backends.compiler import GPUTarget
 
 from gemm_templates import H200, Config, Problem, source
 from gemm_templates.epilogues import GELU, residual_of
-from gemm_templates.model import shared_memory
+from gemm_templates.families.dense import shared_memory
 from triton_rt import load_jit
 
 ALIGNED = frozenset({"a", "b", "out"})

@@ -23,7 +23,9 @@ from gemm_templates import (
     tma_configs,
 )
 from gemm_templates.epilogues import GELU
-from gemm_templates.model import CONFIGS, is_legal, predict, shared_memory, worth_measuring
+from gemm_templates.families.dense import shared_memory
+from gemm_templates.families.tiled import CONFIGS
+from gemm_templates.model import is_legal, predict, worth_measuring
 
 ALIGNED = frozenset({"a", "b", "out"})
 SIZES = st.one_of(st.integers(1, 300), st.sampled_from([768, 1024, 3072, 8192, 16384]))
@@ -193,8 +195,8 @@ def test_keys_tell_problems_apart():
         (lambda: Problem(1, 1, 1, batch=70000), UnsupportedProblem),
         (lambda: Config(100, 64, 64), InvalidConfig),
         (lambda: Config(num_warps=3), InvalidConfig),
-        (lambda: Config(template="split"), InvalidConfig),
-        (lambda: Config(template="tma"), InvalidConfig),
+        (lambda: source(Problem(64, 64, 64), Config(template="split")), InvalidConfig),
+        (lambda: source(Problem(64, 64, 64), Config(template="tma")), InvalidConfig),
         (lambda: source(Problem(1, 1, 1), Config(16, 16, 16, num_warps=16)), InvalidConfig),
         (lambda: source(Problem(1, 1, 1), Config(), "not a name"), InvalidProblem),
         (lambda: source(Problem(1, 1, 1), Config(), "out"), InvalidProblem),

@@ -104,8 +104,8 @@ def test_dynamic_sizes_and_strides():
 
 
 def test_a_kernel_with_dynamic_m_serves_other_sizes():
+    from gemm_templates import source
     from gemm_templates.launch import arguments
-    from gemm_templates.render import source
     from triton_rt import LazyKernel
 
     problem = Problem(16, 24, 20, "f32", "f32", "f32", dynamic=frozenset({"M"}))

@@ -14,11 +14,14 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
+from gemm_templates.families import make_plan, source
+from gemm_templates.families.tiled import CONFIGS
+from gemm_templates.families.tma import tma_configs
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
-from gemm_templates.model import CONFIGS, Candidate, best_config, candidates, explain, tma_configs
+from gemm_templates.model import Candidate, best_config, candidates, explain
 from gemm_templates.ops import addmm, linear_act, mm
+from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Epilogue, Problem
-from gemm_templates.render import TemplateKernel, source
 from gemm_templates.store import Store
 from triton_rt import KernelParam as Param
 
@@ -40,10 +43,12 @@ __all__ = [
     "InvalidConfig",
     "InvalidProblem",
     "Param",
+    "Plan",
     "Problem",
     "Store",
     "TemplateKernel",
     "UnsupportedProblem",
+    "Workspace",
     "addmm",
     "arguments",
     "best_config",
@@ -53,6 +58,7 @@ __all__ = [
     "device_info",
     "explain",
     "linear_act",
+    "make_plan",
     "mm",
     "prefetch",
     "source",

@@ -170,18 +170,16 @@ def prefetch(
     that does not compile has its error in its future, and again in `Choice.failures`.
     """
     info = device if isinstance(device, DeviceInfo) else device_info(device)
-    futures = []
+    futures: list[Future[Binary]] = []
     for problem in dict.fromkeys(problems):
         if store is not None and store.get(_key(problem, info, None)) is not None:
             continue
         options = candidates(problem, info)
         if not worth_measuring(options):
             continue
-        futures += [
-            Bound(problem, c.config, cache, pool).compile(target)
-            for c in options
-            if c.config is not None
-        ]
+        for c in options:
+            if c.config is not None:
+                futures += Bound(problem, c.config, cache, pool).compile(target)
     return futures
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +11,12 @@ from typing import Any
 import torch
 
 from gemm_templates.errors import InvalidArguments
+from gemm_templates.families import make_plan
+from gemm_templates.plan import TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import TemplateKernel, source
 from triton_rt import Binary, Cache, CompilePool, LazyKernel, Target
+
+_WORKSPACE_DTYPES = {"f32": torch.float32, "i32": torch.int32}
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,12 @@ class Inputs:
     operands: tuple[Any, ...] = ()
 
 
-def arguments(problem: Problem, kernel: TemplateKernel, inputs: Inputs) -> tuple[Any, ...]:
+def arguments(
+    problem: Problem,
+    kernel: TemplateKernel,
+    inputs: Inputs,
+    workspaces: Mapping[str, torch.Tensor] | None = None,
+) -> tuple[Any, ...]:
     """`inputs` in the order of the kernel's parameters. Raises InvalidArguments."""
     operands = problem.epilogue.operands if problem.epilogue else ()
     if len(operands) != len(inputs.operands):
@@ -35,9 +45,10 @@ def arguments(problem: Problem, kernel: TemplateKernel, inputs: Inputs) -> tuple
             f"{problem}: {len(inputs.operands)} operands for {[p.name for p in operands]}"
         )
     values: dict[str, Any] = {"a": inputs.a, "b": inputs.b, "bias": inputs.bias, "out": inputs.out}
+    values.update(workspaces or {})
     values.update(problem.dims())
     values.update({p.name: v for p, v in zip(operands, inputs.operands, strict=True)})
-    missing = [p.name for p in kernel.source.params if values[p.name] is None]
+    missing = [p.name for p in kernel.source.params if values.get(p.name) is None]
     if missing:
         raise InvalidArguments(f"{problem}: no tensor for {missing}")
     return tuple(values[p.name] for p in kernel.source.params)
@@ -57,24 +68,51 @@ class Bound:
         self, problem: Problem, config: Config, cache: Cache | None, pool: CompilePool | None
     ) -> None:
         self.problem = problem
-        self.kernel = source(problem, config, "matmul")
-        self.grid = self.kernel.grid(problem.m, problem.n)
-        self._lazy = LazyKernel(self.kernel.source, cache=cache, pool=pool)
+        self.plan = make_plan(problem, config, "matmul")
+        lazy = functools.partial(LazyKernel, cache=cache, pool=pool)
+        self._steps = [
+            (kernel, kernel.grid(problem.m, problem.n), lazy(kernel.source))
+            for kernel in self.plan.steps
+        ]
+        self._zeroed: dict[tuple[str, torch.device, int], torch.Tensor] = {}
 
     def __call__(self, inputs: Inputs) -> None:
-        if self.grid[0]:
-            self._lazy(self.grid, *arguments(self.problem, self.kernel, inputs))
+        if self.problem.m and self.problem.n:
+            for (_, grid, lazy), values in zip(self._steps, self._arguments(inputs), strict=True):
+                lazy(grid, *values)
 
     def prepare(self, inputs: Inputs) -> None:
-        """Starts to compile, in the pool, the variant that these tensors need; in most cases it
-        is the expected one, which is under way already."""
-        if self.grid[0] and self._lazy.pool is not None and torch.cuda.is_available():
-            values = arguments(self.problem, self.kernel, inputs)
-            self._lazy.prefetch(alignment=self._lazy.alignment(*values))
+        """Starts to compile, in the pool, the variants that these tensors need; in most cases
+        they are the expected ones, which are under way already."""
+        if self.problem.m and self.problem.n and torch.cuda.is_available():
+            for (_, _, lazy), values in zip(self._steps, self._arguments(inputs), strict=True):
+                if lazy.pool is not None:
+                    lazy.prefetch(alignment=lazy.alignment(*values))
 
-    def compile(self, target: Target | None = None) -> Future[Binary]:
-        """Starts to compile the variant that `expected_alignment` names."""
-        return self._lazy.prefetch(target, expected_alignment(self.problem, self.kernel))
+    def compile(self, target: Target | None = None) -> list[Future[Binary]]:
+        """Starts to compile the variants that `expected_alignment` names, one for each launch."""
+        return [
+            lazy.prefetch(target, expected_alignment(self.problem, kernel))
+            for kernel, _, lazy in self._steps
+        ]
+
+    def _arguments(self, inputs: Inputs) -> list[tuple[Any, ...]]:
+        memory = {w.name: self._memory(w, inputs.a.device) for w in self.plan.workspaces}
+        return [arguments(self.problem, k, inputs, memory) for k, _, _ in self._steps]
+
+    def _memory(self, workspace: Workspace, device: torch.device) -> torch.Tensor:
+        """Of this call; what is zeroed is kept by stream, since the calls on one follow each
+        other. A graph being captured gets its own, and zeroes it at each replay."""
+        count = workspace.elements(self.problem.m, self.problem.n)
+        dtype = _WORKSPACE_DTYPES[workspace.dtype]
+        if not workspace.zeroed:
+            return torch.empty(count, dtype=dtype, device=device)
+        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return torch.zeros(count, dtype=dtype, device=device)
+        key = (workspace.name, device, torch.cuda.current_stream(device).cuda_stream)
+        if key not in self._zeroed:
+            self._zeroed[key] = torch.zeros(count, dtype=dtype, device=device)
+        return self._zeroed[key]
 
 
 def expected_alignment(problem: Problem, kernel: TemplateKernel) -> int:

@@ -208,10 +208,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Config:
-    """A schedule of a template. Block sizes are powers of two, at least 16.
+    """A schedule of a template. Block sizes are powers of two.
 
-    template: "tiled", or "tma": persistent, with `programs` programs (one a multiprocessor).
-    split_n: the TMA template's epilogue runs on that many parts of a tile (2 or 4; 0: on all).
+    template: a name of `families.FAMILIES`.
+    programs: of a persistent template, how many run (a multiple of the multiprocessors); else 0.
+    split_n: the epilogue runs on that many parts of a tile (2 or 4; 0: on all).
+    split_k: programs that share the work along K of one tile.
     """
 
     block_m: int = 128
@@ -223,33 +225,31 @@ class Config:
     template: str = "tiled"
     programs: int = 0
     split_n: int = 0
+    split_k: int = 1
 
     def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k"):
             size = getattr(self, name)
-            if size < 16 or size & (size - 1):
-                raise InvalidConfig(f"{name}={size}: expected a power of two, at least 16")
+            if size < 1 or size & (size - 1):
+                raise InvalidConfig(f"{name}={size}: expected a power of two")
         if self.num_warps not in (1, 2, 4, 8, 16) or self.num_stages < 1 or self.group_m < 1:
             raise InvalidConfig(
                 f"{self}: expected num_warps in (1, 2, 4, 8, 16), num_stages and group_m >= 1"
             )
-
         if self.split_n not in (0, 2, 4):
             raise InvalidConfig(f"{self}: split_n={self.split_n}, expected 0, 2 or 4")
-        if self.template not in ("tiled", "tma"):
-            raise InvalidConfig(f"template {self.template!r}: expected 'tiled' or 'tma'")
-        if (self.template == "tma") != (self.programs > 0):
-            raise InvalidConfig(f"{self.template} with {self.programs} programs")
+        if self.programs < 0 or self.split_k < 1:
+            raise InvalidConfig(f"{self}: expected programs >= 0 and split_k >= 1")
 
     @property
     def parts(self) -> int:
         return self.split_n or 1
 
     def __str__(self) -> str:
-        end = ""
-        if self.template == "tma":
-            split = f"/{self.split_n}" if self.split_n else ""
-            end = f" tma{split} p{self.programs}"
+        end = "" if self.template == "tiled" else f" {self.template}"
+        end += f"/{self.split_n}" if self.split_n else ""
+        end += f" k{self.split_k}" if self.split_k > 1 else ""
+        end += f" p{self.programs}" if self.programs else ""
         return (
             f"{self.block_m}x{self.block_n}x{self.block_k} g{self.group_m} "
             f"w{self.num_warps} s{self.num_stages}{end}"

@@ -14,58 +14,58 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem
-from gemm_templates.problem import DIMS, ITEMSIZE, Config, Problem
+from gemm_templates.plan import Workspace
+from gemm_templates.problem import DIMS, Config, Problem
 from triton_rt import KernelParam, KernelSource
 
 
 @dataclass(frozen=True)
-class TemplateKernel:
-    """A kernel as text, and its grid.
+class Call:
+    """How the text of a kernel calls its template: `module.function(a, b, bias, out, M, ...,
+    stride_bias, operands=..., EPILOGUE=..., BLOCK_M=..., <flags>, ...)`, as `tiled_mm`.
 
-    source.params: run-time parameters in order: `a, b, [bias], [out]`, the epilogue's operands,
-        then the dynamic names of `DIMS` in the order of `DIMS`.
-    source.constants: the block sizes.
-    grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;
-        the batch in y. `grid_text` is that as expressions of `M` and `N` with `CeilDiv`, `Min`.
+    flags: further keyword arguments, as text.
+    workspaces: pointers passed as keyword arguments of their names.
+    multiplies: it reads `a` and `b`; else they are None. finishes: bias, epilogue and `out` are
+    its business; else they are None, `identity` and not stored.
     """
 
-    source: KernelSource
-    block_m: int
-    block_n: int
-    batch: int
-    programs: int = 0
-
-    def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        tiles = -(-m // self.block_m) * -(-n // self.block_n)
-        return (min(tiles, self.programs) if self.programs else tiles, self.batch, 1)
-
-    @property
-    def grid_text(self) -> tuple[str, str, str]:
-        tiles = f"CeilDiv(M, {self.block_m})*CeilDiv(N, {self.block_n})"
-        return (f"Min({tiles}, {self.programs})" if self.programs else tiles, str(self.batch), "1")
+    module: str
+    function: str
+    flags: str = ""
+    workspaces: tuple[Workspace, ...] = ()
+    multiplies: bool = True
+    finishes: bool = True
 
 
-def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKernel:
-    """The kernel `name` for a problem.
-
-    Raises InvalidConfig if the config cannot run this problem at all (device limits are the
-    business of `candidates`), InvalidProblem if a name is taken.
-    """
+def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSource:
+    """The kernel `name`. Raises InvalidProblem if a name is taken."""
     dims = problem.dims()
-    used = [d for d in DIMS if _used(d, problem)]
+    epilogue = problem.epilogue if call.finishes else None
+    bias = problem.bias if call.finishes else None
+    stores = call.finishes and stores_out(problem)
+    used = [d for d in DIMS if _used(d, problem, call)]
     dynamic = [d for d in used if d in problem.dynamic]
-    operands = problem.epilogue.operands if problem.epilogue else ()
+    if (
+        problem.batch > 1
+        and {"stride_ab", "stride_bb", "stride_ob"} & problem.dynamic
+        and not problem.is_wide
+    ):
+        raise InvalidProblem("dynamic batch strides need wide offsets; leave wide=None")
+    operands = epilogue.operands if epilogue else ()
     # Sizes fit 32 bits; Triton widens the product of an index with a 64-bit stride.
     stride_kind = "i64" if problem.is_wide else "i32"
-    stores = problem.epilogue is None or not problem.epilogue.stores
-    pointers = [("a", problem.a_dtype), ("b", problem.b_dtype)]
-    if problem.bias:
-        pointers.append(("bias", problem.bias))
+    pointers = [("a", problem.a_dtype), ("b", problem.b_dtype)] if call.multiplies else []
+    if bias:
+        pointers.append(("bias", bias))
     if stores:
         pointers.append(("out", problem.out_dtype))
     params = [
         KernelParam(p, f"*{dtype}", mutated=p == "out", aligned=p in problem.aligned)
         for p, dtype in pointers
+    ]
+    params += [
+        KernelParam(w.name, f"*{w.dtype}", mutated=True, aligned=True) for w in call.workspaces
     ]
     params += operands
     params += [
@@ -95,22 +95,23 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
             tensor: f" + batch * {stride if stride in dynamic else dims[stride]}"
             for tensor, stride in (("a", "stride_ab"), ("b", "stride_bb"), ("out", "stride_ob"))
         }
+    a, b = (f"{x}{offset[x]}" if call.multiplies else "None" for x in ("a", "b"))
     out = "out" + offset["out"] if stores else "None"
     operand_names = "".join(f"{p.name}, " for p in operands)
-    call = [
-        f"a{offset['a']}, b{offset['b']}, {'bias' if problem.bias else 'None'}, {out}",
-        ", ".join(_value(d, problem, dims, dynamic) for d in DIMS[:10]),
+    arguments = [
+        f"{a}, {b}, {'bias' if bias else 'None'}, {out}",
+        ", ".join(_value(d, d in used, dims, dynamic) for d in DIMS[:10]),
         f"operands=({operand_names.strip()})" if operands else "operands=()",
-        f"EPILOGUE={problem.epilogue.name if problem.epilogue else 'identity'}",
+        f"EPILOGUE={epilogue.name if epilogue else 'identity'}",
         ", ".join(f"{c}={c}" for c in constants),
-        f'EDGE_M="{_edge(problem, config, "M")}", EDGE_N="{_edge(problem, config, "N")}"',
-        _flags(problem, config, stores),
-        f"HAS_BIAS={problem.bias is not None}, WIDE={problem.is_wide}, "
+        ", ".join(f"{w.name}={w.name}" for w in call.workspaces),
+        call.flags,
+        f"HAS_BIAS={bias is not None}, WIDE={problem.is_wide}, "
         f'INPUT_PRECISION="{problem.input_precision}", STORE={stores}',
     ]
     head = ", ".join([*names, *(f"{c}: tl.constexpr" for c in constants)])
-    imports = [f"from gemm_templates.templates.{config.template} import {config.template}_mm"]
-    if not problem.epilogue:
+    imports = [f"from gemm_templates.templates.{call.module} import {call.function}"]
+    if not epilogue:
         imports.append("from gemm_templates.templates.tiled import identity")
     text = "\n".join(
         [
@@ -118,37 +119,59 @@ def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKe
             "import triton",
             "import triton.language as tl",
             *imports,
-            *([problem.epilogue.text.strip("\n")] if problem.epilogue else []),
+            *([epilogue.text.strip("\n")] if epilogue else []),
             "",
             "",
             "@triton.jit",
             f"def {name}({head}):",
             *lines,
-            f"    {config.template}_mm(",
-            *(f"        {line}," for line in call),
+            f"    {call.function}(",
+            *(f"        {line}," for line in arguments if line),
             "    )",
             "",
         ]
     )
-    _check(problem, config)
-    kernel = KernelSource(
+    return KernelSource(
         name, text, tuple(params), tuple(constants.items()), config.num_warps, config.num_stages
     )
-    return TemplateKernel(kernel, config.block_m, config.block_n, problem.batch, config.programs)
 
 
-def _used(dim: str, problem: Problem) -> bool:
+def stores_out(problem: Problem) -> bool:
+    """Whether the template writes `out`, not the epilogue all there is."""
+    return problem.epilogue is None or not problem.epilogue.stores
+
+
+def edges(problem: Problem, config: Config) -> str:
+    """EDGE_M and EDGE_N (`tiled_mm`) as keyword arguments."""
+    return f'EDGE_M="{_edge(problem, config, "M")}", EDGE_N="{_edge(problem, config, "N")}"'
+
+
+def check_tile(config: Config) -> None:
+    """Raises InvalidConfig if a tile of accumulators does not suit the warps."""
+    elements = config.block_m * config.block_n
+    if min(config.block_m, config.block_n, config.block_k) < 16:
+        raise InvalidConfig(f"{config}: expected blocks of at least 16")
+    if elements > 1024 * 64 or elements < 32 * config.num_warps:
+        raise InvalidConfig(
+            f"{config}: a tile of {elements} accumulators for {config.num_warps} warps; "
+            "expected at least one per thread and at most 65536"
+        )
+
+
+def _used(dim: str, problem: Problem, call: Call) -> bool:
     if dim == "stride_bias":
-        return problem.bias is not None
-    if dim in ("stride_ab", "stride_bb", "stride_ob"):
-        return problem.batch > 1
+        return call.finishes and problem.bias is not None
+    if dim == "stride_ob":
+        return problem.batch > 1 and call.finishes and stores_out(problem)
+    if dim in ("stride_ab", "stride_bb"):
+        return problem.batch > 1 and call.multiplies
     if dim in ("stride_om", "stride_on"):
-        return problem.epilogue is None or not problem.epilogue.stores
-    return True
+        return call.finishes and stores_out(problem)
+    return call.multiplies or dim in ("M", "N", "K")
 
 
-def _value(dim: str, problem: Problem, dims: dict[str, int], dynamic: list[str]) -> str:
-    if not _used(dim, problem):
+def _value(dim: str, used: bool, dims: dict[str, int], dynamic: list[str]) -> str:
+    if not used:
         return "0"
     return dim if dim in dynamic else str(dims[dim])
 
@@ -163,56 +186,12 @@ def _edge(problem: Problem, config: Config, dim: str) -> str:
     return "wrap" if contiguous_in_k else "mask"
 
 
-def _flags(problem: Problem, config: Config, stores: bool) -> str:
-    if config.template == "tiled":
-        return f"EVEN_K={problem.is_multiple('K', config.block_k)}"
-    # A TMA store clips rows at the next 16 bytes, not at their last element: it would write past
-    # the end of rows that end in between (triton-lang/triton issue 11583).
-    whole = problem.is_multiple("N", 16 // ITEMSIZE[problem.out_dtype])
-    tma_out = stores and whole and "out" in problem.aligned and problem.major("out") == "stride_on"
-    return (
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={tma_out}, PARTS={config.parts}"
-    )
-
-
-def tma_allows(problem: Problem) -> bool:
-    """Whether tensor descriptors can address both operands."""
-    return (
-        {"a", "b"} <= problem.aligned
-        and problem.batch == 1
-        and min(problem.m, problem.n, problem.k) > 0
-        and problem.major("a") is not None
-        and problem.major("b") is not None
-    )
-
-
-def _check(problem: Problem, config: Config) -> None:
-    elements = config.block_m * config.block_n
-    if elements > 1024 * 64 or elements < 32 * config.num_warps:
-        raise InvalidConfig(
-            f"{config}: a tile of {elements} accumulators for {config.num_warps} warps; "
-            "expected at least one per thread and at most 65536"
-        )
-    if config.template == "tma" and not tma_allows(problem):
-        raise InvalidConfig(
-            f"{config} for {problem}: tensor descriptors need operands that are contiguous along "
-            "one dimension, 16-byte aligned (say so in `aligned`), no batch, and no empty size"
-        )
-    if (
-        problem.batch > 1
-        and {"stride_ab", "stride_bb", "stride_ob"} & problem.dynamic
-        and (not problem.is_wide)
-    ):
-        raise InvalidProblem("dynamic batch strides need wide offsets; leave wide=None")
-
-
 @cache
 def template_digest() -> str:
     """Part of the text, so that caches keyed by text notice a changed template."""
     folder = Path(__file__).parent
     data = b"".join(
         p.read_bytes()
-        for p in (*sorted((folder / "templates").glob("*.py")), folder / "epilogues.py")
+        for p in (*sorted((folder / "templates").glob("*.py")), *sorted(folder.glob("*logues.py")))
     )
     return hashlib.sha256(data).hexdigest()[:12]

@@ -1,0 +1,68 @@
+"""The template families, by the name that `Config.template` gives.
+
+A family is a module of four functions:
+
+    configs(problem, device)         -> configs worth a look, legal or not
+    legal(problem, config, device)   -> fits the device, and can address the operands
+    predict(problem, config, device) -> (seconds, what bounds them)
+    plan(problem, config, name)      -> Plan, the text of its kernels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gemm_templates.device import DeviceInfo
+from gemm_templates.errors import InvalidConfig
+from gemm_templates.families import tiled, tma
+from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.problem import Config, Problem
+
+
+class Family(Protocol):
+    """What every module of this folder has."""
+
+    def configs(self, problem: Problem, device: DeviceInfo) -> tuple[Config, ...]: ...
+
+    def legal(self, problem: Problem, config: Config, device: DeviceInfo) -> bool: ...
+
+    def predict(
+        self, problem: Problem, config: Config, device: DeviceInfo
+    ) -> tuple[float, str]: ...
+
+    def plan(self, problem: Problem, config: Config, name: str) -> Plan: ...
+
+
+FAMILIES: Mapping[str, Family] = {
+    "tiled": tiled,
+    "tma": tma,
+}
+
+
+def family_of(config: Config) -> Family:
+    """Raises InvalidConfig if there is none of that name."""
+    found = FAMILIES.get(config.template)
+    if found is None:
+        raise InvalidConfig(f"template {config.template!r}: expected one of {list(FAMILIES)}")
+    return found
+
+
+def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
+    """The kernels for a problem; the first is called `name`.
+
+    Raises InvalidConfig if the config cannot run this problem at all (device limits are the
+    business of `candidates`), InvalidProblem if a name is taken.
+    """
+    return family_of(config).plan(problem, config, name)
+
+
+def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKernel:
+    """The kernel of a config that needs one launch and no workspace; raises like `make_plan`."""
+    plan = make_plan(problem, config, name)
+    if len(plan.steps) > 1 or plan.workspaces:
+        raise InvalidConfig(
+            f"{config}: {len(plan.steps)} launches and {len(plan.workspaces)} workspaces; "
+            "`make_plan` gives them all"
+        )
+    return plan.steps[0]

@@ -1,0 +1,118 @@
+"""What the families of one output tile a program share: the model of their time and memory."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from gemm_templates.device import DeviceInfo
+from gemm_templates.problem import ITEMSIZE, Config, Problem
+
+# The constants below were fitted to the times of 64 configs on 18 problems on an H200 (bf16 and
+# tf32, from 16 to 16384 rows); in seconds where not said otherwise.
+LAUNCH = 5.9e-6  # a launch, as events around it see it
+DESCRIPTORS = 3.9e-6  # to make the tensor descriptors, at the start of every program
+_FILL = 1.4e-6  # to fill the pipeline of one program and drain it
+_LATENCY = 0.87e-6  # of a load
+LANES = 128 * 1.24e9  # f32 instructions/s of a multiprocessor, beside waits
+_SHARED = 0.67  # what is left of an epilogue's time where another program multiplies meanwhile
+STORE = 3.8  # instructions to store an element
+
+
+def shared_memory(problem: Problem, config: Config) -> int:
+    """Bytes that the pipelined loop keeps in shared memory, an upper bound of what the compiler
+    takes; the store of the tile reuses them."""
+    size = ITEMSIZE[problem.a_dtype]
+    stage = (config.block_m + config.block_n) * config.block_k * size
+    out = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
+    if config.template == "tma":  # the next tile is loaded while this one is stored
+        part = out // config.parts
+        if problem.epilogue and problem.epilogue.operands:  # they change layout on the way
+            part += min(part, 4096 * config.num_warps)
+        return stage * config.num_stages + part + 2048
+    return max(stage * config.num_stages, out + out // 16)
+
+
+def fits(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    """In shared memory and registers, and the accumulators give each thread work."""
+    accumulators = config.block_m * config.block_n / (32 * config.num_warps)
+    if not 1 <= accumulators <= 128 or min(config.block_m, config.block_n, config.block_k) < 16:
+        return False
+    return shared_memory(problem, config) <= device.smem
+
+
+def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    """Seconds, and what bounds them.
+
+    The multiprocessor with the most tiles sets the time. Programs that share it (`_resident`)
+    share its tensor cores and its way to the L2 cache, and hide part of each other's epilogues;
+    a lone one shows all of its own. DRAM sees each tensor once.
+    """
+    size, out_size = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.out_dtype]
+    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    tiles = ceil(m / config.block_m) * ceil(n / config.block_n) * batch
+    if tiles == 0:
+        return 0.0, "empty"
+    tma = config.template == "tma"
+    steps = max(1, ceil(k / config.block_k))
+    rounds = ceil(tiles / device.sms)
+    together = min(resident(config, shared_memory(problem, config), device), rounds)
+
+    rate = device.rate(problem.a_dtype, problem.input_precision) / device.sms
+    if device.needs_cuda_cores(problem.a_dtype, problem.input_precision):
+        rate *= _exact_efficiency(config, together)
+    else:
+        rate *= _efficiency(config)
+    multiply = 2 * config.block_m * config.block_n * config.block_k * steps / rate
+    tile_bytes = (config.block_m + config.block_n) * config.block_k * steps * size
+    load = tile_bytes / (device.l2_rate / device.sms)
+    wait = steps * _LATENCY / max(1, config.num_stages - 1)
+    work = STORE + (problem.epilogue.instructions if problem.epilogue else 0.0)
+    finish = config.block_m * config.block_n * work / LANES
+    fill = 0.0 if tma else _FILL
+
+    def turn(programs: int) -> float:
+        main = max(programs * multiply, programs * load, wait)
+        return main + max(fill + finish, _SHARED * (fill + programs * finish))
+
+    full, rest = divmod(rounds, together)
+    busy = full * turn(together) + (turn(rest) if rest else 0.0)
+    extra = problem.epilogue.bytes_per_element if problem.epilogue else 0.0
+    moved = ((m * k + k * n) * size + m * n * (out_size + extra)) * batch
+    times = {
+        "arithmetic": busy if multiply >= load else 0.0,
+        "L2": busy if multiply < load else 0.0,
+        "DRAM": moved / device.dram_rate,
+    }
+    worst = max(times, key=lambda name: times[name])
+    return times[worst] + LAUNCH + (DESCRIPTORS if tma else 0.0), worst
+
+
+def _efficiency(config: Config) -> float:
+    """Share of the tensor-core rate that the loop reaches.
+
+    Operands are read from shared memory once per warp group: flops per byte of that grow with
+    the tile's harmonic mean.
+    """
+    mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
+    narrow = 0.43 if config.num_warps < 4 or config.block_m < 64 else 1.0  # no warp-group MMA
+    deep = min(1.0, 0.6 + config.block_k / 160)
+    shallow = 0.76 if config.num_stages < 3 else 1.0
+    return 1.05 * mean / (mean + 51) * narrow * deep * shallow
+
+
+def _exact_efficiency(config: Config, together: int) -> float:
+    """Share of the f32 rate that a product on CUDA cores reaches: a third for the best tiles."""
+    mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
+    alone = 0.6 if together == 1 and config.num_warps <= 4 else 1.0
+    return 0.38 * min(1.0, mean / 85) * alone * (0.75 if config.num_warps > 4 else 1.0)
+
+
+def resident(config: Config, smem: int, device: DeviceInfo) -> int:
+    """Programs on one multiprocessor at a time: a program reserves 1 KiB besides what it asks
+    for, and needs about 40 registers a thread beside its accumulators, of 65536."""
+    accumulators = config.block_m * config.block_n // (32 * config.num_warps)
+    registers = min(255, accumulators + 40) * 32 * config.num_warps
+    fits = min((device.smem + 1024) // (smem + 1024), 65536 // registers, 64 // config.num_warps, 8)
+    if config.template == "tma":
+        fits = min(fits, config.programs // device.sms)
+    return max(1, fits)

@@ -1,0 +1,41 @@
+"""One tile a program: any strides, any sizes, batches."""
+
+from __future__ import annotations
+
+from gemm_templates.device import DeviceInfo
+from gemm_templates.families import dense
+from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.problem import Config, Problem
+from gemm_templates.render import Call, check_tile, edges, render
+
+# (block_m, block_n, block_k, num_warps, num_stages)
+_SHAPES = (
+    (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4),
+    (128, 128, 64, 4, 3), (128, 128, 64, 4, 4), (128, 128, 64, 8, 3), (128, 128, 64, 8, 4),
+    (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
+    (64, 256, 64, 4, 4), (128, 128, 128, 8, 3), (64, 64, 128, 4, 4), (64, 128, 128, 4, 3),
+    (128, 64, 32, 4, 4), (64, 64, 32, 4, 4), (64, 32, 64, 4, 4), (32, 64, 64, 4, 4),
+    (32, 32, 64, 4, 4), (16, 64, 128, 4, 4), (64, 16, 128, 4, 4), (16, 32, 128, 2, 4),
+    (16, 16, 128, 2, 4), (128, 128, 32, 8, 3), (128, 128, 32, 4, 4), (128, 64, 16, 8, 3),
+    (64, 64, 16, 4, 3),
+)  # fmt: skip
+CONFIGS = tuple(Config(m, n, k, 8, warps, stages) for m, n, k, warps, stages in _SHAPES)
+
+
+def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    return CONFIGS
+
+
+def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    return dense.fits(problem, config, device)
+
+
+def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    return dense.predict(problem, config, device)
+
+
+def plan(problem: Problem, config: Config, name: str) -> Plan:
+    check_tile(config)
+    flags = f"{edges(problem, config)}, EVEN_K={problem.is_multiple('K', config.block_k)}"
+    source = render(problem, config, name, Call("tiled", "tiled_mm", flags))
+    return Plan((TemplateKernel(source, config.block_m, config.block_n, problem.batch),))

@@ -1,0 +1,81 @@
+"""Persistent programs over tensor descriptors: Hopper and later."""
+
+from __future__ import annotations
+
+from gemm_templates.device import DeviceInfo
+from gemm_templates.errors import InvalidConfig
+from gemm_templates.families import dense
+from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.render import Call, check_tile, edges, render, stores_out
+
+# (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
+_SHAPES = (
+    (128, 256, 64, 8, 8, 4, 2, 1), (128, 256, 64, 8, 8, 3, 2, 1), (128, 256, 64, 8, 8, 4, 4, 1),
+    (256, 128, 64, 8, 8, 4, 2, 1), (256, 128, 64, 8, 8, 4, 4, 1), (128, 128, 64, 4, 8, 3, 4, 2),
+    (128, 128, 64, 4, 4, 3, 4, 2), (128, 128, 64, 8, 4, 3, 4, 2), (128, 128, 64, 8, 4, 4, 0, 1),
+    (128, 128, 64, 8, 8, 5, 2, 1), (128, 128, 32, 8, 8, 5, 2, 2), (128, 64, 64, 8, 4, 4, 0, 2),
+    (64, 128, 64, 8, 4, 4, 0, 2), (64, 64, 64, 8, 4, 4, 0, 2),
+)  # fmt: skip
+
+
+def tma_configs(device: DeviceInfo) -> tuple[Config, ...]:
+    """With one or two programs a multiprocessor: two multiply on beside each other's epilogues."""
+    if device.capability < (9, 0):
+        return ()
+    return tuple(
+        Config(m, n, k, group, warps, stages, "tma", device.sms * programs, split)
+        for m, n, k, group, warps, stages, split, programs in _SHAPES
+    )
+
+
+def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    return tma_configs(device)
+
+
+def allows(problem: Problem) -> bool:
+    """Whether tensor descriptors can address both operands."""
+    return (
+        {"a", "b"} <= problem.aligned
+        and problem.batch == 1
+        and min(problem.m, problem.n, problem.k) > 0
+        and problem.major("a") is not None
+        and problem.major("b") is not None
+    )
+
+
+def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    return (
+        device.capability >= (9, 0)
+        and allows(problem)
+        # measured: 25 to 80 times slower than `tiled`
+        and not device.needs_cuda_cores(problem.a_dtype, problem.input_precision)
+        and dense.fits(problem, config, device)
+    )
+
+
+def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    return dense.predict(problem, config, device)
+
+
+def plan(problem: Problem, config: Config, name: str) -> Plan:
+    check_tile(config)
+    if config.programs < 1:
+        raise InvalidConfig(f"{config}: expected at least one program")
+    if not allows(problem):
+        raise InvalidConfig(
+            f"{config} for {problem}: tensor descriptors need operands that are contiguous along "
+            "one dimension, 16-byte aligned (say so in `aligned`), no batch, and no empty size"
+        )
+    # A TMA store clips rows at the next 16 bytes, not at their last element: it would write past
+    # the end of rows that end in between (triton-lang/triton issue 11583).
+    whole = problem.is_multiple("N", 16 // ITEMSIZE[problem.out_dtype])
+    by_rows = "out" in problem.aligned and problem.major("out") == "stride_on"
+    flags = (
+        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
+        f"STORE_TMA={stores_out(problem) and whole and by_rows}, PARTS={config.parts}, "
+        f"{edges(problem, config)}"
+    )
+    source = render(problem, config, name, Call("tma", "tma_mm", flags))
+    kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
+    return Plan((kernel,))
