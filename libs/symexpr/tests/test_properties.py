@@ -34,6 +34,7 @@ from symexpr import (
     to_function,
     to_python,
 )
+from symexpr.structure import total
 
 NAMES = ("a", "b", "c", "n")
 SYMBOLS = {name: symbol(name) for name in NAMES}
@@ -237,3 +238,24 @@ def test_symbolic_ends_are_sound(tree, data):
     assert evaluate(simplify(e, ranges), env) == value
     low, high = bounds(e, ranges)
     assert (low is None or low <= value) and (high is None or value <= high)
+
+
+def test_long_sums_are_what_sympy_makes_of_them() -> None:
+    """Same terms in the same order, whether or not terms meet."""
+    x = [symbol(f"x{i}") for i in range(90)]
+    apart = [(i % 7 - 3 or 5) * v for i, v in enumerate(x)]
+    cases = [
+        apart,
+        [*reversed(apart), sympy.Integer(4)],
+        [sympy.Integer(4), *apart, sympy.Integer(-4)],
+        [FloorDiv(v, 8) * 3 for v in x],
+        [*apart, x[3]],
+        [*apart, x[0] + x[1]],
+        [*apart, x[0] * x[1]],
+        [*apart, sympy.Rational(1, 2) * x[0]],
+        [sympy.S.Zero] * 70,
+        [sympy.S.Zero] * 70 + [x[0]],
+    ]
+    for terms in cases:
+        assert total(terms) == sympy.Add(*terms)
+        assert total(terms).args == sympy.Add(*terms).args

@@ -21,6 +21,7 @@ from symexpr.structure import (
     integral,
     scale_down,
     split_terms,
+    total,
 )
 
 _ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
@@ -50,7 +51,7 @@ class FloorDiv(Integral):
             return cls(-a, -b)
         q, r = split_terms(a, b)
         if q is not _ZERO:
-            return q + cls(r, b)
+            return total([*sympy.Add.make_args(q), cls(r, b)])
         g = gcd(content(a), content(b))
         if g > 1:
             return cls(scale_down(a, g), scale_down(b, g))
@@ -94,7 +95,7 @@ class CeilDiv(Integral):
             return cls(-a, -b) if int(b) < 0 else FloorDiv(a + (b - 1), b)
         q, r = split_terms(a, b)
         if q is not _ZERO:
-            return q + cls(r, b)
+            return total([*sympy.Add.make_args(q), cls(r, b)])
         g = gcd(content(a), content(b))
         if g > 1:
             return cls(scale_down(a, g), scale_down(b, g))

@@ -12,7 +12,7 @@ from symexpr.division import FloorDiv, Mod
 from symexpr.errors import ParseError, SymexprError
 from symexpr.functions import FUNCTIONS
 from symexpr.scalars import BitwiseAnd, BitwiseOr, BitwiseXor, LShift, RShift
-from symexpr.structure import symbol, times
+from symexpr.structure import symbol, times, total
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.FloorDiv: FloorDiv, ast.Mod: Mod, ast.LShift: LShift, ast.RShift: RShift,
@@ -133,7 +133,7 @@ class _Reader:
         if isinstance(node.op, ast.Mult | ast.Div):
             return _product(self.factors(node))
         if isinstance(node.op, ast.Add | ast.Sub):
-            return sympy.Add(*self.terms(node))
+            return total(self.terms(node))
         make = _BINARY.get(type(node.op))
         if make is None:
             raise self.error(node, f"{type(node.op).__name__} has no meaning here")

@@ -49,6 +49,11 @@ def natural(text: str) -> tuple[Any, ...]:
     return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.findall(r"\d+|\D", text))
 
 
+def _negative(number: sympy.Number) -> bool:
+    """Without `is_negative`, which works out all that can be known of a number."""
+    return bool(number.p < 0 if number.is_Rational else number.is_negative)
+
+
 def _factor_key(p: tuple[sympy.Expr, Text]) -> tuple[Any, ...]:
     return p[0].is_Number, p[1].level < POWER, natural(p[1].text)
 
@@ -169,9 +174,9 @@ class Printer:
             if c.is_Integer and c.p < 0:
                 rest = None if c.p == -1 else sympy.Integer(-c.p)
                 return self._term(e, True, factors[1:], rest)
-            return self._term(e, bool(c.is_negative), factors[1:], abs(c))
+            return self._term(e, _negative(c), factors[1:], -c if _negative(c) else c)
         if e.is_Number:
-            return self._term(e, bool(e.is_negative), (), abs(e))
+            return self._term(e, _negative(e), (), -e if _negative(e) else e)
         if e.is_Pow:
             return self._term(e, False, (e,), None)
         text = self.visit(e)

@@ -13,7 +13,7 @@ from symexpr.choice import Max
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.facts import Facts
 from symexpr.intervals import INF, MAX_EXACT_FLOAT
-from symexpr.structure import coefficient, content, exact_quotient, exact_quotient_sum, times
+from symexpr.structure import coefficient, content, exact_quotient, exact_quotient_sum, times, total
 
 Rule = Callable[[Any, Facts], Any]
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One
@@ -283,7 +283,7 @@ def _run(e: Any, f: Facts) -> Any:
         fuel -= 1
         args = [simplify_with(a, f) for a in e.args]
         if any(a is not b for a, b in zip(args, e.args, strict=True)):
-            e = e.func(*args)
+            e = total(args) if e.is_Add else e.func(*args)
             if e in f.simplified:
                 return simplify_with(e, f)
             continue

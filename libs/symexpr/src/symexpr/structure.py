@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cmp_to_key, lru_cache
 from math import gcd
 from typing import Any, cast
@@ -54,6 +55,32 @@ def times(c: int, rest: Expr) -> Expr:
     return sympy.Integer(c) * rest
 
 
+# Shorter sums are found in sympy's cache more often than not.
+_LONG = 64
+
+
+def total(terms: Sequence[Expr]) -> Expr:
+    """`sympy.Add(*terms)`. A long sum of a number and multiples of different symbols
+    and functions is built as it stands: sympy
+    would make every product once more to see that no two can be collected."""
+    if len(terms) < _LONG:
+        return sympy.Add(*terms)
+    numbers, multiples, seen = [], [], set()
+    for t in terms:
+        if t.is_Integer:
+            numbers.append(t)
+            continue
+        args = t.args
+        base = args[1] if t.is_Mul and len(args) == 2 and args[0].is_Integer else t
+        if not (base.is_Symbol or base.is_Function) or base in seen:
+            return sympy.Add(*terms)
+        seen.add(base)
+        multiples.append(t)
+    number = sympy.Add(*numbers)
+    multiples.sort(key=by_structure)
+    return sympy.Add._from_args(([] if number is _ZERO else [number]) + multiples, True)
+
+
 def content(e: Expr) -> int:
     """Greatest common divisor of the integer coefficients of the terms of a sum."""
     g = 0
@@ -94,7 +121,7 @@ def exact_quotient_sum(e: Expr, divisor: Expr) -> Expr | None:
         if q is None:
             return None
         parts.append(q)
-    return sympy.Add(*parts)
+    return total(parts)
 
 
 def split_terms(e: Expr, divisor: Expr) -> tuple[Expr, Expr]:
@@ -103,7 +130,7 @@ def split_terms(e: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     for t in sympy.Add.make_args(e):
         part = exact_quotient(t, divisor)
         (r.append(t) if part is None else q.append(part))
-    return sympy.Add(*q), sympy.Add(*r)
+    return total(q), total(r)
 
 
 def scale_down(e: Expr, g: int) -> Expr:
