@@ -19,6 +19,7 @@ from wrapper_ir import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     Device,
     DType,
     ExternCall,
@@ -98,9 +99,14 @@ def _accumulate(grid: Any, x: Any, out: Any, scale: int) -> None:
     out += x.sum() * scale % 97
 
 
+def _total(grid: Any, blocks: Any, out: Any) -> None:
+    out += blocks.base.sum() % 89
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fill": _fill,
     "accumulate": _accumulate,
+    "total": _total,
     "test.double.default": lambda x: np.ascontiguousarray(x * 2 % 101),
     "test.increment_.default": lambda x, by: x.__iadd__(by),
     "test.pair.default": lambda x: (np.ascontiguousarray(x + 1), np.ascontiguousarray(x - 1)),
@@ -113,6 +119,10 @@ ACCUMULATE = DefineKernel(
     "accumulate", "def accumulate(x, out, scale):\n\n    ...",
     (KernelParam("x", "*f32"), KernelParam("out", "*f32", True), KernelParam("scale", "i32")),
     num_warps=8, comment="two\nlines \\ and a #",
+)  # fmt: skip
+TOTAL = DefineKernel(
+    "total", "def total(blocks, out): ...\n",
+    (KernelParam("blocks", "tensordesc<f32[2,4]>"), KernelParam("out", "*f32", True)), num_ctas=2,
 )  # fmt: skip
 
 
@@ -131,6 +141,9 @@ def views(type: TensorType) -> list[TensorType]:
     ]
 
 
+KINDS = ["view", "launch", "describe", "call", "pair", "if"]
+
+
 @st.composite
 def _programs(draw: st.DrawFn) -> Program:
     s0 = symbol("s0")
@@ -139,12 +152,12 @@ def _programs(draw: st.DrawFn) -> Program:
     writable = ["y"]
     whole = ["x", "y"]  # contiguous matrices, to view and call
     ops: list[Any] = [SymbolDef("s0", "x", 0, draw(st.sampled_from(["", "batch"]))), FILL]
-    ops += [Comment("text # \\n"), ACCUMULATE, Constant("c", tensor(2, 2), "weights.0")]
+    ops += [Comment("text # \\n"), ACCUMULATE, TOTAL, Constant("c", tensor(2, 2), "weights.0")]
     types["c"] = tensor(2, 2)
     whole.append("c")
     names = (f"t{i}" for i in range(1000))
     for _ in range(draw(st.integers(0, 14))):
-        kind = draw(st.sampled_from(["alloc"] * 3 + ["view", "launch", "call", "pair", "if"]))
+        kind = draw(st.sampled_from(["alloc"] * 3 + KINDS))
         if kind == "alloc":
             out, type = next(names), tensor(draw(sizes), draw(sizes))
             ops += [Allocate(out, type), Launch("fill", (s0, 1, 1), (Ref(out), 1.0))]
@@ -158,6 +171,12 @@ def _programs(draw: st.DrawFn) -> Program:
         elif kind == "launch":
             src, dst = draw(st.sampled_from(sorted(types))), draw(st.sampled_from(writable))
             ops.append(Launch("accumulate", (s0 * 2, 1, 1), (Ref(src), Ref(dst), s0 + 1)))
+        elif kind == "describe":
+            src, dst = draw(st.sampled_from(whole)), draw(st.sampled_from(writable))
+            out = next(names)
+            ops.append(Describe(out, src, (2, 4), draw(st.sampled_from(["", "k.py:3"]))))
+            for _ in range(draw(st.integers(1, 2))):
+                ops.append(Launch("total", (s0, 1, 1), (Ref(out), Ref(dst))))
         elif kind == "call":
             src, out = draw(st.sampled_from(whole)), next(names)
             types[out] = types[src]

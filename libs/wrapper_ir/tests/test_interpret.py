@@ -200,3 +200,27 @@ def test_two_sizes_of_one_symbol_must_agree(runtime):
 def test_input_count(runtime):
     with pytest.raises(errors.InputCountMismatch, match="takes 2 inputs, got 1"):
         interpret(parse_program(HEAD + "  return ()\n"), [X], runtime())
+
+
+def test_a_descriptor_is_a_tensor_with_its_block(run):
+    got = []
+    values, _, x = run(
+        "  kernel k(t: tensordesc<f32[2,2]>, u: tensordesc<f32[2,2]>) warps 4 stages 3:\n"
+        "    def k(t, u): ...\n  end\n"
+        "  v = view x f32[s0, 2] cpu stride (4, 1) offset 2\n  d = describe v block (2, 2)\n"
+        "  launch k grid (1, 1, 1) (d, d)\n  return (v,)\n",
+        k=lambda grid, t, u: got.extend([t, u]),
+    )
+    assert got[0] is got[1] and got[0].base is values[0]
+    assert (got[0].shape, got[0].strides, got[0].block_shape) == ((2, 2), (4, 1), (2, 2))
+    assert got[0].base[0, 0] == x[0, 2]
+
+
+def test_a_descriptor_dies_with_its_tensor(runtime):
+    program = parse_program(
+        HEAD + "  kernel k(t: tensordesc<f32[4]>) warps 4 stages 3:\n    def k(t): ...\n  end\n"
+        "  b = alloc f32[4] cpu\n  d = describe b block (4,)\n  free b\n"
+        "  launch k grid (1, 1, 1) (d)\n  return ()\n"
+    )
+    with pytest.raises(errors.UndefinedName, match="d is alive"):
+        interpret(program, [np.zeros((2, 4), np.float32), 1], runtime())

@@ -11,6 +11,7 @@ from symexpr import FloorDiv, symbol
 from wrapper_ir import (
     Comment,
     DefineKernel,
+    Describe,
     Device,
     DType,
     ExternCall,
@@ -125,6 +126,8 @@ HEAD = "program p(x: f32[4] cpu, n: int):\n"
     ("program p(x: f32[4 cpu):\n", 1, 18, "an integer expression"),
     (HEAD + "  b = alloc f32[4 +] cpu\n", 2, 17, "an integer expression"),
     (HEAD + "  b = allocate f32[4] cpu\n", 2, 7, "alloc, reuse, view"),
+    (HEAD + "  d = describe x (2,)\n", 2, 18, "'block'"),
+    (HEAD + "  kernel k(t: tensordesc<f32[n]>) warps 4", 2, 25, "','"),
     (HEAD + "    free b\n", 2, 5, "indented by 2"),
     (HEAD + "free b\n", 2, 1, "indented by 2"),
     (HEAD + "  frees b\n", 2, 3, "an op"),
@@ -151,3 +154,22 @@ def test_names_that_are_words_of_the_language():
         "  free free\n  return (copy,)\n"
     )
     assert print_program(parse_program(text)) == text
+
+
+def test_descriptors_and_clusters():
+    text = """program p(x: f32[8, 64] cpu):
+  kernel k(t: tensordesc<f32[4, 32]> mutated, u: tensordesc<f32[1,64]>) warps 4 stages 3 ctas 2:
+    def k(t, u): ...
+  end
+  d0 = describe x block (4, 32)  # k.py:3
+  d1 = describe x block (1, 64)
+  launch k grid (1, 1, 1) (d0, d1)
+  describe = alloc f32[4] cpu
+  d2 = describe describe block (4,)
+  return ()
+"""
+    program = parse_program(text)
+    verify(program)
+    assert print_program(program) == text
+    assert program.ops[0].num_ctas == 2 and program.ops[0].params[0].mutated
+    assert program.ops[1] == Describe("d0", "x", (4, 32), "k.py:3")

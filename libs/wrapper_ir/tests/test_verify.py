@@ -10,6 +10,10 @@ K = """  kernel k(p: *f32, q: *i64 mutated, n: i32, f: f32, b: bool) warps 4 sta
     def k(p, q, n, f, b): ...
   end
 """
+D = """  kernel d(t: tensordesc<f32[2,4]>, u: tensordesc<f32[2,4]> mutated) warps 4 stages 3 ctas 2:
+    def d(t, u): ...
+  end
+"""
 HEAD = """program p(x: f32[s0, 4] cpu, i: i64[3] cpu, n: int):
   where s0 in [1, 8]
   symbol s0 = x.size(0)
@@ -40,6 +44,11 @@ BROKEN = {
         (HEAD + "  b = alloc f32[4] cpu\n  free b\n  free b\n  return ()\n", "3", "b died"),
         (HEAD + "  b = alloc f32[4] cpu\n  free b\n  if n < 3:\n    copy b -> b\n  return ()\n",
          "3.then.0", "b died"),
+        (HEAD + D + "  b = alloc f32[s0, 4] cpu\n  e = describe b block (2, 4)\n  free b\n"
+         "  launch d grid (1, 1, 1) (e, e)\n  return ()\n", "5", "e died with its storage at op 4"),
+        (HEAD + D + "  b = alloc f32[s0, 4] cpu\n  e = describe b block (2, 4)\n"
+         "  c = reuse b f32[s0, 4] cpu\n  launch d grid (1, 1, 1) (e, e)\n  return (c,)\n", "5",
+         "e died with its storage at op 4"),
     ],
     "BlockEscape": [
         (HEAD + "  if n < 3:\n    b = alloc f32[4] cpu\n  return (b,)\n", "2", "inside if 1"),
@@ -88,6 +97,8 @@ BROKEN = {
         (HEAD + K.replace("n: i32", "n: i32 mutated") + "  return ()\n", "1", "scalar parameter n"),
         (HEAD + K.replace("f: f32", "p: f32") + "  return ()\n", "1", "share a name"),
         (HEAD + K.replace("def k", "def kk") + "  return ()\n", "1", "defines no k"),
+        (HEAD + D.replace("f32[2,4]", "f31[2,4]") + "  return ()\n", "1", "unknown kind"),
+        (HEAD + D.replace("ctas 2", "ctas 0") + "  return ()\n", "1", "0 blocks of a program"),
     ],
     "LaunchArity": [
         (HEAD + K + "  launch k grid (1, 1, 1) (x, i, 1)\n  return ()\n", "2",
@@ -101,10 +112,29 @@ BROKEN = {
             ("x, i, 1, 1.0, 1", "b is bool"), ("x, i, True, 1.0, True", "n is i32"),
             ("x, i, None, 1.0, True", "n is i32"), ("x, (i,), 1, 1.0, True", "q is *i64"),
         ]
+    ] + [
+        (HEAD + D + "  e = describe x block (1, 4)\n  launch d grid (1, 1, 1) (e, e)\n"
+         "  return ()\n", "3", "e is blocks of [1, 4]"),
+        (HEAD + D + "  launch d grid (1, 1, 1) (x, x)\n  return ()\n", "2", "x is a tensor"),
+        (HEAD + K + "  e = describe x block (1, 4)\n"
+         "  launch k grid (1, 1, 1) (e, i, 1, 1.0, True)\n  return ()\n", "3", "got tensor e"),
     ],
     "LaunchElementType": [
         (HEAD + K + "  launch k grid (1, 1, 1) (i, i, 1, 1.0, True)\n  return ()\n", "2",
          "p is *f32, got i: i64[3] cpu"),
+        (HEAD + D + "  v = view x i32[s0, 4] cpu\n  e = describe v block (2, 4)\n"
+         "  launch d grid (1, 1, 1) (e, e)\n  return ()\n", "4", "e is of i32[s0, 4] cpu"),
+    ],
+    "InvalidDescriptor": [
+        (HEAD + "  e = describe x block (4,)\n  return ()\n", "1", "blocks of [4] of x"),
+        (HEAD + "  e = describe x block (0, 4)\n  return ()\n", "1", "blocks of [0, 4] of x"),
+        (HEAD + "  e = describe x block (2, 4)\n  return (e,)\n", "2", "e is a descriptor"),
+        (HEAD + "  e = describe x block (2, 4)\n  extern aten.f(e)\n  return ()\n", "2",
+         "e is a descriptor"),
+        (HEAD + "  e = describe x block (2, 4)\n  f = describe e block (2, 4)\n  return ()\n", "2",
+         "e is a descriptor"),
+        (HEAD + "  b = alloc f32[4] cpu\n  e = describe b block (4,)\n  free e\n  return ()\n", "3",
+         "e is a descriptor"),
     ],
     "InvalidExtern": [
         (HEAD + "  extern aten.f(x) mutates (i,)\n  return ()\n", "1", "i is no argument"),
@@ -156,6 +186,8 @@ VALID = [
     "  else:\n    b = alloc f32[4 - s0] cpu\n  return ()\n",
     HEAD + "  v = view x f32[0, 9] cpu offset 100\n  return (v,)\n",
     HEAD + "  v = view x i16[s0, 8] cpu stride (8, 1)\n  return (v,)\n",
+    HEAD + D + "  e = describe x block (2, 4)\n  if n < 3:\n    launch d grid (1, 1, 1) (e, e)\n"
+    "  b = alloc f32[4] cpu\n  f = describe b block (8,)\n  free b\n  return ()\n",
     HEAD + "  assert s0 >= 2 \"no one\"\n  b = alloc f32[s0 - 2] cpu\n  return ()\n",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ own: passes rewrite it, two emitters print it, and one interpreter says what it 
 """
 
 from wrapper_ir.errors import ParseError, VerifyError, WrapperIRError
-from wrapper_ir.interpreter import Runtime, interpret
+from wrapper_ir.interpreter import Descriptor, Runtime, interpret
 from wrapper_ir.ops import (
     Allocate,
     Arg,
@@ -14,6 +14,7 @@ from wrapper_ir.ops import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -37,9 +38,9 @@ from wrapper_ir.verifier import verify
 
 __all__ = [
     "Allocate", "Arg", "Assert", "Comment", "Constant", "CopyBack", "DType", "DefineKernel",
-    "Device", "ExternCall", "Free", "If", "KernelParam", "Launch", "Op", "Param", "ParseError",
-    "Program", "Ref", "Return", "Reuse", "Runtime", "Symbol", "SymbolDef", "TensorType",
-    "TorchEnum", "VerifyError", "View", "WrapperIRError", "contiguous_strides", "interpret",
-    "parse_program", "parse_symbol", "parse_type", "print_op", "print_program", "print_symbol",
-    "print_type", "verify",
+    "Describe", "Descriptor", "Device", "ExternCall", "Free", "If", "KernelParam", "Launch",
+    "Op", "Param", "ParseError", "Program", "Ref", "Return", "Reuse", "Runtime", "Symbol",
+    "SymbolDef", "TensorType", "TorchEnum", "VerifyError", "View", "WrapperIRError",
+    "contiguous_strides", "interpret", "parse_program", "parse_symbol", "parse_type",
+    "print_op", "print_program", "print_symbol", "print_type", "verify",
 ]  # fmt: skip

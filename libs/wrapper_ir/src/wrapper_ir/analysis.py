@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice, product, zip_longest
 
@@ -14,6 +15,7 @@ from wrapper_ir.ops import (
     Assert,
     Constant,
     CopyBack,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -26,10 +28,23 @@ from wrapper_ir.ops import (
     SymbolDef,
     View,
 )
-from wrapper_ir.types import TensorType
+from wrapper_ir.types import DType, TensorType
 
 Env = Mapping[str, int]
 MAX_SAMPLES = 64
+
+
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d+(?:, ?\d+)*)\]>", re.ASCII)
+_ELEMENTS = frozenset(d.value for d in DType)
+
+
+def descriptor_kind(kind: str) -> tuple[str, tuple[int, ...]] | None:
+    """`tensordesc<f32[64,32]>` -> `("f32", (64, 32))`: element type and block; None for the kind
+    of another parameter."""
+    found = _DESCRIPTOR.fullmatch(kind)
+    if found is None or found[1] not in _ELEMENTS:
+        return None
+    return found[1], tuple(int(n) for n in found[2].split(","))
 
 
 def walk(ops: Sequence[Op]) -> Iterator[Op]:
@@ -59,13 +74,14 @@ def arg_expressions(args: Sequence[Arg]) -> Iterator[sympy.Basic]:
 
 
 def uses(op: Op) -> tuple[str, ...]:
-    """Names of the tensors that an op reads, writes, views or frees; those in blocks too."""
+    """Names of the tensors and descriptors that an op reads, writes, views or frees; those in
+    blocks too."""
     match op:
         case SymbolDef():
             return (op.tensor,)
         case Free():
             return (op.name,)
-        case Reuse() | View():
+        case Reuse() | View() | Describe():
             return (op.src,)
         case Launch():
             return tuple(arg_refs(op.args))
@@ -84,7 +100,7 @@ def uses(op: Op) -> tuple[str, ...]:
 
 
 def definitions(op: Op) -> tuple[tuple[str, TensorType], ...]:
-    """Tensors that an op names, not those inside blocks."""
+    """Tensors that an op names (no descriptors), not those inside blocks."""
     match op:
         case Constant() | Allocate() | Reuse() | View():
             return ((op.out, op.type),)
@@ -126,13 +142,16 @@ def free_symbols(expressions: Sequence[sympy.Basic]) -> set[str]:
 
 
 def storages(ops: Sequence[Op], roots: Mapping[str, str]) -> dict[str, str]:
-    """Name of a tensor -> name of the tensor whose definition made its storage. `roots` holds
-    the names known before (parameters map to themselves). `Reuse` starts a storage of its own."""
+    """Name of a tensor or descriptor -> name of the tensor whose definition made its storage.
+    `roots` holds the names known before (parameters map to themselves). `Reuse` starts a storage
+    of its own."""
     out = dict(roots)
     for op in walk(ops):
         source = alias_source(op)
         for name, _ in definitions(op):
             out[name] = name if source is None else out.get(source, source)
+        if isinstance(op, Describe):
+            out[op.out] = out.get(op.src, op.src)
     return out
 
 

@@ -90,11 +90,18 @@ class LaunchArity(VerifyError):
 
 
 class LaunchArgumentKind(VerifyError):
-    rule = "a pointer parameter takes a tensor, a scalar parameter a number"
+    rule = (
+        "a pointer parameter takes a tensor, a descriptor parameter a descriptor of such blocks, a "
+        "scalar parameter a number"
+    )
 
 
 class LaunchElementType(VerifyError):
-    rule = "a pointer parameter takes a tensor of its element type"
+    rule = "a pointer or descriptor parameter takes a tensor of its element type"
+
+
+class InvalidDescriptor(VerifyError):
+    rule = "a descriptor has the rank of its tensor, 1 to 5, and is an argument of launches only"
 
 
 class InvalidExtern(VerifyError):

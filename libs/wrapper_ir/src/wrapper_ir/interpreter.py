@@ -28,6 +28,7 @@ from wrapper_ir.ops import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -58,9 +59,8 @@ class Runtime(Protocol):
         """A view of the memory of `base`, `offset` elements of `dtype` after its first element.
         It may reach past the last element of `base`, as far as the storage goes."""
 
-    def launch(
-        self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]
-    ) -> None: ...
+    def launch(self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+        """Tensors, numbers, and for `tensordesc<...>` parameters a `Descriptor`."""
 
     def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls an operator. `Device`, `DType` and `TorchEnum` arguments come as they are."""
@@ -72,6 +72,18 @@ class Runtime(Protocol):
     def stride(self, tensor: Any) -> Ints: ...
 
     def dtype(self, tensor: Any) -> DType: ...
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What `describe` gives: a tensor, kept alive, and the block by which a kernel copies it. The
+    fields are those of Triton's `TensorDescriptor`."""
+
+    base: Any
+    shape: Ints
+    strides: Ints
+    block_shape: Ints
+    padding: str = "zero"
 
 
 @dataclass
@@ -215,6 +227,8 @@ def _step(machine: _Machine, op: Op) -> None:
             _share(machine, op.out, op.type, storage)
         case View():
             _share(machine, op.out, op.type, _storage(machine, op.src))
+        case Describe():
+            _describe(machine, op)
         case Launch():
             if op.kernel not in machine.kernels:
                 raise UndefinedKernel(f"no kernel {op.kernel}")
@@ -257,6 +271,12 @@ def _share(machine: _Machine, name: str, type: TensorType, storage: _Storage) ->
     machine.tensors[name] = value
     # A reused storage keeps all of its bytes under a name of its own.
     machine.storages[name] = storage
+
+
+def _describe(machine: _Machine, op: Describe) -> None:
+    runtime, base = machine.runtime, _tensor(machine, op.src)
+    machine.tensors[op.out] = Descriptor(base, runtime.size(base), runtime.stride(base), op.block)
+    machine.storages[op.out] = machine.storages[op.src]
 
 
 def _extern(machine: _Machine, op: ExternCall) -> None:
@@ -303,4 +323,4 @@ def _value(machine: _Machine, arg: Arg) -> Any:
     return arg
 
 
-__all__ = ["Runtime", "bind_inputs", "interpret", "same_addresses"]
+__all__ = ["Descriptor", "Runtime", "bind_inputs", "interpret", "same_addresses"]

@@ -19,6 +19,7 @@ program) an integer. Every op prints as one line, `If` as a block:
       (m, _) = extern aten.max.dim(b0, 1) -> (bf16[s0, 768] cuda:0, _)
       extern aten.add_.Tensor(b0, 1) mutates (b0,)
       q = view b1 bf16[s0, 12, 32, 64] cuda:0 stride (73728, 64, 2304, 1)
+      d0 = describe b0 block (1, 32, 64)
       if s0*s0 <= 32:
         launch k2 grid (s0, 1, 1) (q)
       else:
@@ -67,8 +68,9 @@ Arg: TypeAlias = (
 class KernelParam:
     """One run-time parameter of a kernel, in order.
 
-    kind: `*f32` (pointer to elements of a DType name), `i32`, `i64`, `f32`, `f64`, `bool`.
-    mutated: the kernel writes through this pointer.
+    kind: `*f32` (pointer to elements of a DType name), `i8` to `i64`, `u8` to `u64`, `f32`,
+    `f64`, `bool`, or `tensordesc<f32[64,32]>` (a tensor descriptor with its block).
+    mutated: the kernel writes through this pointer or descriptor.
     aligned: promised a multiple of 16 (bytes for a pointer, units for an integer). A launcher
     may also find that out from the real arguments.
     """
@@ -83,7 +85,7 @@ class KernelParam:
 class DefineKernel:
     """A Triton kernel: `source` is a Python module whose `@triton.jit` function is called
     `name`. `params` are its run-time parameters, in order; `constants` its `tl.constexpr`
-    parameters (which follow the run-time ones)."""
+    parameters (which follow the run-time ones). `num_ctas`: blocks of a program, a cluster."""
 
     name: str
     source: str
@@ -92,6 +94,7 @@ class DefineKernel:
     num_warps: int = 4
     num_stages: int = 3
     comment: str = ""
+    num_ctas: int = 1
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,19 @@ class View:
 
 
 @dataclass(frozen=True)
+class Describe:
+    """`d0 = describe x block (64, 32)`: a descriptor by which a kernel copies blocks of `x` through
+    the TMA unit; what lies outside of `x` reads as zero. Only launches take it, for a parameter of
+    the kind `tensordesc<...>`, as often as they like. It lives in the storage of `x`: it keeps `x`
+    alive, and dies with that storage."""
+
+    out: str
+    src: str
+    block: tuple[int, ...]
+    comment: str = ""
+
+
+@dataclass(frozen=True)
 class Launch:
     """Runs a defined kernel; `args` match its `params` one to one. Nothing runs where a grid size
     is 0."""
@@ -243,8 +259,8 @@ class Return:
 
 
 Op: TypeAlias = (
-    DefineKernel | SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Launch
-    | ExternCall | CopyBack | If | Comment | Return
+    DefineKernel | SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Describe
+    | Launch | ExternCall | CopyBack | If | Comment | Return
 )  # fmt: skip
 
 

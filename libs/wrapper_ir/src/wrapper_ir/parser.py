@@ -12,6 +12,7 @@ from wrapper_ir.ops import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -214,7 +215,19 @@ class _Parser:
                 return Reuse(out, line.name(), line.type(), self._remark(line))
             case "view":
                 return View(out, line.name(), line.type(), self._remark(line))
-        line.fail("alloc, reuse, view, constant or extern", start)
+            case "describe":
+                return self._describe(line, out)
+        line.fail("alloc, reuse, view, describe, constant or extern", start)
+
+    def _describe(self, line: Scanner, out: str) -> Describe:
+        src = line.name()
+        line.expect("block")
+        line.expect("(")
+        block: list[int] = []
+        while line.items():
+            block.append(line.integer())
+            line.separator()
+        return Describe(out, src, tuple(block), self._remark(line))
 
     def _symbol_def(self, line: Scanner) -> SymbolDef:
         symbol = line.name()
@@ -322,10 +335,13 @@ class _Parser:
         warps = line.integer()
         line.expect("stages")
         stages = line.integer()
+        ctas = line.integer() if line.take("ctas") else 1
         line.expect(":")
         comment = self._remark(line)
         source = self._source(indent)
-        return DefineKernel(name, source, tuple(params), tuple(constants), warps, stages, comment)
+        return DefineKernel(
+            name, source, tuple(params), tuple(constants), warps, stages, comment, ctas
+        )
 
     def _source(self, indent: int) -> str:
         margin, end = " " * (indent + 2), " " * indent + "end"

@@ -16,6 +16,7 @@ from wrapper_ir.ops import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -141,8 +142,8 @@ def _op(op: Op, indent: str) -> list[str]:
 
 
 def _line(
-    op: SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Launch | ExternCall
-    | CopyBack | Return,
+    op: SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Describe | Launch
+    | ExternCall | CopyBack | Return,
 ) -> str:  # fmt: skip
     match op:
         case SymbolDef():
@@ -160,6 +161,8 @@ def _line(
             return f"{op.out} = reuse {op.src} {print_type(op.type)}"
         case View():
             return f"{op.out} = view {op.src} {print_type(op.type)}"
+        case Describe():
+            return f"{op.out} = describe {op.src} block {_tuple(map(str, op.block))}"
         case Launch():
             grid = _tuple(map(sstr, op.grid))
             return f"launch {op.kernel} grid {grid} {_call(op.args)}"
@@ -196,7 +199,9 @@ def _kernel(op: DefineKernel, indent: str) -> list[str]:
     line = f"{indent}kernel {op.name}({params})"
     if op.constants:
         line += f" constants ({', '.join(f'{n}={print_arg(v)}' for n, v in op.constants)})"
-    line += f" warps {op.num_warps} stages {op.num_stages}:{_remark(op.comment)}"
+    line += f" warps {op.num_warps} stages {op.num_stages}"
+    line += f" ctas {op.num_ctas}" if op.num_ctas != 1 else ""
+    line += f":{_remark(op.comment)}"
     body = op.source.removesuffix("\n").split("\n")
     end = "end" if op.source.endswith("\n") else "end without newline"
     inner = indent + "  "

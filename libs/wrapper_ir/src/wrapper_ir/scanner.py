@@ -20,7 +20,7 @@ FLOAT = re.compile(r"-?(inf|nan|\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+)", re.ASCII)
 _DEVICE = re.compile(r"([A-Za-z_]\w*)(?::(\d+))?", re.ASCII)
 _ENUM = re.compile(r"(?!not )([A-Za-z_]\w*) ([\w.:]+)", re.ASCII)
 _COMPLEX = re.compile(r"complex\(([^,()]+), ([^,()]+)\)")
-_KIND = re.compile(r"\*?\w+", re.ASCII)
+_KIND = re.compile(r"\w+<\w+\[\d+(, ?\d+)*\]>|\*?\w+", re.ASCII)
 _DTYPES = {d.value: d for d in DType}
 _DECODER = json.JSONDecoder()
 

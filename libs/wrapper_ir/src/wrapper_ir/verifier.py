@@ -13,6 +13,7 @@ from symexpr import evaluate
 from wrapper_ir.analysis import (
     Env,
     definitions,
+    descriptor_kind,
     evaluate_type,
     expressions,
     free_symbols,
@@ -26,6 +27,7 @@ from wrapper_ir.errors import (
     CopyMismatch,
     DeviceMismatch,
     DuplicateDefinition,
+    InvalidDescriptor,
     InvalidExtern,
     InvalidKernel,
     InvalidLayout,
@@ -50,6 +52,7 @@ from wrapper_ir.ops import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -68,7 +71,8 @@ from wrapper_ir.scanner import NAME, TARGET
 from wrapper_ir.types import DType, TensorType
 
 RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
-SCALAR_KINDS = frozenset({"i32", "i64", "f32", "f64", "bool"})
+INT_KINDS = frozenset(f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64))
+SCALAR_KINDS = INT_KINDS | {"f32", "f64", "bool"}
 POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
 
 
@@ -104,6 +108,7 @@ class _State:
     tensors: dict[str, TensorType] = field(default_factory=dict)
     storage: dict[str, _Storage] = field(default_factory=dict)
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
+    descriptors: dict[str, Describe] = field(default_factory=dict)
     symbols: set[str] = field(default_factory=set)
     escaped: dict[str, str] = field(default_factory=dict)
     layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
@@ -165,6 +170,8 @@ def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
     if not isinstance(op, If):
         for name in uses(op):
             _check_use(state, name, at)
+            if name in state.descriptors and not isinstance(op, Launch):
+                raise at.error(InvalidDescriptor, f"{name} is a descriptor")
     unbound = free_symbols(expressions(op)) - state.symbols
     if unbound:
         raise at.error(UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
@@ -187,6 +194,8 @@ def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
             _check_reuse(state, op, at, prefix)
         case View():
             _check_alias(state, op.out, op.type, op.src, at)
+        case Describe():
+            _check_describe(state, op, at)
         case Launch():
             _check_launch(state, op, at)
         case ExternCall():
@@ -294,12 +303,15 @@ def _check_kernel(state: _State, op: DefineKernel, at: _At) -> None:
     if len(set(names)) != len(names):
         raise at.error(InvalidKernel, f"two parameters share a name among {', '.join(names)}")
     for param in op.params:
-        if param.kind not in SCALAR_KINDS | POINTER_KINDS:
+        known = param.kind in SCALAR_KINDS | POINTER_KINDS or descriptor_kind(param.kind)
+        if not known:
             raise at.error(InvalidKernel, f"parameter {param.name} has unknown kind {param.kind}")
         if param.mutated and param.kind in SCALAR_KINDS:
             raise at.error(InvalidKernel, f"scalar parameter {param.name} cannot be mutated")
     if not re.search(rf"^def {op.name}\b|^{op.name}\b.*=", op.source, re.MULTILINE):
         raise at.error(InvalidKernel, f"the source defines no {op.name}")
+    if op.num_ctas < 1:
+        raise at.error(InvalidKernel, f"{op.num_ctas} blocks of a program")
     state.kernels[op.name] = op
 
 
@@ -319,6 +331,17 @@ def _check_symbol_def(state: _State, op: SymbolDef, at: _At) -> None:
     state.symbols.add(op.symbol)
 
 
+def _check_describe(state: _State, op: Describe, at: _At) -> None:
+    type = state.tensors[op.src]
+    _define(state, op.out, type, at)
+    if len(op.block) != len(type.size) or not 1 <= len(op.block) <= 5 or min(op.block) < 1:
+        raise at.error(
+            InvalidDescriptor, f"blocks of {list(op.block)} of {op.src}: {print_type(type)}"
+        )
+    state.storage[op.out] = state.storage[op.src]
+    state.descriptors[op.out] = op
+
+
 def _check_launch(state: _State, op: Launch, at: _At) -> None:
     kernel = state.kernels.get(op.kernel)
     if kernel is None:
@@ -334,7 +357,10 @@ def _check_launch(state: _State, op: Launch, at: _At) -> None:
 def _check_argument(state: _State, param: KernelParam, arg: Arg, at: _At) -> None:
     if isinstance(arg, Ref):
         type = state.tensors[arg.name]
-        if not param.kind.startswith("*"):
+        if (wanted := descriptor_kind(param.kind)) is not None:
+            _check_descriptor(state, param, wanted, arg, at)
+            return
+        if not param.kind.startswith("*") or arg.name in state.descriptors:
             raise at.error(
                 LaunchArgumentKind, f"{param.name} is {param.kind}, got tensor {arg.name}"
             )
@@ -347,12 +373,26 @@ def _check_argument(state: _State, param: KernelParam, arg: Arg, at: _At) -> Non
         raise at.error(LaunchArgumentKind, f"{param.name} is {param.kind}, got {arg!r}")
 
 
+def _check_descriptor(
+    state: _State, param: KernelParam, wanted: tuple[str, tuple[int, ...]], arg: Ref, at: _At
+) -> None:
+    element, block = wanted
+    found, type = state.descriptors.get(arg.name), state.tensors[arg.name]
+    if found is None or found.block != block:
+        got = f"blocks of {list(found.block)}" if found is not None else "a tensor"
+        raise at.error(LaunchArgumentKind, f"{param.name} is {param.kind}, {arg.name} is {got}")
+    if element != type.dtype.value:
+        raise at.error(
+            LaunchElementType, f"{param.name} is {param.kind}, {arg.name} is of {print_type(type)}"
+        )
+
+
 def _scalar_fits(kind: str, arg: Arg) -> bool:
     boolean = isinstance(arg, bool | sympy.logic.boolalg.Boolean)
     boolean = boolean and not isinstance(arg, sympy.Symbol)  # sympy: a symbol is a Boolean too
     if kind == "bool":
         return boolean
-    if kind in ("i32", "i64"):
+    if kind in INT_KINDS:
         return not boolean and isinstance(arg, int | sympy.Expr)
     return kind in ("f32", "f64") and not boolean and isinstance(arg, int | float | sympy.Expr)
 

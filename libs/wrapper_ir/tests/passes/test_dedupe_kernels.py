@@ -3,7 +3,7 @@ from __future__ import annotations
 from wrapper_ir import parse_program, print_program
 from wrapper_ir.passes import DedupeKernels
 
-KERNEL = """  kernel {name}(x: *f32 mutated) constants (B={b}) warps {w} stages 3:
+KERNEL = """  kernel {name}(x: *f32 mutated) constants (B={b}) warps {w} stages 3{ctas}:
     # {name} does a thing
     def {name}(x, B):
         return helper_{name2}(x, "{name}")
@@ -14,7 +14,7 @@ KERNEL = """  kernel {name}(x: *f32 mutated) constants (B={b}) warps {w} stages 
 def run(*kernels: dict[str, object]) -> str:
     text = "program p(x: f32[4] cpu, n: int):\n"
     for k in kernels:
-        text += KERNEL.format(**{"b": 1, "w": 4, "name2": "h", **k})
+        text += KERNEL.format(**{"b": 1, "w": 4, "ctas": "", "name2": "h", **k})
     names = [str(k["name"]) for k in kernels]
     text += "".join(f"  launch {name} grid (1, 1, 1) (x)\n" for name in names)
     text += f"  if n < 3:\n    launch {names[-1]} grid (2, 1, 1) (x)\n  return ()\n"
@@ -27,7 +27,7 @@ def test_equal_but_for_the_name():
 
 
 def test_what_makes_kernels_different():
-    for other in ({"b": 2}, {"b": 1.0}, {"b": True}, {"w": 8}, {"name2": "g"}):
+    for other in ({"b": 2}, {"b": 1.0}, {"b": True}, {"w": 8}, {"name2": "g"}, {"ctas": " ctas 2"}):
         assert run({"name": "k0"}, {"name": "k1", **other}).count("kernel ") == 2
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from wrapper_ir import parse_program, print_program
-from wrapper_ir.passes import InsertFrees
+from wrapper_ir.passes import InsertFrees, PlanMemory, run_passes
 
 
 def freed(body: str) -> list[str]:
@@ -64,3 +64,19 @@ def test_blocks_free_their_own():
         "  free b",
         "  return ()",
     ]
+
+
+def test_a_tensor_outlives_its_descriptor():
+    body = (
+        "  kernel k(t: tensordesc<f32[4]>) warps 4 stages 3:\n    def k(t): ...\n  end\n"
+        "  b = alloc f32[8] cpu\n  v = view b f32[4] cpu\n  d = describe v block (4,)\n"
+        "  extern t.f(x)\n  launch k grid (1, 1, 1) (d)\n  c = alloc f32[8] cpu\n"
+        "  extern t.f(c)\n  return ()\n"
+    )
+    lines = freed(body)
+    at = lines.index("  launch k grid (1, 1, 1) (d)")
+    assert lines.index("  free b") == at + 1
+    program = parse_program("program p(x: f32[4] cpu, n: int):\n" + body)
+    planned = run_passes(program, [InsertFrees(), PlanMemory()])
+    lines = print_program(planned).split("\n")
+    assert lines.index("  c = reuse b f32[8] cpu") > lines.index("  launch k grid (1, 1, 1) (d)")
