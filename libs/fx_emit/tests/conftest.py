@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fx_emit import TorchRuntime, emit
-from wrapper_ir import DefineKernel, Program, interpret, parse_program, verify
+from wrapper_ir import DefineKernel, Descriptor, Program, interpret, parse_program, verify
 
 
 @pytest.fixture
@@ -38,11 +39,16 @@ def load_launcher(load_jit) -> Callable[[DefineKernel], Callable[..., None]]:
         function = load_jit(kernel)
 
         def launch(grid, *args):
+            args = [as_tritons(a) if isinstance(a, Descriptor) else a for a in args]
             function[grid](*args, **dict(kernel.constants))
 
         return launch
 
     return load
+
+
+def as_tritons(d: Descriptor) -> TensorDescriptor:
+    return TensorDescriptor(d.base, list(d.shape), list(d.strides), list(d.block_shape))
 
 
 def clone(value: Any) -> Any:

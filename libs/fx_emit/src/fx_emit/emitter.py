@@ -26,6 +26,7 @@ from wrapper_ir import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     Device,
     DType,
     ExternCall,
@@ -67,6 +68,7 @@ class _Shared:
 
     launch: str
     load_kernel: Callable[[DefineKernel], Any]
+    describe: Callable[[torch.Tensor, tuple[int, ...]], Any]
     constants: Mapping[str, torch.Tensor]
     operators: Mapping[str, Callable[..., Any]]
     checks: bool
@@ -81,6 +83,7 @@ def emit(
     launch: str = "hop",
     *,
     load_kernel: Callable[[DefineKernel], Any],
+    describe: Callable[[torch.Tensor, tuple[int, ...]], Any] = host.describe,
     constants: Mapping[str, torch.Tensor] | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
     checks: bool = True,
@@ -91,6 +94,8 @@ def emit(
     launch: "hop" calls kernels through `torch.ops.higher_order.triton_kernel_wrapper_mutation`,
     and `load_kernel` gives the `@triton.jit` function; "direct" calls the launcher
     `launcher(grid, *args)` that `load_kernel` gives. It is asked once a kernel.
+    describe: what the "direct" form calls for a tensor descriptor, with the tensor and the block:
+    what it gives is what launchers get. (The "hop" form describes a tensor at each launch.)
     constants: tensors of the program by key. operators: extern calls that are not in `torch.ops`.
     checks: inputs, symbol ranges and results of operators are compared with their declarations
     on every call (errors: `wrapper_ir.errors`); without them a wrong input is undefined.
@@ -102,7 +107,7 @@ def emit(
     if launch not in LAUNCHES:
         raise UnknownLaunch(launch)
     shared = _Shared(
-        launch, load_kernel, constants or {}, operators or {}, checks,
+        launch, load_kernel, describe, constants or {}, operators or {}, checks,
         hint_env(program), fake_mode or FakeTensorMode(),
     )  # fmt: skip
     emitter = _Emitter(shared, program.name)
@@ -124,6 +129,7 @@ class _Emitter:
         self.nodes: dict[str, Node] = {}
         self.types: dict[str, TensorType] = {}
         self.roots: dict[str, str] = {}
+        self.described: dict[str, Describe] = {}
         self.starts: dict[str, Any] = {}  # root -> element of its storage that is offset 0
         self.headings: list[str] = []
         self.writer = CommentWriter({}, {})
@@ -277,6 +283,8 @@ class _Emitter:
                 self.roots[op.out] = op.out
             case View():
                 self.restride(op.out, op.src, op.type, op.comment)
+            case Describe():
+                self.describe(op)
             case Launch():
                 self.run_kernel(op)
             case ExternCall():
@@ -349,13 +357,27 @@ class _Emitter:
         node = self.call(target, args, name=name, value=self.fake(type), comment=comment)
         self.define(name, type, node, root)
 
+    def describe(self, op: Describe) -> None:
+        self.described[op.out] = op
+        if self.shared.launch == "direct":
+            args = (self.nodes[op.src], op.block)
+            node = self.call(self.shared.describe, args, name=op.out, comment=op.comment)
+            self.define(op.out, self.types[op.src], node, self.roots[op.src])
+
+    def bare(self, name: str) -> str:
+        """In the hop form a launch takes the tensor, and says beside it how to describe it."""
+        if self.shared.launch == "hop" and name in self.described:
+            return self.described[name].src
+        return name
+
     def run_kernel(self, op: Launch) -> None:
         kernel = self.shared.kernels[op.kernel]
         if op.kernel not in self.shared.loaded:
             self.shared.loaded[op.kernel] = self.load(kernel)
         loaded = self.shared.loaded[op.kernel]
         grid = self.numbers(op.grid)
-        args = tuple(self.value(a) for a in op.args)
+        bare = (Ref(self.bare(a.name)) if isinstance(a, Ref) else a for a in op.args)
+        args = tuple(map(self.value, bare))
         if self.shared.launch == "direct":
             self.call(loaded, (grid, *args), name=f"launch_{op.kernel}", comment=op.comment)
             return
@@ -367,7 +389,11 @@ class _Emitter:
                 "kernel_idx": kernel_idx,
                 "constant_args_idx": constant_args_idx,
                 "grid": [grid],
-                "tma_descriptor_metadata": {},
+                "tma_descriptor_metadata": {
+                    p.name: hop.descriptor(self.described[a.name].block)
+                    for p, a in zip(kernel.params, op.args, strict=True)
+                    if isinstance(a, Ref) and a.name in self.described
+                },
                 "kwargs": {p.name: a for p, a in zip(kernel.params, args, strict=True)},
             },
             name=f"launch_{op.kernel}",
@@ -417,11 +443,12 @@ class _Emitter:
         symbols = [
             s for s in self.symbols if s in free_symbols([e for i in inner for e in expressions(i)])
         ]
-        used = [n for n in dict.fromkeys(uses(op)) if n in self.nodes]
+        used = [n for n in dict.fromkeys(map(self.bare, uses(op))) if n in self.nodes]
         tensors = list(dict.fromkeys([*(self.roots[n] for n in used), *used]))
         blocks = []
         for label, ops in (("then", op.then), ("orelse", op.orelse)):
             block = _Emitter(self.shared, f"{self.name}_{label}")
+            block.described |= self.described
             for s in symbols:
                 node = block.graph.placeholder(s)
                 block.symbols[s] = block.note(node, self.shared.env[s])

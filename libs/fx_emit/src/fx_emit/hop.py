@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.triton_kernel_wrap import (
+    create_tma_stable_metadata,
     kernel_side_table,
     triton_kernel_wrapper_mutation,
 )
@@ -19,8 +20,15 @@ def register(kernel: DefineKernel, function: Any) -> tuple[int, int]:
     """Puts a `@triton.jit` function and its constants into the tables that a launch refers to:
     `kernel_idx` and `constant_args_idx`. The tables live as long as the process."""
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    if kernel.num_ctas != 1:
+        options["num_ctas"] = kernel.num_ctas
     constants = dict(kernel.constants) | options
     return kernel_side_table.add_kernel(function), kernel_side_table.add_constant_args(constants)
+
+
+def descriptor(block: tuple[int, ...]) -> tuple[str, Any]:
+    """What `tma_descriptor_metadata` says of a `TensorDescriptor.from_tensor(tensor, block)`."""
+    return create_tma_stable_metadata(list(block))
 
 
 def is_impure(node: torch.fx.Node) -> bool:

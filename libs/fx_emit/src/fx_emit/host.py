@@ -15,7 +15,7 @@ from torch.fx.node import has_side_effect
 from fx_emit.errors import MisalignedStorage
 from fx_emit.torch_types import IR_DTYPE
 from wrapper_ir.errors import AssertionFailed, InputMismatch, ResultMismatch
-from wrapper_ir.interpreter import same_addresses
+from wrapper_ir.interpreter import Descriptor, same_addresses
 
 Ints = tuple[int, ...]
 
@@ -112,6 +112,12 @@ def reinterpret(
         raise MisalignedStorage(start, itemsize)
     out = torch.empty(0, dtype=dtype, device=root.device)
     return out.set_(root.untyped_storage(), start // itemsize + offset, size, stride)
+
+
+def describe(tensor: torch.Tensor, block: Ints) -> Descriptor:
+    """A tensor descriptor for launchers that take Triton's `TensorDescriptor` or anything with its
+    fields."""
+    return Descriptor(tensor, tuple(tensor.shape), tuple(tensor.stride()), block)
 
 
 def where(condition: bool, a: int, b: int) -> int:
