@@ -14,12 +14,13 @@ import triton
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.driver import driver as active_driver
 from triton.runtime.jit import JITFunction
 
 from triton_rt.binary import Binary
-from triton_rt.errors import CompileFailed, NoTmaGather, TritonRTError
-from triton_rt.source import KernelParam, KernelSource, load_jit
+from triton_rt.errors import BadSource, CompileFailed, NoTmaGather, TritonRTError
+from triton_rt.source import KernelParam, KernelSource, is_gluon, load_jit
 from triton_rt.target import Target
 from triton_rt.tma.layout import MapLayout
 
@@ -58,10 +59,14 @@ def compile_here(
                 "num_ctas": source.num_ctas,
                 "launch_cooperative_grid": source.cooperative,
                 "launch_pdl": source.pdl,
+                "maxnreg": source.max_registers,
             }
         )
+        kind = GluonASTSource if is_gluon(function) else ASTSource
+        if kind is GluonASTSource and not source.tma:
+            raise BadSource(f"{source.name}: a @gluon.jit kernel has no form without TMA")
         asm, metadata, written = _run_stages(
-            backend, options, gpu, ASTSource(function, signature, constants, attributes), source.tma
+            backend, options, gpu, kind(function, signature, constants, attributes), source.tma
         )
     except TritonRTError:
         raise
@@ -102,7 +107,8 @@ def _run_stages(
     backend: Any, options: Any, gpu: GPUTarget, source: ASTSource, tma: bool
 ) -> tuple[dict[str, Any], dict[str, Any], set[int]]:
     stages: dict[str, Any] = {}
-    backend.add_stages(stages, options, Language.TRITON)
+    gluon = isinstance(source, GluonASTSource)
+    backend.add_stages(stages, options, Language.GLUON if gluon else Language.TRITON)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
@@ -115,7 +121,7 @@ def _run_stages(
             backend.get_module_map(),
             context,
         )
-    written = _written_descriptors(module)
+    written: set[int] = set() if gluon else _written_descriptors(module)
     if not tma:
         _without_descriptors(module)
     asm: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triton_rt.errors import BadSource
+from triton_rt.errors import BadSource, NotInterpretable
 from triton_rt.kinds import KINDS, SCALARS, parse_descriptor, triton_name
 from triton_rt.tuples import flatten, nest, path
 
@@ -106,6 +106,11 @@ class KernelSource:
     `num_ctas`: blocks of a program, a cluster (Hopper and later). `cooperative`: all blocks are
     resident at once, or the launch fails. `pdl`: a launch may begin while the one before it in the
     stream ends; the text must call `tl.extra.cuda.gdc_wait()` before it reads what that one wrote.
+    `max_registers`: of a thread as the kernel starts; one whose warps specialise needs a number,
+    65536 / threads or less, of which they then hand out what each needs.
+
+    The function may be `@gluon.jit` (`triton.experimental.gluon`): it is compiled like any other,
+    but not interpreted.
 
     >>> source = KernelSource("k", '''
     ... import triton
@@ -129,6 +134,7 @@ class KernelSource:
     tma: bool = True
     cooperative: bool = False
     pdl: bool = False
+    max_registers: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", tuple(self.params))
@@ -150,7 +156,10 @@ class KernelSource:
         mutated: tuple[str, ...] = (),
         num_warps: int = 4,
         num_stages: int = 3,
+        num_ctas: int = 1,
         tma: bool = True,
+        cooperative: bool = False,
+        pdl: bool = False,
     ) -> KernelSource:
         """A hand-written `@triton.jit` function; `signature` maps its run-time parameters to kinds.
 
@@ -158,7 +167,9 @@ class KernelSource:
         this process's `sys.path`); of any other, the text is taken with what it refers to, which
         may be jit functions, modules, and plain constants. Raises `BadSource` for other globals.
         """
-        python = fn.fn
+        python = getattr(fn, "fn", None)
+        if not inspect.isfunction(python):
+            raise BadSource(f"{fn!r:.80} is no function that is decorated with @triton.jit, alone")
         if _importable(python):
             text = f"from {python.__module__} import {python.__qualname__}\n"
         else:
@@ -171,7 +182,10 @@ class KernelSource:
             tuple((constants or {}).items()),
             num_warps=num_warps,
             num_stages=num_stages,
+            num_ctas=num_ctas,
             tma=tma,
+            cooperative=cooperative,
+            pdl=pdl,
         )
 
     @property
@@ -271,6 +285,11 @@ def load_jit(source: KernelSource, interpret: bool = False) -> Any:
     if interpret:
         from triton_rt.interp import InterpretedKernel
 
+        if is_gluon(getattr(load_module(source), source.name)):
+            raise NotInterpretable(
+                f"{source.name} is a @gluon.jit kernel, whose layouts and barriers only a GPU has: "
+                "use CUDA tensors, or a @triton.jit kernel"
+            )
         scalars = {p.name: p.kind for p in source.params if p.kind in SCALARS}
         function = getattr(load_module(source), source.name)
         return InterpretedKernel(function, scalars, tuple(source.constant_values()), tma=source.tma)
@@ -278,6 +297,11 @@ def load_jit(source: KernelSource, interpret: bool = False) -> Any:
 
     function = getattr(load_module(source), source.name)
     return function if isinstance(function, JITFunction) else JITFunction(function.fn)
+
+
+def is_gluon(function: Any) -> bool:
+    """Whether a kernel is `@gluon.jit`, which Triton compiles by other stages."""
+    return bool(getattr(function, "is_gluon", bool)())
 
 
 def plain_function(source: KernelSource) -> Any:

@@ -14,6 +14,7 @@ from triton_rt.target import Target
 
 _PLAIN = (
     "name", "text", "num_warps", "num_stages", "num_ctas", "tma", "cooperative", "pdl",
+    "max_registers",
 )  # fmt: skip
 _TAG = struct.Struct("<B")
 _OK, _ERROR = 0, 1
