@@ -17,6 +17,7 @@ import torch
 import triton_rt as rt
 from triton_rt import KernelParam, KernelSource, LazyKernel, Target, errors
 from triton_rt.launch import dispatch
+from triton_rt.launch.driver import driver
 
 pytestmark = [
     pytest.mark.gpu,
@@ -192,6 +193,38 @@ def test_too_much_shared_memory_is_an_error() -> None:
         kernel(1, a, torch.zeros(256, 256, device="cuda"))
 
 
+STAGES = make(
+    "a:*bf16 b:*bf16 z:*f32! n:i32",
+    """
+    i, j, k = tl.arange(0, 128), tl.arange(0, 256), tl.arange(0, 32)
+    acc = tl.zeros([128, 256], tl.float32)
+    for at in range(0, n, 32):
+        x = tl.load(a + i[:, None] * n + at + k[None, :])
+        y = tl.load(b + (at + k)[:, None] * 256 + j[None, :])
+        acc = tl.dot(x, y, acc)
+    tl.store(z + i[:, None] * 256 + j[None, :], acc)
+    """,
+    num_warps=8,
+)
+
+
+def test_shared_memory_to_the_limit(launcher: str) -> None:
+    """A pipeline of nine stages, which takes nearly all; and launches that ask for every byte."""
+    limit = driver().device(0).shared
+    if limit < 232_448:
+        pytest.skip(f"nine stages need 221184 bytes, this GPU has {limit}")
+    a, b = torch.randn(128, 640, device="cuda"), torch.randn(640, 256, device="cuda")
+    a, b = a.bfloat16(), b.bfloat16()
+    binary = rt.compile(replace(STAGES, num_stages=9), alignment=0b1111)
+    assert binary.shared_bytes > 0.95 * limit
+    for size in (binary.shared_bytes, limit):
+        z = torch.zeros(128, 256, device="cuda")
+        rt.Kernel(replace(binary, shared_bytes=size))(1, a, b, z, 640)
+        torch.testing.assert_close(z.double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
+    with pytest.raises(errors.OutOfSharedMemory, match=rf"needs {limit + 1} .* has {limit}"):
+        rt.Kernel(replace(binary, shared_bytes=limit + 1))(1, a, b, z, 640)
+
+
 def test_grid_of_three_dimensions_and_zero(launcher: str) -> None:
     source = make(
         "y:*i32!",
@@ -349,6 +382,28 @@ def test_pool_and_prefetch() -> None:
             assert torch.equal(y, x + 1)
 
 
+def test_a_hand_written_function_is_compiled_by_its_signature(tmp_path: Path) -> None:
+    """From a jit function to bytes, and from the bytes to a launch in a process without Triton."""
+    function = rt.load_jit(ADD)
+    binary = rt.compile(
+        function, signature={"x": "*f32", "y": "*f32", "n": "i32"}, constants={"B": 1024},
+        mutated=("y",), num_warps=8, alignment=0,
+    )  # fmt: skip
+    assert binary.num_warps == 8 and [p.mutated for p in binary.params] == [False, True, False]
+    file = tmp_path / "add.bin"
+    file.write_bytes(binary.to_bytes())
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch\nfrom triton_rt import Binary, Kernel\n"
+        f"kernel = Kernel(Binary.from_bytes(open({str(file)!r}, 'rb').read()))\n"
+        "x = torch.arange(3000., device='cuda'); y = torch.zeros_like(x)\n"
+        "kernel(3, x, y, 3000)\n"
+        "print(torch.equal(y, x + 1))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "True\n", run.stderr[-2000:]
+
+
 def test_autotune_restores_what_it_mutates() -> None:
     accumulate = make(
         "x:*f32 y:*f32! n:i32",
@@ -494,78 +549,6 @@ def test_views_off_by_the_same_are_shifted(launcher: str) -> None:
             kernel((-(-n // 1024),), base[off_x:], y[off_y:], n)
             assert torch.equal(base, expected)
         assert len(kernel.peeled._binaries) == (1 if shifted else before)
-
-
-# -- CUDA graphs ---------------------------------------------------------------------------------
-
-
-def test_graphs_of_a_callable() -> None:
-    """Kernels of ours among torch's; the input moves, the weight stays."""
-    kernel = LazyKernel(ADD)
-    w = torch.randn(256, 256, device="cuda")
-
-    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        h = x @ w
-        out = torch.empty_like(h)
-        kernel(-(-h.numel() // 1024), h, out, h.numel())
-        return torch.relu(out)
-
-    graphed = rt.GraphedCallable(fn)
-    kept = []
-    for _ in range(5):
-        x = torch.randn(32, 256, device="cuda")
-        kept.append(x)
-        torch.testing.assert_close(graphed(x, w), torch.relu(x @ w + 1))
-    text = graphed.explain()
-    assert "4 replays" in text and "in place: argument 1" in text
-    assert "argument 0 is copied, 32768 bytes" in text
-
-
-def test_buckets_share_graphs_and_their_memory() -> None:
-    w = torch.randn(512, 512, device="cuda") / 32
-
-    def fn(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(4):
-            x = torch.tanh(x @ w)
-        return x
-
-    pool = rt.GraphPool()
-    buckets = rt.Buckets((64, 1024, 8192), inputs={0: 0}, outputs={0: 0})
-    graphed = rt.GraphedCallable(fn, buckets=buckets, pool=pool)
-    graphed(torch.randn(8192, 512, device="cuda"))
-    torch.cuda.synchronize()
-    used = torch.cuda.memory_reserved()
-    for n in (8192, 1000, 17, 64, 5000, 1, 1024):
-        x = torch.randn(n, 512, device="cuda")
-        torch.testing.assert_close(graphed(x), fn(x), rtol=1e-3, atol=1e-3)
-    assert len(graphed._slots) == 3
-    assert torch.cuda.memory_reserved() - used < 200 << 20
-
-
-def test_graphs_from_several_streams_are_in_order() -> None:
-    graphed = rt.GraphedCallable(lambda x: (x * 2).sum(0).exp(), copy_outputs=True)
-    lanes = [torch.cuda.Stream() for _ in range(4)]
-    inputs = [torch.full((4096, 512), i * 1e-4, device="cuda") for i in range(16)]
-    torch.cuda.synchronize()
-    outs = []
-    for i in range(16):
-        with torch.cuda.stream(lanes[i % 4]):
-            outs.append(graphed(inputs[i]))
-    torch.cuda.synchronize()
-    for i, out in enumerate(outs):
-        torch.testing.assert_close(out, (inputs[i] * 2).sum(0).exp())
-
-
-def test_what_waits_for_the_gpu_has_no_graph() -> None:
-    graphed = rt.GraphedCallable(lambda x: x * x.sum().item())
-    x = torch.ones(8, device="cuda")
-    for _ in range(3):
-        assert graphed(x).eq(8).all()
-    assert "no graph: capture failed" in graphed.explain()
-    good = rt.GraphedCallable(lambda x: x.add_(1))
-    for i in range(4):
-        assert good(x) is x and x.eq(2 + i).all()
-    assert "mutated: argument 0" in good.explain()
 
 
 # -- long runs, shortened (benchmarks/soak.py runs them whole) -----------------------------------

@@ -495,14 +495,24 @@ def test_the_driver_refuses_what_the_rules_refuse() -> None:
         assert refused == bool(broken) or strides == (0, 1), (shape, strides, box, broken)
 
 
-def test_packed_maps_need_no_context() -> None:
-    """Encoding is the host's work: a thread without a current context may do it."""
-    x = values((16, 32), "f32")
-    out: list[bytes] = []
-    thread = threading.Thread(target=lambda: out.append(TensorMap(x, (16, 32)).packed))
+def test_a_new_thread_needs_no_context(launcher: str) -> None:
+    """A thread that has no context yet encodes maps, and launches with maps of its own."""
+    kernel = LazyKernel(make(SCALE_SIGNATURE, SCALE))
+    x, y = values((16, 32), "f32"), torch.zeros(16, 32, device=DEVICE)
+    packed: list[bytes] = []
+
+    def work() -> None:
+        packed.append(TensorMap(x, (16, 32)).packed)
+        kernel((1,), TensorMap(x, (16, 32)), TensorMap(y, (16, 32)))
+
+    encode.cache_clear()
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert len(out[0]) == 128 and out[0] == TensorMap(x, (16, 32)).packed
+    torch.cuda.synchronize()
+    assert torch.equal(y, x * 3)
+    assert len(packed[0]) == 128 and packed[0] == TensorMap(x, (16, 32)).packed
 
 
 # -- descriptors made in the kernel --------------------------------------------------------------
@@ -566,7 +576,8 @@ def test_allocators(launcher: str) -> None:
 
     with rt.use_allocator(allocator):
         kernel((4,), x, y, 64, 64, 64)
-    assert torch.equal(y, x * 3) and calls == [(4 * 256, 128, 0)]
+    stream = torch.cuda.current_stream().cuda_stream
+    assert torch.equal(y, x * 3) and calls == [(4 * 256, 128, stream)]
     triton.set_allocator(allocator)
     try:
         kernel((4,), x, y.zero_(), 64, 64, 64)

@@ -51,9 +51,14 @@ int cuLaunchKernelEx(const Config *c, void *f, void **params, void **extra) {
     }
     return 0;
 }
+static uint64_t below;
 int cuCtxGetCurrent(uint64_t *out) { *out = current_context; return 0; }
-int cuCtxPushCurrent_v2(uint64_t context) { pushes++; current_context = context; return 0; }
-int cuCtxPopCurrent_v2(uint64_t *out) { *out = current_context; current_context = 0xc0; return 0; }
+int cuCtxPushCurrent_v2(uint64_t context) {
+    pushes++;
+    below = current_context, current_context = context;
+    return 0;
+}
+int cuCtxPopCurrent_v2(uint64_t *out) { *out = current_context; current_context = below; return 0; }
 int cuThreadExchangeStreamCaptureMode(int *mode) { return 0; }
 int cuDevicePrimaryCtxRetain(uint64_t *out, int device) { *out = 0xc0 + (uint64_t)device; return 0; }
 int cuDeviceGetAttribute(int *out, int attribute, int device) {
@@ -95,6 +100,7 @@ int cuTensorMapEncodeTiled(uint64_t *out, int type, uint32_t rank, uint64_t addr
                            const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
                            const uint32_t *steps, int interleave, int swizzle, int promotion,
                            int fill) {
+    if (!current_context) return 201;
     uint32_t calls = encoded.calls + 1;
     memset(&encoded, 0, sizeof encoded);
     encoded.calls = calls, encoded.type = type, encoded.rank = rank, encoded.address = address;

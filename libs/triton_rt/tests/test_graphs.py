@@ -24,7 +24,7 @@ class Recorder:
     def refuses(self, tensors: list[torch.Tensor]) -> str | None:
         return self.refusal
 
-    def order(self) -> None:
+    def order(self, device: torch.device) -> None:
         pass
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from triton_rt.binary import Binary
 from triton_rt.cache import Cache, cache_key
 from triton_rt.claim import Claim, Flights, follow
+from triton_rt.errors import BadSource
 from triton_rt.pool import CompilePool
-from triton_rt.source import KernelSource
+from triton_rt.source import Constant, KernelSource
 from triton_rt.target import Target
 
 
@@ -103,20 +104,31 @@ def _land(flight: Any, inner: Future[Binary]) -> None:
 
 
 def compile(
-    source: KernelSource,
+    source: KernelSource | Any,
     target: Target | None = None,
     *,
+    signature: Mapping[str, str] | None = None,
+    constants: Mapping[str, Constant] | None = None,
     alignment: int | None = None,
     cache: Cache | None = None,
     pool: CompilePool | None = None,
     keep_ptx: bool = False,
+    **options: Any,
 ) -> Binary:
     """Compiles a kernel for `target` (default: this machine's GPU); no GPU is needed otherwise.
 
-    `alignment`: bit i says that parameter i (a pointer, or an integer) is divisible by 16; default
-    is what the parameters promise by `aligned`. Raises `BadSource`, `CompileFailed`,
-    `WorkerFailed`, `NoGPU`.
+    `source` may be a `@triton.jit` function, with `signature`, `constants` and `options` as
+    `KernelSource.from_jit` takes them. `alignment`: bit i says that parameter i (a pointer, or an
+    integer) is divisible by 16; default is what the parameters promise by `aligned`. Raises
+    `BadSource`, `CompileFailed`, `WorkerFailed`, `NoGPU`.
     """
+    if not isinstance(source, KernelSource):
+        source = KernelSource.from_jit(source, signature or {}, constants, **options)
+    elif signature is not None or constants is not None or options:
+        raise BadSource(
+            f"{source.name} is a KernelSource, which has a signature, constants and options of its "
+            "own: give them there (dataclasses.replace)"
+        )
     target = target or Target.current()
     return submit(
         source, target, alignment=alignment, cache=cache, pool=pool, keep_ptx=keep_ptx

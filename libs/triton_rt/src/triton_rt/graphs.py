@@ -8,6 +8,7 @@ captured in place, what moves is copied. `GraphedCallable.explain()` says what w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -71,9 +72,19 @@ class Recorder(Protocol):
         """Captures one call; raises `RuntimeError` if something in it cannot be captured."""
         ...
 
-    def order(self) -> None:
-        """Makes this call's stream wait for the last replay of the same pool."""
+    def order(self, device: torch.device) -> None:
+        """Makes the device's current stream wait for the last replay of the same pool."""
         ...
+
+
+@dataclass
+class _Lane:
+    """A pool's memory on one device. Captures share memory only if they share a stream too."""
+
+    stream: torch.cuda.Stream
+    handle: Any = None
+    live: int = 0  # graphs that hold the handle: torch refuses one that nothing holds any more
+    last: torch.cuda.Stream | None = None  # where the last replay was queued
 
 
 class GraphPool:
@@ -85,8 +96,7 @@ class GraphPool:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._handle: Any = None
-        self._stream: torch.cuda.Stream | None = None
+        self._lanes: dict[torch.device, _Lane] = {}
 
     def refuses(self, tensors: list[torch.Tensor]) -> str | None:
         devices = {t.device for t in tensors}
@@ -99,26 +109,58 @@ class GraphPool:
         return None
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
-        if self._handle is None:
-            self._handle = torch.cuda.graph_pool_handle()
         device = next(a.device for a in args if isinstance(a, torch.Tensor))
+        lane = self._lane(device)
+        if lane.handle is None:
+            lane.handle = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device):
-            capture = torch.cuda.graph(graph, pool=self._handle, capture_error_mode="thread_local")
-            with torch.no_grad(), capture:
-                outputs = fn(*args)
+            callers = torch.cuda.current_stream()
+            capture = torch.cuda.graph(
+                graph, pool=lane.handle, stream=lane.stream, capture_error_mode="thread_local"
+            )
+            try:
+                with torch.no_grad(), capture:
+                    outputs = fn(*args)
+            except BaseException:
+                torch.cuda.set_stream(callers)
+                _abandon(device, lane)
+                raise
+        lane.live += 1
 
         def release() -> None:
             torch.cuda.synchronize(device)  # a replay may still run
             graph.reset()
+            lane.live -= 1
+            if not lane.live:
+                lane.handle = None
 
         return Recording(graph.replay, outputs, release)
 
-    def order(self) -> None:
-        current = torch.cuda.current_stream()
-        if self._stream is not None and self._stream != current:
-            current.wait_stream(self._stream)
-        self._stream = current
+    def order(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            return
+        lane, current = self._lane(device), torch.cuda.current_stream(device)
+        if lane.last is not None and lane.last != current:
+            current.wait_stream(lane.last)
+        lane.last = current
+
+    def _lane(self, device: torch.device) -> _Lane:
+        lane = self._lanes.get(device)
+        if lane is None:
+            lane = self._lanes[device] = _Lane(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        return lane
+
+
+def _abandon(device: torch.device, lane: _Lane) -> None:
+    """Undoes what a failed capture leaves behind in torch 2.11: its allocator goes on as if the
+    capture were under way, and frees no memory that another stream has used
+    (pytorch/pytorch#180395, in 2.12, where there is nothing left to undo)."""
+    with contextlib.suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device.index, lane.handle)
+        torch._C._cuda_releasePool(device.index, lane.handle)
+    if not lane.live:
+        lane.handle = None
 
 
 @dataclass
@@ -283,7 +325,7 @@ class GraphedCallable:
         if slot.mutated and _aliases(args):
             slot.history.append("a call ran without the graph: arguments share memory")
             return self.fn(*args)
-        self._recorder.order()
+        self._recorder.order(next(a.device for a in args if isinstance(a, torch.Tensor)))
         self._decide(slot, args)
         if slot.recording is None and not self._capture(slot, args, size):
             return self.fn(*args)

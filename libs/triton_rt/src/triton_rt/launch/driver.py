@@ -134,7 +134,8 @@ class Driver:
 
     def registers(self, function: int) -> int:
         """Registers of a thread of a loaded kernel."""
-        return self._function_attribute(_FUNC_REGISTERS, function)
+        with self.any_context():
+            return self._function_attribute(_FUNC_REGISTERS, function)
 
     def resident_blocks(self, function: int, threads: int, shared: int, device: int) -> int:
         """How many blocks of a kernel a device holds at once."""
@@ -200,6 +201,19 @@ class Driver:
         with self._in_context(context):
             self.call("cuCtxSynchronize")
             self.call("cuModuleUnload", ctypes.c_void_p(module))
+
+    @contextmanager
+    def any_context(self) -> Iterator[None]:
+        """For calls that ask for a context, whichever it is: the thread's own, or, on a thread that
+        has none yet, the primary one of a device in use."""
+        current = ctypes.c_void_p()
+        self.call("cuCtxGetCurrent", ctypes.byref(current))
+        if current.value:
+            yield
+            return
+        used = list(self._devices) or [torch.cuda.current_device()]
+        with self._in_context(self.device(used[0]).context):
+            yield
 
     @contextmanager
     def _in_context(self, context: int) -> Iterator[None]:

@@ -1,7 +1,5 @@
 // Generic launcher: Dispatcher(grid, *args) checks the arguments, finds the variant of their
-// alignment, packs them and calls cuLaunchKernel. No CUDA headers: the few declarations of the
-// driver's ABI that are needed stand below. The driver's functions are looked up at the first
-// launch through a Python callable, so that the module loads where there is no GPU.
+// alignment, packs them and calls cuLaunchKernel (driver.h, which needs no CUDA headers).
 //
 // Every failure is told by Python code: `explain` raises the error that fits the call.
 #define PY_SSIZE_T_CLEAN
@@ -10,31 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
-#include <time.h>
 
 #include "tensors.h"
 
+#include "driver.h"
 #include "kinds.h"
 
-typedef int CUresult;
-typedef void *CUfunction, *CUstream, *CUcontext;
-typedef struct {
-    uint32_t id, pad, value[16];
-} Attribute;
-typedef struct {
-    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
-    CUstream stream;
-    Attribute *attributes;
-    unsigned count;
-} Config;
-
-static CUresult (*cu_launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
-                             unsigned, unsigned, CUstream, void **, void **);
-static CUresult (*cu_launch_ex)(const Config *, CUfunction, void **, void **);
-static CUresult (*cu_get_current)(CUcontext *);
-static CUresult (*cu_push)(CUcontext);
-static CUresult (*cu_pop)(CUcontext *);
-static PyObject *symbol_getter, *str_base;
+static PyObject *str_base;
 static PyObject *hook_before, *hook_after;  // NULL: none
 
 typedef struct {
@@ -48,18 +28,6 @@ typedef struct {
 // Bit 63 of a variant's key: the pointers to shift are unaligned, and all by the same number of
 // elements. Parameters from 63 on are not specialised on.
 #define CONGRUENT ((uint64_t)1 << 63)
-
-typedef struct {
-    uint64_t alignment;
-    int device;
-    CUfunction function;
-    CUcontext context;
-    unsigned threads, shared, num_ctas;
-    int cooperative, pdl;
-    uint64_t global_scratch, profile_scratch;  // bytes per program
-    unsigned head;    // bytes of a descriptor's first kernel parameter: a tensor map or a pointer
-    PyObject *slots;  // a tuple with a callable for each descriptor: argument -> bytes; or NULL
-} Variant;
 
 typedef struct {
     PyObject_HEAD
@@ -76,26 +44,6 @@ typedef struct {
     Py_ssize_t variants;
     Variant *table;
 } Dispatcher;
-
-static int load_symbol(const char *name, void *slot) {
-    PyObject *address = PyObject_CallFunction(symbol_getter, "s", name);
-    if (!address) return -1;
-    void *pointer = PyLong_AsVoidPtr(address);
-    Py_DECREF(address);
-    if (PyErr_Occurred()) return -1;
-    memcpy(slot, &pointer, sizeof pointer);
-    return 0;
-}
-
-static int load_symbols(void) {
-    if (cu_launch) return 0;
-    if (load_symbol("cuLaunchKernelEx", &cu_launch_ex) ||
-        load_symbol("cuCtxGetCurrent", &cu_get_current) ||
-        load_symbol("cuCtxPushCurrent_v2", &cu_push) ||
-        load_symbol("cuCtxPopCurrent_v2", &cu_pop) || load_symbol("cuLaunchKernel", &cu_launch))
-        return -1;
-    return 0;
-}
 
 static int as_size(PyObject *item, int64_t limit, unsigned *out) {
     if (!PyLong_Check(item)) return -1;
@@ -161,46 +109,6 @@ static int resolve_variant(Dispatcher *self, uint64_t alignment, int device, Var
     table[self->variants++] = *out;
     self->table = table;
     return 0;
-}
-
-static CUresult launch(const Variant *v, const unsigned grid[3], CUstream stream, void **params) {
-    CUcontext current = NULL, popped;
-    CUresult code = cu_get_current(&current);
-    if (code) return code;
-    int switched = current != v->context;
-    if (switched && (code = cu_push(v->context))) return code;
-    if (v->num_ctas == 1 && !v->cooperative && !v->pdl) {
-        code = cu_launch(v->function, grid[0], grid[1], grid[2], v->threads, 1, 1, v->shared,
-                         stream, params, NULL);
-    } else {
-        Attribute attributes[4];
-        unsigned count = 0;
-        memset(attributes, 0, sizeof attributes);
-        if (v->pdl) {
-            attributes[count].id = 6;  // PROGRAMMATIC_STREAM_SERIALIZATION
-            attributes[count++].value[0] = 1;
-        }
-        if (v->cooperative) {
-            attributes[count].id = 2;  // COOPERATIVE
-            attributes[count++].value[0] = 1;
-        }
-        if (v->num_ctas > 1) {
-            attributes[count].id = 4;  // CLUSTER_DIMENSION
-            attributes[count].value[0] = v->num_ctas;
-            attributes[count].value[1] = attributes[count].value[2] = 1;
-            count++;
-            attributes[count].id = 5;  // CLUSTER_SCHEDULING_POLICY_PREFERENCE: spread
-            attributes[count++].value[0] = 1;
-        }
-        Config config = {grid[0] * v->num_ctas, grid[1], grid[2], v->threads, 1, 1,
-                         v->shared, stream, attributes, count};
-        code = cu_launch_ex(&config, v->function, params, NULL);
-    }
-    if (switched) {
-        CUresult pop_code = cu_pop(&popped);
-        if (!code) code = pop_code;
-    }
-    return code;
 }
 
 // Device, element type: those of the tensor that a descriptor describes (its `base`).
@@ -575,12 +483,6 @@ static PyType_Spec dispatcher_spec = {
     .slots = dispatcher_slots,
 };
 
-static PyObject *set_symbols_from(PyObject *module, PyObject *getter) {
-    Py_XSETREF(symbol_getter, Py_NewRef(getter));
-    cu_launch = NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *hook_or_null(PyObject *hook) { return hook == Py_None ? NULL : Py_NewRef(hook); }
 
 // set_hooks(before, after): callables or None, called around every launch of the process.
@@ -590,35 +492,6 @@ static PyObject *set_hooks(PyObject *module, PyObject *args) {
     Py_XSETREF(hook_before, hook_or_null(before));
     Py_XSETREF(hook_after, hook_or_null(after));
     Py_RETURN_NONE;
-}
-
-// time_raw(function, stream, threads, shared, values: bytes of 8 a param, count) -> ns per launch:
-// what cuLaunchKernel itself costs, from a loop in C. The current context must be the kernel's.
-static PyObject *time_raw(PyObject *module, PyObject *args) {
-    unsigned long long function, stream;
-    unsigned threads, shared;
-    Py_buffer values;
-    int count;
-    if (!PyArg_ParseTuple(args, "KKIIy*i", &function, &stream, &threads, &shared, &values, &count))
-        return NULL;
-    if (load_symbols()) {
-        PyBuffer_Release(&values);
-        return NULL;
-    }
-    void *params[256];
-    Py_ssize_t n = values.len / 8 > 256 ? 256 : values.len / 8;
-    for (Py_ssize_t i = 0; i < n; i++) params[i] = (char *)values.buf + 8 * i;
-    struct timespec begin, end;
-    CUresult code = 0;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (int i = 0; i < count && !code; i++)
-        code = cu_launch((CUfunction)(uintptr_t)function, 1, 1, 1, threads, 1, 1, shared,
-                         (CUstream)(uintptr_t)stream, params, NULL);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    PyBuffer_Release(&values);
-    if (code) return PyErr_Format(PyExc_RuntimeError, "cuLaunchKernel failed with %d", code);
-    double ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
-    return PyFloat_FromDouble(ns / (count ? count : 1));
 }
 
 static PyMethodDef methods[] = {

@@ -46,21 +46,22 @@ def encode(
     start = ctypes.addressof(room)
     place = start + -start % _MAP_ALIGN
     try:
-        opened.call(
-            "cuTensorMapEncodeTiled",
-            ctypes.c_void_p(place),
-            layout.data_type,
-            rank,
-            ctypes.c_void_p(address),
-            (ctypes.c_uint64 * rank)(*sizes[::-1]),
-            (ctypes.c_uint64 * rank)(*outer, 0),
-            (ctypes.c_uint32 * rank)(*layout.box[::-1]),
-            (ctypes.c_uint32 * rank)(*(1,) * rank),
-            _INTERLEAVE_NONE,
-            layout.swizzle,
-            _L2_PROMOTION_128B,
-            _FILL_NAN if nan else _FILL_ZERO,
-        )
+        with opened.any_context():  # the driver asks for one, though nothing in a map names it
+            opened.call(
+                "cuTensorMapEncodeTiled",
+                ctypes.c_void_p(place),
+                layout.data_type,
+                rank,
+                ctypes.c_void_p(address),
+                (ctypes.c_uint64 * rank)(*sizes[::-1]),
+                (ctypes.c_uint64 * rank)(*outer, 0),
+                (ctypes.c_uint32 * rank)(*layout.box[::-1]),
+                (ctypes.c_uint32 * rank)(*(1,) * rank),
+                _INTERLEAVE_NONE,
+                layout.swizzle,
+                _L2_PROMOTION_128B,
+                _FILL_NAN if nan else _FILL_ZERO,
+            )
     except CudaError as error:
         raise CudaError(
             f"{error}: tensor map of address {address:#x}, shape {shape}, strides {strides}, "
