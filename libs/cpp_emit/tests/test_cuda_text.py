@@ -117,7 +117,7 @@ def test_launches_on_two_devices_each_make_theirs_current() -> None:
     [
         (replace(Binary(), global_scratch_align=512), "global_scratch_align is 512"),
         (replace(Binary(), profile_scratch_bytes=4), "profile_scratch_bytes is 4;"),
-        (replace(Binary(), num_ctas=2), "num_ctas is 2; the C"),
+        (replace(Binary(), num_ctas=2), "num_ctas 2, the program 1"),
         (replace(Binary(), cooperative=True), "cooperative is True"),
         (replace(Binary(), pdl=True), "pdl is True"),
         (replace(Binary(), cubin=b""), "its cubin is empty"),

@@ -12,8 +12,13 @@ and, where it has them,
     params                                          the run-time parameters (objects with `.name`)
     global_scratch_bytes, global_scratch_align      memory that each program gets, such as for the
                                                     tensor maps that it makes (at most 256 aligned)
+    tensor_maps                                     for each descriptor the layout of its tensor map
+                                                    (`swizzle`, `data_type`: numbers of cuda.h,
+                                                    `element_bytes`, `box`, `fp4`); empty where the
+                                                    kernel takes descriptors without TMA
+    num_ctas                                        blocks of a program, as the definition says
     profile_scratch_bytes                           must be 0
-    num_ctas, cooperative, pdl                      must be 1, False, False
+    cooperative, pdl                                must be False
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import Any
 
 from cpp_emit.errors import BinaryError
 from cpp_emit.extern import string_literal
+from wrapper_ir.analysis import descriptor_kind
 from wrapper_ir.ops import DefineKernel
 
 _BYTES_A_LINE = 48
@@ -38,6 +44,8 @@ class Image:
     warps: int
     required: int
     scratch: int
+    ctas: int
+    maps: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,15 @@ def images(kernel: DefineKernel, binary: Any) -> Images:
     for number, one in enumerate(found):
         data = f"cubin_{_identifier(kernel.name)}_{number}"
         declarations.append(f"extern const char {data}[];  // {len(one.cubin)} bytes, at the end")
+        rest = ""
+        if one.maps:
+            declarations += _maps(f"maps_{_identifier(kernel.name)}_{number}", one)
+            rest = f", {one.ctas}, maps_{_identifier(kernel.name)}_{number}, {len(one.maps)}"
+        elif one.ctas != 1:
+            rest = f", {one.ctas}"
         rows.append(
             f"    {{{data}, {string_literal(one.symbol)}, {one.shared}, "
-            f"{one.warps}, {one.required}ull, {one.scratch}}},"
+            f"{one.warps}, {one.required}ull, {one.scratch}{rest}}},"
         )
         definitions += [
             "",
@@ -114,12 +128,17 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
             f"kernel {kernel.name}: global_scratch_align is {binary.global_scratch_align}; "
             "allocations start at multiples of 256"
         )
-    for name, expected in (("num_ctas", 1), ("cooperative", False), ("pdl", False)):
-        if getattr(binary, name, expected) != expected:
+    for name in ("cooperative", "pdl"):
+        if getattr(binary, name, False):
             raise BinaryError(
                 f"kernel {kernel.name}: {name} is {getattr(binary, name)!r}; the C++ launcher "
-                f"does only {expected!r}"
+                "does only False"
             )
+    ctas = getattr(binary, "num_ctas", 1)
+    if ctas != kernel.num_ctas:
+        raise BinaryError(
+            f"kernel {kernel.name}: the binary has num_ctas {ctas}, the program {kernel.num_ctas}"
+        )
     declared = [p.name for p in kernel.params]
     params = getattr(binary, "params", None)
     if params is not None:
@@ -128,6 +147,7 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
             raise BinaryError(
                 f"kernel {kernel.name}: the binary takes {given}, the program passes {declared}"
             )
+        _check_written(kernel, params)
     return Image(
         cubin,
         attribute("name", str),
@@ -135,20 +155,62 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
         int(attribute("num_warps", int)),
         required_bits(kernel, binary),
         int(getattr(binary, "global_scratch_bytes", 0)),
+        ctas,
+        map_layouts(kernel, binary),
     )
 
 
+def _check_written(kernel: DefineKernel, params: Any) -> None:
+    """What is written must keep a rule more (see descriptor.h)."""
+    for ours, theirs in zip(kernel.params, params, strict=True):
+        written = getattr(theirs, "mutated", False) and not ours.mutated
+        if written and descriptor_kind(ours.kind) is not None:
+            raise BinaryError(
+                f"kernel {kernel.name}: the binary writes through the descriptor {ours.name}, "
+                "which the program does not say (`mutated`)"
+            )
+
+
+def map_layouts(kernel: DefineKernel, binary: Any) -> tuple[tuple[int, ...], ...]:
+    """The fields of `MapLayout` in C++, for each descriptor."""
+    found = tuple(getattr(binary, "tensor_maps", ()))
+    count = len(_descriptors(kernel))
+    if found and len(found) != count:
+        raise BinaryError(
+            f"kernel {kernel.name}: the binary has {len(found)} tensor_maps, the program "
+            f"{count} descriptors"
+        )
+    return tuple(
+        (m.swizzle, m.data_type, m.element_bytes, int(m.fp4), len(m.box), *(*m.box, 0, 0, 0, 0)[:5])
+        for m in found
+    )
+
+
+def _maps(name: str, image: Image) -> list[str]:
+    rows = [
+        f"    {{{', '.join(map(str, m[:5]))}, {{{', '.join(map(str, m[5:]))}}}}},"
+        for m in image.maps
+    ]
+    return [f"static const MapLayout {name}[] = {{", *rows, "};"]
+
+
+def _descriptors(kernel: DefineKernel) -> list[int]:
+    return [i for i, p in enumerate(kernel.params) if descriptor_kind(p.kind) is not None]
+
+
 def required_bits(kernel: DefineKernel, binary: Any) -> int:
-    """One bit for each parameter that the binary takes to be a multiple of 16."""
+    """One bit for each parameter that the binary takes to be a multiple of 16, or for a descriptor
+    to keep the rules of TMA."""
     alignment: int | None = getattr(binary, "alignment", None)
     if alignment is None:
-        return sum(1 << i for i, p in enumerate(kernel.params) if p.aligned)
+        alignment = sum(1 << i for i, p in enumerate(kernel.params) if p.aligned)
     if alignment >> len(kernel.params):
         raise BinaryError(
             f"kernel {kernel.name}: alignment {alignment:#b} names more than its "
             f"{len(kernel.params)} parameters"
         )
-    return alignment
+    described = sum(1 << i for i in _descriptors(kernel))
+    return alignment | described if getattr(binary, "tensor_maps", ()) else alignment & ~described
 
 
 def _identifier(name: str) -> str:

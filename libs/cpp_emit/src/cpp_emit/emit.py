@@ -21,6 +21,7 @@ from wrapper_ir.ops import (
     Constant,
     CopyBack,
     DefineKernel,
+    Describe,
     ExternCall,
     Free,
     If,
@@ -222,6 +223,8 @@ class _Emitter:
             case View():
                 args = [w.tensor(op.src), *w.layout(op.type), w.integer(op.type.offset)]
                 w.call(f"Tensor {w.define(op.out, op.type, op.src)} = view", args, op.comment)
+            case Describe():
+                self._describe(op)
             case Launch():
                 self._launch(op)
             case ExternCall():
@@ -260,6 +263,14 @@ class _Emitter:
         self.w.call(f"Tensor {self.w.define(op.out, op.type)} = reuse", args, op.comment)
         if others:
             self.w.line(" ".join(f"{var}.reset();" for var in others))
+
+    def _describe(self, op: Describe) -> None:
+        """On the CPU, Python describes the tensors of a launch that it is called for."""
+        source, type = self.w.tensor(op.src), self.w.type(op.src)
+        self.w.describe(op.out, op.src)
+        if type.device.kind == "cuda":
+            variable = self.w.define(op.out, type, op.src)
+            self.w.line(f"Descriptor {variable}({source});", op.comment)
 
     def _launch(self, op: Launch) -> None:
         kernel = self.kernels.get(op.kernel)
@@ -301,11 +312,13 @@ class _Emitter:
 
 
 def _types(program: Program, ops: Sequence[Op]) -> dict[str, TensorType]:
-    """The type of every tensor of a program, by name."""
+    """The type of every tensor of a program, and of what a descriptor describes, by name."""
     out = {p.name: p.type for p in program.params if p.type is not None}
     for op in ops:
         if isinstance(op, (Constant, Allocate, Reuse, View)):
             out[op.out] = op.type
         elif isinstance(op, ExternCall):
             out.update(o for o in op.outs if o is not None)
+        elif isinstance(op, Describe) and op.src in out:
+            out[op.out] = out[op.src]
     return out

@@ -11,6 +11,7 @@ from cpp_emit.errors import UnsupportedArgument
 from cpp_emit.extern import float_literal, is_int, is_number, string_literal
 from cpp_emit.sites import launch_split
 from cpp_emit.writer import Writer
+from wrapper_ir.analysis import descriptor_kind
 from wrapper_ir.ops import DefineKernel, KernelParam, Launch, Ref
 from wrapper_ir.types import Device, TensorType
 
@@ -51,13 +52,14 @@ def write_launch(
     where = string_literal(f"launch {op.kernel}")
     if device.kind == "cpu":
         parts = launch_split(op)
+        tensors = w.pointers([w.bare(name) for name in parts.tensors])
         sizes = [g for g in op.grid if not isinstance(g, sympy.Integer)]
         guard = " && ".join(f"({w.integer(g)}) != 0" for g in sizes)
         if 0 in op.grid:
             guard = "false"
         w.call(
             f"{f'if ({guard}) ' if guard else ''}call_python",
-            ["self", str(site), where, "0", w.pointers(parts.tensors), w.int64s(parts.ints)],
+            ["self", str(site), where, "0", tensors, w.int64s(parts.ints)],
             op.comment,
         )
         return
@@ -74,6 +76,10 @@ def _argument(w: Writer, op: Launch, param: KernelParam, value: Any) -> str:
         if not isinstance(value, Ref):
             raise UnsupportedArgument(f"{where} takes a tensor, got {value!r}")
         return f"pointer({w.tensor(value.name)})"
+    if descriptor_kind(param.kind) is not None:
+        if not isinstance(value, Ref) or w.bare(value.name) == value.name:
+            raise UnsupportedArgument(f"{where} takes a descriptor, got {value!r}")
+        return f"{'writes' if param.mutated else 'reads'}({w.tensor(value.name)})"
     if param.kind in _INTS:
         if not is_int(value) and not isinstance(value, (bool, Boolean)):
             raise UnsupportedArgument(f"{where} takes an integer, got {value!r}")
@@ -88,4 +94,4 @@ def _argument(w: Writer, op: Launch, param: KernelParam, value: Any) -> str:
         return (
             f"{_FLOATS[param.kind]}({float_literal(float(value)) if known else w.integer(value)})"
         )
-    raise UnsupportedArgument(f"{where}: kernels take pointers, integers, f32 and f64")
+    raise UnsupportedArgument(f"{where}: kernels take pointers, descriptors, integers, f32 and f64")

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ from cpp_emit.errors import (
     MissingConstant,
 )
 from cpp_emit.sites import Split, call_split, fingerprint, kernels, launch_split, sites, split, walk
+from wrapper_ir import Descriptor
+from wrapper_ir.analysis import descriptor_kind
 from wrapper_ir.ops import (
     Constant,
     DefineKernel,
@@ -39,7 +42,8 @@ from wrapper_ir.types import Device, DType
 
 
 class Compile(Protocol):
-    """Finds the code of a kernel at its first launch with arguments so aligned."""
+    """Finds the code of a kernel at its first launch with arguments so aligned. For a descriptor
+    the arguments have a `wrapper_ir.Descriptor`."""
 
     def __call__(
         self,
@@ -49,14 +53,16 @@ class Compile(Protocol):
         args: tuple[Any, ...],
     ) -> Any:
         """A binary as in `cpp_emit.cubins`. Bit i of `alignment`: argument i of this launch is a
-        multiple of 16; the code may take no others to be so."""
+        multiple of 16, or a descriptor that keeps the rules of TMA; the code may take no others to
+        be so. Where a descriptor has no bit, the code must do without TMA."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
     """What a program asks of Python, as far as it does.
 
-    launch(kernel, grid, args): runs a kernel on CPU tensors.
+    launch(kernel, grid, args): runs a kernel on CPU tensors; `args` has a `wrapper_ir.Descriptor`
+    for each tensor descriptor.
     extern(target, args, kwargs): calls an operator; by default torch's own.
     compile: see `Compile`; in mode "lazy", for kernels on a GPU.
     """
@@ -170,6 +176,11 @@ class _Sites:
 
     def _launch(self, op: Launch) -> Callable[[list[Any], list[int]], list[Any]]:
         parts, kernel = launch_split(op), self._kernels[op.kernel]
+        blocks = {
+            i: found[1]
+            for i, p in enumerate(kernel.params)
+            if (found := descriptor_kind(p.kind)) is not None
+        }
 
         def call(tensors: list[Any], ints: list[int]) -> list[Any]:
             if self._callbacks.launch is None:
@@ -177,6 +188,10 @@ class _Sites:
                     f"kernel {kernel.name} runs on CPU tensors: give load a Callbacks(launch=...)"
                 )
             grid, args = parts.fill(tensors, ints)
+            if blocks:
+                args = tuple(
+                    _descriptor(a, blocks[i]) if i in blocks else a for i, a in enumerate(args)
+                )
             self._callbacks.launch(kernel, grid, args)
             return []
 
@@ -232,11 +247,13 @@ class _Sites:
         for p in kernel.params:
             if p.kind.startswith("*"):
                 args.append(left.pop(0))
+            elif (described := descriptor_kind(p.kind)) is not None:
+                args.append(_descriptor(left.pop(0), described[1]))
             elif p.kind in ("f32", "f64"):
                 args.append(struct.unpack("d", struct.pack("q", numbers.pop(0)))[0])
             else:
                 args.append(numbers.pop(0))
-        mask = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] in "*iu")
+        mask = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] in "*iut")
         binary = self._callbacks.compile(
             kernel, aligned & mask, (grid[0], grid[1], grid[2]), tuple(args)
         )
@@ -244,7 +261,10 @@ class _Sites:
         return [
             torch.frombuffer(bytearray(one.cubin), dtype=torch.uint8),
             torch.frombuffer(bytearray(one.symbol.encode()), dtype=torch.uint8),
-            torch.tensor([one.shared, one.warps, one.required, one.scratch], dtype=torch.int64),
+            torch.tensor(
+                [one.shared, one.warps, one.required, one.scratch, one.ctas, *chain(*one.maps)],
+                dtype=torch.int64,
+            ),
         ]
 
     def take_error(self) -> Exception | None:
@@ -252,6 +272,10 @@ class _Sites:
         error: Exception | None = getattr(self._errors, "last", None)
         self._errors.last = None
         return error
+
+
+def _descriptor(tensor: Any, block: tuple[int, ...]) -> Descriptor:
+    return Descriptor(tensor, tuple(tensor.shape), tuple(tensor.stride()), block)
 
 
 def _kept(op: Launch | ExternCall) -> int:

@@ -30,7 +30,7 @@ _RUNTIME = {
     "Arguments", "Results", "NoGrad", "Library", "library", "call_python", "num_constants",
     "new_kernels", "Kernels", "Kernel", "launch", "stream",
     "symexpr", "pointer", "CudaScope", "torch_cuda", "copy_back", "kernel_table",
-    "TORCH_CUDA", "check_arguments", "check_count",
+    "TORCH_CUDA", "check_arguments", "check_count", "Descriptor", "reads", "writes",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class Writer:
         self.lines: list[str] = []
         self.depth = 1
         self._roots: dict[str, str] = {}
+        self._described: dict[str, str] = {}
 
     def line(self, text: str, comment: str = "") -> None:
         """A line, under its comment."""
@@ -64,6 +65,14 @@ class Writer:
         self.types[name] = type
         self._roots[name] = name if root is None else self._roots[root]
         return self.names[name]
+
+    def describe(self, name: str, tensor: str) -> None:
+        """`name` is a descriptor of `tensor`."""
+        self._described[name] = tensor
+
+    def bare(self, name: str) -> str:
+        """The tensor that a descriptor describes; the name of a tensor as it is."""
+        return self._described.get(name, name)
 
     def tensor(self, name: str) -> str:
         """The variable of a tensor. Raises UndefinedName."""

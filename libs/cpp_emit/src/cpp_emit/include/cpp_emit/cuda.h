@@ -1,72 +1,9 @@
-// Launches of compiled kernels through the CUDA driver, which is opened at run time: nothing of CUDA
-// is needed to build, and a library that was built here loads on a machine with no GPU.
+// Launches of compiled kernels through the CUDA driver.
 #pragma once
 
-#include <dlfcn.h>
-
-#include "cpp_emit/runtime.h"
+#include "cpp_emit/descriptor.h"
 
 namespace cpp_emit {
-
-// ---------------------------------------------------------------- the driver's C API (cuda.h)
-
-using CUresult = int;
-using CUcontext = void*;
-using CUmodule = void*;
-using CUfunction = void*;
-using CUstream = void*;
-
-inline void* open_library(const char* name) {
-  void* handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) fail("cannot open ", name, ": ", dlerror());
-  return handle;
-}
-
-template <class Function>
-Function find_symbol(void* handle, const char* name) {
-  void* symbol = dlsym(handle, name);
-  if (symbol == nullptr) fail("no symbol ", name, ": ", dlerror());
-  return reinterpret_cast<Function>(symbol);
-}
-
-struct Driver {
-  void* handle = open_library("libcuda.so.1");
-  template <class Function>
-  Function get(const char* name) {
-    return find_symbol<Function>(handle, name);
-  }
-  CUresult (*error_string)(CUresult, const char**) =
-      get<CUresult (*)(CUresult, const char**)>("cuGetErrorString");
-  CUresult (*get_context)(CUcontext*) = get<CUresult (*)(CUcontext*)>("cuCtxGetCurrent");
-  CUresult (*set_context)(CUcontext) = get<CUresult (*)(CUcontext)>("cuCtxSetCurrent");
-  CUresult (*retain_primary)(CUcontext*, int) =
-      get<CUresult (*)(CUcontext*, int)>("cuDevicePrimaryCtxRetain");
-  CUresult (*load_module)(CUmodule*, const void*) =
-      get<CUresult (*)(CUmodule*, const void*)>("cuModuleLoadData");
-  CUresult (*get_function)(CUfunction*, CUmodule, const char*) =
-      get<CUresult (*)(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction");
-  CUresult (*set_attribute)(CUfunction, int, int) =
-      get<CUresult (*)(CUfunction, int, int)>("cuFuncSetAttribute");
-  CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                     CUstream, void**, void**) =
-      get<CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                       unsigned, CUstream, void**, void**)>("cuLaunchKernel");
-
-  CUresult (*exchange_capture_mode)(int*) =
-      get<CUresult (*)(int*)>("cuThreadExchangeStreamCaptureMode");
-
-  void check(CUresult code, const char* call, const char* where) {
-    if (code == 0) return;
-    const char* text = nullptr;
-    error_string(code, &text);
-    fail(where, ": ", call, " failed: ", text ? text : "unknown error", " (", code, ")");
-  }
-};
-
-inline Driver& driver() {
-  static Driver loaded;
-  return loaded;
-}
 
 // A C shim function of libtorch_cuda, which a library built on a machine with no CUDA does not link.
 template <class Function>
@@ -117,14 +54,18 @@ class CudaScope {
 // ---------------------------------------------------------------- kernels
 
 // A compiled kernel. `required`: one bit a parameter, which must be a multiple of 16 (the address of
-// a pointer, the value of an integer) for this code to be right.
+// a pointer, the value of an integer), or a descriptor that keeps the rules of TMA, for this code to
+// be right.
 struct Image {
   const void* cubin;
   const char* symbol;
   unsigned shared;  // bytes of dynamic shared memory
   unsigned warps;
   uint64_t required;
-  int64_t scratch;  // bytes of global memory for each program
+  int64_t scratch;  // bytes of global memory for each block
+  unsigned ctas = 1;  // blocks of a program
+  const MapLayout* maps = nullptr;  // of its descriptors, in order; none without TMA
+  size_t num_maps = 0;
 };
 
 struct KernelInfo {
@@ -138,6 +79,8 @@ struct Loaded {
   unsigned shared = 0;
   unsigned threads = 0;
   int64_t scratch = 0;
+  unsigned ctas = 1;
+  std::shared_ptr<const std::vector<MapLayout>> maps;
 };
 
 // Code for launches on `device` whose arguments are multiples of 16 where `aligned` has a bit.
@@ -174,8 +117,12 @@ struct RelaxedCapture {
 
 inline Loaded load_image(const Image& image, const char* where) {
   constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  constexpr int non_portable_cluster = 14;  // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
   CUmodule module = nullptr;
-  Loaded out{nullptr, image.shared, 32 * image.warps, image.scratch};
+  Loaded out{nullptr, image.shared, 32 * image.warps, image.scratch, image.ctas, nullptr};
+  if (image.num_maps != 0)
+    out.maps =
+        std::make_shared<const std::vector<MapLayout>>(image.maps, image.maps + image.num_maps);
   RelaxedCapture relaxed;
   driver().check(driver().load_module(&module, image.cubin), "cuModuleLoadData", where);
   driver().check(driver().get_function(&out.function, module, image.symbol), "cuModuleGetFunction",
@@ -183,6 +130,9 @@ inline Loaded load_image(const Image& image, const char* where) {
   if (image.shared > 48 * 1024)
     driver().check(driver().set_attribute(out.function, max_dynamic_shared,
                                           static_cast<int>(image.shared)),
+                   "cuFuncSetAttribute", where);
+  if (image.ctas > 8)
+    driver().check(driver().set_attribute(out.function, non_portable_cluster, 1),
                    "cuFuncSetAttribute", where);
   return out;
 }
@@ -198,11 +148,12 @@ struct Pointer {
 };
 inline Pointer pointer(const Tensor& t) { return {t.data(), &t}; }
 
-inline bool multiple_of_16(const Pointer& p) {
+inline bool is_aligned(const Pointer& p) {
   return reinterpret_cast<uintptr_t>(p.address) % 16 == 0;
 }
+inline bool is_aligned(const Described& d) { return d.descriptor->keeps_rules(d.is_written); }
 template <class T>
-bool multiple_of_16(const T& value) {
+bool is_aligned(const T& value) {
   if constexpr (std::is_integral_v<T>) return value % 16 == 0;
   return false;
 }
@@ -215,16 +166,28 @@ inline Loaded fetch(Instance& self, size_t kernel, uint64_t aligned, Grid grid, 
       {{integer(self.id), integer(static_cast<int64_t>(kernel)),
         integer(static_cast<int64_t>(aligned)), integers({grid.x, grid.y, grid.z}),
         list_of(tensors), list_of(ints)}});
-  // (cubin bytes, symbol bytes, [shared, warps, required, scratch]) as three CPU tensors
+  // (cubin bytes, symbol bytes, [shared, warps, required, scratch, ctas, map layouts...]) as three
+  // CPU tensors
   std::vector<Tensor> result = take_tensors(stack[0]);
   if (result.size() != 3) fail(where, ": the Python callback that compiles kernels raised an error");
   const auto* numbers = static_cast<const int64_t*>(result[2].data());
   auto symbol = std::string(static_cast<const char*>(result[1].data()),
                             static_cast<size_t>(result[1].sizes()[0]));
   Image image{result[0].data(), symbol.c_str(), static_cast<unsigned>(numbers[0]),
-              static_cast<unsigned>(numbers[1]), static_cast<uint64_t>(numbers[2]), numbers[3]};
+              static_cast<unsigned>(numbers[1]), static_cast<uint64_t>(numbers[2]), numbers[3],
+              static_cast<unsigned>(numbers[4])};
+  constexpr int64_t before = 5, words = sizeof(MapLayout) / sizeof(int32_t);
+  std::vector<MapLayout> maps(static_cast<size_t>(result[2].sizes()[0] - before) / words);
+  for (size_t i = 0; i < maps.size(); ++i) {
+    int32_t layout[words];
+    std::copy_n(numbers + before + static_cast<int64_t>(i) * words, words, layout);
+    std::memcpy(&maps[i], layout, sizeof layout);
+  }
+  image.maps = maps.data();
+  image.num_maps = maps.size();
   if ((image.required & ~aligned) != 0)
-    fail(where, ": the compiled kernel needs aligned arguments that this launch does not have");
+    fail(where, ": the compiled kernel needs arguments that are aligned, or descriptors that keep ",
+         "the rules of TMA, and this launch does not have them");
   return load_image(image, where);
 }
 
@@ -232,10 +195,26 @@ template <class T>
 void collect(const T& value, std::vector<StableIValue>& tensors, std::vector<StableIValue>& ints) {
   if constexpr (std::is_same_v<T, Pointer>) {
     tensors.push_back(tensor(*value.tensor));
+  } else if constexpr (std::is_same_v<T, Described>) {
+    tensors.push_back(tensor(value.descriptor->tensor()));
   } else if constexpr (std::is_integral_v<T>) {
     ints.push_back(integer(static_cast<int64_t>(value)));
   } else {
     ints.push_back(real(static_cast<double>(value)));  // the bits of a double
+  }
+}
+
+// Where a kernel reads an argument: a descriptor is several parameters.
+template <class T>
+constexpr size_t params_of = std::is_same_v<T, Described> ? Descriptor::max_params : 1;
+
+template <class T>
+void put(void**& at, const MapLayout*& layout, T& arg, const char* where) {
+  if constexpr (std::is_same_v<T, Described>) {
+    arg.descriptor->put(at, layout, where);
+    if (layout != nullptr) ++layout;
+  } else {
+    *at++ = &arg;
   }
 }
 
@@ -247,7 +226,7 @@ void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const
   const unsigned x = narrow<uint32_t>(grid.x, where), y = narrow<uint32_t>(grid.y, where),
                  z = narrow<uint32_t>(grid.z, where);
   uint64_t aligned = 0, bit = 1;
-  ((aligned |= multiple_of_16(args) ? bit : 0, bit <<= 1), ...);
+  ((aligned |= is_aligned(args) ? bit : 0, bit <<= 1), ...);
 
   Kernels& kernels = *self.kernels;
   Loaded code = kernels.find(kernel, at.index, aligned);
@@ -275,15 +254,28 @@ void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const
   void* global_scratch = nullptr;
   void* profile_scratch = nullptr;
   if (code.scratch != 0) {
-    scratch = empty(dtype::u8(), {grid.x * grid.y * grid.z * code.scratch}, {1}, cuda(at.index));
+    scratch = empty(dtype::u8(), {grid.x * grid.y * grid.z * code.ctas * code.scratch}, {1},
+                    cuda(at.index));
     global_scratch = scratch.data();
   }
-  void* params[] = {const_cast<void*>(static_cast<const void*>(&args))..., &global_scratch,
-                    &profile_scratch};
-  driver().check(
-      driver().launch(code.function, x, y, z, code.threads, 1, 1, code.shared, at.stream, params,
-                      nullptr),
-      "cuLaunchKernel", where);
+  void* params[(params_of<Args> + ... + 2)];
+  void** end = params;
+  const MapLayout* layout = code.maps ? code.maps->data() : nullptr;
+  (put(end, layout, args, where), ...);
+  *end++ = &global_scratch;
+  *end++ = &profile_scratch;
+  if (code.ctas == 1) {
+    driver().check(
+        driver().launch(code.function, x, y, z, code.threads, 1, 1, code.shared, at.stream, params,
+                        nullptr),
+        "cuLaunchKernel", where);
+    return;
+  }
+  LaunchAttribute attributes[2] = {{4, 0, {code.ctas, 1, 1}},  // CLUSTER_DIMENSION
+                                   {5, 0, {1}}};  // CLUSTER_SCHEDULING_POLICY_PREFERENCE: spread
+  const unsigned blocks = narrow<uint32_t>(grid.x * code.ctas, where);
+  LaunchConfig config{blocks, y, z, code.threads, 1, 1, code.shared, at.stream, attributes, 2};
+  driver().check(launch_ex()(&config, code.function, params, nullptr), "cuLaunchKernelEx", where);
 }
 
 }  // namespace cpp_emit

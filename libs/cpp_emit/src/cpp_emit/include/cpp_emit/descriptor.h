@@ -1,0 +1,124 @@
+// Tensor descriptors: what a kernel takes to copy blocks of a tensor through the TMA unit.
+#pragma once
+
+#include <algorithm>
+
+#include "cpp_emit/driver.h"
+
+namespace cpp_emit {
+
+// How a compiled kernel wants a tensor map; numbers of cuda.h. `box`: what one copy moves, in
+// elements, the inner dimension last.
+struct MapLayout {
+  int32_t swizzle, data_type, element_bytes, fp4, rank;
+  uint32_t box[5];
+  bool operator==(const MapLayout& other) const {
+    return std::memcmp(this, &other, sizeof other) == 0;
+  }
+};
+
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+// A tensor, kept alive, as kernels take it by blocks. Triton's kernels take several parameters for
+// one descriptor:
+//   with TMA     CUtensorMap by value, sizes (i32), strides (i64)
+//   without      address, sizes (i64), strides (i64), padding is NaN (i1), sizes (i32), strides (i64)
+class Descriptor {
+ public:
+  explicit Descriptor(const Tensor& tensor) : tensor_(tensor.share()), rank_(tensor.rank()) {
+    if (rank_ < 1 || rank_ > max_rank) fail("a descriptor of a tensor of rank ", rank_);
+    std::copy_n(tensor.sizes(), rank_, sizes());
+    std::copy_n(tensor.strides(), rank_, strides());
+    words_[0] = reinterpret_cast<int64_t>(tensor.data());
+    words_[1 + 2 * rank_] = 0;  // zeros outside of the tensor
+    std::copy_n(sizes(), 2 * rank_, fields());
+    element_bytes_ = static_cast<int64_t>(aoti_torch_dtype_element_size(tensor.dtype()));
+  }
+  void reset() {
+    tensor_.reset();
+    maps_.clear();
+  }
+  const Tensor& tensor() const { return tensor_; }
+
+  // Whether the TMA unit takes this tensor: the rules of cuTensorMapEncodeTiled, Triton's 32-bit
+  // sizes, and for a tensor that is written rows of a multiple of 16 bytes (stores at the edge are
+  // clipped there, and not at the last element).
+  bool keeps_rules(bool written) const {
+    if (words_[0] % 16 != 0) return false;
+    for (int64_t d = 0; d < rank_; ++d) {
+      const int64_t bytes = map_stride(d) * element_bytes_;
+      if (sizes()[d] < 1 || sizes()[d] > INT32_MAX) return false;
+      if (d + 1 < rank_ ? bytes % 16 != 0 || bytes <= 0 || bytes >= int64_t(1) << 40
+                        : map_stride(d) != 1)
+        return false;
+    }
+    return !written || sizes()[rank_ - 1] * element_bytes_ % 16 == 0;
+  }
+
+  // Pointers to the parameters of a kernel; `layout` is null where it was compiled without TMA.
+  void put(void**& at, const MapLayout* layout, const char* where) {
+    if (layout != nullptr) {
+      *at++ = map(*layout, where);
+    } else {
+      for (int64_t i = 0; i < 2 + 2 * rank_; ++i) *at++ = words_ + i;
+    }
+    for (int64_t i = 0; i < 2 * rank_; ++i) *at++ = fields() + i;
+  }
+
+  static constexpr int64_t max_rank = 5;
+  static constexpr size_t max_params = 2 + 4 * max_rank;
+
+ private:
+  int64_t* sizes() { return words_ + 1; }
+  const int64_t* sizes() const { return words_ + 1; }
+  int64_t* strides() { return words_ + 1 + rank_; }
+  const int64_t* strides() const { return words_ + 1 + rank_; }
+  int64_t* fields() { return words_ + 2 + 2 * rank_; }
+
+  // In a dimension of size 1 only index 0 lies inside: any stride reads the same elements.
+  int64_t map_stride(int64_t d) const {
+    if (sizes()[d] != 1) return strides()[d];
+    return d + 1 == rank_ ? 1 : std::max<int64_t>(1, 16 / element_bytes_);
+  }
+
+  TensorMap* map(const MapLayout& layout, const char* where) {
+    for (const auto& made : maps_)
+      if (made->first == layout) return &made->second;
+    uint64_t size[max_rank] = {}, stride[max_rank] = {};
+    uint32_t box[max_rank] = {}, step[max_rank] = {1, 1, 1, 1, 1};
+    for (int64_t d = 0; d < rank_; ++d) {  // from the inner dimension out, as the driver counts
+      const int64_t from = rank_ - 1 - d;
+      size[d] = static_cast<uint64_t>(sizes()[from]) * (d == 0 && layout.fp4 ? 2 : 1);
+      box[d] = layout.box[from];
+      if (d > 0) stride[d - 1] = static_cast<uint64_t>(map_stride(from) * layout.element_bytes);
+    }
+    constexpr int no_interleave = 0, promote_128_bytes = 2, fill_zero = 0;
+    auto made = std::make_unique<std::pair<MapLayout, TensorMap>>(layout, TensorMap{});
+    driver().check(
+        encode_tiled()(&made->second, layout.data_type, static_cast<uint32_t>(rank_),
+                       reinterpret_cast<void*>(words_[0]), size, stride, box, step, no_interleave,
+                       layout.swizzle, promote_128_bytes, fill_zero),
+        "cuTensorMapEncodeTiled", where);
+    maps_.push_back(std::move(made));
+    return &maps_.back()->second;
+  }
+
+  Tensor tensor_;
+  int64_t rank_;
+  int64_t element_bytes_;
+  int64_t words_[max_params] = {};
+  // One for each layout that kernels want, kept at its address.
+  std::vector<std::unique_ptr<std::pair<MapLayout, TensorMap>>> maps_;
+};
+
+// A descriptor as the argument of a launch.
+struct Described {
+  Descriptor* descriptor;
+  bool is_written;
+};
+inline Described reads(Descriptor& d) { return {&d, false}; }
+inline Described writes(Descriptor& d) { return {&d, true}; }
+
+}  // namespace cpp_emit
