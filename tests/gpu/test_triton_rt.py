@@ -476,6 +476,43 @@ def test_programmatic_dependent_launch(launcher: str) -> None:
     assert x.eq(1023).all()
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_overlapped_launches_wait_for_each_other(launcher: str, early: bool) -> None:
+    """Each reads what the one before wrote, between kernels of torch, eagerly and in a graph."""
+    n = 1 << 20
+    source = make(
+        "x:*f32 y:*f32! n:i32",
+        """
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(y + (n - 1 - i), tl.load(x + i, i < n) + 1, i < n)
+        """,
+        B=2048,
+        num_warps=8,
+    )
+    kernel = LazyKernel(rt.overlapped(source, early=early))
+    a, b = torch.zeros(n, device="cuda"), torch.zeros(n, device="cuda")
+    first = torch.arange(n, device="cuda", dtype=torch.float32) % 1000
+
+    def run() -> None:
+        a.copy_(first)
+        for _ in range(10):
+            kernel(n // 2048, a, b, n)
+            kernel(n // 2048, b, a, n)
+        a.mul_(2)
+
+    for _ in range(5):
+        run()
+        assert torch.equal(a, 2 * (first + 20))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(5):
+        a.zero_()
+        b.zero_()
+        graph.replay()
+        assert torch.equal(a, 2 * (first + 20))
+
+
 def test_hooks_see_launches(launcher: str) -> None:
     kernel = LazyKernel(ADD)
     x, y = torch.zeros(1024, device="cuda"), torch.zeros(1024, device="cuda")
@@ -537,8 +574,9 @@ IN_PLACE = make(
 )
 
 
-def test_views_off_by_the_same_are_shifted(launcher: str) -> None:
-    kernel = rt.PeeledKernel(IN_PLACE)
+@pytest.mark.parametrize("overlap", [None, "early", "late"])
+def test_views_off_by_the_same_are_shifted(launcher: str, overlap: Any) -> None:
+    kernel = rt.PeeledKernel(IN_PLACE, overlap=overlap)
     for off_x, off_y, shifted in ((1, 1, True), (3, 3, True), (0, 0, False), (1, 2, False)):
         before = len(kernel.peeled._binaries)
         for n in (1, 5, 1023, 4096, 10_007):

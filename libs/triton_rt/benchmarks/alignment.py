@@ -1,5 +1,5 @@
 """In-place addition on tensors that are aligned, and off by one element: eager, LazyKernel, and a
-kernel shifted to aligned accesses.
+kernel shifted to aligned accesses, overlapping the launch before it or not.
 
     python libs/triton_rt/benchmarks/alignment.py [--out alignment.json]
 
@@ -15,6 +15,7 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -23,7 +24,16 @@ from triton_rt import KernelParam, KernelSource, LazyKernel, PeeledKernel
 N = 4096 * 4096
 TENSORS = 8
 REPEAT = 5  # passes over the tensors in a graph
-ROUNDS = 25
+ROUNDS = 41
+
+Overlap = Literal["early", "late"] | None
+SHAPES: tuple[tuple[int, int, Overlap], ...] = (
+    (1024, 4, None),
+    (1024, 4, "late"),
+    (2048, 8, None),
+    (2048, 8, "late"),
+    (2048, 8, "early"),
+)
 
 HEADER = "import triton\nimport triton.language as tl\n\n@triton.jit\n"
 INDEX = "    i = tl.program_id(0) * B + tl.arange(0, B)\n"
@@ -75,12 +85,12 @@ def measure(calls: dict[str, Callable[[int], None]]) -> dict[str, float]:
     return {name: statistics.median(values[2:]) for name, values in times.items()}
 
 
-def run(name: str, block: int, warps: int) -> dict[str, float]:
+def run(name: str, block: int, warps: int, overlap: Overlap) -> dict[str, float]:
     bases = [torch.randn(N + 8, device="cuda", dtype=torch.float16) for _ in range(2 * TENSORS)]
     aligned = [b[:N] for b in bases]
     off = [b[1 : N + 1] for b in bases]
     made = source(name, block, warps)
-    plain, peeled = LazyKernel(made), PeeledKernel(made)
+    plain, peeled = LazyKernel(made), PeeledKernel(made, overlap=overlap)
     grid = (-(-N // block),)
 
     def eager(views: list[torch.Tensor]) -> Callable[[int], object]:
@@ -129,12 +139,16 @@ def main() -> None:
         raise SystemExit("alignment.py needs a CUDA GPU")
     record = {}
     for name in ("x += 1", "x += y"):
-        for block, warps in ((512, 2), (1024, 4), (2048, 4), (2048, 8)):
-            times = run(name, block, warps)
-            record[f"{name}, block {block}, {warps} warps"] = times
-            print(f"{name}, block {block}, {warps} warps (us)")
+        for block, warps, overlap in SHAPES:
+            times = run(name, block, warps, overlap)
+            title = f"{name}, block {block}, {warps} warps, overlap {overlap}"
+            record[title] = times
+            print(f"{title} (us)")
             for what, value in times.items():
-                print(f"  {what:22}{value:8.2f}  {value / times['aligned']:.3f} of aligned")
+                print(
+                    f"  {what:22}{value:8.2f}  {value / times['aligned']:.3f} of aligned"
+                    f"  {value / times['eager, aligned']:.3f} of eager, aligned"
+                )
     options.out.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), **record}, indent=2))
 
 

@@ -3,10 +3,10 @@
     python libs/triton_rt/benchmarks/graphs.py [--out graphs.json]
 
 Microseconds a call, host and GPU together: the median over rounds of calls back to back, all
-ways taking turns. `chain` is 20 launches of a small kernel of ours; `mlp` is 8 x (matmul, bias,
-GELU) of torch on 32 x 512 bf16. In place: the same tensors at every call. Moving: a tensor of
-another address at every call, which a graph by hand copies in with `static.copy_(x)`. Needs a CUDA
-GPU.
+ways taking turns. `chain` is 20 launches of a small kernel of ours, `overlapped` the same with
+overlapped launches; `mlp` is 8 x (matmul, bias, GELU) of torch on 32 x 512 bf16. In place: the same
+tensors at every call. Moving: a tensor of another address at every call, which a graph by hand
+copies in with `static.copy_(x)`. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from typing import Any
 
 import torch
 
-from triton_rt import Buckets, GraphedCallable, GraphPool, KernelParam, KernelSource, LazyKernel
+from triton_rt import (
+    Buckets,
+    GraphedCallable,
+    GraphPool,
+    KernelParam,
+    KernelSource,
+    LazyKernel,
+    overlapped,
+)
 
 BATCH, ROUNDS = 200, 25
 MOVING = 4  # tensors that take turns
@@ -45,8 +53,8 @@ def add(x, y, n, B: tl.constexpr):
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
-def chain() -> tuple[Function, list[torch.Tensor]]:
-    kernel = LazyKernel(ADD)
+def chain(source: KernelSource = ADD) -> tuple[Function, list[torch.Tensor]]:
+    kernel = LazyKernel(source)
     n = 1 << 16
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -167,11 +175,12 @@ def main() -> None:
         raise SystemExit("graphs.py needs a CUDA GPU")
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     with torch.no_grad():
-        for name, make in (("chain", chain), ("mlp", mlp)):
+        ways = {"chain": chain, "overlapped": lambda: chain(overlapped(ADD)), "mlp": mlp}
+        for name, make in ways.items():
             record[name] = measure(*make())
-    print(f"{'microseconds a call':52}" + "".join(f"{n:>10}" for n in ("chain", "mlp")))
+    print(f"{'microseconds a call':52}" + "".join(f"{n:>12}" for n in ways))
     for way in record["chain"]:
-        print(f"{way:52}" + "".join(f"{record[n][way]:10.2f}" for n in ("chain", "mlp")))
+        print(f"{way:52}" + "".join(f"{record[n][way]:12.2f}" for n in ways))
     record["bytes of four graphs"] = {"own pools": memory(False), "one pool": memory(True)}
     print("bytes of four graphs:", record["bytes of four graphs"])
     options.out.write_text(json.dumps(record, indent=2) + "\n")

@@ -57,7 +57,7 @@ def test_from_jit_carries_what_the_function_uses(nested: bool) -> None:
 
 
 def test_compile_takes_a_function_with_its_signature() -> None:
-    """As a `KernelSource` of the same would be; what is missing is named, and nothing is guessed."""
+    """As a `KernelSource` of the same is; what is missing is named, and nothing is guessed."""
     signature, constants = {"x": "*f32", "y": "*f32", "n": "i32"}, {"BLOCK": 64}
     source = KernelSource.from_jit(_scale, signature, constants, mutated=("y",), num_warps=2)
     binary = compile(
@@ -71,7 +71,7 @@ def test_compile_takes_a_function_with_its_signature() -> None:
     ):
         with pytest.raises(errors.BadSource, match=message):
             compile(_scale, Target(90), **wrong)  # type: ignore[arg-type]
-    with pytest.raises(errors.BadSource, match="_scale is a KernelSource, .* of its own"):
+    with pytest.raises(errors.BadSource, match=r"_scale is a KernelSource, .* of its own"):
         compile(source, Target(90), num_warps=4)
     with pytest.raises(errors.BadSource, match=r"decorated with @triton\.jit"):
         compile(len, Target(90), signature={})

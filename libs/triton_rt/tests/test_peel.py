@@ -13,7 +13,15 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triton_rt import KernelSource, LazyKernel, Target, compile, errors
+from triton_rt import (
+    KernelParam,
+    KernelSource,
+    LazyKernel,
+    Target,
+    compile,
+    errors,
+    overlapped,
+)
 from triton_rt.launch.args import is_congruent
 from triton_rt.peel import PeeledKernel, peel
 
@@ -139,6 +147,55 @@ def test_congruent_pointers() -> None:
     assert not ask((2, 4), 0x1002, 0x2008)
     assert not ask((2, 2), 0x1001, 0x2001), "not even whole elements"
     assert ask((2, 0, 2), 0x1002, 77, 0x2002)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_overlapped_kernels_wait_before_they_touch_memory(make_source: Make, early: bool) -> None:
+    source = make_source("x:*f16! y:*f16 n:i32", ADD, B=1024)
+    made = overlapped(source, early=early)
+    binary = compile(made, Target(90), alignment=0b111, keep_ptx=True)
+    order = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", binary.ptx)
+    first = ["griddepcontrol.launch_dependents"] if early else []
+    assert order == [*first, "griddepcontrol.wait", "ld.global", "ld.global", "st.global"]
+    assert binary.pdl and binary.name == "kernel_overlapped"
+    assert re.findall(r"v\d\.b32", binary.ptx) == ["v4.b32"] * 3, "as wide as before"
+    x, y = torch.arange(100).half(), torch.ones(100, dtype=torch.float16)
+    LazyKernel(made)(1, x, y, 100)
+    assert torch.equal(x, torch.arange(1, 101).half())
+
+
+def test_overlapped_kernels_that_another_module_defines() -> None:
+    kinds = {"x": "*f32", "y": "*f32", "n": "i64"}
+    source = KernelSource.from_jit(imported, kinds, {"B": 64}, mutated=("y",))
+    kernel = PeeledKernel(source, overlap="early")
+    assert compile(kernel.peeled.source, Target(90)).pdl
+    x, y = torch.randn(100), torch.zeros(100)
+    kernel(2, x, y, 100)
+    assert torch.equal(y, 2 * x)
+
+
+def test_overlapped_tuples_and_defaults(make_source: Make) -> None:
+    text = """
+import triton
+import triton.language as tl
+@triton.jit
+def kernel(t, n, B: tl.constexpr, ADD: tl.constexpr = 3):
+    i = tl.arange(0, B)
+    tl.store(t[0] + i, tl.load(t[0] + i, i < n) * t[1] + ADD, i < n)
+"""
+    params = (KernelParam("t.0", "*f32", True), KernelParam("n", "i32"))
+    made = overlapped(KernelSource("kernel", text, params, (("t.1", 2), ("B", 64))))
+    x = torch.ones(50)
+    LazyKernel(made)(1, (x,), 50)
+    assert x.eq(5).all() and compile(made, Target(90)).pdl
+
+
+def test_a_kernel_that_waits_by_itself_is_shifted(make_source: Make) -> None:
+    body = "    tl.extra.cuda.gdc_wait()\n" + ADD
+    kernel = LazyKernel(peel(make_source("x:*f16! y:*f16 n:i32", body, B=64)).source)
+    x, y = torch.zeros(71, dtype=torch.float16), torch.ones(71, dtype=torch.float16)
+    kernel(2, x[1:], y[1:], 70)
+    assert x.tolist() == [0.0] + [1.0] * 70
 
 
 def test_cpu_tensors_run_the_kernel_as_it_was(make_source: Make) -> None:

@@ -12,6 +12,7 @@ from triton_rt.cache import Cache
 from triton_rt.hooks import LaunchRecord, launch_hook
 from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
+from triton_rt.overlap import overlapped
 from triton_rt.peel import PeeledKernel, peel
 from triton_rt.pool import CompilePool
 from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
@@ -70,6 +71,7 @@ __all__ = [
     "compile_many",
     "launch_hook",
     "load_jit",
+    "overlapped",
     "peel",
     "set_allocator",
     "use_allocator",

@@ -12,11 +12,12 @@ import ast
 import inspect
 import textwrap
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from triton_rt.errors import NotPeelable
 from triton_rt.kinds import torch_dtype
 from triton_rt.lazy import LazyKernel
+from triton_rt.overlap import overlapped
 from triton_rt.source import KernelSource, plain_function
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _ELEMENTWISE = """
     log2 max_contiguous maximum minimum mul multiple_of program_id range rsqrt sigmoid sin sqrt
     sqrt_rn static_assert static_range store sub umulhi where
 """
+_LAUNCH_CONTROL = ("gdc_wait", "gdc_launch_dependents")
 _BUILTINS = frozenset(("float", "int", "bool", "min", "max", "range"))
 
 
@@ -51,15 +53,26 @@ class PeeledKernel(LazyKernel):
 
     Arguments whose pointers are all off from 16-byte alignment by the same number of elements run
     the rewritten kernel (`peel`), all others the variants of a `LazyKernel`; nothing is cloned, and
-    mutation is in place. Raises `NotPeelable` where the kernel is not of the form `peel` takes.
+    mutation is in place. Both kernels are `overlapped` where asked, "early" or "late". Raises
+    `NotPeelable` where the kernel is not of the form `peel` takes.
     """
 
-    def __init__(self, source: KernelSource, **options: Any) -> None:
+    def __init__(
+        self,
+        source: KernelSource,
+        *,
+        overlap: Literal["early", "late"] | None = None,
+        **options: Any,
+    ) -> None:
+        made = peel(source)
+        shifted = made.source
+        if overlap is not None:
+            source = overlapped(source, early=overlap == "early")
+            shifted = overlapped(shifted, early=overlap == "early")
         super().__init__(source, **options)
         from triton_rt.launch import make_dispatcher
 
-        made = peel(source)
-        self.peeled = LazyKernel(made.source, **options)
+        self.peeled = LazyKernel(shifted, **options)
         # What stays aligned when the others are shifted: pointers that every element reads.
         self._kept = sum(
             1 << i
@@ -174,7 +187,7 @@ class _Peeler:
                 continue
             if module in ("tl.math", "libdevice") or module.endswith(".libdevice"):
                 continue
-            if name == "to" or path in _BUILTINS:
+            if name in ("to", *_LAUNCH_CONTROL) or path in _BUILTINS:
                 continue
             helper = getattr(_resolve(python, path), "fn", None)
             if not inspect.isfunction(helper) or depth > 8:

@@ -464,6 +464,10 @@ def _hint(world: World, input: Any, values: Any, **_: Any) -> Any:
     return input
 
 
+def _nothing(world: World, **_: Any) -> None:
+    """Programs and launches run one after another: what one waits for is done."""
+
+
 _OVERRIDES: dict[str, Callable[..., Any]] = {
     "static_assert": _static_assert,
     "static_print": _static_print,
@@ -477,6 +481,8 @@ _OVERRIDES: dict[str, Callable[..., Any]] = {
     "multiple_of": _hint,
     "max_contiguous": _hint,
     "max_constancy": _hint,
+    "gdc_wait": _nothing,
+    "gdc_launch_dependents": _nothing,
 }
 
 
