@@ -3,10 +3,10 @@
     python libs/triton_rt/benchmarks/graphs.py [--out graphs.json]
 
 Microseconds a call, host and GPU together: the median over rounds of calls back to back, all
-ways taking turns. `chain` is 20 launches of a small kernel of ours, `overlapped` the same with
-overlapped launches; `mlp` is 8 x (matmul, bias, GELU) of torch on 32 x 512 bf16. In place: the same
-tensors at every call. Moving: a tensor of another address at every call, which a graph by hand
-copies in with `static.copy_(x)`. Needs a CUDA GPU.
+ways taking turns. `chain` is 20 launches of a small kernel of ours, `overlapped` and `early` the
+same with overlapped launches; `mlp` is 8 x (matmul, bias, GELU) of torch on 32 x 512 bf16. In
+place: the same tensors at every call. Moving: a tensor of another address at every call, which a
+graph by hand copies in with `static.copy_(x)`. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -175,7 +175,12 @@ def main() -> None:
         raise SystemExit("graphs.py needs a CUDA GPU")
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     with torch.no_grad():
-        ways = {"chain": chain, "overlapped": lambda: chain(overlapped(ADD)), "mlp": mlp}
+        ways = {
+            "chain": chain,
+            "overlapped": lambda: chain(overlapped(ADD)),
+            "early": lambda: chain(overlapped(ADD, early=True)),
+            "mlp": mlp,
+        }
         for name, make in ways.items():
             record[name] = measure(*make())
     print(f"{'microseconds a call':52}" + "".join(f"{n:>12}" for n in ways))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import struct
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,14 +82,6 @@ class FakeCuda:
 
     def get(self, name: str) -> int:
         return ctypes.c_uint32.in_dll(self.library, name).value
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("fake") / "libfakecuda.so"
-    source = Path(__file__).with_name("fake_driver.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(out), str(source)], check=True)
-    return out
 
 
 @pytest.fixture(params=["native", "python"])
