@@ -31,7 +31,21 @@ from compile_cli.select import select
 from compile_cli.stages import Record
 from compile_cli.user_kernels import UserKernelPlanner
 from loop_ir import Kernel, Symbol, UserKernel, fuse
-from wrapper_ir.ops import Allocate, Assert, CopyBack, DefineKernel, ExternCall, Launch, Program
+from wrapper_ir import parse_program, print_program
+from wrapper_ir.ops import (
+    Allocate,
+    Assert,
+    CopyBack,
+    DefineKernel,
+    Describe,
+    ExternCall,
+    Free,
+    If,
+    Launch,
+    Program,
+    Ref,
+    Reuse,
+)
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 EMITS = ("fx", "hop", "cpp")
@@ -481,26 +495,88 @@ def add_blocks(a, b, out, M: tl.constexpr, N: tl.constexpr):
     out.store(at, a.load(at) + b.load(at))
 
 
+def added_blocks(x: Tensor, y: Tensor) -> Tensor:
+    z = x * 2
+    out = torch.empty_like(z)
+    a, b, c = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (z, y, out))
+    grid = (triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 32))
+    add_blocks[grid](a, b, c, 16, 32)
+    return out + 1
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_host_descriptors(compiled: Compiled, dynamic: bool) -> None:
-    def fn(x: Tensor, y: Tensor) -> Tensor:
-        z = x * 2
-        out = torch.empty_like(z)
-        a, b, c = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (z, y, out))
-        grid = (triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 32))
-        add_blocks[grid](a, b, c, 16, 32)
-        return out + 1
-
-    run = compiled(fn, dynamic=dynamic)
-    for rows in (32, 40):
+    """Of fixed and of symbolic sizes: launches as any other."""
+    run = compiled(added_blocks, dynamic=None if dynamic else False)
+    for rows in (32, 7, 40)[: 3 if dynamic else 2]:
         x, y = torch.randn(rows, 48), torch.randn(rows, 48)
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_dynamic(y, 0)
         torch.testing.assert_close(run(x, y), x * 2 + y + 1)
-    assert "TMA descriptor" in compiled.graphs[-1].fallbacks[0].reason
-    (call,) = compiled.ops(ExternCall)
-    assert len(call.mutates) == 1
+    assert len(compiled.graphs) == (1 if dynamic else 2)
+    assert [op.kernel for op in compiled.ops(Launch)].count("add_blocks") == 1
+    assert not compiled.ops(ExternCall)
+    assert not compiled.graphs[-1].fallbacks
+    described = compiled.ops(Describe)
+    assert [d.block for d in described] == [(16, 32)] * 3 and len({d.src for d in described}) == 3
+    user = next(d for d in compiled.ops(DefineKernel) if d.name == "add_blocks")
+    assert [p.kind for p in user.params] == ["tensordesc<f32[16,32]>"] * 3
+    assert [p.mutated for p in user.params] == [False, False, True]
+    program = compiled.graphs[-1].program
+    assert parse_program(print_program(program)) == program
 
 
-def test_clusters_go_through_an_operator(fx: Compiled) -> None:
+def test_one_descriptor_for_the_same_tensor_and_block(compiled: Compiled) -> None:
+    """However many launches take it; it dies with its tensor, after the last of them."""
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        z, out, again = x.sin(), torch.empty_like(x), torch.empty_like(x)
+        a = TensorDescriptor.from_tensor(z, [16, 32])
+        same, other = (TensorDescriptor.from_tensor(z, [n, 32]) for n in (16, 8))
+        first = TensorDescriptor.from_tensor(out, [16, 32])
+        add_blocks[(2, 2)](a, same, first, 16, 32)
+        narrow = (TensorDescriptor.from_tensor(t, [8, 32]) for t in (out, again))
+        add_blocks[(4, 2)](other, *narrow, 8, 32)
+        return again @ y
+
+    x, y = torch.randn(32, 64), torch.randn(64, 8)
+    torch.testing.assert_close(compiled(fn)(x, y), (x.sin() * 3) @ y)
+    ops = compiled.graphs[-1].program.ops
+    first, second = [op for op in ops if isinstance(op, Launch) and len(op.args) == 3]
+    assert first.args[0] == first.args[1]
+    z = next(d.src for d in compiled.ops(Describe) if Ref(d.out) == first.args[0])
+    described = [(d.src, d.block) for d in compiled.ops(Describe)]
+    assert len(described) == len(set(described)) == 5
+    assert described.count((z, (16, 32))) == described.count((z, (8, 32))) == 1
+    end = next(
+        i for i, op in enumerate(ops)
+        if (isinstance(op, Free) and op.name == z) or (isinstance(op, Reuse) and op.src == z)
+    )  # fmt: skip
+    assert end > ops.index(second)
+
+
+def test_tensors_that_break_the_rules_of_tma(compiled: Compiled) -> None:
+    """Rows of 40 bytes, 48 apart: a store by TMA would write on to the next 16 bytes."""
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        whole = torch.zeros(20, 12)
+        out = whole[:, :10]
+        a, b, c = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (x, y, out))
+        add_blocks[(2, 1)](a, b, c, 16, 32)
+        return whole
+
+    x, y = (torch.randn(20, 12)[:, :10] for _ in range(2))
+    got = compiled(fn)(x, y)
+    torch.testing.assert_close(got[:, :10], x + y)
+    assert not got[:, 10:].any()
+    if compiled.options.emit == "hop":  # Triton itself launches there
+        assert "rows of out may be no multiple of 16" in compiled.graphs[-1].fallbacks[0].reason
+    else:
+        assert compiled.ops(Launch) and not compiled.graphs[-1].fallbacks
+
+
+def test_clusters(compiled: Compiled) -> None:
     clusters = triton.autotune([triton.Config({"BLOCK": 64}, num_ctas=2)], key=[])(add_kernel)
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
@@ -509,5 +585,35 @@ def test_clusters_go_through_an_operator(fx: Compiled) -> None:
         return out
 
     x, y = torch.randn(100), torch.randn(100)
-    torch.testing.assert_close(fx(fn)(x, y), x + y)
-    assert "a cluster of 2" in fx.graphs[-1].fallbacks[0].reason
+    torch.testing.assert_close(compiled(fn)(x, y), x + y)
+    (define,) = compiled.ops(DefineKernel)
+    assert define.num_ctas == 2 and not compiled.ops(ExternCall)
+    assert not compiled.graphs[-1].fallbacks
+    assert triton_rt.compile(kernel_source(define), triton_rt.Target(90)).num_ctas == 2
+
+
+def test_a_dynamic_size_is_tuned_at_two(fx: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `key` names it: one config for small sizes, another for large ones."""
+    seen: list[int] = []
+
+    def autotune(candidates: Any, args: Any, **settings: Any) -> triton_rt.Tuned:
+        seen.append(args[3])
+        return triton_rt.Tuned(int(args[3] > 1000), (0.1, 0.2))
+
+    monkeypatch.setattr(triton_rt, "autotune", autotune)
+    monkeypatch.setattr("compile_cli.user_kernels._on_cuda", lambda args: True)
+    monkeypatch.setattr("compile_cli.user_kernels._free_memory", lambda: 1 << 20)
+    run = fx(added_by(add_tuned), dynamic=True)
+    for n in (100, 4000, 300):
+        x, y = torch.randn(n), torch.randn(n)
+        torch.testing.assert_close(run(x, y), x * 2 + y + 1)
+    assert len(fx.graphs) == 1 and seen == [100, 6400]
+    (branch,) = [op for op in fx.ops(If) if isinstance(op.then[0], Launch)]
+    kernels = [op.kernel for op in (*branch.then, *branch.orelse) if isinstance(op, Launch)]
+    assert [k.rpartition("_")[2] for k in kernels] == ["config0", "config1"]
+    # Not more than a quarter of the memory: 3 tensors of 4 bytes an element.
+    seen.clear()
+    torch._dynamo.reset()
+    monkeypatch.setattr("compile_cli.user_kernels._free_memory", lambda: 4 * 12 * 1000)
+    fx(added_by(add_tuned), dynamic=True)(x, y)
+    assert seen == [300, 600]

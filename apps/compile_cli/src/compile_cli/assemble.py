@@ -6,7 +6,9 @@ buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import sympy
 
@@ -19,13 +21,37 @@ from wrapper_ir.types import TensorType
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """A tensor that a kernel takes as a descriptor with this block."""
+
+    tensor: TensorRef
+    block: tuple[int, ...]
+
+
+LaunchArg: TypeAlias = str | TensorRef | Blocks | sympy.Expr | int | float | bool
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """One kernel and how to launch it: grid in size symbols; args are buffers (by name), views of
-    buffers, sizes and numbers."""
+    buffers, descriptors of those, sizes and numbers."""
 
     define: ops.DefineKernel
     grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
-    args: tuple[str | TensorRef | sympy.Expr | int | float | bool, ...]
+    args: tuple[LaunchArg, ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Launches and operators one after the other, and the buffers that only they use. What the
+    operators make is theirs, too: a result that others read is a buffer of the node's that an
+    `out=` operator writes."""
+
+    steps: tuple[LaunchPlan | Extern, ...]
+    allocate: tuple[tuple[str, TensorType], ...] = ()
+
+
+Choice: TypeAlias = LaunchPlan | Steps
 
 
 @dataclass(frozen=True)
@@ -34,15 +60,22 @@ class NodePlan:
 
     allocate: the buffers it makes. extern: the operator to call, if any, before the launches.
     checks: what must hold before.
-    choices: launches, each with the condition under which it is the one to run; the last has
-    none. Empty when the operator does everything.
+    choices: what to run, each with the condition under which it is the one; the last has none.
+    Empty when the operator does everything.
     """
 
     allocate: tuple[tuple[str, TensorType], ...] = ()
     extern: Extern | None = None
-    choices: tuple[tuple[sympy.logic.boolalg.Boolean | None, LaunchPlan], ...] = ()
+    choices: tuple[tuple[sympy.logic.boolalg.Boolean | None, Choice], ...] = ()
     origins: tuple[Origin, ...] = ()
     checks: tuple[ops.Assert, ...] = ()
+
+    @property
+    def launches(self) -> Iterator[LaunchPlan]:
+        """Those of every choice."""
+        for _, choice in self.choices:
+            steps = choice.steps if isinstance(choice, Steps) else (choice,)
+            yield from (step for step in steps if isinstance(step, LaunchPlan))
 
 
 @dataclass
@@ -51,7 +84,24 @@ class _Builder:
     roots: dict[str, TensorType]
     ops: list[Op] = field(default_factory=list)
     views: dict[tuple[str, TensorType], str] = field(default_factory=dict)
+    descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+
+    def fresh(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def descriptor(self, value: Blocks) -> Ref:
+        """Made once for the same tensor and block."""
+        tensor = self.tensor(value.tensor).name
+        key = (tensor, value.block)
+        if key not in self.descriptors:
+            number = sum(1 for described, _ in self.descriptors if described == tensor)
+            self.descriptors[key] = self.fresh(f"{tensor}_blocks{number}")
+            self.ops.append(ops.Describe(self.descriptors[key], *key))
+        return Ref(self.descriptors[key])
 
     def tensor(self, ref: TensorRef) -> Ref:
         """A buffer by its name, or a view of it, made once."""
@@ -61,12 +111,8 @@ class _Builder:
         key = (ref.buffer, ref.type)
         if key not in self.views:
             number = sum(1 for buffer, _ in self.views if buffer == ref.buffer)
-            name = f"{ref.buffer}_view{number}"
-            while name in self.taken:
-                name += "_"
-            self.taken.add(name)
-            self.views[key] = name
-            self.ops.append(ops.View(name, ref.buffer, ref.type))
+            self.views[key] = self.fresh(f"{ref.buffer}_view{number}")
+            self.ops.append(ops.View(self.views[key], ref.buffer, ref.type))
         return Ref(self.views[key])
 
     def arg(self, value: GraphArg) -> Arg:
@@ -98,8 +144,10 @@ class _Builder:
         args = tuple(self.launch_arg(a) for a in plan.args)
         return Launch(plan.define.name, plan.grid, args, comment)
 
-    def launch_arg(self, value: str | TensorRef | sympy.Expr | int | float | bool) -> Arg:
+    def launch_arg(self, value: LaunchArg) -> Arg:
         """Kernels take pointers: a view that starts its buffer is the buffer."""
+        if isinstance(value, Blocks):
+            return self.descriptor(value)
         if isinstance(value, TensorRef):
             root = self.roots[value.buffer]
             starts = root.offset == value.type.offset and root.dtype == value.type.dtype
@@ -117,11 +165,36 @@ class _Builder:
             return
         comment = _comment(plan.origins)
         *conditional, (_, last) = plan.choices
-        op: Op = self.launch(last, comment if not conditional else "")
+        if not conditional:
+            self.run(last, comment)
+            return
+        orelse = self.block(last)
         for condition, choice in reversed(conditional):
             assert condition is not None
-            op = ops.If(condition, (self.launch(choice, ""),), (op,), comment)
-        self.ops.append(op)
+            orelse = (ops.If(condition, self.block(choice), orelse, comment),)
+        self.ops.extend(orelse)
+
+    def run(self, choice: Choice, comment: str) -> None:
+        if isinstance(choice, LaunchPlan):
+            self.ops.append(self.launch(choice, comment))
+            return
+        for name, type_ in choice.allocate:
+            self.roots[name] = type_
+            self.ops.append(ops.Allocate(name, type_))
+        for step in choice.steps:
+            if isinstance(step, Extern):
+                self.extern(step)
+            else:
+                self.ops.append(self.launch(step, comment))
+
+    def block(self, choice: Choice) -> tuple[Op, ...]:
+        """The ops of a choice; the views and descriptors that it makes end with the block."""
+        outside = self.ops, dict(self.views), dict(self.descriptors)
+        self.ops = []
+        self.run(choice, "")
+        made = tuple(self.ops)
+        self.ops, self.views, self.descriptors = outside
+        return made
 
 
 def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
@@ -131,13 +204,11 @@ def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
     builder.taken = set(roots) | {s.name for s in graph.symbols}
     builder.ops.extend(_symbol_defs(graph))
     nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
-    defines = [choice.define for plan in nodes for _, choice in plan.choices]
+    defines = [launch.define for plan in nodes for launch in plan.launches]
     builder.ops.extend(dict.fromkeys(defines))  # launches may share one
     for plan in plans:
         if isinstance(plan, NodePlan):
-            builder.taken.update(name for name, _ in plan.allocate)
-            if plan.extern is not None:
-                builder.taken.update(out[0] for out in plan.extern.outs if out is not None)
+            builder.taken.update(_names(plan))
     for name, type_ in graph.constants:
         builder.roots[name] = type_
         builder.taken.add(name)
@@ -187,6 +258,17 @@ def _sizes(graph: Graph) -> list[str]:
         for i in graph.inputs
         if i.type is not None
     ]
+
+
+def _names(plan: NodePlan) -> Iterator[str]:
+    """Of all buffers that a plan makes."""
+    yield from (name for name, _ in plan.allocate)
+    inner = [choice for _, choice in plan.choices if isinstance(choice, Steps)]
+    yield from (name for steps in inner for name, _ in steps.allocate)
+    externs = [step for steps in inner for step in steps.steps if isinstance(step, Extern)]
+    for call in (plan.extern, *externs):
+        if call is not None:
+            yield from (out[0] for out in call.outs if out is not None)
 
 
 def _refs(value: GraphArg) -> list[TensorRef]:

@@ -25,7 +25,7 @@ def emit_cpp(
     library = cpp_emit.build(text, kernels.options.cache_path / "cpp", program.name)
 
     def launch(kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
-        kernels.load(kernel)(grid, *args)
+        kernels.launcher(kernel)(grid, *args)
 
     def compile(
         kernel: DefineKernel,
@@ -33,7 +33,10 @@ def emit_cpp(
         grid: tuple[int, int, int],
         args: tuple[Any, ...],
     ) -> triton_rt.Binary:
-        return kernels.load(kernel).binary(alignment=alignment)
+        # A descriptor has a bit where its tensor keeps the rules of TMA.
+        described = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] == "t")
+        variant = kernels.load if alignment & described == described else kernels.without_tma
+        return variant(kernel).binary(alignment=alignment & ~described)
 
     callbacks = cpp_emit.Callbacks(launch=launch, compile=compile)
     return text, cpp_emit.load(library, program, callbacks, constants)

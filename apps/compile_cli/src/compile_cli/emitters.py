@@ -21,7 +21,8 @@ def emit_fx(program: Program, kernels: Kernels, constants: Mapping[str, Tensor])
     graph = fx_emit.emit(
         program,
         launch="direct",
-        load_kernel=lambda define: kernels.load(define).launch,
+        load_kernel=kernels.launcher,
+        describe=triton_rt.TensorMap,
         constants=dict(constants),
     )
     return graph, graph

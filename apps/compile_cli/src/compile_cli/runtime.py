@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,8 +26,9 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
         triton_rt.KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in define.params
     )
     return triton_rt.KernelSource(
-        define.name, define.source, params, define.constants, define.num_warps, define.num_stages
-    )
+        define.name, define.source, params, define.constants, define.num_warps, define.num_stages,
+        define.num_ctas,
+    )  # fmt: skip
 
 
 def define_kernel(kernel: TritonKernel) -> DefineKernel:
@@ -44,6 +45,7 @@ class Kernels:
 
     options: Options
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
+    plain: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
     pool: triton_rt.CompilePool | None = None
     _cache: triton_rt.Cache | None = None
 
@@ -57,6 +59,21 @@ class Kernels:
         if define not in self.loaded:
             self.loaded[define] = triton_rt.LazyKernel(kernel_source(define), cache=self.cache)
         return self.loaded[define]
+
+    def launcher(self, define: DefineKernel) -> Callable[..., None]:
+        """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same
+        kernel runs without it."""
+        kernel = self.load(define)
+        if not any(p.is_descriptor for p in kernel.source.params):
+            return kernel.launch
+        return triton_rt.with_fallback(kernel, self.without_tma(define))
+
+    def without_tma(self, define: DefineKernel) -> triton_rt.LazyKernel:
+        """The kernel with descriptors that become addresses, sizes and strides."""
+        if define not in self.plain:
+            source = replace(kernel_source(define), tma=False)
+            self.plain[define] = triton_rt.LazyKernel(source, cache=self.cache)
+        return self.plain[define]
 
     def build(self, program: Program) -> None:
         """Compiles all kernels of a CUDA program, for the alignment that its hints suggest, in
@@ -98,7 +115,7 @@ def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
                 mask = 0
                 for i, arg in enumerate(op.args):
                     kind = defines[op.kernel].params[i].kind
-                    if isinstance(arg, Ref) or (
+                    if (isinstance(arg, Ref) and kind[0] == "*") or (
                         kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0
                     ):
                         mask |= 1 << i

@@ -1,12 +1,15 @@
 """The user's own Triton kernels: a launch of the host program, its config chosen by measuring.
 
-`UserKernel` (kernel, grids, arguments) -> `DefineKernel` with the kernel's source + `Launch`.
+`UserKernel` (kernel, grids, arguments) -> `DefineKernel` with the kernel's source + `Launch`, and
+a `Describe` for each tensor and block that it takes as a TMA descriptor.
 Integers are typed as Triton types them, by value: a size that is not proven to fit in i32 is
 checked before the launch. An integer 1, None and the `tl.constexpr` parameters are constants.
+An autotuned kernel whose `key` names a dynamic size is measured at two sizes; where they want
+different configs the nearest is picked at run time, by integer comparison.
 
-What a `Launch` cannot say becomes a call of an operator made for it, and is reported: with TMA
-descriptors or clusters it launches the same definition through triton_rt; a register limit, a
-launch option or a kernel whose text does not stand alone goes to the user's object, and Triton.
+What a `Launch` cannot say becomes a call of an operator made for it, and is reported: a register
+limit, a launch option or a kernel whose text does not stand alone goes to the user's object, and
+Triton; a store at an edge where Triton's own launch would write too much, through triton_rt.
 """
 
 from __future__ import annotations
@@ -24,13 +27,15 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import triton_rt
 from aten_lowering import Fallback, KernelObject, run_captured
-from compile_cli.assemble import LaunchPlan, NodePlan
+from compile_cli.assemble import Blocks, LaunchArg, LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.errors import CompileFailed
 from compile_cli.runtime import Kernels, kernel_source, layout_at
+from compile_cli.select import HINT_RATIO
 from fx_emit import TORCH_DTYPE
 from loop_ir import DType, Extern, Graph, GraphArg, Ref, TensorRef, UserKernel
-from symexpr import Ranges, bounds, evaluate, symbol
+from multikernel import compare_chain
+from symexpr import Mod, Ranges, bounds, evaluate, known, parse, symbol
 from triton_rt.errors import TritonRTError
 from wrapper_ir.ops import Assert, DefineKernel, KernelParam
 
@@ -66,21 +71,21 @@ class _Call:
     """One config of a launch: the kernel's definition and its arguments."""
 
     define: DefineKernel
-    args: tuple[str | TensorRef | sympy.Expr | int | float | bool, ...]
+    args: tuple[LaunchArg, ...]
     checks: tuple[Assert, ...]
-    num_ctas: int = 1
 
     @property
     def source(self) -> triton_rt.KernelSource:
-        return replace(kernel_source(self.define), num_ctas=self.num_ctas)
+        return kernel_source(self.define)
 
 
 @dataclass
 class UserKernelPlanner:
     """Plans of the `UserKernel` nodes of one graph.
 
-    chosen: for an autotuned kernel, by node, the index of its config and the milliseconds of all
-    (nothing where they were not measured). fallbacks: what stays a call through Triton, and why.
+    chosen: for an autotuned kernel, by node (and the size, where it is measured at two), the index
+    of its config and the milliseconds of all (nothing where they were not measured). fallbacks:
+    what stays a call through Triton, and why.
     """
 
     options: Options
@@ -96,14 +101,21 @@ class UserKernelPlanner:
         try:
             count = range(len(node.grids))
             calls = [self._call(node, kernel, i, hints) for i in count]
-            at = 0 if len(calls) == 1 else self._choose(node, calls, hints)
+            choices = self._choices(node, calls, hints)
         except _Unsaid as why:
             return self._through_triton(node, kernel, str(why))
-        call, grid = calls[at], node.grids[at]
-        if node.descriptors or call.num_ctas != 1:
-            return self._through_operator(node, call, grid)
-        plan = LaunchPlan(self._define(call.define), grid, call.args)
-        return NodePlan(node.outs, None, ((None, plan),), node.origins, call.checks)
+        edge = self._edge(calls[0])
+        if self.options.emit == "hop" and edge is not None:
+            at = choices[-1][1]
+            return self._through_operator(node, calls[at], node.grids[at], edge)
+        plans = tuple(
+            (
+                condition,
+                LaunchPlan(self._define(calls[i].define), node.grids[i], calls[i].args),
+            )
+            for condition, i in choices
+        )
+        return NodePlan(node.outs, None, plans, node.origins, calls[0].checks)
 
     def _define(self, define: DefineKernel) -> DefineKernel:
         """The definition of the first launch that has the same but for its name."""
@@ -138,8 +150,10 @@ class UserKernelPlanner:
                 if not param.has_default:
                     raise _Unsaid(f"its parameter {param.name} has no value")
                 continue
+            arg: Any = value
             if param.name in blocks and isinstance(value, TensorRef):
-                kind: str | None = _descriptor_kind(param.name, value, blocks[param.name])
+                arg = _blocks(param.name, value, blocks[param.name])
+                kind: str | None = _descriptor_kind(arg)
             else:
                 kind = None if param.is_constexpr else self._kind(
                     param, value, kernel, hints, checks
@@ -149,15 +163,15 @@ class UserKernelPlanner:
                 continue
             mutated = isinstance(value, TensorRef) and value.buffer in written
             params.append(KernelParam(param.name, kind, mutated))
-            args.append(value)
+            args.append(arg)
         options = {} if config is None else {
             "num_warps": config.num_warps, "num_stages": config.num_stages,
+            "num_ctas": getattr(config, "num_ctas", None),
         }  # fmt: skip
         options = {k: v for k, v in options.items() if v is not None}
         name = node.name if len(node.grids) == 1 else f"{node.name}_config{index}"
         define = _definition(name, kernel, tuple(params), constants, options)
-        ctas = int(getattr(config, "num_ctas", None) or 1)
-        return _Call(define, tuple(args), tuple(checks), ctas)
+        return _Call(define, tuple(args), tuple(checks))
 
     def _kind(
         self,
@@ -198,8 +212,7 @@ class UserKernelPlanner:
     ) -> str:
         """i32 where the hint fits, with a check at run time unless it is proven to fit."""
         limit = 2**31
-        ranges: Ranges = {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
-        low, high = bounds(value, ranges)
+        low, high = bounds(value, self._ranges)
         if low is not None and high is not None and -limit <= low and high < limit:
             return "i32"
         if not -limit <= int(evaluate(value, hints)) < limit:
@@ -208,16 +221,80 @@ class UserKernelPlanner:
         checks.append(Assert(sympy.And(value < limit, value >= -limit), message))
         return "i32"
 
+    @property
+    def _ranges(self) -> Ranges:
+        return {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
+
+    def _edge(self, call: _Call) -> str | None:
+        """A descriptor that is written and whose rows are not proven to be multiples of 16 bytes:
+        TMA clips a store there, and not at the last element."""
+        for param, arg in zip(call.define.params, call.args, strict=True):
+            if param.mutated and isinstance(arg, Blocks):
+                type = arg.tensor.type
+                over = Mod(type.size[-1] * type.dtype.itemsize, 16)
+                if known(sympy.Eq(over, 0), self._ranges) is not True:
+                    return param.name
+        return None
+
     # -- configs
 
-    def _choose(self, node: UserKernel, calls: list[_Call], hints: Mapping[str, int]) -> int:
-        """The config to run: measured on a GPU at the hints, the first one on CPU."""
+    def _choices(
+        self, node: UserKernel, calls: list[_Call], hints: Mapping[str, int]
+    ) -> list[tuple[sympy.logic.boolalg.Boolean | None, int]]:
+        """The config to run, measured on a GPU, the first one on CPU; or two, the first with the
+        condition under which it is the one, where the kernel asks to be tuned by a dynamic size."""
         first = calls[0].define.params
         if any(call.define.params != first or call.args != calls[0].args for call in calls):
             raise _Unsaid("its configs change the run-time arguments")
+        if len(calls) == 1:
+            return [(None, 0)]
         if not _on_cuda(calls[0].args):
             self.chosen[node.name] = (0, ())
-            return 0
+            return [(None, 0)]
+        low = self._choose(node, node.name, calls, hints)
+        name = self._tuned_by(node)
+        high = 0 if name is None else self._far(name, calls[0].args, hints)
+        if name is None or high <= max(hints[name], 1):
+            return [(None, low)]
+        far = self._choose(node, f"{node.name} {name}={high}", calls, {**hints, name: high})
+        if far == low:
+            return [(None, low)]
+        return [
+            (parse(b.text([name])) if b.comparisons else None, (low, far)[b.variant])
+            for b in compare_chain((max(hints[name], 1), high))
+        ]
+
+    def _tuned_by(self, node: UserKernel) -> str | None:
+        """The dynamic size that the arguments in the kernel's `key` depend on, if it is one."""
+        tuner: Any = self.table[node.kernel].called
+        while not hasattr(tuner, "keys") and hasattr(tuner, "fn"):
+            tuner = tuner.fn
+        values = dict(node.args)
+        keys = [values.get(name) for name in getattr(tuner, "keys", ())]
+        names = {str(s) for k in keys if isinstance(k, sympy.Expr) for s in k.free_symbols}
+        return names.pop() if len(names) == 1 else None
+
+    def _far(self, name: str, args: Sequence[LaunchArg], hints: Mapping[str, int]) -> int:
+        """The hint of a size, times up to `HINT_RATIO`, in its range, and as large as a quarter of
+        the free memory holds the tensors of."""
+        top = next(s.high for s in self.graph.symbols if s.name == name)
+        types = [a.type for a in map(_tensor, args) if a is not None]
+        room, high = _free_memory() // 4, hints[name] * HINT_RATIO
+        while high > hints[name]:
+            size = high if top is None else min(high, top)
+            env = {**hints, name: size}
+            if (
+                sum(int(evaluate(t.offset + t.extent, env)) * t.dtype.itemsize for t in types)
+                < room
+            ):
+                return size
+            high //= 2
+        return hints[name]
+
+    def _choose(
+        self, node: UserKernel, label: str, calls: list[_Call], hints: Mapping[str, int]
+    ) -> int:
+        """The fastest config at these sizes."""
         grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
         candidates = [
             (triton_rt.LazyKernel(
@@ -231,11 +308,10 @@ class UserKernelPlanner:
         # Under torch.compile fake tensors are in force; what is measured is real.
         with unset_fake_temporarily():
             made: dict[str, torch.Tensor] = {}
-            examples = [_example(a, made, hints) for a in calls[0].args]
-            args = _described(first, examples)
+            args = [_example(a, made, hints) for a in calls[0].args]
             # Integers may be indices or addresses: zeros are the best guess, and a crash of a
             # worker harms nobody.
-            risky = any(a.type.dtype.is_int for a in calls[0].args if isinstance(a, TensorRef))
+            risky = any(a.type.dtype.is_int for a in map(_tensor, calls[0].args) if a is not None)
             store = triton_rt.TuningStore(self.options.cache_path / "user_kernels")
             name = self.table[node.kernel].name
             try:
@@ -254,32 +330,36 @@ class UserKernelPlanner:
                     ) from error  # fmt: skip
                 self._note(node, f"its configs cannot be measured on made-up integers: {error}")
                 return 0
-        self.chosen[node.name] = (tuned.winner, tuned.times)
+        self.chosen[label] = (tuned.winner, tuned.times)
         return tuned.winner
 
     # -- operators
 
     def _through_operator(
-        self, node: UserKernel, call: _Call, grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
+        self,
+        node: UserKernel,
+        call: _Call,
+        grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr],
+        edge: str,
     ) -> NodePlan:
-        """The definition, launched through triton_rt by an operator of its own; tensors that
-        break TMA's rules take the same kernel without TMA."""
-        why = f"a cluster of {call.num_ctas}"
-        if node.descriptors:
-            why = f"{node.descriptors[0][0]} is a TMA descriptor made on the host"
-        self._note(node, f"{why}: launched through an operator")
-        kernel = triton_rt.LazyKernel(call.source, cache=self.kernels.cache)
-        launch = triton_rt.with_fallback(kernel) if node.descriptors else kernel
-        params = call.define.params
+        """The definition, launched through triton_rt, which knows what TMA cannot do."""
+        self._note(
+            node, f"rows of {edge} may be no multiple of 16 bytes: launched through an operator"
+        )
+        launch = self.kernels.launcher(call.define)
+        blocks = [a.block if isinstance(a, Blocks) else None for a in call.args]
 
         def run(values: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> None:
-            launch(grids[0], *_described(params, values))
+            pairs = zip(values, blocks, strict=True)
+            launch(grids[0], *(triton_rt.TensorMap(v, b) if b is not None else v for v, b in pairs))
 
-        named = tuple(zip((p.name for p in params), call.args, strict=True))
+        args = tuple(_tensor(a) or a for a in call.args)
+        named = tuple(zip((p.name for p in call.define.params), args, strict=True))
         written = {name for name, _ in node.outs} | set(node.mutates)
         target = _operator(self.table[node.kernel].name, named, written, run)
-        args = (*call.args, tuple(grid))
-        extern = Extern(target, args, (), (), False, tuple(written), True, node.origins)
+        extern = Extern(
+            target, (*args, tuple(grid)), (), (), False, tuple(written), True, node.origins
+        )
         return NodePlan(node.outs, extern, (), node.origins, call.checks)
 
     def _through_triton(self, node: UserKernel, kernel: KernelObject, why: str) -> NodePlan:
@@ -312,16 +392,30 @@ def _where(node: UserKernel) -> str:
     return next((o.source for o in node.origins if o.source), "")
 
 
-def _on_cuda(args: Sequence[GraphArg]) -> bool:
-    devices = {a.type.device.kind for a in args if isinstance(a, TensorRef)}
+def _tensor(arg: LaunchArg | GraphArg) -> TensorRef | None:
+    if isinstance(arg, Blocks):
+        return arg.tensor
+    return arg if isinstance(arg, TensorRef) else None
+
+
+def _on_cuda(args: Sequence[LaunchArg | GraphArg]) -> bool:
+    devices = {a.type.device.kind for a in map(_tensor, args) if a is not None}
     return devices == {"cuda"}
+
+
+def _free_memory() -> int:
+    """Bytes of the current GPU."""
+    with unset_fake_temporarily():
+        return int(torch.cuda.mem_get_info()[0])
 
 
 def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]) -> Any:
     """An argument to measure with: random floats, zeros for integers, memory shared as in the
-    program."""
+    program, descriptors of those."""
     if isinstance(value, sympy.Expr):
         return int(evaluate(value, hints))
+    if isinstance(value, Blocks):
+        return triton_rt.TensorMap(_example(value.tensor, made, hints), value.block)
     if not isinstance(value, TensorRef):
         return value
     type = value.type
@@ -363,7 +457,10 @@ def _definition(
     if bound:
         text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound)
     warps, stages = options.get("num_warps", 4), options.get("num_stages", 3)
-    return DefineKernel(name, text + _alias(name), params, tuple(plain.items()), warps, stages)
+    ctas = options.get("num_ctas", 1)
+    return DefineKernel(
+        name, text + _alias(name), params, tuple(plain.items()), warps, stages, num_ctas=ctas
+    )
 
 
 def _text(function: Any) -> str:
@@ -476,23 +573,12 @@ def _operator(
     return f"compile_cli.{op}.default"
 
 
-def _descriptor_kind(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> str:
+def _blocks(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> Blocks:
     if not all(n.is_Integer for n in block):
         raise _Unsaid(f"the block of its descriptor {name} is a size of the model")
-    return f"tensordesc<{value.type.dtype.value}[{','.join(map(str, block))}]>"
+    return Blocks(value, tuple(map(int, block)))
 
 
-def _described(params: Sequence[KernelParam], values: Sequence[Any]) -> list[Any]:
-    """Arguments of a launch, with a `TensorMap` for each descriptor: one for the same tensor and
-    block, which keeps the tensor alive."""
-    made: dict[Any, triton_rt.TensorMap] = {}
-    out: list[Any] = []
-    for param, value in zip(params, values, strict=True):
-        if param.kind.startswith("tensordesc<"):
-            block = tuple(int(n) for n in param.kind[:-2].partition("[")[2].split(","))
-            key = (value.data_ptr(), value.shape, value.stride(), value.dtype, block)
-            if key not in made:
-                made[key] = triton_rt.TensorMap(value, block)
-            value = made[key]
-        out.append(value)
-    return out
+def _descriptor_kind(value: Blocks) -> str:
+    block = ",".join(map(str, value.block))
+    return f"tensordesc<{value.tensor.type.dtype.value}[{block}]>"
