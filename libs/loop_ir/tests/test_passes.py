@@ -26,7 +26,7 @@ from loop_ir import (
 from loop_ir.affine import factors, linear, nonnegative, quotient
 from loop_ir.align import refine
 from loop_ir.inline import locate
-from loop_ir.passes import cse, drop_round_casts, merge_axes, simplify_indices
+from loop_ir.passes import cse, drop_round_casts, merge_axes, order_axes, simplify_indices
 from loop_ir.passes.dead_code import DeadCode
 from symexpr import FloorDiv, Mod, symbol
 
@@ -174,6 +174,32 @@ def test_merge_axes():
     unit = kernel(XY, "a = load x[i0*8 + i2 + i1] : f32", "store y[i0*8 + i2] = a",
                   axes="i0 < 4, i1 < 1, i2 < 8")  # fmt: skip
     assert merge_axes.merge(unit) == merged
+
+
+def test_order_axes_by_stride():
+    """Channels-last tensors under axes in the order of their sizes; a broadcast has no vote."""
+    flat = "x: f32[192]; w: f32[8]; out y: f32[192]"
+    body = [
+        "a = load x[i0*48 + i1 + i2*8] : f32",
+        "b = load w[i1] : f32",
+        "c = mul(a, b) : f32",
+    ]
+    axes = "i0 < 4, i1 < 8, i2 < 6"
+    store = "store y[i0*48 + i1 + i2*8] = c"
+    k = kernel(flat, *body, store, axes=axes)
+    ordered = order_axes.order(k)
+    verify(ordered)
+    assert [str(a.extent) for a in ordered.axes] == ["4", "6", "8"]
+    assert lines(ordered)[-1] == "store y[i0*48 + i1*8 + i2] = c"
+    assert [str(a.extent) for a in merge_axes.merge(ordered).axes] == ["24", "8"]
+    given = {"x": np.arange(192, dtype=np.float32), "w": np.arange(8, dtype=np.float32)}
+    for name, value in interpret_kernel(k, given).items():
+        np.testing.assert_array_equal(interpret_kernel(ordered, given)[name], value)
+    # the store decides a draw
+    transposed = kernel(
+        channels_last.format(""), *body, "store y[i0*48 + i1*6 + i2] = c", axes=axes
+    )
+    assert order_axes.order(transposed) == transposed
 
 
 def test_merge_axes_inside_of_reductions():

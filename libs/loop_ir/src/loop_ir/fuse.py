@@ -15,6 +15,7 @@ from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
 from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels
 from loop_ir.passes.merge_axes import MergeAxes
+from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.simplify_indices import SimplifyIndices
 from loop_ir.rewrite import renumber
 from loop_ir.schedule import Fusion
@@ -67,7 +68,7 @@ def fuse_with_report(
         middle.append(FuseEpilogues(options, decisions.extend))
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
-    after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), MergeAxes(), Rename()]
+    after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), OrderAxes(), MergeAxes(), Rename()]
     fused = run_passes(graph, [*before, *middle, *after], on_pass, check)
     report = FusionReport(
         tuple(decisions), bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)

@@ -34,7 +34,7 @@ def merge(kernel: Kernel) -> Kernel:
         out = _merge(out, inner)
         phases = tuple(replace(p, axes=merged) if p.axes else p for p in out.phases)
         out = replace(out, phases=phases)
-    return _rename(out, kernel)
+    return rename_axes(out, kernel)
 
 
 def _exprs(kernel: Kernel) -> list[sympy.Expr]:
@@ -95,7 +95,7 @@ def _drop_unit_axes(kernel: Kernel) -> Kernel:
     return map_statements(out, lambda s: map_expressions(s, lambda e: substitute(e, mapping)))
 
 
-def _rename(kernel: Kernel, old: Kernel) -> Kernel:
+def rename_axes(kernel: Kernel, old: Kernel) -> Kernel:
     """Axes that are left take the first names of the old ones, in order."""
     names = [a.symbol for a in old.axes]
     mapping = {a.symbol: n for a, n in zip(kernel.axes, names[: len(kernel.axes)], strict=True)}
