@@ -41,15 +41,21 @@ class FallbackKernel:
 
     def __call__(self, grid: Any, *args: Any) -> None:
         """One launch. Arguments are those of `tma`; errors those of either kernel."""
-        if self.why_not(*args):
+        # On a GPU a launch checks its descriptors itself, before it begins, and the binary knows
+        # better than the source what the kernel writes. The interpreter finds that out when it has
+        # run half of the kernel.
+        flat = flatten(args)
+        try:
+            on_cpu = any(flat[i].base.get_device() < 0 for i in self._described)
+        except (AttributeError, IndexError):
+            on_cpu = False  # the launch says what is wrong with the arguments
+        if (on_cpu or self.maps) and self.why_not(*args):
             self.plain(grid, *args)
             return
         try:
             self.tma(grid, *args)
         except TensorMapRule:
-            # Before the launch: the binary knows better than the source what the kernel writes.
-            # The interpreter finds that out when it has run half of the kernel.
-            if any(as_tensor_map(flatten(args)[i]).base.get_device() < 0 for i in self._described):
+            if on_cpu:
                 raise
             self.plain(grid, *args)
 
