@@ -35,7 +35,7 @@ KINDS = (("x", "*bf16"), ("w", "*f32"), ("b", "*f32"), ("y", "*bf16"), ("n", "i3
 PARAMS = tuple(KernelParam(n, k, mutated=n == "y", aligned=k != "f32") for n, k in KINDS)
 SOURCES = [
     KernelSource("layer_norm", TEXT, PARAMS, (("B", block),), num_warps=warps)
-    for block in (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+    for block in (64, 128, 256, 512, 1024, 2048, 4096, 8192)
     for warps in (2, 4, 8, 16)
 ]
 

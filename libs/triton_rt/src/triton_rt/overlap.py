@@ -24,8 +24,6 @@ def overlapped(source: KernelSource, *, early: bool = False) -> KernelSource:
     every program of this one has started, and not only as they end; of that the next must be
     overlapped as well to gain anything. On an H200 that helps kernels whose programs do much (2048
     elements with eight warps), and hurts those with many small programs.
-
-    Kernels that make descriptors need scratch memory of their own for each launch (`Workspace`).
     """
     constants = {name for name, _ in source.constants}
     given = {path(p.name)[0] for p in source.params} | {path(n)[0] for n in constants}
