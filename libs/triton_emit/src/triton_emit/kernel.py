@@ -16,6 +16,7 @@ from triton_emit.reductions import check, finish_loop, persistent, start_loop, s
 from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
+from triton_emit.strides import across
 from triton_emit.tiles import Tile, divides
 
 INDENT = "    "
@@ -49,20 +50,22 @@ class KernelWriter(Writer):
 
     def _check(self) -> None:
         s, name = self.schedule, self.kernel.name
-        for field in ("xblock", "rblock", "num_warps"):
+        for field in ("xblock", "yblock", "rblock", "num_warps"):
             block = getattr(s, field)
             if block < 1 or block & (block - 1):
                 raise BadSchedule(name, field, block, "a power of two")
-        if s.kind not in ("flat", "persistent", "looped"):
-            raise BadSchedule(name, "kind", s.kind, "flat, persistent or looped")
+        if s.kind not in ("flat", "tiled", "persistent", "looped"):
+            raise BadSchedule(name, "kind", s.kind, "flat, tiled, persistent or looped")
         if s.index_bits not in (32, 64):
             raise BadSchedule(name, "index_bits", s.index_bits, "32 or 64")
-        if (s.kind == "flat") != (not self.spaces):
+        if (s.kind in ("flat", "tiled")) != (not self.spaces):
             has = "has" if self.spaces else "has no"
             raise BadSchedule(
                 name, "kind", s.kind,
                 f"{'persistent or looped' if self.spaces else 'flat'}: the kernel {has} inner axes",
             )  # fmt: skip
+        if s.kind == "tiled" and across(self.kernel) is None:
+            raise BadSchedule(name, "kind", s.kind, "flat: the kernel does not transpose")
         if s.kind == "persistent":
             for space in self.spaces:
                 high = bounds(
@@ -109,7 +112,9 @@ class KernelWriter(Writer):
             f"{head}@triton.jit\ndef {self.kernel.name}({', '.join(signature)}):\n{body}\n"
         )
         xblock = 1 if self.by_row else self.schedule.xblock
-        programs = sympy.sympify(FloorDiv(self.numel + (xblock - 1), xblock))
+        programs = _cdiv(self.tiles["x"].numel if "x" in self.tiles else self.numel, xblock)
+        if "y" in self.tiles:
+            programs *= _cdiv(self.tiles["y"].numel, self.schedule.yblock)
         return TritonKernel(
             self.kernel.name,
             "\n\n\n".join(b for b in blocks if b),
@@ -137,6 +142,9 @@ class KernelWriter(Writer):
             self.add_tile(Tile("x", "row", "i", self.kernel.axes, self.write_sizes))
             self.lines.head.append(f"row = {pid}")
             return
+        if self.schedule.kind == "tiled":
+            self._define_plane(pid)
+            return
         self.add_tile(Tile("x", "xindex", "i", self.kernel.axes, self.write_sizes))
         self.constants.append(("XBLOCK", self.schedule.xblock))
         arange = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.spaces else "")
@@ -144,6 +152,32 @@ class KernelWriter(Writer):
         self.shapes["x"] = "XBLOCK"
         if not divides(self.schedule.xblock, self.numel):
             self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(self.numel)}")
+
+    def _define_plane(self, pid: str) -> None:
+        """Tiles of the last axis by all others, of which the one that is contiguous elsewhere comes
+        last; programs that follow each other are neighbours along the last axis."""
+        *others, last = self.kernel.axes
+        inner = across(self.kernel)
+        assert inner is not None
+        rows = (*(a for a in others if a is not inner), inner)
+        self.dimensions = ("y", "x")
+        self.lines.head.append(f"pid = {pid}")
+        block = self.schedule.xblock
+        columns = self.write_sizes(_cdiv(last.extent, block))
+        x, y = ("0", "pid") if columns == "1" else (f"pid % ({columns})", f"pid // ({columns})")
+        for key, axes, block, first, spread in (
+            ("x", (last,), self.schedule.xblock, x, "[None, :]"),
+            ("y", rows, self.schedule.yblock, y, "[:, None]"),
+        ):
+            name, flat = f"{key.upper()}BLOCK", f"{key}index"
+            tile = Tile(key, flat, "i" if key == "x" else "j", axes, self.write_sizes)
+            self.add_tile(tile)
+            self.constants.append((name, block))
+            start = "" if first == "0" else f"{first} * {name} + "
+            self.lines.head.append(f"{flat} = {start}tl.arange(0, {name}){spread}")
+            self.shapes[key] = name
+            if not divides(block, tile.numel):
+                self.masks[key] = (f"{key}mask", f"{flat} < {self.write_sizes(tile.numel)}")
 
     def _block_of(self, number: int, space_bound: int | None) -> int:
         if self.looped or (number == 0 and len(self.spaces) == 1) or space_bound is None:
@@ -204,7 +238,7 @@ class KernelWriter(Writer):
 
     def run_phase(self, axes: tuple[Axis, ...], body: Sequence[Stmt],
                   escaping: frozenset[str]) -> None:  # fmt: skip
-        over = {"x"} & self.shapes.keys()
+        over = {"x", "y"} & self.shapes.keys()
         if axes:
             over.add(f"r{self.spaces.index(axes)}")
         self.space = self.spaces.index(axes) if axes else -1
@@ -269,6 +303,10 @@ class KernelWriter(Writer):
         if self.loads_left[stmt.buffer] > 0:
             return ', eviction_policy="evict_last"'
         return ""
+
+
+def _cdiv(points: sympy.Expr, block: int) -> sympy.Expr:
+    return sympy.sympify(FloorDiv(points + (block - 1), block))
 
 
 def origin_lines(origins: tuple[Origin, ...]) -> list[str]:

@@ -12,18 +12,23 @@ from loop_ir import DType, Indirect, Kernel, Store, Symbol
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
+from triton_emit.strides import across, reduces_columns
 
-Kind = Literal["flat", "persistent", "looped"]
+Kind = Literal["flat", "tiled", "persistent", "looped"]
 
 PERSISTENT_LIMIT = 8192
 MULTIPROCESSORS = 132
+# A tile narrower than this in one direction reads less than a sector at a time.
+_NARROW = 16
+_PERSISTENT_COLUMNS = 1024
 INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`flat`: one tile dimension of `xblock` points. `persistent`: a program holds `xblock` rows
-    whole, `rblock` (a power of two, at least the inner extent) wide. `looped`: it walks over
+    """`flat`: one tile dimension of `xblock` points. `tiled`: two, `xblock` points of the last axis
+    by `yblock` of the others, for kernels that transpose. `persistent`: a program holds `xblock`
+    rows whole, `rblock` (a power of two, at least the inner extent) wide. `looped`: it walks over
     `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic. Block sizes
     are powers of two."""
 
@@ -33,6 +38,7 @@ class Schedule:
     num_warps: int = 4
     num_stages: int = 1
     index_bits: Literal[32, 64] = 32
+    yblock: int = 1
 
 
 def next_power_of_two(n: int) -> int:
@@ -116,12 +122,23 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     rows = hinted(sympy.Mul(*(a.extent for a in kernel.axes)), hints, ranges)
     inner = _inner_extents(kernel)
     if not inner:
+        other = across(kernel)
+        if other is not None:
+            columns = hinted(kernel.axes[-1].extent, hints, ranges)
+            neighbours = hinted(other.extent, hints, ranges)
+            if min(columns, neighbours) >= _NARROW:
+                return _tiled(columns, neighbours, rows, bits)
         return _flat(rows, bits)
     bound = inner_bound(kernel)
     widest = max(hinted(e, hints, ranges) for e in inner)
     small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
     # a dynamic row far narrower than its bound would waste most of a persistent tile
     snug = bound is not None and bound <= 4 * widest
+    columns = reduces_columns(kernel)
+    if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
+        return _persistent_columns(next_power_of_two(bound or 1), rows, bits)
+    if columns and _can_loop(kernel):
+        return _looped_columns(widest, rows, bits)
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
         return _persistent(next_power_of_two(bound or 1), rows, bits)
     return _looped(widest, rows, bits)
@@ -133,6 +150,33 @@ def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
         xblock //= 2
         warps = max(1, warps // 2)
     return Schedule("flat", xblock, num_warps=warps, index_bits=bits)
+
+
+def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
+    """64 elements a side are a cache line or two of any type; 16 of them a thread."""
+    x, y = (32 if n <= 32 or (n % 64 and n % 32 == 0) else 64 for n in (columns, rows))
+    while x * y > 1024 and points < 2 * MULTIPROCESSORS * x * y:
+        x, y = (x // 2, y) if x >= y else (x, y // 2)
+    return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
+
+
+def _persistent_columns(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """Enough neighbouring rows that each step along the reduction reads whole sectors."""
+    xblock = min(64, max(16, 4096 // rblock))
+    while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
+        xblock //= 2
+    warps = max(1, min(16, xblock * rblock // 512))
+    return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+
+
+def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """Few rows a program where there are few: each has the whole reduction to do."""
+    xblock = 64
+    while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
+        xblock //= 2
+    rblock = min(4096 // xblock, next_power_of_two(width))
+    warps = max(1, min(8, xblock * rblock // 512))
+    return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 
 def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
@@ -162,6 +206,12 @@ def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Sched
     if first.kind == "flat":
         out += [replace(first, xblock=x, num_warps=w)
                 for x, w in ((256, 1), (512, 2), (1024, 4), (2048, 4), (2048, 8))]  # fmt: skip
+    elif first.kind == "tiled":
+        out += [
+            replace(first, xblock=x, yblock=y, num_warps=w)
+            for x, y, w in ((32, 32, 4), (64, 32, 4), (32, 64, 4), (64, 64, 8), (128, 32, 8))
+        ]
+        out.append(_flat(1 << 30, first.index_bits))
     elif first.kind == "persistent":
         for rows in (1, 2, 4, 8):
             for warps in (1, 2, 4, 8, 16):

@@ -1,0 +1,60 @@
+"""Along which axes a kernel walks memory: what decides the shape of its tiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import sympy
+
+from loop_ir import Axis, Kernel, Load, Store
+from triton_emit.ssa import statements
+
+
+def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
+    """Buffer, index, and the inner axes of the phase, of each different load and store -> bytes of
+    an element."""
+    itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
+    found: Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]] = Counter()
+    for phase, stmt in statements(kernel):
+        if isinstance(stmt, Load | Store):
+            found[stmt.buffer, stmt.index, phase.axes] = itemsize[stmt.buffer]
+    return found
+
+
+def _step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
+    """How far one step along `axis` moves the index; None where that is not the same everywhere."""
+    s = axis.symbol
+    if s not in index.free_symbols:
+        return sympy.S.Zero
+    step = sympy.expand(index.subs(s, s + 1) - index)
+    return None if s in step.free_symbols else step
+
+
+def across(kernel: Kernel) -> Axis | None:
+    """The axis besides the last one along which a flat kernel reads or writes most contiguously:
+    `y[i0*64 + i1] = x[i1*128 + i0]` -> i0. None where tiles of the last axis alone are good."""
+    if len(kernel.axes) < 2:
+        return None
+    *others, last = kernel.axes
+    votes: Counter[Axis] = Counter()
+    for (_, index, _), size in _accesses(kernel).items():
+        if _step(index, last) in (0, 1):
+            continue
+        for axis in others:
+            if _step(index, axis) == 1:
+                votes[axis] += size
+    return max(votes, key=lambda a: votes[a]) if votes else None
+
+
+def reduces_columns(kernel: Kernel) -> bool:
+    """Most of what a reduction reads lies contiguous along the last parallel axis, not along the
+    inner axes: `sum over r0 of x[r0*768 + i0]`."""
+    if not kernel.axes:
+        return False
+    last, votes = kernel.axes[-1], 0
+    for (_, index, inner), size in _accesses(kernel).items():
+        if not inner or not index.free_symbols & {a.symbol for a in inner}:
+            continue
+        by_rows, by_columns = _step(index, inner[-1]) == 1, _step(index, last) == 1
+        votes += size * (by_columns - by_rows)
+    return votes > 0

@@ -1,0 +1,143 @@
+"""Kernels whose accesses lie contiguous along different axes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loop_ir import (
+    Axis,
+    Buffer,
+    Compute,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Phase,
+    Reduce,
+    Store,
+    Symbol,
+    TensorType,
+    contiguous_strides,
+)
+from symexpr import symbol
+from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
+from triton_emit.strides import across, reduces_columns
+
+I = tuple(symbol(f"i{k}") for k in range(4))  # noqa: E741  # as in loop IR
+R0, S0 = symbol("r0"), symbol("s0")
+N = sympy.Integer
+
+
+def tensor(dtype: DType, *size: object) -> TensorType:
+    sizes = tuple(map(sympy.sympify, size))
+    return TensorType(dtype, sizes, contiguous_strides(sizes), Device("cuda", 0))
+
+
+def permuted(
+    sizes: tuple[object, ...], order: tuple[int, ...], dtype: DType, *symbols: Symbol
+) -> Kernel:
+    """`y = x.permute(order).contiguous() + x`-like: x is read as it lies, y written in `order`."""
+    axes = tuple(Axis(I[k], sympy.sympify(n)) for k, n in enumerate(sizes))
+    x = tensor(dtype, *(sizes[k] for k in order))
+    y = tensor(dtype, *sizes)
+    at_x = sum((x.stride[j] * I[k] for j, k in enumerate(order)), N(0))
+    at_y = sum((y.stride[k] * I[k] for k in range(len(sizes))), N(0))
+    bias = tensor(DType.f32, sizes[-1])
+    body = (
+        Load("a", "x", at_x, dtype),
+        Load("w", "bias", I[len(sizes) - 1], DType.f32),
+        Compute("b", "cast", ("a",), DType.f32),
+        Compute("c", "add", ("b", "w"), DType.f32),
+        Compute("d", "cast", ("c",), dtype),
+        Store("y", at_y, "d"),
+    )
+    buffers = (Buffer("x", x), Buffer("bias", bias), Buffer("y", y, True))
+    return Kernel("permuted", buffers, axes, (Phase((), body),), symbols)
+
+
+def column_sum(rows: object, columns: object, *symbols: Symbol) -> Kernel:
+    load = Load("a", "x", sympy.sympify(columns) * R0 + I[0], DType.f32)
+    over = Phase((Axis(R0, sympy.sympify(rows)),), (load, Reduce(("s",), "sum", ("a",), DType.f32)))
+    buffers = (
+        Buffer("x", tensor(DType.f32, rows, columns)),
+        Buffer("y", tensor(DType.f32, columns), True),
+    )
+    store = Phase((), (Store("y", I[0], "s"),))
+    return Kernel(
+        "column_sum", buffers, (Axis(I[0], sympy.sympify(columns)),), (over, store), symbols
+    )
+
+
+def test_a_transpose_is_cut_into_squares(tools: SimpleNamespace) -> None:
+    kernel = permuted((96, 80), (1, 0), DType.bf16)
+    assert across(kernel) == kernel.axes[0]
+    large = permuted((4096, 4096), (1, 0), DType.bf16)
+    assert default_schedule(large, {}) == Schedule("tiled", 64, num_warps=8, yblock=64)
+    emitted = tools.check(kernel, Schedule("tiled", 32, num_warps=2, yblock=64))
+    assert "xindex = pid % (3) * XBLOCK + tl.arange(0, XBLOCK)[None, :]" in emitted.source
+    assert "ymask = yindex < 96" in emitted.source
+    assert [str(g) for g in emitted.grid] == ["6", "1", "1"]
+
+
+def test_channels_first_to_last_with_a_batch(tools: SimpleNamespace) -> None:
+    """[b, hw, c] written, [b, c, hw] read; hw next to the batch in the rows."""
+    kernel = permuted((3, 49, 40), (0, 2, 1), DType.f32)
+    assert across(kernel) == kernel.axes[1]
+    for schedule in candidate_schedules(kernel, {}):
+        tools.check(kernel, schedule)
+
+
+def test_dynamic_sizes(tools: SimpleNamespace) -> None:
+    kernel = permuted((S0, 40), (1, 0), DType.f32, Symbol("s0", 0, 100_000, 64))
+    schedule = default_schedule(kernel, {"s0": 4096})
+    assert schedule.kind == "tiled"
+    for size in (1, 33, 64):
+        tools.check(kernel, schedule, symbols={"s0": size})
+    wide = permuted((S0, 40), (1, 0), DType.f32, Symbol("s0", 0, None, 64))
+    tools.check(wide, default_schedule(wide, {"s0": 64}), symbols={"s0": 70})
+
+
+def test_one_tile_where_nothing_is_transposed() -> None:
+    same = permuted((64, 64), (0, 1), DType.f32)
+    assert across(same) is None and default_schedule(same, {}).kind == "flat"
+    narrow = permuted((4, 4096), (1, 0), DType.f32)
+    assert default_schedule(narrow, {}).kind == "flat"
+    with pytest.raises(BadSchedule, match="does not transpose"):
+        emit(same, Schedule("tiled", 32, yblock=32))
+    with pytest.raises(BadSchedule, match="yblock"):
+        emit(narrow, Schedule("tiled", 32, yblock=3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 21), min_size=2, max_size=4),
+    data=st.data(),
+    x=st.sampled_from((8, 16)),
+    y=st.sampled_from((8, 16)),
+)
+def test_any_permutation(
+    tools: SimpleNamespace, sizes: list[int], data: st.DataObject, x: int, y: int
+) -> None:
+    order = tuple(data.draw(st.permutations(range(len(sizes)))))
+    kernel = permuted(tuple(sizes), order, DType.f32)
+    if across(kernel) is not None:
+        tools.check(kernel, Schedule("tiled", x, num_warps=1, yblock=y))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(50, 70), (300, 33), (1500, 40)])
+def test_sums_of_columns_take_neighbours_together(
+    tools: SimpleNamespace, rows: int, columns: int
+) -> None:
+    kernel = column_sum(rows, columns)
+    assert reduces_columns(kernel)
+    schedule = default_schedule(kernel, {})
+    assert schedule.xblock >= 16
+    assert schedule.kind == ("persistent" if rows <= 1024 else "looped")
+    tools.check(kernel, schedule, ulp=64)
+    dynamic = column_sum(S0, columns, Symbol("s0", 1, None, rows))
+    tools.check(dynamic, default_schedule(dynamic, {"s0": rows}), symbols={"s0": rows}, ulp=64)
