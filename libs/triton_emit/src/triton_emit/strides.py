@@ -47,14 +47,12 @@ def across(kernel: Kernel) -> Axis | None:
 
 
 def reduces_columns(kernel: Kernel) -> bool:
-    """Most of what a reduction reads lies contiguous along the last parallel axis, not along the
-    inner axes: `sum over r0 of x[r0*768 + i0]`."""
+    """Something that a reduction reads or writes lies contiguous along the last parallel axis, not
+    along the inner axes: `sum over r0 of x[r0*768 + i0]`. Tiles of several rows suit both."""
     if not kernel.axes:
         return False
-    last, votes = kernel.axes[-1], 0
-    for (_, index, inner), size in _accesses(kernel).items():
-        if not inner or not index.free_symbols & {a.symbol for a in inner}:
-            continue
-        by_rows, by_columns = _step(index, inner[-1]) == 1, _step(index, last) == 1
-        votes += size * (by_columns - by_rows)
-    return votes > 0
+    last = kernel.axes[-1]
+    return any(
+        bool(inner) and _step(index, last) == 1 and _step(index, inner[-1]) not in (0, 1)
+        for _, index, inner in _accesses(kernel)
+    )
