@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 from gemm_templates.choice import choose
 from gemm_templates.config import cache_dir
+from gemm_templates.dtypes import NAMES
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, residual_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs, bind
-from gemm_templates.problem import ITEMSIZE, NAMES, Config, Epilogue, Problem
+from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
 from gemm_templates.store import Store
 
 Extern = Callable[[Inputs], torch.Tensor]

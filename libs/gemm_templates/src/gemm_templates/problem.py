@@ -6,18 +6,11 @@ import hashlib
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-import torch
-
 from gemm_templates.errors import InvalidConfig, InvalidProblem, UnsupportedProblem
 from gemm_templates.work import instructions
 from triton_rt import KernelParam
 
-DTYPES: dict[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "f32": torch.float32,
-}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# Of an element type, in bytes; `dtypes` has torch's types by the same names.
 ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4}
 
 # The integer run-time parameters a kernel may take, in order; those that are not in
@@ -104,9 +97,9 @@ class Problem:
                 "expected m, n, k in [0, 2**31 - 2**16) and batch >= 1"
             )
         for name in (self.a_dtype, self.b_dtype, self.out_dtype, self.bias or "f32"):
-            if name not in DTYPES:
+            if name not in ITEMSIZE:
                 raise UnsupportedProblem(
-                    f"element type {name!r}: the templates compute {sorted(DTYPES)}"
+                    f"element type {name!r}: the templates compute {sorted(ITEMSIZE)}"
                 )
         if self.a_dtype != self.b_dtype:
             raise UnsupportedProblem(

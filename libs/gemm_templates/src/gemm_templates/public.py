@@ -1,0 +1,62 @@
+"""The public names, which `gemm_templates` gives away one by one."""
+
+from gemm_templates.choice import Choice, choose, prefetch
+from gemm_templates.device import A100, B200, H100, H200, DeviceInfo, device_info
+from gemm_templates.errors import (
+    GemmError,
+    InvalidArguments,
+    InvalidConfig,
+    InvalidProblem,
+    UnsupportedProblem,
+)
+from gemm_templates.families import make_plan, source
+from gemm_templates.families.tiled import CONFIGS
+from gemm_templates.families.tma import tma_configs
+from gemm_templates.launch import Bound, Inputs, arguments, bind, written
+from gemm_templates.model import Candidate, best_config, candidates, explain
+from gemm_templates.ops import addmm, linear_act, mm
+from gemm_templates.plan import Plan, TemplateKernel, Workspace
+from gemm_templates.problem import Config, Epilogue, Problem
+from gemm_templates.store import Store
+from triton_rt import KernelParam as Param
+
+__all__ = [
+    "A100",
+    "B200",
+    "CONFIGS",
+    "H100",
+    "H200",
+    "Bound",
+    "Candidate",
+    "Choice",
+    "Config",
+    "DeviceInfo",
+    "Epilogue",
+    "GemmError",
+    "Inputs",
+    "InvalidArguments",
+    "InvalidConfig",
+    "InvalidProblem",
+    "Param",
+    "Plan",
+    "Problem",
+    "Store",
+    "TemplateKernel",
+    "UnsupportedProblem",
+    "Workspace",
+    "addmm",
+    "arguments",
+    "best_config",
+    "bind",
+    "candidates",
+    "choose",
+    "device_info",
+    "explain",
+    "linear_act",
+    "make_plan",
+    "mm",
+    "prefetch",
+    "source",
+    "tma_configs",
+    "written",
+]
