@@ -136,7 +136,7 @@ def test_sums_of_columns_take_neighbours_together(
     kernel = column_sum(rows, columns)
     assert reduces_columns(kernel)
     schedule = default_schedule(kernel, {})
-    assert schedule.xblock >= 16
+    assert schedule.xblock >= 8
     assert schedule.kind == ("persistent" if rows <= 1024 else "looped")
     tools.check(kernel, schedule, ulp=64)
     dynamic = column_sum(S0, columns, Symbol("s0", 1, None, rows))

@@ -136,7 +136,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     snug = bound is not None and bound <= 4 * widest
     columns = reduces_columns(kernel)
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
-        return _persistent_columns(next_power_of_two(bound or 1), rows, bits)
+        return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and _can_loop(kernel):
         return _looped_columns(widest, rows, bits)
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
@@ -160,13 +160,11 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
     return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
 
 
-def _persistent_columns(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Enough neighbouring rows that each step along the reduction reads whole sectors."""
-    xblock = min(64, max(16, 4096 // rblock))
-    while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
-        xblock //= 2
-    warps = max(1, min(16, xblock * rblock // 512))
-    return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
+    """Neighbouring rows, so that each step along the reduction reads more than one element of a
+    sector; 32 elements a thread."""
+    xblock = max(8, min(64, 1024 // rblock))
+    return Schedule("persistent", xblock, rblock, xblock * rblock // 1024 or 1, index_bits=bits)
 
 
 def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
