@@ -25,8 +25,8 @@ class Options:
         op for out-of-tree consumers (`hop`), or as a C++ library (`cpp`).
     gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
         CPU; `extern` and `template` force one.
-    multikernel: `auto` compiles a kernel of a dynamic size for two hints where they want
-        different schedules.
+    multikernel: `auto` compiles a kernel of dynamic sizes up to three times where sizes want
+        different schedules, and decides a matmul for each of several ranges of rows.
     fuse: join loop nests; off shows the kernels of single operators.
     plan_memory: let a dead buffer's storage serve a later one.
     verify: check both IRs after every pass.

@@ -42,7 +42,6 @@ def to_text(value: Any) -> str:
         sources: dict[str, str] = {}
         for plan in value:
             if isinstance(plan, NodePlan):
-                for _, choice in plan.choices:
-                    sources[choice.define.name] = choice.define.source
+                sources.update((x.define.name, x.define.source) for x in plan.launches)
         return "\n\n".join(f"# --- {name}\n{text}" for name, text in sources.items())
     return str(value)

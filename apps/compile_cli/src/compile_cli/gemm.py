@@ -1,11 +1,15 @@
-"""Matmul nodes: the vendor's call, or a template with the epilogue that fusion found."""
+"""Matmul nodes: the vendor's call, or a template with the epilogue that fusion found.
+
+A matmul whose sizes are known is decided once. One with a dynamic number of rows is decided at
+each rung of `compile_cli.ladder`, and the program compares the number with the rungs.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -14,9 +18,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
-from compile_cli.assemble import LaunchPlan
+from compile_cli.assemble import Choice, Steps
 from compile_cli.config import Options
-from compile_cli.gemm_task import MatmulTask, make_task
+from compile_cli.gemm_task import MatmulTask, is_launchable, make_task
+from compile_cli.ladder import Rung, rungs, share
 from compile_cli.runtime import (
     Kernels,
     as_layout,
@@ -25,30 +30,54 @@ from compile_cli.runtime import (
     random_tensor,
     torch_value,
 )
+from compile_cli.select import plan_launch
 from fx_emit.torch_types import operator_of
+from gemm_templates.families import FAMILIES
+from gemm_templates.model import is_legal
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef, UserKernel
-from symexpr import evaluate
+from symexpr import evaluate, sstr, symbol
 from triton_emit import TritonEmitError, default_schedule, emit
+from triton_rt import Binary
 
 # Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
 WORTH = 64 * 64 * 64
+
+# The vendor's time counts for this much less where a template could take its place: noise is no
+# gain.
+IN_DOUBT = 0.99
+
+VENDOR = "extern"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What runs a matmul where `condition` holds (None: everywhere else), by its label."""
+
+    condition: sympy.logic.boolalg.Boolean | None
+    label: str
+
+    def __str__(self) -> str:
+        return self.label if self.condition is None else f"{sstr(self.condition)}: {self.label}"
 
 
 @dataclass
 class MatmulPlanner:
     """Decides for each matmul of a graph.
 
-    choices: what was measured, by the name of the node. needs_alignment: inputs of the graph that
-    a chosen template reads through a tensor map, which must start at a multiple of 16 bytes.
+    choices: what was measured, by the name of the node, with the number of rows where that is
+    dynamic. decided: what came of it. needs_alignment: inputs of the graph that a chosen template
+    reads through a tensor map, which must start at a multiple of 16 bytes.
     """
 
     options: Options
     kernels: Kernels
     graph: Graph
     choices: dict[str, gemm_templates.Choice] = field(default_factory=dict)
+    decided: dict[str, tuple[Decided, ...]] = field(default_factory=dict)
     needs_alignment: set[str] = field(default_factory=set)
-    _decided: dict[str, gemm_templates.Config | None] = field(default_factory=dict)
-    _tasks: dict[str, MatmulTask | None] = field(default_factory=dict)
+    _measured: dict[str, gemm_templates.Choice] = field(default_factory=dict)
+    _tasks: dict[tuple[str, int, bool], MatmulTask | None] = field(default_factory=dict)
+    _offered: dict[str, list[gemm_templates.Candidate] | None] = field(default_factory=dict)
 
     @functools.cached_property
     def aligned(self) -> frozenset[str]:
@@ -69,78 +98,207 @@ class MatmulPlanner:
     def inputs(self) -> frozenset[str]:
         return frozenset(i.name for i in self.graph.inputs)
 
-    def __call__(self, node: Matmul, hints: Mapping[str, int]) -> LaunchPlan | None:
-        """A template's launch, or None for the vendor's call (and the epilogue's own kernel)."""
-        task = self._task(node, hints)
-        config = None if task is None else self._config(task, hints)
-        if task is None or config is None:
+    def __call__(
+        self, node: Matmul, hints: Mapping[str, int]
+    ) -> tuple[tuple[sympy.logic.boolalg.Boolean | None, Choice], ...] | None:
+        """What to run, each with its condition; None for the vendor's call (and the epilogue's own
+        kernel) whatever the sizes."""
+        steps = [(rung, self._task(node, rung)) for rung in self._rungs(node, hints)]
+        if all(task is None for _, task in steps):
             return None
-        if config.template == "tma":
-            self.needs_alignment |= self.inputs & set(task.buffers.values())
-        return task.launch(config)
+        tables = [self._times(node, rung, task, len(steps) > 1) for rung, task in steps]
+        names = share([{k: t for k, (t, _) in table.items()} for table in tables])
+        if all(tables[i][name][1] is None for i, name in enumerate(names)):
+            self.decided[node.out] = (Decided(None, VENDOR),)
+            return None
+        choices: list[tuple[sympy.logic.boolalg.Boolean | None, Choice]] = []
+        decided: list[Decided] = []
+        for i, name in enumerate(names):
+            if i + 1 < len(names) and names[i + 1] == name:
+                continue  # the rung above serves this one
+            (rung, task), config = steps[i], tables[i][name][1]
+            suffix = "" if rung.condition is None else f"_{rung.rows}"
+            if config is None or task is None:
+                choice = self._vendor(node, rung.hints, suffix)
+            else:
+                choice = task.steps(config, f"matmul_{node.out}{suffix}")
+                if config.template != "tiled":
+                    self.needs_alignment |= self.inputs & set(task.buffers.values())
+            choices.append((rung.condition, choice))
+            decided.append(Decided(rung.condition, VENDOR if config is None else str(config)))
+        self.decided[node.out] = tuple(decided)
+        return tuple(choices)
 
     def prefetch(self, hints: Mapping[str, int]) -> None:
         """Compiles, side by side, all candidates that will be measured for the graph's matmuls."""
         if self.options.gemm != "auto" or self.kernels.pool is None:
             return
         nodes = [node for node in self.graph.nodes if isinstance(node, Matmul)]
-        tasks = [task for node in nodes if (task := self._task(node, hints)) is not None]
-        if tasks:
-            futures = gemm_templates.prefetch(
-                [task.problem for task in tasks],
-                pool=self.kernels.pool,
-                cache=self.kernels.cache,
-                store=self.store,
-            )
-            wait(futures)
+        tasks = [self._task(node, rung) for node in nodes for rung in self._rungs(node, hints)]
+        problems = list(dict.fromkeys(task.problem for task in tasks if task is not None))
+        if not problems:
+            return
+        pool, cache = self.kernels.pool, self.kernels.cache
+        usual = [p for p in problems if self._candidates(p) is None]
+        futures: list[Future[Binary]] = gemm_templates.prefetch(
+            usual, pool=pool, cache=cache, store=self.store
+        )
+        for problem in problems:
+            for candidate in self._candidates(problem) or ():
+                if candidate.config is not None:
+                    bound = gemm_templates.Bound(problem, candidate.config, cache, pool)
+                    futures += bound.compile()
+        wait(futures)
 
     @functools.cached_property
     def store(self) -> gemm_templates.Store:
         """Choices on disk."""
         return gemm_templates.Store(self.options.cache_path / "gemm")
 
-    def _task(self, node: Matmul, hints: Mapping[str, int]) -> MatmulTask | None:
-        """The node as a problem for templates; None where they cannot or need not be asked."""
-        if node.out not in self._tasks:
-            self._tasks[node.out] = self._make_task(node, hints)
-        return self._tasks[node.out]
+    def _rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
+        """Where to decide: at several numbers of rows if that is what is dynamic, and only that."""
+        rows = node.a.type.size[0]
+        here = [Rung(int(evaluate(rows, hints)), hints, None)]
+        if not rows.free_symbols or self.options.multikernel == "off":
+            return here
+        found = rungs(rows, self.graph.symbols, hints)
+        room = self._room(node)
+        fits = next((i for i, r in enumerate(found) if _bytes(node, r.hints) > room), len(found))
+        if fits < len(found):
+            found = found[: max(fits, 1)]
+            found[-1] = replace(found[-1], condition=None, exact=False)
+        tasks = [task for rung in found if (task := self._task(node, rung)) is not None]
+        return found if all(task.problem.dynamic <= {"M"} for task in tasks) else here
 
-    def _make_task(self, node: Matmul, hints: Mapping[str, int]) -> MatmulTask | None:
+    def _room(self, node: Matmul) -> float:
+        """Bytes that measuring one matmul may take."""
+        if node.type.device.kind != "cuda" or not torch.cuda.is_available():
+            return float("inf")
+        with unset_fake_temporarily():
+            return float(torch.cuda.mem_get_info()[0]) / 4
+
+    def _task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
+        """The node as a problem for templates; None where they cannot or need not be asked."""
+        key = (node.out, rung.rows, rung.exact)
+        if key not in self._tasks:
+            self._tasks[key] = self._make_task(node, rung)
+        return self._tasks[key]
+
+    def _make_task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
         on_cuda = node.type.device.kind == "cuda"
         auto = self.options.gemm == "auto"
         if self.options.gemm == "extern" or (auto and not on_cuda) or len(node.type.size) != 2:
             return None
+        known = (
+            {symbol(n): sympy.Integer(rung.hints[n]) for n in _names(node)} if rung.exact else {}
+        )
+        aligned = self.aligned | ({node.out} if on_cuda else set())
         try:
-            task = make_task(node, hints, self.aligned | ({node.out} if on_cuda else set()))
+            task = make_task(node, rung.hints, aligned, known)
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
             return None
         return None if auto and task.problem.flops < 2 * WORTH else task
 
-    def _config(self, task: MatmulTask, hints: Mapping[str, int]) -> gemm_templates.Config | None:
-        problem = task.problem
-        if problem.key in self._decided:
-            return self._decided[problem.key]
+    def _times(
+        self, node: Matmul, rung: Rung, task: MatmulTask | None, many: bool
+    ) -> dict[str, tuple[float, gemm_templates.Config | None]]:
+        """Label -> seconds and config (None: the vendor's call) of what could run at a rung."""
+        vendor = VENDOR
+        if many and node.epilogue is not None:  # calls whose epilogues differ are not the same
+            vendor = f"{VENDOR} {default_schedule(node.epilogue, rung.hints)}"
+        if task is None:
+            return {vendor: (1.0, None)}
         if self.options.gemm == "template":
-            on_cuda = task.node.type.device.kind == "cuda" and torch.cuda.is_available()
-            device = "cuda" if on_cuda else gemm_templates.H200
-            config: gemm_templates.Config | None = gemm_templates.best_config(problem, device)
-        else:
+            config = self._best_config(task.problem, rung)
+            return {str(config): (1.0, config)}
+        choice = self._choose(task, rung)
+        self.choices[f"{node.out} M={rung.rows}" if many else node.out] = choice
+        if not many or not choice.times:
+            label = vendor if choice.config is None else str(choice.config)
+            return {label: (1.0, choice.config)}
+        configs = {c.label: c.config for c in choice.candidates}
+        times = {label: (t, configs[label]) for label, t in choice.times if label != VENDOR}
+        times = {k: v for k, v in times.items() if v[1] and self._lasts(task.problem, v[1], rung)}
+        times[vendor] = (dict(choice.times)[VENDOR] * IN_DOUBT, None)
+        return times
+
+    def _lasts(
+        self, problem: gemm_templates.Problem, config: gemm_templates.Config, rung: Rung
+    ) -> bool:
+        """Whether the highest rung's config can run all the larger numbers of rows."""
+        if rung.condition is not None or "M" not in problem.dynamic:
+            return True
+        return is_legal(replace(problem, m=2**24), config, gemm_templates.device_info("cuda"))
+
+    def _device(self, problem: gemm_templates.Problem) -> gemm_templates.DeviceInfo:
+        if torch.cuda.is_available():
+            return gemm_templates.device_info("cuda")
+        return gemm_templates.H200
+
+    def _candidates(self, problem: gemm_templates.Problem) -> list[gemm_templates.Candidate] | None:
+        """What may be measured, where that is not what the library proposes by itself."""
+        if problem.key not in self._offered:
+            info = self._device(problem)
+            found: list[gemm_templates.Candidate] | None = None
+            usual = gemm_templates.candidates(problem, info)
+            if not all(c.config is None or _sayable(problem, c.config) for c in usual):
+                configs = [
+                    config
+                    for family in FAMILIES.values()
+                    for config in family.configs(problem, info)
+                    if is_legal(problem, config, info) and _sayable(problem, config)
+                ]
+                found = gemm_templates.candidates(problem, info, configs=configs)
+            self._offered[problem.key] = found
+        return self._offered[problem.key]
+
+    def _best_config(self, problem: gemm_templates.Problem, rung: Rung) -> gemm_templates.Config:
+        found = self._candidates(problem)
+        if found is None:
+            return gemm_templates.best_config(problem, self._device(problem))
+        for candidate in found:
+            if candidate.config is not None:
+                return candidate.config
+        raise gemm_templates.UnsupportedProblem(f"{problem}: no config fits the device")
+
+    def _choose(self, task: MatmulTask, rung: Rung) -> gemm_templates.Choice:
+        problem = task.problem
+        if problem.key not in self._measured:
             build = functools.partial(
                 gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
             )
             # Under torch.compile fake tensors are in force; what is measured is real.
             with unset_fake_temporarily():
-                choice = gemm_templates.choose(
+                self._measured[problem.key] = gemm_templates.choose(
                     problem,
-                    lambda: task.inputs(hints),
-                    self._extern(task, hints),
+                    lambda: task.inputs(rung.hints),
+                    self._extern(task, rung.hints),
+                    self._candidates(problem),
                     build=build,
                     store=self.store,
                 )
-            self.choices[task.node.out] = choice
-            config = choice.config
-        self._decided[problem.key] = config
-        return config
+        return self._measured[problem.key]
+
+    def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
+        """The vendor's call as one of several choices: it writes a buffer that they share, or the
+        epilogue's kernel does."""
+        if node.epilogue is None:
+            out = TensorRef(node.out, node.type)
+            args = (node.a, node.b) if node.bias is None else (node.bias, node.a, node.b)
+            name = "mm" if node.bias is None else "addmm"
+            call = Extern(
+                f"aten.{name}.out", args, (("out", out),), (), False, (node.out,),
+                origins=node.origins,
+            )  # fmt: skip
+            return Steps((call,))
+        own = f"{node.out}{suffix or '_'}"
+        outs = tuple(o and (own, o[1]) for o in node.extern.outs)
+        call = replace(node.extern, outs=outs, origins=node.origins)
+        schedule = default_schedule(node.epilogue, hints)
+        kernel = replace(node.epilogue, name=f"{node.epilogue.name}{suffix}")
+        launch = plan_launch(emit(kernel, schedule))
+        renamed = tuple(own if a == node.out else a for a in launch.args)
+        return Steps((call, replace(launch, args=renamed)))
 
     def _extern(
         self, task: MatmulTask, hints: Mapping[str, int]
@@ -204,3 +362,22 @@ class MatmulPlanner:
             return result
 
         return finish
+
+
+def _names(node: Matmul) -> list[str]:
+    return [str(s) for s in node.a.type.size[0].free_symbols]
+
+
+def _bytes(node: Matmul, hints: Mapping[str, int]) -> int:
+    """Of all the tensors of a matmul and its epilogue."""
+    types = [node.a.type, node.b.type, node.type]
+    if node.epilogue is not None:
+        types += [b.type for b in node.epilogue.buffers]
+    return sum(int(evaluate(t.extent, hints)) * t.dtype.itemsize for t in types)
+
+
+def _sayable(problem: gemm_templates.Problem, config: gemm_templates.Config) -> bool:
+    """Whether a program can run a config for all sizes that it may meet."""
+    if "K" in problem.dynamic and config.template != "tiled":
+        return False  # K may be 0, and descriptors of nothing are invalid
+    return is_launchable(problem, config)

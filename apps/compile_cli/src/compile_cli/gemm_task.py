@@ -1,4 +1,4 @@
-"""A matmul node of loop IR as a problem of gemm_templates, and back as a launch."""
+"""A matmul node of loop IR as a problem of gemm_templates, and back as launches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sympy
 import torch
 
 import gemm_templates
-from compile_cli.assemble import LaunchPlan
+from compile_cli.assemble import LaunchPlan, Steps
 from compile_cli.runtime import random_tensor
-from loop_ir import Kernel, Matmul, TensorType
-from symexpr import CeilDiv, Min, evaluate
+from loop_ir import DType, Kernel, Matmul, TensorType
+from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource
 from triton_emit.epilogue import emit_epilogue
+from triton_rt import KernelSource
 from wrapper_ir.ops import DefineKernel, KernelParam
 
 Hints = Mapping[str, int]
@@ -48,28 +49,62 @@ class MatmulTask:
             operands,
         )
 
-    def launch(self, config: gemm_templates.Config) -> LaunchPlan:
-        """The template as a kernel of the host program."""
-        name = f"matmul_{self.node.out}"
-        template = gemm_templates.source(self.problem, config, name)
-        source = template.source
+    def steps(self, config: gemm_templates.Config, name: str) -> Steps:
+        """The template's launches, the first of which is the kernel `name`, and its workspaces."""
+        plan = gemm_templates.make_plan(self.problem, config, name)
         values: dict[str, str | sympy.Expr] = {**self.buffers, **self.dims}
         if self.epilogue is not None:
             names = [p for p, _ in self.epilogue.operands]
             values.update(zip(names, self.epilogue.args, strict=True))
-        params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
-        constants = tuple((k, v) for k, v in source.constants)
-        define = DefineKernel(
-            name, source.text, params, constants, source.num_warps, source.num_stages  # type: ignore[arg-type]  # templates have no constants that refer to globals
-        )  # fmt: skip
-        tiles = CeilDiv(self.dims["M"], config.block_m) * CeilDiv(self.dims["N"], config.block_n)
-        programs = Min(tiles, template.programs) if template.programs else tiles
-        one = sympy.S.One
-        return LaunchPlan(define, (programs, one, one), tuple(values[p.name] for p in params))
+        allocate = []
+        for memory in plan.workspaces:
+            values[memory.name] = f"{name}_{memory.name}"
+            size = (self._expression(memory.elements_text),)
+            type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), self.node.type.device)
+            allocate.append((f"{name}_{memory.name}", type_))
+        launches = []
+        for kernel in plan.steps:
+            x, y, z = map(self._expression, kernel.grid_text)
+            args = tuple(values[p.name] for p in kernel.source.params)
+            launches.append(LaunchPlan(_define(kernel.source), (x, y, z), args))
+        return Steps(tuple(launches), tuple(allocate))
+
+    def _expression(self, text: str) -> sympy.Expr:
+        """Of the problem's M and N, in sizes of the program."""
+        expression: sympy.Expr = parse(text)
+        return expression.xreplace({symbol(name): self.dims[name] for name in ("M", "N")})
 
 
-def make_task(node: Matmul, hints: Hints, aligned: frozenset[str]) -> MatmulTask:
-    """`aligned`: buffers that start at a multiple of 16 bytes.
+def is_launchable(problem: gemm_templates.Problem, config: gemm_templates.Config) -> bool:
+    """Whether a host program can say the launches of a config: it has no memory that is kept zero
+    from one call to the next, and starts kernels in the plain way."""
+    plan = gemm_templates.make_plan(problem, config, "matmul")
+    return not any(w.zeroed for w in plan.workspaces) and all(
+        kernel.source.max_registers is None
+        and not kernel.source.cooperative
+        and not kernel.source.pdl
+        and kernel.source.tma
+        for kernel in plan.steps
+    )
+
+
+def _define(source: KernelSource) -> DefineKernel:
+    params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
+    constants = tuple((k, v) for k, v in source.constants)
+    return DefineKernel(
+        source.name, source.text, params, constants, source.num_warps, source.num_stages,  # type: ignore[arg-type]  # templates have no constants that refer to globals
+        num_ctas=source.num_ctas,
+    )  # fmt: skip
+
+
+def make_task(
+    node: Matmul,
+    hints: Hints,
+    aligned: frozenset[str],
+    known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
+) -> MatmulTask:
+    """`aligned`: buffers that start at a multiple of 16 bytes. known: sizes that are what the
+    hints say wherever this task is used.
 
     Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node.
     """
@@ -87,7 +122,7 @@ def make_task(node: Matmul, hints: Hints, aligned: frozenset[str]) -> MatmulTask
     buffers = {"a": node.a.buffer, "b": node.b.buffer, "out": out}
     if node.bias is not None:
         buffers["bias"] = node.bias.buffer
-    dims = _dims(node, out_type)
+    dims = {name: e.xreplace(known or {}) for name, e in _dims(node, out_type).items()}
     at = {name: int(evaluate(e, hints)) for name, e in dims.items()}
     dynamic = {name: e for name, e in dims.items() if e.free_symbols}
     divisors = tuple(

@@ -1,10 +1,11 @@
 """A plan for each node: which kernels run it, under which schedules.
 
 kernel of a static size     -> one launch
-kernel of a dynamic size    -> a launch for each of two hints, where they want different
-                               schedules; the nearest hint is picked by integer comparison
+kernel of dynamic sizes     -> a launch for each schedule that sizes in range want, at most
+                               `MAX_VARIANTS`; integer comparisons pick the nearest
 the user's Triton kernel    -> its launch, with one of its configs
-matmul                      -> the vendor's operator, or a template with its epilogue
+matmul                      -> the vendor's operator, or a template with its epilogue; either one
+                               by the number of rows where that is dynamic
 everything else             -> its operator
 """
 
@@ -12,21 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
+from typing import TypeAlias
 
 import sympy
 
-from compile_cli.assemble import LaunchPlan, NodePlan
+from compile_cli.assemble import Choice, LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.runtime import define_kernel
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
-from multikernel import compare_chain
+from multikernel import Decision, DecisionTable, compare_chain, sample_hints
 from symexpr import parse
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
 
-# How far apart the two hints of a dynamic kernel are: below this, one schedule serves both well.
+# How far from its hint a dynamic size is looked at: beyond, the farthest schedule serves.
 HINT_RATIO = 64
 
-MatmulPlanner = Callable[[Matmul, Mapping[str, int]], LaunchPlan | None]
+# Kernels that one node of dynamic sizes becomes at most, and the sizes that are looked at for it,
+# for each dynamic size.
+MAX_VARIANTS = 3
+SAMPLES = 8
+
+Condition: TypeAlias = "sympy.logic.boolalg.Boolean | None"
+MatmulPlanner = Callable[[Matmul, Mapping[str, int]], tuple[tuple[Condition, Choice], ...] | None]
 UserKernelPlanner = Callable[[UserKernel, Mapping[str, int]], NodePlan]
 
 
@@ -41,8 +50,8 @@ def select(
     plan_matmul: MatmulPlanner,
     plan_user_kernel: UserKernelPlanner,
 ) -> tuple[NodePlan | CopyBack, ...]:
-    """Plans of all nodes, in order. `plan_matmul` gives a template's launch, or None for the
-    vendor's operator."""
+    """Plans of all nodes, in order. `plan_matmul` gives what to run under which conditions, or
+    None for the vendor's operator."""
     hints = hints_of(graph)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
     plans: list[NodePlan | CopyBack] = []
@@ -69,15 +78,15 @@ def _matmul(
     made: set[str],
     plan_matmul: MatmulPlanner,
 ) -> list[NodePlan]:
-    template = plan_matmul(node, hints)
-    if template is not None:
+    choices = plan_matmul(node, hints)
+    if choices is not None:
         if node.epilogue is None:
             made.add(node.out)
             allocate: tuple[tuple[str, TensorType], ...] = ((node.out, node.type),)
         else:
             allocate = _new_buffers(node.epilogue, made)
         origins = node.origins + (node.epilogue.origins if node.epilogue is not None else ())
-        return [NodePlan(allocate, None, ((None, template),), origins)]
+        return [NodePlan(allocate, None, choices, origins)]
     made.update(out[0] for out in node.extern.outs if out is not None)
     plans = [NodePlan(extern=replace(node.extern, origins=node.origins))]
     if node.epilogue is not None:
@@ -94,41 +103,61 @@ def _new_buffers(kernel: Kernel, made: set[str]) -> tuple[tuple[str, TensorType]
 
 def _kernel(node: Kernel, hints: Mapping[str, int], options: Options, made: set[str]) -> NodePlan:
     allocate = _new_buffers(node, made)
-    first = default_schedule(node, hints)
-    low, high = _hint_pair(node, hints)
-    other = default_schedule(node, high) if low != high else first
-    if options.multikernel == "off" or low == high or same_schedule(first, other):
-        return NodePlan(allocate, None, ((None, plan_launch(emit(node, first))),), node.origins)
-    (name,) = [n for n in low if low[n] != high[n]]
-    chain = compare_chain((low[name], high[name]))
-    choices: list[tuple[sympy.logic.boolalg.Boolean | None, LaunchPlan]] = []
-    for branch in chain:
-        at = (low[name], high[name])[branch.variant]
-        schedule = (first, other)[branch.variant]
-        variant = replace(node, name=f"{node.name}_{name}_{at}")
-        condition = parse(branch.text([name])) if branch.comparisons else None
-        choices.append((condition, plan_launch(emit(variant, schedule))))
+    names = _dynamic(node)
+    schedules: list[tuple[Schedule, tuple[int, ...]]] = []
+    table = DecisionTable(())
+    if names and options.multikernel == "auto":
+        schedules, table = _schedules(node, names, hints)
+    if len(schedules) < 2:
+        schedule = schedules[0][0] if schedules else default_schedule(node, hints)
+        return NodePlan(allocate, None, ((None, plan_launch(emit(node, schedule))),), node.origins)
+    choices: list[tuple[Condition, Choice]] = []
+    launches: dict[int, LaunchPlan] = {}
+    for branch in compare_chain(table):
+        if branch.variant not in launches:
+            schedule, at = schedules[branch.variant]
+            sizes = "_".join(f"{n}_{size}" for n, size in zip(names, at, strict=True))
+            variant = replace(node, name=f"{node.name}_{sizes}")
+            launches[branch.variant] = plan_launch(emit(variant, schedule))
+        condition = parse(branch.text(names)) if branch.comparisons else None
+        choices.append((condition, launches[branch.variant]))
     return NodePlan(allocate, None, tuple(choices), node.origins)
 
 
-def same_schedule(a: Schedule, b: Schedule) -> bool:
-    return a == b
-
-
-def _hint_pair(node: Kernel, hints: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """The hints, and the same with the one symbol of the kernel's extents `HINT_RATIO` times
-    larger (at most its upper bound). Equal where there is not exactly one symbol."""
+def _dynamic(node: Kernel) -> list[str]:
+    """The symbols of a kernel's extents."""
     axes = [*node.axes, *(axis for phase in node.phases for axis in phase.axes)]
-    names = sorted({str(s) for axis in axes for s in axis.extent.free_symbols})
-    low = dict(hints)
-    if len(names) != 1:
-        return low, low
-    (name,) = names
-    symbol = next(s for s in node.symbols if s.name == name)
-    large = low[name] * HINT_RATIO
-    if symbol.high is not None:
-        large = min(large, symbol.high)
-    return low, {**low, name: max(large, low[name])}
+    return sorted({str(s) for axis in axes for s in axis.extent.free_symbols})
+
+
+def _schedules(
+    node: Kernel, names: list[str], hints: Mapping[str, int]
+) -> tuple[list[tuple[Schedule, tuple[int, ...]]], DecisionTable]:
+    """The schedules that sizes up to `HINT_RATIO` times the hints want, each with the first sizes
+    that want it, and which of them serves what sizes. The hints are looked at first, then the
+    ends of the ranges; what wants a schedule beyond `MAX_VARIANTS` takes the nearest."""
+    ranges = {s.name: s for s in node.symbols}
+    box = []
+    for name in names:
+        top = hints[name] * HINT_RATIO
+        high = ranges[name].high
+        low = max(1, ranges[name].low or 1)
+        box.append(
+            (min(low, hints[name]), max(hints[name], top if high is None else min(top, high)))
+        )
+    samples = sample_hints(box, min(SAMPLES * len(names), prod(b - a + 1 for a, b in box)))
+    typical = tuple(max(1, hints[name]) for name in names)
+    found: dict[Schedule, tuple[int, ...]] = {}
+    table = DecisionTable(tuple(map(str, range(MAX_VARIANTS))))
+    for sizes in dict.fromkeys([typical, *samples]):
+        schedule = default_schedule(node, {**hints, **dict(zip(names, sizes, strict=True))})
+        if schedule in found or len(found) < MAX_VARIANTS:
+            found.setdefault(schedule, sizes)
+            cell = table.cell(sizes)
+            if cell not in table.cells:
+                decision = Decision(str(list(found).index(schedule)), {}, sizes)
+                table = table.decide(cell, decision)
+    return list(found.items()), table
 
 
 def plan_launch(kernel: TritonKernel) -> LaunchPlan:
