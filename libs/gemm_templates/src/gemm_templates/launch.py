@@ -23,13 +23,15 @@ _WORKSPACE_DTYPES = {"f32": torch.float32, "i32": torch.int32}
 class Inputs:
     """The tensors of one matmul: `out` is None where the epilogue stores; `operands` are the
     run-time values of the epilogue's operands. What is written (`out`, and operands marked
-    `mutated`) is not read, and shares no memory with the others."""
+    `mutated`) is not read, and shares no memory with the others. `offs`: the ends of the groups of
+    a jagged problem, an i32 vector."""
 
     a: torch.Tensor
     b: torch.Tensor
     out: torch.Tensor | None
     bias: torch.Tensor | None = None
     operands: tuple[Any, ...] = ()
+    offs: torch.Tensor | None = None
 
 
 def arguments(
@@ -45,6 +47,7 @@ def arguments(
             f"{problem}: {len(inputs.operands)} operands for {[p.name for p in operands]}"
         )
     values: dict[str, Any] = {"a": inputs.a, "b": inputs.b, "bias": inputs.bias, "out": inputs.out}
+    values["offs"] = inputs.offs
     values.update(workspaces or {})
     values.update(problem.dims())
     values.update({p.name: v for p, v in zip(operands, inputs.operands, strict=True)})

@@ -55,7 +55,7 @@ class TemplateKernel:
     source.constants: the block sizes.
     grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;
         the batch in y; `splits` in z. `grid_text` is that as expressions of `M` and `N` with
-        `CeilDiv`, `Min`.
+        `CeilDiv`, `Min`. flat: the programs walk over the batch, too: its tiles are in x.
     """
 
     source: KernelSource
@@ -64,16 +64,20 @@ class TemplateKernel:
     batch: int = 1
     programs: int = 0
     splits: int = 1
+    flat: bool = False
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        tiles = -(-m // self.block_m) * -(-n // self.block_n)
-        return (min(tiles, self.programs) if self.programs else tiles, self.batch, self.splits)
+        tiles = -(-m // self.block_m) * -(-n // self.block_n) * (self.batch if self.flat else 1)
+        batch = 1 if self.flat else self.batch
+        return (min(tiles, self.programs) if self.programs else tiles, batch, self.splits)
 
     @property
     def grid_text(self) -> tuple[str, str, str]:
         tiles = f"CeilDiv(M, {self.block_m})*CeilDiv(N, {self.block_n})"
+        if self.flat:
+            tiles += f"*{self.batch}"
         x = f"Min({tiles}, {self.programs})" if self.programs else tiles
-        return (x, str(self.batch), str(self.splits))
+        return (x, "1" if self.flat else str(self.batch), str(self.splits))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem, UnsupportedProblem
@@ -21,6 +21,7 @@ DIMS = (
 )  # fmt: skip
 
 POINTERS = ("a", "b", "bias", "out")
+BATCH_STRIDES = ("stride_ab", "stride_bb", "stride_ob")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Epilogue:
         cost model.
     work: roughly how many f32 instructions it takes for each element (erf: 28); None counts them
         in `text` (`instructions`), helper functions included but not what `text` imports.
+    batched: the tuple starts with the batch number (0 where there is no batch; the group's of a
+        jagged matmul), before the operands.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Epilogue:
     stores: bool = False
     bytes_per_element: float = 0.0
     work: float | None = None
+    batched: bool = False
 
     @cached_property
     def instructions(self) -> float:
@@ -50,7 +54,8 @@ class Epilogue:
 
     @property
     def key(self) -> str:
-        return f"{self.name}-{hashlib.sha256(self.text.encode()).hexdigest()[:12]}"
+        text = f"{self.text}{' batched' if self.batched else ''}"
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,9 @@ class Problem:
     wide: 64-bit offsets; None decides from the sizes, and takes 64 bits if any is dynamic. Pass
         False only where every offset is known to stay below 2**31.
     input_precision: "ieee" or "tf32", how f32 operands are multiplied.
+    jagged: "M", "N" or "K" for a grouped matmul: that size is the total of `batch` groups, and the
+        i32 vector `offs` has the end of each along it, known to the device only. "M": `b` and
+        "N": `a` is a batch of matrices, one a group; "K": `out` is. Only that has a batch stride.
     """
 
     m: int
@@ -88,6 +96,7 @@ class Problem:
     divisors: tuple[tuple[str, int], ...] = ()
     wide: bool | None = None
     input_precision: str = "ieee"
+    jagged: str | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.m, self.n, self.k)
@@ -114,8 +123,14 @@ class Problem:
             raise InvalidProblem(
                 f"input_precision {self.input_precision!r}: expected 'ieee' or 'tf32'"
             )
-        if self.batch > 1 and self.epilogue is not None:
-            raise UnsupportedProblem("an epilogue of a batched matmul: it is not given the batch")
+        if self.jagged not in (None, "M", "N", "K"):
+            raise InvalidProblem(f"jagged={self.jagged!r}: expected None, 'M', 'N' or 'K'")
+        ending = self.epilogue
+        if self.batch > 1 and ending and ending.operands and not ending.batched:
+            raise UnsupportedProblem(
+                f"{ending.name} of a batched matmul has operands, and is not given the batch: set "
+                "Epilogue.batched, and take its number first"
+            )
         if self.batch > 65535:
             raise UnsupportedProblem(f"batch {self.batch}: a grid has at most 65535 rows")
 
@@ -174,7 +189,18 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        return 2 * self.m * self.n * self.k * self.batch
+        return 2 * self.m * self.n * self.k * (1 if self.jagged else self.batch)
+
+    @property
+    def even(self) -> Problem:
+        """The batched problem of about the same work: for a jagged one, with equal groups."""
+        if self.jagged is None:
+            return self
+        m, n, k = (
+            -(-size // self.batch) if self.jagged == name else size
+            for name, size in (("M", self.m), ("N", self.n), ("K", self.k))
+        )
+        return replace(self, jagged=None, batch_strides=None, m=m, n=n, k=k)
 
     @property
     def key(self) -> str:
@@ -191,6 +217,8 @@ class Problem:
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
+        if self.jagged:
+            batch = f"{self.batch} groups along {self.jagged} of "
         end = f" {self.epilogue.name}" if self.epilogue else ""
         bias = " +bias" if self.bias else ""
         return (

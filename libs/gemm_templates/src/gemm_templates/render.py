@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem
 from gemm_templates.plan import Workspace
-from gemm_templates.problem import DIMS, Config, Problem
+from gemm_templates.problem import BATCH_STRIDES, DIMS, Config, Epilogue, Problem
 from triton_rt import KernelParam, KernelSource
 
 
@@ -26,6 +26,8 @@ class Call:
 
     flags: further keyword arguments, as text.
     workspaces: pointers passed as keyword arguments of their names.
+    batches: it walks over the batch itself, with `BATCH=..., stride_ab=..., stride_bb=...,
+    stride_ob=..., EPILOGUE_BATCHED=...`; else it gets the pointers of one product.
     multiplies: it reads `a` and `b`; else they are None. finishes: bias, epilogue and `out` are
     its business; else they are None, `identity` and not stored.
     """
@@ -36,6 +38,7 @@ class Call:
     workspaces: tuple[Workspace, ...] = ()
     multiplies: bool = True
     finishes: bool = True
+    batches: bool = False
 
 
 def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSource:
@@ -64,6 +67,8 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         KernelParam(p, f"*{dtype}", mutated=p == "out", aligned=p in problem.aligned)
         for p, dtype in pointers
     ]
+    if problem.jagged:
+        params.append(KernelParam("offs", "*i32"))
     params += [
         KernelParam(w.name, f"*{w.dtype}", mutated=True, aligned=True) for w in call.workspaces
     ]
@@ -89,7 +94,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     }
     offset = {"a": "", "b": "", "out": ""}
     lines = []
-    if problem.batch > 1:
+    if problem.batch > 1 and not call.batches:
         lines.append("    batch = tl.program_id(1).to(tl.int64)")
         offset = {
             tensor: f" + batch * {stride if stride in dynamic else dims[stride]}"
@@ -98,13 +103,16 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     a, b = (f"{x}{offset[x]}" if call.multiplies else "None" for x in ("a", "b"))
     out = "out" + offset["out"] if stores else "None"
     operand_names = "".join(f"{p.name}, " for p in operands)
+    if epilogue and epilogue.batched and not call.batches:
+        operand_names = f"{'batch' if problem.batch > 1 else '0'}, {operand_names}"
     arguments = [
         f"{a}, {b}, {'bias' if bias else 'None'}, {out}",
         ", ".join(_value(d, d in used, dims, dynamic) for d in DIMS[:10]),
-        f"operands=({operand_names.strip()})" if operands else "operands=()",
+        f"operands=({operand_names.strip()})",
         f"EPILOGUE={epilogue.name if epilogue else 'identity'}",
         ", ".join(f"{c}={c}" for c in constants),
         ", ".join(f"{w.name}={w.name}" for w in call.workspaces),
+        _batch_arguments(problem, epilogue, used, dims, dynamic) if call.batches else "",
         call.flags,
         f"HAS_BIAS={bias is not None}, WIDE={problem.is_wide}, "
         f'INPUT_PRECISION="{problem.input_precision}", STORE={stores}',
@@ -158,13 +166,29 @@ def check_tile(config: Config) -> None:
         )
 
 
+def _batch_arguments(
+    problem: Problem,
+    epilogue: Epilogue | None,
+    used: list[str],
+    dims: dict[str, int],
+    dynamic: list[str],
+) -> str:
+    strides = ", ".join(f"{d}={_value(d, d in used, dims, dynamic)}" for d in BATCH_STRIDES)
+    jagged = f'JAGGED="{problem.jagged}", offs_ptr=offs, ' if problem.jagged else ""
+    batched = epilogue is not None and epilogue.batched
+    return f"{jagged}BATCH={problem.batch}, {strides}, EPILOGUE_BATCHED={batched}"
+
+
 def _used(dim: str, problem: Problem, call: Call) -> bool:
     if dim == "stride_bias":
         return call.finishes and problem.bias is not None
-    if dim == "stride_ob":
-        return problem.batch > 1 and call.finishes and stores_out(problem)
-    if dim in ("stride_ab", "stride_bb"):
-        return problem.batch > 1 and call.multiplies
+    if dim in BATCH_STRIDES:
+        batched = problem.batch > 1
+        if problem.jagged:  # only what is not cut into groups is a batch
+            batched = dim == {"N": "stride_ab", "M": "stride_bb", "K": "stride_ob"}[problem.jagged]
+        if dim == "stride_ob":
+            return batched and call.finishes and stores_out(problem)
+        return batched and call.multiplies
     if dim in ("stride_om", "stride_on"):
         return call.finishes and stores_out(problem)
     return call.multiplies or dim in ("M", "N", "K")
@@ -180,7 +204,7 @@ def _edge(problem: Problem, config: Config, dim: str) -> str:
     """Wrapping needs no mask in the loop, but breaks up rows that are contiguous along `dim`."""
     block = config.block_m if dim == "M" else config.block_n
     along = "stride_ak" if dim == "M" else "stride_bk"
-    if problem.is_multiple(dim, block):
+    if problem.jagged != dim and problem.is_multiple(dim, block):
         return "none"
     contiguous_in_k = along not in problem.dynamic and problem.dims()[along] == 1
     return "wrap" if contiguous_in_k else "mask"

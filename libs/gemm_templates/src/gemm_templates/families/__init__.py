@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import tiled, tma
+from gemm_templates.families import batched_tma, grouped, tiled, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 
@@ -37,6 +37,8 @@ class Family(Protocol):
 FAMILIES: Mapping[str, Family] = {
     "tiled": tiled,
     "tma": tma,
+    "batched_tma": batched_tma,
+    "grouped": grouped,
 }
 
 
@@ -54,6 +56,8 @@ def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
     Raises InvalidConfig if the config cannot run this problem at all (device limits are the
     business of `candidates`), InvalidProblem if a name is taken.
     """
+    if (problem.jagged is None) == (config.template == "grouped"):
+        raise InvalidConfig(f"{config} for {problem}: jagged problems are the template 'grouped'")
     return family_of(config).plan(problem, config, name)
 
 

@@ -1,0 +1,107 @@
+"""Persistent programs over a batch, with tensor descriptors of rank 3: Hopper and later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemm_templates.device import DeviceInfo
+from gemm_templates.errors import InvalidConfig
+from gemm_templates.families import dense
+from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.render import Call, check_tile, edges, render, stores_out
+
+# (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
+_SHAPES = (
+    (128, 256, 64, 8, 8, 4, 2, 1), (128, 128, 64, 8, 4, 3, 2, 2), (128, 128, 64, 8, 8, 3, 2, 2),
+)  # fmt: skip
+
+
+def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    if device.capability < (9, 0):
+        return ()
+    return tuple(
+        Config(m, n, k, group, warps, stages, "batched_tma", device.sms * programs, split)
+        for m, n, k, group, warps, stages, split, programs in _SHAPES
+    )
+
+
+def allows(problem: Problem) -> bool:
+    """Whether tensor descriptors of rank 3 can address both operands."""
+    return (
+        {"a", "b"} <= problem.aligned
+        and problem.jagged is None
+        and problem.batch > 1
+        and min(problem.m, problem.n, problem.k) > 0
+        and all(
+            problem.major(tensor) is not None
+            and (shared(problem, tensor) or strided(problem, tensor))
+            for tensor in ("a", "b")
+        )
+    )
+
+
+def shared(problem: Problem, tensor: str) -> bool:
+    """Whether all products are known to read the same matrix."""
+    stride = f"stride_{tensor[0]}b"
+    return stride not in problem.dynamic and problem.dims()[stride] == 0
+
+
+def strided(problem: Problem, tensor: str) -> bool:
+    """Whether the batch stride of "a", "b" or "out" is one that a descriptor takes."""
+    stride = f"stride_{tensor[0]}b"
+    kind = {"a": problem.a_dtype, "b": problem.b_dtype, "out": problem.out_dtype}[tensor]
+    return problem.dims()[stride] > 0 and problem.is_multiple(stride, 16 // ITEMSIZE[kind])
+
+
+def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    return (
+        device.capability >= (9, 0)
+        and allows(problem)
+        and not device.needs_cuda_cores(problem.a_dtype, problem.input_precision)
+        and dense.fits(problem, as_tma(config), device)
+    )
+
+
+def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    return dense.predict(problem, as_tma(config), device)
+
+
+def as_tma(config: Config) -> Config:
+    """The config of one product with the same memory and the same loop, for the shared model."""
+    return replace(config, template="tma")
+
+
+def plan(problem: Problem, config: Config, name: str) -> Plan:
+    check_tile(config)
+    if config.programs < 1:
+        raise InvalidConfig(f"{config}: expected at least one program")
+    if not allows(problem):
+        raise InvalidConfig(
+            f"{config} for {problem}: tensor descriptors need a batch of operands that are "
+            "contiguous along one dimension, 16-byte aligned (say so in `aligned`), and no empty "
+            "size"
+        )
+    flags = (
+        f"A_SHARED={shared(problem, 'a')}, B_SHARED={shared(problem, 'b')}, "
+        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
+        f"STORE_TMA={stores_by_descriptor(problem)}, PARTS={config.parts}, {edges(problem, config)}"
+    )
+    call = Call("batched_tma", "batched_tma_mm", flags, batches=True)
+    source = render(problem, config, name, call)
+    kernel = TemplateKernel(
+        source, config.block_m, config.block_n, problem.batch, config.programs, flat=True
+    )
+    return Plan((kernel,))
+
+
+def stores_by_descriptor(problem: Problem) -> bool:
+    """A TMA store clips rows at the next 16 bytes, not at their last element: it would write past
+    the end of rows that end in between (triton-lang/triton issue 11583)."""
+    return (
+        stores_out(problem)
+        and "out" in problem.aligned
+        and problem.major("out") == "stride_on"
+        and problem.is_multiple("N", 16 // ITEMSIZE[problem.out_dtype])
+        and strided(problem, "out")
+    )
