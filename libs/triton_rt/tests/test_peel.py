@@ -17,6 +17,7 @@ from triton_rt import (
     KernelParam,
     KernelSource,
     LazyKernel,
+    Ref,
     Target,
     compile,
     errors,
@@ -188,6 +189,31 @@ def kernel(t, n, B: tl.constexpr, ADD: tl.constexpr = 3):
     x = torch.ones(50)
     LazyKernel(made)(1, (x,), 50)
     assert x.eq(5).all() and compile(made, Target(90)).pdl
+
+
+def test_overlapped_epilogues_and_gluon() -> None:
+    text = """
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+@triton.jit
+def twice(v):
+    return 2 * v
+@triton.jit
+def kernel(x, n, B: tl.constexpr, F: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(x + i, F(tl.load(x + i, i < n)), i < n)
+@gluon.jit
+def other(x):
+    pass
+"""
+    params = (KernelParam("x", "*f32", True), KernelParam("n", "i32"))
+    source = KernelSource("kernel", text, params, (("B", 64), ("F", Ref("twice"))))
+    made, x = overlapped(source), torch.ones(50)
+    LazyKernel(made)(1, x, 50)
+    assert x.eq(2).all() and compile(made, Target(90)).pdl
+    with pytest.raises(errors.BadSource, match=r"other is a @gluon\.jit kernel"):
+        overlapped(KernelSource("other", text, params[:1]))
 
 
 def test_a_kernel_that_waits_by_itself_is_shifted(make_source: Make) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 
-from triton_rt.source import KernelSource, plain_function
+from triton_rt.errors import BadSource
+from triton_rt.source import KernelSource, is_gluon, load_module, plain_function
 from triton_rt.tuples import path
 
 
@@ -23,8 +24,13 @@ def overlapped(source: KernelSource, *, early: bool = False) -> KernelSource:
     they, too, have waited for theirs. With `early` it first lets the next launch begin as soon as
     every program of this one has started, and not only as they end; of that the next must be
     overlapped as well to gain anything. On an H200 that helps kernels whose programs do much (2048
-    elements with eight warps), and hurts those with many small programs.
+    elements with eight warps), and hurts those with many small programs. Raises `BadSource` for
+    `@gluon.jit` kernels, which must wait by themselves.
     """
+    if is_gluon(getattr(load_module(source), source.name, None)):
+        raise BadSource(
+            f"{source.name} is a @gluon.jit kernel: call gdc_wait() at its beginning, with pdl=True"
+        )
     constants = {name for name, _ in source.constants}
     given = {path(p.name)[0] for p in source.params} | {path(n)[0] for n in constants}
     names = [n for n in inspect.signature(plain_function(source)).parameters if n in given]
