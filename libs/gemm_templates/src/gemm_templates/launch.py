@@ -31,6 +31,7 @@ class Inputs:
     out: torch.Tensor | None
     bias: torch.Tensor | None = None
     operands: tuple[Any, ...] = ()
+    b2: torch.Tensor | None = None
     offs: torch.Tensor | None = None
 
 
@@ -47,6 +48,7 @@ def arguments(
             f"{problem}: {len(inputs.operands)} operands for {[p.name for p in operands]}"
         )
     values: dict[str, Any] = {"a": inputs.a, "b": inputs.b, "bias": inputs.bias, "out": inputs.out}
+    values["b2"] = inputs.b2
     values["offs"] = inputs.offs
     values.update(workspaces or {})
     values.update(problem.dims())

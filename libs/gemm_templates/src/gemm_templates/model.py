@@ -13,7 +13,7 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import UnsupportedProblem
-from gemm_templates.families import FAMILIES, dense, family_of, tiled, tma
+from gemm_templates.families import FAMILIES, GATED, dense, family_of, tiled, tma
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 
 
@@ -34,6 +34,8 @@ def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     """Fits in shared memory and registers, and the operands can be addressed."""
     if (problem.jagged is None) == (config.template == "grouped"):
         return False
+    if (problem.gate is None) == (config.template in GATED):
+        return False
     return family_of(config).legal(problem, config, device)
 
 
@@ -50,6 +52,12 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
     m, n, batch = problem.m, problem.n, problem.batch
     if m * n == 0:
         return 0.0, "empty"
+    if problem.gate:
+        both = replace(problem, gate=None, epilogue=None, n=2 * n, b_stride=None, out_stride=None)
+        products, why = predict_extern(both, device)
+        traffic = 3 * m * n * ITEMSIZE[problem.out_dtype]
+        more = traffic / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
+        return products + more, why + " + gate kernel"
     plain = replace(
         problem, epilogue=None, a_stride=None, b_stride=None, out_stride=None,
         batch_strides=None, dynamic=frozenset(), divisors=(), aligned=frozenset({"a", "b", "out"}),

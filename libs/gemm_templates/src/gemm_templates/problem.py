@@ -20,7 +20,7 @@ DIMS = (
     "stride_bias", "stride_ab", "stride_bb", "stride_ob",
 )  # fmt: skip
 
-POINTERS = ("a", "b", "bias", "out")
+POINTERS = ("a", "b", "b2", "bias", "out")
 BATCH_STRIDES = ("stride_ab", "stride_bb", "stride_ob")
 
 
@@ -75,6 +75,8 @@ class Problem:
     jagged: "M", "N" or "K" for a grouped matmul: that size is the total of `batch` groups, and the
         i32 vector `offs` has the end of each along it, known to the device only. "M": `b` and
         "N": `a` is a batch of matrices, one a group; "K": `out` is. Only that has a batch stride.
+    gate: a second product, of `a` and of `b2` which is like `b`: `epilogue(gate(a @ b) * (a @ b2))`.
+        A function like an epilogue's, without operands; no bias, no batch.
     """
 
     m: int
@@ -97,6 +99,7 @@ class Problem:
     wide: bool | None = None
     input_precision: str = "ieee"
     jagged: str | None = None
+    gate: Epilogue | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.m, self.n, self.k)
@@ -118,6 +121,12 @@ class Problem:
         if unknown := named - {*DIMS, *POINTERS}:
             raise InvalidProblem(
                 f"dynamic, aligned or divisors {sorted(unknown)}: expected {DIMS + POINTERS}"
+            )
+        gate = self.gate
+        if gate and (gate.operands or gate.stores or self.bias or self.batch > 1):
+            raise UnsupportedProblem(
+                f"gate {gate.name}: expected a function without operands that stores nothing, no "
+                "bias and no batch"
             )
         if self.input_precision not in ("ieee", "tf32"):
             raise InvalidProblem(
@@ -189,7 +198,7 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        return 2 * self.m * self.n * self.k * (1 if self.jagged else self.batch)
+        return (4 if self.gate else 2) * self.m * self.n * self.k * (1 if self.jagged else self.batch)
 
     @property
     def even(self) -> Problem:
@@ -221,9 +230,10 @@ class Problem:
             batch = f"{self.batch} groups along {self.jagged} of "
         end = f" {self.epilogue.name}" if self.epilogue else ""
         bias = " +bias" if self.bias else ""
+        gate = f" gated by {self.gate.name}" if self.gate else ""
         return (
             f"{batch}[{self.m}, {self.k}] @ [{self.k}, {self.n}] "
-            f"{self.a_dtype}->{self.out_dtype}{bias}{end}"
+            f"{self.a_dtype}->{self.out_dtype}{gate}{bias}{end}"
         )
 
 

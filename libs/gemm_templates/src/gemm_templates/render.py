@@ -30,6 +30,7 @@ class Call:
     stride_ob=..., EPILOGUE_BATCHED=...`; else it gets the pointers of one product.
     multiplies: it reads `a` and `b`; else they are None. finishes: bias, epilogue and `out` are
     its business; else they are None, `identity` and not stored.
+    decorator: of the kernel: "triton.jit" or "gluon.jit".
     """
 
     module: str
@@ -38,6 +39,7 @@ class Call:
     workspaces: tuple[Workspace, ...] = ()
     multiplies: bool = True
     finishes: bool = True
+    decorator: str = "triton.jit"
     batches: bool = False
 
 
@@ -59,6 +61,8 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     # Sizes fit 32 bits; Triton widens the product of an index with a 64-bit stride.
     stride_kind = "i64" if problem.is_wide else "i32"
     pointers = [("a", problem.a_dtype), ("b", problem.b_dtype)] if call.multiplies else []
+    if call.multiplies and problem.gate:
+        pointers.append(("b2", problem.b_dtype))
     if bias:
         pointers.append(("bias", bias))
     if stores:
@@ -114,11 +118,14 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         ", ".join(f"{w.name}={w.name}" for w in call.workspaces),
         _batch_arguments(problem, epilogue, used, dims, dynamic) if call.batches else "",
         call.flags,
+        f"b2_ptr=b2, GATE={problem.gate.name}" if call.multiplies and problem.gate else "",
         f"HAS_BIAS={bias is not None}, WIDE={problem.is_wide}, "
         f'INPUT_PRECISION="{problem.input_precision}", STORE={stores}',
     ]
     head = ", ".join([*names, *(f"{c}: tl.constexpr" for c in constants)])
     imports = [f"from gemm_templates.templates.{call.module} import {call.function}"]
+    if call.decorator == "gluon.jit":
+        imports.insert(0, "from triton.experimental import gluon")
     if not epilogue:
         imports.append("from gemm_templates.templates.tiled import identity")
     text = "\n".join(
@@ -128,9 +135,10 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
             "import triton.language as tl",
             *imports,
             *([epilogue.text.strip("\n")] if epilogue else []),
+            *([problem.gate.text.strip("\n")] if problem.gate else []),
             "",
             "",
-            "@triton.jit",
+            f"@{call.decorator}",
             f"def {name}({head}):",
             *lines,
             f"    {call.function}(",

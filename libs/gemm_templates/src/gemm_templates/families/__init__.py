@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import batched_tma, grouped, tiled, tma
+from gemm_templates.families import batched_tma, grouped, gated, gated_gluon, gluon, tiled, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 
@@ -37,9 +37,14 @@ class Family(Protocol):
 FAMILIES: Mapping[str, Family] = {
     "tiled": tiled,
     "tma": tma,
+    "gluon": gluon,
+    "gated": gated,
+    "gated_gluon": gated_gluon,
     "batched_tma": batched_tma,
     "grouped": grouped,
 }
+# Those that multiply twice (`Problem.gate`), and nothing else.
+GATED = frozenset({"gated", "gated_gluon"})
 
 
 def family_of(config: Config) -> Family:
@@ -58,6 +63,8 @@ def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
     """
     if (problem.jagged is None) == (config.template == "grouped"):
         raise InvalidConfig(f"{config} for {problem}: jagged problems are the template 'grouped'")
+    if (problem.gate is None) == (config.template in GATED):
+        raise InvalidConfig(f"{config} for {problem}: gated problems are for {sorted(GATED)}")
     return family_of(config).plan(problem, config, name)
 
 

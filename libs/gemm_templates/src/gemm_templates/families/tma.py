@@ -44,6 +44,14 @@ def allows(problem: Problem) -> bool:
     )
 
 
+def stores_rows(problem: Problem) -> bool:
+    """Whether a descriptor may write `out`. A TMA store clips rows at the next 16 bytes, not at
+    their last element: it would write past the end of rows that end in between
+    (triton-lang/triton issue 11583)."""
+    whole = problem.is_multiple("N", 16 // ITEMSIZE[problem.out_dtype])
+    return whole and "out" in problem.aligned and problem.major("out") == "stride_on"
+
+
 def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     return (
         device.capability >= (9, 0)
@@ -67,13 +75,9 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             f"{config} for {problem}: tensor descriptors need operands that are contiguous along "
             "one dimension, 16-byte aligned (say so in `aligned`), no batch, and no empty size"
         )
-    # A TMA store clips rows at the next 16 bytes, not at their last element: it would write past
-    # the end of rows that end in between (triton-lang/triton issue 11583).
-    whole = problem.is_multiple("N", 16 // ITEMSIZE[problem.out_dtype])
-    by_rows = "out" in problem.aligned and problem.major("out") == "stride_on"
     flags = (
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stores_out(problem) and whole and by_rows}, PARTS={config.parts}, "
+        f"STORE_TMA={stores_out(problem) and stores_rows(problem)}, PARTS={config.parts}, "
         f"{edges(problem, config)}"
     )
     source = render(problem, config, name, Call("tma", "tma_mm", flags))

@@ -1,0 +1,158 @@
+"""Persistent programs whose warps have roles: Hopper."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import ceil
+
+from gemm_templates.device import H200, DeviceInfo
+from gemm_templates.errors import InvalidConfig
+from gemm_templates.families import dense, tma
+from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
+from gemm_templates.render import Call, edges, render, stores_out
+
+# (block_m, block_n, block_k, group_m, num_stages, split_n)
+_SHAPES = (
+    (128, 128, 64, 8, 6, 2), (64, 256, 64, 16, 5, 4), (128, 256, 64, 8, 4, 4),
+    (256, 128, 64, 8, 4, 4), (64, 128, 64, 8, 8, 2),
+)  # fmt: skip
+WARPS = 8  # that multiply: two groups
+_GROUP_TILE = 64 * 256  # accumulators in the registers of a group, 128 a thread
+_REGISTERS = 168  # a thread's share of 65536, with the loading warps, as the kernel starts
+
+# Fitted to the times of six tiles on ten problems on an H200; times in seconds.
+_DESCRIPTORS = 2.0e-6  # made by all roles at once
+_FILL = 1.5e-6
+_RATE = 0.83  # of the tensor cores' peak, in the loop
+_HIDDEN = 0.5  # what is left of an epilogue's time beside the products of the other group
+_L2 = 1.15  # of the rate that the kernels of one role reach
+_FLOPS = 4096  # of a multiprocessor in a cycle
+_SHARED = 128  # bytes of shared memory, read or written, in a cycle
+
+# What values that have a layout do not allow, or that looks at more than its own element.
+_NOT_ELEMENTWISE = re.compile(
+    r"\btl\.(arange|zeros|full|dot|dot_scaled|sum|max|min|reduce|argmax|argmin|xor_sum|cumsum|"
+    r"cumprod|associative_scan|reshape|view|ravel|trans|permute|join|interleave|split|cat|gather|"
+    r"sort|topk|flip|histogram|zeros_like|full_like|program_id|num_programs|rand\w*|"
+    r"make_block_ptr|make_tensor_descriptor|debug_barrier)\b"
+)
+
+
+def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    if device.capability != (9, 0):
+        return ()
+    return tuple(
+        Config(m, n, k, group, WARPS, stages, "gluon", device.sms, split)
+        for m, n, k, group, stages, split in _SHAPES
+    )
+
+
+def allows(problem: Problem) -> bool:
+    """Operands that TMA can address, elements of 16 bits, and an elementwise epilogue."""
+    return (
+        tma.allows(problem)
+        and ITEMSIZE[problem.a_dtype] == 2
+        and (problem.epilogue is None or is_elementwise(problem.epilogue))
+    )
+
+
+def is_elementwise(epilogue: Epilogue) -> bool:
+    """As far as its own text tells; what it imports is not looked at."""
+    return _NOT_ELEMENTWISE.search(epilogue.text) is None
+
+
+def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    return (
+        device.capability == (9, 0)
+        and allows(problem)
+        and why_not(config) == ""
+        and shared_memory(problem, config, 1) <= device.smem
+    )
+
+
+def takes_turns(config: Config) -> bool:
+    """Whether each tile belongs to one of the two groups."""
+    return config.block_m * config.block_n <= _GROUP_TILE
+
+
+def shared_memory(problem: Problem, config: Config, buffers: int) -> int:
+    """Bytes of the ring, and of the parts that wait to be stored. An upper bound; the barriers,
+    and descriptors while they are made, take 632 bytes."""
+    stage = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.a_dtype]
+    rows = config.block_m * (2 if takes_turns(config) else 1)
+    part = rows * config.block_n // config.parts * ITEMSIZE[problem.out_dtype]
+    return stage * config.num_stages + part * buffers + 1024
+
+
+def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    """A multiprocessor's tiles one after the other: with turns, part of an epilogue shows, else
+    all of it."""
+    size, out_size = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.out_dtype]
+    m, n, k = problem.m, problem.n, problem.k
+    rounds = ceil(ceil(m / config.block_m) * ceil(n / config.block_n) / device.sms)
+    if rounds == 0:
+        return 0.0, "empty"
+    steps = max(1, ceil(k / config.block_k))
+    area = config.block_m * config.block_n
+    # Shared memory takes the tile in, and gives a group's rows and all columns to each wgmma.
+    cycles = 2 * area * config.block_k / _FLOPS
+    taken = (config.block_m + config.block_n + config.block_m // 64 * (64 + config.block_n)) * size
+    fed = _SHARED * cycles / (taken * config.block_k)
+    rate = min(_RATE, fed) * device.matrix_rate / device.sms
+    multiply = 2 * area * config.block_k * steps / rate
+    tile_bytes = (config.block_m + config.block_n) * config.block_k * steps * size
+    load = tile_bytes / (_L2 * device.l2_rate / device.sms)
+    work = dense.STORE + (problem.epilogue.instructions if problem.epilogue else 0.0)
+    finish = area * work / dense.LANES
+    shown = _HIDDEN if takes_turns(config) else 1.0
+    busy = rounds * (max(multiply, load) + shown * finish) + (1 - shown) * finish
+    extra = problem.epilogue.bytes_per_element if problem.epilogue else 0.0
+    dram = ((m * k + k * n) * size + m * n * (out_size + extra)) / device.dram_rate
+    time, why = max((busy, "L2" if load > multiply else "arithmetic"), (dram, "DRAM"))
+    return time + dense.LAUNCH + _DESCRIPTORS + _FILL, why
+
+
+def plan(problem: Problem, config: Config, name: str) -> Plan:
+    if not allows(problem):
+        raise InvalidConfig(
+            f"{config} for {problem}: expected 16-bit operands that are contiguous along one "
+            "dimension, 16-byte aligned (say so in `aligned`), no batch, no empty size, and an "
+            "epilogue of elementwise operations"
+        )
+    return plan_of(problem, config, config, name)
+
+
+def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> Plan:
+    """multiplied: the tile of accumulators, where it is not the one that is stored."""
+    if wrong := why_not(multiplied):
+        raise InvalidConfig(f"{config}: {wrong}")
+    stored = stores_out(problem) and tma.stores_rows(problem)
+    twice = config.parts > 1 and shared_memory(problem, multiplied, 2) <= H200.smem
+    flags = (
+        f"STAGES={config.num_stages}, TURNS={takes_turns(multiplied)}, "
+        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
+        f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
+        f"{edges(problem, config)}"
+    )
+    call = Call("gluon_hopper", "gluon_mm", flags, decorator="gluon.jit")
+    source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
+    kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
+    return Plan((kernel,))
+
+
+def why_not(config: Config) -> str:
+    """Empty if the template has this schedule."""
+    rows = config.block_m // (1 if takes_turns(config) else 2)
+    if config.num_warps != WARPS or config.programs < 1:
+        return f"expected num_warps={WARPS} and at least one program"
+    if rows not in (64, 128) or not 64 <= config.block_n <= 256:
+        return "expected 64 or 128 rows for each group of four warps, and 64 to 256 columns"
+    if rows * config.block_n > _GROUP_TILE:
+        return f"expected at most {_GROUP_TILE} accumulators for each group of four warps"
+    if config.block_k not in (32, 64, 128) or config.num_stages < 2:
+        return "expected block_k in (32, 64, 128) and at least two stages"
+    if config.block_n // config.parts < 16:
+        return "expected parts of at least 16 columns"
+    return ""

@@ -1,0 +1,496 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# Triton gives kernel parameters their types at compile time.
+"""A persistent kernel for Hopper whose warps have roles, in Gluon.
+
+One warp loads tiles of `a`, one of `b`, through TMA into a ring of stages; two groups of four warps
+multiply (`wgmma`) and finish. A tile that one group's registers hold belongs to one group, and the
+groups take turns: one multiplies while the other runs its epilogue and stores. A larger tile is
+shared, each group has half of its rows.
+
+With a second right operand, the columns of both tiles lie side by side: one `wgmma` multiplies both
+with `a`, and the epilogue gets `GATE(a @ b) * (a @ b2)`.
+
+Each role makes the tensor descriptors that it needs, all at the same time. Operands are as in
+`tma.py`: contiguous along one dimension, 16-byte aligned, and the other stride a multiple of 16
+bytes; 16-bit elements.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from gemm_templates.templates.tiled import tile_of
+
+GROUPS = gl.constexpr(2)
+# Registers of a thread: that multiplies, that loads. (240 + 240 + 24) * 128 of the 65536 of a
+# multiprocessor; the loading warps are counted as four.
+MULTIPLIER = gl.constexpr(240)
+LOADER = gl.constexpr(24)
+
+
+@gluon.jit
+def gluon_mm(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr,
+    TURNS: gl.constexpr,
+    A_ROWS: gl.constexpr,
+    B_ROWS: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+    PARTS: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    WIDE: gl.constexpr,
+    INPUT_PRECISION: gl.constexpr,
+    STORE: gl.constexpr,
+    b2_ptr=None,
+    GATE: gl.constexpr = None,
+):
+    """Like `tma_mm`; a kernel calls it with four warps and 168 registers a thread.
+
+    STAGES: of the ring. TURNS: a tile belongs to one group, else both share it. PARTS: the epilogue
+    runs on that many parts of a group's columns. BUFFERS: parts that wait to be stored, for each
+    group. EPILOGUE: elementwise, since values have a layout here; it gets them in that of `wgmma`.
+    GATE: None, or a function like an epilogue's; `b2` has the sizes and strides of `b`.
+    """
+    ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
+    HALVES: gl.constexpr = BLOCK_M // ROWS
+    PART: gl.constexpr = BLOCK_N // PARTS
+    PRODUCTS: gl.constexpr = 1 if GATE is None else 2
+    gl.static_assert(PARTS % BUFFERS == 0, "the parts of a tile take turns with the buffers")
+    dtype: gl.constexpr = a_ptr.dtype.element_ty
+    a_shape: gl.constexpr = [ROWS, BLOCK_K] if A_ROWS else [BLOCK_K, ROWS]
+    b_shape: gl.constexpr = [BLOCK_K, BLOCK_N] if B_ROWS else [BLOCK_N, BLOCK_K]
+    a_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(a_shape, dtype)
+    b_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(b_shape, dtype)
+    a_memory = gl.allocate_shared_memory(dtype, [STAGES * HALVES, a_shape[0], a_shape[1]], a_layout)
+    b_memory = gl.allocate_shared_memory(
+        dtype, [STAGES * PRODUCTS, b_shape[0], b_shape[1]], b_layout
+    )
+    if GATE is None:
+        pair_memory = b_memory
+    else:
+        # A tile is rows of 128 bytes, or columns of such; that of `b2` goes on where `b`'s ends.
+        pair: gl.constexpr = [b_shape[0], 2 * BLOCK_N] if B_ROWS else [2 * BLOCK_N, b_shape[1]]
+        pair_memory = b_memory._reinterpret(dtype, [STAGES, pair[0], pair[1]], b_layout)
+    if STORE_TMA:
+        out_dtype: gl.constexpr = out_ptr.dtype.element_ty
+        out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, PART], out_dtype)
+        out_memory = gl.allocate_shared_memory(
+            out_dtype, [GROUPS * BUFFERS, ROWS, PART], out_layout
+        )
+    else:
+        out_memory = a_memory
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    turn = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1 + PRODUCTS)  # a, b and b2
+        mbarrier.init(empty.index(i), count=HALVES)
+    for i in gl.static_range(GROUPS):
+        mbarrier.init(turn.index(i), count=1)
+    fence_async_shared()
+
+    # Roles take values, not None: what is not there is something else that nobody touches.
+    # Constants are written out, since a tuple in a variable would lose what is constant.
+    bias_or_a = bias_ptr if HAS_BIAS else a_ptr
+    out_or_a = out_ptr if STORE else a_ptr
+    memory = (a_memory, pair_memory, out_memory)
+    barriers = (full, empty, turn)
+    if GATE is None:
+        gl.warp_specialize(
+            [
+                (
+                    multiply,
+                    (
+                        0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
+                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                    ),
+                ),
+                (
+                    multiply,
+                    (
+                        1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
+                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                    ),
+                ),
+                (
+                    load_rows,
+                    (
+                        a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
+                        (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS,
+                    ),
+                ),
+                (
+                    load_columns,
+                    (
+                        b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
+                        (M, N, K), 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
+                        B_ROWS,
+                    ),
+                ),
+            ],
+            [4, 1, 1],
+            [MULTIPLIER, LOADER, LOADER],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (
+                    multiply,
+                    (
+                        0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
+                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                    ),
+                ),
+                (
+                    multiply,
+                    (
+                        1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
+                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                    ),
+                ),
+                (
+                    load_rows,
+                    (
+                        a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
+                        (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS,
+                    ),
+                ),
+                (
+                    load_columns,
+                    (
+                        b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
+                        (M, N, K), 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
+                        B_ROWS,
+                    ),
+                ),
+                (
+                    load_columns,
+                    (
+                        b2_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
+                        (M, N, K), 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
+                        B_ROWS,
+                    ),
+                ),
+            ],
+            [4, 1, 1, 1],
+            [MULTIPLIER, LOADER, LOADER, LOADER],
+        )  # fmt: skip
+
+
+@gluon.jit
+def load_rows(
+    a_ptr,
+    stride,
+    memory,
+    full,
+    empty,
+    sizes,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    ROWS: gl.constexpr,
+    STAGES: gl.constexpr,
+    A_ROWS: gl.constexpr,
+):
+    """Fills the ring with `a`, ROWS rows at a time; `stride` is the one that is not 1."""
+    M, N, K = sizes
+    HALVES: gl.constexpr = BLOCK_M // ROWS
+    if A_ROWS:
+        a_desc = tma.make_tensor_descriptor(
+            a_ptr, [M, K], [stride, 1], [ROWS, BLOCK_K], memory.layout
+        )
+    else:
+        a_desc = tma.make_tensor_descriptor(
+            a_ptr, [K, M], [stride, 1], [BLOCK_K, ROWS], memory.layout
+        )
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    count = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        pid_m, _ = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        for step in range(steps):
+            slot = count % STAGES
+            ready = full.index(slot)
+            # The other parity than a reader's: the first wait of each slot does not block.
+            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
+            mbarrier.expect(ready, HALVES * a_desc.block_type.nbytes)
+            for half in gl.static_range(HALVES):
+                m = pid_m * BLOCK_M + half * ROWS
+                into = memory.index(slot * HALVES + half)
+                if A_ROWS:
+                    tma.async_copy_global_to_shared(a_desc, [m, step * BLOCK_K], ready, into)
+                else:
+                    tma.async_copy_global_to_shared(a_desc, [step * BLOCK_K, m], ready, into)
+            count += 1
+
+
+@gluon.jit
+def load_columns(
+    b_ptr,
+    stride,
+    memory,
+    full,
+    empty,
+    sizes,
+    WHICH: gl.constexpr,
+    PRODUCTS: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr,
+    B_ROWS: gl.constexpr,
+):
+    """Fills the ring with `b` or `b2` (WHICH), as `load_rows` with `a`."""
+    M, N, K = sizes
+    if B_ROWS:
+        b_desc = tma.make_tensor_descriptor(
+            b_ptr, [K, N], [stride, 1], [BLOCK_K, BLOCK_N], memory.layout
+        )
+    else:
+        b_desc = tma.make_tensor_descriptor(
+            b_ptr, [N, K], [stride, 1], [BLOCK_N, BLOCK_K], memory.layout
+        )
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    count = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        _, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        n = pid_n * BLOCK_N
+        for step in range(steps):
+            slot = count % STAGES
+            ready = full.index(slot)
+            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
+            mbarrier.expect(ready, b_desc.block_type.nbytes)
+            into = memory.index(slot * PRODUCTS + WHICH)
+            if B_ROWS:
+                tma.async_copy_global_to_shared(b_desc, [step * BLOCK_K, n], ready, into)
+            else:
+                tma.async_copy_global_to_shared(b_desc, [n, step * BLOCK_K], ready, into)
+            count += 1
+
+
+@gluon.jit
+def multiply(
+    GROUP: gl.constexpr,
+    bias_ptr,
+    out_ptr,
+    memory,
+    barriers,
+    sizes,
+    strides,
+    operands,
+    EPILOGUE: gl.constexpr,
+    GATE: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    ROWS: gl.constexpr,
+    STAGES: gl.constexpr,
+    A_ROWS: gl.constexpr,
+    B_ROWS: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+    PARTS: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    WIDE: gl.constexpr,
+    STORE: gl.constexpr,
+):
+    """One group: its tiles of this program, or its rows of each of them."""
+    a_memory, b_memory, out_memory = memory
+    full, empty, turn = barriers
+    M, N, K = sizes
+    stride_om, stride_on, stride_bias = strides
+    TURNS: gl.constexpr = ROWS == BLOCK_M
+    HALVES: gl.constexpr = BLOCK_M // ROWS
+    HALF: gl.constexpr = 0 if TURNS else GROUP
+    FIRST: gl.constexpr = GROUP if TURNS else 0
+    EVERY: gl.constexpr = GROUPS if TURNS else 1
+    PART: gl.constexpr = BLOCK_N // PARTS
+    PRODUCTS: gl.constexpr = 1 if GATE is None else 2
+    COLUMNS: gl.constexpr = PRODUCTS * BLOCK_N
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    if STORE_TMA:
+        out_desc = tma.make_tensor_descriptor(
+            out_ptr, [M, N], [stride_om, 1], [ROWS, PART], out_memory.layout
+        )
+    else:
+        out_desc = None
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    mine = (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for number in range(FIRST, mine, EVERY):
+        tile = gl.program_id(0) + number * gl.num_programs(0)
+        pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+        bias = bias_of(bias_ptr, pid_n * BLOCK_N, N, stride_bias, BLOCK_N, EDGE_N, HAS_BIAS, layout)
+        if TURNS:
+            # The parity of a slot tells one round of the ring from the next, not from the one
+            # after: a group looks at the ring only when the one before it has seen its last slot.
+            mbarrier.wait(turn.index(GROUP), ((number // EVERY) & 1) ^ (GROUP == 0))
+        count = number * steps
+        for step in range(steps):
+            slot = count % STAGES
+            mbarrier.wait(full.index(slot), (count // STAGES) & 1)
+            a = a_memory.index(slot * HALVES + HALF)
+            b = b_memory.index(slot)
+            if not A_ROWS:
+                a = a.permute([1, 0])
+            if not B_ROWS:
+                b = b.permute([1, 0])
+            acc = warpgroup_mma(a, b, acc, use_acc=step != 0, is_async=True)
+            acc = warpgroup_mma_wait(1, (acc,))  # the product of the step before is done
+            mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step != 0)
+            count += 1
+        if TURNS:
+            mbarrier.arrive(turn.index((GROUP + 1) % GROUPS))
+        acc = warpgroup_mma_wait(0, (acc,))
+        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=steps != 0)
+        if HAS_BIAS:
+            acc += gl.expand_dims(bias.to(gl.float32), 0)
+        first_m = pid_m * BLOCK_M + HALF * ROWS
+        first_n = pid_n * BLOCK_N
+        parts = split_columns(acc, PRODUCTS * PARTS)  # the second product's after the first's
+        for i in gl.static_range(PARTS):
+            finish_part(
+                parts[i], parts[(PRODUCTS - 1) * PARTS + i], GROUP * BUFFERS + i % BUFFERS, first_m,
+                first_n + i * PART, out_ptr, out_desc, out_memory, M, N, stride_om, stride_on,
+                operands, EPILOGUE, GATE, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE, STORE_TMA,
+            )  # fmt: skip
+    if STORE_TMA:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def bias_of(
+    bias_ptr,
+    first_n,
+    N,
+    stride_bias,
+    BLOCK_N: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    layout: gl.constexpr,
+):
+    """The bias of a tile, read before its products so that none waits for it."""
+    rn = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
+    if HAS_BIAS:
+        if EDGE_N == "none":
+            bias = gl.load(bias_ptr + rn * stride_bias)
+        else:
+            bias = gl.load(bias_ptr + rn * stride_bias, mask=rn < N, other=0.0)
+    else:
+        bias = None
+    return bias
+
+
+@gluon.jit
+def split_columns(acc, PARTS: gl.constexpr):
+    """A tuple of PARTS parts of the columns (1, 2, 4 or 8), in order: other registers each."""
+    ROWS: gl.constexpr = acc.shape[0]
+    HALF: gl.constexpr = acc.shape[1] // 2
+    if PARTS == 1:
+        parts = (acc,)
+    else:
+        left, right = gl.split(gl.permute(gl.reshape(acc, (ROWS, 2, HALF)), (0, 2, 1)))
+        parts = split_columns(left, PARTS // 2) + split_columns(right, PARTS // 2)
+    return parts
+
+
+@gluon.jit
+def finish_part(
+    part,
+    other,
+    buffer,
+    first_m,
+    first_n,
+    out_ptr,
+    out_desc,
+    out_memory,
+    M,
+    N,
+    stride_om,
+    stride_on,
+    operands,
+    EPILOGUE: gl.constexpr,
+    GATE: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    WIDE: gl.constexpr,
+    STORE: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+):
+    """Epilogue and store of `part`, which starts at (first_m, first_n); `other` is the same part
+    of the second product."""
+    ROWS: gl.constexpr = part.shape[0]
+    PART: gl.constexpr = part.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
+    part = gl.convert_layout(part, layout, assert_trivial=True)
+    rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
+    rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
+    if WIDE:
+        rm = rm.to(gl.int64)
+        rn = rn.to(gl.int64)
+    mask = gl.full([ROWS, PART], True, gl.int1, layout)
+    if EDGE_M != "none":
+        mask = mask & (rm < M)
+    if EDGE_N != "none":
+        mask = mask & (rn < N)
+    if GATE is not None:
+        other = gl.convert_layout(other, layout, assert_trivial=True)
+        part = GATE(part, rm, rn, mask, ()) * other
+    value = EPILOGUE(part, rm, rn, mask, operands)
+    if STORE:
+        result = value.to(out_ptr.dtype.element_ty)
+        if STORE_TMA:
+            staged = out_memory.index(buffer)
+            tma.store_wait(BUFFERS - 1)  # the part before the last BUFFERS - 1 has left
+            staged.store(result)
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out_desc, [first_m, first_n], staged)
+        else:
+            gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)

@@ -1,0 +1,180 @@
+"""The template whose warps have roles on a real GPU, against float64."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gemm_templates import Epilogue, Inputs, Param, Problem, bind, device_info
+from gemm_templates.epilogues import GELU, RELU, residual_of
+from gemm_templates.families import gluon
+from triton_rt import CompilePool
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+        reason="needs a Hopper GPU",
+    ),
+]
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+TOLERANCE = {"bf16": 1.6e-2, "f16": 2e-3, "f32": 1e-4}
+ALIGNED = frozenset({"a", "b", "bias", "out"})
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = CompilePool(min(12, os.cpu_count() or 1))
+    yield pool
+    pool.close()
+
+
+def matrix(rows, columns, dtype, by_rows, pad=0):
+    """Contiguous along its columns, or (by_rows=False) its rows, `pad` elements apart."""
+    shape = (rows, columns + pad) if by_rows else (columns, rows + pad)
+    full = torch.randn(shape, device="cuda", dtype=DTYPES[dtype])
+    return full[:, :columns] if by_rows else full[:, :rows].t()
+
+
+def make(m, n, k, dtype="bf16", a_rows=True, b_rows=True, pad=0):
+    torch.manual_seed(0)
+    a = matrix(m, k, dtype, a_rows, pad)
+    b = matrix(k, n, dtype, b_rows, pad)
+    b.mul_(max(k, 1) ** -0.5)
+    return a, b
+
+
+def check(problem, config, inputs, expected, pool, dtype=None):
+    run = bind(problem, config, pool=pool)
+    inputs.out.fill_(float("nan"))
+    run(inputs)
+    tolerance = TOLERANCE[dtype or problem.out_dtype]
+    torch.testing.assert_close(inputs.out.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def every_config(problem):
+    info = device_info("cuda")
+    found = [c for c in gluon.configs(problem, info) if gluon.legal(problem, c, info)]
+    assert found, problem
+    return found
+
+
+@pytest.mark.parametrize(("a_rows", "b_rows"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_every_config_and_layout(a_rows, b_rows, dtype, pool):
+    m, n, k = 3000, 1544, 712
+    a, b = make(m, n, k, dtype, a_rows, b_rows, pad=8)
+    bias = torch.randn(n, device="cuda", dtype=DTYPES[dtype])
+    problem = Problem(
+        m, n, k, dtype, dtype, dtype, a.stride(), b.stride(), bias=dtype, epilogue=GELU,
+        aligned=ALIGNED,
+    )  # fmt: skip
+    expected = F.gelu(a.double() @ b.double() + bias.double())
+    configs = every_config(problem)
+    assert len(configs) == len(gluon.configs(problem, device_info("cuda")))
+    for run in [bind(problem, config, pool=pool) for config in configs]:
+        out = torch.full((m, n), float("nan"), device="cuda", dtype=DTYPES[dtype])
+        run(Inputs(a, b, out, bias))
+        tolerance = TOLERANCE[dtype]
+        torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(1, 8, 8), (5, 1000, 8), (129, 136, 72), (64, 64, 64), (1, 4096, 4096), (8191, 264, 16)],
+)
+def test_sizes(size, pool):
+    m, n, k = size
+    a, b = make(m, n, k)
+    expected = a.double() @ b.double()
+    problem = Problem(m, n, k, aligned=ALIGNED)
+    for config in every_config(problem):
+        out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
+        check(problem, config, Inputs(a, b, out), expected, pool)
+
+
+def test_rows_that_no_descriptor_may_write(pool):
+    """Odd rows, columns of `out`, unaligned: stored from registers; guards stay untouched."""
+    m, n, k = 1001, 999, 520
+    a, b = make(m, n, k, b_rows=False)
+    expected = a.double() @ b.double()
+    guarded = torch.full((m * n + 64,), 7.0, device="cuda", dtype=torch.bfloat16)
+    by_columns = torch.empty((n, m), device="cuda", dtype=torch.bfloat16).t()
+    for out in (guarded[1 : m * n + 1].view(m, n), guarded[: m * n].view(m, n), by_columns):
+        guarded.fill_(7.0)
+        problem = Problem(
+            m, n, k, b_stride=b.stride(), out_stride=out.stride(), aligned=frozenset({"a", "b"})
+        )
+        config = every_config(problem)[0]
+        check(problem, config, Inputs(a, b, out), expected, pool)
+        if out is not by_columns:
+            assert (guarded[m * n + 1 :] == 7.0).all()
+
+
+def test_other_output_types(pool):
+    a, b = make(1024, 768, 512)
+    expected = a.double() @ b.double()
+    for name in ("f32", "f16"):
+        problem = Problem(1024, 768, 512, out_dtype=name, aligned=ALIGNED)
+        for config in every_config(problem):
+            out = torch.empty((1024, 768), device="cuda", dtype=DTYPES[name])
+            check(problem, config, Inputs(a, b, out), expected, pool)
+
+
+@pytest.mark.parametrize("m", [1, 1536, 5000])
+def test_dynamic_rows_and_a_residual(m, pool):
+    n, k = 768, 256
+    a, b = make(m, n, k)
+    residual = torch.randn(m, n, device="cuda", dtype=torch.bfloat16)
+    expected = a.double() @ b.double() + residual.double()
+    for dynamic in (frozenset({"M"}), frozenset({"M", "K", "stride_am", "stride_om"})):
+        problem = Problem(
+            m, n, k, epilogue=residual_of("bf16", 2, wide=True), dynamic=dynamic,
+            aligned=ALIGNED | (dynamic - {"M"}),
+        )  # fmt: skip
+        for config in every_config(problem):
+            out = torch.empty_like(residual)
+            check(problem, config, Inputs(a, b, out, None, (residual, n, 1)), expected, pool)
+
+
+def test_an_epilogue_that_stores(pool):
+    text = """
+@triton.jit
+def both(acc, rm, rn, mask, operands):
+    first, second = operands
+    tl.store(first + (rm * 1544 + rn), tl.maximum(acc, 0.0), mask=mask)
+    tl.store(second + (rm * 1544 + rn), -acc, mask=mask)
+    return acc
+"""
+    operands = (Param("first", "*f32", mutated=True), Param("second", "*f32", mutated=True))
+    m, n, k = 1100, 1544, 256
+    a, b = make(m, n, k)
+    expected = a.double() @ b.double()
+    problem = Problem(m, n, k, epilogue=Epilogue("both", text, operands, True), aligned=ALIGNED)
+    for config in every_config(problem):
+        first, second = torch.full((2, m, n), float("nan"), device="cuda")
+        bind(problem, config, pool=pool)(Inputs(a, b, None, None, (first, second)))
+        for found, wanted in ((first, expected.relu()), (second, -expected)):
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(8192, 2048, 64), (4096, 4096, 4096), (16384, 768, 3072)])
+def test_many_tiles_give_the_same_digits_each_time(size, pool):
+    """Rings that wrap, groups that take turns, stores that overlap: a race would move digits."""
+    m, n, k = size
+    a, b = make(m, n, k, b_rows=False)
+    expected = (a.double() @ b.double()).relu()
+    problem = Problem(m, n, k, b_stride=b.stride(), epilogue=RELU, aligned=ALIGNED)
+    for config in every_config(problem):
+        run = bind(problem, config, pool=pool)
+        out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+        run(Inputs(a, b, out))
+        torch.testing.assert_close(out.double(), expected, rtol=1.6e-2, atol=1.6e-2)
+        again = torch.empty_like(out)
+        for _ in range(20):
+            again.fill_(float("nan"))
+            run(Inputs(a, b, again))
+            assert torch.equal(out, again), config
