@@ -245,6 +245,7 @@ class Config:
     programs: of a persistent template, how many run (a multiple of the multiprocessors); else 0.
     split_n: the epilogue runs on that many parts of a tile (2 or 4; 0: on all).
     split_k: programs that share the work along K of one tile.
+    overlap: of several launches, the next ones begin while the first ends (Hopper and later).
     """
 
     block_m: int = 128
@@ -257,6 +258,7 @@ class Config:
     programs: int = 0
     split_n: int = 0
     split_k: int = 1
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k"):
@@ -280,6 +282,7 @@ class Config:
         end = "" if self.template == "tiled" else f" {self.template}"
         end += f"/{self.split_n}" if self.split_n else ""
         end += f" k{self.split_k}" if self.split_k > 1 else ""
+        end += " o" if self.overlap else ""
         end += f" p{self.programs}" if self.programs else ""
         return (
             f"{self.block_m}x{self.block_n}x{self.block_k} g{self.group_m} "

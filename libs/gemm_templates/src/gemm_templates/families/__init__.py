@@ -15,7 +15,18 @@ from typing import Protocol
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import batched_tma, grouped, gated, gated_gluon, gluon, tiled, tma
+from gemm_templates.families import (
+    batched_tma,
+    decompose_k,
+    gated,
+    gated_gluon,
+    gemv,
+    gluon,
+    grouped,
+    split_k,
+    tiled,
+    tma,
+)
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 
@@ -37,6 +48,9 @@ class Family(Protocol):
 FAMILIES: Mapping[str, Family] = {
     "tiled": tiled,
     "tma": tma,
+    "split_k": split_k,
+    "decompose_k": decompose_k,
+    "gemv": gemv,
     "gluon": gluon,
     "gated": gated,
     "gated_gluon": gated_gluon,
