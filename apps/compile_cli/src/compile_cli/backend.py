@@ -15,6 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 
 from aten_lowering import decompositions
+from compile_cli.attention import make_masks_readable
 from compile_cli.config import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.stages import Record
@@ -40,6 +41,7 @@ def compile_cli(
         boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return boxed
 
+    make_masks_readable(gm)
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=compile_fx,
         decompositions=decompositions(),

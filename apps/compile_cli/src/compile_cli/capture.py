@@ -28,6 +28,7 @@ from torch.export.graph_signature import (
 )
 
 from aten_lowering import decompositions
+from compile_cli.attention import make_masks_readable
 from compile_cli.errors import (
     BadInput,
     CompileFailed,
@@ -130,6 +131,7 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
         program = program.run_decompositions(decompositions())
     signature = program.graph_signature
     graph = program.graph_module
+    make_masks_readable(graph)
     placeholders = {n.name: n for n in graph.graph.nodes if n.op == "placeholder"}
     lifted: dict[str, Tensor] = {}
     constants: dict[int, Any] = {}
