@@ -196,9 +196,7 @@ def test_order_axes_by_stride():
     for name, value in interpret_kernel(k, given).items():
         np.testing.assert_array_equal(interpret_kernel(ordered, given)[name], value)
     # the store decides a draw
-    transposed = kernel(
-        channels_last.format(""), *body, "store y[i0*48 + i1*6 + i2] = c", axes=axes
-    )
+    transposed = kernel(flat, *body, "store y[i0*48 + i1*6 + i2] = c", axes=axes)
     assert order_axes.order(transposed) == transposed
 
 
