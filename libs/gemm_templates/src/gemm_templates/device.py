@@ -27,6 +27,8 @@ class DeviceInfo:
         """Matrix operations/s for operands of one element type."""
         if dtype in ("bf16", "f16"):
             return self.matrix_rate
+        if dtype.startswith("f8"):
+            return 2 * self.matrix_rate
         if input_precision == "tf32":
             return self.matrix_rate / 2
         return self.matrix_rate / 15  # f32 without tensor cores

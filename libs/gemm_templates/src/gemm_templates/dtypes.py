@@ -8,5 +8,9 @@ DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "f16": torch.float16,
     "f32": torch.float32,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
 }
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# Those that are multiplied without scales.
+NAMES = {dtype: name for name, dtype in DTYPES.items() if name in ("bf16", "f16", "f32")}

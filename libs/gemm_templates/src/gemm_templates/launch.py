@@ -24,7 +24,8 @@ class Inputs:
     """The tensors of one matmul: `out` is None where the epilogue stores; `operands` are the
     run-time values of the epilogue's operands. What is written (`out`, and operands marked
     `mutated`) is not read, and shares no memory with the others. `offs`: the ends of the groups of
-    a jagged problem, an i32 vector."""
+    a jagged problem, an i32 vector. `before`: the run-time values of the prologues' operands, `a`'s
+    first, then of the block scale's."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -33,6 +34,7 @@ class Inputs:
     operands: tuple[Any, ...] = ()
     b2: torch.Tensor | None = None
     offs: torch.Tensor | None = None
+    before: tuple[Any, ...] = ()
 
 
 def arguments(
@@ -53,6 +55,14 @@ def arguments(
     values.update(workspaces or {})
     values.update(problem.dims())
     values.update({p.name: v for p, v in zip(operands, inputs.operands, strict=True)})
+    parts = (problem.prologue_a, problem.prologue_b, problem.block_scale)
+    before = [p for part in parts if part for p in part.operands]
+    if len(before) != len(inputs.before):
+        raise InvalidArguments(
+            f"{problem}: {len(inputs.before)} operands before the sums for "
+            f"{[p.name for p in before]}"
+        )
+    values.update({p.name: v for p, v in zip(before, inputs.before, strict=True)})
     missing = [p.name for p in kernel.source.params if values.get(p.name) is None]
     if missing:
         raise InvalidArguments(f"{problem}: no tensor for {missing}")

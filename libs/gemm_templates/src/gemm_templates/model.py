@@ -13,7 +13,7 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import UnsupportedProblem
-from gemm_templates.families import FAMILIES, GATED, dense, family_of, tiled, tma
+from gemm_templates.families import FAMILIES, GATED, dense, family_of, tiled, tma, why_not
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 
 
@@ -35,6 +35,8 @@ def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     if (problem.jagged is None) == (config.template == "grouped"):
         return False
     if (problem.gate is None) == (config.template in GATED):
+        return False
+    if why_not(problem, config) or (problem.multiplies_fp8 and device.capability < (8, 9)):
         return False
     return family_of(config).legal(problem, config, device)
 
@@ -61,6 +63,8 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
     plain = replace(
         problem, epilogue=None, a_stride=None, b_stride=None, out_stride=None,
         batch_strides=None, dynamic=frozenset(), divisors=(), aligned=frozenset({"a", "b", "out"}),
+        a_dtype=problem.operand("a"), b_dtype=problem.operand("b"), prologue_a=None,
+        prologue_b=None, block_scale=None,
     )  # fmt: skip
     if device.needs_cuda_cores(problem.a_dtype, problem.input_precision):
         tiles = ceil(m / 128) * ceil(n / 64) * batch / device.sms
@@ -74,7 +78,14 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         time, why = min(times, default=(problem.flops / device.matrix_rate, "arithmetic"))
         if time > 5 * dense.DESCRIPTORS:
             time -= 0.5 * dense.DESCRIPTORS
-    if problem.epilogue:
+    for tensor, stored, prologue, elements in (
+        ("a", problem.a_dtype, problem.prologue_a, m * problem.k),
+        ("b", problem.b_dtype, problem.prologue_b, n * problem.k),
+    ):
+        if prologue:  # a kernel of its own, which writes what the matmul reads
+            moved = elements * (ITEMSIZE[stored] + ITEMSIZE[problem.operand(tensor)])
+            time += moved / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
+    if problem.epilogue and not problem.epilogue.free:
         out_size = ITEMSIZE[problem.out_dtype]
         traffic = m * n * batch * (2 * out_size + problem.epilogue.bytes_per_element)
         work = m * n * batch * (dense.STORE + problem.epilogue.instructions)

@@ -49,8 +49,8 @@ class Workspace:
 class TemplateKernel:
     """A kernel as text, and its grid.
 
-    source.params: run-time parameters in order: `a, b, [bias], [out]`, workspaces, the epilogue's
-        operands, then the dynamic names of `DIMS` in the order of `DIMS`; a kernel of several has
+    source.params: run-time parameters in order: `a, b, [bias], [out]`, workspaces, the operands of
+        the epilogue, of the prologues and of the block scale, then the dynamic names of `DIMS` in the order of `DIMS`; a kernel of several has
         those of them that it uses.
     source.constants: the block sizes.
     grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;

@@ -11,7 +11,8 @@ from gemm_templates.work import instructions
 from triton_rt import KernelParam
 
 # Of an element type, in bytes; `dtypes` has torch's types by the same names.
-ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4}
+ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1}
+FP8 = ("f8e4m3", "f8e5m2")
 
 # The integer run-time parameters a kernel may take, in order; those that are not in
 # `Problem.dynamic` are constants of the source.
@@ -38,6 +39,9 @@ class Epilogue:
         in `text` (`instructions`), helper functions included but not what `text` imports.
     batched: the tuple starts with the batch number (0 where there is no batch; the group's of a
         jagged matmul), before the operands.
+    columns: it looks at groups of that many columns of a row, which a tile must have whole
+        (0: at each element alone).
+    free: the vendor's call does this, too, at no cost.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Epilogue:
     bytes_per_element: float = 0.0
     work: float | None = None
     batched: bool = False
+    columns: int = 0
+    free: bool = False
 
     @cached_property
     def instructions(self) -> float:
@@ -55,6 +61,53 @@ class Epilogue:
     @property
     def key(self) -> str:
         text = f"{self.text}{' batched' if self.batched else ''}"
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """What happens to a tile of an operand between its load and the product.
+
+    name: the `@triton.jit` device function `(tile, r_outer, rk, mask, operands) -> tile`:
+        `r_outer` are the numbers of rows of `a` (columns of `b`) and `rk` those along K, shaped to
+        broadcast with the tile ([BLOCK_M, 1] and [1, BLOCK_K] for `a`; [1, BLOCK_N] and
+        [BLOCK_K, 1] for `b`); `mask`: where the tile lies inside of the matrix. What it makes of
+        elements outside does not matter, but it must not read memory for them.
+    text: module text that defines or imports it.
+    operands: run-time parameters of the kernel that it gets as the tuple `operands`.
+    dtype: element type of what it returns.
+    """
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...] = ()
+    dtype: str = "bf16"
+
+    @property
+    def key(self) -> str:
+        text = f"{self.text} -> {self.dtype} {self.operands}"
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class BlockScale:
+    """A factor for the product of each `block_k` elements along K, in f32, before it is summed.
+
+    name: the `@triton.jit` device function `(rm, rn, first_n, k, operands) -> factor`, which
+        broadcasts to [BLOCK_M, BLOCK_N]: `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] are row and column
+        numbers that lie inside of the matrix (0 in place of those outside), `first_n` is the
+        first column of the tile, `k` the first element along K.
+    text, operands: as of `Prologue`.
+    """
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...] = ()
+    block_k: int = 128
+
+    @property
+    def key(self) -> str:
+        text = f"{self.text} {self.block_k} {self.operands}"
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -77,6 +130,10 @@ class Problem:
         "N": `a` is a batch of matrices, one a group; "K": `out` is. Only that has a batch stride.
     gate: a second product, of `a` and of `b2` which is like `b`: `epilogue(gate(a @ b) * (a @ b2))`.
         A function like an epilogue's, without operands; no bias, no batch.
+    prologue_a, prologue_b: what happens to the operands' tiles first. block_scale: a factor for
+        each block along K.
+    fast_accum: fp8 products are summed as the tensor cores do it, with 13 bits behind the leading
+        one of the largest addend (Hopper); else each 128 along K are added in f32.
     """
 
     m: int
@@ -100,6 +157,10 @@ class Problem:
     input_precision: str = "ieee"
     jagged: str | None = None
     gate: Epilogue | None = None
+    prologue_a: Prologue | None = None
+    prologue_b: Prologue | None = None
+    block_scale: BlockScale | None = None
+    fast_accum: bool = False
 
     def __post_init__(self) -> None:
         sizes = (self.m, self.n, self.k)
@@ -113,10 +174,18 @@ class Problem:
                 raise UnsupportedProblem(
                     f"element type {name!r}: the templates compute {sorted(ITEMSIZE)}"
                 )
-        if self.a_dtype != self.b_dtype:
+        multiplied = {self.operand("a"), self.operand("b")}
+        if len(multiplied) > 1 and not multiplied <= set(FP8):
             raise UnsupportedProblem(
-                f"operands of different element types, {self.a_dtype} and {self.b_dtype}"
+                f"operands of different element types, {self.operand('a')} and "
+                f"{self.operand('b')}: expected one, or fp8; a prologue can convert"
             )
+        if "i8" in (*multiplied, self.out_dtype, self.bias):
+            raise UnsupportedProblem("i8 is a type of operands that a prologue converts")
+        if (self.prologue_a or self.prologue_b or self.block_scale) and self.jagged:
+            raise UnsupportedProblem("prologues or block scales of a jagged matmul")
+        if (self.prologue_a or self.prologue_b or self.block_scale) and self.batch > 1:
+            raise UnsupportedProblem("prologues or block scales of a batched matmul")
         named = self.dynamic | self.aligned | {name for name, _ in self.divisors}
         if unknown := named - {*DIMS, *POINTERS}:
             raise InvalidProblem(
@@ -142,6 +211,16 @@ class Problem:
             )
         if self.batch > 65535:
             raise UnsupportedProblem(f"batch {self.batch}: a grid has at most 65535 rows")
+
+    def operand(self, tensor: str) -> str:
+        """The element type of "a" or "b" as it is multiplied."""
+        prologue = self.prologue_a if tensor == "a" else self.prologue_b
+        stored = self.a_dtype if tensor == "a" else self.b_dtype
+        return prologue.dtype if prologue else stored
+
+    @property
+    def multiplies_fp8(self) -> bool:
+        return self.operand("a") in FP8
 
     def dims(self) -> dict[str, int]:
         """Name of `DIMS` -> value (or hint)."""
@@ -217,7 +296,7 @@ class Problem:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, Epilogue):
+            if isinstance(value, Epilogue | Prologue | BlockScale):
                 value = value.key
             elif isinstance(value, frozenset):
                 value = ",".join(sorted(value))
@@ -230,10 +309,11 @@ class Problem:
             batch = f"{self.batch} groups along {self.jagged} of "
         end = f" {self.epilogue.name}" if self.epilogue else ""
         bias = " +bias" if self.bias else ""
+        types = self.a_dtype if self.a_dtype == self.b_dtype else f"{self.a_dtype}*{self.b_dtype}"
         gate = f" gated by {self.gate.name}" if self.gate else ""
         return (
             f"{batch}[{self.m}, {self.k}] @ [{self.k}, {self.n}] "
-            f"{self.a_dtype}->{self.out_dtype}{gate}{bias}{end}"
+            f"{types}->{self.out_dtype}{gate}{bias}{end}"
         )
 
 

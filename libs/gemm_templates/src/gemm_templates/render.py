@@ -15,7 +15,15 @@ from pathlib import Path
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem
 from gemm_templates.plan import Workspace
-from gemm_templates.problem import BATCH_STRIDES, DIMS, Config, Epilogue, Problem
+from gemm_templates.problem import (
+    BATCH_STRIDES,
+    DIMS,
+    BlockScale,
+    Config,
+    Epilogue,
+    Problem,
+    Prologue,
+)
 from triton_rt import KernelParam, KernelSource
 
 
@@ -31,6 +39,8 @@ class Call:
     multiplies: it reads `a` and `b`; else they are None. finishes: bias, epilogue and `out` are
     its business; else they are None, `identity` and not stored.
     decorator: of the kernel: "triton.jit" or "gluon.jit".
+    prologues: it takes prologues, block scales and exact sums of fp8, as `tiled_mm`; others never
+    get such problems.
     """
 
     module: str
@@ -41,6 +51,7 @@ class Call:
     finishes: bool = True
     decorator: str = "triton.jit"
     batches: bool = False
+    prologues: bool = False
 
 
 def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSource:
@@ -77,6 +88,8 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         KernelParam(w.name, f"*{w.dtype}", mutated=True, aligned=True) for w in call.workspaces
     ]
     params += operands
+    before = _before(problem) if call.prologues else {}
+    params += [p for part in before.values() for p in part.operands]
     params += [
         KernelParam(
             d, stride_kind if d.startswith("stride") else "i32", aligned=problem.is_multiple(d, 16)
@@ -119,6 +132,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         _batch_arguments(problem, epilogue, used, dims, dynamic) if call.batches else "",
         call.flags,
         f"b2_ptr=b2, GATE={problem.gate.name}" if call.multiplies and problem.gate else "",
+        _before_arguments(problem, config, before),
         f"HAS_BIAS={bias is not None}, WIDE={problem.is_wide}, "
         f'INPUT_PRECISION="{problem.input_precision}", STORE={stores}',
     ]
@@ -135,6 +149,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
             "import triton.language as tl",
             *imports,
             *([epilogue.text.strip("\n")] if epilogue else []),
+            *(part.text.strip("\n") for part in before.values()),
             *([problem.gate.text.strip("\n")] if problem.gate else []),
             "",
             "",
@@ -150,6 +165,29 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     return KernelSource(
         name, text, tuple(params), tuple(constants.items()), config.num_warps, config.num_stages
     )
+
+
+def _before(problem: Problem) -> dict[str, Prologue | BlockScale]:
+    """What happens before the sums, by the prefix of its arguments."""
+    parts = {
+        "PROLOGUE_A a": problem.prologue_a,
+        "PROLOGUE_B b": problem.prologue_b,
+        "SCALE scale": problem.block_scale,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _before_arguments(
+    problem: Problem, config: Config, before: dict[str, Prologue | BlockScale]
+) -> str:
+    found = []
+    for name, part in before.items():
+        function, prefix = name.split()
+        values = "".join(f"{p.name}, " for p in part.operands).strip()
+        found.append(f"{function}={part.name}, {prefix}_operands=({values})")
+    if problem.multiplies_fp8 and not problem.fast_accum and problem.block_scale is None:
+        found.append(f"IMPRECISE={min(128, config.block_k)}")
+    return ", ".join(found)
 
 
 def stores_out(problem: Problem) -> bool:

@@ -69,6 +69,27 @@ def family_of(config: Config) -> Family:
     return found
 
 
+def why_not(problem: Problem, config: Config) -> str:
+    """Empty if the config's family can do all that surrounds the products."""
+    template = config.template
+    before = problem.prologue_a or problem.prologue_b or problem.block_scale
+    if before and template not in ("tiled", "tma"):
+        return "only 'tiled' and 'tma' have prologues and block scales"
+    if problem.multiplies_fp8:
+        if template not in ("tiled", "tma") and not (
+            problem.fast_accum and template in ("gluon", "split_k")
+        ):
+            return "only 'tiled' and 'tma' multiply fp8, with fast_accum 'gluon' and 'split_k', too"
+        if config.block_k < 32:
+            return "fp8 needs block_k >= 32"
+    if problem.block_scale and problem.block_scale.block_k % config.block_k:
+        return f"block_k does not divide the {problem.block_scale.block_k} that share a scale"
+    columns = problem.epilogue.columns if problem.epilogue else 0
+    if columns and (template not in ("tiled", "tma") or config.block_n // config.parts % columns):
+        return f"the epilogue needs {columns} columns of a tile, and 'tiled' or 'tma'"
+    return ""
+
+
 def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
     """The kernels for a problem; the first is called `name`.
 
@@ -79,6 +100,8 @@ def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
         raise InvalidConfig(f"{config} for {problem}: jagged problems are the template 'grouped'")
     if (problem.gate is None) == (config.template in GATED):
         raise InvalidConfig(f"{config} for {problem}: gated problems are for {sorted(GATED)}")
+    if wrong := why_not(problem, config):
+        raise InvalidConfig(f"{config} for {problem}: {wrong}")
     return family_of(config).plan(problem, config, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from gemm_templates.device import DeviceInfo
@@ -21,23 +22,44 @@ STORE = 3.8  # instructions to store an element
 def shared_memory(problem: Problem, config: Config) -> int:
     """Bytes that the pipelined loop keeps in shared memory, an upper bound of what the compiler
     takes; the store of the tile reuses them."""
-    size = ITEMSIZE[problem.a_dtype]
-    stage = (config.block_m + config.block_n) * config.block_k * size
+    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    stage = (config.block_m * size_a + config.block_n * size_b) * config.block_k
     out = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
     if config.template == "tma":  # the next tile is loaded while this one is stored
         part = out // config.parts
         if problem.epilogue and problem.epilogue.operands:  # they change layout on the way
             part += min(part, 4096 * config.num_warps)
-        return stage * config.num_stages + part + 2048
-    return max(stage * config.num_stages, out + out // 16)
+        return stage * config.num_stages + part + _converted(problem, config) + 2048
+    return max(stage * config.num_stages + _converted(problem, config), out + out // 16)
+
+
+def _converted(problem: Problem, config: Config) -> int:
+    """Bytes of the operands that a prologue made, which the tensor cores read."""
+    size = 0
+    if problem.prologue_a:
+        size += config.block_m * ITEMSIZE[problem.operand("a")]
+    if problem.prologue_b:
+        size += config.block_n * ITEMSIZE[problem.operand("b")]
+    return size * config.block_k
 
 
 def fits(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     """In shared memory and registers, and the accumulators give each thread work."""
     accumulators = config.block_m * config.block_n / (32 * config.num_warps)
+    # Sums that are added to others in f32 are there twice.
+    exact_fp8 = problem.multiplies_fp8 and not problem.fast_accum
+    if (problem.block_scale or exact_fp8) and accumulators > 64:
+        return False
     if not 1 <= accumulators <= 128 or min(config.block_m, config.block_n, config.block_k) < 16:
         return False
     return shared_memory(problem, config) <= device.smem
+
+
+def deepen(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """For operands of 8 bits, as many bytes along K as for those of 16."""
+    if not problem.multiplies_fp8:
+        return configs
+    return tuple(replace(c, block_k=2 * c.block_k) for c in configs)
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
@@ -47,7 +69,8 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     share its tensor cores and its way to the L2 cache, and hide part of each other's epilogues;
     a lone one shows all of its own. DRAM sees each tensor once.
     """
-    size, out_size = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.out_dtype]
+    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    out_size = ITEMSIZE[problem.out_dtype]
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
     tiles = ceil(m / config.block_m) * ceil(n / config.block_n) * batch
     if tiles == 0:
@@ -57,15 +80,18 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     rounds = ceil(tiles / device.sms)
     together = min(resident(config, shared_memory(problem, config), device), rounds)
 
-    rate = device.rate(problem.a_dtype, problem.input_precision) / device.sms
-    if device.needs_cuda_cores(problem.a_dtype, problem.input_precision):
+    dtype = problem.operand("a")
+    rate = device.rate(dtype, problem.input_precision) / device.sms
+    if device.needs_cuda_cores(dtype, problem.input_precision):
         rate *= _exact_efficiency(config, together)
     else:
-        rate *= _efficiency(config)
+        rate *= _efficiency(config, min(2, ITEMSIZE[dtype]))
     multiply = 2 * config.block_m * config.block_n * config.block_k * steps / rate
-    tile_bytes = (config.block_m + config.block_n) * config.block_k * steps * size
+    tile_bytes = (config.block_m * size_a + config.block_n * size_b) * config.block_k * steps
     load = tile_bytes / (device.l2_rate / device.sms)
     wait = steps * _LATENCY / max(1, config.num_stages - 1)
+    if problem.block_scale or (problem.multiplies_fp8 and not problem.fast_accum):
+        multiply *= 1.3  # the products wait for the sums
     work = STORE + (problem.epilogue.instructions if problem.epilogue else 0.0)
     finish = config.block_m * config.block_n * work / LANES
     fill = 0.0 if tma else _FILL
@@ -77,7 +103,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     full, rest = divmod(rounds, together)
     busy = full * turn(together) + (turn(rest) if rest else 0.0)
     extra = problem.epilogue.bytes_per_element if problem.epilogue else 0.0
-    moved = ((m * k + k * n) * size + m * n * (out_size + extra)) * batch
+    moved = (m * k * size_a + k * n * size_b + m * n * (out_size + extra)) * batch
     times = {
         "arithmetic": busy if multiply >= load else 0.0,
         "L2": busy if multiply < load else 0.0,
@@ -87,7 +113,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     return times[worst] + LAUNCH + (DESCRIPTORS if tma else 0.0), worst
 
 
-def _efficiency(config: Config) -> float:
+def _efficiency(config: Config, size: int) -> float:
     """Share of the tensor-core rate that the loop reaches.
 
     Operands are read from shared memory once per warp group: flops per byte of that grow with
@@ -95,7 +121,7 @@ def _efficiency(config: Config) -> float:
     """
     mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
     narrow = 0.43 if config.num_warps < 4 or config.block_m < 64 else 1.0  # no warp-group MMA
-    deep = min(1.0, 0.6 + config.block_k / 160)
+    deep = min(1.0, 0.6 + config.block_k * size / 320)
     shallow = 0.76 if config.num_stages < 3 else 1.0
     return 1.05 * mean / (mean + 51) * narrow * deep * shallow
 

@@ -23,7 +23,7 @@ CONFIGS = tuple(Config(m, n, k, 8, warps, stages) for m, n, k, warps, stages in 
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    return CONFIGS
+    return dense.deepen(problem, CONFIGS)
 
 
 def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
@@ -37,5 +37,5 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
 def plan(problem: Problem, config: Config, name: str) -> Plan:
     check_tile(config)
     flags = f"{edges(problem, config)}, EVEN_K={problem.is_multiple('K', config.block_k)}"
-    source = render(problem, config, name, Call("tiled", "tiled_mm", flags))
+    source = render(problem, config, name, Call("tiled", "tiled_mm", flags, prologues=True))
     return Plan((TemplateKernel(source, config.block_m, config.block_n, problem.batch),))

@@ -30,7 +30,7 @@ def tma_configs(device: DeviceInfo) -> tuple[Config, ...]:
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    return tma_configs(device)
+    return dense.deepen(problem, tma_configs(device))
 
 
 def allows(problem: Problem) -> bool:
@@ -57,7 +57,7 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
         device.capability >= (9, 0)
         and allows(problem)
         # measured: 25 to 80 times slower than `tiled`
-        and not device.needs_cuda_cores(problem.a_dtype, problem.input_precision)
+        and not device.needs_cuda_cores(problem.operand("a"), problem.input_precision)
         and dense.fits(problem, config, device)
     )
 
@@ -80,6 +80,8 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         f"STORE_TMA={stores_out(problem) and stores_rows(problem)}, PARTS={config.parts}, "
         f"{edges(problem, config)}"
     )
-    source = render(problem, config, name, Call("tma", "tma_mm", flags))
+    if problem.prologue_a or problem.prologue_b:
+        flags += f", EVEN_K={problem.is_multiple('K', config.block_k)}"
+    source = render(problem, config, name, Call("tma", "tma_mm", flags, prologues=True))
     kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
     return Plan((kernel,))

@@ -59,6 +59,13 @@ def tiled_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    scale_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
+    SCALE: tl.constexpr = None,
+    IMPRECISE: tl.constexpr = None,
 ):
     """Computes the tile of `tl.program_id(0)`; the grid is cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N).
 
@@ -70,6 +77,10 @@ def tiled_mm(
     "wrap" reads row 0 in their place (keeps loads free of masks; good if K is contiguous),
     "mask" reads zeros.
     WIDE: offsets in 64 bits, for operands of 2**31 elements and more.
+    PROLOGUE_A(tile, r_outer, rk, mask, a_operands) -> tile, before the product; PROLOGUE_B likewise.
+    SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K.
+    IMPRECISE: fp8 products are summed in f32 after that many along K (None: by the tensor cores
+    alone). BLOCK_K of a block scale is its bound, too.
     """
     pid_m, pid_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -90,8 +101,12 @@ def tiled_mm(
     a_ptrs = a_ptr + (ram[:, None] * stride_am + rk[None, :] * stride_ak)
     b_ptrs = b_ptr + (rk[:, None] * stride_bk + rbn[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    inner_m = tl.where(rm < M, rm, 0)[:, None]
+    inner_n = tl.where(rn < N, rn, 0)[None, :]
     for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
         left = K - step * BLOCK_K
+        if SCALE is not None:
+            factor = SCALE(inner_m, inner_n, pid_n * BLOCK_N, step * BLOCK_K, scale_operands)
         if EDGE_M == "mask":
             if EVEN_K:
                 a = tl.load(a_ptrs, mask=rm[:, None] < M, other=0.0)
@@ -112,13 +127,43 @@ def tiled_mm(
                 b = tl.load(b_ptrs)
             else:
                 b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        if PROLOGUE_A is not None:
+            inside = tl.broadcast_to(rk[None, :] < left, a.shape)
+            if EDGE_M == "mask":
+                inside = inside & (rm[:, None] < M)
+            a = prepare(
+                a, ram[:, None], step * BLOCK_K + rk[None, :], inside, a_operands, PROLOGUE_A,
+                EVEN_K,
+            )  # fmt: skip
+        if PROLOGUE_B is not None:
+            inside = tl.broadcast_to(rk[:, None] < left, b.shape)
+            if EDGE_N == "mask":
+                inside = inside & (rn[None, :] < N)
+            b = prepare(
+                b, rbn[None, :], step * BLOCK_K + rk[:, None], inside, b_operands, PROLOGUE_B,
+                EVEN_K,
+            )  # fmt: skip
+        if SCALE is not None:
+            acc += tl.dot(a, b, input_precision=INPUT_PRECISION) * factor
+        else:
+            acc = tl.dot(
+                a, b, acc, input_precision=INPUT_PRECISION, max_num_imprecise_acc=IMPRECISE
+            )
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     finish(
         acc, rm[:, None], rn[None, :], bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
         operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, STORE,
     )  # fmt: skip
+
+
+@triton.jit
+def prepare(tile, r_outer, rk, inside, operands, PROLOGUE: tl.constexpr, EVEN_K: tl.constexpr):
+    """A prologue's tile; what lies outside along K is zero, whatever the prologue makes of it."""
+    tile = PROLOGUE(tile, r_outer, rk, inside, operands)
+    if not EVEN_K:
+        tile = tl.where(inside, tile, tl.zeros_like(tile))
+    return tile
 
 
 @triton.jit

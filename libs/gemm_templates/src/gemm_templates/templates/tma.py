@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemm_templates.templates.tiled import epilogue_of, tile_of
+from gemm_templates.templates.tiled import epilogue_of, prepare, tile_of
 
 
 @triton.jit
@@ -47,6 +47,14 @@ def tma_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    scale_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
+    SCALE: tl.constexpr = None,
+    IMPRECISE: tl.constexpr = None,
+    EVEN_K: tl.constexpr = True,
 ):
     """Like `tiled_mm`, over all tiles of `tl.num_programs(0)` programs.
 
@@ -73,8 +81,18 @@ def tma_mm(
         first_m = pid_m * BLOCK_M
         first_n = pid_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        if PROLOGUE_A is not None or PROLOGUE_B is not None or SCALE is not None:
+            rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
+            rn = (first_n + tl.arange(0, BLOCK_N))[None, :]
+            if WIDE:
+                rm = rm.to(tl.int64)
+                rn = rn.to(tl.int64)
+            inner_m = tl.where(rm < M, rm, 0)
+            inner_n = tl.where(rn < N, rn, 0)
         for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
             k = step * BLOCK_K
+            if SCALE is not None:
+                factor = SCALE(inner_m, inner_n, first_n, k, scale_operands)
             if A_ROWS:
                 a = a_desc.load([first_m, k])
             else:
@@ -83,7 +101,18 @@ def tma_mm(
                 b = b_desc.load([k, first_n])
             else:
                 b = b_desc.load([first_n, k]).T
-            acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+            if PROLOGUE_A is not None:
+                rk = (k + tl.arange(0, BLOCK_K))[None, :]
+                a = prepare(a, rm, rk, (rm < M) & (rk < K), a_operands, PROLOGUE_A, EVEN_K)
+            if PROLOGUE_B is not None:
+                rk = (k + tl.arange(0, BLOCK_K))[:, None]
+                b = prepare(b, rn, rk, (rn < N) & (rk < K), b_operands, PROLOGUE_B, EVEN_K)
+            if SCALE is not None:
+                acc += tl.dot(a, b, input_precision=INPUT_PRECISION) * factor
+            else:
+                acc = tl.dot(
+                    a, b, acc, input_precision=INPUT_PRECISION, max_num_imprecise_acc=IMPRECISE
+                )
         if PARTS == 1:
             parts = (acc,)
         elif PARTS == 2:

@@ -1,0 +1,110 @@
+"""Prologues and block scales that are used often, as device functions and as values.
+
+A kernel's parameters have the operands of the epilogue first, then of `a`'s prologue, `b`'s, and of
+the block scale.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# Triton gives kernel parameters their types at compile time.
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gemm_templates.errors import InvalidProblem
+from gemm_templates.problem import BlockScale, Prologue
+from triton_rt import KernelParam
+
+
+@triton.jit
+def as_bf16(tile, r_outer, rk, mask, operands):
+    return tile.to(tl.float32).to(tl.bfloat16)
+
+
+@triton.jit
+def as_f16(tile, r_outer, rk, mask, operands):
+    return tile.to(tl.float16)
+
+
+@triton.jit
+def as_f32(tile, r_outer, rk, mask, operands):
+    return tile.to(tl.float32)
+
+
+@triton.jit
+def block_scale(
+    rm,
+    rn,
+    first_n,
+    k,
+    operands,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    A_STRIDE_M: tl.constexpr,
+    A_STRIDE_K: tl.constexpr,
+    B_STRIDE_K: tl.constexpr,
+    B_STRIDE_N: tl.constexpr,
+    HAS_A: tl.constexpr,
+    HAS_B: tl.constexpr,
+):
+    """Blocks of BLOCK_M x BLOCK_K of `a` and BLOCK_K x BLOCK_N of `b` that share a factor."""
+    column = k // BLOCK_K
+    if HAS_A:
+        a_scale = tl.load(operands[0] + ((rm // BLOCK_M) * A_STRIDE_M + column * A_STRIDE_K))
+        factor = a_scale.to(tl.float32)
+    else:
+        factor = 1.0
+    if HAS_B:
+        b_ptr = operands[1 if HAS_A else 0]
+        if rn.shape[1] <= BLOCK_N:  # tiles start at multiples of their size: it is in one block
+            b_scale = tl.load(b_ptr + ((first_n // BLOCK_N) * B_STRIDE_N + column * B_STRIDE_K))
+        else:
+            b_scale = tl.load(b_ptr + ((rn // BLOCK_N) * B_STRIDE_N + column * B_STRIDE_K))
+        factor = factor * b_scale.to(tl.float32)
+    return factor
+
+
+_CASTS = {"bf16": "as_bf16", "f16": "as_f16", "f32": "as_f32"}
+
+
+def cast_of(dtype: str) -> Prologue:
+    """The operand as "bf16", "f16" or "f32", exactly where that has its values: i8 as any, fp8 as
+    any (f16 for e5m2: exactly)."""
+    if dtype not in _CASTS:
+        raise InvalidProblem(f"a prologue to {dtype!r}: expected one of {list(_CASTS)}")
+    name = _CASTS[dtype]
+    return Prologue(name, f"from gemm_templates.prologues import {name}", (), dtype)
+
+
+def block_scale_of(
+    *,
+    a: tuple[int, int, int] | None = None,
+    b: tuple[int, int, int] | None = None,
+    dtype: str = "f32",
+    block_k: int = 128,
+) -> BlockScale:
+    """The factor `a_scale[m // rows, k // block_k] * b_scale[k // block_k, n // columns]`.
+
+    a: (rows that share a factor, stride of `a_scale` along m, along k); None: there is none.
+    b: (columns, stride of `b_scale` along k, along n). 1 x 128 and 128 x 128 blocks: `a=(1, ...)`,
+    `b=(128, ...)`; weights in groups of 64 along K: `b=(1, ...)` and `block_k=64`. Operands: the
+    pointers `a_scale`, `b_scale`.
+    """
+    if a is None and b is None:
+        raise InvalidProblem("a block scale of neither operand")
+    for size in (block_k, *(x[0] for x in (a, b) if x)):
+        if size < 1 or size & (size - 1):
+            raise InvalidProblem(f"blocks of {size} that share a factor: expected a power of two")
+    rows, a_m, a_k = a or (1, 0, 0)
+    columns, b_k, b_n = b or (1, 0, 0)
+    name = "block_scale_at"
+    text = (
+        "from gemm_templates.prologues import block_scale\n\n\n@triton.jit\n"
+        f"def {name}(rm, rn, first_n, k, operands):\n"
+        f"    return block_scale(rm, rn, first_n, k, operands, {rows}, {columns}, {block_k}, "
+        f"{a_m}, {a_k}, {b_k}, {b_n}, {a is not None}, {b is not None})\n"
+    )
+    operands = [KernelParam("a_scale", f"*{dtype}")] if a else []
+    operands += [KernelParam("b_scale", f"*{dtype}")] if b else []
+    return BlockScale(name, text, tuple(operands), block_k)
