@@ -14,6 +14,7 @@ import gemm_templates
 from aten_lowering import Fallback
 from compile_cli.capture import Captured
 from compile_cli.errors import BadInput
+from compile_cli.gemm import Decided
 from compile_cli.stages import Record
 from fx_emit import IR_DTYPE
 from loop_ir import FusionReport, Graph
@@ -29,8 +30,8 @@ class CompiledGraph:
 
     loop, fused: loop IR before and after fusion. program: the host program. host: what the
     emitter made of it (a GraphModule, or the text of a C++ library). run: calls it. fallbacks:
-    operators without a lowering, and why. matmuls: what was measured for each. explain: fusion
-    decisions in words.
+    operators without a lowering, and why. matmuls: what was measured for each; decided: what came
+    of it. explain: fusion decisions in words.
     """
 
     loop: Graph
@@ -41,6 +42,7 @@ class CompiledGraph:
     fusion: FusionReport
     fallbacks: tuple[Fallback, ...]
     matmuls: Mapping[str, gemm_templates.Choice]
+    decided: Mapping[str, tuple[Decided, ...]]
     explain: Callable[[], str]
     record: Record
 

@@ -209,8 +209,8 @@ class MatmulPlanner:
         if task is None:
             return {vendor: (1.0, None)}
         if self.options.gemm == "template":
-            config = self._best_config(task.problem, rung)
-            return {str(config): (1.0, config)}
+            config = self._best_config(task.problem)
+            return {vendor if config is None else str(config): (1.0, config)}
         choice = self._choose(task, rung)
         self.choices[f"{node.out} M={rung.rows}" if many else node.out] = choice
         if not many or not choice.times:
@@ -230,7 +230,7 @@ class MatmulPlanner:
             return True
         return is_legal(replace(problem, m=2**24), config, gemm_templates.device_info("cuda"))
 
-    def _device(self, problem: gemm_templates.Problem) -> gemm_templates.DeviceInfo:
+    def _device(self) -> gemm_templates.DeviceInfo:
         if torch.cuda.is_available():
             return gemm_templates.device_info("cuda")
         return gemm_templates.H200
@@ -238,28 +238,30 @@ class MatmulPlanner:
     def _candidates(self, problem: gemm_templates.Problem) -> list[gemm_templates.Candidate] | None:
         """What may be measured, where that is not what the library proposes by itself."""
         if problem.key not in self._offered:
-            info = self._device(problem)
+            info = self._device()
             found: list[gemm_templates.Candidate] | None = None
             usual = gemm_templates.candidates(problem, info)
-            if not all(c.config is None or _sayable(problem, c.config) for c in usual):
+            if not all(c.config is None or self._sayable(problem, c.config) for c in usual):
                 configs = [
                     config
                     for family in FAMILIES.values()
                     for config in family.configs(problem, info)
-                    if is_legal(problem, config, info) and _sayable(problem, config)
+                    if is_legal(problem, config, info) and self._sayable(problem, config)
                 ]
                 found = gemm_templates.candidates(problem, info, configs=configs)
             self._offered[problem.key] = found
         return self._offered[problem.key]
 
-    def _best_config(self, problem: gemm_templates.Problem, rung: Rung) -> gemm_templates.Config:
-        found = self._candidates(problem)
-        if found is None:
-            return gemm_templates.best_config(problem, self._device(problem))
-        for candidate in found:
-            if candidate.config is not None:
-                return candidate.config
-        raise gemm_templates.UnsupportedProblem(f"{problem}: no config fits the device")
+    def _sayable(self, problem: gemm_templates.Problem, config: gemm_templates.Config) -> bool:
+        """Whether the program can run a config for all sizes that it may meet."""
+        if "K" in problem.dynamic and config.template != "tiled":
+            return False  # K may be 0, and descriptors of nothing are invalid
+        return is_launchable(problem, config, self.options.emit)
+
+    def _best_config(self, problem: gemm_templates.Problem) -> gemm_templates.Config | None:
+        """The model's; None where no config fits."""
+        found = self._candidates(problem) or gemm_templates.candidates(problem, self._device())
+        return next((c.config for c in found if c.config is not None), None)
 
     def _choose(self, task: MatmulTask, rung: Rung) -> gemm_templates.Choice:
         problem = task.problem
@@ -374,10 +376,3 @@ def _bytes(node: Matmul, hints: Mapping[str, int]) -> int:
     if node.epilogue is not None:
         types += [b.type for b in node.epilogue.buffers]
     return sum(int(evaluate(t.extent, hints)) * t.dtype.itemsize for t in types)
-
-
-def _sayable(problem: gemm_templates.Problem, config: gemm_templates.Config) -> bool:
-    """Whether a program can run a config for all sizes that it may meet."""
-    if "K" in problem.dynamic and config.template != "tiled":
-        return False  # K may be 0, and descriptors of nothing are invalid
-    return is_launchable(problem, config)

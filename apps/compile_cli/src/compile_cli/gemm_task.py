@@ -75,16 +75,15 @@ class MatmulTask:
         return expression.xreplace({symbol(name): self.dims[name] for name in ("M", "N")})
 
 
-def is_launchable(problem: gemm_templates.Problem, config: gemm_templates.Config) -> bool:
+def is_launchable(
+    problem: gemm_templates.Problem, config: gemm_templates.Config, emit: str
+) -> bool:
     """Whether a host program can say the launches of a config: it has no memory that is kept zero
-    from one call to the next, and starts kernels in the plain way."""
+    from one call to the next, and kernels in C++ wait for the one before."""
     plan = gemm_templates.make_plan(problem, config, "matmul")
-    return not any(w.zeroed for w in plan.workspaces) and all(
-        kernel.source.max_registers is None
-        and not kernel.source.cooperative
-        and not kernel.source.pdl
-        and kernel.source.tma
-        for kernel in plan.steps
+    return not any(w.zeroed for w in plan.workspaces) and not any(
+        step.source.cooperative or not step.source.tma or (step.source.pdl and emit == "cpp")
+        for step in plan.steps
     )
 
 
@@ -93,7 +92,7 @@ def _define(source: KernelSource) -> DefineKernel:
     constants = tuple((k, v) for k, v in source.constants)
     return DefineKernel(
         source.name, source.text, params, constants, source.num_warps, source.num_stages,  # type: ignore[arg-type]  # templates have no constants that refer to globals
-        num_ctas=source.num_ctas,
+        num_ctas=source.num_ctas, max_registers=source.max_registers, overlap=source.pdl,
     )  # fmt: skip
 
 

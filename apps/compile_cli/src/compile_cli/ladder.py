@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import sympy
 
@@ -45,15 +46,16 @@ class Rung:
 def rungs(rows: sympy.Expr, symbols: Sequence[Symbol], hints: Mapping[str, int]) -> list[Rung]:
     """From the lowest: those of `LADDER` that the ranges of the sizes allow, and the hints'. Only
     the hints' where `rows` is no product of sizes, which is known to grow with each."""
-    names = sorted(str(s) for s in rows.free_symbols)
-    ranges = {s.name: s for s in symbols if s.name in names}
-    if not names or len(ranges) != len(names) or not _grows(rows, names):
+    product = _product(rows, {s.name for s in symbols})
+    if product is None or not product.powers:
         return [Rung(int(evaluate(rows, hints)), dict(hints), None)]
-    typical = int(evaluate(rows, hints))
+    names = sorted(product.powers)
+    ranges = {s.name: s for s in symbols if s.name in names}
+    typical = product.at(hints)
     found = {typical: dict(hints)} if typical > 0 else {}
     for target in LADDER:
-        env = _sizes_for(rows, target, names, ranges, hints)
-        found.setdefault(int(evaluate(rows, env)), env)
+        env = _sizes_for(product, target, ranges, hints)
+        found.setdefault(product.at(env), env)
     order = sorted(found)
     out = []
     for at in order[:-1]:
@@ -94,49 +96,47 @@ def _least_loss(run: Sequence[Mapping[str, float]], able: set[str]) -> str:
     return min(able, key=loss)
 
 
-def _grows(rows: sympy.Expr, names: Sequence[str]) -> bool:
-    """A product of sizes, each a symbol to a power, and a positive number."""
+@dataclass(frozen=True)
+class _Product:
+    """`factor * size**power * ...`, which grows with each size."""
+
+    factor: int
+    powers: Mapping[str, int]
+
+    def at(self, env: Mapping[str, int]) -> int:
+        return prod((int(env[n] ** power) for n, power in self.powers.items()), start=self.factor)
+
+
+def _product(rows: sympy.Expr, sizes: set[str]) -> _Product | None:
     factor, rest = rows.as_coeff_Mul()
-    powers = rest.as_powers_dict()
-    return bool(
-        factor.is_Integer
-        and factor > 0
-        and all(base.is_Symbol and e.is_Integer and e > 0 for base, e in powers.items())
-        and {str(base) for base in powers} == set(names)
-    )
+    powers = {str(base): power for base, power in rest.as_powers_dict().items() if base != 1}
+    whole = all(power.is_Integer and power > 0 for power in powers.values())
+    if not factor.is_Integer or factor < 1 or not whole or not powers.keys() <= sizes:
+        return None
+    return _Product(int(factor), {name: int(power) for name, power in powers.items()})
 
 
 def _sizes_for(
-    rows: sympy.Expr,
-    target: int,
-    names: Sequence[str],
-    ranges: Mapping[str, Symbol],
-    hints: Mapping[str, int],
+    rows: _Product, target: int, ranges: Mapping[str, Symbol], hints: Mapping[str, int]
 ) -> dict[str, int]:
-    """Sizes in range that give at most `target` rows, or the fewest there are: one size after the
-    other is made as large as it may be, the others as hinted as far as they fit."""
-    env = dict(hints)
-    low = {n: max(1, ranges[n].low or 0) for n in names}
-    for n in names:
-        env[n] = low[n]
-    for n in sorted(names, key=lambda n: (hints[n], n)):
-        env[n] = _largest(rows, target, n, env, low[n], max(low[n], hints[n]))
-    for n in names:
-        high = ranges[n].high
-        env[n] = _largest(rows, target, n, env, env[n], target if high is None else high)
+    """Sizes in range that give at most `target` rows, or the fewest there are: one after the
+    other, the small ones first, is as large as hinted if that fits; then as large as fits."""
+    low = {name: max(1, each.low or 0) for name, each in ranges.items()}
+    env = {**hints, **low}
+    for name in sorted(ranges, key=lambda n: (hints[n], n)):
+        env[name] = _largest(rows, target, name, env, max(low[name], hints[name]))
+    for name, each in sorted(ranges.items()):
+        env[name] = _largest(rows, target, name, env, target if each.high is None else each.high)
     return env
 
 
-def _largest(
-    rows: sympy.Expr, target: int, name: str, env: Mapping[str, int], low: int, high: int
-) -> int:
-    """The largest value of a size in [low, high] with at most `target` rows; else `low`."""
-    at = symbol(name)
-    others = {symbol(k): v for k, v in env.items() if k != name}
-    of = rows.subs(others)
+def _largest(rows: _Product, target: int, name: str, env: Mapping[str, int], high: int) -> int:
+    """The largest value of a size, from what it is up to `high`, with at most `target` rows; what
+    it is where that has more."""
+    low = env[name]
     while low < high:
         middle = (low + high + 1) // 2
-        if int(of.subs(at, middle)) <= target:
+        if rows.at({**env, name: middle}) <= target:
             low = middle
         else:
             high = middle - 1

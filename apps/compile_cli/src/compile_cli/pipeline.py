@@ -10,6 +10,7 @@ from aten_lowering import lower_with_report
 from compile_cli.assemble import assemble
 from compile_cli.compiled import CompiledGraph, aligned_run
 from compile_cli.config import Options
+from compile_cli.cuda_graphs import graphed
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
 from compile_cli.runtime import Kernels
@@ -61,11 +62,14 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
         host, run = EMITTERS[options.emit](program, kernels, lowered.constants)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
+    if options.cuda_graphs:
+        run = graphed(run, program)
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
     return CompiledGraph(
         loop, fused, program, host, aligned_run(run, needed), fusion,
         (*lowered.fallbacks, *user_kernels.fallbacks),
-        planner.choices, lambda: explain(loop, fuse_options(options, loop)), record,
+        planner.choices, planner.decided, lambda: explain(loop, fuse_options(options, loop)),
+        record,
     )  # fmt: skip
 
 

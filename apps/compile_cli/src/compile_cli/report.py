@@ -7,6 +7,7 @@ from typing import Any
 
 from compile_cli.compiled import CompiledGraph
 from loop_ir import Kernel, Matmul, Origin
+from symexpr import sstr
 from wrapper_ir.ops import ExternCall, If, Launch, Op, Program
 
 
@@ -21,6 +22,7 @@ class RunReport:
     extern: int
     fallbacks: tuple[str, ...]
     fused: tuple[str, ...]
+    matmuls: tuple[str, ...]
     bytes_before: int
     bytes_after: int
     max_rel_err: float
@@ -37,6 +39,7 @@ class RunReport:
             "kernels": {"triton": self.triton, "extern": self.extern},
             "fallbacks": list(self.fallbacks),
             "fused": list(self.fused),
+            "matmuls": list(self.matmuls),
             "bytes_moved": {"before": self.bytes_before, "after": self.bytes_after},
             "max_rel_err": self.max_rel_err,
             "compile_s": {name: round(s, 4) for name, s in self.compile_s.items()},
@@ -50,12 +53,14 @@ class RunReport:
         stages = ", ".join(f"{name} {s:.2f}" for name, s in self.compile_s.items())
         interpreted = "  (Triton's interpreter)" if self.device == "cpu" else ""
         fused = "".join(f"\n  {group}" for group in self.fused) or " nothing"
+        matmuls = "".join(f"\n  {line}" for line in self.matmuls)
         return "\n".join(
             [
                 f"device       {self.device}, host program as {self.emit}",
                 f"kernels      {self.triton} Triton, {self.extern} extern",
                 f"fallbacks    {', '.join(self.fallbacks) or 'none'}",
                 f"fused       {fused}",
+                *([f"matmuls     {matmuls}"] if matmuls else []),
                 f"bytes moved  {self.bytes_before / 1e6:.3f} MB before fusion, "
                 f"{self.bytes_after / 1e6:.3f} MB after ({saved:.0%} saved)",
                 f"error        {self.max_rel_err:.2e} (largest relative error against eager)",
@@ -100,3 +105,16 @@ def fused_groups(compiled: CompiledGraph) -> tuple[str, ...]:
             line = " + ".join(o.op.removeprefix("aten.").split(".")[0] for o in origins)
             groups[line] = groups.get(line, 0) + 1
     return tuple(f"{count} x {line}" for line, count in groups.items())
+
+
+def matmul_lines(compiled: CompiledGraph) -> tuple[str, ...]:
+    """What runs each matmul for which something was decided, those alike in one line with their
+    number: `2 x [s0, 768] @ [768, 3072] bf16: s0 == 1: 16x64x128 g8 w4 s4; extern`."""
+    lines: dict[str, int] = {}
+    for node in compiled.fused.nodes:
+        if isinstance(node, Matmul) and node.out in compiled.decided:
+            a, b = (", ".join(map(sstr, ref.type.size)) for ref in (node.a, node.b))
+            runs = "; ".join(map(str, compiled.decided[node.out]))
+            line = f"[{a}] @ [{b}] {node.type.dtype.value}: {runs}"
+            lines[line] = lines.get(line, 0) + 1
+    return tuple(f"{count} x {line}" for line, count in lines.items())

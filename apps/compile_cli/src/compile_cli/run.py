@@ -19,7 +19,7 @@ from compile_cli.errors import UserModelError
 from compile_cli.inputs import parse_dynamic
 from compile_cli.loading import Target, where
 from compile_cli.measure import compare, peak_mb, require_equal, time_ms
-from compile_cli.report import RunReport, count_kernels, fused_groups
+from compile_cli.report import RunReport, count_kernels, fused_groups, matmul_lines
 from compile_cli.stages import Record
 from wrapper_ir.memory import peak_bytes
 
@@ -49,6 +49,7 @@ def run_target(target: Target, dynamic: list[str], options: Options, record: Rec
     return RunReport(
         str(target.device), options.emit, triton, extern,
         tuple(sorted({f.op for f in compiled.graph.fallbacks})), fused_groups(compiled.graph),
+        matmul_lines(compiled.graph),
         compiled.graph.fusion.bytes_before, compiled.graph.fusion.bytes_after,
         comparison.max_rel_err, spent, times[0], times[1], peaks[0], peaks[1],
     )  # fmt: skip

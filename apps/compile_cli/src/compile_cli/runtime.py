@@ -27,7 +27,7 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     )
     return triton_rt.KernelSource(
         define.name, define.source, params, define.constants, define.num_warps, define.num_stages,
-        define.num_ctas,
+        define.num_ctas, max_registers=define.max_registers, pdl=define.overlap,
     )  # fmt: skip
 
 

@@ -19,9 +19,13 @@ LAUNCH = triton_kernel_wrapper_mutation
 def register(kernel: DefineKernel, function: Any) -> tuple[int, int]:
     """Puts a `@triton.jit` function and its constants into the tables that a launch refers to:
     `kernel_idx` and `constant_args_idx`. The tables live as long as the process."""
-    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     if kernel.num_ctas != 1:
         options["num_ctas"] = kernel.num_ctas
+    if kernel.max_registers is not None:
+        options["maxnreg"] = kernel.max_registers
+    if kernel.overlap:
+        options["launch_pdl"] = True
     constants = dict(kernel.constants) | options
     return kernel_side_table.add_kernel(function), kernel_side_table.add_constant_args(constants)
 

@@ -85,7 +85,9 @@ class KernelParam:
 class DefineKernel:
     """A Triton kernel: `source` is a Python module whose `@triton.jit` function is called
     `name`. `params` are its run-time parameters, in order; `constants` its `tl.constexpr`
-    parameters (which follow the run-time ones). `num_ctas`: blocks of a program, a cluster."""
+    parameters (which follow the run-time ones). `num_ctas`: blocks of a program, a cluster.
+    max_registers: of a thread as the kernel starts, for warps that then share them out. overlap:
+    it may be launched while the kernel before it ends; its text waits before it reads."""
 
     name: str
     source: str
@@ -95,6 +97,8 @@ class DefineKernel:
     num_stages: int = 3
     comment: str = ""
     num_ctas: int = 1
+    max_registers: int | None = None
+    overlap: bool = False
 
 
 @dataclass(frozen=True)

@@ -336,12 +336,15 @@ class _Parser:
         line.expect("stages")
         stages = line.integer()
         ctas = line.integer() if line.take("ctas") else 1
+        registers = line.integer() if line.take("registers") else None
+        overlap = line.take("overlap")
         line.expect(":")
         comment = self._remark(line)
         source = self._source(indent)
         return DefineKernel(
-            name, source, tuple(params), tuple(constants), warps, stages, comment, ctas
-        )
+            name, source, tuple(params), tuple(constants), warps, stages, comment, ctas,
+            registers, overlap,
+        )  # fmt: skip
 
     def _source(self, indent: int) -> str:
         margin, end = " " * (indent + 2), " " * indent + "end"

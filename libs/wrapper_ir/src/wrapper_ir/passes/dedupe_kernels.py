@@ -16,7 +16,7 @@ from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program
 class DedupeKernels:
     """`kernel k0 ... kernel k1 ... launch k1` -> `kernel k0 ... launch k0`, when the sources are
     equal but for comments and the kernel's own name, and parameters, constants, warps, stages and
-    ctas are equal. The first definition stays."""
+    all further fields are equal. The first definition stays."""
 
     name: ClassVar[str] = "dedupe_kernels"
 
@@ -41,7 +41,8 @@ def _identity(op: DefineKernel) -> tuple[Any, ...]:
         source = ast.dump(ast.parse(source))
     # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
     constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
-    return source, op.params, constants, op.num_warps, op.num_stages, op.num_ctas
+    rest = (op.num_warps, op.num_stages, op.num_ctas, op.max_registers, op.overlap)
+    return source, op.params, constants, rest
 
 
 def _rename(ops: Sequence[Op], names: dict[str, str]) -> tuple[Op, ...]:
