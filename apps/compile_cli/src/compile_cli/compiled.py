@@ -19,6 +19,7 @@ from compile_cli.stages import Record
 from fx_emit import IR_DTYPE
 from loop_ir import FusionReport, Graph
 from symexpr import evaluate, sstr
+from triton_rt import GraphedCallable
 from wrapper_ir.ops import Param, Program
 
 Runner = Callable[..., Sequence[Any]]
@@ -31,7 +32,7 @@ class CompiledGraph:
     loop, fused: loop IR before and after fusion. program: the host program. host: what the
     emitter made of it (a GraphModule, or the text of a C++ library). run: calls it. fallbacks:
     operators without a lowering, and why. matmuls: what was measured for each; decided: what came
-    of it. explain: fusion decisions in words.
+    of it. explain: fusion decisions in words. graphs: the CUDA graphs of `run`, if asked for.
     """
 
     loop: Graph
@@ -45,6 +46,7 @@ class CompiledGraph:
     decided: Mapping[str, tuple[Decided, ...]]
     explain: Callable[[], str]
     record: Record
+    graphs: GraphedCallable | None = None
 
 
 def aligned_run(run: Runner, positions: list[int]) -> Runner:

@@ -33,6 +33,8 @@ class Options:
     cache_dir: where compiled kernels, libraries and tuning results are kept; None is the user's
         cache directory.
     jobs: compile workers; 0 is the number of cores.
+    cuda_graphs: from the second call with the same layouts on, replay a CUDA graph. Worth it where
+        the host is slower than the GPU: small batches. Takes memory for each layout.
     """
 
     emit: str = "fx"
@@ -43,6 +45,7 @@ class Options:
     verify: bool = True
     cache_dir: str | None = None
     jobs: int = 0
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -51,7 +54,7 @@ class Options:
                     f"option {name}={getattr(self, name)!r} is not known\n"
                     f"  expected: one of {', '.join(choices)}"
                 )
-        for name in ("fuse", "plan_memory", "verify"):
+        for name in ("fuse", "plan_memory", "verify", "cuda_graphs"):
             if not isinstance(getattr(self, name), bool):
                 raise UnknownOption(
                     f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"

@@ -62,14 +62,13 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
         host, run = EMITTERS[options.emit](program, kernels, lowered.constants)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
-    if options.cuda_graphs:
-        run = graphed(run, program)
+    graphs = graphed(run, program) if options.cuda_graphs else None
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
     return CompiledGraph(
-        loop, fused, program, host, aligned_run(run, needed), fusion,
+        loop, fused, program, host, aligned_run(graphs or run, needed), fusion,
         (*lowered.fallbacks, *user_kernels.fallbacks),
         planner.choices, planner.decided, lambda: explain(loop, fuse_options(options, loop)),
-        record,
+        record, graphs,
     )  # fmt: skip
 
 
