@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gemm_templates import Config, Epilogue, Inputs, InvalidConfig, Problem, bind
+from gemm_templates import (
+    Config,
+    Epilogue,
+    Inputs,
+    InvalidArguments,
+    InvalidConfig,
+    Problem,
+    bind,
+)
+from gemm_templates.batched import baddbmm, bmm
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
 from triton_rt import KernelParam
@@ -134,3 +143,46 @@ def test_what_descriptors_cannot_address_is_refused():
     ):
         with pytest.raises(InvalidConfig, match="tensor descriptors need a batch"):
             bind(problem, TMA)
+
+
+@pytest.mark.parametrize("config", [None, TILED, TMA], ids=["torch", "tiled", "tma"])
+def test_public_functions(config):
+    a, b = torch.randn(3, 18, 20), torch.randn(3, 24, 20).mT
+    product = a.double() @ b.double()
+    check(bmm(a, b, config=config), product)
+    check(bmm(a[:1].expand(3, 18, 20), b, config=config), a[:1].double() @ b.double())
+    for added in (
+        torch.randn(3, 18, 24),
+        torch.randn(24),
+        torch.randn(18, 1),
+        torch.randn(3, 1, 24),
+    ):
+        check(baddbmm(added, a, b, config=config), product + added.double())
+        out = baddbmm(added, a, b, beta=0.5, alpha=-2, config=config)
+        check(out, 0.5 * added.double() - 2 * product)
+    nothing = torch.full((24,), float("nan"))
+    check(baddbmm(nothing, a, b, beta=0, alpha=2, config=config), 2 * product)
+
+
+def test_public_functions_of_one_product_and_of_none():
+    a, b = torch.randn(1, 18, 20), torch.randn(1, 20, 24)
+    check(bmm(a, b, config=TILED), a.double() @ b.double())
+    added = torch.randn(18, 24)
+    check(baddbmm(added, a, b, config=TILED), added.double() + a.double() @ b.double())
+    assert bmm(a[:0], b[:0]).shape == (0, 18, 24)
+    check(bmm(a[..., :0], b[:, :0]), torch.zeros(1, 18, 24).double())
+
+
+def test_gradients_flow_through_torch():
+    a, b = torch.randn(2, 4, 8, requires_grad=True), torch.randn(2, 8, 3)
+    baddbmm(torch.zeros(3), a, b, config=TMA).sum().backward()
+    torch.testing.assert_close(a.grad, b.sum(2)[:, None].expand(2, 4, 8))
+
+
+def test_wrong_tensors_are_refused():
+    a, b = torch.randn(2, 4, 8), torch.randn(2, 8, 3)
+    for args in ((a, b[:1]), (a[0], b[0]), (a, b.double()), (a, b.mT)):
+        with pytest.raises(InvalidArguments):
+            bmm(*args)
+    with pytest.raises(InvalidArguments, match="broadcast"):
+        baddbmm(torch.randn(5), a, b)

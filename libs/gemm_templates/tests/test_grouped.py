@@ -7,9 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_templates import Config, Epilogue, Inputs, InvalidConfig, InvalidProblem, Problem, bind
+from gemm_templates import (
+    Config,
+    Epilogue,
+    Inputs,
+    InvalidArguments,
+    InvalidConfig,
+    InvalidProblem,
+    Problem,
+    bind,
+)
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
+from gemm_templates.grouped import grouped_mm
 from triton_rt import KernelParam
 
 ALIGNED = frozenset({"a", "b", "bias", "out"})
@@ -67,7 +77,9 @@ def run(problem, a, b, ends, config=CONFIG, operands=()):
     shape = (problem.m, problem.n)
     out = torch.full((len(ends), *shape) if problem.jagged == "K" else shape, float("nan"))
     out = out.to(DTYPES[problem.out_dtype])
-    bind(problem, config)(Inputs(a, b, out, None, operands, torch.tensor(ends, dtype=torch.int32)))
+    bind(problem, config)(
+        Inputs(a, b, out, None, operands, offs=torch.tensor(ends, dtype=torch.int32))
+    )
     if problem.jagged == "M":
         assert out[ends[-1] :].isnan().all()
         return out[: ends[-1]]
@@ -115,7 +127,7 @@ def test_ends_that_are_wrong_write_nothing_outside():
     problem, a, b = operands("M", (40, 32, 24), 4, "f32")
     storage = torch.full((60, 32), 7.0)
     ends = torch.tensor([-5, 20, 10, 1000], dtype=torch.int32)
-    bind(problem, CONFIG)(Inputs(a, b, storage[:40], None, (), ends))
+    bind(problem, CONFIG)(Inputs(a, b, storage[:40], offs=ends))
     assert bool((storage[40:] == 7).all())
     check(storage[:10], a[:10].double() @ b[1].double())
     check(storage[20:40], a[20:40].double() @ b[3].double())
@@ -172,3 +184,62 @@ def test_what_it_is_not_for_is_refused():
             bind(problem, CONFIG)
     with pytest.raises(InvalidProblem, match="jagged='B'"):
         replace(problem, jagged="B")
+
+
+@pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_public_function(config, biased):
+    ends = [8, 8, 40]
+    offs = torch.tensor(ends, dtype=torch.int32)
+    bias = torch.randn(3, 32).bfloat16() if biased else None
+
+    def added(expected):
+        if not biased:
+            return expected
+        rows = bias.double()
+        if expected.dim() == 3:
+            return expected + rows[:, None]
+        return torch.cat([expected[: ends[0]] + rows[0], expected[ends[0] :] + rows[2]])
+
+    _, a, b = operands("M", (40, 32, 24), 3, "bf16", True, False)
+    out = grouped_mm(a, b, offs, bias, config=config)
+    check(out, added(reference("M", a, b, ends)))
+    _, a, b = operands("K", (24, 32, 40), 3, "bf16")
+    check(grouped_mm(a, b, offs, bias, config=config), added(reference("K", a, b, ends)))
+    _, a, b = operands("N", (24, 40, 16), 3, "bf16")
+    if not biased:
+        check(grouped_mm(a, b, offs, config=config), reference("N", a, b, ends))
+    a, b = torch.randn(3, 24, 16).bfloat16(), torch.randn(3, 16, 32).bfloat16()
+    batched = config and replace(config, template="batched_tma")
+    check(grouped_mm(a, b, bias=bias, config=batched), added(a.double() @ b.double()))
+
+
+def test_the_result_is_laid_out_as_torch_does():
+    _, a, b = operands("M", (16, 21, 24), 2, "bf16", True, False)
+    offs = torch.tensor([5, 16], dtype=torch.int32)
+    out = grouped_mm(a, b, offs, config=CONFIG)
+    assert out.stride() == (24, 1)
+    check(out, reference("M", a, b, [5, 16]))
+
+
+def test_gradients_flow_through_torch():
+    a, b = torch.randn(8, 16).bfloat16().requires_grad_(), torch.randn(2, 16, 8).bfloat16()
+    out = grouped_mm(a, b, torch.tensor([3, 8], dtype=torch.int32), config=CONFIG)
+    out.backward(torch.ones_like(out))
+    torch.testing.assert_close(a.grad[0].float(), b[0].sum(1).float(), rtol=0.02, atol=0.05)
+
+
+def test_wrong_tensors_are_refused():
+    a, b = torch.randn(8, 16).bfloat16(), torch.randn(2, 16, 8).bfloat16()
+    offs = torch.tensor([3, 8], dtype=torch.int32)
+    for wrong, match in [
+        ((a, b), "needs offs"),
+        ((b, b.mT, offs), "needs no offs"),
+        ((a, b, offs.long()), "torch.int32"),
+        ((a, b, offs[:1]), "numbers of groups"),
+        ((a.float(), b, offs), "bfloat16"),
+        ((a, b.mT, offs), "same k"),
+        ((a, b, offs, torch.randn(5)), "broadcast"),
+    ]:
+        with pytest.raises(InvalidArguments, match=match):
+            grouped_mm(*wrong)

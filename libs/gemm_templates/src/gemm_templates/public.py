@@ -1,5 +1,6 @@
 """The public names, which `gemm_templates` gives away one by one."""
 
+from gemm_templates.batched import baddbmm, bmm
 from gemm_templates.choice import Choice, choose, prefetch
 from gemm_templates.device import A100, B200, H100, H200, DeviceInfo, device_info
 from gemm_templates.errors import (
@@ -12,6 +13,7 @@ from gemm_templates.errors import (
 from gemm_templates.families import make_plan, source
 from gemm_templates.families.tiled import CONFIGS
 from gemm_templates.families.tma import tma_configs
+from gemm_templates.grouped import grouped_mm
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import Candidate, best_config, candidates, explain
 from gemm_templates.ops import addmm, linear_act, mm
@@ -46,12 +48,15 @@ __all__ = [
     "Workspace",
     "addmm",
     "arguments",
+    "baddbmm",
     "best_config",
     "bind",
+    "bmm",
     "candidates",
     "choose",
     "device_info",
     "explain",
+    "grouped_mm",
     "linear_act",
     "make_plan",
     "mm",
