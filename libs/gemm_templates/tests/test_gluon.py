@@ -17,7 +17,8 @@ UP = Problem(
 )
 DOWN = Problem(16384, 768, 3072, epilogue=residual_of("bf16", 2, stride=(768, 1)), aligned=ALIGNED)
 DYNAMIC = Problem(1000, 768, 3072, out_dtype="f16", dynamic=frozenset({"M"}), aligned=ALIGNED)
-TURNS, SHARED = Config(128, 128, 64, 8, 8, 6, "gluon", 132, 2), Config(128, 256, 64, 8, 8, 4, "gluon", 132, 4)  # fmt: skip
+TURNS = Config(128, 128, 64, 8, 8, 6, "gluon", 132, 2)
+SHARED = Config(128, 256, 64, 8, 8, 4, "gluon", 132, 4)
 
 
 def compiled(problem, config):
@@ -78,7 +79,7 @@ def test_where_it_is_offered():
 @pytest.mark.parametrize(
     "change",
     [
-        {"num_warps": 4}, {"programs": 0}, {"block_m": 32}, {"block_n": 32}, {"block_k": 16},
+        {"num_warps": 4}, {"programs": 0}, {"block_m": 32}, {"block_n": 32}, {"block_k": 128},
         {"num_stages": 1}, {"block_m": 256, "block_n": 256},
     ],
 )  # fmt: skip

@@ -13,8 +13,8 @@ from gemm_templates.render import Call, check_tile, edges, render, stores_out
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (
-    (128, 128, 64, 8, 8, 4, 2, 1), (128, 128, 64, 8, 8, 3, 0, 1), (128, 64, 64, 8, 8, 5, 2, 1),
-    (128, 64, 64, 8, 4, 3, 2, 2), (64, 128, 64, 8, 8, 4, 2, 1), (64, 64, 64, 8, 4, 4, 0, 2),
+    (128, 128, 64, 8, 8, 4, 2, 1), (128, 128, 64, 8, 8, 3, 0, 1), (64, 128, 64, 8, 8, 4, 2, 1),
+    (64, 64, 64, 8, 4, 4, 0, 2),
 )  # fmt: skip
 
 

@@ -37,8 +37,8 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     return (
         device.capability == (9, 0)
         and allows(problem)
-        and gluon.why_not(wide(config)) == ""
-        and gluon.shared_memory(problem, wide(config), 1) <= device.smem
+        and gluon.why_not(wide(config), 2) == ""
+        and gluon.shared_memory(problem, wide(config), 1, config.block_n) <= device.smem
     )
 
 

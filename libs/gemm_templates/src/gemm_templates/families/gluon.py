@@ -67,7 +67,7 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     return (
         device.capability == (9, 0)
         and allows(problem)
-        and why_not(config) == ""
+        and why_not(config, ITEMSIZE[problem.a_dtype]) == ""
         and shared_memory(problem, config, 1) <= device.smem
     )
 
@@ -77,12 +77,12 @@ def takes_turns(config: Config) -> bool:
     return config.block_m * config.block_n <= _GROUP_TILE
 
 
-def shared_memory(problem: Problem, config: Config, buffers: int) -> int:
-    """Bytes of the ring, and of the parts that wait to be stored. An upper bound; the barriers,
-    and descriptors while they are made, take 632 bytes."""
+def shared_memory(problem: Problem, config: Config, buffers: int, columns: int = 0) -> int:
+    """Bytes of the ring, and of the parts that wait to be stored, of a tile of that many columns
+    (0: of all). An upper bound; barriers and descriptors in the making take 632 bytes."""
     stage = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.a_dtype]
     rows = config.block_m * (2 if takes_turns(config) else 1)
-    part = rows * config.block_n // config.parts * ITEMSIZE[problem.out_dtype]
+    part = rows * (columns or config.block_n) // config.parts * ITEMSIZE[problem.out_dtype]
     return stage * config.num_stages + part * buffers + 1024
 
 
@@ -126,10 +126,10 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
 
 def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> Plan:
     """multiplied: the tile of accumulators, where it is not the one that is stored."""
-    if wrong := why_not(multiplied):
+    if wrong := why_not(multiplied, ITEMSIZE[problem.a_dtype]):
         raise InvalidConfig(f"{config}: {wrong}")
     stored = stores_out(problem) and tma.stores_rows(problem)
-    twice = config.parts > 1 and shared_memory(problem, multiplied, 2) <= H200.smem
+    twice = shared_memory(problem, multiplied, 2, config.block_n) <= H200.smem and config.parts > 1
     flags = (
         f"STAGES={config.num_stages}, TURNS={takes_turns(multiplied)}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
@@ -142,7 +142,7 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
     return Plan((kernel,))
 
 
-def why_not(config: Config) -> str:
+def why_not(config: Config, itemsize: int) -> str:
     """Empty if the template has this schedule."""
     rows = config.block_m // (1 if takes_turns(config) else 2)
     if config.num_warps != WARPS or config.programs < 1:
@@ -151,8 +151,8 @@ def why_not(config: Config) -> str:
         return "expected 64 or 128 rows for each group of four warps, and 64 to 256 columns"
     if rows * config.block_n > _GROUP_TILE:
         return f"expected at most {_GROUP_TILE} accumulators for each group of four warps"
-    if config.block_k not in (32, 64, 128) or config.num_stages < 2:
-        return "expected block_k in (32, 64, 128) and at least two stages"
+    if config.block_k * itemsize != 128 or config.num_stages < 2:
+        return "expected 128 bytes along K, as a swizzle has, and at least two stages"
     if config.block_n // config.parts < 16:
         return "expected parts of at least 16 columns"
     return ""
