@@ -144,7 +144,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         imports.append("from gemm_templates.templates.tiled import identity")
     text = "\n".join(
         [
-            f"# {problem}   template {template_digest()}",
+            f"# {_title(problem)}   template {template_digest()}",
             "import triton",
             "import triton.language as tl",
             *imports,
@@ -188,6 +188,13 @@ def _before_arguments(
     if problem.multiplies_fp8 and not problem.fast_accum and problem.block_scale is None:
         found.append(f"IMPRECISE={min(128, config.block_k)}")
     return ", ".join(found)
+
+
+def _title(problem: Problem) -> str:
+    """The problem with names for dynamic sizes: their hints must not make texts differ."""
+    m, n, k = (d if d in problem.dynamic else str(problem.dims()[d]) for d in ("M", "N", "K"))
+    hinted = f"[{problem.m}, {problem.k}] @ [{problem.k}, {problem.n}]"
+    return str(problem).replace(hinted, f"[{m}, {k}] @ [{k}, {n}]")
 
 
 def stores_out(problem: Problem) -> bool:
