@@ -155,7 +155,7 @@ def test_templates_and_the_vendor_in_one_program(
     )  # fmt: skip
     ops = compiled.graph.program.ops
     branches = [op for op in walk(ops) if isinstance(op, If)]
-    assert [str(op.condition).split()[1:] for op in branches] == [["<=", "16"], ["<=", "64"]]
+    assert {str(op.condition).split(" ", 1)[1] for op in branches} == {"<= 16", "<= 64"}
     assert sum(isinstance(op, ExternCall) for op in walk(ops)) == 1
     assert sum(isinstance(op, Launch) for op in walk(ops)) == (3 if "gelu" in form else 2)
     check(compiled, layer, (1, 2, 5, 16, 17, 40, 64, 65, 100))

@@ -52,6 +52,8 @@ class Steps:
 
 
 Choice: TypeAlias = LaunchPlan | Steps
+Condition: TypeAlias = "sympy.logic.boolalg.Boolean | None"
+Choices: TypeAlias = tuple[tuple[Condition, Choice], ...]
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,15 @@ class NodePlan:
     allocate: the buffers it makes. extern: the operator to call, if any, before the launches.
     checks: what must hold before.
     choices: what to run, each with the condition under which it is the one; the last has none.
-    Empty when the operator does everything.
+    Empty when the operator does everything. nested: each condition implies those after it.
     """
 
     allocate: tuple[tuple[str, TensorType], ...] = ()
     extern: Extern | None = None
-    choices: tuple[tuple[sympy.logic.boolalg.Boolean | None, Choice], ...] = ()
+    choices: Choices = ()
     origins: tuple[Origin, ...] = ()
     checks: tuple[ops.Assert, ...] = ()
+    nested: bool = False
 
     @property
     def launches(self) -> Iterator[LaunchPlan]:
@@ -164,15 +167,10 @@ class _Builder:
         if not plan.choices:
             return
         comment = _comment(plan.origins)
-        *conditional, (_, last) = plan.choices
-        if not conditional:
-            self.run(last, comment)
-            return
-        orelse = self.block(last)
-        for condition, choice in reversed(conditional):
-            assert condition is not None
-            orelse = (ops.If(condition, self.block(choice), orelse, comment),)
-        self.ops.extend(orelse)
+        if len(plan.choices) == 1:
+            self.run(plan.choices[0][1], comment)
+        else:
+            self.ops.extend(self.branches(plan.choices, comment, plan.nested))
 
     def run(self, choice: Choice, comment: str) -> None:
         if isinstance(choice, LaunchPlan):
@@ -186,6 +184,17 @@ class _Builder:
                 self.extern(step)
             else:
                 self.ops.append(self.launch(step, comment))
+
+    def branches(self, choices: Choices, comment: str, nested: bool) -> tuple[Op, ...]:
+        """A chain of comparisons; a tree of them where conditions are nested."""
+        if len(choices) == 1:
+            return self.block(choices[0][1])
+        at = (len(choices) - 1) // 2 if nested else 0
+        condition = choices[at][0]
+        assert condition is not None
+        then = self.branches(choices[: at + 1], comment, nested)
+        orelse = self.branches(choices[at + 1 :], comment, nested)
+        return (ops.If(condition, then, orelse, comment),)
 
     def block(self, choice: Choice) -> tuple[Op, ...]:
         """The ops of a choice; the views and descriptors that it makes end with the block."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
-from compile_cli.assemble import Choice, Steps
+from compile_cli.assemble import Choice, Choices, Condition, Steps
 from compile_cli.config import Options
 from compile_cli.gemm_task import MatmulTask, is_launchable, make_task
 from compile_cli.ladder import Rung, rungs, share
@@ -53,7 +53,7 @@ VENDOR = "extern"
 class Decided:
     """What runs a matmul where `condition` holds (None: everywhere else), by its label."""
 
-    condition: sympy.logic.boolalg.Boolean | None
+    condition: Condition
     label: str
 
     def __str__(self) -> str:
@@ -98,9 +98,7 @@ class MatmulPlanner:
     def inputs(self) -> frozenset[str]:
         return frozenset(i.name for i in self.graph.inputs)
 
-    def __call__(
-        self, node: Matmul, hints: Mapping[str, int]
-    ) -> tuple[tuple[sympy.logic.boolalg.Boolean | None, Choice], ...] | None:
+    def __call__(self, node: Matmul, hints: Mapping[str, int]) -> Choices | None:
         """What to run, each with its condition; None for the vendor's call (and the epilogue's own
         kernel) whatever the sizes."""
         steps = [(rung, self._task(node, rung)) for rung in self._rungs(node, hints)]
@@ -111,7 +109,7 @@ class MatmulPlanner:
         if all(tables[i][name][1] is None for i, name in enumerate(names)):
             self.decided[node.out] = (Decided(None, VENDOR),)
             return None
-        choices: list[tuple[sympy.logic.boolalg.Boolean | None, Choice]] = []
+        choices: list[tuple[Condition, Choice]] = []
         decided: list[Decided] = []
         for i, name in enumerate(names):
             if i + 1 < len(names) and names[i + 1] == name:

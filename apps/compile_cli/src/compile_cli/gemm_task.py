@@ -20,6 +20,9 @@ from wrapper_ir.ops import DefineKernel, KernelParam
 
 Hints = Mapping[str, int]
 
+# Templates that make no tensor descriptors on the device.
+_WITHOUT_SCRATCH = ("tiled", "split_k", "decompose_k", "gemv")
+
 
 @dataclass(frozen=True)
 class MatmulTask:
@@ -79,7 +82,10 @@ def is_launchable(
     problem: gemm_templates.Problem, config: gemm_templates.Config, emit: str
 ) -> bool:
     """Whether a host program can say the launches of a config: it has no memory that is kept zero
-    from one call to the next, and kernels in C++ wait for the one before."""
+    from one call to the next, kernels in C++ wait for the one before, and what launches the
+    higher-order operator for Triton kernels gives kernels no memory for descriptors."""
+    if emit == "hop" and config.template not in _WITHOUT_SCRATCH:
+        return False
     plan = gemm_templates.make_plan(problem, config, "matmul")
     return not any(w.zeroed for w in plan.workspaces) and not any(
         step.source.cooperative or not step.source.tma or (step.source.pdl and emit == "cpp")

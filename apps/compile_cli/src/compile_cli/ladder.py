@@ -33,8 +33,8 @@ TOLERANCE = 0.02
 class Rung:
     """A number of rows, and sizes that give it.
 
-    condition: what holds where this is the nearest rung from above (None: the highest). exact:
-    the sizes are known there, not only bounded.
+    condition: what holds where this is the nearest rung from above, and all higher ones' too
+    (None: the highest). exact: the sizes are known there, not only bounded.
     """
 
     rows: int

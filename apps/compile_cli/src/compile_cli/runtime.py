@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ import triton_rt
 from compile_cli.config import Options
 from fx_emit import TORCH_DTYPE
 from fx_emit.torch_types import torch_device, torch_enum
-from symexpr import evaluate
+from symexpr import Mod, Ranges, evaluate, known, symbol
 from triton_emit import TritonKernel
 from wrapper_ir.ops import DefineKernel, If, KernelParam, Launch, Op, Program, Ref, TorchEnum
 from wrapper_ir.types import Device, DType, TensorType
@@ -100,11 +101,13 @@ class Kernels:
 
 
 def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
-    """Each kernel that is launched, with the alignment mask of its first launch: bit i for
-    pointers, which allocators align, and for integers divisible by 16 at the hints."""
+    """Each kernel that is launched, with the alignment masks that its first launch may have: bit
+    i for pointers, which allocators align, and for integers divisible by 16: those of the hints,
+    and where that hangs on a size, all of them and none."""
     defines = {op.name: op for op in program.ops if isinstance(op, DefineKernel)}
     hints = {s.name: s.hint if s.hint is not None else 8 for s in program.symbols}
-    found: dict[str, int] = {}
+    ranges = {symbol(s.name): (s.low, s.high) for s in program.symbols}
+    found: dict[str, tuple[int, ...]] = {}
 
     def visit(ops: tuple[Op, ...]) -> None:
         for op in ops:
@@ -112,17 +115,24 @@ def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
                 visit(op.then)
                 visit(op.orelse)
             elif isinstance(op, Launch) and op.kernel not in found:
-                mask = 0
+                mask = open_ = 0
                 for i, arg in enumerate(op.args):
                     kind = defines[op.kernel].params[i].kind
+                    if kind[0] in "iu" and not isinstance(arg, int) and not _settled(arg, ranges):
+                        open_ |= 1 << i
                     if (isinstance(arg, Ref) and kind[0] == "*") or (
                         kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0
                     ):
                         mask |= 1 << i
-                found[op.kernel] = mask
+                found[op.kernel] = tuple(dict.fromkeys((mask, mask | open_, mask & ~open_)))
 
     visit(program.ops)
-    return [(defines[name], mask) for name, mask in found.items()]
+    return [(defines[name], mask) for name, masks in found.items() for mask in masks]
+
+
+def _settled(size: Any, ranges: Ranges) -> bool:
+    """Whether a size is, or is not, a multiple of 16 whatever the symbols are."""
+    return not size.free_symbols or known(sympy.Eq(Mod(size, 16), 0), ranges) is not None
 
 
 def uses_cuda(program: Program) -> bool:

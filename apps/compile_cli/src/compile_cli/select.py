@@ -14,11 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import TypeAlias
 
-import sympy
-
-from compile_cli.assemble import Choice, LaunchPlan, NodePlan
+from compile_cli.assemble import Choice, Choices, Condition, LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.runtime import define_kernel
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
@@ -34,8 +31,7 @@ HINT_RATIO = 64
 MAX_VARIANTS = 3
 SAMPLES = 8
 
-Condition: TypeAlias = "sympy.logic.boolalg.Boolean | None"
-MatmulPlanner = Callable[[Matmul, Mapping[str, int]], tuple[tuple[Condition, Choice], ...] | None]
+MatmulPlanner = Callable[[Matmul, Mapping[str, int]], Choices | None]
 UserKernelPlanner = Callable[[UserKernel, Mapping[str, int]], NodePlan]
 
 
@@ -50,8 +46,8 @@ def select(
     plan_matmul: MatmulPlanner,
     plan_user_kernel: UserKernelPlanner,
 ) -> tuple[NodePlan | CopyBack, ...]:
-    """Plans of all nodes, in order. `plan_matmul` gives what to run under which conditions, or
-    None for the vendor's operator."""
+    """Plans of all nodes, in order. `plan_matmul` gives what to run under which conditions, each
+    of which implies those after it, or None for the vendor's operator."""
     hints = hints_of(graph)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
     plans: list[NodePlan | CopyBack] = []
@@ -86,7 +82,7 @@ def _matmul(
         else:
             allocate = _new_buffers(node.epilogue, made)
         origins = node.origins + (node.epilogue.origins if node.epilogue is not None else ())
-        return [NodePlan(allocate, None, choices, origins)]
+        return [NodePlan(allocate, None, choices, origins, nested=True)]
     made.update(out[0] for out in node.extern.outs if out is not None)
     plans = [NodePlan(extern=replace(node.extern, origins=node.origins))]
     if node.epilogue is not None:
