@@ -20,7 +20,8 @@ from gemm_templates import (
     source,
 )
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, residual_of
-from gemm_templates.problem import DTYPES, ITEMSIZE
+from gemm_templates.dtypes import DTYPES
+from gemm_templates.problem import ITEMSIZE
 
 SMALL = Config(16, 16, 16, 2, 4, 2)
 TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """The names of `public`, which loads torch: compile workers, which import a template only,
     start in a tenth of the time without."""
-    if not name.startswith("_") and name != "public":
+    if name == "__all__" or (not name.startswith("_") and name != "public"):
         public = import_module("gemm_templates.public")
 
-        if name in public.__all__:
+        if name in ("__all__", *public.__all__):
             return getattr(public, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

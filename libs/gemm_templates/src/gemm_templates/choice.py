@@ -87,7 +87,7 @@ def choose(
     device = torch.device(device)
     info = device_info(device)
     store = store or Store()
-    key = _key(problem, info, found)
+    key = choice_key(problem, info, found)
     if (record := store.get(key)) is not None:
         return _from_record(problem, record)
     options = tuple(found if found is not None else candidates(problem, info))
@@ -172,7 +172,7 @@ def prefetch(
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     futures: list[Future[Binary]] = []
     for problem in dict.fromkeys(problems):
-        if store is not None and store.get(_key(problem, info, None)) is not None:
+        if store is not None and store.get(choice_key(problem, info, None)) is not None:
             continue
         options = candidates(problem, info)
         if not worth_measuring(options):
@@ -189,21 +189,25 @@ def _versions() -> tuple[str, ...]:
     return tuple(f"{name} {version(name)}" for name in ("torch", "triton"))
 
 
-def _key(problem: Problem, info: DeviceInfo, found: Sequence[Candidate] | None) -> str:
+def choice_key(problem: Problem, info: DeviceInfo, found: Sequence[Candidate] | None) -> str:
     """The candidates by their labels, or by the text of the model that proposes them."""
     offered = [model_digest()] if found is None else sorted(c.label for c in found)
     return "\n".join([problem.key, info.name, *_versions(), template_digest(), *offered])
 
 
 def _from_record(problem: Problem, record: dict[str, Any]) -> Choice:
-    def config(values: dict[str, Any] | None) -> Config | None:
-        return Config(**values) if values else None
-
-    options = tuple(Candidate(config(c), seconds, why) for c, seconds, why in record["candidates"])
+    options = tuple(
+        Candidate(decode_config(c), seconds, why) for c, seconds, why in record["candidates"]
+    )
     return Choice(
-        problem, config(record["config"]), options, tuple(record["times"].items()),
+        problem, decode_config(record["config"]), options, tuple(record["times"].items()),
         tuple(record["failures"].items()), "stored",
     )  # fmt: skip
+
+
+def decode_config(values: dict[str, Any] | None) -> Config | None:
+    """Of a record: None is the vendor's call."""
+    return Config(**values) if values else None
 
 
 def _tensors(returned: object) -> list[torch.Tensor]:

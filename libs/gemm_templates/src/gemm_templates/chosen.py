@@ -9,7 +9,7 @@ import torch
 
 from gemm_templates.choice import choose
 from gemm_templates.launch import Bound, Inputs, bind
-from gemm_templates.ops import default_store
+from gemm_templates.store import default_store
 from gemm_templates.problem import Config, Problem
 
 # What a process has chosen already; dropped whole when it grows past its bound.

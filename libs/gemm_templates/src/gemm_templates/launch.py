@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -44,29 +44,41 @@ def arguments(
     workspaces: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[Any, ...]:
     """`inputs` in the order of the kernel's parameters. Raises InvalidArguments."""
-    operands = problem.epilogue.operands if problem.epilogue else ()
-    if len(operands) != len(inputs.operands):
-        raise InvalidArguments(
-            f"{problem}: {len(inputs.operands)} operands for {[p.name for p in operands]}"
-        )
-    values: dict[str, Any] = {"a": inputs.a, "b": inputs.b, "bias": inputs.bias, "out": inputs.out}
-    values["b2"] = inputs.b2
-    values["offs"] = inputs.offs
-    values.update(workspaces or {})
-    values.update(problem.dims())
-    values.update({p.name: v for p, v in zip(operands, inputs.operands, strict=True)})
-    parts = (problem.prologue_a, problem.prologue_b, problem.block_scale)
-    before = [p for part in parts if part for p in part.operands]
-    if len(before) != len(inputs.before):
-        raise InvalidArguments(
-            f"{problem}: {len(inputs.before)} operands before the sums for "
-            f"{[p.name for p in before]}"
-        )
-    values.update({p.name: v for p, v in zip(before, inputs.before, strict=True)})
+    values = {
+        **_tensors(problem, _operand_names(problem), inputs),
+        **(workspaces or {}),
+        **problem.dims(),
+    }
     missing = [p.name for p in kernel.source.params if values.get(p.name) is None]
     if missing:
         raise InvalidArguments(f"{problem}: no tensor for {missing}")
     return tuple(values[p.name] for p in kernel.source.params)
+
+
+# Of `Inputs`: single tensors, each the parameter of its name.
+_TENSORS = tuple(f.name for f in fields(Inputs) if f.name not in ("operands", "before"))
+
+
+def _tensors(
+    problem: Problem, names: tuple[list[str], list[str]], inputs: Inputs
+) -> dict[str, Any]:
+    """What a call brings, by the names of the parameters. Raises InvalidArguments."""
+    operands, before = names
+    if len(operands) != len(inputs.operands) or len(before) != len(inputs.before):
+        raise InvalidArguments(
+            f"{problem}: {len(inputs.operands)} operands for {operands}, and "
+            f"{len(inputs.before)} before the sums for {before}"
+        )
+    values = {name: getattr(inputs, name) for name in _TENSORS}
+    values.update(zip(operands, inputs.operands, strict=True))
+    values.update(zip(before, inputs.before, strict=True))
+    return values
+
+
+def _operand_names(problem: Problem) -> tuple[list[str], list[str]]:
+    parts = (problem.prologue_a, problem.prologue_b, problem.block_scale)
+    epilogue = problem.epilogue.operands if problem.epilogue else ()
+    return [p.name for p in epilogue], [p.name for part in parts if part for p in part.operands]
 
 
 def written(problem: Problem, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -77,57 +89,113 @@ def written(problem: Problem, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 
 class Bound:
-    """A template on exactly one problem: `bound(inputs)` runs it."""
+    """A template on one problem: `bound(inputs)` runs it. Where M is dynamic, `bound(inputs, m)`
+    runs it on m rows; every other size and stride is the problem's."""
 
     def __init__(
         self, problem: Problem, config: Config, cache: Cache | None, pool: CompilePool | None
     ) -> None:
         self.problem = problem
         self.plan = make_plan(problem, config, "matmul")
+        self._names = _operand_names(problem)
         lazy = functools.partial(LazyKernel, cache=cache, pool=pool)
-        self._steps = [
-            (kernel, kernel.grid(problem.m, problem.n), lazy(kernel.source))
-            for kernel in self.plan.steps
-        ]
+        self._steps = [(kernel, lazy(kernel.source)) for kernel in self.plan.steps]
+        self._order = [_order(problem, kernel) for kernel in self.plan.steps]
+        self._grids = [kernel.grid(problem.m, problem.n) for kernel in self.plan.steps]
         self._zeroed: dict[tuple[str, torch.device, int], torch.Tensor] = {}
 
-    def __call__(self, inputs: Inputs) -> None:
-        if self.problem.m and self.problem.n:
-            for (_, grid, lazy), values in zip(self._steps, self._arguments(inputs), strict=True):
-                lazy(grid, *values)
+    def __call__(self, inputs: Inputs, m: int | None = None) -> None:
+        problem = self.problem
+        if m is not None and m != problem.m:
+            return self._run(inputs, m)
+        if not (problem.m and problem.n):
+            return None
+        values = self._values(inputs, problem.m)
+        for (_, lazy), (fixed, moving), grid in zip(
+            self._steps, self._order, self._grids, strict=True
+        ):
+            lazy.launch(grid, *_filled(problem, fixed, moving, values))
+        return None
 
-    def prepare(self, inputs: Inputs) -> None:
+    def _run(self, inputs: Inputs, m: int) -> None:
+        if "M" not in self.problem.dynamic:
+            raise InvalidArguments(f"{self.problem}: {m} rows, and M is not dynamic")
+        if not (m and self.problem.n):
+            return
+        values = self._values(inputs, m)
+        values["M"] = m
+        for (kernel, lazy), (fixed, moving) in zip(self._steps, self._order, strict=True):
+            lazy.launch(
+                kernel.grid(m, self.problem.n),
+                *_filled(self.problem, fixed, [*moving, *_rows(kernel)], values),
+            )
+
+    def prepare(self, inputs: Inputs, m: int | None = None) -> None:
         """Starts to compile, in the pool, the variants that these tensors need; in most cases
         they are the expected ones, which are under way already."""
-        if self.problem.m and self.problem.n and torch.cuda.is_available():
-            for (_, _, lazy), values in zip(self._steps, self._arguments(inputs), strict=True):
-                if lazy.pool is not None:
-                    lazy.prefetch(alignment=lazy.alignment(*values))
+        rows = self.problem.m if m is None else m
+        if not (rows and self.problem.n and torch.cuda.is_available()):
+            return
+        values = {**self._values(inputs, rows), "M": rows}
+        for (kernel, lazy), (fixed, moving) in zip(self._steps, self._order, strict=True):
+            if lazy.pool is not None:
+                filled = _filled(self.problem, fixed, [*moving, *_rows(kernel)], values)
+                lazy.prefetch(alignment=lazy.alignment(*filled))
 
     def compile(self, target: Target | None = None) -> list[Future[Binary]]:
         """Starts to compile the variants that `expected_alignment` names, one for each launch."""
         return [
             lazy.prefetch(target, expected_alignment(self.problem, kernel))
-            for kernel, _, lazy in self._steps
+            for kernel, lazy in self._steps
         ]
 
-    def _arguments(self, inputs: Inputs) -> list[tuple[Any, ...]]:
-        memory = {w.name: self._memory(w, inputs.a.device) for w in self.plan.workspaces}
-        return [arguments(self.problem, k, inputs, memory) for k, _, _ in self._steps]
+    def _values(self, inputs: Inputs, m: int) -> dict[str, Any]:
+        """What changes from call to call, by the names of the parameters."""
+        values = _tensors(self.problem, self._names, inputs)
+        for workspace in self.plan.workspaces:
+            values[workspace.name] = self._memory(workspace, inputs.a.device, m)
+        return values
 
-    def _memory(self, workspace: Workspace, device: torch.device) -> torch.Tensor:
+    def _memory(self, workspace: Workspace, device: torch.device, m: int) -> torch.Tensor:
         """Of this call; what is zeroed is kept by stream, since the calls on one follow each
         other. A graph being captured gets its own, and zeroes it at each replay."""
-        count = workspace.elements(self.problem.m, self.problem.n)
+        count = workspace.elements(m, self.problem.n)
         dtype = _WORKSPACE_DTYPES[workspace.dtype]
         if not workspace.zeroed:
             return torch.empty(count, dtype=dtype, device=device)
         if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return torch.zeros(count, dtype=dtype, device=device)
         key = (workspace.name, device, torch.cuda.current_stream(device).cuda_stream)
-        if key not in self._zeroed:
-            self._zeroed[key] = torch.zeros(count, dtype=dtype, device=device)
-        return self._zeroed[key]
+        found = self._zeroed.get(key)
+        if found is None or found.numel() < count:
+            found = self._zeroed[key] = torch.zeros(count, dtype=dtype, device=device)
+        return found
+
+
+def _order(problem: Problem, kernel: TemplateKernel) -> tuple[list[Any], list[tuple[int, str]]]:
+    """A kernel's arguments: those that never change, with gaps, and the others' (place, name)."""
+    dims = problem.dims()
+    names = [param.name for param in kernel.source.params]
+    moving = [(place, name) for place, name in enumerate(names) if name not in dims]
+    return [dims.get(name) for name in names], moving
+
+
+def _rows(kernel: TemplateKernel) -> list[tuple[int, str]]:
+    return [(i, "M") for i, param in enumerate(kernel.source.params) if param.name == "M"]
+
+
+def _filled(
+    problem: Problem,
+    fixed: list[Any],
+    moving: list[tuple[int, str]],
+    values: Mapping[str, Any],
+) -> list[Any]:
+    out = fixed.copy()
+    for place, name in moving:
+        value = out[place] = values[name]
+        if value is None:
+            raise InvalidArguments(f"{problem}: no tensor for {name!r}")
+    return out
 
 
 def expected_alignment(problem: Problem, kernel: TemplateKernel) -> int:

@@ -99,7 +99,7 @@ def candidates(
     problem: Problem,
     device: DeviceInfo | torch.device | str = "cuda",
     *,
-    limit: int = 8,
+    limit: int = 6,
     configs: Sequence[Config] | None = None,
 ) -> list[Candidate]:
     """The `limit` candidates with the least predicted time, best first; the vendor call is

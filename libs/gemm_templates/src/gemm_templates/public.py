@@ -1,6 +1,5 @@
 """The public names, which `gemm_templates` gives away one by one."""
 
-from gemm_templates.batched import baddbmm, bmm
 from gemm_templates.choice import Choice, choose, prefetch
 from gemm_templates.device import A100, B200, H100, H200, DeviceInfo, device_info
 from gemm_templates.errors import (
@@ -13,12 +12,22 @@ from gemm_templates.errors import (
 from gemm_templates.families import make_plan, source
 from gemm_templates.families.tiled import CONFIGS
 from gemm_templates.families.tma import tma_configs
-from gemm_templates.grouped import grouped_mm
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import Candidate, best_config, candidates, explain
-from gemm_templates.ops import addmm, linear_act, mm
+from gemm_templates.ops import (
+    addmm,
+    baddbmm,
+    bmm,
+    gated_linear,
+    grouped_mm,
+    linear_act,
+    mixed_mm,
+    mm,
+    scaled_mm,
+)
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Epilogue, Problem
+from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import Store
 from triton_rt import KernelParam as Param
 
@@ -42,6 +51,7 @@ __all__ = [
     "Param",
     "Plan",
     "Problem",
+    "RangeChoice",
     "Store",
     "TemplateKernel",
     "UnsupportedProblem",
@@ -54,13 +64,17 @@ __all__ = [
     "bmm",
     "candidates",
     "choose",
+    "choose_range",
     "device_info",
     "explain",
+    "gated_linear",
     "grouped_mm",
     "linear_act",
     "make_plan",
+    "mixed_mm",
     "mm",
     "prefetch",
+    "scaled_mm",
     "source",
     "tma_configs",
     "written",

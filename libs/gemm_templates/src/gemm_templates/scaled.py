@@ -14,9 +14,9 @@ from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, chain, scaled_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs, bind
-from gemm_templates.ops import default_store
 from gemm_templates.problem import FP8, Config, Epilogue, Problem
 from gemm_templates.prologues import block_scale_of, cast_of
+from gemm_templates.store import default_store
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _OUT = ("bf16", "f16", "f32")
@@ -124,7 +124,8 @@ def mixed_mm(
 
     scale_b: [n] (or [1, n]) a factor for each column, applied to the sums; or [k / g, n] for groups
     of g = 32, 64 or 128 along K, applied to each group's. f32, bf16 or f16. out_dtype: of `a`, or
-    any of bf16, f16, f32. Otherwise like `scaled_mm`; the peer is torch's matmul of widened weights.
+    any of bf16, f16, f32. Otherwise like `scaled_mm`; the peer is torch's
+    matmul of widened weights.
     """
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise InvalidArguments(

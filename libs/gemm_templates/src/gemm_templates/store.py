@@ -7,8 +7,11 @@ import json
 import os
 import tempfile
 import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from gemm_templates.config import cache_dir
 
 
 class Store:
@@ -49,3 +52,9 @@ class Store:
     def _path(self, key: str) -> Path:
         assert self._folder is not None
         return self._folder / (hashlib.sha256(key.encode()).hexdigest()[:32] + ".json")
+
+
+@lru_cache(maxsize=1)
+def default_store() -> Store:
+    """The choices of the public functions, kept in the user's cache folder."""
+    return Store(cache_dir())

@@ -1,0 +1,25 @@
+"""Products as functions on tensors, and as custom ops that any torch.compile backend can call."""
+
+from gemm_templates.ops.public import (
+    addmm,
+    baddbmm,
+    bmm,
+    gated_linear,
+    grouped_mm,
+    linear_act,
+    mixed_mm,
+    mm,
+    scaled_mm,
+)
+
+__all__ = [
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "gated_linear",
+    "grouped_mm",
+    "linear_act",
+    "mixed_mm",
+    "mm",
+    "scaled_mm",
+]

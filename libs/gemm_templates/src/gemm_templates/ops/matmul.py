@@ -1,0 +1,293 @@
+"""`mm`, `addmm`, `bmm`, `baddbmm`: as problems, and as torch's calls."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from gemm_templates.dtypes import NAMES
+from gemm_templates.epilogues import residual_of
+from gemm_templates.errors import InvalidArguments
+from gemm_templates.launch import Inputs
+from gemm_templates.ops.run import Kind, Options, Tensors
+from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
+from triton_rt import KernelParam
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def checked(
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    out_dtype: torch.dtype | None = None,
+    bias: Tensor | None = None,
+    batched: bool = False,
+) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and type of the result. Raises InvalidArguments."""
+    dims = 3 if batched else 2
+    if (
+        a.dim() != dims
+        or b.dim() != dims
+        or a.shape[-1] != b.shape[-2]
+        or (batched and a.shape[0] != b.shape[0])
+    ):
+        expected = "[g, m, k] and [g, k, n]" if batched else "[m, k] and [k, n]"
+        raise InvalidArguments(
+            f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)}: expected {expected}"
+        )
+    tensors = [a, b] if bias is None else [a, b, bias]
+    check_types(name, tensors, FLOATS)
+    dtype = out_dtype or a.dtype
+    if dtype != a.dtype and (dtype != torch.float32 or a.dtype == torch.float64):
+        raise InvalidArguments(
+            f"{name}: out_dtype {dtype} of {a.dtype}: expected that, or torch.float32 of 16 bits"
+        )
+    shape = (*a.shape[:-1], b.shape[-1])
+    if bias is not None and not broadcasts(bias, shape):
+        raise InvalidArguments(f"{name}: bias {tuple(bias.shape)} does not broadcast to {shape}")
+    return shape, dtype
+
+
+def check_types(name: str, tensors: list[Tensor], known: tuple[torch.dtype, ...]) -> None:
+    """One element type, of those known, on one device."""
+    if len({t.dtype for t in tensors}) != 1 or tensors[0].dtype not in known:
+        raise InvalidArguments(
+            f"{name}: element types {[t.dtype for t in tensors]}: expected one of {list(known)} "
+            "for all"
+        )
+    check_devices(name, tensors)
+
+
+def check_devices(name: str, tensors: list[Tensor]) -> None:
+    if len({t.device for t in tensors}) != 1:
+        raise InvalidArguments(f"{name}: tensors on {sorted({str(t.device) for t in tensors})}")
+
+
+def broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    if tensor.dim() > len(shape):
+        return False
+    sizes = shape[len(shape) - tensor.dim() :]
+    return all(have == 1 or have == want for have, want in zip(tensor.shape, sizes, strict=True))
+
+
+def check_out(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+        raise InvalidArguments(
+            f"{name}: out is {tuple(out.shape)} of {out.dtype}, expected {tuple(shape)} of {dtype}"
+        )
+
+
+def aligned(out: Tensor, **tensors: Tensor | None) -> frozenset[str]:
+    """The names of tensors that begin at multiples of 16 bytes, "out" among them."""
+    found = {"out": out, **tensors}
+    return frozenset(n for n, t in found.items() if t is not None and t.data_ptr() % 16 == 0)
+
+
+def strides_of(tensor: Tensor) -> tuple[int, int]:
+    """Of the last two dimensions; where one has a single element, as if it were contiguous."""
+    (rows, columns), (row, column) = tensor.shape[-2:], tensor.stride()[-2:]
+    if columns <= 1:
+        column = 1 if row != 1 or rows <= 1 else max(1, rows)
+    if rows <= 1:
+        row = max(1, columns) if column == 1 else 1
+    return row, column
+
+
+def _product(
+    a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, epilogue: Epilogue | None
+) -> Problem | None:
+    """None for types that the templates do not know."""
+    if a.dtype not in NAMES or out.dtype not in NAMES:
+        return None
+    batched = a.dim() == 3
+    tf32 = a.dtype == torch.float32 and torch._C._get_cublas_allow_tf32()
+    name = NAMES[a.dtype]
+    return Problem(
+        a.shape[-2], b.shape[-1], a.shape[-1], name, name, NAMES[out.dtype], strides_of(a),
+        strides_of(b), strides_of(out), None if bias is None else NAMES[bias.dtype],
+        1 if bias is None else bias.stride(-1), epilogue,
+        batch=max(1, a.shape[0]) if batched else 1,
+        batch_strides=(a.stride(0), b.stride(0), out.stride(0)) if batched else None,
+        input_precision="tf32" if tf32 else "ieee", aligned=aligned(out, a=a, b=b, bias=bias),
+    )  # fmt: skip
+
+
+def _checked(
+    name: str, batched: bool, tensors: Tensors, options: Options, out: Tensor | None
+) -> None:
+    *rest, a, b = tensors
+    assert a is not None and b is not None
+    found = checked(name, a, b, options[0], rest[0] if rest else None, batched)
+    if out is not None:
+        check_out(name, out, *found)
+
+
+# mm, bmm: tensors (a, b), options (out_dtype,).
+
+
+def _mm_shape(tensors: Tensors, options: Options) -> tuple[tuple[int, ...], torch.dtype]:
+    a, b = tensors
+    assert a is not None and b is not None
+    return (*a.shape[:-1], b.shape[-1]), options[0] or a.dtype
+
+
+def _mm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
+    a, b = tensors
+    assert a is not None and b is not None
+    return None if out.numel() == 0 else _product(a, b, out, None, None)
+
+
+def _mm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
+    a, b = tensors
+    assert a is not None and b is not None
+    return Inputs(a, b, out)
+
+
+def _mm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
+    a, b = tensors
+    assert a is not None and b is not None
+    multiply = torch.mm if a.dim() == 2 else torch.bmm
+    if options[0] in (None, a.dtype):
+        return multiply(a, b) if out is None else multiply(a, b, out=out)
+    if a.device.type == "cuda" and a.numel() and b.numel():
+        wide = multiply(a, b, out_dtype=options[0])
+    else:
+        wide = multiply(a.to(options[0]), b.to(options[0]))
+    return wide if out is None else out.copy_(wide)
+
+
+MM = Kind(
+    "mm", partial(_checked, "mm", False), _mm_problem, _mm_inputs, _mm_extern, _mm_shape, rows=(0,)
+)
+BMM = Kind("bmm", partial(_checked, "bmm", True), _mm_problem, _mm_inputs, _mm_extern, _mm_shape)
+
+
+# addmm, baddbmm: tensors (bias, a, b), options (out_dtype, beta, alpha).
+
+
+def _addmm_shape(tensors: Tensors, options: Options) -> tuple[tuple[int, ...], torch.dtype]:
+    return _mm_shape(tensors[1:], options)
+
+
+def _is_row(bias: Tensor, out: Tensor) -> bool:
+    """Whether all rows of [m, n] get the same bias."""
+    return out.dim() == 2 and (bias.dim() < 2 or bias.shape[0] == 1)
+
+
+def _expanded(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return bias.expand(*a.shape[:-1], b.shape[-1])
+
+
+def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
+    bias, a, b = tensors
+    assert bias is not None and a is not None and b is not None
+    if out.numel() == 0 or a.dtype not in NAMES:
+        return None
+    _, beta, alpha = options
+    if beta == 0:
+        return _product(a, b, out, None, None if alpha == 1 else _scaled())
+    full = _expanded(bias, a, b)
+    if alpha == 1 and beta == 1:
+        if _is_row(bias, out):
+            row = full[0]
+            return _product(a, b, out, row, None)
+        stride = (full.stride(0), full.stride(1))
+        if out.dim() == 2 and full.data_ptr() % 16 == 0 and not _is_wide(full):
+            name = NAMES[a.dtype]
+            return _product(a, b, out, None, residual_of(name, ITEMSIZE[name], stride=stride))
+    return _product(a, b, out, None, _combined(NAMES[a.dtype], full.stride(), _is_wide(full)))
+
+
+def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
+    bias, a, b = tensors
+    assert bias is not None and a is not None and b is not None
+    _, beta, alpha = options
+    if beta == 0:
+        return Inputs(a, b, out, None, () if alpha == 1 else (alpha,))
+    full = _expanded(bias, a, b)
+    if alpha == 1 and beta == 1:
+        if _is_row(bias, out):
+            return Inputs(a, b, out, full[0])
+        if out.dim() == 2 and full.data_ptr() % 16 == 0 and not _is_wide(full):
+            return Inputs(a, b, out, None, (full,))
+    return Inputs(a, b, out, None, (alpha, beta, full))
+
+
+def _addmm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
+    bias, a, b = tensors
+    assert bias is not None and a is not None and b is not None
+    out_dtype, beta, alpha = options
+    add = torch.addmm if a.dim() == 2 else torch.baddbmm
+    if out_dtype in (None, a.dtype):
+        if out is None:
+            return add(bias, a, b, beta=beta, alpha=alpha)
+        return add(bias, a, b, beta=beta, alpha=alpha, out=out)
+    product = _mm_extern((a, b), (out_dtype,), None)
+    product = product if alpha == 1 else product * alpha
+    wide = product if beta == 0 else product + beta * bias.to(out_dtype)
+    return wide if out is None else out.copy_(wide)
+
+
+ADDMM = Kind(
+    "addmm",
+    partial(_checked, "addmm", False),
+    _addmm_problem,
+    _addmm_inputs,
+    _addmm_extern,
+    _addmm_shape,
+    rows=(1, 0),
+)
+BADDBMM = Kind(
+    "baddbmm",
+    partial(_checked, "baddbmm", True),
+    _addmm_problem,
+    _addmm_inputs,
+    _addmm_extern,
+    _addmm_shape,
+)
+
+
+def _is_wide(full: Tensor) -> bool:
+    reach = sum((n - 1) * abs(s) for n, s in zip(full.shape, full.stride(), strict=True))
+    return max(full.numel(), reach) >= 2**31 - 2**24
+
+
+@lru_cache(maxsize=1)
+def _scaled() -> Epilogue:
+    text = (
+        "@triton.jit\ndef times_alpha(acc, rm, rn, mask, operands):\n    return acc * operands[0]\n"
+    )
+    return Epilogue("times_alpha", text, (KernelParam("alpha", "f32"),), work=1, free=True)
+
+
+@lru_cache(maxsize=256)
+def _combined(dtype: str, stride: tuple[int, ...], wide: bool) -> Epilogue:
+    """`alpha * acc + beta * bias`, which has the strides of the whole result (0: broadcast)."""
+    row, column = stride[-2:]
+    batched = len(stride) == 3
+    names = "batch, alpha, beta, bias_ptr" if batched else "alpha, beta, bias_ptr"
+    lines = [
+        "@triton.jit",
+        "def alpha_beta(acc, rm, rn, mask, operands):",
+        f"    {names} = operands",
+    ]
+    if wide:
+        lines += ["    rm = rm.to(tl.int64)", "    rn = rn.to(tl.int64)"]
+    if batched:
+        lines.append(f"    bias_ptr += tl.cast(batch, tl.int64) * {stride[0]}")
+    lines += [
+        f"    value = tl.load(bias_ptr + (rm * {row} + rn * {column}), mask=mask, other=0.0)",
+        "    return alpha * acc + beta * value.to(tl.float32)",
+        "",
+    ]
+    operands = (
+        KernelParam("alpha", "f32"), KernelParam("beta", "f32"),
+        KernelParam("bias_ptr", f"*{dtype}"),
+    )  # fmt: skip
+    return Epilogue(
+        "alpha_beta", "\n".join(lines), operands, bytes_per_element=ITEMSIZE[dtype], work=6,
+        batched=batched, free=True,
+    )  # fmt: skip

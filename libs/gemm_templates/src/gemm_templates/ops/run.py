@@ -1,0 +1,309 @@
+"""What all operations share: decide once for each kind of arguments, then launch.
+
+A call looks its arguments up by sizes, strides, types and alignment. What is not known is decided
+by measurement, and where the number of rows keeps changing, once for all numbers of rows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemm_templates.choice import choose
+from gemm_templates.errors import InvalidProblem, UnsupportedProblem
+from gemm_templates.launch import Bound, Inputs, bind
+from gemm_templates.problem import Config, Problem
+from gemm_templates.ranges import RangeChoice, choose_range
+from gemm_templates.store import default_store
+from triton_rt import Cache, CompilePool
+
+Tensors = tuple[Tensor | None, ...]
+Options = tuple[Any, ...]
+
+# Numbers of rows that are measured by themselves before a decision for all is taken.
+DISTINCT = 3
+# Up to the largest number of rows seen, and a bit: 1, 8, 16, 32, ...
+LADDER = (1, *(2**i for i in range(3, 25)))
+# Multiply-adds below which a product is not worth measuring: the launch is the cost.
+WORTH = 64 * 64 * 64
+_MOST = 4096  # decisions of a process; all are dropped when there are more
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One operation: as a problem, and as torch's own call.
+
+    check: raises InvalidArguments; asked once for each kind of arguments.
+    problem: None where the templates do not compute it. inputs: with `out` to be written.
+    extern: torch's way; writes to `out` where there is one. shape: of the result.
+    rows: which of the tensors have M rows in their first dimension, those first that always have;
+    empty where decisions are not shared among numbers of rows.
+    """
+
+    name: str
+    check: Callable[[Tensors, Options, Tensor | None], object]
+    problem: Callable[[Tensors, Options, Tensor], Problem | None]
+    inputs: Callable[[Tensors, Options, Tensor], Inputs]
+    extern: Callable[[Tensors, Options, Tensor | None], Tensor]
+    shape: Callable[[Tensors, Options], tuple[tuple[int, ...], torch.dtype]]
+    rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """bound: a template, or None for torch's call. ranged: it gets the number of rows."""
+
+    bound: Bound | None = None
+    ranged: bool = False
+
+
+EXTERN = Decision()
+
+
+def run(
+    kind: Kind,
+    tensors: Tensors,
+    options: Options = (),
+    out: Tensor | None = None,
+    config: Config | None = None,
+) -> Tensor:
+    """The result; in `out` if that is given, which may share memory with what is read."""
+    if out is not None:
+        kind.check(tensors, options, out)
+        if not _writable(out, tensors):
+            return out.copy_(run(kind, tensors, options, None, config))
+    key = (
+        kind.name, options, config, signature(out), torch._C._get_cublas_allow_tf32(),
+        *[signature(t) for t in tensors],
+    )  # fmt: skip
+    decision = _decisions.get(key)
+    if decision is None:
+        decision = _decide(key, kind, tensors, options, out, config)
+    if decision.bound is None:
+        return kind.extern(tensors, options, out)
+    if out is None:
+        out = _new(kind, tensors, options)
+    if decision.ranged:
+        decision.bound(kind.inputs(tensors, options, out), out.shape[0])
+    else:
+        decision.bound(kind.inputs(tensors, options, out))
+    return out
+
+
+def signature(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    """All that a decision depends on, but for the values."""
+    if tensor is None:
+        return None
+    return (
+        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16 == 0,
+    )  # fmt: skip
+
+
+_CONFIG_FIELDS = tuple(f.name for f in fields(Config))
+
+
+def config_text(config: Config | None) -> str:
+    """A config as an argument of a custom op; "" for None."""
+    if config is None:
+        return ""
+    return ";".join([str(getattr(config, name)) for name in _CONFIG_FIELDS])
+
+
+@lru_cache(maxsize=256)
+def parse_config(text: str) -> Config | None:
+    if not text:
+        return None
+    default = Config()
+    values: dict[str, Any] = {}
+    for name, word in zip(_CONFIG_FIELDS, text.split(";"), strict=True):
+        kind = type(getattr(default, name))
+        values[name] = word == "True" if kind is bool else kind(word)
+    return Config(**values)
+
+
+@lru_cache(maxsize=1)
+def pool() -> CompilePool:
+    """Compiles the candidates of one problem side by side."""
+    return CompilePool(max(1, min(6, os.cpu_count() or 1)))
+
+
+@lru_cache(maxsize=1)
+def build() -> Callable[[Problem, Config], Bound]:
+    return partial(bind, cache=Cache(), pool=pool())
+
+
+_decisions: dict[tuple[Any, ...], Decision] = {}
+_rows_seen: dict[tuple[Any, ...], set[int]] = {}
+_ranges: dict[tuple[Any, ...], tuple[RangeChoice, dict[Config, Bound]]] = {}
+_lock = threading.RLock()
+
+
+def forget() -> None:
+    """Drops what this process has decided; the store on disk stays."""
+    with _lock:
+        for memory in (_decisions, _rows_seen, _ranges):
+            memory.clear()
+
+
+def _decide(
+    key: tuple[Any, ...],
+    kind: Kind,
+    tensors: Tensors,
+    options: Options,
+    out: Tensor | None,
+    config: Config | None,
+) -> Decision:
+    kind.check(tensors, options, out)
+    device = next(t.device for t in tensors if t is not None)
+    cuda = device.type == "cuda"
+    if config is None and cuda and torch.cuda.is_current_stream_capturing():
+        return EXTERN  # nothing can be measured; decided by the first call outside
+    with _lock:
+        if (known := _decisions.get(key)) is not None:
+            return known
+        if len(_decisions) >= _MOST:
+            forget()
+        decision = _decisions[key] = _decided(kind, tensors, options, out, config, device)
+        return decision
+
+
+def _decided(
+    kind: Kind,
+    tensors: Tensors,
+    options: Options,
+    out: Tensor | None,
+    config: Config | None,
+    device: torch.device,
+) -> Decision:
+    if config is None and device.type != "cuda":
+        return EXTERN
+    target = _new(kind, tensors, options) if out is None else out
+    if target.numel() == 0:
+        return EXTERN
+    try:
+        problem = kind.problem(tensors, options, target)
+    except (InvalidProblem, UnsupportedProblem):
+        if config is not None:
+            raise
+        return EXTERN
+    if problem is None:
+        if config is not None:
+            raise UnsupportedProblem(
+                f"{kind.name}: no template for {[signature(t) for t in tensors]}"
+            )
+        return EXTERN
+    if config is not None:
+        return Decision(bind(problem, config))
+    if problem.flops < 2 * WORTH:
+        return EXTERN
+    if out is None and (ranged := _by_range(kind, problem, tensors, options)) is not None:
+        return ranged
+    # A scratch output: what the caller gave is written once, by the winner.
+    scratch = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype, device=device)
+    choice = choose(
+        problem, kind.inputs(tensors, options, scratch),
+        lambda _: kind.extern(tensors, options, None),
+        device=device, store=default_store(), build=build(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+    return EXTERN if choice.config is None else Decision(build()(problem, choice.config))
+
+
+def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> Decision | None:
+    """The decision for this number of rows by that for all, once enough were seen."""
+    if not kind.rows:
+        return None
+    for tensor in _of_rows(kind, tensors).values():
+        if tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1]:
+            return None  # rows that are not apart: a stride that changes with M, or overlaps
+    family = replace(problem, m=1, dynamic=frozenset({"M"}))
+    key = (family, options, next(t.device for t in tensors if t is not None))
+    seen = _rows_seen.setdefault(key, set())
+    if problem.m not in seen and len(seen) < DISTINCT:
+        seen.add(problem.m)
+        return None
+    if key not in _ranges:
+        if problem.m in seen:
+            return None
+        _ranges[key] = (_measure_range(kind, problem, tensors, options), {})
+    choice, bounds = _ranges[key]
+    config = choice.config(problem.m)
+    if config is None:
+        return EXTERN
+    if config not in bounds:
+        bounds[config] = build()(choice.problem, config)
+    return Decision(bounds[config], ranged=True)
+
+
+def _measure_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> RangeChoice:
+    hints = [m for m in LADDER if m < 2 * problem.m] + [
+        next(m for m in LADDER if m >= 2 * problem.m)
+    ]
+    device = next(t.device for t in tensors if t is not None)
+    resized = _of_rows(kind, tensors)
+    if len(resized) > 1:
+        hints.remove(1)  # a single row of a second operand is taken for a row that all share
+
+    @lru_cache(maxsize=1)
+    def given(m: int) -> tuple[Tensors, Inputs]:
+        sized = tuple(
+            _with_rows(resized[i], m) if i in resized else t for i, t in enumerate(tensors)
+        )
+        return sized, kind.inputs(sized, options, _new(kind, sized, options))
+
+    def extern(inputs: Inputs) -> Tensor:
+        return kind.extern(given(inputs.a.shape[0])[0], options, None)
+
+    return choose_range(
+        replace(problem, dynamic=frozenset({"M"})), hints, lambda m: given(m)[1], extern,
+        device=device, store=default_store(), build=build(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+
+
+def _of_rows(kind: Kind, tensors: Tensors) -> dict[int, Tensor]:
+    """The tensors that have M rows: the first of `kind.rows`, and of the others those that are not
+    broadcast."""
+    found: dict[int, Tensor] = {}
+    for i in kind.rows:
+        tensor = tensors[i]
+        if tensor is not None and (not found or (tensor.dim() == 2 and tensor.shape[0] > 1)):
+            found[i] = tensor
+    return found
+
+
+def _with_rows(tensor: Tensor, m: int) -> Tensor:
+    """Random values at the same row stride."""
+    stride = tensor.stride()
+    if tensor.shape[0] <= 1:
+        stride = (tensor[0].numel() if tensor.shape[0] else 1, *stride[1:])
+    shape = (m, *tensor.shape[1:])
+    made = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.normal_()
+
+
+def _new(kind: Kind, tensors: Tensors, options: Options) -> Tensor:
+    shape, dtype = kind.shape(tensors, options)
+    device = next(t.device for t in tensors if t is not None)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _writable(out: Tensor, tensors: Tensors) -> bool:
+    """Whether `out` has a place for each element, and no memory of what is read."""
+    memory = out.untyped_storage().data_ptr()
+    if any(t is not None and t.untyped_storage().data_ptr() == memory for t in tensors):
+        return False
+    reach = 1
+    for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return False
+            reach = stride * size
+    return True
