@@ -32,8 +32,6 @@ class Candidate:
 
 def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     """Fits in shared memory and registers, and the operands can be addressed."""
-    if (problem.jagged is None) == (config.template == "grouped"):
-        return False
     if (problem.gate is None) == (config.template in GATED):
         return False
     if why_not(problem, config) or (problem.multiplies_fp8 and device.capability < (8, 9)):

@@ -22,6 +22,7 @@ from gemm_templates.families import (
     gated_gluon,
     gemv,
     gluon,
+    gluon_batched,
     grouped,
     split_k,
     tiled,
@@ -56,7 +57,10 @@ FAMILIES: Mapping[str, Family] = {
     "gated_gluon": gated_gluon,
     "batched_tma": batched_tma,
     "grouped": grouped,
+    "gluon_batched": gluon_batched,
 }
+# Those that find groups in `offs` (`Problem.jagged`).
+JAGGED = frozenset({"grouped", "gluon_batched"})
 # Those that multiply twice (`Problem.gate`), and nothing else.
 GATED = frozenset({"gated", "gated_gluon"})
 
@@ -72,6 +76,8 @@ def family_of(config: Config) -> Family:
 def why_not(problem: Problem, config: Config) -> str:
     """Empty if the config's family can do all that surrounds the products."""
     template = config.template
+    if problem.jagged and template not in JAGGED:
+        return f"jagged problems are for {sorted(JAGGED)}"
     before = problem.prologue_a or problem.prologue_b or problem.block_scale
     if before and template not in ("tiled", "tma"):
         return "only 'tiled' and 'tma' have prologues and block scales"
@@ -96,8 +102,6 @@ def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
     Raises InvalidConfig if the config cannot run this problem at all (device limits are the
     business of `candidates`), InvalidProblem if a name is taken.
     """
-    if (problem.jagged is None) == (config.template == "grouped"):
-        raise InvalidConfig(f"{config} for {problem}: jagged problems are the template 'grouped'")
     if (problem.gate is None) == (config.template in GATED):
         raise InvalidConfig(f"{config} for {problem}: gated problems are for {sorted(GATED)}")
     if wrong := why_not(problem, config):

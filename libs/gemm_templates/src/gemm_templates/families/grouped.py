@@ -74,7 +74,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     flags = (
         f"SPAN={1 << (problem.batch - 1).bit_length()}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={_stores_by_descriptor(problem)}, PARTS={config.parts}, "
+        f"STORE_TMA={stores_by_descriptor(problem)}, PARTS={config.parts}, "
         f"{edges(problem, config)}"
     )
     source = render(problem, config, name, Call("grouped", "grouped_mm", flags, batches=True))
@@ -84,7 +84,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     return Plan((kernel,))
 
 
-def _stores_by_descriptor(problem: Problem) -> bool:
+def stores_by_descriptor(problem: Problem) -> bool:
     """As in `batched_tma`; a group that ends inside of a row has no descriptor."""
     return (
         stores_out(problem)

@@ -95,7 +95,9 @@ def grouped_mm(
         counts = tl.where(numbers < BATCH, tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), 0)
     last = tl.cumsum(counts, 0)  # tiles up to the end of each group
     tiles = tl.sum(counts, 0)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=JAGGED != "K"):
+    # Loops with a branch after them cannot be flattened (Triton 3.6 fails to).
+    FLAT: tl.constexpr = JAGGED == "N" or (JAGGED == "M" and not STORE_TMA)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLAT):
         before = last <= tile
         group = tl.sum(before.to(tl.int32), 0)
         inside = tile - tl.max(tl.where(before, last, 0), 0)

@@ -1,0 +1,95 @@
+"""Batches, and groups of rows, by persistent programs whose warps have roles: Hopper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemm_templates.device import H200, DeviceInfo
+from gemm_templates.errors import InvalidConfig
+from gemm_templates.families import batched_tma, gluon, grouped
+from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.render import Call, edges, render
+
+# (block_m, block_n, block_k, group_m, num_stages, split_n)
+_SHAPES = (
+    (128, 128, 64, 8, 6, 4), (64, 256, 64, 16, 5, 4), (128, 256, 64, 8, 4, 4),
+    (64, 128, 64, 8, 6, 0), (128, 128, 64, 8, 3, 4),
+)  # fmt: skip
+_REGISTERS = 168  # as `gluon`
+_DRAM = 0.85  # of the rate: results are written
+
+
+def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    if device.capability != (9, 0) or (problem.batch == 1 and problem.jagged is None):
+        return ()
+    return tuple(
+        Config(m, n, k, group, gluon.WARPS, stages, "gluon_batched", device.sms, split)
+        for m, n, k, group, stages, split in _SHAPES
+    )
+
+
+def allows(problem: Problem) -> bool:
+    """Operands that TMA can address, elements of 16 bits, and an elementwise epilogue."""
+    if problem.jagged == "M":
+        addressed = grouped.allows(problem)
+    else:
+        addressed = problem.jagged is None and batched_tma.allows(problem)
+    return (
+        addressed
+        and ITEMSIZE[problem.a_dtype] == 2
+        and (problem.epilogue is None or gluon.is_elementwise(problem.epilogue))
+    )
+
+
+def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    return (
+        device.capability == (9, 0)
+        and allows(problem)
+        and not gluon.why_not(config, ITEMSIZE[problem.a_dtype])
+        and gluon.shared_memory(problem, config, 1) <= device.smem
+    )
+
+
+def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    """As one product with the rows of all."""
+    even = problem.even
+    rows = -(-even.m // config.block_m) * config.block_m * even.batch
+    time, why = gluon.predict(replace(even, batch=1, m=rows, batch_strides=None), config, device)
+    size, out_size = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.out_dtype]
+    extra = even.epilogue.bytes_per_element if even.epilogue else 0.0
+    moved = (even.m + even.n) * even.k * size + even.m * even.n * (out_size + extra)
+    dram = even.batch * moved / (_DRAM * device.dram_rate)
+    return max((time, why), (dram, "DRAM"))
+
+
+def plan(problem: Problem, config: Config, name: str) -> Plan:
+    if wrong := gluon.why_not(config, ITEMSIZE[problem.a_dtype]):
+        raise InvalidConfig(f"{config}: {wrong}")
+    if not allows(problem):
+        raise InvalidConfig(
+            f"{config} for {problem}: expected a batch or groups of rows, operands of 16 bits that "
+            "are contiguous along one dimension, 16-byte aligned (say so in `aligned`), no empty "
+            "size, and an epilogue of elementwise operations"
+        )
+    jagged = problem.jagged is not None
+    stored = (grouped if jagged else batched_tma).stores_by_descriptor(problem)
+    turns = gluon.takes_turns(config)
+    # Where the groups of warps take turns, one stores while the other multiplies, and a stage of
+    # the ring is worth more than a second part that waits to be stored.
+    twice = not turns and gluon.shared_memory(problem, config, 2) <= H200.smem
+    flags = (
+        f"SPAN={max(32, 1 << (problem.batch - 1).bit_length())}, "
+        f"A_SHARED={jagged or batched_tma.shared(problem, 'a')}, "
+        f"B_SHARED={not jagged and batched_tma.shared(problem, 'b')}, "
+        f"STAGES={config.num_stages}, TURNS={turns}, "
+        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
+        f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
+        f"{edges(problem, config)}"
+    )
+    call = Call("gluon_batched", "gluon_batched_mm", flags, decorator="gluon.jit", batches=True)
+    source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
+    kernel = TemplateKernel(
+        source, config.block_m, config.block_n, problem.batch, config.programs, flat=True
+    )
+    return Plan((kernel,))

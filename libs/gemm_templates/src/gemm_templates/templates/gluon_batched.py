@@ -1,0 +1,518 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# Triton gives kernel parameters their types at compile time.
+"""A persistent kernel for batches and groups of products whose warps have roles, in Gluon.
+
+The roles are those of `gluon_hopper.py`; descriptors have rank 3, and the programs walk over the
+tiles of all products. For groups of rows, each role finds the group of its tile in `offs`.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from gemm_templates.templates.gluon_hopper import (
+    GROUPS,
+    LOADER,
+    MULTIPLIER,
+    bias_of,
+    split_columns,
+)
+from gemm_templates.templates.tiled import tile_of
+
+
+@gluon.jit
+def gluon_batched_mm(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_om,
+    stride_on,
+    stride_bias,
+    operands,
+    EPILOGUE: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    BATCH: gl.constexpr,
+    stride_ab,
+    stride_bb,
+    stride_ob,
+    EPILOGUE_BATCHED: gl.constexpr,
+    SPAN: gl.constexpr,
+    A_SHARED: gl.constexpr,
+    B_SHARED: gl.constexpr,
+    STAGES: gl.constexpr,
+    TURNS: gl.constexpr,
+    A_ROWS: gl.constexpr,
+    B_ROWS: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+    PARTS: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    WIDE: gl.constexpr,
+    INPUT_PRECISION: gl.constexpr,
+    STORE: gl.constexpr,
+    JAGGED: gl.constexpr = None,
+    offs_ptr=None,
+):
+    """Like `gluon_mm`, for `BATCH` products as `batched_tma_mm` takes them, or groups of rows as
+    `grouped_mm` (JAGGED="M"; SPAN is a power of two, at least BATCH and 32)."""
+    BY_GROUPS: gl.constexpr = JAGGED == "M"
+    ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
+    HALVES: gl.constexpr = BLOCK_M // ROWS
+    PART: gl.constexpr = BLOCK_N // PARTS
+    dtype: gl.constexpr = a_ptr.dtype.element_ty
+    a_shape: gl.constexpr = [1, ROWS, BLOCK_K] if A_ROWS else [1, BLOCK_K, ROWS]
+    b_shape: gl.constexpr = [1, BLOCK_K, BLOCK_N] if B_ROWS else [1, BLOCK_N, BLOCK_K]
+    a_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(a_shape, dtype)
+    b_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(b_shape, dtype)
+    a_memory = gl.allocate_shared_memory(
+        dtype, [STAGES * HALVES, 1, a_shape[1], a_shape[2]], a_layout
+    )
+    b_memory = gl.allocate_shared_memory(dtype, [STAGES, 1, b_shape[1], b_shape[2]], b_layout)
+    if STORE_TMA:
+        out_dtype: gl.constexpr = out_ptr.dtype.element_ty
+        out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([1, ROWS, PART], out_dtype)
+        out_memory = gl.allocate_shared_memory(
+            out_dtype, [GROUPS * BUFFERS, 1, ROWS, PART], out_layout
+        )
+    else:
+        out_memory = a_memory
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    turn = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=2)  # a and b
+        mbarrier.init(empty.index(i), count=HALVES)
+    for i in gl.static_range(GROUPS):
+        mbarrier.init(turn.index(i), count=1)
+    fence_async_shared()
+
+    # Roles take values, not None: what is not there is something else that nobody touches. The
+    # arguments are written out, since a tuple in a variable would lose what is constant.
+    bias_or_a = bias_ptr if HAS_BIAS else a_ptr
+    out_or_a = out_ptr if STORE else a_ptr
+    offs_or_a = offs_ptr if BY_GROUPS else a_ptr
+    gl.warp_specialize(
+        [
+            (
+                multiply,
+                (
+                    0, bias_or_a, out_or_a, offs_or_a, a_memory, b_memory, out_memory, full, empty,
+                    turn, (M, N, K), (stride_om, stride_on, stride_bias, stride_ob), operands,
+                    EPILOGUE, EPILOGUE_BATCHED, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
+                    GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS, BUFFERS, EDGE_M,
+                    EDGE_N, HAS_BIAS, WIDE, STORE,
+                ),
+            ),
+            (
+                multiply,
+                (
+                    1, bias_or_a, out_or_a, offs_or_a, a_memory, b_memory, out_memory, full, empty,
+                    turn, (M, N, K), (stride_om, stride_on, stride_bias, stride_ob), operands,
+                    EPILOGUE, EPILOGUE_BATCHED, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
+                    GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS, BUFFERS, EDGE_M,
+                    EDGE_N, HAS_BIAS, WIDE, STORE,
+                ),
+            ),
+            (
+                load_rows,
+                (
+                    a_ptr, offs_or_a, stride_ab, stride_am if A_ROWS else stride_ak, a_memory,
+                    full, empty, (M, N, K), BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
+                    GROUP_M, ROWS, STAGES, A_ROWS, A_SHARED,
+                ),
+            ),
+            (
+                load_columns,
+                (
+                    b_ptr, offs_or_a, stride_bb, stride_bk if B_ROWS else stride_bn, b_memory,
+                    full, empty, (M, N, K), BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
+                    GROUP_M, STAGES, B_ROWS, B_SHARED,
+                ),
+            ),
+        ],
+        [4, 1, 1],
+        [MULTIPLIER, LOADER, LOADER],
+    )  # fmt: skip
+
+
+@gluon.jit
+def groups_of(offs_ptr, M, BATCH: gl.constexpr, SPAN: gl.constexpr, tiles_n,
+              BLOCK_M: gl.constexpr):  # fmt: skip
+    """Of each group: where it begins, how many rows it has, the tiles up to its end."""
+    layout: gl.constexpr = gl.BlockedLayout([SPAN // 32], [32], [gl.num_warps()], [0])
+    numbers = gl.arange(0, SPAN, layout)
+    ends = gl.load(offs_ptr + numbers, mask=numbers < BATCH, other=0)
+    starts = gl.load(offs_ptr + numbers - 1, mask=(numbers > 0) & (numbers < BATCH), other=0)
+    ends = gl.minimum(gl.maximum(ends, 0), M)
+    starts = gl.minimum(gl.maximum(starts, 0), M)
+    sizes = gl.maximum(ends - starts, 0)
+    last = gl.associative_scan((sizes + BLOCK_M - 1) // BLOCK_M * tiles_n, 0, add)
+    return starts, sizes, last
+
+
+@gluon.jit
+def add(x, y):
+    return x + y
+
+
+@gluon.jit
+def place_of(
+    tile,
+    starts,
+    sizes,
+    last,
+    M,
+    N,
+    BY_GROUPS: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUP_M: gl.constexpr,
+):
+    """Tile number -> (product, row, column, end of its rows)."""
+    if BY_GROUPS:
+        before = last <= tile
+        number = gl.sum(before.to(gl.int32), 0)
+        inside = tile - gl.max(gl.where(before, last, 0), 0)
+        here = gl.arange(0, last.shape[0], last.type.layout) == number
+        start = gl.sum(gl.where(here, starts, 0), 0)
+        size = gl.sum(gl.where(here, sizes, 0), 0)
+        pid_m, pid_n = tile_of(inside, size, N, BLOCK_M, BLOCK_N, GROUP_M)
+        first_m = start + pid_m * BLOCK_M
+        end_m = start + size
+    else:
+        tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+        number = tile // tiles
+        pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        first_m = pid_m * BLOCK_M
+        end_m = M
+    return number, first_m, pid_n * BLOCK_N, end_m
+
+
+@gluon.jit
+def schedule(offs_ptr, M, N, BATCH: gl.constexpr, BY_GROUPS: gl.constexpr, SPAN: gl.constexpr,
+             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):  # fmt: skip
+    """How many tiles there are, and what `place_of` needs."""
+    tiles_n = gl.cdiv(N, BLOCK_N)
+    if BY_GROUPS:
+        starts, sizes, last = groups_of(offs_ptr, M, BATCH, SPAN, tiles_n, BLOCK_M)
+        tiles = gl.max(last, 0)
+    else:
+        starts, sizes, last = 0, 0, 0
+        tiles = gl.cdiv(M, BLOCK_M) * tiles_n * BATCH
+    return tiles, starts, sizes, last
+
+
+@gluon.jit
+def load_rows(
+    a_ptr,
+    offs_ptr,
+    stride_batch,
+    stride,
+    memory,
+    full,
+    empty,
+    sizes,
+    BATCH: gl.constexpr,
+    BY_GROUPS: gl.constexpr,
+    SPAN: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    ROWS: gl.constexpr,
+    STAGES: gl.constexpr,
+    A_ROWS: gl.constexpr,
+    A_SHARED: gl.constexpr,
+):
+    """Fills the ring with `a`, ROWS rows at a time; `stride` is the one that is not 1."""
+    M, N, K = sizes
+    HALVES: gl.constexpr = BLOCK_M // ROWS
+    distance = stride if A_SHARED else stride_batch
+    COUNT: gl.constexpr = 1 if A_SHARED else BATCH
+    if A_ROWS:
+        a_desc = tma.make_tensor_descriptor(
+            a_ptr, [COUNT, M, K], [distance, stride, 1], [1, ROWS, BLOCK_K], memory.layout
+        )
+    else:
+        a_desc = tma.make_tensor_descriptor(
+            a_ptr, [COUNT, K, M], [distance, stride, 1], [1, BLOCK_K, ROWS], memory.layout
+        )
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles, starts, counts, last = schedule(offs_ptr, M, N, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N)
+    count = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        batch, first_m, _, _ = place_of(
+            tile, starts, counts, last, M, N, BY_GROUPS, BLOCK_M, BLOCK_N, GROUP_M
+        )
+        number = 0 if A_SHARED else batch
+        for step in range(steps):
+            slot = count % STAGES
+            ready = full.index(slot)
+            # The other parity than a reader's: the first wait of each slot does not block.
+            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
+            mbarrier.expect(ready, HALVES * a_desc.block_type.nbytes)
+            for half in gl.static_range(HALVES):
+                m = first_m + half * ROWS
+                into = memory.index(slot * HALVES + half)
+                if A_ROWS:
+                    tma.async_copy_global_to_shared(
+                        a_desc, [number, m, step * BLOCK_K], ready, into
+                    )
+                else:
+                    tma.async_copy_global_to_shared(
+                        a_desc, [number, step * BLOCK_K, m], ready, into
+                    )
+            count += 1
+
+
+@gluon.jit
+def load_columns(
+    b_ptr,
+    offs_ptr,
+    stride_batch,
+    stride,
+    memory,
+    full,
+    empty,
+    sizes,
+    BATCH: gl.constexpr,
+    BY_GROUPS: gl.constexpr,
+    SPAN: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr,
+    B_ROWS: gl.constexpr,
+    B_SHARED: gl.constexpr,
+):
+    """Fills the ring with `b`, as `load_rows` with `a`."""
+    M, N, K = sizes
+    distance = stride if B_SHARED else stride_batch
+    COUNT: gl.constexpr = 1 if B_SHARED else BATCH
+    if B_ROWS:
+        b_desc = tma.make_tensor_descriptor(
+            b_ptr, [COUNT, K, N], [distance, stride, 1], [1, BLOCK_K, BLOCK_N], memory.layout
+        )
+    else:
+        b_desc = tma.make_tensor_descriptor(
+            b_ptr, [COUNT, N, K], [distance, stride, 1], [1, BLOCK_N, BLOCK_K], memory.layout
+        )
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles, starts, counts, last = schedule(offs_ptr, M, N, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N)
+    count = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        batch, _, n, _ = place_of(
+            tile, starts, counts, last, M, N, BY_GROUPS, BLOCK_M, BLOCK_N, GROUP_M
+        )
+        number = 0 if B_SHARED else batch
+        for step in range(steps):
+            slot = count % STAGES
+            ready = full.index(slot)
+            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
+            mbarrier.expect(ready, b_desc.block_type.nbytes)
+            into = memory.index(slot)
+            if B_ROWS:
+                tma.async_copy_global_to_shared(b_desc, [number, step * BLOCK_K, n], ready, into)
+            else:
+                tma.async_copy_global_to_shared(b_desc, [number, n, step * BLOCK_K], ready, into)
+            count += 1
+
+
+@gluon.jit
+def multiply(
+    GROUP: gl.constexpr,
+    bias_ptr,
+    out_ptr,
+    offs_ptr,
+    a_memory,
+    b_memory,
+    out_memory,
+    full,
+    empty,
+    turn,
+    sizes,
+    strides,
+    operands,
+    EPILOGUE: gl.constexpr,
+    EPILOGUE_BATCHED: gl.constexpr,
+    BATCH: gl.constexpr,
+    BY_GROUPS: gl.constexpr,
+    SPAN: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    ROWS: gl.constexpr,
+    STAGES: gl.constexpr,
+    A_ROWS: gl.constexpr,
+    B_ROWS: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+    PARTS: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    WIDE: gl.constexpr,
+    STORE: gl.constexpr,
+):
+    """One group of warps: its tiles of this program, or its rows of each of them."""
+    M, N, K = sizes
+    stride_om, stride_on, stride_bias, stride_ob = strides
+    TURNS: gl.constexpr = ROWS == BLOCK_M
+    HALVES: gl.constexpr = BLOCK_M // ROWS
+    HALF: gl.constexpr = 0 if TURNS else GROUP
+    FIRST: gl.constexpr = GROUP if TURNS else 0
+    EVERY: gl.constexpr = GROUPS if TURNS else 1
+    PART: gl.constexpr = BLOCK_N // PARTS
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    if STORE_TMA:
+        COUNT: gl.constexpr = 1 if BY_GROUPS else BATCH
+        out_desc = tma.make_tensor_descriptor(
+            out_ptr, [COUNT, M, N], [stride_om if BY_GROUPS else stride_ob, stride_om, 1],
+            [1, ROWS, PART], out_memory.layout,
+        )  # fmt: skip
+    else:
+        out_desc = None
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles, starts, counts, last = schedule(offs_ptr, M, N, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N)
+    mine = (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for number in range(FIRST, mine, EVERY):
+        tile = gl.program_id(0) + number * gl.num_programs(0)
+        batch, first_m, first_n, end_m = place_of(
+            tile, starts, counts, last, M, N, BY_GROUPS, BLOCK_M, BLOCK_N, GROUP_M
+        )
+        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
+        bias = bias_of(bias_ptr, first_n, N, stride_bias, BLOCK_N, EDGE_N, HAS_BIAS, layout)
+        if TURNS:
+            # The parity of a slot tells one round of the ring from the next, not from the one
+            # after: a group looks at the ring only when the one before it has seen its last slot.
+            mbarrier.wait(turn.index(GROUP), ((number // EVERY) & 1) ^ (GROUP == 0))
+        count = number * steps
+        for step in range(steps):
+            slot = count % STAGES
+            mbarrier.wait(full.index(slot), (count // STAGES) & 1)
+            a = a_memory.index(slot * HALVES + HALF)
+            b = b_memory.index(slot)
+            a = a.reshape([a.shape[1], a.shape[2]])
+            b = b.reshape([b.shape[1], b.shape[2]])
+            if not A_ROWS:
+                a = a.permute([1, 0])
+            if not B_ROWS:
+                b = b.permute([1, 0])
+            acc = warpgroup_mma(a, b, acc, use_acc=step != 0, is_async=True)
+            acc = warpgroup_mma_wait(1, (acc,))  # the product of the step before is done
+            mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step != 0)
+            count += 1
+        if TURNS:
+            mbarrier.arrive(turn.index((GROUP + 1) % GROUPS))
+        acc = warpgroup_mma_wait(0, (acc,))
+        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=steps != 0)
+        if HAS_BIAS:
+            acc += gl.expand_dims(bias.to(gl.float32), 0)
+        first_m += HALF * ROWS
+        parts = split_columns(acc, PARTS)
+        for i in gl.static_range(PARTS):
+            finish_part(
+                parts[i], batch, GROUP * BUFFERS + i % BUFFERS, first_m, first_n + i * PART,
+                out_ptr, out_desc, out_memory, end_m, N, stride_ob, stride_om, stride_on, operands,
+                EPILOGUE, EPILOGUE_BATCHED, BY_GROUPS, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE,
+                STORE_TMA,
+            )  # fmt: skip
+    if STORE_TMA:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def finish_part(
+    part,
+    batch,
+    buffer,
+    first_m,
+    first_n,
+    out_ptr,
+    out_desc,
+    out_memory,
+    M,
+    N,
+    stride_ob,
+    stride_om,
+    stride_on,
+    operands,
+    EPILOGUE: gl.constexpr,
+    EPILOGUE_BATCHED: gl.constexpr,
+    BY_GROUPS: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    WIDE: gl.constexpr,
+    STORE: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+):
+    """Epilogue and store of `part`, which starts at (first_m, first_n) of product `batch`."""
+    ROWS: gl.constexpr = part.shape[0]
+    PART: gl.constexpr = part.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
+    part = gl.convert_layout(part, layout, assert_trivial=True)
+    rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
+    rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
+    if WIDE:
+        rm = rm.to(gl.int64)
+        rn = rn.to(gl.int64)
+    mask = gl.full([ROWS, PART], True, gl.int1, layout)
+    if EDGE_M != "none":
+        mask = mask & (rm < M)
+    if EDGE_N != "none":
+        mask = mask & (rn < N)
+    if EPILOGUE_BATCHED:
+        value = EPILOGUE(part, rm, rn, mask, (batch.to(gl.int64),) + operands)  # noqa: RUF005
+    else:
+        value = EPILOGUE(part, rm, rn, mask, operands)
+    if STORE:
+        result = value.to(out_ptr.dtype.element_ty)
+        if STORE_TMA and BY_GROUPS:
+            # A descriptor knows no end of a group: a tile that it ends in is stored by address.
+            if first_m + ROWS <= M:
+                store_part(result, 0, buffer, first_m, first_n, out_desc, out_memory, BUFFERS)
+            else:
+                gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)
+        elif STORE_TMA:
+            store_part(result, batch, buffer, first_m, first_n, out_desc, out_memory, BUFFERS)
+        elif BY_GROUPS:
+            gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)
+        else:
+            start = out_ptr + batch.to(gl.int64) * stride_ob
+            gl.store(start + (rm * stride_om + rn * stride_on), result, mask=mask)
+
+
+@gluon.jit
+def store_part(
+    result, batch, buffer, first_m, first_n, out_desc, out_memory, BUFFERS: gl.constexpr
+):
+    staged = out_memory.index(buffer)
+    tma.store_wait(BUFFERS - 1)  # the part before the last BUFFERS - 1 has left
+    staged.reshape([result.shape[0], result.shape[1]]).store(result)
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [batch, first_m, first_n], staged)
