@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
 
 import torch
 
 from gemm_templates.choice import choose
-from gemm_templates.launch import Bound, Inputs, bind
-from gemm_templates.store import default_store
+from gemm_templates.launch import Bound, Inputs
+from gemm_templates.ops.run import build
 from gemm_templates.problem import Config, Problem
+from gemm_templates.store import default_store
+
+
+@dataclass(frozen=True)
+class Task:
+    """One product on tensors.
+
+    problem: None where only `extern` computes it. inputs: `out` is to be written. extern: returns
+    a result of its own. examples: the tensors that are measured, where these inputs will not do.
+    """
+
+    problem: Problem | None
+    inputs: Inputs
+    extern: Callable[[Inputs], torch.Tensor]
+    examples: Callable[[], Inputs] | None = None
+
 
 # What a process has chosen already; dropped whole when it grows past its bound.
 _MOST = 4096
-_choices: dict[tuple[Problem, torch.device], tuple[Config | None]] = {}
+_chosen: dict[tuple[Problem, torch.device, Config | None], tuple[Bound | None]] = {}
+
+
+def run_task(task: Task, config: Config | None = None) -> torch.Tensor:
+    """`inputs.out`, filled by the chosen template, or what `extern` returns: on the CPU, and where
+    it is faster. A config given is taken."""
+    inputs = task.inputs
+    out, device = inputs.out, inputs.a.device
+    assert out is not None
+    if task.problem is None or (config is None and device.type != "cuda"):
+        return task.extern(inputs)
+    known = _chosen.get((task.problem, device, config))
+    if known is None:
+        taken = config or _choose(task, task.problem, device)
+        if len(_chosen) >= _MOST:
+            _chosen.clear()
+        known = (None if taken is None else build()(task.problem, taken),)
+        _chosen[task.problem, device, config] = known
+    if known[0] is None:
+        return task.extern(inputs)
+    known[0](inputs)
+    return out
 
 
 def run_fastest(
@@ -22,35 +59,19 @@ def run_fastest(
     inputs: Inputs,
     extern: Callable[[Inputs], torch.Tensor],
     config: Config | None = None,
-    examples: Callable[[], Inputs] | None = None,
 ) -> torch.Tensor:
-    """`inputs.out`, filled by the chosen template, or what `extern` returns: on the CPU, and where
-    it is faster. A config given is taken. `examples` makes the tensors that are measured, where
-    these inputs will not do."""
-    out = inputs.out
-    assert out is not None
-    device = inputs.a.device
-    if config is None:
-        if device.type != "cuda":
-            return extern(inputs)
-        known = _choices.get((problem, device))
-        if known is None:
-            if len(_choices) >= _MOST:
-                _choices.clear()
-            choice = choose(
-                problem, examples or inputs, extern, device=device, store=default_store()
-            )
-            known = _choices[problem, device] = (choice.config,)
-        config = known[0]
-        if config is None:
-            return extern(inputs)
-    _bound(problem, config)(inputs)
-    return out
+    return run_task(Task(problem, inputs, extern), config)
 
 
-@lru_cache(maxsize=1024)
-def _bound(problem: Problem, config: Config) -> Bound:
-    return bind(problem, config)
+def _choose(task: Task, problem: Problem, device: torch.device) -> Config | None:
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    choice = choose(
+        problem, task.examples or task.inputs, task.extern, device=device, store=default_store(),
+        build=build(), deterministic=deterministic,
+    )  # fmt: skip
+    return choice.config
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:

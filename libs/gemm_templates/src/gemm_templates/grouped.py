@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import torch
 
-from gemm_templates.chosen import aligned, needs_gradient, run_fastest
+from gemm_templates.chosen import Task, aligned, needs_gradient, run_task
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
 from gemm_templates.problem import Config, Epilogue, Problem
@@ -38,6 +38,17 @@ def grouped_mm(
     these sizes (on the CPU, and where tensor descriptors cannot address an operand: torch's).
     Under autograd torch's own function runs. Raises InvalidArguments.
     """
+    return run_task(grouped_task(a, b, offs, bias, out_dtype), config)
+
+
+def grouped_task(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Task:
+    """As `grouped_mm`."""
     groups, jagged = _check(a, b, offs)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if out_dtype not in (None, torch.bfloat16):
@@ -51,7 +62,7 @@ def grouped_mm(
     out = _empty(groups, m, n, jagged, a)
     given = Inputs(a, b, out, None, () if row is None else (row,), offs=offs)
     if needs_gradient(a, b, bias) or 0 in (m, n, k, groups):
-        return extern(given)
+        return Task(None, given, extern)
     problem = _problem(
         (m, n, k), groups, jagged, a.stride(), b.stride(), out.stride(),
         None if row is None else row.stride(), aligned(a=a, b=b) | {"out"},
@@ -66,7 +77,7 @@ def grouped_mm(
         even = torch.tensor(ends, dtype=torch.int32, device=a.device)
         return Inputs(a, b, torch.empty_like(out), None, given.operands, offs=even)
 
-    return run_fastest(problem, given, extern, config, examples)
+    return Task(problem, given, extern, examples)
 
 
 def _check(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> tuple[int, str | None]:

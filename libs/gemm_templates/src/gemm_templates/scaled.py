@@ -9,14 +9,13 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from gemm_templates.choice import choose
+from gemm_templates.chosen import Task, run_task
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, chain, scaled_of
 from gemm_templates.errors import InvalidArguments
-from gemm_templates.launch import Inputs, bind
+from gemm_templates.launch import Inputs
 from gemm_templates.problem import FP8, Config, Epilogue, Problem
 from gemm_templates.prologues import block_scale_of, cast_of
-from gemm_templates.store import default_store
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _OUT = ("bf16", "f16", "f32")
@@ -63,6 +62,22 @@ def scaled_mm(
     `torch._scaled_mm` among them (on the CPU: f32 products in torch). No gradients.
     Raises InvalidArguments.
     """
+    return run_task(
+        scaled_task(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, act), config
+    )
+
+
+def scaled_task(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+    act: str = "none",
+) -> Task:
+    """As `scaled_mm`."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise InvalidArguments(
             f"scaled_mm: shapes {tuple(a.shape)} and {tuple(b.shape)}: expected [m, k] and [k, n]"
@@ -106,7 +121,7 @@ def scaled_mm(
     def extern(_: Inputs) -> torch.Tensor:
         return _vendor(a, b, scale_a, scale_b, bias, out, use_fast_accum, act)
 
-    return _run(problem, inputs, extern, config)
+    return Task(problem, inputs, extern)
 
 
 def mixed_mm(
@@ -127,6 +142,19 @@ def mixed_mm(
     any of bf16, f16, f32. Otherwise like `scaled_mm`; the peer is torch's
     matmul of widened weights.
     """
+    return run_task(mixed_task(a, b, scale_b, bias, act, out_dtype=out_dtype), config)
+
+
+def mixed_task(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Task:
+    """As `mixed_mm`."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise InvalidArguments(
             f"mixed_mm: shapes {tuple(a.shape)} and {tuple(b.shape)}: expected [m, k] and [k, n]"
@@ -180,7 +208,7 @@ def mixed_mm(
         return _activated(product, act).to(out)
 
     inputs = Inputs(a, b, result, None, ending, before=before)
-    return _run(problem, inputs, extern, config)
+    return Task(problem, inputs, extern)
 
 
 def _kind(name: str, scale: torch.Tensor, outer: int, k: int) -> _Kind:
@@ -340,37 +368,3 @@ def _spread(scale: torch.Tensor, outer: int, k: int) -> torch.Tensor:
     if scale.shape[0] != outer:
         scale = scale.repeat_interleave(_BLOCK, 0)[:outer]
     return scale.repeat_interleave(_BLOCK, 1)[:, :k]
-
-
-# What a process has chosen already; dropped whole when it grows past its bound.
-_MOST = 4096
-_choices: dict[tuple[Problem, torch.device], tuple[Config | None]] = {}
-
-
-def _run(
-    problem: Problem,
-    inputs: Inputs,
-    extern: Callable[[Inputs], torch.Tensor],
-    config: Config | None,
-) -> torch.Tensor:
-    out = inputs.out
-    assert out is not None
-    if config is None:
-        if out.device.type != "cuda":
-            return extern(inputs)
-        known = _choices.get((problem, out.device))
-        if known is None:
-            if len(_choices) >= _MOST:
-                _choices.clear()
-            choice = choose(problem, inputs, extern, device=out.device, store=default_store())
-            known = _choices[problem, out.device] = (choice.config,)
-        config = known[0]
-        if config is None:
-            return extern(inputs)
-    _bound(problem, config)(inputs)
-    return out
-
-
-@lru_cache(maxsize=1024)
-def _bound(problem: Problem, config: Config) -> Callable[[Inputs], None]:
-    return bind(problem, config)
