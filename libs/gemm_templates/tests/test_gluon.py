@@ -41,6 +41,14 @@ def test_code_for_hopper(problem, config):
     assert binary.shared_bytes <= gluon.shared_memory(problem, config, buffers) <= H200.smem
 
 
+@pytest.mark.parametrize("config", [TURNS, SHARED])
+def test_another_matrix_is_read_eight_columns_at_a_time(config):
+    binary = compiled(DOWN, config)
+    assert "ld.global.v4.b32" in binary.ptx and "shfl.sync.bfly" in binary.ptx
+    assert binary.shared_bytes <= H200.smem  # the exchange takes none
+    assert "shfl.sync.bfly" not in compiled(UP, config).ptx
+
+
 def test_what_no_descriptor_may_write_is_stored_from_registers():
     binary = compiled(replace(DYNAMIC, n=767, b_stride=(1, 3072)), TURNS)
     assert "cp.async.bulk.tensor.2d.global" not in binary.ptx and "st.global" in binary.ptx

@@ -134,12 +134,20 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
         f"STAGES={config.num_stages}, TURNS={takes_turns(multiplied)}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
+        f"BY_LINES={by_lines(problem, config)}, "
         f"{edges(problem, config)}"
     )
     call = Call("gluon_hopper", "gluon_mm", flags, decorator="gluon.jit")
     source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
     kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
     return Plan((kernel,))
+
+
+def by_lines(problem: Problem, config: Config) -> bool:
+    """Whether the epilogue gets eight columns side by side in a thread: the shuffles cost less than
+    to read or write another matrix two columns at a time."""
+    moves = problem.epilogue is not None and problem.epilogue.bytes_per_element > 0
+    return moves and config.block_n // config.parts >= 32
 
 
 def why_not(config: Config, itemsize: int) -> str:

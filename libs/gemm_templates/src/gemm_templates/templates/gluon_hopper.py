@@ -71,6 +71,7 @@ def gluon_mm(
     WIDE: gl.constexpr,
     INPUT_PRECISION: gl.constexpr,
     STORE: gl.constexpr,
+    BY_LINES: gl.constexpr = False,
     b2_ptr=None,
     GATE: gl.constexpr = None,
 ):
@@ -78,7 +79,8 @@ def gluon_mm(
 
     STAGES: of the ring. TURNS: a tile belongs to one group, else both share it. PARTS: the epilogue
     runs on that many parts of a group's columns. BUFFERS: parts that wait to be stored, for each
-    group. EPILOGUE: elementwise, since values have a layout here; it gets them in that of `wgmma`.
+    group. EPILOGUE: elementwise, since values have a layout here: that of `wgmma`, or (BY_LINES)
+    one of eight columns side by side, for what reads or writes matrices.
     GATE: None, or a function like an epilogue's; `b2` has the sizes and strides of `b`.
     """
     ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
@@ -135,7 +137,7 @@ def gluon_mm(
                         0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                         (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                         BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                     ),
                 ),
                 (
@@ -144,7 +146,7 @@ def gluon_mm(
                         1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                         (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                         BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                     ),
                 ),
                 (
@@ -175,7 +177,7 @@ def gluon_mm(
                         0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                         (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                         BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                     ),
                 ),
                 (
@@ -184,7 +186,7 @@ def gluon_mm(
                         1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                         (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                         BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
+                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                     ),
                 ),
                 (
@@ -338,6 +340,7 @@ def multiply(
     HAS_BIAS: gl.constexpr,
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
+    BY_LINES: gl.constexpr,
 ):
     """One group: its tiles of this program, or its rows of each of them."""
     a_memory, b_memory, out_memory = memory
@@ -399,6 +402,7 @@ def multiply(
                 parts[i], parts[(PRODUCTS - 1) * PARTS + i], GROUP * BUFFERS + i % BUFFERS, first_m,
                 first_n + i * PART, out_ptr, out_desc, out_memory, M, N, stride_om, stride_on,
                 operands, EPILOGUE, GATE, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE, STORE_TMA,
+                BY_LINES,
             )  # fmt: skip
     if STORE_TMA:
         tma.store_wait(0)
@@ -440,6 +444,30 @@ def split_columns(acc, PARTS: gl.constexpr):
     return parts
 
 
+@gluon.constexpr_function
+def lines(ROWS, COLUMNS, LAST):
+    """The layout of `wgmma` in four warps, but for which columns the low two bits of a thread's
+    number tell: 8 and 16 (LAST=16), so that a thread has eight side by side; 8 and 4 (LAST=4)."""
+    registers = [[0, 1], [0, 2], [0, 20 - LAST], [8, 0]]
+    registers += [[0, 32 << i] for i in range((COLUMNS // 32).bit_length() - 1)]
+    registers += [[64 << i, 0] for i in range((ROWS // 64).bit_length() - 1)]
+    threads = [[0, 8], [0, LAST], [1, 0], [2, 0], [4, 0]]
+    warps = [[16, 0], [32, 0]]
+    return gl.DistributedLinearLayout(registers, threads, warps, [], [ROWS, COLUMNS])
+
+
+@gluon.jit
+def in_layout(part, layout: gl.constexpr, BY_LINES: gl.constexpr):
+    """A part of the accumulators in its layout, or by lines: to exchange one bit of the threads for
+    one of the registers is a shuffle, both at once would go through shared memory."""
+    if BY_LINES:
+        part = gl.convert_layout(part, lines(part.shape[0], part.shape[1], 4))
+        part = gl.convert_layout(part, layout)
+    else:
+        part = gl.convert_layout(part, layout, assert_trivial=True)
+    return part
+
+
 @gluon.jit
 def finish_part(
     part,
@@ -463,13 +491,15 @@ def finish_part(
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
     STORE_TMA: gl.constexpr,
+    BY_LINES: gl.constexpr = False,
 ):
     """Epilogue and store of `part`, which starts at (first_m, first_n); `other` is the same part
     of the second product."""
     ROWS: gl.constexpr = part.shape[0]
     PART: gl.constexpr = part.shape[1]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
-    part = gl.convert_layout(part, layout, assert_trivial=True)
+    multiplied: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
+    layout: gl.constexpr = lines(ROWS, PART, 16) if BY_LINES else multiplied
+    part = in_layout(part, layout, BY_LINES)
     rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
     rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
     if WIDE:
@@ -481,7 +511,7 @@ def finish_part(
     if EDGE_N != "none":
         mask = mask & (rn < N)
     if GATE is not None:
-        other = gl.convert_layout(other, layout, assert_trivial=True)
+        other = in_layout(other, layout, BY_LINES)
         part = GATE(part, rm, rn, mask, ()) * other
     value = EPILOGUE(part, rm, rn, mask, operands)
     if STORE:
