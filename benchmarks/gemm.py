@@ -1,12 +1,16 @@
-"""Our matmul templates against cuBLAS (and Inductor): one table, and a JSON file.
+"""Our matmuls against cuBLAS (and Inductor), group by group: tables, and a JSON file.
 
-    python benchmarks/gemm.py                    # the MLP shapes of an encoder, squares
-    python benchmarks/gemm.py --inductor         # and torch.compile(mode="max-autotune")
-    python benchmarks/gemm.py --all --only mlp   # every legal config, to judge the cost model
+    python benchmarks/gemm.py                         # everything, beside eager
+    python benchmarks/gemm.py --quick                 # a few shapes of each group
+    python benchmarks/gemm.py --group skinny,split_k  # some groups
+    python benchmarks/gemm.py --inductor plain,fused  # max-autotune, too, for these groups
     python benchmarks/gemm.py --json gemm.json
 
-Every time is the median over calls that start with a cold L2 cache, the candidates in turns.
-"eager" is the vendor's matmul followed by the epilogue as kernels of its own.
+"ours" is what the public function runs: the template that `choose` took, or the vendor's call.
+Every time is the median of calls in turns, each with other inputs and a cold L2 cache. Eager is
+torch's function, and kernels of its own for what follows. A ratio is the better of eager and
+Inductor over ours; a group's is the geometric mean. Inductor's subprocesses are off, and a shape
+whose compilation takes longer than `--cap` seconds ends Inductor's part of that group.
 """
 
 from __future__ import annotations
@@ -14,140 +18,485 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import os
+import sys
+import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from gemm_templates import Inputs, Problem, Store, bind, candidates, choose, device_info
-from gemm_templates.choice import measure
-from gemm_templates.epilogues import GELU_NARROW, RELU, residual_of
-from triton_rt import CompilePool
+import gemm_templates as g
+from gemm_templates.chosen import Task
+from gemm_templates.grouped import grouped_task
+from gemm_templates.ops import linear, matmul
+from gemm_templates.ops.run import Kind
+from gemm_templates.scaled import scaled_task
+from triton_rt import Cache, CompilePool
 
-ALIGNED = frozenset({"a", "b", "bias", "out"})
+ROUNDS = 15
+BF16, F16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
 class Case:
+    """task: the product of tensors that `make(device)` gives. eager: the same by torch.
+
+    floor: least seconds by arithmetic and by bytes, each input read and each output written once.
+    """
+
     name: str
-    problem: Problem
-    inputs: Callable[[], Inputs]
-    eager: Callable[[Inputs], torch.Tensor]
+    make: Callable[[str], tuple[Any, ...]]
+    task: Callable[..., Task]
+    eager: Callable[..., torch.Tensor]
+    floor: tuple[float, float]
 
 
-def linear_case(name: str, m: int, n: int, k: int, end: str) -> Case:
-    """`x[m, k] @ w[n, k].T + bias` in bf16, with an epilogue."""
-    residual = residual_of("bf16", 2, stride=(n, 1)) if end == "residual" else None
-    epilogue = {"gelu": GELU_NARROW, "relu": RELU, "residual": residual}.get(end)
-    problem = Problem(
-        m, n, k, b_stride=(1, k), bias=None if end == "plain" else "bf16", epilogue=epilogue,
-        aligned=ALIGNED,
+@dataclass(frozen=True)
+class Group:
+    """bar: what the geometric mean of the ratios is to be; least: what each one is."""
+
+    name: str
+    bar: float | None
+    cases: Callable[[bool], list[Case]]
+    least: float = 0.0
+
+
+@dataclass
+class Row:
+    group: str
+    case: str
+    ours_us: float
+    eager_us: float
+    inductor_us: float | None
+    template_us: float | None
+    chosen: str
+    best_template: str
+    floor_us: float
+    bound: str
+    tflops: float
+    choose_s: float
+    inductor_s: float | None
+    times_us: dict[str, float] = field(default_factory=dict)
+    predicted_us: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return min(x for x in (self.eager_us, self.inductor_us) if x) / self.ours_us
+
+
+def task_of(kind: Kind, options: tuple[Any, ...], *tensors: Any) -> Task:
+    shape, dtype = kind.shape(tensors, options)
+    out = torch.empty(shape, dtype=dtype, device=next(t.device for t in tensors if t is not None))
+    problem = kind.problem(tensors, options, out)
+    return Task(problem, kind.inputs(tensors, options, out),
+                lambda t: kind.extern(tensors, options, None))  # fmt: skip
+
+
+def floor_of(flops: float, moved: float, rate: float) -> tuple[float, float]:
+    return flops / rate, moved / 4.8e12
+
+
+def random(device: str, *shape: int, dtype: torch.dtype = BF16, scale: float = 1.0) -> torch.Tensor:
+    if device == "meta":
+        return torch.empty(shape, dtype=dtype, device="meta")
+    made = torch.randn(shape, dtype=torch.float32, device=device) * scale
+    return made.to(dtype)
+
+
+def product(name: str, m: int, n: int, k: int, dtype: torch.dtype = BF16) -> Case:
+    """`x @ w.T`, as a linear layer has it."""
+
+    def make(device: str) -> tuple[Any, ...]:
+        return random(device, m, k, dtype=dtype), random(device, n, k, dtype=dtype, scale=k**-0.5)
+
+    return Case(
+        name, make, lambda x, w: task_of(matmul.MM, (None,), x, w.t()),
+        lambda x, w: torch.mm(x, w.t()),
+        floor_of(2 * m * n * k, 2 * (m * k + k * n + m * n), 989e12),
     )  # fmt: skip
 
-    def inputs() -> Inputs:
-        torch.manual_seed(0)
-        make = {"dtype": torch.bfloat16, "device": "cuda"}
-        x = torch.randn(m, k, **make)
-        w = torch.randn(n, k, **make) / k**0.5
-        bias = None if end == "plain" else torch.randn(n, **make)
-        extra = torch.randn(m, n, **make)
-        operands = (extra,) if end == "residual" else ()
-        return Inputs(x, w.t(), torch.empty(m, n, **make), bias, operands)
 
-    def eager(t: Inputs) -> torch.Tensor:
-        out = F.linear(t.a, t.b.t(), t.bias)
+def fused(end: str, m: int, n: int, k: int) -> Case:
+    def make(device: str) -> tuple[Any, ...]:
+        last = (m, n) if end == "residual" else (n,)
+        return (
+            random(device, m, k), random(device, n, k, scale=k**-0.5), random(device, *last)
+        )  # fmt: skip
+
+    def task(x: torch.Tensor, w: torch.Tensor, last: torch.Tensor) -> Task:
         if end == "residual":
-            return out + t.operands[0]
-        return {"gelu": F.gelu, "relu": F.relu}.get(end, lambda x: x)(out)
+            return task_of(matmul.ADDMM, (None, 1.0, 1.0), last, x, w.t())
+        return task_of(linear.LINEAR_ACT, (end,), x, w, last)
 
-    return Case(name, problem, inputs, eager)
+    def eager(x: torch.Tensor, w: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        if end == "residual":
+            return F.linear(x, w) + last
+        return linear.TORCH_ACTIVATIONS[end](F.linear(x, w, last))
+
+    more = m * n if end == "residual" else n
+    moved = 2 * (m * k + k * n + m * n + more)
+    return Case(f"{end} {m}x{n}x{k}", make, task, eager, floor_of(2 * m * n * k, moved, 989e12))
 
 
-def cases() -> list[Case]:
-    found = []
-    for end in ("plain", "bias", "gelu", "relu"):
-        found.append(linear_case(f"mlp up {end}", 16384, 3072, 768, end))
-    for end in ("plain", "bias", "residual"):
-        found.append(linear_case(f"mlp down {end}", 16384, 768, 3072, end))
-    found.append(linear_case("qkv bias", 16384, 2304, 768, "bias"))
-    found.append(linear_case("proj residual", 16384, 768, 768, "residual"))
-    for size in (1024, 2048, 4096, 8192):
-        found.append(linear_case(f"square {size}", size, size, size, "plain"))
-    found.append(linear_case("odd 1000 gelu", 1000, 1000, 1000, "gelu"))
-    return found
+def gated(m: int, n: int, k: int) -> Case:
+    def make(device: str) -> tuple[Any, ...]:
+        return (
+            random(device, m, k), random(device, n, k, scale=k**-0.5),
+            random(device, n, k, scale=k**-0.5),
+        )  # fmt: skip
+
+    def eager(x: torch.Tensor, w1: torch.Tensor, w3: torch.Tensor) -> torch.Tensor:
+        return F.silu(F.linear(x, w1)) * F.linear(x, w3)
+
+    return Case(
+        f"silu pair {m}x{n}x{k}", make,
+        lambda x, w1, w3: task_of(linear.GATED_LINEAR, ("silu",), x, w1, w3), eager,
+        floor_of(4 * m * n * k, 2 * (m * k + 2 * k * n + m * n), 989e12),
+    )  # fmt: skip
+
+
+def fp8(m: int, n: int, k: int) -> Case:
+    """Row-wise scales, fast accumulation on both sides."""
+
+    def make(device: str) -> tuple[Any, ...]:
+        return (
+            random(device, m, k, dtype=FP8), random(device, n, k, dtype=FP8),
+            random(device, m, 1, dtype=torch.float32).abs(),
+            random(device, 1, n, dtype=torch.float32).abs(),
+        )  # fmt: skip
+
+    def eager(a: Any, b: Any, sa: Any, sb: Any) -> torch.Tensor:
+        return torch._scaled_mm(a, b.t(), sa, sb, out_dtype=BF16, use_fast_accum=True)
+
+    return Case(
+        f"row-wise {m}x{n}x{k}", make,
+        lambda a, b, sa, sb: scaled_task(a, b.t(), sa, sb, use_fast_accum=True), eager,
+        floor_of(2 * m * n * k, m * k + k * n + 2 * m * n + 4 * (m + n), 1979e12),
+    )  # fmt: skip
+
+
+def batched(batch: int, m: int, n: int, k: int) -> Case:
+    def make(device: str) -> tuple[Any, ...]:
+        return random(device, batch, m, k), random(device, batch, k, n)
+
+    return Case(
+        f"{batch}x{m}x{n}x{k}", make, lambda a, b: task_of(matmul.BMM, (None,), a, b), torch.bmm,
+        floor_of(2 * batch * m * n * k, 2 * batch * (m * k + k * n + m * n), 989e12),
+    )  # fmt: skip
+
+
+def grouped(sizes: list[int], n: int, k: int) -> Case:
+    total = sum(sizes)
+
+    def make(device: str) -> tuple[Any, ...]:
+        ends = torch.tensor(sizes).cumsum(0).to(torch.int32)
+        weights = random(device, len(sizes), n, k, scale=k**-0.5)
+        return random(device, total, k), weights, ends.to(device)
+
+    name = f"{len(sizes)}x{min(sizes)}" + (f"..{max(sizes)}" if min(sizes) != max(sizes) else "")
+    return Case(
+        f"{name}x{n}x{k}", make,
+        lambda a, w, offs: grouped_task(a, w.transpose(1, 2), offs),
+        lambda a, w, offs: torch._grouped_mm(a, w.transpose(1, 2), offs=offs),
+        floor_of(2 * total * n * k, 2 * (total * (n + k) + len(sizes) * n * k), 989e12),
+    )  # fmt: skip
+
+
+NK = ((4096, 4096), (12288, 4096), (4096, 14336), (32000, 4096))
+
+
+def squares(quick: bool) -> list[Case]:
+    sizes = (1024, 4096) if quick else (1024, 1536, 2048, 3072, 4096, 6144, 8192)
+    return [product(f"{s} square", s, s, s) for s in sizes]
+
+
+def odd(quick: bool) -> list[Case]:
+    return [product(f"{s} square", s, s, s) for s in ((4097,) if quick else (4095, 4097))]
+
+
+def rows(*counts: int) -> Callable[[bool], list[Case]]:
+    def cases(quick: bool) -> list[Case]:
+        shapes = [(m, n, k) for m in counts for n, k in (NK[:1] if quick else NK)]
+        return [product(f"{m}x{n}x{k}", m, n, k) for m, n, k in shapes]
+
+    return cases
+
+
+def split_k(quick: bool) -> list[Case]:
+    sizes = (16, 64) if quick else (16, 32, 48, 64)
+    lengths = (8192, 32768) if quick else range(4096, 32768 + 1, 4096)
+    found = [product(f"{s}x{s}x{k} f16", s, s, k, F16) for s in sizes for k in lengths]
+    large = [(128, 128, 65536), (256, 256, 65536), (512, 512, 131072)]
+    return found + [product(f"{m}x{n}x{k}", m, n, k) for m, n, k in large[: 1 if quick else 3]]
+
+
+def endings(quick: bool) -> list[Case]:
+    shapes = [(16384, 3072, 768), (16384, 768, 768), (4096, 4096, 4096), (8192, 4096, 1024)]
+    return [fused(end, *s) for s in (shapes[:1] if quick else shapes)
+            for end in ("gelu", "relu", "residual")]  # fmt: skip
+
+
+def pairs(quick: bool) -> list[Case]:
+    shapes = [(4096, 14336, 4096), (8192, 3072, 1024), (2048, 11008, 4096), (64, 14336, 4096)]
+    return [gated(*s) for s in (shapes[1:2] if quick else shapes)]
+
+
+def fp8_rows(quick: bool) -> list[Case]:
+    shapes = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096), (64, 4096, 4096),
+              (64, 14336, 4096)]  # fmt: skip
+    return [fp8(*s) for s in (shapes[:1] if quick else shapes)]
+
+
+def batches(quick: bool) -> list[Case]:
+    shapes = [(64, 1024, 1024, 64), (16, 2048, 2048, 512)]
+    return [batched(*s) for s in (shapes[:1] if quick else shapes)]
+
+
+def groups_of_rows(quick: bool) -> list[Case]:
+    mixed = [512, 768, 1024, 1280, 1536, 1792, 2048, 640]
+    sizes = [mixed, [512] * 8, [1024] * 8, [2048] * 8]
+    return [grouped(s, 4096, 4096) for s in (sizes[:1] if quick else sizes)]
+
+
+GROUPS = (
+    Group("plain", 1.00, squares, 0.97),
+    Group("skinny", 1.05, rows(1, 8, 64), 0.97),
+    Group("rows", 1.00, rows(512, 2048), 0.97),
+    Group("odd", 1.00, odd, 0.97),
+    Group("split_k", 1.50, split_k),
+    Group("fused", 1.12, endings),
+    Group("gated", 1.10, pairs),
+    Group("fp8", 1.00, fp8_rows),
+    Group("bmm", 1.05, batches),
+    Group("grouped", None, groups_of_rows),
+)
+
+
+def clock(runs: list[Callable[[int], object]], sets: int, flush: torch.Tensor) -> list[float]:
+    """Median seconds of each, in turns, over rotating inputs; the GPU waits for the host."""
+    for run in runs:
+        for i in range(sets):
+            run(i)
+    torch.cuda.synchronize()
+    host = 0.0
+    for run in runs:
+        began = time.perf_counter()
+        run(0)
+        host = max(host, time.perf_counter() - began)
+    torch.cuda.synchronize()
+    cycles = int((2 * host + 60e-6) * 2.2e9)
+    events = []
+    for i in range(ROUNDS):
+        for run in runs:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(cycles)
+            flush.zero_()
+            start.record()
+            run(i % sets)
+            end.record()
+            events.append((start, end))
+    torch.cuda.synchronize()
+    seconds = [start.elapsed_time(end) * 1e-3 for start, end in events]
+    return [median(seconds[i :: len(runs)]) for i in range(len(runs))]
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options = options
+        self.info = g.device_info("cuda")
+        # One core is left to the process that measures.
+        self.pool = CompilePool(max(1, (os.cpu_count() or 2) - 1))
+        self.cache = Cache(folder / "kernels")
+        self.store = g.Store(folder / "choices")
+        self.build = functools.partial(g.bind, pool=self.pool, cache=self.cache)
+        self.flush = torch.empty(2 * self.info.l2_bytes, dtype=torch.int8, device="cuda")
+
+    def prefetch(self, cases: list[Case]) -> list[Any]:
+        problems = [case.task(*case.make("meta")).problem for case in cases]
+        known = [p for p in problems if p is not None]
+        return g.prefetch(known, pool=self.pool, cache=self.cache, store=self.store)
+
+    def row(self, group: str, case: Case, inductor: bool) -> Row:
+        inputs = [case.make("cuda") for _ in range(3)]
+        tasks = [case.task(*tensors) for tensors in inputs]
+        task = tasks[0]
+        began = time.perf_counter()
+        choice = g.choose(
+            task.problem, task.examples or task.inputs, task.extern, store=self.store,
+            build=self.build, force=True,
+        )  # fmt: skip
+        choose_s = time.perf_counter() - began
+        times = dict(choice.times)
+        times.pop("extern", None)
+        best = min(times, key=lambda label: times[label]) if times else ""
+        configs = {c.label: c.config for c in choice.candidates}
+
+        def ours(label: str) -> Callable[[int], object]:
+            config = configs[label]
+            if config is None:
+                return lambda i: tasks[i].extern(tasks[i].inputs)
+            bound = self.build(task.problem, config)
+            return lambda i: bound(tasks[i].inputs)
+
+        chosen = "extern" if choice.config is None else str(choice.config)
+        runs = [ours(chosen), lambda i: case.eager(*inputs[i])]
+        if best and best != chosen:
+            runs.append(ours(best))
+        inductor_s = None
+        if inductor:
+            compiled, inductor_s = self.inductor(case, inputs[0])
+            runs.append(lambda i: compiled(*inputs[i]))
+        seconds = clock(runs, len(inputs), self.flush)
+        template = seconds[0] if best == chosen else seconds[2] if best else None
+        flops, moved = case.floor
+        return Row(
+            group, case.name, seconds[0] * 1e6, seconds[1] * 1e6,
+            seconds[-1] * 1e6 if inductor else None, template and template * 1e6, chosen, best,
+            max(case.floor) * 1e6, "flops" if flops >= moved else "bytes",
+            task.problem.flops / seconds[0] / 1e12, choose_s, inductor_s,
+            {label: t * 1e6 for label, t in choice.times},
+            {c.label: c.predicted * 1e6 for c in choice.candidates}, dict(choice.failures),
+        )  # fmt: skip
+
+    def inductor(self, case: Case, tensors: tuple[Any, ...]) -> tuple[Callable[..., Any], float]:
+        torch._dynamo.reset()  # cases share code: each would count as a recompilation
+        compiled = torch.compile(case.eager, mode="max-autotune-no-cudagraphs", dynamic=False)
+        began = time.perf_counter()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled(*tensors)
+        torch.cuda.synchronize()
+        return compiled, time.perf_counter() - began
+
+
+def mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
+
+
+def summary(group: Group, found: list[Row], seconds: float) -> dict[str, Any]:
+    ratio, worst = mean([r.ratio for r in found]), min(r.ratio for r in found)
+    alone = [min(x for x in (r.eager_us, r.inductor_us) if x) / r.template_us
+             for r in found if r.template_us]  # fmt: skip
+    met = (group.bar is None or ratio >= group.bar) and worst >= group.least
+    return {
+        "group": group.name, "cases": len(found), "ratio": ratio, "worst": worst, "bar": group.bar,
+        "least": group.least, "met": met, "template_alone": mean(alone),
+        "worst_alone": min(alone, default=float("nan")), "seconds": seconds,
+        "against": "eager and Inductor" if any(r.inductor_us for r in found) else "eager",
+    }  # fmt: skip
+
+
+def printed(row: Row) -> str:
+    inductor = f"{row.inductor_us:.1f}" if row.inductor_us else "-"
+    alone = f"{row.template_us:.1f}" if row.template_us else "-"
+    return (
+        f"{row.case:<30}{row.floor_us:>8.1f}{row.ours_us:>9.1f}{row.eager_us:>9.1f}{inductor:>10}"
+        f"{row.ratio:>7.2f}{alone:>10}{row.tflops:>8.0f}{row.choose_s:>7.2f}  {row.chosen}"
+    )
+
+
+def chosen_groups(names: str) -> Iterator[Group]:
+    known = {group.name: group for group in GROUPS}
+    for name in names.split(",") if names and names != "all" else known:
+        if name not in known:
+            sys.exit(f"--group {name}: expected some of {','.join(known)}")
+        yield known[name]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, default=Path("gemm.json"))
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--all", action="store_true", help="measure every legal config")
-    parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--group", default="", help="names with commas between; default: all")
+    parser.add_argument("--quick", action="store_true", help="a few shapes of each group")
+    parser.add_argument("--inductor", default="", help="groups to compare with Inductor, or 'all'")
+    parser.add_argument("--cap", type=float, default=60.0, help="seconds of Inductor for a shape")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds of Inductor altogether")
+    parser.add_argument("--cache", type=Path, help="where kernels are kept; default: nowhere")
     options = parser.parse_args()
-    info = device_info("cuda")
-    print(f"{info.name}, torch {torch.__version__}, cuda {torch.version.cuda}")
-    head = f"{'case':<18}{'ours us':>9}{'eager us':>10}{'speedup':>9}{'TFLOP/s':>9}"
-    print(f"{head}{'inductor us':>13}{'choose s':>10}  best template")
-    rows = []
-    pool = CompilePool(os.cpu_count() or 1)
-    build = functools.partial(bind, pool=pool)
-    for case in cases():
-        if options.only not in case.name:
-            continue
-        found = candidates(case.problem, info, limit=1000) if options.all else None
-        given = case.inputs()
-        case.eager(given)  # the vendor's library starts up
-        torch.cuda.synchronize()
+    peers = {x.name for x in chosen_groups(options.inductor)} if options.inductor else set()
+    os.environ.setdefault("TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC", "0")
+    with tempfile.TemporaryDirectory() as folder:
+        run(options, peers, Path(folder))
+
+
+def run(options: argparse.Namespace, peers: set[str], folder: Path) -> None:
+    bench = Bench(options, folder)
+    if options.cache:
+        bench.cache = Cache(options.cache)
+        bench.build = functools.partial(g.bind, pool=bench.pool, cache=bench.cache)
+    print(f"{bench.info.name}, torch {torch.__version__}, cuda {torch.version.cuda}", flush=True)
+    errors: list[str] = []
+    plans = []
+    for group in chosen_groups(options.group):  # all compile from now on, side by side
+        cases = group.cases(options.quick)
+        ready: list[Any] = []
+        for case in cases:
+            try:
+                ready += bench.prefetch([case])
+            except Exception as error:  # of one case; listed at the end
+                errors.append(
+                    f"{group.name} {case.name}: prefetch: {type(error).__name__}: {error}"
+                )
+        plans.append((group, cases, ready))
+    print(f"{sum(len(ready) for *_, ready in plans)} kernels to compile", flush=True)
+    rows_found: list[Row] = []
+    summaries = []
+    spent = 0.0
+    for group, cases, ready in plans:
         began = time.perf_counter()
-        choice = choose(
-            case.problem, given, case.eager, found, store=Store(), build=build, force=True
-        )
-        seconds = time.perf_counter() - began
-        times = dict(choice.times)
-        eager = times.pop("extern")
-        best = min(times, key=lambda label: times[label]) if times else None
-        inductor = None
-        if options.inductor:
-            torch._dynamo.reset()  # cases share code: each would count as a recompilation
-            compiled = torch.compile(case.eager, mode="max-autotune-no-cudagraphs")
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compiled(given)
-                inductor = measure([lambda f=compiled, g=given: f(g)], info)[0]
-        ours = times[best] if best else float("nan")
-        rows.append(
-            {
-                "case": case.name,
-                "problem": str(case.problem),
-                "ours_us": ours * 1e6,
-                "eager_us": eager * 1e6,
-                "inductor_us": inductor and inductor * 1e6,
-                "best": best,
-                "chosen": str(choice.config) if choice.config else "extern",
-                "times_us": {label: t * 1e6 for label, t in times.items()},
-                "choose_s": seconds,
-                "predicted_us": {c.label: c.predicted * 1e6 for c in choice.candidates},
-                "failures": dict(choice.failures),
-            }
-        )
-        shown = f"{inductor * 1e6:.1f}" if inductor else "-"
-        print(
-            f"{case.name:<18}{ours * 1e6:>9.1f}{eager * 1e6:>10.1f}{eager / ours:>8.2f}x"
-            f"{case.problem.flops / ours / 1e12:>9.0f}{shown:>13}{seconds:>10.2f}  {best}",
-            flush=True,
-        )
-        if options.all:
-            print(choice.explain(), flush=True)
-        for label, why in choice.failures:
-            print(f"  {label} failed: {why}")
-    pool.close()
-    result = {"device": info.name, "torch": torch.__version__, "rows": rows}
+        wait(ready)
+        compiled = time.perf_counter() - began
+        print(f"\n{group.name}: waited {compiled:.1f} s for {len(ready)} kernels\n"
+              f"{'case':<30}{'floor':>8}{'ours us':>9}{'eager':>9}{'inductor':>10}{'ratio':>7}"
+              f"{'template':>10}{'TFLOP/s':>8}{'choose':>7}  chosen", flush=True)  # fmt: skip
+        found = []
+        inductor = group.name in peers
+        for case in cases:
+            try:
+                row = bench.row(group.name, case, inductor and spent < options.budget)
+            except Exception as error:  # of one case; listed at the end
+                errors.append(f"{group.name} {case.name}: {type(error).__name__}: {error}")
+                traceback.print_exc()
+                continue
+            found.append(row)
+            print(printed(row), flush=True)
+            spent += row.inductor_s or 0.0
+            inductor &= (row.inductor_s or 0.0) <= options.cap
+            torch.cuda.empty_cache()
+        if found:
+            summaries.append(summary(group, found, time.perf_counter() - began))
+        else:
+            errors.append(f"{group.name}: nothing was measured")
+        rows_found += found
+    bench.pool.close()
+    print(f"\n{'group':<10}{'cases':>6}{'ratio':>7}{'bar':>6}{'worst':>7}{'least':>7}  verdict"
+          f"{'alone':>8}{'worst':>7}{'s':>7}  against")  # fmt: skip
+    for s in summaries:
+        bar = f"{s['bar']:.2f}" if s["bar"] else "-"
+        least = f"{s['least']:.2f}" if s["least"] else "-"
+        print(f"{s['group']:<10}{s['cases']:>6}{s['ratio']:>7.3f}{bar:>6}{s['worst']:>7.3f}"
+              f"{least:>7}  {'ok' if s['met'] else 'short':<7}{s['template_alone']:>8.3f}"
+              f"{s['worst_alone']:>7.3f}{s['seconds']:>7.1f}  {s['against']}")  # fmt: skip
+    print("alone: our best template, the vendor's call excluded; on the squares the bar is 0.92")
+    for error in errors:
+        print(f"ERROR {error}")
+    result = {
+        "device": bench.info.name, "torch": torch.__version__, "groups": summaries,
+        "rows": [{**vars(r), "ratio": r.ratio} for r in rows_found], "errors": errors,
+    }  # fmt: skip
     options.json.write_text(json.dumps(result, indent=1))
+    sys.exit(1 if errors else 0)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gemm_templates.choice import choose
-from gemm_templates.launch import Bound, Inputs
-from gemm_templates.ops.run import build
+from gemm_templates.launch import Bound, Inputs, default_build
 from gemm_templates.problem import Config, Problem
 from gemm_templates.store import default_store
 
@@ -46,7 +45,7 @@ def run_task(task: Task, config: Config | None = None) -> torch.Tensor:
         taken = config or _choose(task, task.problem, device)
         if len(_chosen) >= _MOST:
             _chosen.clear()
-        known = (None if taken is None else build()(task.problem, taken),)
+        known = (None if taken is None else default_build()(task.problem, taken),)
         _chosen[task.problem, device, config] = known
     if known[0] is None:
         return task.extern(inputs)
@@ -69,7 +68,7 @@ def _choose(task: Task, problem: Problem, device: torch.device) -> Config | None
     deterministic = torch.are_deterministic_algorithms_enabled()
     choice = choose(
         problem, task.examples or task.inputs, task.extern, device=device, store=default_store(),
-        build=build(), deterministic=deterministic,
+        build=default_build(), deterministic=deterministic,
     )  # fmt: skip
     return choice.config
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
@@ -223,3 +224,12 @@ def bind(
     if pool is not None and torch.cuda.is_available():
         bound.compile()
     return bound
+
+
+@functools.lru_cache(maxsize=1)
+def default_build() -> Callable[[Problem, Config], Bound]:
+    """`bind` with the kernel cache of the user, and a pool of this process that compiles the
+    candidates of one problem side by side."""
+    return functools.partial(
+        bind, cache=Cache(), pool=CompilePool(max(1, min(6, os.cpu_count() or 1)))
+    )

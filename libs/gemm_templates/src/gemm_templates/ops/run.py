@@ -6,11 +6,10 @@ by measurement, and where the number of rows keeps changing, once for all number
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,11 +17,10 @@ from torch import Tensor
 
 from gemm_templates.choice import choose
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
-from gemm_templates.launch import Bound, Inputs, bind
+from gemm_templates.launch import Bound, Inputs, bind, default_build
 from gemm_templates.problem import Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import default_store
-from triton_rt import Cache, CompilePool
 
 Tensors = tuple[Tensor | None, ...]
 Options = tuple[Any, ...]
@@ -128,17 +126,6 @@ def parse_config(text: str) -> Config | None:
     return Config(**values)
 
 
-@lru_cache(maxsize=1)
-def pool() -> CompilePool:
-    """Compiles the candidates of one problem side by side."""
-    return CompilePool(max(1, min(6, os.cpu_count() or 1)))
-
-
-@lru_cache(maxsize=1)
-def build() -> Callable[[Problem, Config], Bound]:
-    return partial(bind, cache=Cache(), pool=pool())
-
-
 _decisions: dict[tuple[Any, ...], Decision] = {}
 _rows_seen: dict[tuple[Any, ...], set[int]] = {}
 _ranges: dict[tuple[Any, ...], tuple[RangeChoice, dict[Config, Bound]]] = {}
@@ -210,10 +197,10 @@ def _decided(
     choice = choose(
         problem, kind.inputs(tensors, options, scratch),
         lambda _: kind.extern(tensors, options, None),
-        device=device, store=default_store(), build=build(),
+        device=device, store=default_store(), build=default_build(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
-    return EXTERN if choice.config is None else Decision(build()(problem, choice.config))
+    return EXTERN if choice.config is None else Decision(default_build()(problem, choice.config))
 
 
 def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> Decision | None:
@@ -238,7 +225,7 @@ def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) 
     if config is None:
         return EXTERN
     if config not in bounds:
-        bounds[config] = build()(choice.problem, config)
+        bounds[config] = default_build()(choice.problem, config)
     return Decision(bounds[config], ranged=True)
 
 
@@ -263,7 +250,7 @@ def _measure_range(kind: Kind, problem: Problem, tensors: Tensors, options: Opti
 
     return choose_range(
         replace(problem, dynamic=frozenset({"M"})), hints, lambda m: given(m)[1], extern,
-        device=device, store=default_store(), build=build(),
+        device=device, store=default_store(), build=default_build(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
 
