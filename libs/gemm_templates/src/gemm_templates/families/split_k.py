@@ -6,25 +6,135 @@ from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
-from gemm_templates.problem import Config, Problem
+from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, check_tile, edges, render
+
+# (block_m, block_n, num_warps), and blocks of K.
+_TILES = (
+    (16, 16, 4), (32, 32, 4), (32, 64, 4), (64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 256, 8),
+)  # fmt: skip
+_DEPTHS = (32, 64, 128)
+
+# Fitted to the times of 300 configs of `decompose_k` on 13 problems on an H200.
+_LAUNCH = 6.2e-6  # one, and the wait for the count
+_WAIT = 0.56e-6  # for a block of K, shared by the loads that are under way together
+_COLD = 1.35  # operands come from DRAM at this many times the ideal
+READ = 0.11e12  # bytes/s at which one program reads the sums of the others
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    return ()
+    return (*splits(problem, device), *streams(problem, device))
+
+
+def splits(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Where tiles are few and K is long: about as many programs as there are multiprocessors, and
+    as many loads under way as there are blocks of K to load, up to four."""
+    found = []
+    for block_m, block_n, warps in _TILES:
+        tiles = -(-problem.m // block_m) * -(-problem.n // block_n) * problem.batch
+        parts = 2
+        while parts <= 256 and tiles * parts <= 2 * device.sms + 8:
+            each = -(-problem.k // parts)
+            if 4 * tiles * parts >= device.sms and each >= 32:
+                for depth in _DEPTHS:
+                    steps = -(-each // depth)
+                    if depth < 2 * each and (depth >= 64 or steps <= 8):
+                        stages = 1 if steps == 1 else min(steps + 1, 5 if warps < 8 else 4)
+                        found.append(
+                            Config(
+                                block_m,
+                                block_n,
+                                depth,
+                                1,
+                                warps,
+                                stages,
+                                "split_k",
+                                split_k=parts,
+                            )
+                        )
+            parts *= 2
+    return tuple(found)
+
+
+def streams(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Where the last round of tiles leaves many multiprocessors idle."""
+    found = []
+    for block_m, block_n, warps in ((128, 256, 8), (128, 128, 8)):
+        tiles = -(-problem.m // block_m) * -(-problem.n // block_n)
+        rounds = -(-tiles // device.sms)
+        if device.sms < tiles < 0.85 * rounds * device.sms and rounds <= 4:
+            found.append(Config(block_m, block_n, 64, 8, warps, 3, "split_k", programs=device.sms))
+    return tuple(found)
+
+
+def is_readable(config: Config) -> bool:
+    """One program reads the sums of a tile: much more takes longer than a second launch."""
+    left = 4 * config.split_k * config.block_m * config.block_n
+    return left <= 2**18 or config.programs > 0 or config.split_k == 1
+
+
+def is_plain(problem: Problem) -> bool:
+    """One product of whole matrices as they are stored, summed as the tensor cores do."""
+    before = (problem.prologue_a, problem.prologue_b, problem.block_scale)
+    others = (problem.gate, problem.jagged)
+    return (
+        before == (None,) * 3
+        and others == (None,) * 2
+        and (problem.fast_accum or not problem.multiplies_fp8)
+    )
+
+
+def check_plain(problem: Problem, config: Config) -> None:
+    """Raises InvalidConfig."""
+    if not is_plain(problem):
+        raise InvalidConfig(
+            f"{config} for {problem}: expected no prologue, scales, gate or groups, and "
+            "fp8 only with fast_accum"
+        )
 
 
 def allows(problem: Problem, config: Config) -> bool:
     """The counters are zeroed once, for a number of tiles that is known."""
-    return not {"M", "N"} & problem.dynamic and not (config.programs and problem.batch > 1)
+    known = not {"M", "N"} & problem.dynamic
+    return is_plain(problem) and known and not (config.programs and problem.batch > 1)
 
 
 def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
-    return allows(problem, config) and dense.fits(problem, config, device)
+    return allows(problem, config) and is_readable(config) and dense.fits(problem, config, device)
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
-    return dense.predict(problem, config, device)
+    """Seconds: `products`, then one program a tile reads what all left."""
+    area = 4 * config.block_m * config.block_n
+    if config.programs:
+        tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
+        programs = min(tiles, config.programs) * config.split_k
+        shared = min(2 * programs, tiles) / max(1, tiles)  # of the tiles, by two or more programs
+        busy, why = dense.predict(problem, config, device)
+        rounds = -(-tiles // device.sms) * device.sms / max(1, tiles)
+        return busy / rounds + _LAUNCH * (1 + shared) + 3 * area / READ, why
+    seconds, why = products(problem, config, device)
+    return seconds + _LAUNCH + config.split_k * area / READ, why
+
+
+def products(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    """Seconds for the partial products alone, besides launches, and what bounds them."""
+    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    size = ITEMSIZE[problem.a_dtype]
+    tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
+    steps = -(-k // (config.block_k * config.split_k))
+    rounds = -(-tiles * config.split_k // device.sms)
+    read = _COLD * (m * k + k * n) * size * batch / device.dram_rate
+    each = (config.block_m + config.block_n) * config.block_k * size
+    inside = tiles * config.split_k * steps * each / (0.65 * device.l2_rate)
+    rate = device.rate(problem.a_dtype, problem.input_precision) / device.sms
+    mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
+    flops = 2.0 * config.block_m * config.block_n * config.block_k * steps * rounds
+    multiply = flops / (rate * mean / (mean + 51))
+    wait = _WAIT * steps / max(1, config.num_stages - 1)
+    times = {"DRAM": read, "L2": inside, "arithmetic": multiply}
+    worst = max(times, key=lambda name: times[name])
+    return times[worst] + wait, worst
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
@@ -34,6 +144,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
 
 
 def shared_plan(problem: Problem, config: Config, name: str, *, swap: bool) -> Plan:
+    check_plain(problem, config)
     if not allows(problem, config):
         raise InvalidConfig(
             f"{config} for {problem}: programs that share tiles are counted in memory that is "

@@ -327,7 +327,7 @@ def stream_k_mm(
             )  # fmt: skip
         else:
             first = at - from_step
-            slot = 2 * pid + tl.where(from_step > 0, 0, 1)
+            slot = 2 * pid.to(tl.int64) + tl.where(from_step > 0, 0, 1)
             leave(acc, partials + slot * AREA, HEIGHT, WIDTH)
             # Who has the first step of the tile, and who the last.
             one = ((first + 1) * programs - 1) // total
@@ -339,8 +339,8 @@ def stream_k_mm(
                 inside = rows[:, None] * WIDTH + columns[None, :]
                 acc = tl.zeros((HEIGHT, WIDTH), dtype=tl.float32)
                 for p in tl.range(one, other + 1):
-                    slot = 2 * p + tl.where(p * total // programs > first, 0, 1)
-                    acc += tl.load(partials + slot * AREA + inside, cache_modifier=".cg")
+                    theirs = 2 * p + tl.where(p * total // programs > first, 0, 1)
+                    acc += tl.load(partials + theirs * AREA + inside, cache_modifier=".cg")
                 conclude(
                     acc, rm, rn, bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
                     operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
