@@ -240,11 +240,13 @@ class MatmulPlanner:
             found: list[gemm_templates.Candidate] | None = None
             usual = gemm_templates.candidates(problem, info)
             if not all(c.config is None or self._sayable(problem, c.config) for c in usual):
+                overlap = self.options.emit != "cpp"
                 configs = [
                     config
                     for family in FAMILIES.values()
-                    for config in family.configs(problem, info)
-                    if is_legal(problem, config, info) and self._sayable(problem, config)
+                    for offered in family.configs(problem, info)
+                    if is_legal(problem, config := _plainly(offered, overlap), info)
+                    and self._sayable(problem, config)
                 ]
                 found = gemm_templates.candidates(problem, info, configs=configs)
             self._offered[problem.key] = found
@@ -362,6 +364,10 @@ class MatmulPlanner:
             return result
 
         return finish
+
+
+def _plainly(config: gemm_templates.Config, overlap: bool) -> gemm_templates.Config:
+    return config if overlap else replace(config, overlap=False)
 
 
 def _names(node: Matmul) -> list[str]:
