@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -21,14 +22,16 @@ TURNS = Config(128, 128, 64, 8, 8, 6, "gluon", 132, 2)
 SHARED = Config(128, 256, 64, 8, 8, 4, "gluon", 132, 4)
 
 
+@cache
 def compiled(problem, config):
     kernel = make_plan(problem, config).steps[0].source
     everything = (1 << len(kernel.params)) - 1
     return compile(kernel, Target(90), alignment=everything, keep_ptx=True)
 
 
-@pytest.mark.parametrize("problem", [UP, DOWN, DYNAMIC])
-@pytest.mark.parametrize("config", [TURNS, SHARED])
+@pytest.mark.parametrize(
+    ("problem", "config"), [(UP, TURNS), (DOWN, TURNS), (DYNAMIC, TURNS), (UP, SHARED)]
+)
 def test_code_for_hopper(problem, config):
     binary = compiled(problem, config)
     rows, columns = ("m64n128k16", 2) if config is TURNS else ("m64n256k16", 1)
@@ -41,12 +44,11 @@ def test_code_for_hopper(problem, config):
     assert binary.shared_bytes <= gluon.shared_memory(problem, config, buffers) <= H200.smem
 
 
-@pytest.mark.parametrize("config", [TURNS, SHARED])
-def test_another_matrix_is_read_eight_columns_at_a_time(config):
-    binary = compiled(DOWN, config)
+def test_another_matrix_is_read_eight_columns_at_a_time():
+    binary = compiled(DOWN, TURNS)
     assert "ld.global.v4.b32" in binary.ptx and "shfl.sync.bfly" in binary.ptx
     assert binary.shared_bytes <= H200.smem  # the exchange takes none
-    assert "shfl.sync.bfly" not in compiled(UP, config).ptx
+    assert "shfl.sync.bfly" not in compiled(UP, TURNS).ptx
 
 
 def test_what_no_descriptor_may_write_is_stored_from_registers():
