@@ -58,6 +58,24 @@ def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
 
 
+DT = tl.float32
+
+
+def kernel_in_a_function() -> Any:
+    """Not importable, and a text cannot carry its global."""
+
+    @triton.jit
+    def add_as(x, y, out, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        v = tl.load(x + i, i < n).to(DT) + tl.load(y + i, i < n).to(DT)
+        tl.store(out + i, v, i < n)
+
+    return add_as
+
+
+add_as = kernel_in_a_function()
+
+
 @triton.jit
 def shift(v):
     return v + BIAS_C
@@ -359,14 +377,12 @@ def test_an_integer_that_is_not_proven_small_is_checked(fx: Compiled) -> None:
 
 
 def test_what_only_triton_can_launch_is_refused_without_a_gpu(fx: Compiled) -> None:
-    limited = triton.autotune([triton.Config({"BLOCK": 64}, maxnreg=32)], key=[])(add_kernel)
-
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
-        limited[(2,)](x, y, out, 100)
+        add_as[(2,)](x, y, out, 100, BLOCK=64)
         return out
 
-    with pytest.raises(Exception, match=r"(?s)UserKernelFailed.*add_kernel.*maxnreg=32.*to do"):
+    with pytest.raises(Exception, match=r"(?s)UserKernelFailed.*add_as.*global DT.*to do"):
         fx(fn)(torch.randn(100), torch.randn(100))
 
 
@@ -467,26 +483,25 @@ def test_launched_by_triton(
     def run_captured(kernel: Any, grids: Any, given: Any, blocks: Any) -> None:
         called.append((kernel.name, grids, blocks))
         source = triton_rt.KernelSource.from_jit(
-            kernel.function, {"x": "*f32", "y": "*f32", "out": "*f32", "n": "i32"}, {"BLOCK": 64}
+            add_kernel, {"x": "*f32", "y": "*f32", "out": "*f32", "n": "i32"}, {"BLOCK": 64}
         )
         names = ("x", "y", "out")
         triton_rt.LazyKernel(source)(grids[0], *(given[k] for k in names), 100)
 
     monkeypatch.setattr("compile_cli.user_kernels.run_captured", run_captured)
     monkeypatch.setattr("compile_cli.user_kernels._on_cuda", lambda args: True)
-    limited = triton.autotune([triton.Config({"BLOCK": 64}, maxnreg=32)], key=[])(add_kernel)
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
-        limited[(2,)](x * 2, y, out, 100)
+        add_as[(2,)](x * 2, y, out, 100, BLOCK=64)
         return out + 1
 
     ours = Compiled({**options, "emit": emit})
     x, y = torch.randn(100), torch.randn(100)
     torch.testing.assert_close(ours(fn)(x, y), x * 2 + y + 1)
-    assert called == [("add_kernel", [(2, 1, 1)], {})]
+    assert called == [("add_as", [(2, 1, 1)], {})]
     (fallback,) = ours.graphs[-1].fallbacks
-    assert fallback.op == "triton.add_kernel" and "maxnreg=32" in fallback.reason
+    assert fallback.op == "triton.add_as" and "the global DT" in fallback.reason
 
 
 @triton.jit
@@ -576,8 +591,9 @@ def test_tensors_that_break_the_rules_of_tma(compiled: Compiled) -> None:
         assert compiled.ops(Launch) and not compiled.graphs[-1].fallbacks
 
 
-def test_clusters(compiled: Compiled) -> None:
-    clusters = triton.autotune([triton.Config({"BLOCK": 64}, num_ctas=2)], key=[])(add_kernel)
+def test_clusters_and_register_limits(compiled: Compiled) -> None:
+    config = triton.Config({"BLOCK": 64}, num_ctas=2, maxnreg=32)
+    clusters = triton.autotune([config], key=[])(add_kernel)
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
@@ -587,7 +603,7 @@ def test_clusters(compiled: Compiled) -> None:
     x, y = torch.randn(100), torch.randn(100)
     torch.testing.assert_close(compiled(fn)(x, y), x + y)
     (define,) = compiled.ops(DefineKernel)
-    assert define.num_ctas == 2 and not compiled.ops(ExternCall)
+    assert define.num_ctas == 2 and define.max_registers == 32 and not compiled.ops(ExternCall)
     assert not compiled.graphs[-1].fallbacks
     assert triton_rt.compile(kernel_source(define), triton_rt.Target(90)).num_ctas == 2
 

@@ -75,14 +75,15 @@ def _check(run: Any, rows: int, offset: int = 0) -> None:
     torch.testing.assert_close(big.float(), square, rtol=2e-2, atol=2e-2)
 
 
-def _compile(kernel: DefineKernel, alignment: int) -> Any:
+def _compile(kernel: DefineKernel, alignment: int, tma: bool = True) -> Any:
     triton_rt = pytest.importorskip("triton_rt")
     params = tuple(
         triton_rt.KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in kernel.params
     )
     source = triton_rt.KernelSource(
-        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages
-    )
+        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages,
+        kernel.num_ctas, tma,
+    )  # fmt: skip
     compiler = __import__("triton_rt.compiler", fromlist=["compile_here"])
     return compiler.compile_here(source, triton_rt.Target.current(), alignment)
 
@@ -167,3 +168,40 @@ def test_an_error_of_the_compiler_comes_out_as_it_was(folder: Path) -> None:
     run = cpp_emit.load(cpp_emit.build(text, folder, "lazy"), program)
     with pytest.raises(cpp_emit.CppEmitError, match="kernel relu_add has no code yet"):
         _check(run, 4)
+
+
+BLOCKS = """\
+program blocks(x: f32[s0, 64] cuda:0):
+  where s0 in [1, 4096] hint 32
+  symbol s0 = x.size(0)
+  kernel double(t: tensordesc<f32[16,32]>, u: tensordesc<f32[16,32]> mutated, scale: f32) warps 4 stages 3 ctas 2:
+    import triton
+    import triton.language as tl
+
+
+    @triton.jit
+    def double(t, u, scale):
+        at = [tl.program_id(0) * 16, tl.program_id(1) * 32]
+        u.store(at, t.load(at) * scale)
+  end
+  b = alloc f32[s0, 64] cuda:0
+  d = describe x block (16, 32)
+  e = describe b block (16, 32)
+  launch double grid (CeilDiv(s0, 16), 2, 1) (d, e, 2.0)
+  launch double grid (CeilDiv(s0, 16), 2, 1) (e, e, 3.0)
+  return (b,)
+"""
+
+
+def test_aot_descriptors_and_clusters(folder: Path) -> None:
+    """One cubin with TMA, for clusters, and one without TMA for what breaks its rules."""
+    program = parse_program(BLOCKS)
+    (kernel,) = [op for op in program.ops if isinstance(op, DefineKernel)]
+    binaries = {"double": [_compile(kernel, 0), _compile(kernel, 0, tma=False)]}
+    assert len(binaries["double"][0].tensor_maps) == 2 and not binaries["double"][1].tensor_maps
+    text = cpp_emit.emit(program, "aot", schemas=cpp_emit.torch_schema, binaries=binaries)
+    run = cpp_emit.load(cpp_emit.build(text, folder, "blocks"), program)
+    for rows in (1, 40, 4096):
+        for offset in (0, 1):
+            x = torch.randn(rows * 64 + offset, device="cuda")[offset:].view(-1, 64)
+            torch.testing.assert_close(run(x)[0], x * 6)

@@ -7,16 +7,14 @@ checked before the launch. An integer 1, None and the `tl.constexpr` parameters 
 An autotuned kernel whose `key` names a dynamic size is measured at two sizes; where they want
 different configs the nearest is picked at run time, by integer comparison.
 
-What a `Launch` cannot say becomes a call of an operator made for it, and is reported: a register
-limit, a launch option or a kernel whose text does not stand alone goes to the user's object, and
-Triton; a store at an edge where Triton's own launch would write too much, through triton_rt.
+What a `Launch` cannot say becomes a call of an operator made for it, and is reported: a launch
+option, or a kernel whose text does not stand alone, goes to the user's object, and Triton; a store
+at an edge where Triton's own launch would write too much, through triton_rt.
 """
 
 from __future__ import annotations
 
-import ast
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,8 +30,9 @@ from compile_cli.config import Options
 from compile_cli.errors import CompileFailed
 from compile_cli.runtime import Kernels, kernel_source, layout_at
 from compile_cli.select import HINT_RATIO
+from compile_cli.user_sources import Unsaid, alias, definition
 from fx_emit import TORCH_DTYPE
-from loop_ir import DType, Extern, Graph, GraphArg, Ref, TensorRef, UserKernel
+from loop_ir import Extern, Graph, GraphArg, TensorRef, UserKernel
 from multikernel import compare_chain
 from symexpr import Mod, Ranges, bounds, evaluate, known, parse, symbol
 from triton_rt.errors import TritonRTError
@@ -43,12 +42,6 @@ from wrapper_ir.ops import Assert, DefineKernel, KernelParam
 _ANNOTATED = {
     "i1": "bool", "u1": "bool", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "u8": "u8",
     "u16": "u16", "u32": "u32", "u64": "u64", "fp32": "f32", "fp64": "f64",
-}  # fmt: skip
-_TRITON_NAME = {
-    DType.bool_: "int1", DType.i8: "int8", DType.i16: "int16", DType.i32: "int32",
-    DType.i64: "int64", DType.u8: "uint8", DType.u16: "uint16", DType.u32: "uint32",
-    DType.u64: "uint64", DType.f16: "float16", DType.bf16: "bfloat16", DType.f32: "float32",
-    DType.f64: "float64", DType.f8e4m3: "float8e4nv", DType.f8e5m2: "float8e5",
 }  # fmt: skip
 
 
@@ -60,10 +53,6 @@ class UserKernelFailed(CompileFailed):
         super().__init__(
             f"the Triton kernel {kernel}{at} cannot run here\n  why:   {why}\n  to do: {hint}"
         )
-
-
-class _Unsaid(Exception):
-    """A launch of the program cannot say this; the message is the reason that is reported."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,7 @@ class UserKernelPlanner:
             count = range(len(node.grids))
             calls = [self._call(node, kernel, i, hints) for i in count]
             choices = self._choices(node, calls, hints)
-        except _Unsaid as why:
+        except Unsaid as why:
             return self._through_triton(node, kernel, str(why))
         edge = self._edge(calls[0])
         if self.options.emit == "hop" and edge is not None:
@@ -119,7 +108,7 @@ class UserKernelPlanner:
 
     def _define(self, define: DefineKernel) -> DefineKernel:
         """The definition of the first launch that has the same but for its name."""
-        text = define.source.removesuffix(_alias(define.name))
+        text = define.source.removesuffix(alias(define.name))
         key = replace(define, name="", source=text)
         return self._defined.setdefault(key, define)
 
@@ -129,16 +118,16 @@ class UserKernelPlanner:
         self, node: UserKernel, kernel: KernelObject, index: int, hints: Mapping[str, int]
     ) -> _Call:
         config = kernel.configs[index] if kernel.configs else None
-        for option in ("maxnreg", "ir_override", "pre_hook"):
+        for option in ("ir_override", "pre_hook"):
             if config is not None and getattr(config, option, None) is not None:
-                raise _Unsaid(f"its config has {option}={getattr(config, option)!r}")
+                raise Unsaid(f"its config has {option}={getattr(config, option)!r}")
         blocks = dict(node.descriptors)
         values: dict[str, GraphArg] = dict(node.args) | dict(node.constants)
         tuned: dict[str, Any] = dict(config.kwargs) if config is not None else {}
         names = set(kernel.function.arg_names)
         extra = [n for n in (*values, *tuned) if n not in names]
         if extra:
-            raise _Unsaid(f"{extra[0]} is a launch option that this host program does not have")
+            raise Unsaid(f"{extra[0]} is a launch option that this host program does not have")
         params: list[KernelParam] = []
         args: list[Any] = []
         constants: dict[str, Any] = {}
@@ -148,7 +137,7 @@ class UserKernelPlanner:
             value = tuned.get(param.name, values.get(param.name))
             if param.name not in tuned and param.name not in values:
                 if not param.has_default:
-                    raise _Unsaid(f"its parameter {param.name} has no value")
+                    raise Unsaid(f"its parameter {param.name} has no value")
                 continue
             arg: Any = value
             if param.name in blocks and isinstance(value, TensorRef):
@@ -167,10 +156,11 @@ class UserKernelPlanner:
         options = {} if config is None else {
             "num_warps": config.num_warps, "num_stages": config.num_stages,
             "num_ctas": getattr(config, "num_ctas", None),
+            "max_registers": getattr(config, "maxnreg", None),
         }  # fmt: skip
         options = {k: v for k, v in options.items() if v is not None}
         name = node.name if len(node.grids) == 1 else f"{node.name}_config{index}"
-        define = _definition(name, kernel, tuple(params), constants, options)
+        define = definition(name, kernel, tuple(params), constants, options)
         return _Call(define, tuple(args), tuple(checks))
 
     def _kind(
@@ -200,7 +190,7 @@ class UserKernelPlanner:
             return "i32" if small else "i64" if value < 2**63 else "u64"
         if isinstance(value, sympy.Expr):
             return annotated or self._int_kind(param.name, value, kernel, hints, checks)
-        raise _Unsaid(f"its argument {param.name} is a {type(value).__name__}")
+        raise Unsaid(f"its argument {param.name} is a {type(value).__name__}")
 
     def _int_kind(
         self,
@@ -245,7 +235,7 @@ class UserKernelPlanner:
         condition under which it is the one, where the kernel asks to be tuned by a dynamic size."""
         first = calls[0].define.params
         if any(call.define.params != first or call.args != calls[0].args for call in calls):
-            raise _Unsaid("its configs change the run-time arguments")
+            raise Unsaid("its configs change the run-time arguments")
         if len(calls) == 1:
             return [(None, 0)]
         if not _on_cuda(calls[0].args):
@@ -430,115 +420,6 @@ def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]
     return base.as_strided(size, stride, int(evaluate(type.offset, hints)))
 
 
-# -- source
-
-
-def _alias(name: str) -> str:
-    return f"\n{name} = _captured\n"
-
-
-def _definition(
-    name: str,
-    kernel: KernelObject,
-    params: tuple[KernelParam, ...],
-    constants: dict[str, Any],
-    options: dict[str, int],
-) -> DefineKernel:
-    """The kernel's own text under the name `name`. Element types and functions as constants are
-    bound in a kernel around it, since a definition's constants are plain."""
-    text = _text(kernel.function)
-    while name != kernel.name and name in _top_level(text):
-        name += "_"
-    bound = {k: v for k, v in constants.items() if isinstance(v, DType | Ref)}
-    plain = {k: v for k, v in constants.items() if k not in bound}
-    odd = [k for k, v in plain.items() if not isinstance(v, bool | int | float | str | None)]
-    if odd:
-        raise _Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
-    if bound:
-        text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound)
-    warps, stages = options.get("num_warps", 4), options.get("num_stages", 3)
-    ctas = options.get("num_ctas", 1)
-    return DefineKernel(
-        name, text + _alias(name), params, tuple(plain.items()), warps, stages, num_ctas=ctas
-    )
-
-
-def _text(function: Any) -> str:
-    """A module in which `_captured` is the function. Raises `_Unsaid` if it needs more than a
-    text can carry."""
-    try:
-        text = triton_rt.KernelSource.from_jit(function, {}).text
-    except (triton_rt.errors.BadSource, OSError) as error:
-        raise _Unsaid(str(error)) from error
-    name = function.fn.__name__
-    if not text.startswith("from "):
-        return f"{text}_captured = {name}\n"
-    module = sys.modules[function.fn.__module__]
-    for attribute in (name, *vars(module)):
-        value: Any = getattr(module, attribute, None)
-        path = attribute
-        while value is not function and hasattr(value, "run") and hasattr(value, "fn"):
-            value, path = value.fn, f"{path}.fn"
-        if value is function:
-            found = path.replace(attribute, "_captured", 1)
-            line = f"from {module.__name__} import {attribute} as _captured\n"
-            return line if found == "_captured" else f"{line}_captured = {found}\n"
-    raise _Unsaid(f"its module {module.__name__} has it under no name")
-
-
-def _bind(
-    name: str,
-    text: str,
-    kernel: KernelObject,
-    params: list[str],
-    plain: list[str],
-    bound: dict[str, Any],
-) -> str:
-    """`_kernel(x, n, F)` -> `_kernel(x, n)`, with F fixed."""
-    lines = [text, "import triton", "import triton.language as tl", "_captured_inner = _captured"]
-    passed = {n: n for n in (*params, *plain)}
-    for i, (constant, value) in enumerate(bound.items()):
-        if isinstance(value, DType):
-            passed[constant] = f"tl.{_TRITON_NAME[value]}"
-            continue
-        function = kernel.objects[value.name]
-        if not hasattr(function, "params"):
-            raise _Unsaid(f"its constant {constant} is a {type(function).__name__}")
-        _check_names(constant, "\n".join(lines), _text(function))
-        lines += [_text(function), f"_captured_function{i} = _captured"]
-        passed[constant] = f"_captured_function{i}"
-    order = [n for n in kernel.function.arg_names if n in passed]
-    heads = [n if n in params else f"{n}: tl.constexpr" for n in order if n not in bound]
-    call = ", ".join(f"{n}={passed[n]}" for n in order)
-    lines += [
-        "@triton.jit",
-        f"def {name}({', '.join(heads)}):",
-        f"    _captured_inner({call})",
-    ]
-    return "\n".join([*lines, f"_captured = {name}", ""])
-
-
-def _check_names(constant: str, text: str, other: str) -> None:
-    """Two texts in one module may define a name twice, but not as two things."""
-    known = _top_level(text)
-    for name, what in _top_level(other).items():
-        if name != "_captured" and known.get(name, what) != what:
-            raise _Unsaid(f"its constant {constant} uses another {name} than the kernel")
-
-
-def _top_level(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for item in ast.parse(text).body:
-        if isinstance(item, ast.FunctionDef):
-            found[item.name] = ast.dump(item)
-        elif isinstance(item, ast.Assign):
-            found.update((ast.unparse(target), ast.dump(item.value)) for target in item.targets)
-        elif isinstance(item, ast.Import | ast.ImportFrom):
-            source = getattr(item, "module", "")
-            found.update((a.asname or a.name, f"{source}.{a.name}") for a in item.names)
-    return found
-
-
 # -- operators
 
 # Operators live as long as the process, as torch's tables of kernels do.
@@ -575,7 +456,7 @@ def _operator(
 
 def _blocks(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> Blocks:
     if not all(n.is_Integer for n in block):
-        raise _Unsaid(f"the block of its descriptor {name} is a size of the model")
+        raise Unsaid(f"the block of its descriptor {name} is a size of the model")
     return Blocks(value, tuple(map(int, block)))
 
 
