@@ -3,6 +3,7 @@ host program; and what their source becomes, compiled for a GPU that is not ther
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import triton_op, wrap_triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+import compile_cli
 import cpp_emit
 import triton_rt
 from aten_lowering import decompositions, lower_with_report
@@ -633,3 +635,16 @@ def test_a_dynamic_size_is_tuned_at_two(fx: Compiled, monkeypatch: pytest.Monkey
     monkeypatch.setattr("compile_cli.user_kernels._free_memory", lambda: 4 * 12 * 1000)
     fx(added_by(add_tuned), dynamic=True)(x, y)
     assert seen == [300, 600]
+
+
+def test_readme_example(tmp_path: Path) -> None:
+    readme = Path(compile_cli.__file__).parents[2] / "README.md"
+    section = readme.read_text().partition("## Your own Triton kernels")[2]
+    path = tmp_path / "own_kernels.py"
+    path.write_text(section.partition("```python\n")[2].partition("```")[0])
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    x, y = torch.randn(20, 48), torch.randn(20, 48)
+    torch.testing.assert_close(module.model(x, y), (x.sin() + y).relu())
