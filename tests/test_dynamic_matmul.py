@@ -209,6 +209,24 @@ def test_two_dynamic_sizes_make_the_rows(
             assert relative_error(compiled(x), layer(x)) < 1e-6
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 40), (5, 1), (1, 1)])
+def test_one_row_or_column_takes_its_epilogue(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rows: int, columns: int
+) -> None:
+    """Whose index is nowhere in the kernel that fusion found."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(48, columns), nn.GELU()).eval()
+    decide(monkeypatch, lambda _: SMALL)
+    compiled = compile_cli.compile(
+        model, (torch.randn(rows, 48),), options={**options, "gemm": "template"}
+    )
+    assert sum(isinstance(op, Launch) for op in compiled.graph.program.ops) == 1
+    assert not any(isinstance(op, ExternCall) for op in compiled.graph.program.ops)
+    x = torch.randn(rows, 48)
+    with torch.no_grad():
+        assert relative_error(compiled(x), model(x)) < 1e-6
+
+
 # -- several launches
 
 

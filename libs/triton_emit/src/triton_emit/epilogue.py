@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy
 
 from loop_ir import Kernel, Load, Store
@@ -42,20 +44,40 @@ def emit_epilogue(
     m, n = kernel.axes
     expected = out_stride or (n.extent, sympy.S.One)
     here = m.symbol * expected[0] + n.symbol * expected[1]
+    # The index of an axis of one point is nowhere in the kernel; its stride may be any.
+    single = {axis.symbol: sympy.S.Zero for axis in (m, n) if axis.extent == 1}
     for _, s in statements(kernel):
         if isinstance(s, Load) and s.buffer == out_name:
-            if sympy.expand(s.index - here) != 0:
+            if sympy.expand((s.index - here).xreplace(single)) != 0:
                 raise BadEpilogue(kernel.name, f"it reads {out_name}[{s.index}], not [{here}]")
         elif isinstance(s, Load) and s.buffer == stores[0].buffer and s.index != stores[0].index:
             raise BadEpilogue(kernel.name, f"it reads what other points write of {s.buffer}")
+    kernel = _reading(kernel, out_name, here)
     writer = _EpilogueWriter(kernel, out_name, bits or index_bits(kernel))
     value = writer.result(stores[0])
-    index = sympy.expand(stores[0].index)
-    stride = (index.coeff(m.symbol), index.coeff(n.symbol))
-    if sympy.expand(index - stride[0] * m.symbol - stride[1] * n.symbol) != 0:
+    index = sympy.expand(stores[0].index).xreplace(single)
+    columns = sympy.S.One if n.extent == 1 else index.coeff(n.symbol)
+    rows = n.extent * columns if m.extent == 1 else index.coeff(m.symbol)
+    stride = (rows, columns)
+    if sympy.expand(index - (rows * m.symbol + columns * n.symbol).xreplace(single)) != 0:
         raise BadEpilogue(kernel.name, f"it stores at [{index}], which is not linear in (m, n)")
     dtype = writer.params.dtypes[stores[0].buffer]
     return writer.source(name or kernel.name, value, stores[0].buffer, dtype.value, stride)
+
+
+def _reading(kernel: Kernel, buffer: str, index: sympy.Expr) -> Kernel:
+    """The kernel with all loads of a buffer at one index."""
+    phases = tuple(
+        replace(
+            phase,
+            body=tuple(
+                replace(s, index=index) if isinstance(s, Load) and s.buffer == buffer else s
+                for s in phase.body
+            ),
+        )
+        for phase in kernel.phases
+    )
+    return replace(kernel, phases=phases)
 
 
 class _EpilogueWriter(Writer):
