@@ -274,9 +274,7 @@ def row_maxima_of(n: int, width: int = 128) -> Epilogue:
     f32 [M, ceil(n / width)] at the operand `maxima`, and passes the tile on. The maximum of a row
     is that of its groups: nothing is summed by atomics, and all of it is written."""
     operand = KernelParam("maxima", "*f32", mutated=True)
-    return _with_constants(
-        "row_maxima", (-(-n // width), width), (operand,), work=3, columns=width
-    )
+    return _with_constants("row_maxima", (-(-n // width), width), (operand,), work=3, columns=width)
 
 
 def row_statistics_of(n: int, width: int = 64) -> Epilogue:

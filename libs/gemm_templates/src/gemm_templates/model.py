@@ -81,8 +81,8 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         ("b", problem.b_dtype, problem.prologue_b, n * problem.k),
     ):
         if prologue:  # a kernel of its own, which writes what the matmul reads
-            moved = elements * (ITEMSIZE[stored] + ITEMSIZE[problem.operand(tensor)])
-            time += moved / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
+            passed = elements * (ITEMSIZE[stored] + ITEMSIZE[problem.operand(tensor)])
+            time += passed / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
     if problem.epilogue and not problem.epilogue.free:
         out_size = ITEMSIZE[problem.out_dtype]
         traffic = m * n * batch * (2 * out_size + problem.epilogue.bytes_per_element)

@@ -341,7 +341,8 @@ def _vendor(
     )
     rowwise = scale_a.shape == (m, 1) and scale_b.shape == (1, n)
     single = scale_a.numel() == 1 and scale_b.numel() == 1
-    if takes and (single or (rowwise and out == torch.bfloat16)):
+    bf16 = out == torch.bfloat16
+    if takes and (single or (bf16 and (rowwise or _cublas_blocks(a, scale_a, b, scale_b)))):
         if single:
             scale_a, scale_b = scale_a.reshape(()), scale_b.reshape(())
         inside = bias if bias is None or bias.dtype == out == torch.bfloat16 else None
@@ -357,6 +358,26 @@ def _vendor(
     if bias is not None:
         product = product + bias.float()
     return _activated(product, act).to(out)
+
+
+def _cublas_blocks(
+    a: torch.Tensor, scale_a: torch.Tensor, b: torch.Tensor, scale_b: torch.Tensor
+) -> bool:
+    """1 x 128 blocks of `a` and 128 x 128 blocks of `b` as cuBLAS has them, from 12.9 on, on
+    Hopper: scales along m are contiguous, and those of `b` along k."""
+    (m, k), n = a.shape, b.shape[1]
+    version = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
+    return (
+        version >= (12, 9)
+        and torch.cuda.get_device_capability(a.device) == (9, 0)
+        and m % 4 == 0
+        and n % 128 == 0
+        and k % 512 == 0  # columns of scales are multiples of 16 bytes
+        and scale_a.shape == (m, k // 128)
+        and scale_b.shape == (k // 128, n // 128)
+        and scale_a.stride() == (1, m)
+        and scale_b.stride() == (1, k // 128)
+    )
 
 
 def _spread(scale: torch.Tensor, outer: int, k: int) -> torch.Tensor:

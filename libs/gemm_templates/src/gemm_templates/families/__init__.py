@@ -23,6 +23,7 @@ from gemm_templates.families import (
     gemv,
     gluon,
     gluon_batched,
+    gluon_scaled,
     grouped,
     split_k,
     tiled,
@@ -49,12 +50,13 @@ class Family(Protocol):
 FAMILIES: Mapping[str, Family] = {
     "tiled": tiled,
     "tma": tma,
+    "gluon": gluon,
+    "gluon_scaled": gluon_scaled,
+    "gated": gated,
+    "gated_gluon": gated_gluon,
     "split_k": split_k,
     "decompose_k": decompose_k,
     "gemv": gemv,
-    "gluon": gluon,
-    "gated": gated,
-    "gated_gluon": gated_gluon,
     "batched_tma": batched_tma,
     "grouped": grouped,
     "gluon_batched": gluon_batched,
@@ -79,13 +81,13 @@ def why_not(problem: Problem, config: Config) -> str:
     if problem.jagged and template not in JAGGED:
         return f"jagged problems are for {sorted(JAGGED)}"
     before = problem.prologue_a or problem.prologue_b or problem.block_scale
-    if before and template not in ("tiled", "tma"):
-        return "only 'tiled' and 'tma' have prologues and block scales"
+    if before and template not in ("tiled", "tma", "gluon_scaled"):
+        return "only 'tiled' and 'tma' have prologues and block scales ('gluon_scaled' for fp8)"
     if problem.multiplies_fp8:
-        if template not in ("tiled", "tma") and not (
+        if template not in ("tiled", "tma", "gluon_scaled") and not (
             problem.fast_accum and template in ("gluon", "split_k")
         ):
-            return "only 'tiled' and 'tma' multiply fp8, with fast_accum 'gluon' and 'split_k', too"
+            return "fp8: 'tiled', 'tma', 'gluon_scaled', with fast_accum 'gluon' and 'split_k'"
         if config.block_k < 32:
             return "fp8 needs block_k >= 32"
     if problem.block_scale and problem.block_scale.block_k % config.block_k:

@@ -43,19 +43,27 @@ _NOT_ELEMENTWISE = re.compile(
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     if device.capability != (9, 0):
         return ()
-    return tuple(
+    offered = tuple(
         Config(m, n, k, group, WARPS, stages, "gluon", device.sms, split)
         for m, n, k, group, stages, split in _SHAPES
     )
+    return dense.deepen(problem, offered)
 
 
 def allows(problem: Problem) -> bool:
-    """Operands that TMA can address, elements of 16 bits, and an elementwise epilogue."""
+    """Operands that TMA can address, elements of 16 bits or fp8, and an elementwise epilogue."""
     return (
         tma.allows(problem)
-        and ITEMSIZE[problem.a_dtype] == 2
+        and (ITEMSIZE[problem.a_dtype] == 2 or _is_fp8(problem))
         and (problem.epilogue is None or is_elementwise(problem.epilogue))
     )
+
+
+def _is_fp8(problem: Problem) -> bool:
+    """Of one type, contiguous along K as tensor cores take 8 bits, and summed by them alone."""
+    along = (problem.major("a"), problem.major("b"))
+    summed = problem.multiplies_fp8 and problem.fast_accum
+    return summed and problem.a_dtype == problem.b_dtype and along == ("stride_ak", "stride_bk")
 
 
 def is_elementwise(epilogue: Epilogue) -> bool:
@@ -97,10 +105,11 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     steps = max(1, ceil(k / config.block_k))
     area = config.block_m * config.block_n
     # Shared memory takes the tile in, and gives a group's rows and all columns to each wgmma.
-    cycles = 2 * area * config.block_k / _FLOPS
+    peak = device.rate(problem.a_dtype, problem.input_precision)
+    cycles = 2 * area * config.block_k / (_FLOPS * peak / device.matrix_rate)
     taken = (config.block_m + config.block_n + config.block_m // 64 * (64 + config.block_n)) * size
     fed = _SHARED * cycles / (taken * config.block_k)
-    rate = min(_RATE, fed) * device.matrix_rate / device.sms
+    rate = min(_RATE, fed) * peak / device.sms
     multiply = 2 * area * config.block_k * steps / rate
     tile_bytes = (config.block_m + config.block_n) * config.block_k * steps * size
     load = tile_bytes / (_L2 * device.l2_rate / device.sms)
@@ -117,8 +126,9 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
 def plan(problem: Problem, config: Config, name: str) -> Plan:
     if not allows(problem):
         raise InvalidConfig(
-            f"{config} for {problem}: expected 16-bit operands that are contiguous along one "
-            "dimension, 16-byte aligned (say so in `aligned`), no batch, no empty size, and an "
+            f"{config} for {problem}: expected operands of 16 bits that are contiguous along one "
+            "dimension (fp8 with fast_accum: along K), 16-byte aligned (say so in `aligned`), no "
+            "batch, no empty size, and an "
             "epilogue of elementwise operations"
         )
     return plan_of(problem, config, config, name)

@@ -12,7 +12,7 @@ with `a`, and the epilogue gets `GATE(a @ b) * (a @ b2)`.
 
 Each role makes the tensor descriptors that it needs, all at the same time. Operands are as in
 `tma.py`: contiguous along one dimension, 16-byte aligned, and the other stride a multiple of 16
-bytes; 16-bit elements.
+bytes; elements of 16 bits, or fp8 along K.
 """
 
 from __future__ import annotations
@@ -355,7 +355,8 @@ def multiply(
     PART: gl.constexpr = BLOCK_N // PARTS
     PRODUCTS: gl.constexpr = 1 if GATE is None else 2
     COLUMNS: gl.constexpr = PRODUCTS * BLOCK_N
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    DEPTH: gl.constexpr = 256 // a_memory.dtype.primitive_bitwidth  # of an instruction, along K
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, DEPTH])
     if STORE_TMA:
         out_desc = tma.make_tensor_descriptor(
             out_ptr, [M, N], [stride_om, 1], [ROWS, PART], out_memory.layout

@@ -77,7 +77,7 @@ def tiled_mm(
     "wrap" reads row 0 in their place (keeps loads free of masks; good if K is contiguous),
     "mask" reads zeros.
     WIDE: offsets in 64 bits, for operands of 2**31 elements and more.
-    PROLOGUE_A(tile, r_outer, rk, mask, a_operands) -> tile, before the product; PROLOGUE_B likewise.
+    PROLOGUE_A(tile, r_outer, rk, mask, a_operands) -> tile, before the product; so PROLOGUE_B.
     SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K.
     IMPRECISE: fp8 products are summed in f32 after that many along K (None: by the tensor cores
     alone). BLOCK_K of a block scale is its bound, too.
