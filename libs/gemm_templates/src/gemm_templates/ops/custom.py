@@ -142,18 +142,14 @@ _define("baddbmm", _SUM, _baddbmm, _addmm_fake, _addmm_backward, _addmm_setup)
 # with `out`
 
 
-def _wanted(a: Tensor, out: Tensor) -> Dtype:
-    return None if out.dtype == a.dtype else out.dtype
-
-
 def _product_out(a: Tensor, b: Tensor, out: Tensor, config: str = "") -> None:
     kind = matmul.MM if a.dim() == 2 else matmul.BMM
-    run(kind, (a, b), (_wanted(a, out),), out, parse_config(config))
+    run(kind, (a, b), (matmul.wanted(a, out, None),), out, parse_config(config))
 
 
 def _product_out_fake(a: Tensor, b: Tensor, out: Tensor, config: str = "") -> None:
     name = "mm" if a.dim() == 2 else "bmm"
-    found = matmul.checked(name, a, b, _wanted(a, out), batched=a.dim() == 3)
+    found = matmul.checked(name, a, b, matmul.wanted(a, out, None), batched=a.dim() == 3)
     matmul.check_out(name, out, *found)
 
 
@@ -162,7 +158,7 @@ def _sum_out(
     config: str = "",
 ) -> None:  # fmt: skip
     kind = matmul.ADDMM if a.dim() == 2 else matmul.BADDBMM
-    options = (_wanted(a, out), float(beta), float(alpha))
+    options = (matmul.wanted(a, out, None), float(beta), float(alpha))
     run(kind, (bias, a, b), options, out, parse_config(config))
 
 
@@ -171,7 +167,7 @@ def _sum_out_fake(
     config: str = "",
 ) -> None:  # fmt: skip
     name = "addmm" if a.dim() == 2 else "baddbmm"
-    found = matmul.checked(name, a, b, _wanted(a, out), bias, a.dim() == 3)
+    found = matmul.checked(name, a, b, matmul.wanted(a, out, None), bias, a.dim() == 3)
     matmul.check_out(name, out, *found)
 
 
@@ -223,15 +219,20 @@ def _linear_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     # relu's result says where it was positive; the others' input is kept, or made again.
     ctx.save_for_backward(x, weight, bias, kept)
     ctx.made_again = isinstance(output, Tensor) and ctx.act in ("gelu", "silu")
-    if not isinstance(output, Tensor):
-        ctx.mark_non_differentiable(kept)
+    ctx.set_materialize_grads(False)
 
 
-def _linear_backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Any, ...]:
+def _linear_backward(ctx: Any, grad: Tensor | None, *more: Tensor | None) -> tuple[Any, ...]:
+    """more: the gradient of what is kept, which there is in second derivatives."""
     x, weight, bias, kept = ctx.saved_tensors
     if ctx.made_again:
         kept = _OPS.linear_act(x, weight, bias, "none")
-    grad = _through(ctx.act, grad, kept)
+    if grad is not None:
+        grad = _through(ctx.act, grad, kept)
+    for other in more:
+        grad = other if grad is None else grad if other is None else grad + other
+    if grad is None:
+        return (None,) * 5
     grad_x = _OPS.mm(grad, weight) if ctx.needs_input_grad[0] else None
     grad_weight = _OPS.mm(grad.t(), x) if ctx.needs_input_grad[1] else None
     grad_bias = None
@@ -245,6 +246,9 @@ def _through(act: str, grad: Tensor, before: Tensor) -> Tensor:
     if act == "gelu":
         return torch.ops.aten.gelu_backward(grad, before)
     if act == "silu":
+        if grad.requires_grad or before.requires_grad:  # torch's has no derivative of its own
+            share = torch.sigmoid(before)
+            return grad * (share * (1 + before * (1 - share)))
         return torch.ops.aten.silu_backward(grad, before)
     return torch.ops.aten.threshold_backward(grad, before, 0) if act == "relu" else grad
 
@@ -326,6 +330,8 @@ def _grouped_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _grouped_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     a, b, offs = ctx.saved_tensors
+    if 1 not in grad.stride()[-2:]:  # of a sum, for instance: one value at all places
+        grad = grad.contiguous()
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
         grad_a = _OPS.grouped_mm(grad, b.transpose(-1, -2), offs)

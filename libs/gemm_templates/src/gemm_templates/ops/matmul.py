@@ -80,6 +80,13 @@ def check_out(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype
         )
 
 
+def wanted(a: Tensor, out: Tensor | None, out_dtype: torch.dtype | None) -> torch.dtype | None:
+    """The type asked for, which `out` may say, too; None is that of `a`."""
+    if out is not None and out_dtype is None and out.dtype != a.dtype:
+        return out.dtype
+    return out_dtype
+
+
 def aligned(out: Tensor, **tensors: Tensor | None) -> frozenset[str]:
     """The names of tensors that begin at multiples of 16 bytes, "out" among them."""
     found = {"out": out, **tensors}
@@ -188,7 +195,7 @@ def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
         return None
     _, beta, alpha = options
     if beta == 0:
-        return _product(a, b, out, None, None if alpha == 1 else _scaled())
+        return _product(a, b, out, None, None if alpha == 1 else _scaled(a.dim() == 3))
     full = _expanded(bias, a, b)
     if alpha == 1 and beta == 1:
         if _is_row(bias, out):
@@ -255,12 +262,14 @@ def _is_wide(full: Tensor) -> bool:
     return max(full.numel(), reach) >= 2**31 - 2**24
 
 
-@lru_cache(maxsize=1)
-def _scaled() -> Epilogue:
+@lru_cache(maxsize=2)
+def _scaled(batched: bool) -> Epilogue:
     text = (
-        "@triton.jit\ndef times_alpha(acc, rm, rn, mask, operands):\n    return acc * operands[0]\n"
+        "@triton.jit\ndef times_alpha(acc, rm, rn, mask, operands):\n"
+        f"    return acc * operands[{int(batched)}]\n"
     )
-    return Epilogue("times_alpha", text, (KernelParam("alpha", "f32"),), work=1, free=True)
+    alpha = KernelParam("alpha", "f32")
+    return Epilogue("times_alpha", text, (alpha,), work=1, batched=batched, free=True)
 
 
 @lru_cache(maxsize=256)

@@ -38,11 +38,12 @@ def mm(
     (on the CPU: torch's). Raises InvalidArguments.
     """
     tensors = (a, b)
+    out_dtype = matmul.wanted(a, out, out_dtype)
     if direct(*tensors, out):
         return run(matmul.MM, tensors, (out_dtype,), out, config)
     if out is None:
         return _OPS.mm(a, b, out_dtype, config_text(config))
-    _no_gradients("mm", tensors)
+    _check_out("mm", tensors, out, out_dtype or a.dtype)
     _OPS.mm_out(a, b, out, config_text(config))
     return out
 
@@ -57,11 +58,12 @@ def bmm(
 ) -> Tensor:
     """`a[g, m, k] @ b[g, k, n]`, any strides, a batch stride of 0 included. Otherwise as `mm`."""
     tensors = (a, b)
+    out_dtype = matmul.wanted(a, out, out_dtype)
     if direct(*tensors, out):
         return run(matmul.BMM, tensors, (out_dtype,), out, config)
     if out is None:
         return _OPS.bmm(a, b, out_dtype, config_text(config))
-    _no_gradients("bmm", tensors)
+    _check_out("bmm", tensors, out, out_dtype or a.dtype)
     _OPS.bmm_out(a, b, out, config_text(config))
     return out
 
@@ -80,11 +82,12 @@ def addmm(
     """`beta * bias + alpha * (a[m, k] @ b[k, n])`; `bias` broadcasts to [m, n], and is not read
     where beta is 0. Otherwise as `mm`."""
     tensors = (bias, a, b)
+    out_dtype = matmul.wanted(a, out, out_dtype)
     if direct(*tensors, out):
         return run(matmul.ADDMM, tensors, (out_dtype, float(beta), float(alpha)), out, config)
     if out is None:
         return _OPS.addmm(bias, a, b, beta, alpha, out_dtype, config_text(config))
-    _no_gradients("addmm", tensors)
+    _check_out("addmm", tensors, out, out_dtype or a.dtype)
     _OPS.addmm_out(bias, a, b, out, beta, alpha, config_text(config))
     return out
 
@@ -103,11 +106,12 @@ def baddbmm(
     """`beta * bias + alpha * (a[g, m, k] @ b[g, k, n])`; `bias` broadcasts to [g, m, n]. Otherwise
     as `addmm`."""
     tensors = (bias, a, b)
+    out_dtype = matmul.wanted(a, out, out_dtype)
     if direct(*tensors, out):
         return run(matmul.BADDBMM, tensors, (out_dtype, float(beta), float(alpha)), out, config)
     if out is None:
         return _OPS.baddbmm(bias, a, b, beta, alpha, out_dtype, config_text(config))
-    _no_gradients("baddbmm", tensors)
+    _check_out("baddbmm", tensors, out, out_dtype or a.dtype)
     _OPS.baddbmm_out(bias, a, b, out, beta, alpha, config_text(config))
     return out
 
@@ -244,8 +248,12 @@ def _records(tensors: tuple[Tensor | None, ...]) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def _no_gradients(name: str, tensors: tuple[Tensor | None, ...]) -> None:
+def _check_out(
+    name: str, tensors: tuple[Tensor | None, ...], out: Tensor, dtype: torch.dtype
+) -> None:
     if _records(tensors):
         raise InvalidArguments(
             f"{name}: no gradients flow through `out`: call it under torch.no_grad(), or without"
         )
+    if out.dtype != dtype:
+        raise InvalidArguments(f"{name}: out is of {out.dtype}, expected {dtype}")

@@ -168,8 +168,10 @@ def _decided(
     out: Tensor | None,
     config: Config | None,
     device: torch.device,
+    planned: bool = False,
 ) -> Decision:
-    if config is None and device.type != "cuda":
+    """planned: decide for the CPU as for a GPU."""
+    if config is None and device.type != "cuda" and not planned:
         return EXTERN
     target = _new(kind, tensors, options) if out is None else out
     if target.numel() == 0:
