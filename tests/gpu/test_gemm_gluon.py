@@ -47,19 +47,19 @@ def make(m, n, k, dtype="bf16", a_rows=True, b_rows=True, pad=0):
     return a, b
 
 
-def check(problem, config, inputs, expected, pool, dtype=None):
-    run = bind(problem, config, pool=pool)
+def check(run, inputs, expected):
     inputs.out.fill_(float("nan"))
     run(inputs)
-    tolerance = TOLERANCE[dtype or problem.out_dtype]
+    tolerance = TOLERANCE[run.problem.out_dtype]
     torch.testing.assert_close(inputs.out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def every_config(problem):
+def every_run(problem, pool):
+    """All legal configs, which compile side by side."""
     info = device_info("cuda")
     found = [c for c in gluon.configs(problem, info) if gluon.legal(problem, c, info)]
     assert found, problem
-    return found
+    return [bind(problem, config, pool=pool) for config in found]
 
 
 @pytest.mark.parametrize(("a_rows", "b_rows"), [(True, True), (True, False), (False, True)])
@@ -73,13 +73,11 @@ def test_every_config_and_layout(a_rows, b_rows, dtype, pool):
         aligned=ALIGNED,
     )  # fmt: skip
     expected = F.gelu(a.double() @ b.double() + bias.double())
-    configs = every_config(problem)
-    assert len(configs) == len(gluon.configs(problem, device_info("cuda")))
-    for run in [bind(problem, config, pool=pool) for config in configs]:
-        out = torch.full((m, n), float("nan"), device="cuda", dtype=DTYPES[dtype])
-        run(Inputs(a, b, out, bias))
-        tolerance = TOLERANCE[dtype]
-        torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+    runs = every_run(problem, pool)
+    assert len(runs) == len(gluon.configs(problem, device_info("cuda")))
+    out = torch.empty((m, n), device="cuda", dtype=DTYPES[dtype])
+    for run in runs:
+        check(run, Inputs(a, b, out, bias), expected)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +89,9 @@ def test_sizes(size, pool):
     a, b = make(m, n, k)
     expected = a.double() @ b.double()
     problem = Problem(m, n, k, aligned=ALIGNED)
-    for config in every_config(problem):
-        out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
-        check(problem, config, Inputs(a, b, out), expected, pool)
+    out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
+    for run in every_run(problem, pool):
+        check(run, Inputs(a, b, out), expected)
 
 
 def test_rows_that_no_descriptor_may_write(pool):
@@ -108,8 +106,7 @@ def test_rows_that_no_descriptor_may_write(pool):
         problem = Problem(
             m, n, k, b_stride=b.stride(), out_stride=out.stride(), aligned=frozenset({"a", "b"})
         )
-        config = every_config(problem)[0]
-        check(problem, config, Inputs(a, b, out), expected, pool)
+        check(every_run(problem, pool)[0], Inputs(a, b, out), expected)
         if out is not by_columns:
             assert (guarded[m * n + 1 :] == 7.0).all()
 
@@ -119,9 +116,9 @@ def test_other_output_types(pool):
     expected = a.double() @ b.double()
     for name in ("f32", "f16"):
         problem = Problem(1024, 768, 512, out_dtype=name, aligned=ALIGNED)
-        for config in every_config(problem):
-            out = torch.empty((1024, 768), device="cuda", dtype=DTYPES[name])
-            check(problem, config, Inputs(a, b, out), expected, pool)
+        out = torch.empty((1024, 768), device="cuda", dtype=DTYPES[name])
+        for run in every_run(problem, pool):
+            check(run, Inputs(a, b, out), expected)
 
 
 @pytest.mark.parametrize("m", [1, 5000])
@@ -135,9 +132,9 @@ def test_dynamic_rows_and_a_residual(m, pool):
             m, n, k, epilogue=residual_of("bf16", 2, wide=True), dynamic=dynamic,
             aligned=ALIGNED | (dynamic - {"M"}),
         )  # fmt: skip
-        for config in every_config(problem):
-            out = torch.empty_like(residual)
-            check(problem, config, Inputs(a, b, out, None, (residual, n, 1)), expected, pool)
+        out = torch.empty_like(residual)
+        for run in every_run(problem, pool):
+            check(run, Inputs(a, b, out, None, (residual, n, 1)), expected)
 
 
 def test_an_epilogue_that_stores(pool):
@@ -155,9 +152,9 @@ def both(acc, rm, rn, mask, operands):
     expected = a.double() @ b.double()
     epilogue = Epilogue("both", text, operands, True, bytes_per_element=8)
     problem = Problem(m, n, k, epilogue=epilogue, aligned=ALIGNED)
-    for config in every_config(problem):
+    for run in every_run(problem, pool):
         first, second = torch.full((2, m, n), float("nan"), device="cuda")
-        bind(problem, config, pool=pool)(Inputs(a, b, None, None, (first, second)))
+        run(Inputs(a, b, None, None, (first, second)))
         for found, wanted in ((first, expected.relu()), (second, -expected)):
             torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
 
@@ -175,13 +172,10 @@ def test_many_tiles_give_the_same_digits_each_time(size, pool):
     )
     for epilogue, operands, expected in cases:
         problem = Problem(m, n, k, b_stride=b.stride(), epilogue=epilogue, aligned=ALIGNED)
-        for config in every_config(problem):
-            run = bind(problem, config, pool=pool)
-            out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
-            run(Inputs(a, b, out, None, operands))
-            torch.testing.assert_close(out.double(), expected, rtol=1.6e-2, atol=1.6e-2)
-            again = torch.empty_like(out)
+        out, again = torch.empty((2, m, n), device="cuda", dtype=torch.bfloat16)
+        for run in every_run(problem, pool):
+            check(run, Inputs(a, b, out, None, operands), expected)
             for _ in range(20):
                 again.fill_(float("nan"))
                 run(Inputs(a, b, again, None, operands))
-                assert torch.equal(out, again), config
+                assert torch.equal(out, again), run.plan
