@@ -15,6 +15,7 @@ from gemm_templates.render import Call, check_tile, edges, render, stores_out
 _SHAPES = (
     (128, 256, 64, 8, 8, 4, 2, 1), (128, 128, 64, 8, 4, 3, 2, 2), (128, 128, 64, 8, 8, 3, 2, 2),
 )  # fmt: skip
+_DRAM = 0.82  # of the rate, where results are written; fitted on an H200
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
@@ -64,7 +65,17 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
-    return dense.predict(problem, as_tma(config), device)
+    return max(dense.predict(problem, as_tma(config), device), written(problem, config, device))
+
+
+def written(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+    """Where DRAM bounds the time: in the last round, too, every multiprocessor has a tile."""
+    extra = problem.epilogue.bytes_per_element if problem.epilogue else 0.0
+    read = problem.batch * (problem.m + problem.n) * problem.k * ITEMSIZE[problem.a_dtype]
+    tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n) * problem.batch
+    outputs = -(-tiles // device.sms) * device.sms * config.block_m * config.block_n
+    moved = read + outputs * (ITEMSIZE[problem.out_dtype] + extra)
+    return moved / (_DRAM * device.dram_rate) + dense.LAUNCH + dense.DESCRIPTORS, "DRAM"
 
 
 def as_tma(config: Config) -> Config:

@@ -436,7 +436,8 @@ def multiply(
         parts = split_columns(acc, PARTS)
         for i in gl.static_range(PARTS):
             finish_part(
-                parts[i], batch, GROUP * BUFFERS + i % BUFFERS, first_m, first_n + i * PART,
+                parts[i], batch, GROUP * BUFFERS + (number // EVERY * PARTS + i) % BUFFERS, first_m,
+                first_n + i * PART,
                 out_ptr, out_desc, out_memory, end_m, N, stride_ob, stride_om, stride_on, operands,
                 EPILOGUE, EPILOGUE_BATCHED, BY_GROUPS, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE,
                 STORE_TMA,
