@@ -55,8 +55,8 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
     if problem.gate:
         both = replace(problem, gate=None, epilogue=None, n=2 * n, b_stride=None, out_stride=None)
         products, why = predict_extern(both, device)
-        traffic = 3 * m * n * ITEMSIZE[problem.out_dtype]
-        more = traffic / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
+        moved = 3 * m * n * ITEMSIZE[problem.out_dtype]
+        more = moved / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
         return products + more, why + " + gate kernel"
     plain = replace(
         problem, epilogue=None, a_stride=None, b_stride=None, out_stride=None,
