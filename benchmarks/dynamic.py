@@ -48,10 +48,12 @@ class Layer(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, default=Path("dynamic.json"))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of M")
     parser.add_argument("--between", action="store_true", help="sizes between the rungs, too")
     parser.add_argument("--no-inductor", action="store_true")
     parser.add_argument("--emit", default="fx", help="host program: fx, hop or cpp")
     options = parser.parse_args()
+    sizes = [int(m) for m in options.sizes.split(",")]
     info = device_info("cuda")
     print(f"{info.name}, torch {torch.__version__}, host program {options.emit}")
     rows: list[dict[str, Any]] = []
@@ -76,7 +78,7 @@ def main() -> None:
             print(
                 f"{'M':>6}  gpu us{'dynamic':>9}{names}{'ratio':>7}  wall us{'dynamic':>9}{names}"
             )
-            for m in sorted((*SIZES, *(BETWEEN if options.between else ()))):
+            for m in sorted((*sizes, *(BETWEEN if options.between else ()))):
                 x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
                 static = compile_cli.compile(layer, (x,), options=settings)
                 calls = {"dynamic": ours, "static": static, "eager": layer}

@@ -21,8 +21,10 @@ import sympy
 from symexpr import evaluate, symbol
 from wrapper_ir.ops import Symbol
 
-# With the hint, at most eleven variants of one matmul are compiled into a program.
-LADDER = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
+# With the hint, at most so many and one variants of one matmul are compiled into a program. Between
+# 256 and 4096 rows the tiles fill the multiprocessors a few times over: there the last, partly
+# empty wave counts, and rungs are half an octave apart or less.
+LADDER = (1, 16, 32, 64, 128, 256, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 
 # A candidate this much slower than a rung's best serves it, too, if that saves a branch: less is
 # noise.
