@@ -212,7 +212,6 @@ def test_changing_rows_are_decided_once():
     ((choice, _),) = run_module._ranges.values()
     say(choice.explain())
     say(["seconds", *(f"{s:.4f}" for s in seconds)])
-    # Up to twice the first number beyond the others; more is by the last hint.
     assert sorted(seconds)[-2] < 0.5
 
 

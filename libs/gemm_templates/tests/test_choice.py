@@ -410,7 +410,12 @@ def test_changing_numbers_of_rows_are_decided_together(monkeypatch):
 
     for m in (8, 16, 24, 40, 50, 60, 200):
         decide(m)
-    assert measured == [8, 16, 24] and len(ranged) == 1 and ranged[0][0] == 1
+    assert measured == [8, 16, 24] and len(ranged) == 1
+    assert (ranged[0][0], ranged[0][-1]) == (1, 8192)
     assert decide(77).bound.problem.dynamic == {"M"} and decide(77).ranged
     assert decide(300).bound is None
+    decide(16384)
+    assert len(ranged) == 1
+    decide(16385)  # beyond twice the last hint
+    assert len(ranged) == 2 and ranged[1][-1] == 32768
     run_module.forget()

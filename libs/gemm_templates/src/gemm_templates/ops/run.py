@@ -27,8 +27,10 @@ Options = tuple[Any, ...]
 
 # Numbers of rows that are measured by themselves before a decision for all is taken.
 DISTINCT = 3
-# Up to the largest number of rows seen, and a bit: 1, 8, 16, 32, ...
-LADDER = (1, *(2**i for i in range(3, 25)))
+# Of hints, up to 8192 or twice what was seen: 1, 8, 16, 32, ...
+LADDER = (1, *(2**i for i in range(3, 32)))
+TOP = 8192
+ROOM = 2**28  # elements of the operands that are made to measure at numbers of rows not seen
 # Multiply-adds below which a product is not worth measuring: the launch is the cost.
 WORTH = 64 * 64 * 64
 _MOST = 4096  # decisions of a process; all are dropped when there are more
@@ -218,9 +220,9 @@ def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) 
     if problem.m not in seen and len(seen) < DISTINCT:
         seen.add(problem.m)
         return None
-    if key not in _ranges:
-        if problem.m in seen:
-            return None
+    if key not in _ranges and problem.m in seen:
+        return None
+    if key not in _ranges or problem.m > 2 * _ranges[key][0].hints[-1]:
         _ranges[key] = (_measure_range(kind, problem, tensors, options), {})
     choice, bounds = _ranges[key]
     config = choice.config(problem.m)
@@ -232,9 +234,9 @@ def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) 
 
 
 def _measure_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> RangeChoice:
-    hints = [m for m in LADDER if m < 2 * problem.m] + [
-        next(m for m in LADDER if m >= 2 * problem.m)
-    ]
+    top = next(m for m in LADDER if m >= max(TOP, problem.m))
+    room = ROOM // (problem.n + problem.k)
+    hints = [m for m in LADDER if m <= top and (m <= problem.m or m <= room)]
     device = next(t.device for t in tensors if t is not None)
     resized = _of_rows(kind, tensors)
     if len(resized) > 1:
