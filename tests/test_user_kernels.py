@@ -593,6 +593,51 @@ def test_tensors_that_break_the_rules_of_tma(compiled: Compiled) -> None:
         assert compiled.ops(Launch) and not compiled.graphs[-1].fallbacks
 
 
+def test_an_input_is_written_through_a_descriptor(compiled: Compiled) -> None:
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        a, b = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (x, y))
+        add_blocks[(2, 2)](a, b, a, 16, 32)
+        return x * 2
+
+    x, y = torch.randn(32, 64), torch.randn(32, 64)
+    want = x + y
+    torch.testing.assert_close(compiled(fn)(x, y), want * 2)
+    torch.testing.assert_close(x, want)
+    assert not compiled.ops(CopyBack) and len(compiled.ops(Describe)) == 2
+
+
+@triton.jit
+def double_blocks(x, out, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    """`out = 2 x` through descriptors made in the kernel."""
+    at = [tl.program_id(0) * M, tl.program_id(1) * N]
+    source = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [M, N])
+    target = tl.make_tensor_descriptor(out, [rows, columns], [columns, 1], [M, N])
+    target.store(at, source.load(at) * 2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_device_descriptors(compiled: Compiled, dynamic: bool) -> None:
+    """The same definition, compiled for a GPU, asks for a workspace for its two maps."""
+
+    def fn(x: Tensor) -> Tensor:
+        z = x + 1
+        out = torch.empty_like(z)
+        grid = (triton.cdiv(x.shape[0], 16), 2)
+        double_blocks[grid](z, out, x.shape[0], x.shape[1], 16, 32)
+        return out
+
+    run = compiled(fn, dynamic=None if dynamic else False)
+    for rows in (32, 40)[: 2 if dynamic else 1]:
+        x = torch.randn(rows, 48)
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(run(x), (x + 1) * 2)
+    assert len(compiled.graphs) == 1 and not compiled.ops(ExternCall)
+    define = next(d for d in compiled.ops(DefineKernel) if d.name.startswith("double_blocks"))
+    binary = triton_rt.compile(kernel_source(define), triton_rt.Target(90))
+    assert binary.global_scratch_bytes >= 2 * 128
+
+
 def test_clusters_and_register_limits(compiled: Compiled) -> None:
     config = triton.Config({"BLOCK": 64}, num_ctas=2, maxnreg=32)
     clusters = triton.autotune([config], key=[])(add_kernel)
