@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gemm_templates import (
+    H200,
     Config,
     Epilogue,
     Inputs,
@@ -13,11 +16,13 @@ from gemm_templates import (
     InvalidConfig,
     Problem,
     bind,
+    candidates,
+    source,
 )
 from gemm_templates.batched import baddbmm, bmm
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
-from triton_rt import KernelParam
+from triton_rt import KernelParam, Target, compile
 
 ALIGNED = frozenset({"a", "b", "bias", "out"})
 TILED = Config(16, 16, 16, 2, 4, 2)
@@ -186,3 +191,36 @@ def test_wrong_tensors_are_refused():
             bmm(*args)
     with pytest.raises(InvalidArguments, match="broadcast"):
         baddbmm(torch.randn(5), a, b)
+
+
+BMM = Problem(1000, 1024, 512, batch=16, aligned=ALIGNED)
+ROLES = Config(128, 128, 64, 4, 8, 6, "gluon_batched", 132, 4)
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        (BMM, Config(128, 128, 64, 8, 4, 3, "batched_tma", 264, 2)),
+        (BMM, ROLES),
+        (replace(BMM, batch_strides=(0, 512 * 1024, 1000 * 1024), epilogue=SCALE), ROLES),
+    ],
+    ids=["tma", "roles", "roles, one a, an epilogue"],
+)
+def test_code_for_hopper(problem, config):
+    """What the interpreter does not see: pipelines and warps with roles compile, and fit."""
+    kernel = source(problem, config).source
+    binary = compile(kernel, Target(90), alignment=(1 << len(kernel.params)) - 1, keep_ptx=True)
+    assert "wgmma.mma_async" in binary.ptx and "ld.local" not in binary.ptx
+    assert "cp.async.bulk.tensor.3d.global" in binary.ptx  # the result leaves through TMA, too
+    assert binary.shared_bytes <= H200.smem
+    grid = source(problem, config).grid(1000, 1024)
+    assert grid == (config.programs, 1, 1)
+
+
+def test_both_templates_are_proposed():
+    found = {c.config.template for c in candidates(BMM, H200) if c.config}
+    assert {"batched_tma", "gluon_batched"} <= found
+    unaligned = replace(BMM, aligned=frozenset())
+    assert {c.config.template for c in candidates(unaligned, H200) if c.config} == {"tiled"}
+    small = candidates(replace(BMM, m=64, n=64), H200)
+    assert all(c.predicted < 20e-6 for c in small)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gemm_templates import (
+    H200,
     Config,
     Epilogue,
     Inputs,
@@ -16,11 +17,13 @@ from gemm_templates import (
     InvalidProblem,
     Problem,
     bind,
+    candidates,
+    source,
 )
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
 from gemm_templates.grouped import grouped_mm
-from triton_rt import KernelParam
+from triton_rt import KernelParam, Target, compile
 
 ALIGNED = frozenset({"a", "b", "bias", "out"})
 CONFIG = Config(16, 32, 16, 2, 4, 2, "grouped", 3)
@@ -243,3 +246,41 @@ def test_wrong_tensors_are_refused():
     ]:
         with pytest.raises(InvalidArguments, match=match):
             grouped_mm(*wrong)
+
+
+GROUPS = Problem(10240, 4096, 4096, b_stride=(1, 4096), batch=8, jagged="M", aligned=ALIGNED)
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        (GROUPS, Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4)),
+        (
+            replace(GROUPS, aligned=ALIGNED - {"out"}),
+            Config(128, 256, 64, 8, 8, 3, "grouped", 132, 4),
+        ),
+        (replace(GROUPS, jagged="N"), Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4)),
+        (
+            replace(GROUPS, jagged="K", m=512, n=512, a_stride=(1, 512), b_stride=None),
+            Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4),
+        ),
+        (GROUPS, Config(128, 128, 64, 4, 8, 6, "gluon_batched", 132, 4)),
+    ],
+    ids=["rows", "rows by address", "columns", "sums", "roles"],
+)
+def test_code_for_hopper(problem, config):
+    """What the interpreter does not see: pipelines and warps with roles compile, and fit."""
+    kernel = source(problem, config).source
+    binary = compile(kernel, Target(90), alignment=(1 << len(kernel.params)) - 1, keep_ptx=True)
+    assert "wgmma.mma_async" in binary.ptx and "ld.local" not in binary.ptx
+    assert "cp.async.bulk.tensor.3d" in binary.ptx
+    assert binary.shared_bytes <= H200.smem
+
+
+def test_only_templates_for_groups_are_proposed():
+    found = {c.config.template for c in candidates(GROUPS, H200) if c.config}
+    assert found == {"grouped", "gluon_batched"}
+    sums = replace(GROUPS, jagged="K", m=512, n=512, a_stride=(1, 512), b_stride=None)
+    assert {c.config.template for c in candidates(sums, H200) if c.config} == {"grouped"}
+    unaligned = candidates(replace(GROUPS, aligned=frozenset()), H200)
+    assert [c.config for c in unaligned] == [None]

@@ -78,6 +78,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         f"STAGES={config.num_stages}, TURNS={turns}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={_buffers(problem, config)}, "
+        f"BY_LINES={gluon.by_lines(problem, config)}, "
         f"{edges(problem, config)}"
     )
     call = Call("gluon_batched", "gluon_batched_mm", flags, decorator="gluon.jit", batches=True)

@@ -23,6 +23,8 @@ from gemm_templates.templates.gluon_hopper import (
     LOADER,
     MULTIPLIER,
     bias_of,
+    in_layout,
+    lines,
     split_columns,
 )
 from gemm_templates.templates.tiled import tile_of
@@ -71,6 +73,7 @@ def gluon_batched_mm(
     WIDE: gl.constexpr,
     INPUT_PRECISION: gl.constexpr,
     STORE: gl.constexpr,
+    BY_LINES: gl.constexpr,
     JAGGED: gl.constexpr = None,
     offs_ptr=None,
 ):
@@ -122,7 +125,7 @@ def gluon_batched_mm(
                     turn, (M, N, K), (stride_om, stride_on, stride_bias, stride_ob), operands,
                     EPILOGUE, EPILOGUE_BATCHED, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
                     GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS, BUFFERS, EDGE_M,
-                    EDGE_N, HAS_BIAS, WIDE, STORE,
+                    EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                 ),
             ),
             (
@@ -132,7 +135,7 @@ def gluon_batched_mm(
                     turn, (M, N, K), (stride_om, stride_on, stride_bias, stride_ob), operands,
                     EPILOGUE, EPILOGUE_BATCHED, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
                     GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS, BUFFERS, EDGE_M,
-                    EDGE_N, HAS_BIAS, WIDE, STORE,
+                    EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                 ),
             ),
             (
@@ -377,6 +380,7 @@ def multiply(
     HAS_BIAS: gl.constexpr,
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
+    BY_LINES: gl.constexpr,
 ):
     """One group of warps: its tiles of this program, or its rows of each of them."""
     M, N, K = sizes
@@ -440,7 +444,7 @@ def multiply(
                 first_n + i * PART,
                 out_ptr, out_desc, out_memory, end_m, N, stride_ob, stride_om, stride_on, operands,
                 EPILOGUE, EPILOGUE_BATCHED, BY_GROUPS, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE,
-                STORE_TMA,
+                STORE_TMA, BY_LINES,
             )  # fmt: skip
     if STORE_TMA:
         tma.store_wait(0)
@@ -471,12 +475,14 @@ def finish_part(
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
     STORE_TMA: gl.constexpr,
+    BY_LINES: gl.constexpr,
 ):
     """Epilogue and store of `part`, which starts at (first_m, first_n) of product `batch`."""
     ROWS: gl.constexpr = part.shape[0]
     PART: gl.constexpr = part.shape[1]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
-    part = gl.convert_layout(part, layout, assert_trivial=True)
+    multiplied: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
+    layout: gl.constexpr = lines(ROWS, PART, 16) if BY_LINES else multiplied
+    part = in_layout(part, layout, BY_LINES)
     rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
     rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
     if WIDE:
