@@ -132,9 +132,8 @@ def test_strides_empty_k_and_residual(config):
         m, n, k, "f32", "f32", "f32", big.stride(), b.stride(), out.stride(),
         input_precision="tf32",
     )  # fmt: skip
-    check(
-        run(bind(problem, config), Inputs(big, b, out)) / 20, big.double() @ b.double() / 20, "f32"
-    )
+    got = run(bind(problem, config), Inputs(big, b, out))
+    torch.testing.assert_close(got.double(), big.double() @ b.double(), rtol=5e-3, atol=0.2)
     empty = Problem(m, n, 0, bias="bf16", aligned=ALIGNED)
     a, b = make(m, n, 0, "bf16")
     bias = torch.randn(n, device="cuda", dtype=torch.bfloat16)

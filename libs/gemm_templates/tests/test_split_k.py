@@ -23,6 +23,7 @@ from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import ACTIVATIONS
 from gemm_templates.families import decompose_k, split_k
 from gemm_templates.model import is_legal
+from triton_rt import Target, compile
 
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
 SPLIT = Config(16, 16, 16, 2, 4, 2, "split_k", split_k=3)
@@ -145,8 +146,6 @@ def test_proposals_are_for_few_tiles_and_a_long_k():
     assert not any(c.overlap for c in decompose_k.configs(long, A100))
     for square in (4096, 8192):
         assert not split_k.configs(Problem(square, square, square), H200)
-    stream = [c for c in split_k.configs(Problem(1536, 1536, 4096), H200) if c.programs]
-    assert stream and all(is_legal(Problem(1536, 1536, 4096), c, H200) for c in stream)
 
 
 def test_what_is_not_computed_is_refused():
@@ -160,3 +159,39 @@ def test_what_is_not_computed_is_refused():
     assert not is_legal(
         Problem(64, 64, 4096), replace(SPLIT, block_m=64, block_n=64, split_k=64), H200
     )
+
+
+@pytest.mark.parametrize("k", [64, 1000])
+def test_the_second_kernel_is_launched_early(k):
+    """And waits for the first: at the start of a short loop, or at the end of a long one."""
+    first, second = make_plan(Problem(32, 32, k), OVERLAP).steps
+    assert second.source.pdl and not first.source.pdl
+    assert f"OVERLAP=True, EARLY={k == 64}" in first.source.text
+    check(*run(Problem(32, 32, k, "f32", "f32", "f32"), OVERLAP, times=1))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(16, 16, 64, 1, 4, 1, "decompose_k", split_k=64, overlap=True),
+        Config(64, 64, 128, 1, 4, 5, "decompose_k", split_k=8, overlap=True),
+        Config(32, 32, 128, 1, 4, 4, "split_k", split_k=32),
+        Config(64, 64, 64, 1, 4, 4, "split_k", programs=2, split_k=66),
+        Config(64, 64, 64, 1, 4, 8, "gemv", split_k=4),
+    ],
+    ids=str,
+)
+def test_what_the_compiler_makes_for_hopper(config):
+    problem = Problem(64, 256, 65536, aligned=frozenset({"a", "b", "out"}))
+    ptx = [
+        compile(kernel.source, Target(90), keep_ptx=True).ptx
+        for kernel in make_plan(problem, config).steps
+    ]
+    assert ("wgmma.mma_async" if config.block_m == 64 else "mma.sync") in ptx[0]
+    assert ("cp.async.cg" if config.num_stages > 1 else "ld.global.v4") in ptx[0]
+    if config.overlap:
+        assert "griddepcontrol.launch_dependents" in ptx[0]
+        before, _, after = ptx[1].partition("griddepcontrol.wait")
+        assert "ld.global" not in before and "ld.global" in after
+    else:
+        assert "atom.global.gpu.acq_rel" in ptx[0] or "atom.acq_rel.gpu.global" in ptx[0]

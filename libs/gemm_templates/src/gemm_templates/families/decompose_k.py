@@ -13,6 +13,7 @@ from gemm_templates.render import Call, check_tile, edges, render
 # Fitted on an H200 (`split_k.products`).
 _LAUNCHES = 5.3e-6  # two that overlap, as events around them see it
 _SECOND = 1.8e-6  # what a second launch takes that does not
+_SHORT = 8  # blocks of K: the second kernel is launched at the start of so short a loop
 _READ = 0.13  # share of the L2 rate at which sums are written and read
 
 
@@ -46,8 +47,9 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         "partials", "f32", per_output=config.split_k, batch=problem.batch
     )  # the second kernel reads what the first one wrote, and no more
     even = problem.is_multiple("K", config.block_k * config.split_k)
+    early = problem.k <= _SHORT * config.block_k * config.split_k
     flags = (
-        f"SPLIT_K={config.split_k}, EVEN_SPLIT={even}, OVERLAP={config.overlap}, "
+        f"SPLIT_K={config.split_k}, EVEN_SPLIT={even}, OVERLAP={config.overlap}, EARLY={early}, "
         f"{edges(problem, config)}, "
         f"EVEN_K={problem.is_multiple('K', config.block_k)}"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense
@@ -23,7 +25,8 @@ READ = 0.11e12  # bytes/s at which one program reads the sums of the others
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    return (*splits(problem, device), *streams(problem, device))
+    """No stream-K: measured on an H200 for 144 to 208 tiles, `tiled` and `gluon` were faster."""
+    return splits(problem, device)
 
 
 def splits(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
@@ -39,31 +42,12 @@ def splits(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
                 for depth in _DEPTHS:
                     steps = -(-each // depth)
                     if depth < 2 * each and (depth >= 64 or steps <= 8):
-                        stages = 1 if steps == 1 else min(steps + 1, 5 if warps < 8 else 4)
-                        found.append(
-                            Config(
-                                block_m,
-                                block_n,
-                                depth,
-                                1,
-                                warps,
-                                stages,
-                                "split_k",
-                                split_k=parts,
-                            )
-                        )
+                        stage = (block_m + block_n) * depth * ITEMSIZE[problem.a_dtype]
+                        most = min(5 if warps < 8 else 4, device.smem // stage)
+                        stages = 1 if steps == 1 else max(2, min(steps + 1, most))
+                        config = Config(block_m, block_n, depth, 1, warps, stages, "split_k")
+                        found.append(replace(config, split_k=parts))
             parts *= 2
-    return tuple(found)
-
-
-def streams(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    """Where the last round of tiles leaves many multiprocessors idle."""
-    found = []
-    for block_m, block_n, warps in ((128, 256, 8), (128, 128, 8)):
-        tiles = -(-problem.m // block_m) * -(-problem.n // block_n)
-        rounds = -(-tiles // device.sms)
-        if device.sms < tiles < 0.85 * rounds * device.sms and rounds <= 4:
-            found.append(Config(block_m, block_n, 64, 8, warps, 3, "split_k", programs=device.sms))
     return tuple(found)
 
 
@@ -125,16 +109,19 @@ def products(problem: Problem, config: Config, device: DeviceInfo) -> tuple[floa
     steps = -(-k // (config.block_k * config.split_k))
     rounds = -(-tiles * config.split_k // device.sms)
     read = _COLD * (m * k + k * n) * size * batch / device.dram_rate
+    if steps > config.num_stages:  # rows of an operand come in pieces, one at a time
+        read *= 1 + 45 / (config.block_k * size)
     each = (config.block_m + config.block_n) * config.block_k * size
-    inside = tiles * config.split_k * steps * each / (0.65 * device.l2_rate)
+    inside = rounds * device.sms * steps * each / (0.75 * device.l2_rate)
     rate = device.rate(problem.a_dtype, problem.input_precision) / device.sms
     mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
     flops = 2.0 * config.block_m * config.block_n * config.block_k * steps * rounds
-    multiply = flops / (rate * mean / (mean + 51))
-    wait = _WAIT * steps / max(1, config.num_stages - 1)
-    times = {"DRAM": read, "L2": inside, "arithmetic": multiply}
+    shallow = 0.6 if 1 < config.num_stages < 3 else 1.0
+    multiply = flops / (rate * shallow * mean / (mean + 51))
+    waits = steps / max(1, config.num_stages - 1)
+    times = {"DRAM": read, "L2": inside, "arithmetic": multiply, "latency": _WAIT * waits}
     worst = max(times, key=lambda name: times[name])
-    return times[worst] + wait, worst
+    return times[worst] + _WAIT * min(2.0, waits), worst
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:

@@ -45,6 +45,7 @@ def decompose_k_mm(
     SPLIT_K: tl.constexpr,
     EVEN_SPLIT: tl.constexpr,
     OVERLAP: tl.constexpr,
+    EARLY: tl.constexpr,
     EDGE_M: tl.constexpr,
     EDGE_N: tl.constexpr,
     EVEN_K: tl.constexpr,
@@ -53,8 +54,11 @@ def decompose_k_mm(
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
 ):
-    """The products, for the grid (tiles, batch, SPLIT_K). partials: f32 [SPLIT_K, batch, M, N]."""
-    if OVERLAP:
+    """The products, for the grid (tiles, batch, SPLIT_K). partials: f32 [SPLIT_K, batch, M, N].
+
+    EARLY: the next kernel may be launched once all programs have begun, else once their loops end.
+    """
+    if OVERLAP and EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     part = tl.program_id(2)
     pid_m, pid_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -65,6 +69,8 @@ def decompose_k_mm(
         a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, rm, rn, first, count,
         BLOCK_M, BLOCK_N, BLOCK_K, EDGE_M, EDGE_N, EVEN_K, WIDE, INPUT_PRECISION, False,
     )  # fmt: skip
+    if OVERLAP and not EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     matrix = (part * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * M * N
     if WIDE:
         rm = rm.to(tl.int64)
