@@ -21,6 +21,7 @@ from gemm_templates import (
     scaled_mm,
 )
 from gemm_templates.errors import UnsupportedProblem
+from gemm_templates.ops.matmul import padded_mm
 from gemm_templates.ops.plain import direct
 from gemm_templates.ops.run import config_text, parse_config
 
@@ -122,6 +123,16 @@ def test_f32_from_16_bits(config):
     out = addmm(bias, a, b, out_dtype=torch.float32, alpha=2, config=config)
     check(out, 2 * (a.double() @ b.double()) + bias.double())
     assert mm(a, b, out=torch.empty(20, 18)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [(5, 7, 9), (16, 8, 8), (3, 1, 1)])
+def test_padded_products_are_exact(size):
+    m, n, k = size
+    a, b = random(m, k), random(k, n).t().contiguous().t()
+    a[0, 0] = float("inf")
+    out = padded_mm((a, b), (None,))
+    assert out.is_contiguous() and out.shape == (m, n)
+    torch.testing.assert_close(out, a @ b, equal_nan=True)
 
 
 def test_f64_is_torchs():

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemm_templates.choice import choose
+from gemm_templates.choice import MARGIN, choose, measure
+from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
 from gemm_templates.launch import Bound, Inputs, bind, default_build
-from gemm_templates.problem import Config, Problem
+from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import default_store
 
@@ -45,6 +46,7 @@ class Kind:
     extern: torch's way; writes to `out` where there is one. shape: of the result.
     rows: which of the tensors have M rows in their first dimension, those first that always have;
     empty where decisions are not shared among numbers of rows.
+    padded: torch's way on copies with aligned rows, tried where `is_odd`.
     """
 
     name: str
@@ -54,17 +56,21 @@ class Kind:
     extern: Callable[[Tensors, Options, Tensor | None], Tensor]
     shape: Callable[[Tensors, Options], tuple[tuple[int, ...], torch.dtype]]
     rows: tuple[int, ...] = ()
+    padded: Callable[[Tensors, Options], Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """bound: a template, or None for torch's call. ranged: it gets the number of rows."""
+    """bound: a template, or None for torch's call. ranged: it gets the number of rows. padded:
+    torch's call on padded copies."""
 
     bound: Bound | None = None
     ranged: bool = False
+    padded: bool = False
 
 
 EXTERN = Decision()
+PADDED = Decision(padded=True)
 
 
 def run(
@@ -87,6 +93,8 @@ def run(
     if decision is None:
         decision = _decide(key, kind, tensors, options, out, config)
     if decision.bound is None:
+        if decision.padded and kind.padded is not None:
+            return kind.padded(tensors, options)
         return kind.extern(tensors, options, out)
     if out is None:
         out = _new(kind, tensors, options)
@@ -204,7 +212,29 @@ def _decided(
         device=device, store=default_store(), build=default_build(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
-    return EXTERN if choice.config is None else Decision(default_build()(problem, choice.config))
+    found = EXTERN
+    if choice.config is not None:
+        found = Decision(default_build()(problem, choice.config))
+    if out is None and kind.padded is not None and is_odd(problem):
+        pad, extern = kind.padded, kind.extern
+        if not torch.are_deterministic_algorithms_enabled():
+            runs = [lambda: extern(tensors, options, None), lambda: pad(tensors, options)]
+            vendor, padded = measure(runs, device_info(device))
+            if padded < (1 - MARGIN) * min([vendor, *dict(choice.times).values()]):
+                return PADDED
+    return found
+
+
+def is_odd(problem: Problem) -> bool:
+    """A large product of 16-bit operands with rows at odd places: the vendor's kernels for those
+    take several times as long as a copy and an aligned product."""
+    d = problem.dims()
+    leads = (max(d["stride_am"], d["stride_ak"]), max(d["stride_bk"], d["stride_bn"]))
+    return (
+        ITEMSIZE[problem.a_dtype] == 2
+        and min(problem.m, problem.n, problem.k) >= 256
+        and any(lead % 2 for lead in leads)
+    )
 
 
 def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> Decision | None:
