@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,6 @@ from gemm_templates.model import is_legal
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef, UserKernel
 from symexpr import evaluate, sstr, symbol
 from triton_emit import TritonEmitError, default_schedule, emit
-from triton_rt import Binary
 
 # Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
 WORTH = 64 * 64 * 64
@@ -136,16 +135,11 @@ class MatmulPlanner:
         problems = list(dict.fromkeys(task.problem for task in tasks if task is not None))
         if not problems:
             return
-        pool, cache = self.kernels.pool, self.kernels.cache
-        usual = [p for p in problems if self._candidates(p) is None]
-        futures: list[Future[Binary]] = gemm_templates.prefetch(
-            usual, pool=pool, cache=cache, store=self.store
-        )
-        for problem in problems:
-            for candidate in self._candidates(problem) or ():
-                if candidate.config is not None:
-                    bound = gemm_templates.Bound(problem, candidate.config, cache, pool)
-                    futures += bound.compile()
+        offered = {p: found for p in problems if (found := self._candidates(p)) is not None}
+        futures = gemm_templates.prefetch(
+            problems, pool=self.kernels.pool, cache=self.kernels.cache, store=self.store,
+            found=offered,
+        )  # fmt: skip
         wait(futures)
 
     @functools.cached_property

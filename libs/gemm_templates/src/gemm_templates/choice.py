@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -161,10 +161,12 @@ def prefetch(
     store: Store | None = None,
     device: DeviceInfo | torch.device | str = "cuda",
     target: Target | None = None,
+    found: Mapping[Problem, Sequence[Candidate]] | None = None,
 ) -> list[Future[Binary]]:
     """Starts to compile, side by side, what `choose` will measure for these problems: all their
     candidates, but for problems whose choice is in `store` or that the model decides.
 
+    found: candidates of the problems that `choose` will be given some.
     Wait for the futures (`concurrent.futures.wait`), then `choose` with
     `build=partial(bind, pool=pool, cache=cache)`: it finds the binaries in `cache`. A candidate
     that does not compile has its error in its future, and again in `Choice.failures`.
@@ -172,9 +174,10 @@ def prefetch(
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     futures: list[Future[Binary]] = []
     for problem in dict.fromkeys(problems):
-        if store is not None and store.get(choice_key(problem, info, None)) is not None:
+        given = (found or {}).get(problem)
+        if store is not None and store.get(choice_key(problem, info, given)) is not None:
             continue
-        options = candidates(problem, info)
+        options = given if given is not None else candidates(problem, info)
         if not worth_measuring(options):
             continue
         for c in options:
