@@ -18,11 +18,11 @@ from gemm_templates import (
     device_info,
     grouped_mm,
 )
-from gemm_templates.batched import _scale_and_add
 from gemm_templates.epilogues import GELU, RELU
 from gemm_templates.families import batched_tma, gluon_batched, grouped, tiled
 from gemm_templates.grouped import _add_bias
 from gemm_templates.model import is_legal
+from gemm_templates.ops.matmul import scale_and_add
 from triton_rt import CompilePool
 
 pytestmark = [
@@ -125,7 +125,7 @@ def test_every_config_of_a_batch(name, pool):
 def test_every_config_with_an_epilogue_that_knows_the_batch(pool):
     problem = case(5, 200, 264, 72)
     added = torch.randn(5, 200, 264, device="cuda").bfloat16()
-    epilogue = _scale_and_add("bf16", added.stride(), 0.5, -2.0, True)
+    epilogue = scale_and_add("bf16", added.stride(), 0.5, -2.0, True)
     problem = case(5, 200, 264, 72, epilogue=epilogue)
     a, b, out, _ = tensors(problem)
     expected = 0.5 * added.double() - 2 * (a.double() @ b.double())

@@ -53,15 +53,6 @@ def run_task(task: Task, config: Config | None = None) -> torch.Tensor:
     return out
 
 
-def run_fastest(
-    problem: Problem,
-    inputs: Inputs,
-    extern: Callable[[Inputs], torch.Tensor],
-    config: Config | None = None,
-) -> torch.Tensor:
-    return run_task(Task(problem, inputs, extern), config)
-
-
 def _choose(task: Task, problem: Problem, device: torch.device) -> Config | None:
     if torch.cuda.is_current_stream_capturing():
         return None

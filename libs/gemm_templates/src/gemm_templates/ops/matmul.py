@@ -218,15 +218,19 @@ def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
     if out.numel() == 0 or a.dtype not in NAMES:
         return None
     _, beta, alpha = options
-    if beta == 0:
-        return _product(a, b, out, None, None if alpha == 1 else _scaled(a.dim() == 3))
     full = _expanded(bias, a, b)
+    if a.dim() == 3:
+        aligned_bias = full.data_ptr() % 16 == 0
+        ending = scale_and_add(NAMES[a.dtype], full.stride(), beta, alpha, aligned_bias)
+        return _product(a, b, out, None, ending)
+    if beta == 0:
+        return _product(a, b, out, None, None if alpha == 1 else _scaled())
     if alpha == 1 and beta == 1:
         if _is_row(bias, out):
             row = full[0]
             return _product(a, b, out, row, None)
         stride = (full.stride(0), full.stride(1))
-        if out.dim() == 2 and full.data_ptr() % 16 == 0 and not _is_wide(full):
+        if full.data_ptr() % 16 == 0 and not _is_wide(full):
             name = NAMES[a.dtype]
             return _product(a, b, out, None, residual_of(name, ITEMSIZE[name], stride=stride))
     return _product(a, b, out, None, _combined(NAMES[a.dtype], full.stride(), _is_wide(full)))
@@ -236,13 +240,15 @@ def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     bias, a, b = tensors
     assert bias is not None and a is not None and b is not None
     _, beta, alpha = options
+    if a.dim() == 3:
+        return Inputs(a, b, out, None, (_expanded(bias, a, b),) if beta else ())
     if beta == 0:
         return Inputs(a, b, out, None, () if alpha == 1 else (alpha,))
     full = _expanded(bias, a, b)
     if alpha == 1 and beta == 1:
         if _is_row(bias, out):
             return Inputs(a, b, out, full[0])
-        if out.dim() == 2 and full.data_ptr() % 16 == 0 and not _is_wide(full):
+        if full.data_ptr() % 16 == 0 and not _is_wide(full):
             return Inputs(a, b, out, None, (full,))
     return Inputs(a, b, out, None, (alpha, beta, full))
 
@@ -286,31 +292,25 @@ def _is_wide(full: Tensor) -> bool:
     return max(full.numel(), reach) >= 2**31 - 2**24
 
 
-@lru_cache(maxsize=2)
-def _scaled(batched: bool) -> Epilogue:
+@lru_cache(maxsize=1)
+def _scaled() -> Epilogue:
     text = (
-        "@triton.jit\ndef times_alpha(acc, rm, rn, mask, operands):\n"
-        f"    return acc * operands[{int(batched)}]\n"
+        "@triton.jit\ndef times_alpha(acc, rm, rn, mask, operands):\n    return acc * operands[0]\n"
     )
-    alpha = KernelParam("alpha", "f32")
-    return Epilogue("times_alpha", text, (alpha,), work=1, batched=batched, free=True)
+    return Epilogue("times_alpha", text, (KernelParam("alpha", "f32"),), work=1, free=True)
 
 
 @lru_cache(maxsize=256)
 def _combined(dtype: str, stride: tuple[int, ...], wide: bool) -> Epilogue:
     """`alpha * acc + beta * bias`, which has the strides of the whole result (0: broadcast)."""
-    row, column = stride[-2:]
-    batched = len(stride) == 3
-    names = "batch, alpha, beta, bias_ptr" if batched else "alpha, beta, bias_ptr"
+    row, column = stride
     lines = [
         "@triton.jit",
         "def alpha_beta(acc, rm, rn, mask, operands):",
-        f"    {names} = operands",
+        "    alpha, beta, bias_ptr = operands",
     ]
     if wide:
         lines += ["    rm = rm.to(tl.int64)", "    rn = rn.to(tl.int64)"]
-    if batched:
-        lines.append(f"    bias_ptr += tl.cast(batch, tl.int64) * {stride[0]}")
     lines += [
         f"    value = tl.load(bias_ptr + (rm * {row} + rn * {column}), mask=mask, other=0.0)",
         "    return alpha * acc + beta * value.to(tl.float32)",
@@ -322,5 +322,32 @@ def _combined(dtype: str, stride: tuple[int, ...], wide: bool) -> Epilogue:
     )  # fmt: skip
     return Epilogue(
         "alpha_beta", "\n".join(lines), operands, bytes_per_element=ITEMSIZE[dtype], work=6,
-        batched=batched, free=True,
+        free=True,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def scale_and_add(
+    dtype: str, stride: tuple[int, ...], beta: float, alpha: float, is_aligned: bool
+) -> Epilogue:
+    """`beta * input[batch, m, n] + alpha * acc`, all but the pointer literals of the text."""
+    if not beta:
+        text = f"""
+@triton.jit
+def scale(acc, rm, rn, mask, operands):
+    return {alpha!r} * acc
+"""
+        return Epilogue("scale", text)
+    text = f"""
+@triton.jit
+def scale_and_add(acc, rm, rn, mask, operands):
+    batch, pointer = operands
+    rows = pointer + batch * {stride[0]}
+    value = tl.load(
+        rows + (rm.to(tl.int64) * {stride[1]} + rn.to(tl.int64) * {stride[2]}), mask=mask, other=0.0
+    )
+    return {alpha!r} * acc + {beta!r} * value.to(tl.float32)
+"""
+    pointer = KernelParam("added", f"*{dtype}", aligned=is_aligned)
+    bytes_read = ITEMSIZE[dtype] if all(stride) else 0
+    return Epilogue("scale_and_add", text, (pointer,), False, bytes_read, batched=True)
