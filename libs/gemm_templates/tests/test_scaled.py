@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from gemm_templates import Config, InvalidArguments, InvalidConfig, Problem, candidates, source
 from gemm_templates.device import A100, H200
+from gemm_templates.epilogues import (
+    chain,
+    dropout_of,
+    quantized_of,
+    row_maxima_of,
+    row_statistics_of,
+    scaled_of,
+)
+from gemm_templates.families import gluon_scaled
+from gemm_templates.prologues import block_scale_of, cast_of
 from gemm_templates.scaled import mixed_mm, scaled_mm
+from triton_rt import Target, compile
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 TILED = Config(16, 32, 32, 2, 4, 2)
@@ -153,3 +166,61 @@ def test_candidates():
     wide = Problem(4096, 4096, 4096, b_stride=(1, 4096), aligned=problem.aligned)
     fast = {p: min(c.predicted for c in candidates(p, H200)) for p in (problem, wide)}
     assert 0.4 < fast[problem] / fast[wide] < 0.8
+
+
+ALIGNED = frozenset({"a", "b", "out"})
+FP8 = Problem(
+    4096, 4096, 4096, "f8e4m3", "f8e4m3", b_stride=(1, 4096), epilogue=scaled_of(4096, 4096),
+    aligned=ALIGNED, fast_accum=True,
+)  # fmt: skip
+BLOCKS = replace(
+    FP8, epilogue=None, block_scale=block_scale_of(a=(1, 1, 4096), b=(128, 1, 32))
+)  # fmt: skip
+INT8 = replace(
+    FP8, a_dtype="bf16", b_dtype="i8", prologue_b=cast_of("bf16"), fast_accum=False
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "config", "depth", "sums"),
+    [
+        (FP8, Config(128, 128, 128, 8, 8, 3), 32, 0),
+        (FP8, Config(128, 256, 128, 8, 8, 3, "tma", 132, 2), 32, 0),
+        (FP8, Config(128, 256, 128, 8, 8, 4, "gluon", 132, 4), 32, 0),
+        (replace(FP8, fast_accum=False), Config(128, 128, 128, 8, 8, 3), 32, 64),
+        (replace(FP8, fast_accum=False), Config(128, 128, 128, 8, 8, 3, "tma", 132), 32, 64),
+        (
+            replace(FP8, fast_accum=False), Config(128, 128, 128, 8, 8, 6, "gluon_scaled", 132, 2),
+            32, 64,
+        ),
+        (BLOCKS, Config(128, 128, 128, 8, 8, 6, "gluon_scaled", 132, 2), 32, 0),
+        (BLOCKS, Config(128, 128, 128, 8, 8, 3, "tma", 132, 2), 32, 0),
+        (INT8, Config(128, 128, 64, 8, 8, 3), 16, 0),
+    ],
+)  # fmt: skip
+def test_hopper_code(problem, config, depth, sums):
+    """Products by `wgmma` of the right type, nothing in local memory, and sums in f32 where they
+    are asked for: one for each accumulator after 128 along K."""
+    kernel = source(problem, config).source
+    everything = sum(1 << i for i, p in enumerate(kernel.params) if p.may_align)
+    binary = compile(kernel, Target(90), alignment=everything, keep_ptx=True)
+    kind = "f32.e4m3.e4m3" if depth == 32 else "f32.bf16.bf16"
+    assert f"k{depth}.{kind}" in binary.ptx
+    assert "ld.local" not in binary.ptx and "mma.sync" not in binary.ptx
+    added = binary.ptx.count("add.f32") + binary.ptx.count("add.rn.f32")
+    assert added >= sums if sums else added == 0
+    if config.template == "gluon_scaled":
+        assert binary.shared_bytes <= gluon_scaled.shared_memory(problem, config) <= H200.smem
+
+
+@pytest.mark.parametrize(
+    "config", [Config(128, 128, 64, 8, 8, 3), Config(128, 256, 64, 8, 8, 3, "tma", 132, 2)]
+)
+def test_hopper_code_of_epilogues_that_look_at_rows(config):
+    ends = chain(row_statistics_of(4072), row_maxima_of(4072), dropout_of(4072, 0.1))
+    for epilogue, out in ((ends, "bf16"), (quantized_of("f8e4m3", 4072), "f8e4m3")):
+        problem = Problem(
+            4001, 4072, 1024, b_stride=(1, 1024), out_dtype=out, epilogue=epilogue, aligned=ALIGNED
+        )  # fmt: skip
+        ptx = compile(source(problem, config).source, Target(90), keep_ptx=True).ptx
+        assert "wgmma.mma_async" in ptx and "ld.local" not in ptx

@@ -20,10 +20,16 @@ _SHAPES = (
     (64, 64, 16, 4, 3),
 )  # fmt: skip
 CONFIGS = tuple(Config(m, n, k, 8, warps, stages) for m, n, k, warps, stages in _SHAPES)
+# For fp8 and few rows: many loads under way.
+_DEEP = tuple(
+    Config(64, n, k, 8, 4, stages)
+    for n, k, stages in ((32, 128, 8), (32, 256, 5), (64, 128, 5), (64, 128, 8))
+)
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    return dense.deepen(problem, CONFIGS)
+    deep = _DEEP if problem.multiplies_fp8 and problem.m <= 256 else ()
+    return (*deep, *dense.deepen(problem, CONFIGS))
 
 
 def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:

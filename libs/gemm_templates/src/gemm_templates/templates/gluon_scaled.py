@@ -194,13 +194,10 @@ def multiply_and_add(
             rn = rn.to(gl.int64)
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         product = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-        if SCALE is not None:
-            factor = SCALE(rm, rn, first_n, 0, scale_operands)
         for step in range(steps):
             slot = count % STAGES
-            if SCALE is not None:  # read a step ahead; the last one again
-                k = gl.minimum(step + 1, steps - 1) * BLOCK_K
-                following = SCALE(rm, rn, first_n, k, scale_operands)
+            if SCALE is not None:  # read while the operands are on their way
+                factor = SCALE(rm, rn, first_n, step * BLOCK_K, scale_operands)
             mbarrier.wait(full.index(slot), (count // STAGES) & 1)
             a = a_memory.index(slot * GROUPS + GROUP)
             b = b_memory.index(slot).permute([1, 0])
@@ -209,7 +206,6 @@ def multiply_and_add(
             mbarrier.arrive(empty.index(slot))
             if SCALE is not None:
                 acc += product * factor
-                factor = following
             else:
                 acc += product
             count += 1
