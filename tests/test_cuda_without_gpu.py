@@ -22,7 +22,10 @@ from compile_cli.pipeline import serve_one
 from compile_cli.runtime import Kernels, expected_variants, kernel_source
 from compile_cli.select import hints_of, select
 from compile_cli.user_kernels import UserKernelPlanner
+from gemm_templates.families import FAMILIES
+from gemm_templates.model import is_legal
 from loop_ir import FuseOptions, Graph, fuse_with_report
+from wrapper_ir import parse_program, print_program
 from wrapper_ir.ops import Launch, Program
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
@@ -69,6 +72,38 @@ def test_every_kernel_becomes_a_cubin(program: Program) -> None:
 def test_the_host_program_builds(program: Program, tmp_path: Path) -> None:
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
     assert cpp_emit.build(text, tmp_path, "encoder").exists()
+
+
+def test_how_templates_start_reaches_the_cubins(
+    fused: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Warps that share out registers, a launch that overlaps the one before, a workspace: all of it
+    is in the text of the program."""
+
+    def times(self: Any, node: Any, rung: Any, task: Any, many: bool) -> Any:
+        family = "gluon" if node.epilogue is not None else "decompose_k"
+        found = (
+            config
+            for config in FAMILIES[family].configs(task.problem, gemm_templates.H200)
+            if is_legal(task.problem, config, gemm_templates.H200)
+        )
+        config = next(found, None) or gemm_templates.CONFIGS[0]
+        return {str(config): (1.0, config)}
+
+    monkeypatch.setattr(MatmulPlanner, "_times", times)
+    options = Options(gemm="template")
+    kernels = Kernels(options)
+    user_kernels = UserKernelPlanner(options, kernels, fused, {})
+    plans = select(fused, options, MatmulPlanner(options, kernels, fused), user_kernels)
+    program = run_passes(assemble(fused, plans), [DedupeKernels(), InsertFrees(), PlanMemory()])
+    program = parse_program(print_program(program))
+    defines = [define for define, _ in expected_variants(program)]
+    gluon = next(d for d in defines if d.max_registers is not None)
+    overlapping = next(d for d in defines if d.overlap)
+    sm_90 = triton_rt.Target(90)
+    warps = triton_rt.compile(kernel_source(gluon), sm_90).num_warps
+    assert warps > gluon.num_warps  # those that load
+    assert triton_rt.compile(kernel_source(overlapping), sm_90).pdl
 
 
 def test_candidates_of_the_mlp_compile_ahead(
