@@ -257,6 +257,8 @@ def scaled_of(
 ) -> Epilogue:
     """`acc * a_scale[m] * b_scale[n] + bias[n]`, of contiguous vectors.
 
+    m, n: the lengths of the vectors, which become literals: rows past `m` are scaled by 0, so that
+    a problem whose M is dynamic needs a vector of the largest M.
     a, b: "each" (a factor for each row, for each column), "one" (a vector of one) or "none".
     bias: its element type. Operands: the pointers `a_scale`, `b_scale`, `scaled_bias` that are.
     """
@@ -297,8 +299,9 @@ def quantized_of(dtype: str, n: int, width: int = 128) -> Epilogue:
 
 
 def quantized_by_of(dtype: str, m: int, each: bool = True) -> Epilogue:
-    """fp8 by scales that are known: `acc / scale[m]`, or one scale for all; what does not fit
-    becomes the largest fp8. Operand: the f32 pointer `quantize_scale`."""
+    """fp8 by scales that are known: `acc / scale[m]` of `m` rows (as of `scaled_of`), or one scale
+    for all; what does not fit becomes the largest fp8. Operand: the f32 pointer
+    `quantize_scale`."""
     operand = KernelParam("quantize_scale", "*f32")
     return _with_constants("quantized_by", (m, each, LARGEST[dtype]), (operand,), work=11)
 
