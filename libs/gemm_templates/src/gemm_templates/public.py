@@ -26,7 +26,7 @@ from gemm_templates.ops import (
     scaled_mm,
 )
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
-from gemm_templates.problem import Config, Epilogue, Problem
+from gemm_templates.problem import BlockScale, Config, Epilogue, Problem, Prologue
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import Store
 from triton_rt import KernelParam as Param
@@ -37,6 +37,7 @@ __all__ = [
     "CONFIGS",
     "H100",
     "H200",
+    "BlockScale",
     "Bound",
     "Candidate",
     "Choice",
@@ -51,6 +52,7 @@ __all__ = [
     "Param",
     "Plan",
     "Problem",
+    "Prologue",
     "RangeChoice",
     "Store",
     "TemplateKernel",

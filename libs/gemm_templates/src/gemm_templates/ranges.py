@@ -117,6 +117,11 @@ def choose_range(
         for p, options in zip(at, found, strict=True)
     ]  # fmt: skip
     configs, lasts = merge(choices, problem, info)
+    for taken in filter(None, configs):
+        run = built[taken]
+        if isinstance(run, Bound) and torch.device(device).type == "cuda":
+            for m in (16, 17):  # numbers of rows that 16 divides have a kernel of their own
+                run.prepare(inputs(hints[0]), m)
     bounds = [bound_after(hints, last, config, problem, info)
               for config, last in zip(configs, lasts, strict=True)][:-1]  # fmt: skip
     reasons = {c.reason for c in choices}
