@@ -19,8 +19,8 @@ from gemm_templates import (
     mm,
     source,
 )
-from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, residual_of
 from gemm_templates.dtypes import DTYPES
+from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW, residual_of
 from gemm_templates.problem import ITEMSIZE
 
 SMALL = Config(16, 16, 16, 2, 4, 2)

@@ -49,9 +49,9 @@ class Workspace:
 class TemplateKernel:
     """A kernel as text, and its grid.
 
-    source.params: run-time parameters in order: `a, b, [bias], [out]`, workspaces, the operands of
-        the epilogue, of the prologues and of the block scale, then the dynamic names of `DIMS` in the order of `DIMS`; a kernel of several has
-        those of them that it uses.
+    source.params: run-time parameters in order: `a, b, [b2], [bias], [out], [offs]`, workspaces,
+        the operands of the epilogue, of the prologues and of the block scale, then the dynamic
+        names of `DIMS` in the order of `DIMS`; a kernel of several has those of them that it uses.
     source.constants: the block sizes.
     grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;
         the batch in y; `splits` in z. `grid_text` is that as expressions of `M` and `N` with

@@ -128,8 +128,9 @@ class Problem:
     jagged: "M", "N" or "K" for a grouped matmul: that size is the total of `batch` groups, and the
         i32 vector `offs` has the end of each along it, known to the device only. "M": `b` and
         "N": `a` is a batch of matrices, one a group; "K": `out` is. Only that has a batch stride.
-    gate: a second product, of `a` and of `b2` which is like `b`: `epilogue(gate(a @ b) * (a @ b2))`.
-        A function like an epilogue's, without operands; no bias, no batch.
+    gate: a second product, of `a` and of `b2` which is like `b`:
+        `epilogue(gate(a @ b) * (a @ b2))`. A function like an epilogue's, without operands; no
+        bias, no batch.
     prologue_a, prologue_b: what happens to the operands' tiles first. block_scale: a factor for
         each block along K.
     fast_accum: fp8 products are summed as the tensor cores do it, with 13 bits behind the leading
@@ -277,7 +278,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        return (4 if self.gate else 2) * self.m * self.n * self.k * (1 if self.jagged else self.batch)
+        products = (2 if self.gate else 1) * (1 if self.jagged else self.batch)
+        return 2 * self.m * self.n * self.k * products
 
     @property
     def even(self) -> Problem:
