@@ -28,6 +28,7 @@ from gemm_templates import (
     choose_range,
     prefetch,
 )
+from gemm_templates.choice import turns
 from gemm_templates.model import is_legal
 from gemm_templates.ops import run as run_module
 from gemm_templates.ops.matmul import MM as matmul_kind
@@ -419,3 +420,10 @@ def test_changing_numbers_of_rows_are_decided_together(monkeypatch):
     decide(16385)  # beyond twice the last hint
     assert len(ranged) == 2 and ranged[1][-1] == 32768
     run_module.forget()
+
+
+def test_every_call_has_every_place_in_a_round():
+    rounds = [turns(number, 5) for number in range(20)]
+    assert all(sorted(r) == list(range(5)) for r in rounds)
+    for place in range(5):
+        assert sorted(r[place] for r in rounds) == sorted([0, 1, 2, 3, 4] * 4)

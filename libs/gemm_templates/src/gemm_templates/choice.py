@@ -247,8 +247,9 @@ def _disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
 
 def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
     """Median seconds of each on the GPU, taken in turns so that clocks that drift hit all alike,
-    with a cold L2 cache before each. The GPU waits until the host has queued the whole call, so
-    that what a call costs the host is not charged to it."""
+    with a cold L2 cache before each. The GPU waits until the host has queued the whole round, so
+    that neither what a call costs the host, nor the host's work on the next one, is charged to it;
+    and each round begins with another call, so that no place in the round is any call's own."""
     flush = torch.empty(max(2 * info.l2_bytes, 256 << 20), dtype=torch.int8, device="cuda")
     for run in runs:
         run()
@@ -259,20 +260,26 @@ def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[floa
         run()
         host = max(host, perf_counter() - start_time)
     torch.cuda.synchronize()
-    cycles = int((2 * host + _AHEAD) * _FASTEST_CLOCK)
+    cycles = int(len(runs) * (2 * host + _AHEAD) * _FASTEST_CLOCK)
     samples: list[list[float]] = [[] for _ in runs]
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         events = [(_event(), _event()) for _ in runs]
-        for run, (start, end) in zip(runs, events, strict=True):
-            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        for i in turns(number, len(runs)):
+            start, end = events[i]
             flush.zero_()
             start.record()
-            run()
+            runs[i]()
             end.record()
         torch.cuda.synchronize()
         for times, (start, end) in zip(samples, events, strict=True):
             times.append(start.elapsed_time(end) * 1e-3)
     return [median(times) for times in samples]
+
+
+def turns(number: int, count: int) -> list[int]:
+    """The order of a round: `turns(1, 3) -> [1, 2, 0]`."""
+    return [(number + i) % count for i in range(count)]
 
 
 def _event() -> torch.cuda.Event:
