@@ -84,28 +84,56 @@ class CompiledModel:
     prove: Callable[[tuple[Any, ...], dict[str, int]], str | None]
     _lifted: tuple[Tensor, ...] = ()
     _seen: set[tuple[Any, ...]] = field(default_factory=set)
+    _plain_inputs: int = -1  # how many tensors, and nothing else, it takes
+    _plain_result: bool = False
 
     def __post_init__(self) -> None:
         self._lifted = tuple(self.captured.lifted.values())
+        captured = self.captured
+        leaves = captured.in_spec.num_leaves
+        if not captured.constants and captured.in_spec == _spec_of_tensors(leaves):
+            self._plain_inputs = leaves
+        self._plain_result = (
+            captured.out_spec.num_leaves == 1
+            and captured.out_spec == pytree.tree_structure(0)
+            and captured.outputs == ((True, 0),)
+        )
 
     def __call__(self, *args: Any) -> Any:
-        flat, spec = pytree.tree_flatten((args, {}))
-        tensors = [flat[i] for i in self.captured.tensor_inputs if i < len(flat)]
+        if len(args) == self._plain_inputs and all(isinstance(a, Tensor) for a in args):
+            # what flattening would find: most models take a few tensors
+            flat, spec, tensors = args, self.captured.in_spec, args
+        else:
+            leaves, spec = pytree.tree_flatten((args, {}))
+            flat = tuple(leaves)
+            tensors = tuple(flat[i] for i in self.captured.tensor_inputs if i < len(flat))
         key = tuple(
-            (t.dtype, t.shape, t.stride(), t.device) if isinstance(t, Tensor) else type(t)
-            for t in tensors
+            [
+                (t.dtype, t.shape, t.stride(), t.device) if isinstance(t, Tensor) else type(t)
+                for t in tensors
+            ]
         )
-        if key not in self._seen or self.captured.constants or spec != self.captured.in_spec:
+        other = spec is not self.captured.in_spec and spec != self.captured.in_spec
+        if key not in self._seen or self.captured.constants or other:
             self._check(args, flat, spec, tensors)
             self._seen.add(key)
-        with torch.no_grad():
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                results = self.graph.run(*self._lifted, *tensors)
+        else:
             results = self.graph.run(*self._lifted, *tensors)
+        if self._plain_result:
+            return results[0]
         captured = self.captured
         out = [results[value] if is_result else value for is_result, value in captured.outputs]
         return pytree.tree_unflatten(out, captured.out_spec)
 
     def _check(
-        self, args: tuple[Any, ...], flat: list[Any], spec: pytree.TreeSpec, tensors: list[Any]
+        self,
+        args: tuple[Any, ...],
+        flat: Sequence[Any],
+        spec: pytree.TreeSpec,
+        tensors: Sequence[Any],
     ) -> None:
         if spec != self.captured.in_spec:
             raise BadInput(
@@ -135,6 +163,11 @@ class CompiledModel:
                     f"  got:   {', '.join(f'{k} = {v}' for k, v in unproven.items())}\n"
                     f"  why:   {problem}\n  to do: compile for these inputs"
                 )
+
+
+def _spec_of_tensors(count: int) -> pytree.TreeSpec:
+    """The nesting of `count` positional tensors."""
+    return pytree.tree_structure(((0,) * count, {}))
 
 
 def _describe(spec: pytree.TreeSpec) -> str:

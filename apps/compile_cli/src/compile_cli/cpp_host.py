@@ -14,9 +14,9 @@ from wrapper_ir.ops import DefineKernel, Program
 
 
 def emit_cpp(
-    program: Program, kernels: Kernels, constants: Mapping[str, Tensor]
+    program: Program, kernels: Kernels, constants: Mapping[str, Tensor], check_inputs: bool
 ) -> tuple[str, Callable[..., Any]]:
-    """The C++ text, and the loaded library.
+    """The C++ text, and the loaded library. It compares its inputs always: that costs little.
 
     On a GPU cubins are asked of triton_rt at a kernel's first launch, and launched straight from
     C++ from then on; on CPU every launch is called back and interpreted.

@@ -16,7 +16,9 @@ from wrapper_ir.ops import DefineKernel, Program
 Host = tuple[Any, Callable[..., Any]]
 
 
-def emit_fx(program: Program, kernels: Kernels, constants: Mapping[str, Tensor]) -> Host:
+def emit_fx(
+    program: Program, kernels: Kernels, constants: Mapping[str, Tensor], check_inputs: bool
+) -> Host:
     """A GraphModule that launches kernels through triton_rt."""
     graph = fx_emit.emit(
         program,
@@ -24,22 +26,32 @@ def emit_fx(program: Program, kernels: Kernels, constants: Mapping[str, Tensor])
         load_kernel=kernels.launcher,
         describe=triton_rt.TensorMap,
         constants=dict(constants),
+        check_inputs=check_inputs,
     )
-    return graph, graph
+    return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
 
 
-def emit_hop(program: Program, kernels: Kernels, constants: Mapping[str, Tensor]) -> Host:
+def emit_hop(
+    program: Program, kernels: Kernels, constants: Mapping[str, Tensor], check_inputs: bool
+) -> Host:
     """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
     on_cpu = not uses_cuda(program)
 
     def load(define: DefineKernel) -> Any:
         return triton_rt.load_jit(kernel_source(define), interpret=on_cpu)
 
-    graph = fx_emit.emit(program, launch="hop", load_kernel=load, constants=dict(constants))
-    return graph, graph
+    graph = fx_emit.emit(
+        program,
+        launch="hop",
+        load_kernel=load,
+        constants=dict(constants),
+        check_inputs=check_inputs,
+    )
+    return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
 
 
-EMITTERS: dict[str, Callable[[Program, Kernels, Mapping[str, Tensor]], Host]] = {
+# `check_inputs`: the caller has not compared the inputs with the program's.
+EMITTERS: dict[str, Callable[[Program, Kernels, Mapping[str, Tensor], bool], Host]] = {
     "fx": emit_fx,
     "hop": emit_hop,
     "cpp": emit_cpp,

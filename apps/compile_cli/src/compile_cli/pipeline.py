@@ -22,8 +22,11 @@ from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 from wrapper_ir.passes.pipeline import Pass
 
 
-def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) -> CompiledGraph:
-    """A flat ATen graph -> something to call. Every step's result is kept, and printable."""
+def compile_graph(
+    gm: torch.fx.GraphModule, options: Options, record: Record, check_inputs: bool = True
+) -> CompiledGraph:
+    """A flat ATen graph -> something to call. Every step's result is kept, and printable.
+    check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself."""
     kernels = Kernels(options)
 
     with record.stage("lower"):
@@ -59,7 +62,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, record: Record) ->
             kernels.build(program)
 
     with record.stage("emit"):
-        host, run = EMITTERS[options.emit](program, kernels, lowered.constants)
+        host, run = EMITTERS[options.emit](program, kernels, lowered.constants, check_inputs)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
     graphs = graphed(run, program) if options.cuda_graphs else None

@@ -72,6 +72,7 @@ class _Shared:
     constants: Mapping[str, torch.Tensor]
     operators: Mapping[str, Callable[..., Any]]
     checks: bool
+    check_inputs: bool
     env: dict[str, int]
     mode: FakeTensorMode
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
@@ -87,6 +88,7 @@ def emit(
     constants: Mapping[str, torch.Tensor] | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
     checks: bool = True,
+    check_inputs: bool = True,
     fake_mode: FakeTensorMode | None = None,
 ) -> GraphModule:
     """A graph module that runs `program`, a valid one.
@@ -99,6 +101,8 @@ def emit(
     constants: tensors of the program by key. operators: extern calls that are not in `torch.ops`.
     checks: inputs, symbol ranges and results of operators are compared with their declarations
     on every call (errors: `wrapper_ir.errors`); without them a wrong input is undefined.
+    check_inputs: off where the caller has compared dtypes, sizes and strides of the inputs with
+    the program's already; ranges of symbols and results of operators are checked all the same.
 
     Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor or a number
     for the hints of the symbols; `meta["comment"]` the comment of its op. Raises MissingConstant,
@@ -108,7 +112,7 @@ def emit(
         raise UnknownLaunch(launch)
     shared = _Shared(
         launch, load_kernel, describe, constants or {}, operators or {}, checks,
-        hint_env(program), fake_mode or FakeTensorMode(),
+        checks and check_inputs, hint_env(program), fake_mode or FakeTensorMode(),
     )  # fmt: skip
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
@@ -212,7 +216,7 @@ class _Emitter:
             else:
                 self.define(param.name, param.type, self.note(node, self.fake(param.type)), None)
         bound = [op for op in program.ops if isinstance(op, SymbolDef)]
-        if self.shared.checks:
+        if self.shared.check_inputs:
             for name in dict.fromkeys(op.tensor for op in bound):
                 self.call(host.check_rank, (self.nodes[name], name, len(self.types[name].size)))
         for op in bound:
@@ -237,7 +241,7 @@ class _Emitter:
                 low, high = (symbol.low, symbol.high) if symbol else (None, None)
                 self.call(host.check_range, (self.symbols[name], text, low, high))
         for param in program.params:
-            if param.type is not None:
+            if param.type is not None and self.shared.check_inputs:
                 self.call(
                     host.check_input,
                     (

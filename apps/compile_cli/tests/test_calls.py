@@ -1,0 +1,85 @@
+"""A call of a compiled model: nestings, what is checked, and that an edited host program runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import compile_cli
+from compile_cli.errors import BadInput
+
+
+class Nested(nn.Module):
+    def forward(self, pair: tuple[Tensor, Tensor], scale: float, named: dict[str, Tensor]) -> Any:
+        return {"sum": pair[0] + pair[1] * scale, "rest": [named["z"] - 1, 3]}
+
+
+class Two(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x + y, x * y
+
+
+def compiled(model: nn.Module, args: tuple[Any, ...], folder: Path, **settings: Any) -> Any:
+    return compile_cli.compile(model, args, options={"cache_dir": str(folder)}, **settings)
+
+
+def test_nested_inputs_and_results(tmp_path: Path) -> None:
+    x, y, z = (torch.randn(3, 4) for _ in range(3))
+    run = compiled(Nested(), ((x, y), 2.0, {"z": z}), tmp_path)
+    for _ in range(2):
+        out = run((x, y), 2.0, {"z": z})
+        torch.testing.assert_close(out["sum"], x + y * 2.0)
+        torch.testing.assert_close(out["rest"][0], z - 1)
+        assert out["rest"][1] == 3
+    with pytest.raises(BadInput, match="constant"):
+        run((x, y), 3.0, {"z": z})
+    with pytest.raises(BadInput, match="nested"):
+        run([x, y], 2.0, {"z": z})
+
+
+def test_tensors_alone(tmp_path: Path) -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    run = compiled(Two(), (x, y), tmp_path)
+    for _ in range(2):
+        total, product = run(x, y)
+        assert torch.equal(total, x + y) and torch.equal(product, x * y)
+    with torch.no_grad():
+        assert torch.equal(run(x, y)[0], x + y)
+    for wrong in ((x,), (x, y, x), (x, 1.0), ((x, y),), (x, None)):
+        with pytest.raises(BadInput):
+            run(*wrong)
+    for other in (x.double(), x[:2], x.t().contiguous().t(), x[None]):
+        with pytest.raises(BadInput, match="input y"):
+            run(x, other)
+        with pytest.raises(BadInput, match="input y"):  # a refused layout is not remembered
+            run(x, other)
+    assert torch.equal(run(x, y)[0], x + y)
+
+
+def test_sizes_are_checked_at_every_new_one(tmp_path: Path) -> None:
+    x = torch.randn(4, 8)
+    run = compiled(nn.GELU(), (x,), tmp_path, dynamic={0: {0}})
+    for n in (4, 2, 7, 4, 1):
+        given = torch.randn(n, 8)
+        torch.testing.assert_close(run(given), nn.functional.gelu(given), rtol=1e-5, atol=1e-6)
+    with pytest.raises(BadInput, match="size"):
+        run(torch.randn(4, 9))
+
+
+def test_no_gradient_is_recorded(tmp_path: Path) -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    assert not compiled(nn.GELU(), (x.detach(),), tmp_path)(x).requires_grad
+
+
+def test_an_edited_host_program_runs(tmp_path: Path) -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    run = compiled(Two(), (x, y), tmp_path)
+    host = run.graph.host
+    (output,) = [n for n in host.graph.nodes if n.op == "output"]
+    output.args = (tuple(reversed(output.args[0])),)
+    host.recompile()
+    assert torch.equal(run(x, y)[0], x * y)
