@@ -1,15 +1,23 @@
-"""The example encoder, its inputs, and caches of their own."""
+"""The example encoder, caches of their own, and a backend that keeps what it compiled."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
+
+from aten_lowering import decompositions
+from compile_cli import Options
+from compile_cli.compiled import CompiledGraph
+from compile_cli.pipeline import compile_graph
+from compile_cli.stages import Record
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,3 +48,62 @@ def encoder(example: ModuleType) -> Any:
 @pytest.fixture
 def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"cache_dir": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+class Compiled:
+    """`torch.compile` with our backend, keeping what was compiled."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = Options.from_mapping(options)
+        self.graphs: list[CompiledGraph] = []
+
+    def backend(self, gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def compile_fx(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+            self.graphs.append(compile_graph(graph, self.options, Record()))
+            run = self.graphs[-1].run
+
+            def boxed(args: list[Any]) -> Any:
+                return run(*args)
+
+            boxed._boxed_call = True  # type: ignore[attr-defined]
+            return boxed
+
+        make: Callable[..., Any] = aot_autograd(
+            fw_compiler=compile_fx,
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )
+        return make(gm, inputs)  # type: ignore[no-any-return]
+
+    def __call__(self, fn: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch.compile(
+            fn, backend=self.backend, fullgraph=True, **more
+        )
+        return torch.no_grad()(compiled)
+
+    def ops(self, kind: type) -> list[Any]:
+        return [op for op in self.graphs[-1].program.ops if isinstance(op, kind)]
+
+
+@pytest.fixture
+def compiled_as(options: dict[str, Any]) -> Callable[[str], Compiled]:
+    """By the name of the emitter."""
+    return lambda emit: Compiled({**options, "emit": emit})
+
+
+@pytest.fixture(params=["fx", "hop", "cpp"])
+def compiled(request: pytest.FixtureRequest, options: dict[str, Any]) -> Compiled:
+    return Compiled({**options, "emit": request.param})
+
+
+@pytest.fixture
+def fx(options: dict[str, Any]) -> Compiled:
+    return Compiled(options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,19 +9,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
 from triton.runtime._allocation import NullAllocator
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import triton_rt
-from aten_lowering import decompositions
-from compile_cli import Options
-from compile_cli.compiled import CompiledGraph
-from compile_cli.pipeline import compile_graph
-from compile_cli.stages import Record
 from wrapper_ir.ops import CopyBack, DefineKernel, Describe, ExternCall, Launch
 
 pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
@@ -151,65 +145,12 @@ add_clustered = triton.autotune(
 )(add_kernel)
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-
-
-class Compiled:
-    """`torch.compile` with our backend, keeping what was compiled."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = Options.from_mapping(options)
-        self.graphs: list[CompiledGraph] = []
-
-    def backend(self, gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        def compile_fx(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-            self.graphs.append(compile_graph(graph, self.options, Record()))
-            run = self.graphs[-1].run
-
-            def boxed(args: list[Any]) -> Any:
-                return run(*args)
-
-            boxed._boxed_call = True  # type: ignore[attr-defined]
-            return boxed
-
-        make: Callable[..., Any] = aot_autograd(
-            fw_compiler=compile_fx,
-            decompositions=decompositions(),
-            keep_inference_input_mutations=True,
-        )
-        return make(gm, inputs)  # type: ignore[no-any-return]
-
-    def __call__(self, fn: Callable[..., Any], **more: Any) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = torch.compile(
-            fn, backend=self.backend, fullgraph=True, **more
-        )
-        return torch.no_grad()(compiled)
-
-    def ops(self, kind: type) -> list[Any]:
-        return [op for op in self.graphs[-1].program.ops if isinstance(op, kind)]
-
-
-@pytest.fixture(params=EMITS)
-def compiled(request: pytest.FixtureRequest, options: dict[str, Any]) -> Compiled:
-    return Compiled({**options, "emit": request.param})
-
-
-@pytest.fixture
-def fx(options: dict[str, Any]) -> Compiled:
-    return Compiled(options)
-
-
 def cuda(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*size, device="cuda", dtype=dtype)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_a_model_around_kernels(compiled: Compiled, dynamic: bool) -> None:
+def test_a_model_around_kernels(compiled: Any, dynamic: bool) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         z = x.sin() * 2
         out = torch.empty_like(z)
@@ -225,7 +166,7 @@ def test_a_model_around_kernels(compiled: Compiled, dynamic: bool) -> None:
     assert len(compiled.ops(Launch)) == 4 and not compiled.ops(ExternCall)
 
 
-def test_configs_are_measured(compiled: Compiled) -> None:
+def test_configs_are_measured(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
         n = x.numel()
@@ -239,7 +180,7 @@ def test_configs_are_measured(compiled: Compiled) -> None:
     assert not compiled.graphs[-1].fallbacks
 
 
-def test_tuning_leaves_arguments_alone(fx: Compiled) -> None:
+def test_tuning_leaves_arguments_alone(fx: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         n = x.numel()
         accumulate_tuned[lambda m: (triton.cdiv(n, m["BLOCK"]),)](x, y, n, 2.0, SQUARE=False)
@@ -252,7 +193,7 @@ def test_tuning_leaves_arguments_alone(fx: Compiled) -> None:
     assert not fx.ops(CopyBack)
 
 
-def test_integers_are_tuned_apart(fx: Compiled) -> None:
+def test_integers_are_tuned_apart(fx: Any) -> None:
     """What is read through an index is measured in a worker process."""
 
     def fn(x: Tensor, index: Tensor) -> Tensor:
@@ -267,7 +208,7 @@ def test_integers_are_tuned_apart(fx: Compiled) -> None:
 
 
 @pytest.mark.parametrize("n", [1000, 1024])
-def test_heuristics(compiled: Compiled, n: int) -> None:
+def test_heuristics(compiled: Any, n: int) -> None:
     def fn(x: Tensor) -> Tensor:
         out = torch.empty_like(x)
         double[(triton.cdiv(x.numel(), 128),)](x, out, x.numel())
@@ -278,7 +219,7 @@ def test_heuristics(compiled: Compiled, n: int) -> None:
     assert not compiled.ops(ExternCall)
 
 
-def test_unaligned_views(compiled: Compiled) -> None:
+def test_unaligned_views(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         z = x * 2
         accumulate[(4,)](z[3:], y, 997, 1.0, False, BLOCK=256)
@@ -295,7 +236,7 @@ def described(*tensors: Tensor, block: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_host_descriptors(compiled: Compiled, dynamic: bool) -> None:
+def test_host_descriptors(compiled: Any, dynamic: bool) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         z = x * 2
         out = torch.empty_like(z)
@@ -319,7 +260,7 @@ def test_host_descriptors(compiled: Compiled, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("kernel", [matmul_descriptors, matmul_tuned], ids=["plain", "tuned"])
-def test_a_matmul_by_descriptors(compiled: Compiled, kernel: Any) -> None:
+def test_a_matmul_by_descriptors(compiled: Any, kernel: Any) -> None:
     """Swizzled maps, and configs measured with descriptors."""
 
     def fn(a: Tensor, b: Tensor) -> Tensor:
@@ -335,7 +276,7 @@ def test_a_matmul_by_descriptors(compiled: Compiled, kernel: Any) -> None:
     assert not compiled.ops(ExternCall) and not compiled.graphs[-1].fallbacks
 
 
-def test_descriptors_of_other_ranks_and_of_views(compiled: Compiled) -> None:
+def test_descriptors_of_other_ranks_and_of_views(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.zeros_like(y)
         part = y[:, 1:2, 32:]
@@ -350,7 +291,7 @@ def test_descriptors_of_other_ranks_and_of_views(compiled: Compiled) -> None:
     assert not compiled.ops(ExternCall) and not compiled.graphs[-1].fallbacks
 
 
-def test_an_input_is_written_through_a_descriptor(compiled: Compiled) -> None:
+def test_an_input_is_written_through_a_descriptor(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         accumulate_blocks[(4, 2)](*described(x, y, block=[32, 64]), 32, 64)
         return x.sum()
@@ -363,7 +304,7 @@ def test_an_input_is_written_through_a_descriptor(compiled: Compiled) -> None:
 
 
 @pytest.mark.parametrize("emit", ["fx", "cpp"])
-def test_tensors_that_break_the_rules_of_tma(options: dict[str, Any], emit: str) -> None:
+def test_tensors_that_break_the_rules_of_tma(compiled_as: Any, emit: str) -> None:
     """Written rows of 40 bytes; inputs that are 4 bytes off. Eager refuses the second."""
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
@@ -371,7 +312,7 @@ def test_tensors_that_break_the_rules_of_tma(options: dict[str, Any], emit: str)
         host_descriptors[(2, 1)](*described(x, y, whole[:, :10], block=[32, 64]), 32, 64)
         return whole
 
-    compiled = Compiled({**options, "emit": emit})
+    compiled = compiled_as(emit)
     run = compiled(fn)
     for offset in (0, 1):
         x, y = (cuda(40 * 12 + 1)[offset : 480 + offset].view(40, 12)[:, :10] for _ in range(2))
@@ -381,7 +322,7 @@ def test_tensors_that_break_the_rules_of_tma(options: dict[str, Any], emit: str)
     assert not compiled.ops(ExternCall)
 
 
-def test_clusters_and_register_limits(compiled: Compiled) -> None:
+def test_clusters_and_register_limits(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
         add_clustered[lambda m: (triton.cdiv(10_000, m["BLOCK"]),)](x, y, out, 10_000)
@@ -393,7 +334,7 @@ def test_clusters_and_register_limits(compiled: Compiled) -> None:
     assert any(d.num_ctas in (2, 4) for d in compiled.ops(DefineKernel) if d.max_registers == 32)
 
 
-def test_a_dynamic_size_is_tuned_at_two(fx: Compiled) -> None:
+def test_a_dynamic_size_is_tuned_at_two(fx: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
         n = x.numel()
@@ -417,7 +358,7 @@ def test_a_dynamic_size_is_tuned_at_two(fx: Compiled) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_device_descriptors(compiled: Compiled, dynamic: bool) -> None:
+def test_device_descriptors(compiled: Any, dynamic: bool) -> None:
     """The workspace of `fx` and `cpp` comes with the launch."""
 
     def fn(x: Tensor) -> Tensor:
@@ -440,7 +381,7 @@ def test_device_descriptors(compiled: Compiled, dynamic: bool) -> None:
     assert len(compiled.graphs) == 1 and not compiled.ops(ExternCall)
 
 
-def test_what_only_triton_can_launch_is_launched_by_it(compiled: Compiled) -> None:
+def test_what_only_triton_can_launch_is_launched_by_it(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
         add_as[(2,)](x, y, out, 100, BLOCK=64)
