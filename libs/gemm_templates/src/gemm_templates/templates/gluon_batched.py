@@ -14,18 +14,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 
-from gemm_templates.templates.gluon_hopper import (
+from gemm_templates.templates.gluon_parts import (
     GROUPS,
     LOADER,
     MULTIPLIER,
     bias_of,
     in_layout,
     lines,
+    places_of,
+    products,
     split_columns,
+    store_part,
+    to_fill,
 )
 from gemm_templates.templates.tiled import tile_of
 
@@ -271,11 +273,7 @@ def load_rows(
         )
         number = 0 if A_SHARED else batch
         for step in range(steps):
-            slot = count % STAGES
-            ready = full.index(slot)
-            # The other parity than a reader's: the first wait of each slot does not block.
-            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
-            mbarrier.expect(ready, HALVES * a_desc.block_type.nbytes)
+            slot, ready = to_fill(full, empty, count, STAGES, HALVES * a_desc.block_type.nbytes)
             for half in gl.static_range(HALVES):
                 m = first_m + half * ROWS
                 into = memory.index(slot * HALVES + half)
@@ -332,10 +330,7 @@ def load_columns(
         )
         number = 0 if B_SHARED else batch
         for step in range(steps):
-            slot = count % STAGES
-            ready = full.index(slot)
-            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
-            mbarrier.expect(ready, b_desc.block_type.nbytes)
+            slot, ready = to_fill(full, empty, count, STAGES, b_desc.block_type.nbytes)
             into = memory.index(slot)
             if B_ROWS:
                 tma.async_copy_global_to_shared(b_desc, [number, step * BLOCK_K, n], ready, into)
@@ -410,30 +405,10 @@ def multiply(
         )
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         bias = bias_of(bias_ptr, first_n, N, stride_bias, BLOCK_N, EDGE_N, HAS_BIAS, layout)
-        if TURNS:
-            # The parity of a slot tells one round of the ring from the next, not from the one
-            # after: a group looks at the ring only when the one before it has seen its last slot.
-            mbarrier.wait(turn.index(GROUP), ((number // EVERY) & 1) ^ (GROUP == 0))
-        count = number * steps
-        for step in range(steps):
-            slot = count % STAGES
-            mbarrier.wait(full.index(slot), (count // STAGES) & 1)
-            a = a_memory.index(slot * HALVES + HALF)
-            b = b_memory.index(slot)
-            a = a.reshape([a.shape[1], a.shape[2]])
-            b = b.reshape([b.shape[1], b.shape[2]])
-            if not A_ROWS:
-                a = a.permute([1, 0])
-            if not B_ROWS:
-                b = b.permute([1, 0])
-            acc = warpgroup_mma(a, b, acc, use_acc=step != 0, is_async=True)
-            acc = warpgroup_mma_wait(1, (acc,))  # the product of the step before is done
-            mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step != 0)
-            count += 1
-        if TURNS:
-            mbarrier.arrive(turn.index((GROUP + 1) % GROUPS))
-        acc = warpgroup_mma_wait(0, (acc,))
-        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=steps != 0)
+        acc = products(
+            GROUP, acc, number, steps, a_memory, b_memory, (full, empty, turn), HALVES, STAGES,
+            A_ROWS, B_ROWS,
+        )  # fmt: skip
         if HAS_BIAS:
             acc += gl.expand_dims(bias.to(gl.float32), 0)
         first_m += HALF * ROWS
@@ -483,43 +458,24 @@ def finish_part(
     multiplied: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
     layout: gl.constexpr = lines(ROWS, PART, 16) if BY_LINES else multiplied
     part = in_layout(part, layout, BY_LINES)
-    rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
-    rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
-    if WIDE:
-        rm = rm.to(gl.int64)
-        rn = rn.to(gl.int64)
-    mask = gl.full([ROWS, PART], True, gl.int1, layout)
-    if EDGE_M != "none":
-        mask = mask & (rm < M)
-    if EDGE_N != "none":
-        mask = mask & (rn < N)
+    rm, rn, mask = places_of(first_m, first_n, M, N, ROWS, PART, layout, EDGE_M, EDGE_N, WIDE)
     if EPILOGUE_BATCHED:
         value = EPILOGUE(part, rm, rn, mask, (batch.to(gl.int64),) + operands)  # noqa: RUF005
     else:
         value = EPILOGUE(part, rm, rn, mask, operands)
     if STORE:
+        staged = out_memory.index(buffer)
         result = value.to(out_ptr.dtype.element_ty)
         if STORE_TMA and BY_GROUPS:
             # A descriptor knows no end of a group: a tile that it ends in is stored by address.
             if first_m + ROWS <= M:
-                store_part(result, 0, buffer, first_m, first_n, out_desc, out_memory, BUFFERS)
+                store_part(result, [0, first_m, first_n], staged, out_desc, BUFFERS)
             else:
                 gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)
         elif STORE_TMA:
-            store_part(result, batch, buffer, first_m, first_n, out_desc, out_memory, BUFFERS)
+            store_part(result, [batch, first_m, first_n], staged, out_desc, BUFFERS)
         elif BY_GROUPS:
             gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)
         else:
             start = out_ptr + batch.to(gl.int64) * stride_ob
             gl.store(start + (rm * stride_om + rn * stride_on), result, mask=mask)
-
-
-@gluon.jit
-def store_part(
-    result, batch, buffer, first_m, first_n, out_desc, out_memory, BUFFERS: gl.constexpr
-):
-    staged = out_memory.index(buffer)
-    tma.store_wait(BUFFERS - 1)  # the part before the last BUFFERS - 1 has left
-    staged.reshape([result.shape[0], result.shape[1]]).store(result)
-    fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, [batch, first_m, first_n], staged)

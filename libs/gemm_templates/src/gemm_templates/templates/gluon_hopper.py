@@ -23,17 +23,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 
+from gemm_templates.templates.gluon_parts import (
+    GROUPS,
+    LOADER,
+    MULTIPLIER,
+    bias_of,
+    in_layout,
+    lines,
+    places_of,
+    products,
+    split_columns,
+    store_part,
+    to_fill,
+)
 from gemm_templates.templates.tiled import tile_of
-
-GROUPS = gl.constexpr(2)
-# Registers of a thread: that multiplies, that loads. (240 + 240 + 24) * 128 of the 65536 of a
-# multiprocessor; the loading warps are counted as four.
-MULTIPLIER = gl.constexpr(240)
-LOADER = gl.constexpr(24)
 
 
 @gluon.jit
@@ -128,94 +133,53 @@ def gluon_mm(
     out_or_a = out_ptr if STORE else a_ptr
     memory = (a_memory, pair_memory, out_memory)
     barriers = (full, empty, turn)
-    if GATE is None:
-        gl.warp_specialize(
-            [
+    gl.warp_specialize(
+        [
+            (
+                multiply,
                 (
-                    multiply,
-                    (
-                        0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
-                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
-                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
-                    ),
+                    0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                    (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
+                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                 ),
+            ),
+            (
+                multiply,
                 (
-                    multiply,
-                    (
-                        1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
-                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
-                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
-                    ),
+                    1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                    (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
+                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
                 ),
+            ),
+            (
+                load_rows,
                 (
-                    load_rows,
-                    (
-                        a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
-                        (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS,
-                    ),
+                    a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
+                    (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS,
                 ),
+            ),
+            (
+                load_columns,
                 (
-                    load_columns,
-                    (
-                        b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
-                        (M, N, K), 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
-                        B_ROWS,
-                    ),
+                    b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
+                    (M, N, K), 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
+                    B_ROWS,
                 ),
-            ],
-            [4, 1, 1],
-            [MULTIPLIER, LOADER, LOADER],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
+            ),
+            (
+                load_columns,
                 (
-                    multiply,
-                    (
-                        0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
-                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
-                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
-                    ),
+                    b2_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
+                    (M, N, K), 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
+                    B_ROWS,
                 ),
-                (
-                    multiply,
-                    (
-                        1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
-                        (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
-                        BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                        BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
-                    ),
-                ),
-                (
-                    load_rows,
-                    (
-                        a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
-                        (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS,
-                    ),
-                ),
-                (
-                    load_columns,
-                    (
-                        b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
-                        (M, N, K), 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
-                        B_ROWS,
-                    ),
-                ),
-                (
-                    load_columns,
-                    (
-                        b2_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
-                        (M, N, K), 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
-                        B_ROWS,
-                    ),
-                ),
-            ],
-            [4, 1, 1, 1],
-            [MULTIPLIER, LOADER, LOADER, LOADER],
-        )  # fmt: skip
+            ),
+        ][: 3 + PRODUCTS],  # the last role is for `b2`
+        [4, 1, 1, 1][: 2 + PRODUCTS],
+        [MULTIPLIER, LOADER, LOADER, LOADER][: 2 + PRODUCTS],
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -251,11 +215,7 @@ def load_rows(
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         pid_m, _ = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         for step in range(steps):
-            slot = count % STAGES
-            ready = full.index(slot)
-            # The other parity than a reader's: the first wait of each slot does not block.
-            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
-            mbarrier.expect(ready, HALVES * a_desc.block_type.nbytes)
+            slot, ready = to_fill(full, empty, count, STAGES, HALVES * a_desc.block_type.nbytes)
             for half in gl.static_range(HALVES):
                 m = pid_m * BLOCK_M + half * ROWS
                 into = memory.index(slot * HALVES + half)
@@ -300,10 +260,7 @@ def load_columns(
         _, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         n = pid_n * BLOCK_N
         for step in range(steps):
-            slot = count % STAGES
-            ready = full.index(slot)
-            mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
-            mbarrier.expect(ready, b_desc.block_type.nbytes)
+            slot, ready = to_fill(full, empty, count, STAGES, b_desc.block_type.nbytes)
             into = memory.index(slot * PRODUCTS + WHICH)
             if B_ROWS:
                 tma.async_copy_global_to_shared(b_desc, [step * BLOCK_K, n], ready, into)
@@ -344,7 +301,6 @@ def multiply(
 ):
     """One group: its tiles of this program, or its rows of each of them."""
     a_memory, b_memory, out_memory = memory
-    full, empty, turn = barriers
     M, N, K = sizes
     stride_om, stride_on, stride_bias = strides
     TURNS: gl.constexpr = ROWS == BLOCK_M
@@ -371,28 +327,10 @@ def multiply(
         pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
         bias = bias_of(bias_ptr, pid_n * BLOCK_N, N, stride_bias, BLOCK_N, EDGE_N, HAS_BIAS, layout)
-        if TURNS:
-            # The parity of a slot tells one round of the ring from the next, not from the one
-            # after: a group looks at the ring only when the one before it has seen its last slot.
-            mbarrier.wait(turn.index(GROUP), ((number // EVERY) & 1) ^ (GROUP == 0))
-        count = number * steps
-        for step in range(steps):
-            slot = count % STAGES
-            mbarrier.wait(full.index(slot), (count // STAGES) & 1)
-            a = a_memory.index(slot * HALVES + HALF)
-            b = b_memory.index(slot)
-            if not A_ROWS:
-                a = a.permute([1, 0])
-            if not B_ROWS:
-                b = b.permute([1, 0])
-            acc = warpgroup_mma(a, b, acc, use_acc=step != 0, is_async=True)
-            acc = warpgroup_mma_wait(1, (acc,))  # the product of the step before is done
-            mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step != 0)
-            count += 1
-        if TURNS:
-            mbarrier.arrive(turn.index((GROUP + 1) % GROUPS))
-        acc = warpgroup_mma_wait(0, (acc,))
-        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=steps != 0)
+        acc = products(
+            GROUP, acc, number, steps, a_memory, b_memory, barriers, HALVES, STAGES, A_ROWS,
+            B_ROWS,
+        )  # fmt: skip
         if HAS_BIAS:
             acc += gl.expand_dims(bias.to(gl.float32), 0)
         first_m = pid_m * BLOCK_M + HALF * ROWS
@@ -407,66 +345,6 @@ def multiply(
             )  # fmt: skip
     if STORE_TMA:
         tma.store_wait(0)
-
-
-@gluon.jit
-def bias_of(
-    bias_ptr,
-    first_n,
-    N,
-    stride_bias,
-    BLOCK_N: gl.constexpr,
-    EDGE_N: gl.constexpr,
-    HAS_BIAS: gl.constexpr,
-    layout: gl.constexpr,
-):
-    """The bias of a tile, read before its products so that none waits for it."""
-    rn = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
-    if HAS_BIAS:
-        if EDGE_N == "none":
-            bias = gl.load(bias_ptr + rn * stride_bias)
-        else:
-            bias = gl.load(bias_ptr + rn * stride_bias, mask=rn < N, other=0.0)
-    else:
-        bias = None
-    return bias
-
-
-@gluon.jit
-def split_columns(acc, PARTS: gl.constexpr):
-    """A tuple of PARTS parts of the columns (1, 2, 4 or 8), in order: other registers each."""
-    ROWS: gl.constexpr = acc.shape[0]
-    HALF: gl.constexpr = acc.shape[1] // 2
-    if PARTS == 1:
-        parts = (acc,)
-    else:
-        left, right = gl.split(gl.permute(gl.reshape(acc, (ROWS, 2, HALF)), (0, 2, 1)))
-        parts = split_columns(left, PARTS // 2) + split_columns(right, PARTS // 2)
-    return parts
-
-
-@gluon.constexpr_function
-def lines(ROWS, COLUMNS, LAST):
-    """The layout of `wgmma` in four warps, but for which columns the low two bits of a thread's
-    number tell: 8 and 16 (LAST=16), so that a thread has eight side by side; 8 and 4 (LAST=4)."""
-    registers = [[0, 1], [0, 2], [0, 20 - LAST], [8, 0]]
-    registers += [[0, 32 << i] for i in range((COLUMNS // 32).bit_length() - 1)]
-    registers += [[64 << i, 0] for i in range((ROWS // 64).bit_length() - 1)]
-    threads = [[0, 8], [0, LAST], [1, 0], [2, 0], [4, 0]]
-    warps = [[16, 0], [32, 0]]
-    return gl.DistributedLinearLayout(registers, threads, warps, [], [ROWS, COLUMNS])
-
-
-@gluon.jit
-def in_layout(part, layout: gl.constexpr, BY_LINES: gl.constexpr):
-    """A part of the accumulators in its layout, or by lines: to exchange one bit of the threads for
-    one of the registers is a shuffle, both at once would go through shared memory."""
-    if BY_LINES:
-        part = gl.convert_layout(part, lines(part.shape[0], part.shape[1], 4))
-        part = gl.convert_layout(part, layout)
-    else:
-        part = gl.convert_layout(part, layout, assert_trivial=True)
-    return part
 
 
 @gluon.jit
@@ -501,16 +379,7 @@ def finish_part(
     multiplied: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
     layout: gl.constexpr = lines(ROWS, PART, 16) if BY_LINES else multiplied
     part = in_layout(part, layout, BY_LINES)
-    rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
-    rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
-    if WIDE:
-        rm = rm.to(gl.int64)
-        rn = rn.to(gl.int64)
-    mask = gl.full([ROWS, PART], True, gl.int1, layout)
-    if EDGE_M != "none":
-        mask = mask & (rm < M)
-    if EDGE_N != "none":
-        mask = mask & (rn < N)
+    rm, rn, mask = places_of(first_m, first_n, M, N, ROWS, PART, layout, EDGE_M, EDGE_N, WIDE)
     if GATE is not None:
         other = in_layout(other, layout, BY_LINES)
         part = GATE(part, rm, rn, mask, ()) * other
@@ -519,9 +388,6 @@ def finish_part(
         result = value.to(out_ptr.dtype.element_ty)
         if STORE_TMA:
             staged = out_memory.index(buffer)
-            tma.store_wait(BUFFERS - 1)  # the part before the last BUFFERS - 1 has left
-            staged.store(result)
-            fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [first_m, first_n], staged)
+            store_part(result, [first_m, first_n], staged, out_desc, BUFFERS)
         else:
             gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)

@@ -19,14 +19,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from gemm_templates.templates.gluon_hopper import (
+from gemm_templates.templates.gluon_hopper import load_columns, load_rows
+from gemm_templates.templates.gluon_parts import (
     GROUPS,
     LOADER,
     MULTIPLIER,
     bias_of,
-    load_columns,
-    load_rows,
+    places_of,
     split_columns,
+    store_part,
 )
 from gemm_templates.templates.tiled import tile_of
 
@@ -247,23 +248,11 @@ def finish_rows(
     PART: gl.constexpr = part.shape[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 32])
     part = gl.convert_layout(part, layout, assert_trivial=True)
-    rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
-    rn = gl.expand_dims(first_n + gl.arange(0, PART, gl.SliceLayout(0, layout)), 0)
-    if WIDE:
-        rm = rm.to(gl.int64)
-        rn = rn.to(gl.int64)
-    mask = gl.full([ROWS, PART], True, gl.int1, layout)
-    if EDGE_M != "none":
-        mask = mask & (rm < M)
-    if EDGE_N != "none":
-        mask = mask & (rn < N)
+    rm, rn, mask = places_of(first_m, first_n, M, N, ROWS, PART, layout, EDGE_M, EDGE_N, WIDE)
     value = EPILOGUE(part, rm, rn, mask, operands)
     if STORE:
         result = value.to(out_ptr.dtype.element_ty)
         if STORE_TMA:
-            tma.store_wait(0)  # the part before has left
-            staged.store(result)
-            fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [first_m, first_n], staged)
+            store_part(result, [first_m, first_n], staged, out_desc, 1)
         else:
             gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)

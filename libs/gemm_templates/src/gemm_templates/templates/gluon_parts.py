@@ -1,0 +1,184 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# Triton gives kernel parameters their types at compile time.
+"""What the Gluon kernels share: the ring of stages, the loop over it, and the parts of a tile.
+
+Tiles lie in the ring as [rows, columns], or [1, rows, columns] where descriptors have rank 3.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+GROUPS = gl.constexpr(2)
+# Registers of a thread: that multiplies, that loads. (240 + 240 + 24) * 128 of the 65536 of a
+# multiprocessor; the loading warps are counted as four.
+MULTIPLIER = gl.constexpr(240)
+LOADER = gl.constexpr(24)
+
+
+@gluon.jit
+def to_fill(full, empty, count, STAGES: gl.constexpr, BYTES: gl.constexpr):
+    """Waits until the stage of step `count` is free: its number, and the barrier that counts the
+    BYTES that are to come."""
+    slot = count % STAGES
+    ready = full.index(slot)
+    # The other parity than a reader's: the first wait of each slot does not block.
+    mbarrier.wait(empty.index(slot), ((count // STAGES) & 1) ^ 1)
+    mbarrier.expect(ready, BYTES)
+    return slot, ready
+
+
+@gluon.jit
+def products(
+    GROUP: gl.constexpr,
+    acc,
+    number,
+    steps,
+    a_memory,
+    b_memory,
+    barriers,
+    HALVES: gl.constexpr,
+    STAGES: gl.constexpr,
+    A_ROWS: gl.constexpr,
+    B_ROWS: gl.constexpr,
+):
+    """The sums over all `steps` along K of this group's tile (HALVES=1) or its rows of it; `number`
+    counts the program's tiles."""
+    full, empty, turn = barriers
+    TURNS: gl.constexpr = HALVES == 1
+    EVERY: gl.constexpr = GROUPS if TURNS else 1
+    HALF: gl.constexpr = 0 if TURNS else GROUP
+    if TURNS:
+        # The parity of a slot tells one round of the ring from the next, not from the one
+        # after: a group looks at the ring only when the one before it has seen its last slot.
+        mbarrier.wait(turn.index(GROUP), ((number // EVERY) & 1) ^ (GROUP == 0))
+    count = number * steps
+    for step in range(steps):
+        slot = count % STAGES
+        mbarrier.wait(full.index(slot), (count // STAGES) & 1)
+        a = a_memory.index(slot * HALVES + HALF)
+        b = b_memory.index(slot)
+        if len(a.shape) == 3:
+            a = a.reshape([a.shape[1], a.shape[2]])
+            b = b.reshape([b.shape[1], b.shape[2]])
+        if not A_ROWS:
+            a = a.permute([1, 0])
+        if not B_ROWS:
+            b = b.permute([1, 0])
+        acc = warpgroup_mma(a, b, acc, use_acc=step != 0, is_async=True)
+        acc = warpgroup_mma_wait(1, (acc,))  # the product of the step before is done
+        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step != 0)
+        count += 1
+    if TURNS:
+        mbarrier.arrive(turn.index((GROUP + 1) % GROUPS))
+    acc = warpgroup_mma_wait(0, (acc,))
+    mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=steps != 0)
+    return acc
+
+
+@gluon.jit
+def bias_of(
+    bias_ptr,
+    first_n,
+    N,
+    stride_bias,
+    BLOCK_N: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    layout: gl.constexpr,
+):
+    """The bias of a tile, read before its products so that none waits for it."""
+    rn = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
+    if HAS_BIAS:
+        if EDGE_N == "none":
+            bias = gl.load(bias_ptr + rn * stride_bias)
+        else:
+            bias = gl.load(bias_ptr + rn * stride_bias, mask=rn < N, other=0.0)
+    else:
+        bias = None
+    return bias
+
+
+@gluon.jit
+def split_columns(acc, PARTS: gl.constexpr):
+    """A tuple of PARTS parts of the columns (1, 2, 4 or 8), in order: other registers each."""
+    ROWS: gl.constexpr = acc.shape[0]
+    HALF: gl.constexpr = acc.shape[1] // 2
+    if PARTS == 1:
+        parts = (acc,)
+    else:
+        left, right = gl.split(gl.permute(gl.reshape(acc, (ROWS, 2, HALF)), (0, 2, 1)))
+        parts = split_columns(left, PARTS // 2) + split_columns(right, PARTS // 2)
+    return parts
+
+
+@gluon.constexpr_function
+def lines(ROWS, COLUMNS, LAST):
+    """The layout of `wgmma` in four warps, but for which columns the low two bits of a thread's
+    number tell: 8 and 16 (LAST=16), so that a thread has eight side by side; 8 and 4 (LAST=4)."""
+    registers = [[0, 1], [0, 2], [0, 20 - LAST], [8, 0]]
+    registers += [[0, 32 << i] for i in range((COLUMNS // 32).bit_length() - 1)]
+    registers += [[64 << i, 0] for i in range((ROWS // 64).bit_length() - 1)]
+    threads = [[0, 8], [0, LAST], [1, 0], [2, 0], [4, 0]]
+    warps = [[16, 0], [32, 0]]
+    return gl.DistributedLinearLayout(registers, threads, warps, [], [ROWS, COLUMNS])
+
+
+@gluon.jit
+def in_layout(part, layout: gl.constexpr, BY_LINES: gl.constexpr):
+    """A part of the accumulators in its layout, or by lines: to exchange one bit of the threads for
+    one of the registers is a shuffle, both at once would go through shared memory."""
+    if BY_LINES:
+        part = gl.convert_layout(part, lines(part.shape[0], part.shape[1], 4))
+        part = gl.convert_layout(part, layout)
+    else:
+        part = gl.convert_layout(part, layout, assert_trivial=True)
+    return part
+
+
+@gluon.jit
+def places_of(
+    first_m,
+    first_n,
+    M,
+    N,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    layout: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    WIDE: gl.constexpr,
+):
+    """The row and column numbers of a part that starts at (first_m, first_n), and where it lies
+    inside of the matrix."""
+    rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
+    rn = gl.expand_dims(first_n + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout)), 0)
+    if WIDE:
+        rm = rm.to(gl.int64)
+        rn = rn.to(gl.int64)
+    mask = gl.full([ROWS, COLUMNS], True, gl.int1, layout)
+    if EDGE_M != "none":
+        mask = mask & (rm < M)
+    if EDGE_N != "none":
+        mask = mask & (rn < N)
+    return rm, rn, mask
+
+
+@gluon.jit
+def store_part(result, place, staged, out_desc, BUFFERS: gl.constexpr):
+    """Stores a part at `place` of the descriptor, by way of `staged`, one of BUFFERS."""
+    tma.store_wait(BUFFERS - 1)  # the part before the last BUFFERS - 1 has left
+    if len(staged.shape) == 3:
+        staged.reshape([result.shape[0], result.shape[1]]).store(result)
+    else:
+        staged.store(result)
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, place, staged)
