@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemm_templates.templates.tiled import finish, tile_of
+from gemm_templates.templates.tiled import finish, load_blocks, tile_of
 
 
 @triton.jit
@@ -65,26 +65,7 @@ def product_of(
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for step in tl.range(0, count):
         left = K - start - step * BLOCK_K
-        if EDGE_M == "mask":
-            if EVEN_K:
-                a = tl.load(a_ptrs, mask=rm[:, None] < M, other=0.0)
-            else:
-                a = tl.load(a_ptrs, mask=(rm[:, None] < M) & (rk[None, :] < left), other=0.0)
-        else:
-            if EVEN_K:
-                a = tl.load(a_ptrs)
-            else:
-                a = tl.load(a_ptrs, mask=rk[None, :] < left, other=0.0)
-        if EDGE_N == "mask":
-            if EVEN_K:
-                b = tl.load(b_ptrs, mask=rn[None, :] < N, other=0.0)
-            else:
-                b = tl.load(b_ptrs, mask=(rk[:, None] < left) & (rn[None, :] < N), other=0.0)
-        else:
-            if EVEN_K:
-                b = tl.load(b_ptrs)
-            else:
-                b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
+        a, b = load_blocks(a_ptrs, b_ptrs, rm, rn, rk, M, N, left, EDGE_M, EDGE_N, EVEN_K)
         if SWAP:
             acc = tl.dot(tl.trans(b), tl.trans(a), acc, input_precision=INPUT_PRECISION)
         else:

@@ -107,26 +107,7 @@ def tiled_mm(
         left = K - step * BLOCK_K
         if SCALE is not None:
             factor = SCALE(inner_m, inner_n, pid_n * BLOCK_N, step * BLOCK_K, scale_operands)
-        if EDGE_M == "mask":
-            if EVEN_K:
-                a = tl.load(a_ptrs, mask=rm[:, None] < M, other=0.0)
-            else:
-                a = tl.load(a_ptrs, mask=(rm[:, None] < M) & (rk[None, :] < left), other=0.0)
-        else:
-            if EVEN_K:
-                a = tl.load(a_ptrs)
-            else:
-                a = tl.load(a_ptrs, mask=rk[None, :] < left, other=0.0)
-        if EDGE_N == "mask":
-            if EVEN_K:
-                b = tl.load(b_ptrs, mask=rn[None, :] < N, other=0.0)
-            else:
-                b = tl.load(b_ptrs, mask=(rk[:, None] < left) & (rn[None, :] < N), other=0.0)
-        else:
-            if EVEN_K:
-                b = tl.load(b_ptrs)
-            else:
-                b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
+        a, b = load_blocks(a_ptrs, b_ptrs, rm, rn, rk, M, N, left, EDGE_M, EDGE_N, EVEN_K)
         if PROLOGUE_A is not None:
             inside = tl.broadcast_to(rk[None, :] < left, a.shape)
             if EDGE_M == "mask":
@@ -155,6 +136,45 @@ def tiled_mm(
         acc, rm[:, None], rn[None, :], bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
         operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, STORE,
     )  # fmt: skip
+
+
+@triton.jit
+def load_blocks(
+    a_ptrs,
+    b_ptrs,
+    rm,
+    rn,
+    rk,
+    M,
+    N,
+    left,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):
+    """A block of `a` and one of `b`, where `left` elements along K are left; zeros beyond them,
+    and beyond edges that are masked. EVEN_K: there are always enough."""
+    if EDGE_M == "mask":
+        if EVEN_K:
+            a = tl.load(a_ptrs, mask=rm[:, None] < M, other=0.0)
+        else:
+            a = tl.load(a_ptrs, mask=(rm[:, None] < M) & (rk[None, :] < left), other=0.0)
+    else:
+        if EVEN_K:
+            a = tl.load(a_ptrs)
+        else:
+            a = tl.load(a_ptrs, mask=rk[None, :] < left, other=0.0)
+    if EDGE_N == "mask":
+        if EVEN_K:
+            b = tl.load(b_ptrs, mask=rn[None, :] < N, other=0.0)
+        else:
+            b = tl.load(b_ptrs, mask=(rk[:, None] < left) & (rn[None, :] < N), other=0.0)
+    else:
+        if EVEN_K:
+            b = tl.load(b_ptrs)
+        else:
+            b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
+    return a, b
 
 
 @triton.jit
