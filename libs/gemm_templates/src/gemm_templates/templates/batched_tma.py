@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from gemm_templates.templates.tiled import epilogue_of, tile_of
-from gemm_templates.templates.tma import halves
+from gemm_templates.templates.tma import split_columns
 
 
 @triton.jit
@@ -180,13 +180,7 @@ def finish_parts(
     """Bias, epilogue and store of the tile at (first_m, first_n) of product number `batch`, on
     PARTS parts of its columns, one after the other; it goes to matrix number `matrix` of `out`."""
     PART: tl.constexpr = BLOCK_N // PARTS
-    if PARTS == 1:
-        parts = (acc,)
-    elif PARTS == 2:
-        parts = halves(acc, BLOCK_M, BLOCK_N)
-    else:
-        left, right = halves(acc, BLOCK_M, BLOCK_N)
-        parts = halves(left, BLOCK_M, BLOCK_N // 2) + halves(right, BLOCK_M, BLOCK_N // 2)
+    parts = split_columns(acc, BLOCK_M, BLOCK_N, PARTS)
     rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
     if WIDE:
         rm = rm.to(tl.int64)

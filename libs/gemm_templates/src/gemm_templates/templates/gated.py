@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from gemm_templates.templates.tiled import tile_of
-from gemm_templates.templates.tma import finish_part, halves
+from gemm_templates.templates.tma import finish_part, load_tile, matrix, split_columns
 
 
 @triton.jit
@@ -51,16 +51,9 @@ def gated_mm(
 ):
     """Like `tma_mm`; `b2` has the sizes and strides of `b`, and there is no bias. GATE: a function
     like an epilogue's. PARTS: 1 or 2."""
-    if A_ROWS:
-        a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
-    else:
-        a_desc = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_ak, 1], [BLOCK_K, BLOCK_M])
-    if B_ROWS:
-        b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
-        b2_desc = tl.make_tensor_descriptor(b2_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
-    else:
-        b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
-        b2_desc = tl.make_tensor_descriptor(b2_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+    a_desc = matrix(a_ptr, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_ROWS)
+    b_desc = matrix(b_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS)
+    b2_desc = matrix(b2_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS)
     PART: tl.constexpr = BLOCK_N // PARTS
     if STORE_TMA:
         out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [stride_om, 1], [BLOCK_M, PART])
@@ -75,24 +68,13 @@ def gated_mm(
         acc2 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
             k = step * BLOCK_K
-            if A_ROWS:
-                a = a_desc.load([first_m, k])
-            else:
-                a = a_desc.load([k, first_m]).T
-            if B_ROWS:
-                b = b_desc.load([k, first_n])
-                b2 = b2_desc.load([k, first_n])
-            else:
-                b = b_desc.load([first_n, k]).T
-                b2 = b2_desc.load([first_n, k]).T
+            a = load_tile(a_desc, first_m, k, A_ROWS)
+            b = load_tile(b_desc, k, first_n, B_ROWS)
+            b2 = load_tile(b2_desc, k, first_n, B_ROWS)
             acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
             acc2 = tl.dot(a, b2, acc2, input_precision=INPUT_PRECISION)
-        if PARTS == 1:
-            gates = (acc,)
-            values = (acc2,)
-        else:
-            gates = halves(acc, BLOCK_M, BLOCK_N)
-            values = halves(acc2, BLOCK_M, BLOCK_N)
+        gates = split_columns(acc, BLOCK_M, BLOCK_N, PARTS)
+        values = split_columns(acc2, BLOCK_M, BLOCK_N, PARTS)
         for i in tl.static_range(PARTS):
             rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
             rn = (first_n + i * PART + tl.arange(0, PART))[None, :]

@@ -62,14 +62,8 @@ def tma_mm(
     STORE_TMA: `out` may be written through a descriptor. PARTS: 1, 2 or 4; the epilogue runs on
     that many parts of the tile's columns, one after the other, which divides the memory it needs.
     """
-    if A_ROWS:
-        a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
-    else:
-        a_desc = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_ak, 1], [BLOCK_K, BLOCK_M])
-    if B_ROWS:
-        b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
-    else:
-        b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+    a_desc = matrix(a_ptr, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_ROWS)
+    b_desc = matrix(b_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS)
     PART: tl.constexpr = BLOCK_N // PARTS
     if STORE_TMA:
         out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [stride_om, 1], [BLOCK_M, PART])
@@ -93,14 +87,8 @@ def tma_mm(
             k = step * BLOCK_K
             if SCALE is not None:
                 factor = SCALE(inner_m, inner_n, first_n, k, scale_operands)
-            if A_ROWS:
-                a = a_desc.load([first_m, k])
-            else:
-                a = a_desc.load([k, first_m]).T
-            if B_ROWS:
-                b = b_desc.load([k, first_n])
-            else:
-                b = b_desc.load([first_n, k]).T
+            a = load_tile(a_desc, first_m, k, A_ROWS)
+            b = load_tile(b_desc, k, first_n, B_ROWS)
             if PROLOGUE_A is not None:
                 rk = (k + tl.arange(0, BLOCK_K))[None, :]
                 a = prepare(a, rm, rk, (rm < M) & (rk < K), a_operands, PROLOGUE_A, EVEN_K)
@@ -113,19 +101,59 @@ def tma_mm(
                 acc = tl.dot(
                     a, b, acc, input_precision=INPUT_PRECISION, max_num_imprecise_acc=IMPRECISE
                 )
-        if PARTS == 1:
-            parts = (acc,)
-        elif PARTS == 2:
-            parts = halves(acc, BLOCK_M, BLOCK_N)
-        else:
-            left, right = halves(acc, BLOCK_M, BLOCK_N)
-            parts = halves(left, BLOCK_M, BLOCK_N // 2) + halves(right, BLOCK_M, BLOCK_N // 2)
+        parts = split_columns(acc, BLOCK_M, BLOCK_N, PARTS)
         for i in tl.static_range(PARTS):
             finish_part(
                 parts[i], first_m, first_n + i * PART, out_desc, bias_ptr, out_ptr, M, N,
                 stride_om, stride_on, stride_bias, operands, EPILOGUE, BLOCK_M, PART, STORE_TMA,
                 EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
             )  # fmt: skip
+
+
+@triton.jit
+def matrix(
+    pointer,
+    rows,
+    columns,
+    stride_row,
+    stride_column,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    BY_ROWS: tl.constexpr,
+):
+    """A descriptor of a matrix; it reads blocks transposed if not BY_ROWS."""
+    if BY_ROWS:
+        found = tl.make_tensor_descriptor(
+            pointer, [rows, columns], [stride_row, 1], [BLOCK_ROWS, BLOCK_COLUMNS]
+        )
+    else:
+        found = tl.make_tensor_descriptor(
+            pointer, [columns, rows], [stride_column, 1], [BLOCK_COLUMNS, BLOCK_ROWS]
+        )
+    return found
+
+
+@triton.jit
+def load_tile(descriptor, row, column, BY_ROWS: tl.constexpr):
+    """The block of `matrix` that starts at (row, column)."""
+    if BY_ROWS:
+        block = descriptor.load([row, column])
+    else:
+        block = descriptor.load([column, row]).T
+    return block
+
+
+@triton.jit
+def split_columns(acc, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr):
+    """A tuple of PARTS parts of a tile's columns (1, 2 or 4), in order."""
+    if PARTS == 1:
+        parts = (acc,)
+    elif PARTS == 2:
+        parts = halves(acc, ROWS, COLUMNS)
+    else:
+        left, right = halves(acc, ROWS, COLUMNS)
+        parts = halves(left, ROWS, COLUMNS // 2) + halves(right, ROWS, COLUMNS // 2)
+    return parts
 
 
 @triton.jit
