@@ -12,7 +12,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     tma,
 )
 
@@ -25,9 +24,11 @@ from gemm_templates.templates.gluon_parts import (
     lines,
     places_of,
     products,
+    ring_barriers,
     split_columns,
     store_part,
     to_fill,
+    turn_barriers,
 )
 from gemm_templates.templates.tiled import tile_of
 
@@ -102,15 +103,8 @@ def gluon_batched_mm(
         )
     else:
         out_memory = a_memory
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    turn = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=2)  # a and b
-        mbarrier.init(empty.index(i), count=HALVES)
-    for i in gl.static_range(GROUPS):
-        mbarrier.init(turn.index(i), count=1)
+    full, empty = ring_barriers(STAGES, 2, HALVES)  # a and b
+    turn = turn_barriers()
     fence_async_shared()
 
     # Roles take values, not None: what is not there is something else that nobody touches. The
@@ -141,19 +135,19 @@ def gluon_batched_mm(
                 ),
             ),
             (
-                load_rows,
+                load,
                 (
                     a_ptr, offs_or_a, stride_ab, stride_am if A_ROWS else stride_ak, a_memory,
-                    full, empty, (M, N, K), BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
-                    GROUP_M, ROWS, STAGES, A_ROWS, A_SHARED,
+                    full, empty, (M, N, K), True, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N,
+                    BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, A_SHARED,
                 ),
             ),
             (
-                load_columns,
+                load,
                 (
                     b_ptr, offs_or_a, stride_bb, stride_bk if B_ROWS else stride_bn, b_memory,
-                    full, empty, (M, N, K), BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
-                    GROUP_M, STAGES, B_ROWS, B_SHARED,
+                    full, empty, (M, N, K), False, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N,
+                    BLOCK_K, GROUP_M, ROWS, STAGES, not B_ROWS, B_SHARED,
                 ),
             ),
         ],
@@ -230,8 +224,8 @@ def schedule(offs_ptr, M, N, BATCH: gl.constexpr, BY_GROUPS: gl.constexpr, SPAN:
 
 
 @gluon.jit
-def load_rows(
-    a_ptr,
+def load(
+    pointer,
     offs_ptr,
     stride_batch,
     stride,
@@ -239,6 +233,7 @@ def load_rows(
     full,
     empty,
     sizes,
+    LEFT: gl.constexpr,
     BATCH: gl.constexpr,
     BY_GROUPS: gl.constexpr,
     SPAN: gl.constexpr,
@@ -248,94 +243,44 @@ def load_rows(
     GROUP_M: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
-    A_ROWS: gl.constexpr,
-    A_SHARED: gl.constexpr,
+    ALONG_K: gl.constexpr,
+    SHARED: gl.constexpr,
 ):
-    """Fills the ring with `a`, ROWS rows at a time; `stride` is the one that is not 1."""
+    """Fills the ring with `a` (LEFT), ROWS rows at a time, or with `b`; `stride` is the one within
+    a matrix that is not 1."""
     M, N, K = sizes
-    HALVES: gl.constexpr = BLOCK_M // ROWS
-    distance = stride if A_SHARED else stride_batch
-    COUNT: gl.constexpr = 1 if A_SHARED else BATCH
-    if A_ROWS:
-        a_desc = tma.make_tensor_descriptor(
-            a_ptr, [COUNT, M, K], [distance, stride, 1], [1, ROWS, BLOCK_K], memory.layout
+    OUTER: gl.constexpr = ROWS if LEFT else BLOCK_N
+    COPIES: gl.constexpr = BLOCK_M // ROWS if LEFT else 1
+    COUNT: gl.constexpr = 1 if SHARED else BATCH
+    outer = M if LEFT else N
+    distance = stride if SHARED else stride_batch
+    if ALONG_K:
+        desc = tma.make_tensor_descriptor(
+            pointer, [COUNT, outer, K], [distance, stride, 1], [1, OUTER, BLOCK_K], memory.layout
         )
     else:
-        a_desc = tma.make_tensor_descriptor(
-            a_ptr, [COUNT, K, M], [distance, stride, 1], [1, BLOCK_K, ROWS], memory.layout
+        desc = tma.make_tensor_descriptor(
+            pointer, [COUNT, K, outer], [distance, stride, 1], [1, BLOCK_K, OUTER], memory.layout
         )
     steps = gl.cdiv(K, BLOCK_K)
     tiles, starts, counts, last = schedule(offs_ptr, M, N, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N)
     count = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        batch, first_m, _, _ = place_of(
+        batch, first_m, first_n, _ = place_of(
             tile, starts, counts, last, M, N, BY_GROUPS, BLOCK_M, BLOCK_N, GROUP_M
         )
-        number = 0 if A_SHARED else batch
+        number = 0 if SHARED else batch
+        first = first_m if LEFT else first_n
         for step in range(steps):
-            slot, ready = to_fill(full, empty, count, STAGES, HALVES * a_desc.block_type.nbytes)
-            for half in gl.static_range(HALVES):
-                m = first_m + half * ROWS
-                into = memory.index(slot * HALVES + half)
-                if A_ROWS:
-                    tma.async_copy_global_to_shared(
-                        a_desc, [number, m, step * BLOCK_K], ready, into
-                    )
+            slot, ready = to_fill(full, empty, count, STAGES, COPIES * desc.block_type.nbytes)
+            k = step * BLOCK_K
+            for i in gl.static_range(COPIES):
+                at = first + i * OUTER
+                into = memory.index(slot * COPIES + i)
+                if ALONG_K:
+                    tma.async_copy_global_to_shared(desc, [number, at, k], ready, into)
                 else:
-                    tma.async_copy_global_to_shared(
-                        a_desc, [number, step * BLOCK_K, m], ready, into
-                    )
-            count += 1
-
-
-@gluon.jit
-def load_columns(
-    b_ptr,
-    offs_ptr,
-    stride_batch,
-    stride,
-    memory,
-    full,
-    empty,
-    sizes,
-    BATCH: gl.constexpr,
-    BY_GROUPS: gl.constexpr,
-    SPAN: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr,
-    B_ROWS: gl.constexpr,
-    B_SHARED: gl.constexpr,
-):
-    """Fills the ring with `b`, as `load_rows` with `a`."""
-    M, N, K = sizes
-    distance = stride if B_SHARED else stride_batch
-    COUNT: gl.constexpr = 1 if B_SHARED else BATCH
-    if B_ROWS:
-        b_desc = tma.make_tensor_descriptor(
-            b_ptr, [COUNT, K, N], [distance, stride, 1], [1, BLOCK_K, BLOCK_N], memory.layout
-        )
-    else:
-        b_desc = tma.make_tensor_descriptor(
-            b_ptr, [COUNT, N, K], [distance, stride, 1], [1, BLOCK_N, BLOCK_K], memory.layout
-        )
-    steps = gl.cdiv(K, BLOCK_K)
-    tiles, starts, counts, last = schedule(offs_ptr, M, N, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N)
-    count = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        batch, _, n, _ = place_of(
-            tile, starts, counts, last, M, N, BY_GROUPS, BLOCK_M, BLOCK_N, GROUP_M
-        )
-        number = 0 if B_SHARED else batch
-        for step in range(steps):
-            slot, ready = to_fill(full, empty, count, STAGES, b_desc.block_type.nbytes)
-            into = memory.index(slot)
-            if B_ROWS:
-                tma.async_copy_global_to_shared(b_desc, [number, step * BLOCK_K, n], ready, into)
-            else:
-                tma.async_copy_global_to_shared(b_desc, [number, n, step * BLOCK_K], ready, into)
+                    tma.async_copy_global_to_shared(desc, [number, k, at], ready, into)
             count += 1
 
 

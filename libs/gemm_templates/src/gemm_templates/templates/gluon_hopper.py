@@ -21,7 +21,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     tma,
 )
 
@@ -34,9 +33,11 @@ from gemm_templates.templates.gluon_parts import (
     lines,
     places_of,
     products,
+    ring_barriers,
     split_columns,
     store_part,
     to_fill,
+    turn_barriers,
 )
 from gemm_templates.templates.tiled import tile_of
 
@@ -116,15 +117,8 @@ def gluon_mm(
         )
     else:
         out_memory = a_memory
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    turn = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1 + PRODUCTS)  # a, b and b2
-        mbarrier.init(empty.index(i), count=HALVES)
-    for i in gl.static_range(GROUPS):
-        mbarrier.init(turn.index(i), count=1)
+    full, empty = ring_barriers(STAGES, 1 + PRODUCTS, HALVES)  # a, b and b2
+    turn = turn_barriers()
     fence_async_shared()
 
     # Roles take values, not None: what is not there is something else that nobody touches.
@@ -154,26 +148,27 @@ def gluon_mm(
                 ),
             ),
             (
-                load_rows,
+                load,
                 (
                     a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
-                    (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS,
+                    (M, N, K), True, 0, HALVES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES,
+                    A_ROWS,
                 ),
             ),
             (
-                load_columns,
+                load,
                 (
                     b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
-                    (M, N, K), 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
-                    B_ROWS,
+                    (M, N, K), False, 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS,
+                    STAGES, not B_ROWS,
                 ),
             ),
             (
-                load_columns,
+                load,
                 (
                     b2_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
-                    (M, N, K), 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
-                    B_ROWS,
+                    (M, N, K), False, 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS,
+                    STAGES, not B_ROWS,
                 ),
             ),
         ][: 3 + PRODUCTS],  # the last role is for `b2`
@@ -183,89 +178,53 @@ def gluon_mm(
 
 
 @gluon.jit
-def load_rows(
-    a_ptr,
+def load(
+    pointer,
     stride,
     memory,
     full,
     empty,
     sizes,
+    LEFT: gl.constexpr,
+    PLACE: gl.constexpr,
+    PLACES: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
-    A_ROWS: gl.constexpr,
+    ALONG_K: gl.constexpr,
 ):
-    """Fills the ring with `a`, ROWS rows at a time; `stride` is the one that is not 1."""
+    """Fills the ring with `a` (LEFT), ROWS rows at a time, or with a right operand, from place
+    number PLACE of the PLACES of each stage on; `stride` is the one that is not 1."""
     M, N, K = sizes
-    HALVES: gl.constexpr = BLOCK_M // ROWS
-    if A_ROWS:
-        a_desc = tma.make_tensor_descriptor(
-            a_ptr, [M, K], [stride, 1], [ROWS, BLOCK_K], memory.layout
+    OUTER: gl.constexpr = ROWS if LEFT else BLOCK_N
+    COPIES: gl.constexpr = BLOCK_M // ROWS if LEFT else 1
+    outer = M if LEFT else N
+    if ALONG_K:
+        desc = tma.make_tensor_descriptor(
+            pointer, [outer, K], [stride, 1], [OUTER, BLOCK_K], memory.layout
         )
     else:
-        a_desc = tma.make_tensor_descriptor(
-            a_ptr, [K, M], [stride, 1], [BLOCK_K, ROWS], memory.layout
+        desc = tma.make_tensor_descriptor(
+            pointer, [K, outer], [stride, 1], [BLOCK_K, OUTER], memory.layout
         )
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     count = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        pid_m, _ = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        first = pid_m * BLOCK_M if LEFT else pid_n * BLOCK_N
         for step in range(steps):
-            slot, ready = to_fill(full, empty, count, STAGES, HALVES * a_desc.block_type.nbytes)
-            for half in gl.static_range(HALVES):
-                m = pid_m * BLOCK_M + half * ROWS
-                into = memory.index(slot * HALVES + half)
-                if A_ROWS:
-                    tma.async_copy_global_to_shared(a_desc, [m, step * BLOCK_K], ready, into)
+            slot, ready = to_fill(full, empty, count, STAGES, COPIES * desc.block_type.nbytes)
+            for i in gl.static_range(COPIES):
+                at = first + i * OUTER
+                into = memory.index(slot * PLACES + PLACE + i)
+                if ALONG_K:
+                    tma.async_copy_global_to_shared(desc, [at, step * BLOCK_K], ready, into)
                 else:
-                    tma.async_copy_global_to_shared(a_desc, [step * BLOCK_K, m], ready, into)
-            count += 1
-
-
-@gluon.jit
-def load_columns(
-    b_ptr,
-    stride,
-    memory,
-    full,
-    empty,
-    sizes,
-    WHICH: gl.constexpr,
-    PRODUCTS: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr,
-    B_ROWS: gl.constexpr,
-):
-    """Fills the ring with `b` or `b2` (WHICH), as `load_rows` with `a`."""
-    M, N, K = sizes
-    if B_ROWS:
-        b_desc = tma.make_tensor_descriptor(
-            b_ptr, [K, N], [stride, 1], [BLOCK_K, BLOCK_N], memory.layout
-        )
-    else:
-        b_desc = tma.make_tensor_descriptor(
-            b_ptr, [N, K], [stride, 1], [BLOCK_N, BLOCK_K], memory.layout
-        )
-    steps = gl.cdiv(K, BLOCK_K)
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    count = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        _, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        n = pid_n * BLOCK_N
-        for step in range(steps):
-            slot, ready = to_fill(full, empty, count, STAGES, b_desc.block_type.nbytes)
-            into = memory.index(slot * PRODUCTS + WHICH)
-            if B_ROWS:
-                tma.async_copy_global_to_shared(b_desc, [step * BLOCK_K, n], ready, into)
-            else:
-                tma.async_copy_global_to_shared(b_desc, [n, step * BLOCK_K], ready, into)
+                    tma.async_copy_global_to_shared(desc, [step * BLOCK_K, at], ready, into)
             count += 1
 
 

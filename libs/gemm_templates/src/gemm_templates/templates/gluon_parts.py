@@ -25,6 +25,27 @@ LOADER = gl.constexpr(24)
 
 
 @gluon.jit
+def ring_barriers(STAGES: gl.constexpr, LOADS: gl.constexpr, READERS: gl.constexpr):
+    """Of each stage, a barrier that LOADS tiles fill, and one that READERS groups empty."""
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=LOADS)
+        mbarrier.init(empty.index(i), count=READERS)
+    return full, empty
+
+
+@gluon.jit
+def turn_barriers():
+    """For each group, a barrier that says that it is its turn."""
+    turn = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(GROUPS):
+        mbarrier.init(turn.index(i), count=1)
+    return turn
+
+
+@gluon.jit
 def to_fill(full, empty, count, STAGES: gl.constexpr, BYTES: gl.constexpr):
     """Waits until the stage of step `count` is free: its number, and the barrier that counts the
     BYTES that are to come."""

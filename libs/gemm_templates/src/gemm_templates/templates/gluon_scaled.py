@@ -19,13 +19,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from gemm_templates.templates.gluon_hopper import load_columns, load_rows
+from gemm_templates.templates.gluon_hopper import load
 from gemm_templates.templates.gluon_parts import (
     GROUPS,
     LOADER,
     MULTIPLIER,
     bias_of,
     places_of,
+    ring_barriers,
     split_columns,
     store_part,
 )
@@ -85,12 +86,7 @@ def gluon_scaled_mm(
         out_memory = gl.allocate_shared_memory(out_dtype, [GROUPS, ROWS, PART], out_layout)
     else:
         out_memory = a_memory
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=2)  # a and b
-        mbarrier.init(empty.index(i), count=GROUPS)
+    full, empty = ring_barriers(STAGES, 2, GROUPS)  # a and b
     fence_async_shared()
 
     # Roles take values, not None: what is not there is something else that nobody touches.
@@ -119,17 +115,17 @@ def gluon_scaled_mm(
                 ),
             ),
             (
-                load_rows,
+                load,
                 (
-                    a_ptr, stride_am, a_memory, full, empty, (M, N, K), BLOCK_M, BLOCK_N, BLOCK_K,
-                    GROUP_M, ROWS, STAGES, True,
+                    a_ptr, stride_am, a_memory, full, empty, (M, N, K), True, 0, GROUPS, BLOCK_M,
+                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, True,
                 ),
             ),
             (
-                load_columns,
+                load,
                 (
-                    b_ptr, stride_bn, b_memory, full, empty, (M, N, K), 0, 1, BLOCK_M, BLOCK_N,
-                    BLOCK_K, GROUP_M, STAGES, False,
+                    b_ptr, stride_bn, b_memory, full, empty, (M, N, K), False, 0, 1, BLOCK_M,
+                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, True,
                 ),
             ),
         ],
