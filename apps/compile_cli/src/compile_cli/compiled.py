@@ -76,8 +76,8 @@ class CompiledModel:
 
     Inputs must fit what was compiled: same nesting, constants, dtypes, ranks, devices, strides
     and static sizes; a dynamic size may be any that was proven. Anything else is a `BadInput`
-    with the name of the input, never a wrong result. Parameters and buffers are those that the model
-    had: values written into them are seen, a tensor put in their place (`weight.data = ...`,
+    with the name of the input, never a wrong result. Parameters and buffers are those that the
+    model had: values written into them are seen, a tensor put in their place (`weight.data = ...`,
     `model.half()`) is not.
     """
 
