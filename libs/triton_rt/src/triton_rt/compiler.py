@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from triton_rt.errors import BadSource, CompileFailed, NoTmaGather, TritonRTErro
 from triton_rt.source import KernelParam, KernelSource, is_gluon, load_jit
 from triton_rt.target import Target
 from triton_rt.tma.layout import MapLayout
+from triton_rt.written import written_descriptors
 
 
 def in_process() -> bool:
@@ -121,7 +121,7 @@ def _run_stages(
             backend.get_module_map(),
             context,
         )
-    written: set[int] = set() if gluon else _written_descriptors(module)
+    written = written_descriptors(module, gluon)
     if not tma:
         _without_descriptors(module)
     asm: dict[str, Any] = {}
@@ -129,30 +129,6 @@ def _run_stages(
         module = stage(module, metadata)
         asm[name] = module
     return {"ptx": asm["ptx"], "cubin": asm["cubin"]}, metadata, written
-
-
-_ENTRY = re.compile(r"tt\.func public @\w+\((.*)\)")
-_PARAMETER = re.compile(r"(%[\w$.-]+): !tt\.tensordesc<")
-_WRITE = re.compile(r"tt\.descriptor_(?:store|scatter|reduce (?:\w+,))\s*(%[\w$.-]+)")
-_MADE = re.compile(r"(%[\w$.-]+) = tt\.make_tensor_descriptor")
-
-
-def _written_descriptors(module: Any) -> set[int]:
-    """Which of a kernel's descriptor parameters it writes through, whatever its source says; all of
-    them where a write cannot be followed to one."""
-    text = module.str_nodebug()
-    if "!tt.tensordesc<" not in text:
-        return set()
-    manager = ir.pass_manager(module.context)
-    passes.common.add_inliner(manager)
-    manager.run(module, "inline")
-    text = module.str_nodebug()
-    entry = _ENTRY.search(text)
-    params = _PARAMETER.findall(entry[1]) if entry else []
-    writes = set(_WRITE.findall(text))
-    if text.count("tt.func ") > 1 or not writes <= {*params, *_MADE.findall(text)}:
-        return set(range(len(params)))
-    return {params.index(name) for name in writes if name in params}
 
 
 def _with_written(params: tuple[KernelParam, ...], written: set[int]) -> tuple[KernelParam, ...]:

@@ -60,12 +60,22 @@ def kind_of(dtype: torch.dtype) -> str:
     return {torch_dtype(kind): kind for kind in KINDS}[dtype]
 
 
-def triton_name(kind: str) -> str:
+def triton_name(kind: str, layout: bool = False) -> str:
     """`*bf16` -> `*bf16`, `f32` -> `fp32`, `bool` -> `i1`, `tensordesc<f32[8]>` ->
-    `tensordesc<fp32[8]>`."""
+    `tensordesc<fp32[8]>`, with a `layout`, as Gluon's kernels want it,
+    `tensordesc<fp32[8],NVMMASharedLayout(...)>`: the default one of the block."""
     if (descriptor := parse_descriptor(kind)) is not None:
-        return f"tensordesc<{KINDS[descriptor[0]][0]}{list(descriptor[1])}>"
+        element, block = descriptor
+        end = f",{_default_layout(element, block)!r}" if layout else ""
+        return f"tensordesc<{KINDS[element][0]}{list(block)}{end}>"
     return "*" + KINDS[kind[1:]][0] if kind.startswith("*") else KINDS[kind][0]
+
+
+def _default_layout(element: str, block: tuple[int, ...]) -> Any:
+    """Of a block in shared memory: the widest swizzle that its rows are a multiple of."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    return NVMMASharedLayout.get_default_for(list(block), triton_type(element))
 
 
 def triton_type(kind: str) -> Any:

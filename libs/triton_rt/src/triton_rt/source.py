@@ -110,7 +110,8 @@ class KernelSource:
     65536 / threads or less, of which they then hand out what each needs.
 
     The function may be `@gluon.jit` (`triton.experimental.gluon`): it is compiled like any other,
-    but not interpreted.
+    but not interpreted. Its descriptor parameters have the layout in shared memory that is Gluon's
+    default for their block (`NVMMASharedLayout.get_default_for`).
 
     >>> source = KernelSource("k", '''
     ... import triton
@@ -198,7 +199,8 @@ class KernelSource:
     def signature(self) -> dict[str, Any]:
         """Triton's signature of the function, by parameter; of a tuple, a tuple of them. Raises
         `BadSource` on a mismatch."""
-        kinds = {p.name: triton_name(p.kind) for p in self.params}
+        layouts = is_gluon(getattr(load_module(self), self.name, None))
+        kinds = {p.name: triton_name(p.kind, layouts) for p in self.params}
         constants = dict(self.constants)
         given = self._nested(kinds | dict.fromkeys(constants, "constexpr"))
         out: dict[str, Any] = {}
