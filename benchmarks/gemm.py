@@ -7,10 +7,12 @@
     python benchmarks/gemm.py --json gemm.json
 
 "ours" is what the public function runs: the template that `choose` took, or the vendor's call.
-Every time is the median of calls in turns, each with other inputs and a cold L2 cache. Eager is
-torch's function, and kernels of its own for what follows. A ratio is the better of eager and
-Inductor over ours; a group's is the geometric mean. Inductor's subprocesses are off, and a shape
-whose compilation takes longer than `--cap` seconds ends Inductor's part of that group.
+Every time is a median over bursts of calls, the candidates in turns. Each call has other inputs,
+which rotate through four times the L2 cache; a burst is timed from event to event, with the host
+ahead, and divided by its calls (`--calls 1`: each call between events of its own). Eager is torch's
+function, and kernels of its own for what follows. A ratio is the better of eager and Inductor over
+ours; a group's is the geometric mean. Inductor's subprocesses are off, and a shape whose
+compilation takes longer than `--cap` seconds ends Inductor's part of that group.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ from gemm_templates.ops.run import Kind, is_odd
 from gemm_templates.scaled import scaled_task
 from triton_rt import Cache, CompilePool
 
-ROUNDS = 15
+ROUNDS = 11
+MOST_SETS, MOST_CALLS = 800, 20
+BURST = 200e-6  # s, what a burst takes at least
 BF16, F16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
 
@@ -88,6 +92,7 @@ class Row:
     tflops: float
     choose_s: float
     inductor_s: float | None
+    calls: int
     times_us: dict[str, float] = field(default_factory=dict)
     predicted_us: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -286,8 +291,9 @@ GROUPS = (
 )
 
 
-def clock(runs: list[Callable[[int], object]], sets: int, flush: torch.Tensor) -> list[float]:
-    """Median seconds of each, in turns, over rotating inputs; the GPU waits for the host."""
+def clock(runs: list[Callable[[int], object]], sets: int, calls: int) -> list[float]:
+    """Median seconds of a call of each: bursts of `calls` in turns, over rotating inputs. The GPU
+    waits until the host has queued a burst."""
     for run in runs:
         for i in range(sets):
             run(i)
@@ -295,23 +301,27 @@ def clock(runs: list[Callable[[int], object]], sets: int, flush: torch.Tensor) -
     host = 0.0
     for run in runs:
         began = time.perf_counter()
-        run(0)
-        host = max(host, time.perf_counter() - began)
-    torch.cuda.synchronize()
-    cycles = int((2 * host + 60e-6) * 2.2e9)
-    events = []
-    for i in range(ROUNDS):
-        for run in runs:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(cycles)
-            flush.zero_()
-            start.record()
+        for i in range(calls):
             run(i % sets)
-            end.record()
-            events.append((start, end))
-    torch.cuda.synchronize()
-    seconds = [start.elapsed_time(end) * 1e-3 for start, end in events]
-    return [median(seconds[i :: len(runs)]) for i in range(len(runs))]
+        host = max(host, time.perf_counter() - began)
+        torch.cuda.synchronize()
+    cycles = int((1.5 * host + 60e-6) * 2.2e9)
+    place = calls
+    seconds: list[list[float]] = [[] for _ in runs]
+    for number in range(ROUNDS):
+        events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in runs]
+        for turn in range(len(runs)):
+            i = (number + turn) % len(runs)
+            torch.cuda._sleep(cycles)
+            events[i][0].record()
+            for _ in range(calls):
+                runs[i](place % sets)
+                place += 1
+            events[i][1].record()
+        torch.cuda.synchronize()
+        for times, (start, end) in zip(seconds, events, strict=True):
+            times.append(start.elapsed_time(end) * 1e-3 / calls)
+    return [median(times) for times in seconds]
 
 
 class Bench:
@@ -323,7 +333,6 @@ class Bench:
         self.cache = Cache(folder / "kernels")
         self.store = g.Store(folder / "choices")
         self.build = functools.partial(g.bind, pool=self.pool, cache=self.cache)
-        self.flush = torch.empty(2 * self.info.l2_bytes, dtype=torch.int8, device="cuda")
 
     def prefetch(self, cases: list[Case]) -> list[Any]:
         problems = [case.task(*case.make("meta")).problem for case in cases]
@@ -331,7 +340,10 @@ class Bench:
         return g.prefetch(known, pool=self.pool, cache=self.cache, store=self.store)
 
     def row(self, group: str, case: Case, inductor: bool) -> Row:
-        inputs = [case.make("cuda") for _ in range(3)]
+        size = sum(t.numel() * t.element_size() for t in case.make("meta"))
+        sets = min(max(3, math.ceil(4 * self.info.l2_bytes / size)), MOST_SETS)
+        calls = self.options.calls or min(max(round(BURST / max(case.floor)), 1), MOST_CALLS)
+        inputs = [case.make("cuda") for _ in range(sets)]
         tasks = [case.task(*tensors) for tensors in inputs]
         task = tasks[0]
         began = time.perf_counter()
@@ -363,14 +375,14 @@ class Bench:
         if inductor:
             compiled, inductor_s = self.inductor(case, inputs[0])
             runs.append(lambda i: compiled(*inputs[i]))
-        seconds = clock(runs, len(inputs), self.flush)
+        seconds = clock(runs, sets, calls)
         template = seconds[0] if best == chosen else seconds[2] if best else None
         flops, moved = case.floor
         return Row(
             group, case.name, seconds[0] * 1e6, seconds[1] * 1e6,
             seconds[-1] * 1e6 if inductor else None, template and template * 1e6, chosen, best,
             max(case.floor) * 1e6, "flops" if flops >= moved else "bytes",
-            task.problem.flops / seconds[0] / 1e12, choose_s, inductor_s,
+            task.problem.flops / seconds[0] / 1e12, choose_s, inductor_s, calls,
             {label: t * 1e6 for label, t in choice.times},
             {c.label: c.predicted * 1e6 for c in choice.candidates}, dict(choice.failures),
         )  # fmt: skip
@@ -429,6 +441,7 @@ def main() -> None:
     parser.add_argument("--inductor", default="", help="groups to compare with Inductor, or 'all'")
     parser.add_argument("--cap", type=float, default=60.0, help="seconds of Inductor for a shape")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds of Inductor altogether")
+    parser.add_argument("--calls", type=int, default=0, help="of a burst; 0: by the floor")
     parser.add_argument("--cache", type=Path, help="where kernels are kept; default: nowhere")
     options = parser.parse_args()
     peers = {x.name for x in chosen_groups(options.inductor)} if options.inductor else set()

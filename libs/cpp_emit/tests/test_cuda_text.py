@@ -119,7 +119,7 @@ def test_launches_on_two_devices_each_make_theirs_current() -> None:
         (replace(Binary(), profile_scratch_bytes=4), "profile_scratch_bytes is 4;"),
         (replace(Binary(), num_ctas=2), "num_ctas 2, the program 1"),
         (replace(Binary(), cooperative=True), "cooperative is True"),
-        (replace(Binary(), pdl=True), "pdl is True"),
+        (replace(Binary(), pdl=True), "the binary has pdl True, the program False"),
         (replace(Binary(), cubin=b""), "its cubin is empty"),
         (replace(Binary(), params=(Param("a"),)), r"the binary takes \['a'\], the program passes"),
         (replace(Binary(), alignment=32), "names more than its 5 parameters"),
@@ -129,6 +129,16 @@ def test_launches_on_two_devices_each_make_theirs_current() -> None:
 def test_binaries_that_the_launcher_cannot_run_are_refused(binary: Any, message: str) -> None:
     with pytest.raises(BinaryError, match=message):
         emit(binary=binary)
+
+
+def test_a_kernel_that_overlaps_the_one_before_says_so(folder: Path) -> None:
+    overlapping = PROGRAM.replace("warps 4 stages 3", "warps 4 stages 3 overlap")
+    assert overlapping != PROGRAM
+    text = emit(binary=replace(Binary(), pdl=True), text=overlapping)
+    assert ", 1, nullptr, 0, true}," in text
+    cpp_emit.build(text, folder, "mlp")
+    with pytest.raises(BinaryError, match="the binary has pdl False, the program True"):
+        emit(text=overlapping)
 
 
 def test_aot_needs_each_binary_and_no_python() -> None:

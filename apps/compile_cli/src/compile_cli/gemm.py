@@ -30,13 +30,13 @@ from compile_cli.runtime import (
     random_tensor,
     torch_value,
 )
+from compile_cli.schedules import default_schedule
 from compile_cli.select import plan_launch
 from fx_emit.torch_types import operator_of
-from gemm_templates.families import FAMILIES
-from gemm_templates.model import is_legal
+from gemm_templates.model import is_legal, offered
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef, UserKernel
 from symexpr import evaluate, sstr, symbol
-from triton_emit import TritonEmitError, default_schedule, emit
+from triton_emit import TritonEmitError, emit
 
 # Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
 WORTH = 64 * 64 * 64
@@ -234,13 +234,10 @@ class MatmulPlanner:
             found: list[gemm_templates.Candidate] | None = None
             usual = gemm_templates.candidates(problem, info)
             if not all(c.config is None or self._sayable(problem, c.config) for c in usual):
-                overlap = self.options.emit != "cpp"
                 configs = [
                     config
-                    for family in FAMILIES.values()
-                    for offered in family.configs(problem, info)
-                    if is_legal(problem, config := _plainly(offered, overlap), info)
-                    and self._sayable(problem, config)
+                    for config in offered(problem, info)
+                    if is_legal(problem, config, info) and self._sayable(problem, config)
                 ]
                 found = gemm_templates.candidates(problem, info, configs=configs)
             self._offered[problem.key] = found
@@ -358,10 +355,6 @@ class MatmulPlanner:
             return result
 
         return finish
-
-
-def _plainly(config: gemm_templates.Config, overlap: bool) -> gemm_templates.Config:
-    return config if overlap else replace(config, overlap=False)
 
 
 def _names(node: Matmul) -> list[str]:

@@ -82,14 +82,13 @@ def is_launchable(
     problem: gemm_templates.Problem, config: gemm_templates.Config, emit: str
 ) -> bool:
     """Whether a host program can say the launches of a config: it has no memory that is kept zero
-    from one call to the next, kernels in C++ wait for the one before, and what launches the
-    higher-order operator for Triton kernels gives kernels no memory for descriptors."""
+    from one call to the next, and what launches the higher-order operator for Triton kernels gives
+    kernels no memory for descriptors."""
     if emit == "hop" and config.template not in _WITHOUT_SCRATCH:
         return False
     plan = gemm_templates.make_plan(problem, config, "matmul")
     return not any(w.zeroed for w in plan.workspaces) and not any(
-        step.source.cooperative or not step.source.tma or (step.source.pdl and emit == "cpp")
-        for step in plan.steps
+        step.source.cooperative or not step.source.tma for step in plan.steps
     )
 
 

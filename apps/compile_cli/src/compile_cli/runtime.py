@@ -36,8 +36,9 @@ def define_kernel(kernel: TritonKernel) -> DefineKernel:
     """An emitted kernel as a definition of the host program."""
     params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
     return DefineKernel(
-        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages
-    )
+        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages,
+        overlap=kernel.schedule.overlap,
+    )  # fmt: skip
 
 
 @dataclass

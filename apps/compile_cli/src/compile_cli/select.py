@@ -18,10 +18,11 @@ from math import prod
 from compile_cli.assemble import Choice, Choices, Condition, LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.runtime import define_kernel
+from compile_cli.schedules import default_schedule
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
 from symexpr import parse
-from triton_emit import Schedule, TritonKernel, default_schedule, emit
+from triton_emit import Schedule, TritonKernel, emit
 
 # How far from its hint a dynamic size is looked at: beyond, the farthest schedule serves.
 HINT_RATIO = 64

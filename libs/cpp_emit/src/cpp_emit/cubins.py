@@ -18,7 +18,9 @@ and, where it has them,
                                                     kernel takes descriptors without TMA
     num_ctas                                        blocks of a program, as the definition says
     profile_scratch_bytes                           must be 0
-    cooperative, pdl                                must be False
+    pdl                                             launched as the kernel before it ends, as the
+                                                    definition says (`overlap`)
+    cooperative                                     must be False
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Image:
     required: int
     scratch: int
     ctas: int
+    overlap: bool
     maps: tuple[tuple[int, ...], ...]
 
 
@@ -75,10 +78,13 @@ def images(kernel: DefineKernel, binary: Any) -> Images:
     for number, one in enumerate(found):
         data = f"cubin_{_identifier(kernel.name)}_{number}"
         declarations.append(f"extern const char {data}[];  // {len(one.cubin)} bytes, at the end")
-        rest = ""
+        maps = "nullptr"
         if one.maps:
-            declarations += _maps(f"maps_{_identifier(kernel.name)}_{number}", one)
-            rest = f", {one.ctas}, maps_{_identifier(kernel.name)}_{number}, {len(one.maps)}"
+            maps = f"maps_{_identifier(kernel.name)}_{number}"
+            declarations += _maps(maps, one)
+        rest = ""
+        if one.maps or one.overlap:
+            rest = f", {one.ctas}, {maps}, {len(one.maps)}" + ", true" * one.overlap
         elif one.ctas != 1:
             rest = f", {one.ctas}"
         rows.append(
@@ -128,16 +134,19 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
             f"kernel {kernel.name}: global_scratch_align is {binary.global_scratch_align}; "
             "allocations start at multiples of 256"
         )
-    for name in ("cooperative", "pdl"):
-        if getattr(binary, name, False):
-            raise BinaryError(
-                f"kernel {kernel.name}: {name} is {getattr(binary, name)!r}; the C++ launcher "
-                "does only False"
-            )
-    ctas = getattr(binary, "num_ctas", 1)
+    if getattr(binary, "cooperative", False):
+        raise BinaryError(
+            f"kernel {kernel.name}: cooperative is {binary.cooperative!r}; the C++ launcher does "
+            "only False"
+        )
+    ctas, overlap = getattr(binary, "num_ctas", 1), bool(getattr(binary, "pdl", False))
     if ctas != kernel.num_ctas:
         raise BinaryError(
             f"kernel {kernel.name}: the binary has num_ctas {ctas}, the program {kernel.num_ctas}"
+        )
+    if overlap != kernel.overlap:
+        raise BinaryError(
+            f"kernel {kernel.name}: the binary has pdl {overlap}, the program {kernel.overlap}"
         )
     declared = [p.name for p in kernel.params]
     params = getattr(binary, "params", None)
@@ -156,6 +165,7 @@ def image(kernel: DefineKernel, binary: Any) -> Image:
         required_bits(kernel, binary),
         int(getattr(binary, "global_scratch_bytes", 0)),
         ctas,
+        overlap,
         map_layouts(kernel, binary),
     )
 

@@ -262,7 +262,15 @@ class _Sites:
             torch.frombuffer(bytearray(one.cubin), dtype=torch.uint8),
             torch.frombuffer(bytearray(one.symbol.encode()), dtype=torch.uint8),
             torch.tensor(
-                [one.shared, one.warps, one.required, one.scratch, one.ctas, *chain(*one.maps)],
+                [
+                    one.shared,
+                    one.warps,
+                    one.required,
+                    one.scratch,
+                    one.ctas,
+                    one.overlap,
+                    *chain(*one.maps),
+                ],
                 dtype=torch.int64,
             ),
         ]

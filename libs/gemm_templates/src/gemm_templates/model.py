@@ -13,7 +13,16 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import UnsupportedProblem
-from gemm_templates.families import FAMILIES, GATED, dense, family_of, tiled, tma, why_not
+from gemm_templates.families import (
+    FAMILIES,
+    GATED,
+    dense,
+    family_of,
+    overlaps,
+    tiled,
+    tma,
+    why_not,
+)
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 
 
@@ -35,6 +44,8 @@ def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     if (problem.gate is None) == (config.template in GATED):
         return False
     if why_not(problem, config) or (problem.multiplies_fp8 and device.capability < (8, 9)):
+        return False
+    if config.overlap and not overlaps(config, device):
         return False
     return family_of(config).legal(problem, config, device)
 
@@ -93,6 +104,15 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
     return time, why
 
 
+def offered(problem: Problem, device: DeviceInfo) -> list[Config]:
+    """What every family proposes, legal or not; launches overlap where the device can do that."""
+    return [
+        replace(config, overlap=overlaps(config, device))
+        for family in FAMILIES.values()
+        for config in family.configs(problem, device)
+    ]
+
+
 def candidates(
     problem: Problem,
     device: DeviceInfo | torch.device | str = "cuda",
@@ -110,7 +130,7 @@ def candidates(
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     found = []
     if configs is None:
-        configs = [c for family in FAMILIES.values() for c in family.configs(problem, info)]
+        configs = offered(problem, info)
     for config in configs:
         if is_legal(problem, config, info) and not _too_large(problem, config):
             found.append(Candidate(config, *predict(problem, config, info)))

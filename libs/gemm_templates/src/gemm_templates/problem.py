@@ -327,7 +327,8 @@ class Config:
     programs: of a persistent template, how many run (a multiple of the multiprocessors); else 0.
     split_n: the epilogue runs on that many parts of a tile (2 or 4; 0: on all).
     split_k: programs that share the work along K of one tile.
-    overlap: of several launches, the next ones begin while the first ends (Hopper and later).
+    overlap: each launch begins while the one before it in the stream ends (Hopper and later); in
+        `decompose_k` the second one while the first runs.
     """
 
     block_m: int = 128

@@ -105,7 +105,8 @@ class KernelWriter(Writer):
             params.append((name.name, width, False))
             args.append(size)
         signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
-        body = "\n".join(INDENT + line for line in self.top.text())
+        first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
+        body = "\n".join(INDENT + line for line in (*first, *self.top.text()))
         head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
         blocks = ["import triton\nimport triton.language as tl", helper_text(called(body))]
         blocks.append(

@@ -30,7 +30,8 @@ class Schedule:
     by `yblock` of the others, for kernels that transpose. `persistent`: a program holds `xblock`
     rows whole, `rblock` (a power of two, at least the inner extent) wide. `looped`: it walks over
     `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic. Block sizes
-    are powers of two."""
+    are powers of two. `overlap`: launched as the kernel before it in the stream ends, for which it
+    waits before it touches memory (programmatic dependent launch; Hopper and later)."""
 
     kind: Kind
     xblock: int
@@ -39,6 +40,7 @@ class Schedule:
     num_stages: int = 1
     index_bits: Literal[32, 64] = 32
     yblock: int = 1
+    overlap: bool = False
 
 
 def next_power_of_two(n: int) -> int:

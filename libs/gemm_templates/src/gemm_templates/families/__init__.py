@@ -11,6 +11,7 @@ A family is a module of four functions:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from gemm_templates.device import DeviceInfo
@@ -31,6 +32,7 @@ from gemm_templates.families import (
 )
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
+from triton_rt import overlapped
 
 
 class Family(Protocol):
@@ -63,6 +65,8 @@ FAMILIES: Mapping[str, Family] = {
 }
 # Those that find groups in `offs` (`Problem.jagged`).
 JAGGED = frozenset({"grouped", "gluon_batched"})
+# Those in Gluon, whose launches do not overlap others.
+GLUON = frozenset({"gluon", "gluon_scaled", "gated_gluon", "gluon_batched"})
 # Those that multiply twice (`Problem.gate`), and nothing else.
 GATED = frozenset({"gated", "gated_gluon"})
 
@@ -108,7 +112,20 @@ def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
         raise InvalidConfig(f"{config} for {problem}: gated problems are for {sorted(GATED)}")
     if wrong := why_not(problem, config):
         raise InvalidConfig(f"{config} for {problem}: {wrong}")
-    return family_of(config).plan(problem, config, name)
+    plan = family_of(config).plan(problem, config, name)
+    if not config.overlap:
+        return plan
+    return replace(plan, steps=tuple(_overlapped(step) for step in plan.steps))
+
+
+def _overlapped(step: TemplateKernel) -> TemplateKernel:
+    """Launched as the kernel before it in the stream ends, for which it waits."""
+    return step if step.source.pdl else replace(step, source=overlapped(step.source))
+
+
+def overlaps(config: Config, device: DeviceInfo) -> bool:
+    """Whether the launches of a config may overlap those before them on a device."""
+    return device.capability >= (9, 0) and config.template not in GLUON
 
 
 def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKernel:

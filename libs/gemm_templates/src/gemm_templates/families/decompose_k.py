@@ -18,17 +18,12 @@ _READ = 0.13  # share of the L2 rate at which sums are written and read
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    """Launches overlap where the device can do that: it saves 1.5 to 2 us."""
-    overlap = device.capability >= (9, 0)
     return tuple(
-        replace(config, template="decompose_k", overlap=overlap)
-        for config in split_k.splits(problem, device)
+        replace(config, template="decompose_k") for config in split_k.splits(problem, device)
     )
 
 
 def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
-    if config.overlap and device.capability < (9, 0):
-        return False
     return config.split_k > 1 and split_k.is_plain(problem) and dense.fits(problem, config, device)
 
 

@@ -66,6 +66,7 @@ struct Image {
   unsigned ctas = 1;  // blocks of a program
   const MapLayout* maps = nullptr;  // of its descriptors, in order; none without TMA
   size_t num_maps = 0;
+  bool overlap = false;  // launched as the kernel before it in the stream ends; it waits by itself
 };
 
 struct KernelInfo {
@@ -80,6 +81,7 @@ struct Loaded {
   unsigned threads = 0;
   int64_t scratch = 0;
   unsigned ctas = 1;
+  bool overlap = false;
   std::shared_ptr<const std::vector<MapLayout>> maps;
 };
 
@@ -119,7 +121,7 @@ inline Loaded load_image(const Image& image, const char* where) {
   constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
   constexpr int non_portable_cluster = 14;  // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
   CUmodule module = nullptr;
-  Loaded out{nullptr, image.shared, 32 * image.warps, image.scratch, image.ctas, nullptr};
+  Loaded out{nullptr, image.shared, 32 * image.warps, image.scratch, image.ctas, image.overlap, nullptr};
   if (image.num_maps != 0)
     out.maps =
         std::make_shared<const std::vector<MapLayout>>(image.maps, image.maps + image.num_maps);
@@ -166,8 +168,8 @@ inline Loaded fetch(Instance& self, size_t kernel, uint64_t aligned, Grid grid, 
       {{integer(self.id), integer(static_cast<int64_t>(kernel)),
         integer(static_cast<int64_t>(aligned)), integers({grid.x, grid.y, grid.z}),
         list_of(tensors), list_of(ints)}});
-  // (cubin bytes, symbol bytes, [shared, warps, required, scratch, ctas, map layouts...]) as three
-  // CPU tensors
+  // (cubin bytes, symbol bytes, [shared, warps, required, scratch, ctas, overlap, map layouts...])
+  // as three CPU tensors
   std::vector<Tensor> result = take_tensors(stack[0]);
   if (result.size() != 3) fail(where, ": the Python callback that compiles kernels raised an error");
   const auto* numbers = static_cast<const int64_t*>(result[2].data());
@@ -176,7 +178,8 @@ inline Loaded fetch(Instance& self, size_t kernel, uint64_t aligned, Grid grid, 
   Image image{result[0].data(), symbol.c_str(), static_cast<unsigned>(numbers[0]),
               static_cast<unsigned>(numbers[1]), static_cast<uint64_t>(numbers[2]), numbers[3],
               static_cast<unsigned>(numbers[4])};
-  constexpr int64_t before = 5, words = sizeof(MapLayout) / sizeof(int32_t);
+  image.overlap = numbers[5] != 0;
+  constexpr int64_t before = 6, words = sizeof(MapLayout) / sizeof(int32_t);
   std::vector<MapLayout> maps(static_cast<size_t>(result[2].sizes()[0] - before) / words);
   for (size_t i = 0; i < maps.size(); ++i) {
     int32_t layout[words];
@@ -264,17 +267,22 @@ void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const
   (put(end, layout, args, where), ...);
   *end++ = &global_scratch;
   *end++ = &profile_scratch;
-  if (code.ctas == 1) {
+  if (code.ctas == 1 && !code.overlap) {
     driver().check(
         driver().launch(code.function, x, y, z, code.threads, 1, 1, code.shared, at.stream, params,
                         nullptr),
         "cuLaunchKernel", where);
     return;
   }
-  LaunchAttribute attributes[2] = {{4, 0, {code.ctas, 1, 1}},  // CLUSTER_DIMENSION
-                                   {5, 0, {1}}};  // CLUSTER_SCHEDULING_POLICY_PREFERENCE: spread
+  LaunchAttribute attributes[3];
+  unsigned count = 0;
+  if (code.ctas != 1) {
+    attributes[count++] = {4, 0, {code.ctas, 1, 1}};  // CLUSTER_DIMENSION
+    attributes[count++] = {5, 0, {1}};  // CLUSTER_SCHEDULING_POLICY_PREFERENCE: spread
+  }
+  if (code.overlap) attributes[count++] = {6, 0, {1}};  // PROGRAMMATIC_STREAM_SERIALIZATION
   const unsigned blocks = narrow<uint32_t>(grid.x * code.ctas, where);
-  LaunchConfig config{blocks, y, z, code.threads, 1, 1, code.shared, at.stream, attributes, 2};
+  LaunchConfig config{blocks, y, z, code.threads, 1, 1, code.shared, at.stream, attributes, count};
   driver().check(launch_ex()(&config, code.function, params, nullptr), "cuLaunchKernelEx", where);
 }
 

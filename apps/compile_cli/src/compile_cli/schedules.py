@@ -1,0 +1,28 @@
+"""What triton_emit proposes for a kernel, and how its launch meets the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+import triton_emit
+from loop_ir import Kernel
+from triton_emit import Schedule
+from wrapper_ir.types import Device
+
+
+def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
+    """triton_emit's, overlapping the launch before it where all that it touches is on a GPU that
+    can do that."""
+    schedule = triton_emit.default_schedule(kernel, hints)
+    devices = {buffer.type.device for buffer in kernel.buffers}
+    return replace(schedule, overlap=bool(devices) and all(map(_overlaps, devices)))
+
+
+def _overlaps(device: Device) -> bool:
+    """Programmatic dependent launch came with Hopper, which is assumed where there is no GPU."""
+    if device.kind != "cuda":
+        return False
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability(device.index) >= (9, 0)
