@@ -194,13 +194,17 @@ class KernelSource:
         """The mask of the parameters that are expected to be divisible by 16."""
         return sum(1 << i for i, p in enumerate(self.params) if p.aligned and p.may_align)
 
+    @property
+    def is_gluon(self) -> bool:
+        """Whether the function is `@gluon.jit`. Raises `BadSource` where the text fails."""
+        return is_gluon(getattr(load_module(self), self.name, None))
+
     # -- the function --------------------------------------------------------------------------
 
     def signature(self) -> dict[str, Any]:
         """Triton's signature of the function, by parameter; of a tuple, a tuple of them. Raises
         `BadSource` on a mismatch."""
-        layouts = is_gluon(getattr(load_module(self), self.name, None))
-        kinds = {p.name: triton_name(p.kind, layouts) for p in self.params}
+        kinds = {p.name: triton_name(p.kind, layout=self.is_gluon) for p in self.params}
         constants = dict(self.constants)
         given = self._nested(kinds | dict.fromkeys(constants, "constexpr"))
         out: dict[str, Any] = {}

@@ -78,6 +78,7 @@ def build(config: Config) -> Path:
 def _load(path: Path) -> types.ModuleType:
     from triton_rt.launch import driver as cuda
     from triton_rt.launch import torch_abi
+    from triton_rt.tma import TensorMap
 
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
     spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
@@ -85,5 +86,6 @@ def _load(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     module.set_symbols_from(lambda name: cuda.driver().address(name))
+    module.use_maps(TensorMap)
     torch_abi.enable(module)
     return module

@@ -35,6 +35,7 @@ class FallbackKernel:
             )
         self._names = names
         self._described = [i for i, p in enumerate(tma.source.params) if p.is_descriptor]
+        self._flat = not any("." in name for name in names)
 
     def __repr__(self) -> str:
         return f"FallbackKernel({self.tma!r}, {self.plain!r})"
@@ -44,9 +45,10 @@ class FallbackKernel:
         # On a GPU a launch checks its descriptors itself, before it begins, and the binary knows
         # better than the source what the kernel writes. The interpreter finds that out when it has
         # run half of the kernel.
-        flat = flatten(args)
+        flat = args if self._flat else flatten(args)
         try:
-            on_cpu = any(flat[i].base.get_device() < 0 for i in self._described)
+            # All are on one device, or the launch refuses them.
+            on_cpu = bool(self._described) and flat[self._described[0]].base.get_device() < 0
         except (AttributeError, IndexError):
             on_cpu = False  # the launch says what is wrong with the arguments
         if (on_cpu or self.maps) and self.why_not(*args):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Address:
     device: int = 0
     owner: Any = None
 
-    @property
+    @functools.cached_property
     def dtype(self) -> torch.dtype:
         return torch_dtype(self.kind)
 
