@@ -45,7 +45,7 @@ def test_both_products_and_the_gate(act, by_rows):
         out = torch.full((m, n), float("nan"))
         config = Config(32, 32, 16, 8, 4, 2, "gated", 2, split)
         bind(problem, config)(Inputs(a, b, out, b2=b2))
-        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_an_epilogue_follows_the_gate():

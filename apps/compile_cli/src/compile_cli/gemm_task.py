@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
 
 import gemm_templates
-from compile_cli.assemble import LaunchPlan, Steps
+from compile_cli.assemble import Blocks, LaunchPlan, Steps
 from compile_cli.runtime import random_tensor
-from loop_ir import DType, Kernel, Matmul, TensorType
+from loop_ir import DType, Kernel, Matmul, TensorRef, TensorType
 from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource
 from triton_emit.epilogue import emit_epilogue
@@ -22,6 +22,8 @@ Hints = Mapping[str, int]
 
 # Templates that make no tensor descriptors on the device.
 _WITHOUT_SCRATCH = ("tiled", "split_k", "decompose_k", "gemv")
+# Those that get them from the host, and are no Gluon kernels.
+_DESCRIBED = ("tma", "gated", "batched_tma")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class MatmulTask:
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
         """The template's launches, the first of which is the kernel `name`, and its workspaces."""
         plan = gemm_templates.make_plan(self.problem, config, name)
-        values: dict[str, str | sympy.Expr] = {**self.buffers, **self.dims}
+        values: dict[str, str | sympy.Expr | Blocks] = {**self.buffers, **self.dims}
         if self.epilogue is not None:
             names = [p for p, _ in self.epilogue.operands]
             values.update(zip(names, self.epilogue.args, strict=True))
@@ -68,9 +70,24 @@ class MatmulTask:
         launches = []
         for kernel in plan.steps:
             x, y, z = map(self._expression, kernel.grid_text)
-            args = tuple(values[p.name] for p in kernel.source.params)
+            given = values | self._described(kernel)
+            args = tuple(given[p.name] for p in kernel.source.params)
             launches.append(LaunchPlan(_define(kernel.source), (x, y, z), args))
         return Steps(tuple(launches), tuple(allocate))
+
+    def _described(self, kernel: gemm_templates.TemplateKernel) -> dict[str, Blocks]:
+        """The parameters that are descriptors: matrices as the kernel sees its buffers."""
+        types = {"a": self.node.a.type, "b": self.node.b.type, "out": self.out_type}
+        found = {}
+        for name, plan in kernel.maps:
+            assert plan.shape is not None and plan.strides is not None
+            size, stride = (
+                tuple(self.dims[n] if isinstance(n, str) else sympy.Integer(n) for n in layout)
+                for layout in (plan.shape, plan.strides)
+            )
+            type_ = replace(types[name], size=size, stride=stride)
+            found[name] = Blocks(TensorRef(self.buffers[name], type_), plan.block)
+        return found
 
     def _expression(self, text: str) -> sympy.Expr:
         """Of the problem's M and N, in sizes of the program."""
@@ -82,9 +99,10 @@ def is_launchable(
     problem: gemm_templates.Problem, config: gemm_templates.Config, emit: str
 ) -> bool:
     """Whether a host program can say the launches of a config: it has no memory that is kept zero
-    from one call to the next, and what launches the higher-order operator for Triton kernels gives
-    kernels no memory for descriptors."""
-    if emit == "hop" and config.template not in _WITHOUT_SCRATCH:
+    from one call to the next; and what launches the higher-order operator for Triton kernels gives
+    kernels no memory for descriptors, has none for Gluon, and describes no empty tensors."""
+    described = config.template in _DESCRIBED and config.maps and "M" not in problem.dynamic
+    if emit == "hop" and config.template not in _WITHOUT_SCRATCH and not described:
         return False
     plan = gemm_templates.make_plan(problem, config, "matmul")
     return not any(w.zeroed for w in plan.workspaces) and not any(

@@ -66,7 +66,7 @@ class Kernels:
         """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same
         kernel runs without it."""
         kernel = self.load(define)
-        if not any(p.is_descriptor for p in kernel.source.params):
+        if kernel.source.is_gluon or not any(p.is_descriptor for p in kernel.source.params):
             return kernel.launch
         return triton_rt.with_fallback(kernel, self.without_tma(define))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gemm_templates.described import Described
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.families import make_plan
 from gemm_templates.plan import TemplateKernel, Workspace
@@ -53,6 +54,7 @@ def arguments(
     missing = [p.name for p in kernel.source.params if values.get(p.name) is None]
     if missing:
         raise InvalidArguments(f"{problem}: no tensor for {missing}")
+    values = kernel.described(values)
     return tuple(values[p.name] for p in kernel.source.params)
 
 
@@ -101,7 +103,7 @@ class Bound:
         self._names = _operand_names(problem)
         lazy = functools.partial(LazyKernel, cache=cache, pool=pool)
         self._steps = [(kernel, lazy(kernel.source)) for kernel in self.plan.steps]
-        self._order = [_order(problem, kernel) for kernel in self.plan.steps]
+        self._order = [_Order(problem, kernel) for kernel in self.plan.steps]
         self._grids = [kernel.grid(problem.m, problem.n) for kernel in self.plan.steps]
         self._zeroed: dict[tuple[str, torch.device, int], torch.Tensor] = {}
 
@@ -112,10 +114,8 @@ class Bound:
         if not (problem.m and problem.n):
             return None
         values = self._values(inputs, problem.m)
-        for (_, lazy), (fixed, moving), grid in zip(
-            self._steps, self._order, self._grids, strict=True
-        ):
-            lazy.launch(grid, *_filled(problem, fixed, moving, values))
+        for (_, lazy), order, grid in zip(self._steps, self._order, self._grids, strict=True):
+            lazy.launch(grid, *order.filled(values, problem.m))
         return None
 
     def _run(self, inputs: Inputs, m: int) -> None:
@@ -124,12 +124,8 @@ class Bound:
         if not (m and self.problem.n):
             return
         values = self._values(inputs, m)
-        values["M"] = m
-        for (kernel, lazy), (fixed, moving) in zip(self._steps, self._order, strict=True):
-            lazy.launch(
-                kernel.grid(m, self.problem.n),
-                *_filled(self.problem, fixed, [*moving, *_rows(kernel)], values),
-            )
+        for (kernel, lazy), order in zip(self._steps, self._order, strict=True):
+            lazy.launch(kernel.grid(m, self.problem.n), *order.filled(values, m))
 
     def prepare(self, inputs: Inputs, m: int | None = None) -> None:
         """Starts to compile, in the pool, the variants that these tensors need; in most cases
@@ -137,11 +133,10 @@ class Bound:
         rows = self.problem.m if m is None else m
         if not (rows and self.problem.n and torch.cuda.is_available()):
             return
-        values = {**self._values(inputs, rows), "M": rows}
-        for (kernel, lazy), (fixed, moving) in zip(self._steps, self._order, strict=True):
+        values = self._values(inputs, rows)
+        for (_, lazy), order in zip(self._steps, self._order, strict=True):
             if lazy.pool is not None:
-                filled = _filled(self.problem, fixed, [*moving, *_rows(kernel)], values)
-                lazy.prefetch(alignment=lazy.alignment(*filled))
+                lazy.prefetch(alignment=lazy.alignment(*order.filled(values, rows)))
 
     def compile(self, target: Target | None = None) -> list[Future[Binary]]:
         """Starts to compile the variants that `expected_alignment` names, one for each launch."""
@@ -173,30 +168,36 @@ class Bound:
         return found
 
 
-def _order(problem: Problem, kernel: TemplateKernel) -> tuple[list[Any], list[tuple[int, str]]]:
-    """A kernel's arguments: those that never change, with gaps, and the others' (place, name)."""
-    dims = problem.dims()
-    names = [param.name for param in kernel.source.params]
-    moving = [(place, name) for place, name in enumerate(names) if name not in dims]
-    return [dims.get(name) for name in names], moving
+class _Order:
+    """A kernel's arguments: those that never change, with gaps, and the places of the others."""
 
+    def __init__(self, problem: Problem, kernel: TemplateKernel) -> None:
+        dims = problem.dims()
+        names = [param.name for param in kernel.source.params]
+        maps = dict(kernel.maps)
+        self.problem = problem
+        self.fixed = [dims.get(name) for name in names]
+        self.rows = names.index("M") if "M" in names else None
+        moving = [(place, name) for place, name in enumerate(names) if name not in dims]
+        self.moving = [(place, name) for place, name in moving if name not in maps]
+        self.mapped = [(place, name) for place, name in moving if name in maps]
+        self.described = Described(kernel.maps, dims)
 
-def _rows(kernel: TemplateKernel) -> list[tuple[int, str]]:
-    return [(i, "M") for i, param in enumerate(kernel.source.params) if param.name == "M"]
-
-
-def _filled(
-    problem: Problem,
-    fixed: list[Any],
-    moving: list[tuple[int, str]],
-    values: Mapping[str, Any],
-) -> list[Any]:
-    out = fixed.copy()
-    for place, name in moving:
-        value = out[place] = values[name]
-        if value is None:
-            raise InvalidArguments(f"{problem}: no tensor for {name!r}")
-    return out
+    def filled(self, values: Mapping[str, Any], m: int) -> list[Any]:
+        """The arguments for m rows. Raises InvalidArguments."""
+        out: list[Any] = self.fixed.copy()
+        for place, name in self.moving:
+            value = out[place] = values[name]
+            if value is None:
+                raise InvalidArguments(f"{self.problem}: no tensor for {name!r}")
+        for place, name in self.mapped:
+            value = values[name]
+            if value is None:
+                raise InvalidArguments(f"{self.problem}: no tensor for {name!r}")
+            out[place] = self.described(name, value, m)
+        if self.rows is not None:
+            out[self.rows] = m
+        return out
 
 
 def expected_alignment(problem: Problem, kernel: TemplateKernel) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from triton_rt import KernelSource
+from triton_rt import KernelSource, MapPlan
+
+#: Parameters that are descriptors, each with what it describes in terms of `DIMS`.
+Maps: TypeAlias = "tuple[tuple[str, MapPlan], ...]"
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class TemplateKernel:
         the operands of the epilogue, of the prologues and of the block scale, then the dynamic
         names of `DIMS` in the order of `DIMS`; a kernel of several has those of them that it uses.
     source.constants: the block sizes.
+    maps: of `a`, `b`, `b2` and `out`, those that are descriptor parameters (`tensordesc<...>`),
+        with the matrix and the block of each; sizes and strides by the names of `DIMS`.
     grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;
         the batch in y; `splits` in z. `grid_text` is that as expressions of `M` and `N` with
         `CeilDiv`, `Min`. flat: the programs walk over the batch, too: its tiles are in x.
@@ -65,6 +72,13 @@ class TemplateKernel:
     programs: int = 0
     splits: int = 1
     flat: bool = False
+    maps: Maps = ()
+
+    def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` by parameter and by name of `DIMS`, tensors as `TensorMap`s where the kernel
+        takes descriptors."""
+        found = {name: plan.bind(values[name], values) for name, plan in self.maps}
+        return {**values, **found}
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         tiles = -(-m // self.block_m) * -(-n // self.block_n) * (self.batch if self.flat else 1)

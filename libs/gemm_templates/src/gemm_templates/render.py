@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem
-from gemm_templates.plan import Workspace
+from gemm_templates.plan import Maps, Workspace
 from gemm_templates.problem import (
     BATCH_STRIDES,
     DIMS,
@@ -41,6 +41,7 @@ class Call:
     decorator: of the kernel: "triton.jit" or "gluon.jit".
     prologues: it takes prologues, block scales and exact sums of fp8, as `tiled_mm`; others never
     get such problems.
+    maps: which of `a`, `b`, `b2`, `out` are descriptors, made by the host; with any, `MAPS=True`.
     """
 
     module: str
@@ -52,6 +53,7 @@ class Call:
     decorator: str = "triton.jit"
     batches: bool = False
     prologues: bool = False
+    maps: Maps = ()
 
 
 def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSource:
@@ -78,8 +80,14 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         pointers.append(("bias", bias))
     if stores:
         pointers.append(("out", problem.out_dtype))
+    blocks = {p: ",".join(map(str, plan.block)) for p, plan in call.maps}
     params = [
-        KernelParam(p, f"*{dtype}", mutated=p == "out", aligned=p in problem.aligned)
+        KernelParam(
+            p,
+            f"tensordesc<{dtype}[{blocks[p]}]>" if p in blocks else f"*{dtype}",
+            mutated=p == "out",
+            aligned=p in problem.aligned,
+        )
         for p, dtype in pointers
     ]
     if problem.jagged:
@@ -131,6 +139,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         ", ".join(f"{w.name}={w.name}" for w in call.workspaces),
         _batch_arguments(problem, epilogue, used, dims, dynamic) if call.batches else "",
         call.flags,
+        "MAPS=True" if call.maps else "",
         f"b2_ptr=b2, GATE={problem.gate.name}" if call.multiplies and problem.gate else "",
         _before_arguments(problem, config, before),
         f"HAS_BIAS={bias is not None}, WIDE={problem.is_wide}, "

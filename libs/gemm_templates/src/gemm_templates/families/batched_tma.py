@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import dense
+from gemm_templates.families import dense, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, check_tile, edges, render, stores_out
@@ -93,16 +93,20 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             "contiguous along one dimension, 16-byte aligned (say so in `aligned`), and no empty "
             "size"
         )
+    stored = stores_by_descriptor(problem)
+    alone = {tensor: shared(problem, tensor) for tensor in ("a", "b")}
     flags = (
-        f"A_SHARED={shared(problem, 'a')}, B_SHARED={shared(problem, 'b')}, "
+        f"A_SHARED={alone['a']}, B_SHARED={alone['b']}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stores_by_descriptor(problem)}, PARTS={config.parts}, {edges(problem, config)}"
+        f"STORE_TMA={stored}, PARTS={config.parts}, {edges(problem, config)}"
     )
-    call = Call("batched_tma", "batched_tma_mm", flags, batches=True)
+    described = maps.of_batches(problem, config, config.block_m, stored, alone)
+    call = Call("batched_tma", "batched_tma_mm", flags, batches=True, maps=described)
     source = render(problem, config, name, call)
     kernel = TemplateKernel(
-        source, config.block_m, config.block_n, problem.batch, config.programs, flat=True
-    )
+        source, config.block_m, config.block_n, problem.batch, config.programs, flat=True,
+        maps=described,
+    )  # fmt: skip
     return Plan((kernel,))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import dense, tma
+from gemm_templates.families import dense, maps, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, check_tile, edges, render, stores_out
@@ -53,13 +53,18 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             f"{config} for {problem}: expected a gate, and operands that are contiguous along one "
             "dimension, 16-byte aligned (say so in `aligned`, `b2` too), no batch, no empty size"
         )
+    stored = stores_out(problem) and tma.stores_rows(problem)
     flags = (
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stores_out(problem) and tma.stores_rows(problem)}, PARTS={config.parts}, "
+        f"STORE_TMA={stored}, PARTS={config.parts}, "
         f"{edges(problem, config)}"
     )
-    source = render(problem, config, name, Call("gated", "gated_mm", flags))
-    kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
+    described = maps.of_matrices(problem, config, config.block_m, stored)
+    call = Call("gated", "gated_mm", flags, maps=described)
+    source = render(problem, config, name, call)
+    kernel = TemplateKernel(
+        source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
+    )
     return Plan((kernel,))
 
 

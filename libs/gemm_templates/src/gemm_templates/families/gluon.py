@@ -8,7 +8,7 @@ from math import ceil
 
 from gemm_templates.device import H200, DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import dense, tma
+from gemm_templates.families import dense, maps, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
 from gemm_templates.render import Call, edges, render, stores_out
@@ -147,9 +147,13 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
         f"BY_LINES={by_lines(problem, config)}, "
         f"{edges(problem, config)}"
     )
-    call = Call("gluon_hopper", "gluon_mm", flags, decorator="gluon.jit")
+    rows = config.block_m // (1 if takes_turns(multiplied) else 2)
+    described = maps.of_matrices(problem, config, rows, stored)
+    call = Call("gluon_hopper", "gluon_mm", flags, decorator="gluon.jit", maps=described)
     source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
-    kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
+    kernel = TemplateKernel(
+        source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
+    )
     return Plan((kernel,))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemm_templates.device import H200, DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import batched_tma, gluon, grouped
+from gemm_templates.families import batched_tma, gluon, grouped, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, edges, render
@@ -71,21 +71,28 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     jagged = problem.jagged is not None
     stored = (grouped if jagged else batched_tma).stores_by_descriptor(problem)
     turns = gluon.takes_turns(config)
+    alone = {tensor: batched_tma.shared(problem, tensor) for tensor in ("a", "b")}
     flags = (
         f"SPAN={max(32, 1 << (problem.batch - 1).bit_length())}, "
-        f"A_SHARED={jagged or batched_tma.shared(problem, 'a')}, "
-        f"B_SHARED={not jagged and batched_tma.shared(problem, 'b')}, "
+        f"A_SHARED={jagged or alone['a']}, B_SHARED={not jagged and alone['b']}, "
         f"STAGES={config.num_stages}, TURNS={turns}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={_buffers(problem, config)}, "
         f"BY_LINES={gluon.by_lines(problem, config)}, "
         f"{edges(problem, config)}"
     )
-    call = Call("gluon_batched", "gluon_batched_mm", flags, decorator="gluon.jit", batches=True)
+    # Groups store their last rows by address, too: both forms of `out` would be parameters.
+    rows = config.block_m // (1 if turns else 2)
+    described = () if jagged else maps.of_batches(problem, config, rows, stored, alone)
+    call = Call(
+        "gluon_batched", "gluon_batched_mm", flags, decorator="gluon.jit", batches=True,
+        maps=described,
+    )  # fmt: skip
     source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
     kernel = TemplateKernel(
-        source, config.block_m, config.block_n, problem.batch, config.programs, flat=True
-    )
+        source, config.block_m, config.block_n, problem.batch, config.programs, flat=True,
+        maps=described,
+    )  # fmt: skip
     return Plan((kernel,))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import gluon, tma
+from gemm_templates.families import gluon, maps, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, edges, render, stores_out
@@ -75,9 +75,15 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         f"STAGES={config.num_stages}, STORE_TMA={stored}, PARTS={config.parts}, "
         f"{edges(problem, config)}"
     )
-    call = Call("gluon_scaled", "gluon_scaled_mm", flags, decorator="gluon.jit", prologues=True)
+    described = maps.of_matrices(problem, config, config.block_m // 2, stored)
+    call = Call(
+        "gluon_scaled", "gluon_scaled_mm", flags, decorator="gluon.jit", prologues=True,
+        maps=described,
+    )  # fmt: skip
     source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
-    kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
+    kernel = TemplateKernel(
+        source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
+    )
     return Plan((kernel,))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import dense
+from gemm_templates.families import dense, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, check_tile, edges, render, stores_out
@@ -75,13 +75,18 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             f"{config} for {problem}: tensor descriptors need operands that are contiguous along "
             "one dimension, 16-byte aligned (say so in `aligned`), no batch, and no empty size"
         )
+    stored = stores_out(problem) and stores_rows(problem)
     flags = (
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stores_out(problem) and stores_rows(problem)}, PARTS={config.parts}, "
+        f"STORE_TMA={stored}, PARTS={config.parts}, "
         f"{edges(problem, config)}"
     )
     if problem.prologue_a or problem.prologue_b:
         flags += f", EVEN_K={problem.is_multiple('K', config.block_k)}"
-    source = render(problem, config, name, Call("tma", "tma_mm", flags, prologues=True))
-    kernel = TemplateKernel(source, config.block_m, config.block_n, programs=config.programs)
+    described = maps.of_matrices(problem, config, config.block_m, stored)
+    call = Call("tma", "tma_mm", flags, prologues=True, maps=described)
+    source = render(problem, config, name, call)
+    kernel = TemplateKernel(
+        source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
+    )
     return Plan((kernel,))

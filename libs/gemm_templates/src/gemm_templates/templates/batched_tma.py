@@ -54,22 +54,23 @@ def batched_tma_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    MAPS: tl.constexpr = False,
 ):
     """Like `tma_mm`, `BATCH` times; the strides between products are `stride_ab`, `stride_bb` and
-    `stride_ob`.
+    `stride_ob`. MAPS: descriptors are as `matrices` makes them.
 
     A_SHARED, B_SHARED: all products read the same operand (a batch stride of 0, which is no
     stride that a descriptor takes).
     EPILOGUE_BATCHED: the tuple `operands` that the epilogue gets starts with the batch number.
     """
     a_desc = matrices(a_ptr, BATCH, M, K, stride_ab, stride_am, stride_ak, BLOCK_M, BLOCK_K,
-                      A_ROWS, A_SHARED)  # fmt: skip
+                      A_ROWS, A_SHARED, MAPS)  # fmt: skip
     b_desc = matrices(b_ptr, BATCH, K, N, stride_bb, stride_bk, stride_bn, BLOCK_K, BLOCK_N,
-                      B_ROWS, B_SHARED)  # fmt: skip
+                      B_ROWS, B_SHARED, MAPS)  # fmt: skip
     PART: tl.constexpr = BLOCK_N // PARTS
     if STORE_TMA:
         out_desc = matrices(out_ptr, BATCH, M, N, stride_ob, stride_om, stride_on, BLOCK_M, PART,
-                            True, False)  # fmt: skip
+                            True, False, MAPS)  # fmt: skip
     else:
         out_desc = None
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
@@ -104,15 +105,19 @@ def matrices(
     BLOCK_COLUMNS: tl.constexpr,
     BY_ROWS: tl.constexpr,
     SHARED: tl.constexpr,
+    MAPS: tl.constexpr = False,
 ):
-    """A descriptor of `count` matrices; it reads blocks transposed if not BY_ROWS."""
+    """A descriptor of `count` matrices; it reads blocks transposed if not BY_ROWS. MAPS: it is
+    given."""
     if SHARED:
         number = 1
         distance = stride_row if BY_ROWS else stride_column  # any: only matrix 0 is read
     else:
         number = count
         distance = stride_batch
-    if BY_ROWS:
+    if MAPS:
+        found = pointer
+    elif BY_ROWS:
         found = tl.make_tensor_descriptor(
             pointer, [number, rows, columns], [distance, stride_row, 1],
             [1, BLOCK_ROWS, BLOCK_COLUMNS],
@@ -198,7 +203,7 @@ def finish_parts(
             EDGE_N, HAS_BIAS,
         )  # fmt: skip
         if STORE:
-            result = value.to(out_ptr.dtype.element_ty)
+            result = value.to(out_desc.dtype if STORE_TMA else out_ptr.dtype.element_ty)
             if STORE_TMA:
                 out_desc.store([matrix, first_m, start_n], result.reshape(1, BLOCK_M, PART))
             else:

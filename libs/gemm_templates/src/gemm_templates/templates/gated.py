@@ -48,15 +48,16 @@ def gated_mm(
     STORE: tl.constexpr,
     b2_ptr,
     GATE: tl.constexpr,
+    MAPS: tl.constexpr = False,
 ):
     """Like `tma_mm`; `b2` has the sizes and strides of `b`, and there is no bias. GATE: a function
     like an epilogue's. PARTS: 1 or 2."""
-    a_desc = matrix(a_ptr, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_ROWS)
-    b_desc = matrix(b_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS)
-    b2_desc = matrix(b2_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS)
+    a_desc = matrix(a_ptr, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_ROWS, MAPS)
+    b_desc = matrix(b_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS, MAPS)
+    b2_desc = matrix(b2_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS, MAPS)
     PART: tl.constexpr = BLOCK_N // PARTS
     if STORE_TMA:
-        out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [stride_om, 1], [BLOCK_M, PART])
+        out_desc = matrix(out_ptr, M, N, stride_om, stride_on, BLOCK_M, PART, True, MAPS)
     else:
         out_desc = None
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)

@@ -79,14 +79,16 @@ def gluon_batched_mm(
     BY_LINES: gl.constexpr,
     JAGGED: gl.constexpr = None,
     offs_ptr=None,
+    MAPS: gl.constexpr = False,
 ):
     """Like `gluon_mm`, for `BATCH` products as `batched_tma_mm` takes them, or groups of rows as
-    `grouped_mm` (JAGGED="M"; SPAN is a power of two, at least BATCH and 32)."""
+    `grouped_mm` (JAGGED="M"; SPAN is a power of two, at least BATCH and 32). MAPS: descriptors of
+    a batch, as `load` and `multiply` make them."""
     BY_GROUPS: gl.constexpr = JAGGED == "M"
     ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
     HALVES: gl.constexpr = BLOCK_M // ROWS
     PART: gl.constexpr = BLOCK_N // PARTS
-    dtype: gl.constexpr = a_ptr.dtype.element_ty
+    dtype: gl.constexpr = a_ptr.dtype if MAPS else a_ptr.dtype.element_ty
     a_shape: gl.constexpr = [1, ROWS, BLOCK_K] if A_ROWS else [1, BLOCK_K, ROWS]
     b_shape: gl.constexpr = [1, BLOCK_K, BLOCK_N] if B_ROWS else [1, BLOCK_N, BLOCK_K]
     a_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(a_shape, dtype)
@@ -96,7 +98,7 @@ def gluon_batched_mm(
     )
     b_memory = gl.allocate_shared_memory(dtype, [STAGES, 1, b_shape[1], b_shape[2]], b_layout)
     if STORE_TMA:
-        out_dtype: gl.constexpr = out_ptr.dtype.element_ty
+        out_dtype: gl.constexpr = out_ptr.dtype if MAPS else out_ptr.dtype.element_ty
         out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([1, ROWS, PART], out_dtype)
         out_memory = gl.allocate_shared_memory(
             out_dtype, [GROUPS * BUFFERS, 1, ROWS, PART], out_layout
@@ -121,7 +123,7 @@ def gluon_batched_mm(
                     turn, (M, N, K), (stride_om, stride_on, stride_bias, stride_ob), operands,
                     EPILOGUE, EPILOGUE_BATCHED, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
                     GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS, BUFFERS, EDGE_M,
-                    EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
+                    EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS,
                 ),
             ),
             (
@@ -131,7 +133,7 @@ def gluon_batched_mm(
                     turn, (M, N, K), (stride_om, stride_on, stride_bias, stride_ob), operands,
                     EPILOGUE, EPILOGUE_BATCHED, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N, BLOCK_K,
                     GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS, BUFFERS, EDGE_M,
-                    EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
+                    EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS,
                 ),
             ),
             (
@@ -139,7 +141,7 @@ def gluon_batched_mm(
                 (
                     a_ptr, offs_or_a, stride_ab, stride_am if A_ROWS else stride_ak, a_memory,
                     full, empty, (M, N, K), True, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N,
-                    BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, A_SHARED,
+                    BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, A_SHARED, MAPS,
                 ),
             ),
             (
@@ -147,7 +149,7 @@ def gluon_batched_mm(
                 (
                     b_ptr, offs_or_a, stride_bb, stride_bk if B_ROWS else stride_bn, b_memory,
                     full, empty, (M, N, K), False, BATCH, BY_GROUPS, SPAN, BLOCK_M, BLOCK_N,
-                    BLOCK_K, GROUP_M, ROWS, STAGES, not B_ROWS, B_SHARED,
+                    BLOCK_K, GROUP_M, ROWS, STAGES, not B_ROWS, B_SHARED, MAPS,
                 ),
             ),
         ],
@@ -245,6 +247,7 @@ def load(
     STAGES: gl.constexpr,
     ALONG_K: gl.constexpr,
     SHARED: gl.constexpr,
+    MAPS: gl.constexpr,
 ):
     """Fills the ring with `a` (LEFT), ROWS rows at a time, or with `b`; `stride` is the one within
     a matrix that is not 1."""
@@ -254,7 +257,9 @@ def load(
     COUNT: gl.constexpr = 1 if SHARED else BATCH
     outer = M if LEFT else N
     distance = stride if SHARED else stride_batch
-    if ALONG_K:
+    if MAPS:
+        desc = pointer
+    elif ALONG_K:
         desc = tma.make_tensor_descriptor(
             pointer, [COUNT, outer, K], [distance, stride, 1], [1, OUTER, BLOCK_K], memory.layout
         )
@@ -321,6 +326,7 @@ def multiply(
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
     BY_LINES: gl.constexpr,
+    MAPS: gl.constexpr,
 ):
     """One group of warps: its tiles of this program, or its rows of each of them."""
     M, N, K = sizes
@@ -332,7 +338,9 @@ def multiply(
     EVERY: gl.constexpr = GROUPS if TURNS else 1
     PART: gl.constexpr = BLOCK_N // PARTS
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    if STORE_TMA:
+    if STORE_TMA and MAPS:
+        out_desc = out_ptr
+    elif STORE_TMA:
         COUNT: gl.constexpr = 1 if BY_GROUPS else BATCH
         out_desc = tma.make_tensor_descriptor(
             out_ptr, [COUNT, M, N], [stride_om if BY_GROUPS else stride_ob, stride_om, 1],
@@ -410,7 +418,7 @@ def finish_part(
         value = EPILOGUE(part, rm, rn, mask, operands)
     if STORE:
         staged = out_memory.index(buffer)
-        result = value.to(out_ptr.dtype.element_ty)
+        result = value.to(out_desc.dtype if STORE_TMA else out_ptr.dtype.element_ty)
         if STORE_TMA and BY_GROUPS:
             # A descriptor knows no end of a group: a tile that it ends in is stored by address.
             if first_m + ROWS <= M:

@@ -10,9 +10,9 @@ shared, each group has half of its rows.
 With a second right operand, the columns of both tiles lie side by side: one `wgmma` multiplies both
 with `a`, and the epilogue gets `GATE(a @ b) * (a @ b2)`.
 
-Each role makes the tensor descriptors that it needs, all at the same time. Operands are as in
-`tma.py`: contiguous along one dimension, 16-byte aligned, and the other stride a multiple of 16
-bytes; elements of 16 bits, or fp8 along K.
+Tensor descriptors come from the host (MAPS), or each role makes those that it needs, all at the
+same time, which takes 2 us. Operands are as in `tma.py`: contiguous along one dimension, 16-byte
+aligned, and the other stride a multiple of 16 bytes; elements of 16 bits, or fp8 along K.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def gluon_mm(
     BY_LINES: gl.constexpr = False,
     b2_ptr=None,
     GATE: gl.constexpr = None,
+    MAPS: gl.constexpr = False,
 ):
     """Like `tma_mm`; a kernel calls it with four warps and 168 registers a thread.
 
@@ -88,13 +89,15 @@ def gluon_mm(
     group. EPILOGUE: elementwise, since values have a layout here: that of `wgmma`, or (BY_LINES)
     one of eight columns side by side, for what reads or writes matrices.
     GATE: None, or a function like an epilogue's; `b2` has the sizes and strides of `b`.
+    MAPS: `a`, `b`, `b2`, and with STORE_TMA `out`, are descriptors as `load` and `multiply` make
+    them.
     """
     ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
     HALVES: gl.constexpr = BLOCK_M // ROWS
     PART: gl.constexpr = BLOCK_N // PARTS
     PRODUCTS: gl.constexpr = 1 if GATE is None else 2
     gl.static_assert(PARTS % BUFFERS == 0, "the parts of a tile take turns with the buffers")
-    dtype: gl.constexpr = a_ptr.dtype.element_ty
+    dtype: gl.constexpr = a_ptr.dtype if MAPS else a_ptr.dtype.element_ty
     a_shape: gl.constexpr = [ROWS, BLOCK_K] if A_ROWS else [BLOCK_K, ROWS]
     b_shape: gl.constexpr = [BLOCK_K, BLOCK_N] if B_ROWS else [BLOCK_N, BLOCK_K]
     a_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(a_shape, dtype)
@@ -110,7 +113,7 @@ def gluon_mm(
         pair: gl.constexpr = [b_shape[0], 2 * BLOCK_N] if B_ROWS else [2 * BLOCK_N, b_shape[1]]
         pair_memory = b_memory._reinterpret(dtype, [STAGES, pair[0], pair[1]], b_layout)
     if STORE_TMA:
-        out_dtype: gl.constexpr = out_ptr.dtype.element_ty
+        out_dtype: gl.constexpr = out_ptr.dtype if MAPS else out_ptr.dtype.element_ty
         out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, PART], out_dtype)
         out_memory = gl.allocate_shared_memory(
             out_dtype, [GROUPS * BUFFERS, ROWS, PART], out_layout
@@ -135,7 +138,7 @@ def gluon_mm(
                     0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                     BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS,
                 ),
             ),
             (
@@ -144,7 +147,7 @@ def gluon_mm(
                     1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                     BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS,
                 ),
             ),
             (
@@ -152,7 +155,7 @@ def gluon_mm(
                 (
                     a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
                     (M, N, K), True, 0, HALVES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES,
-                    A_ROWS,
+                    A_ROWS, MAPS,
                 ),
             ),
             (
@@ -160,7 +163,7 @@ def gluon_mm(
                 (
                     b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
                     (M, N, K), False, 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS,
-                    STAGES, not B_ROWS,
+                    STAGES, not B_ROWS, MAPS,
                 ),
             ),
             (
@@ -168,7 +171,7 @@ def gluon_mm(
                 (
                     b2_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
                     (M, N, K), False, 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS,
-                    STAGES, not B_ROWS,
+                    STAGES, not B_ROWS, MAPS,
                 ),
             ),
         ][: 3 + PRODUCTS],  # the last role is for `b2`
@@ -195,6 +198,7 @@ def load(
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     ALONG_K: gl.constexpr,
+    MAPS: gl.constexpr,
 ):
     """Fills the ring with `a` (LEFT), ROWS rows at a time, or with a right operand, from place
     number PLACE of the PLACES of each stage on; `stride` is the one that is not 1."""
@@ -202,7 +206,9 @@ def load(
     OUTER: gl.constexpr = ROWS if LEFT else BLOCK_N
     COPIES: gl.constexpr = BLOCK_M // ROWS if LEFT else 1
     outer = M if LEFT else N
-    if ALONG_K:
+    if MAPS:
+        desc = pointer
+    elif ALONG_K:
         desc = tma.make_tensor_descriptor(
             pointer, [outer, K], [stride, 1], [OUTER, BLOCK_K], memory.layout
         )
@@ -257,6 +263,7 @@ def multiply(
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
     BY_LINES: gl.constexpr,
+    MAPS: gl.constexpr,
 ):
     """One group: its tiles of this program, or its rows of each of them."""
     a_memory, b_memory, out_memory = memory
@@ -272,7 +279,9 @@ def multiply(
     COLUMNS: gl.constexpr = PRODUCTS * BLOCK_N
     DEPTH: gl.constexpr = 256 // a_memory.dtype.primitive_bitwidth  # of an instruction, along K
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, DEPTH])
-    if STORE_TMA:
+    if STORE_TMA and MAPS:
+        out_desc = out_ptr
+    elif STORE_TMA:
         out_desc = tma.make_tensor_descriptor(
             out_ptr, [M, N], [stride_om, 1], [ROWS, PART], out_memory.layout
         )
@@ -344,7 +353,7 @@ def finish_part(
         part = GATE(part, rm, rn, mask, ()) * other
     value = EPILOGUE(part, rm, rn, mask, operands)
     if STORE:
-        result = value.to(out_ptr.dtype.element_ty)
+        result = value.to(out_desc.dtype if STORE_TMA else out_ptr.dtype.element_ty)
         if STORE_TMA:
             staged = out_memory.index(buffer)
             store_part(result, [first_m, first_n], staged, out_desc, BUFFERS)

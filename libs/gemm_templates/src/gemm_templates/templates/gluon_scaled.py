@@ -67,6 +67,7 @@ def gluon_scaled_mm(
     scale_operands=None,
     SCALE: gl.constexpr = None,
     IMPRECISE: gl.constexpr = None,
+    MAPS: gl.constexpr = False,
 ):
     """Like `gluon_mm` with tiles that both groups share; `a` and `b` are contiguous along K.
 
@@ -74,14 +75,14 @@ def gluon_scaled_mm(
     """
     ROWS: gl.constexpr = BLOCK_M // GROUPS
     PART: gl.constexpr = BLOCK_N // PARTS
-    dtype_a: gl.constexpr = a_ptr.dtype.element_ty
-    dtype_b: gl.constexpr = b_ptr.dtype.element_ty
+    dtype_a: gl.constexpr = a_ptr.dtype if MAPS else a_ptr.dtype.element_ty
+    dtype_b: gl.constexpr = b_ptr.dtype if MAPS else b_ptr.dtype.element_ty
     a_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_K], dtype_a)
     b_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_K], dtype_b)
     a_memory = gl.allocate_shared_memory(dtype_a, [STAGES * GROUPS, ROWS, BLOCK_K], a_layout)
     b_memory = gl.allocate_shared_memory(dtype_b, [STAGES, BLOCK_N, BLOCK_K], b_layout)
     if STORE_TMA:
-        out_dtype: gl.constexpr = out_ptr.dtype.element_ty
+        out_dtype: gl.constexpr = out_ptr.dtype if MAPS else out_ptr.dtype.element_ty
         out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, PART], out_dtype)
         out_memory = gl.allocate_shared_memory(out_dtype, [GROUPS, ROWS, PART], out_layout)
     else:
@@ -102,7 +103,7 @@ def gluon_scaled_mm(
                     0, bias_or_a, out_or_a, memory, (full, empty), (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, scales, EPILOGUE, SCALE,
                     BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, STORE_TMA, PARTS, EDGE_M, EDGE_N,
-                    HAS_BIAS, WIDE, STORE,
+                    HAS_BIAS, WIDE, STORE, MAPS,
                 ),
             ),
             (
@@ -111,21 +112,21 @@ def gluon_scaled_mm(
                     1, bias_or_a, out_or_a, memory, (full, empty), (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, scales, EPILOGUE, SCALE,
                     BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, STORE_TMA, PARTS, EDGE_M, EDGE_N,
-                    HAS_BIAS, WIDE, STORE,
+                    HAS_BIAS, WIDE, STORE, MAPS,
                 ),
             ),
             (
                 load,
                 (
                     a_ptr, stride_am, a_memory, full, empty, (M, N, K), True, 0, GROUPS, BLOCK_M,
-                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, True,
+                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, True, MAPS,
                 ),
             ),
             (
                 load,
                 (
                     b_ptr, stride_bn, b_memory, full, empty, (M, N, K), False, 0, 1, BLOCK_M,
-                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, True,
+                    BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, True, MAPS,
                 ),
             ),
         ],
@@ -159,6 +160,7 @@ def multiply_and_add(
     HAS_BIAS: gl.constexpr,
     WIDE: gl.constexpr,
     STORE: gl.constexpr,
+    MAPS: gl.constexpr,
 ):
     """One group's rows of each of this program's tiles."""
     a_memory, b_memory, out_memory = memory
@@ -168,7 +170,9 @@ def multiply_and_add(
     ROWS: gl.constexpr = BLOCK_M // GROUPS
     PART: gl.constexpr = BLOCK_N // PARTS
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
-    if STORE_TMA:
+    if STORE_TMA and MAPS:
+        out_desc = out_ptr
+    elif STORE_TMA:
         out_desc = tma.make_tensor_descriptor(
             out_ptr, [M, N], [stride_om, 1], [ROWS, PART], out_memory.layout
         )
@@ -247,7 +251,7 @@ def finish_rows(
     rm, rn, mask = places_of(first_m, first_n, M, N, ROWS, PART, layout, EDGE_M, EDGE_N, WIDE)
     value = EPILOGUE(part, rm, rn, mask, operands)
     if STORE:
-        result = value.to(out_ptr.dtype.element_ty)
+        result = value.to(out_desc.dtype if STORE_TMA else out_ptr.dtype.element_ty)
         if STORE_TMA:
             store_part(result, [first_m, first_n], staged, out_desc, 1)
         else:

@@ -4,7 +4,8 @@
 
 Each program takes every num_programs-th tile, so that the loads of its next tile run beside the
 epilogue of the last one. Operands are contiguous along one dimension, 16-byte aligned, and their
-other stride is a multiple of 16 bytes; what lies outside of a matrix reads as zero.
+other stride is a multiple of 16 bytes; what lies outside of a matrix reads as zero. Descriptors
+come from the host (MAPS: in place of the pointers), or are made here, which takes 2 us.
 """
 
 from __future__ import annotations
@@ -55,18 +56,20 @@ def tma_mm(
     SCALE: tl.constexpr = None,
     IMPRECISE: tl.constexpr = None,
     EVEN_K: tl.constexpr = True,
+    MAPS: tl.constexpr = False,
 ):
     """Like `tiled_mm`, over all tiles of `tl.num_programs(0)` programs.
 
+    MAPS: `a` and `b`, and with STORE_TMA `out`, are descriptors as `matrix` makes them.
     A_ROWS: `a` is contiguous along K (else along M); B_ROWS: `b` along N (else along K).
     STORE_TMA: `out` may be written through a descriptor. PARTS: 1, 2 or 4; the epilogue runs on
     that many parts of the tile's columns, one after the other, which divides the memory it needs.
     """
-    a_desc = matrix(a_ptr, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_ROWS)
-    b_desc = matrix(b_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS)
+    a_desc = matrix(a_ptr, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_ROWS, MAPS)
+    b_desc = matrix(b_ptr, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_ROWS, MAPS)
     PART: tl.constexpr = BLOCK_N // PARTS
     if STORE_TMA:
-        out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [stride_om, 1], [BLOCK_M, PART])
+        out_desc = matrix(out_ptr, M, N, stride_om, stride_on, BLOCK_M, PART, True, MAPS)
     else:
         out_desc = None
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
@@ -120,9 +123,12 @@ def matrix(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
     BY_ROWS: tl.constexpr,
+    MAPS: tl.constexpr,
 ):
-    """A descriptor of a matrix; it reads blocks transposed if not BY_ROWS."""
-    if BY_ROWS:
+    """A descriptor of a matrix; it reads blocks transposed if not BY_ROWS. MAPS: it is given."""
+    if MAPS:
+        found = pointer
+    elif BY_ROWS:
         found = tl.make_tensor_descriptor(
             pointer, [rows, columns], [stride_row, 1], [BLOCK_ROWS, BLOCK_COLUMNS]
         )
@@ -197,7 +203,7 @@ def finish_part(
         EDGE_N, HAS_BIAS,
     )  # fmt: skip
     if STORE:
-        result = value.to(out_ptr.dtype.element_ty)
+        result = value.to(out_desc.dtype if STORE_TMA else out_ptr.dtype.element_ty)
         if STORE_TMA:
             out_desc.store([first_m, first_n], result)
         else:
