@@ -61,9 +61,10 @@ def test_compile_many_reports_an_error_after_all_ended(
 
 def test_a_killed_worker_is_replaced(pool: CompilePool, add_one: KernelSource) -> None:
     expected = pool.submit(add_one, Target(90)).result(60)
-    for worker in list(pool._workers):
-        if worker is not None:
-            os.kill(worker.process.pid, signal.SIGKILL)
+    pids = pool.workers.pids
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     jobs = [pool.submit(add_one, Target(90)) for _ in range(3)]
     assert [j.result(60) for j in jobs] == [expected] * 3
 
@@ -82,7 +83,7 @@ def test_a_job_that_hangs_is_given_up(add_one: KernelSource) -> None:
     with CompilePool(1, timeout=1.5) as pool:
         with pytest.raises(errors.WorkerFailed, match=r"did not answer in time.*timeout 1.5 s"):
             pool.submit(hanging, Target(90)).result(60)
-        assert pool._workers == [None]
+        assert pool.workers.pids == []
 
 
 def test_noise_on_stdout_does_not_reach_the_pipe(pool: CompilePool, add_one: KernelSource) -> None:
@@ -101,6 +102,6 @@ def test_a_closed_pool_refuses(add_one: KernelSource) -> None:
 def test_jobs_survive_the_wire(add_one: KernelSource) -> None:
     constants = (("A", 0.1), ("B", float("inf")), ("C", None), ("D", "s"), ("E", Ref("tl.f")))
     source = replace(add_one, constants=(*constants, ("F", True), ("G", -(2**70))))
-    job = wire.decode_job(wire.encode_job(source, Target(80), 5, True))
-    assert job == (source, Target(80), 5, True)
+    job = wire.decode_job(wire.encode_job(source, Target(80), 5, True, "abc"))
+    assert job == (source, Target(80), 5, True, "abc")
     assert repr(job[0]) == repr(source)

@@ -14,7 +14,7 @@ from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
 from triton_rt.overlap import overlapped
 from triton_rt.peel import PeeledKernel, peel
-from triton_rt.pool import CompilePool
+from triton_rt.pool import CompilePool, shared_pool, shared_workers
 from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
 from triton_rt.target import Target
 from triton_rt.tma import (
@@ -36,6 +36,7 @@ from triton_rt.tune import (
     Work,
     autotune,
 )
+from triton_rt.workers import Workers
 
 if TYPE_CHECKING:
     from triton_rt.graphs import Buckets, GraphedCallable, GraphPool
@@ -65,6 +66,7 @@ __all__ = [
     "TuningPool",
     "TuningStore",
     "Work",
+    "Workers",
     "Workspace",
     "autotune",
     "compile",
@@ -74,6 +76,8 @@ __all__ = [
     "overlapped",
     "peel",
     "set_allocator",
+    "shared_pool",
+    "shared_workers",
     "use_allocator",
     "with_fallback",
 ]

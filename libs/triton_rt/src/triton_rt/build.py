@@ -12,7 +12,7 @@ from triton_rt.binary import Binary
 from triton_rt.cache import Cache, cache_key
 from triton_rt.claim import Claim, Flights, follow
 from triton_rt.errors import BadSource
-from triton_rt.pool import CompilePool
+from triton_rt.pool import CompilePool, shared_pool
 from triton_rt.source import Constant, KernelSource
 from triton_rt.target import Target
 
@@ -25,6 +25,7 @@ def compiler_name() -> str:
 
 #: Of the whole process, so that graphs compiled side by side share their kernels.
 _FLIGHTS = Flights()
+_FLIGHTS.at_forks()
 
 
 def submit(
@@ -57,7 +58,7 @@ def submit(
     from triton_rt import compiler
 
     if pool is None and not compiler.in_process():
-        pool = _helper()
+        pool = shared_pool(1)
     place = None if cache is None else str(cache.path)
     flight = (source, target, mask, keep_ptx, place, id(pool))
     shared, ours = _FLIGHTS.join(flight)
@@ -68,7 +69,9 @@ def submit(
         if pool is None:
             _FLIGHTS.land(flight, _compile_claimed(source, target, mask, keep_ptx, claim))
             return shared
-        inner = pool.submit(source, target, mask, keep_ptx, claim=claim)
+        inner = pool.submit(
+            source, target, mask, keep_ptx, claim=claim, fingerprint=_fingerprint(source)
+        )
     except BaseException as error:
         # Whoever else waits for this flight gets the same error; ours is raised by the future
         # too, unless it is one of the call (a closed pool), or an interrupt.
@@ -96,6 +99,14 @@ def _compile_claimed(
         return binary
     finally:
         claim.release()
+
+
+def _fingerprint(source: KernelSource) -> str:
+    """As this process sees the source; nothing where that fails, which the worker will say."""
+    try:
+        return source.fingerprint
+    except (BadSource, OSError):
+        return ""
 
 
 def _land(flight: Any, inner: Future[Binary]) -> None:
@@ -150,8 +161,3 @@ def compile_many(
     for future in futures.values():
         future.exception()
     return [futures[s].result() for s in sources]
-
-
-@functools.lru_cache(maxsize=1)
-def _helper() -> CompilePool:
-    return CompilePool(1)

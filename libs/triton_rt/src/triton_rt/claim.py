@@ -12,6 +12,7 @@ from typing import Any
 
 from triton_rt.binary import Binary
 from triton_rt.cache import Cache
+from triton_rt.errors import WorkerFailed
 
 #: Seconds to wait for another process that compiles the same kernel, before compiling it here too.
 LOCK_SECONDS = 300.0
@@ -90,8 +91,24 @@ class Flights:
     """Compilations under way in this process: the same job asked for twice is done once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._futures: dict[Any, Future[Binary]] = {}
+
+    def at_forks(self) -> None:
+        """From now on, a forked child has none of the compilations under way: their threads are
+        the parent's. Who waits for one there gets a `WorkerFailed`, and may ask again."""
+        os.register_at_fork(
+            before=self._lock.acquire,
+            after_in_parent=self._lock.release,
+            after_in_child=self._forget,
+        )
+
+    def _forget(self) -> None:
+        futures = list(self._futures.values())
+        self._futures.clear()
+        self._lock.release()
+        for future in futures:
+            abandon(future, WorkerFailed("this process was forked while the kernel was compiled"))
 
     def join(self, key: Any) -> tuple[Future[Binary], bool]:
         """The future of a job, and whether the caller is the one who has to do it."""
@@ -105,11 +122,23 @@ class Flights:
     def land(self, key: Any, result: Binary | BaseException) -> None:
         """Ends a job. Whoever asks from now on starts anew (or finds the entry in the cache)."""
         with self._lock:
-            future = self._futures.pop(key)
+            future = self._futures.pop(key, None)
+        if future is None or future.done():
+            return  # forked meanwhile
         if isinstance(result, BaseException):
             future.set_exception(result)
         else:
             future.set_result(result)
+
+
+def abandon(future: Future[Binary], error: Exception) -> None:
+    """Fails a future in a forked child, where the thread that would end it is gone. One that the
+    parent's threads were touching as it forked stays as it is: its lock is held for good."""
+    if not future._condition.acquire(blocking=False):
+        return
+    future._condition.release()
+    if not future.done():
+        future.set_exception(error)
 
 
 def follow(shared: Future[Binary]) -> Future[Binary]:

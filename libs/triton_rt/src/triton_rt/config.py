@@ -34,10 +34,14 @@ class Config:
         )
 
 
+#: What workers do without: the interpreter, and what a test runner changes at every test.
+_NOT_FOR_WORKERS = frozenset({"TRITON_INTERPRET", "PYTEST_CURRENT_TEST"})
+
+
 def worker_environment() -> dict[str, str]:
     """The environment of a compile worker: ours, without the interpreter and without a GPU (a
     worker must not open one), and with this process's import path."""
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env = {k: v for k, v in os.environ.items() if k not in _NOT_FOR_WORKERS}
     env["CUDA_VISIBLE_DEVICES"] = ""
     env["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
     return env

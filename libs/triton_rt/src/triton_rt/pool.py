@@ -1,53 +1,50 @@
-"""Long-lived compile workers, talked to over pipes; and `compile`, which uses them if given."""
+"""Compile jobs for worker processes: a pool of one's own, or a share of the process's."""
 
 from __future__ import annotations
 
-import queue
-import threading
+import atexit
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 
 from triton_rt import wire
 from triton_rt.binary import Binary
-from triton_rt.claim import Busy, Claim
+from triton_rt.claim import Busy, Claim, abandon
 from triton_rt.config import worker_environment
 from triton_rt.errors import WorkerFailed
-from triton_rt.process import Died, WorkerProcess
 from triton_rt.source import KernelSource
 from triton_rt.target import Target
+from triton_rt.workers import Server, Share, Workers
 
-
-@dataclass
-class _Job:
-    request: bytes
-    what: str
-    future: Future[Binary]
-    claim: Claim | None = None
-    started: bool = False
+#: Seconds after which an idle worker of the process ends: a session's next compile finds it warm,
+#: a process that only runs what it compiled gives the memory back.
+IDLE_SECONDS = 60.0
 
 
 class CompilePool:
-    """`n` worker processes, started when first needed and kept until `close()`.
+    """At most `n` compile jobs at a time, each in a worker process.
 
-    A worker that dies, or takes longer than `timeout` seconds for a job, is replaced and the job
-    is tried once more; a second failure is a `WorkerFailed` on that job alone. Workers run an
-    entry point of this library: the user's script is never imported again.
+    `workers`: whose they are. By default the pool's own, started as jobs come and kept until
+    `close()`; those of `shared_pool` outlive it. A worker that dies, or takes longer than
+    `timeout` seconds for a job, is replaced and the job is tried once more; a second failure is a
+    `WorkerFailed` on that job alone. Workers run an entry point of this library: the user's
+    script is never imported again.
     """
 
-    def __init__(self, n: int, timeout: float = 300.0) -> None:
+    def __init__(self, n: int, timeout: float = 300.0, workers: Workers | None = None) -> None:
         if n < 1:
             raise ValueError(f"a pool needs at least one worker, got {n}")
         self.timeout = timeout
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._workers: list[WorkerProcess | None] = [None] * n
-        self._threads = [
-            threading.Thread(target=self._serve, args=(i,), daemon=True, name=f"triton_rt-pool-{i}")
-            for i in range(n)
-        ]
+        self.workers = Workers() if workers is None else workers
+        self._own = workers is None
+        self._share = Share(n)
         self._closed = False
-        for thread in self._threads:
-            thread.start()
+        self.workers.allow(n)
+
+    def start(self, n: int = 1) -> None:
+        """Begins to start `n` workers (no more than the pool may use), if there are fewer."""
+        self.workers.start(min(n, self._share.n))
 
     def submit(
         self,
@@ -57,28 +54,31 @@ class CompilePool:
         keep_ptx: bool = False,
         *,
         claim: Claim | None = None,
+        fingerprint: str = "",
     ) -> Future[Binary]:
         """A compile job; its future raises what compiling in process would.
 
         `claim`: the cache entry to build. It is written before the future is done; while another
-        process builds it, the workers go on with other jobs.
+        process builds it, the workers go on with other jobs. `fingerprint`: of the source as this
+        process has it. A worker that imported other text of a module is replaced; what no new
+        process finds as it is here is compiled here.
         """
         if self._closed:
             raise WorkerFailed("the pool is closed")
-        future: Future[Binary] = Future()
-        request = wire.encode_job(source, target, alignment, keep_ptx)
-        self._jobs.put(_Job(request, f"{source.name} for {target}", future, claim))
-        return future
+        job = _Job(
+            self._share, source, target, alignment, keep_ptx, fingerprint, claim,
+            worker_environment(), self.timeout, Future(),
+        )  # fmt: skip
+        self.workers.submit(job)
+        return job.future
 
     def close(self) -> None:
-        """Finishes the queued jobs, then stops the workers."""
-        if self._closed:
-            return
+        """Waits for the pool's jobs; stops the workers if they are its own."""
         self._closed = True
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            thread.join()
+        with self._share.ended:
+            self._share.ended.wait_for(lambda: self._share.pending == 0)
+        if self._own:
+            self.workers.close()
 
     def __enter__(self) -> CompilePool:
         return self
@@ -91,54 +91,83 @@ class CompilePool:
     ) -> None:
         self.close()
 
-    def _serve(self, index: int) -> None:
-        while (job := self._jobs.get()) is not None:
-            if not job.started and not job.future.set_running_or_notify_cancel():
-                continue
-            job.started = True
-            try:
-                binary = self._run(index, job)
-            except Busy:
-                self._jobs.put(job)
-            except BaseException as error:
-                # The thread serves others: the waiter of this job gets whatever happened to it.
-                job.future.set_exception(error)
-            else:
-                job.future.set_result(binary)
-        worker = self._workers[index]
-        if worker is not None:
-            worker.stop()
 
-    def _run(self, index: int, job: _Job) -> Binary:
-        if job.claim is None:
-            return wire.decode_answer(self._ask(index, job.request, job.what))
-        # A closed pool takes nothing back into its queue: there it waits for the other process.
-        patience = None if self._closed else 0.2 if self._jobs.empty() else 0.01
-        found = job.claim.take(patience)
+_SHARED = Workers(IDLE_SECONDS)
+atexit.register(_SHARED.kill)
+
+
+def shared_workers() -> Workers:
+    """The workers of this process: none until a pool asks, and gone when idle for a minute."""
+    return _SHARED
+
+
+def shared_pool(n: int, timeout: float = 300.0) -> CompilePool:
+    """A pool of up to `n` of the workers that all of this process shares: there are as many as
+    the largest `n` asked for, and what one caller started, the next finds warm."""
+    return CompilePool(n, timeout, _SHARED)
+
+
+@dataclass(eq=False)
+class _Job:
+    share: Share
+    source: KernelSource
+    target: Target
+    alignment: int | None
+    keep_ptx: bool
+    fingerprint: str
+    claim: Claim | None
+    environment: Mapping[str, str]
+    timeout: float
+    future: Future[Binary]
+    started: bool = False
+
+    def run(self, server: Server) -> bool:
+        if not self.started and not self.future.set_running_or_notify_cancel():
+            return False
+        self.started = True
+        try:
+            binary = self._build(server)
+        except Busy:
+            return True
+        except BaseException as error:
+            # The thread serves others: the waiter of this job gets whatever happened to it.
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(binary)
+        return False
+
+    def abandon(self, error: WorkerFailed) -> None:
+        abandon(self.future, error)
+
+    def _build(self, server: Server) -> Binary:
+        if self.claim is None:
+            return self._compile(server)
+        found = self.claim.take(0.01 if server.workers.crowded() else 0.2)
         if found is not None:
             return found
         try:
-            binary = wire.decode_answer(self._ask(index, job.request, job.what))
-            job.claim.cache.put(job.claim.key, binary)
+            binary = self._compile(server)
+            self.claim.cache.put(self.claim.key, binary)
             return binary
         finally:
-            job.claim.release()
+            self.claim.release()
 
-    def _ask(self, index: int, request: bytes, what: str) -> bytes:
-        reasons = []
-        for _attempt in range(2):
-            worker = self._workers[index]
-            if worker is None:
-                worker = self._workers[index] = WorkerProcess(
-                    "triton_rt.worker", worker_environment()
-                )
-            try:
-                return worker.ask(request, self.timeout)
-            except Died as error:
-                reasons.append(str(error))
-                worker.stop()
-                self._workers[index] = None
-        raise WorkerFailed(
-            f"compiling {what}: the worker failed twice: {'; then '.join(reasons)} "
-            f"(timeout {self.timeout:g} s)"
+    def _compile(self, server: Server) -> Binary:
+        answer = self._ask(server, self.fingerprint)
+        if wire.is_stale(answer):
+            server.stop()  # it has imported what has changed since
+            answer = self._ask(server, self.fingerprint)
+        if not wire.is_stale(answer):
+            return wire.decode_answer(answer)
+        from triton_rt import compiler
+
+        if not compiler.in_process():
+            return wire.decode_answer(self._ask(server, ""))
+        return compiler.compile_here(self.source, self.target, self.alignment, self.keep_ptx)
+
+    def _ask(self, server: Server, fingerprint: str) -> bytes:
+        request = wire.encode_job(
+            self.source, self.target, self.alignment, self.keep_ptx, fingerprint
         )
+        what = f"{self.source.name} for {self.target}"
+        return server.ask(request, self.environment, self.timeout, what)

@@ -28,11 +28,14 @@ class WorkerProcess:
     """One `python -m module`, which answers one request at a time (see `serve`)."""
 
     def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        # Unbuffered: a forked child that closes its copies of the pipes has nothing to flush.
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=dict(environment),
+            env=self.environment,
+            bufsize=0,
         )
 
     def ask(self, request: bytes, timeout: float) -> bytes:
@@ -40,8 +43,9 @@ class WorkerProcess:
         assert self.process.stdin is not None and self.process.stdout is not None
         deadline = time.monotonic() + timeout
         try:
-            self.process.stdin.write(_LENGTH.pack(len(request)) + request)
-            self.process.stdin.flush()
+            rest = memoryview(_LENGTH.pack(len(request)) + request)
+            while rest:
+                rest = rest[self.process.stdin.write(rest) :]
         except OSError as error:
             raise Died(f"its input is closed ({error}), exit code {self._exit_code()}") from None
         size = _LENGTH.unpack(self._read(self.process.stdout, _LENGTH.size, deadline))[0]
@@ -49,6 +53,13 @@ class WorkerProcess:
 
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    def let_go(self) -> None:
+        """In a forked child: closes its copies of the pipes; the process is the parent's."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process.returncode = 0  # not ours to wait for
 
     def stop(self) -> None:
         """SIGKILL, and the end of the pipes."""
@@ -58,9 +69,7 @@ class WorkerProcess:
             self.process.wait(30.0)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                # Closing flushes, into the pipe of a dead process.
-                with contextlib.suppress(OSError):
-                    pipe.close()
+                pipe.close()
 
     def _read(self, pipe: IO[bytes], count: int, deadline: float) -> bytes:
         chunks: list[bytes] = []
@@ -69,8 +78,7 @@ class WorkerProcess:
             while count:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     raise Hung("it did not answer in time")
-                # read1 returns what is there: no other reader, and no buffering past a message
-                chunk = pipe.read1(count)  # type: ignore[attr-defined]
+                chunk = pipe.read(count)  # unbuffered: what is there
                 if not chunk:
                     raise Died(f"it exited with code {self._exit_code()}")
                 chunks.append(chunk)

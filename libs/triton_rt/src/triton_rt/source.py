@@ -275,7 +275,8 @@ class KernelSource:
         """sha256 of the record, the text, and the text of every jit function and global value that
         the kernel reaches in other modules; Triton's own are covered by its version."""
         digest = hashlib.sha256(repr(self).encode())
-        values = [plain_function(self), *self.constant_values().values()]
+        plain_function(self)
+        values = [getattr(load_module(self), self.name), *self.constant_values().values()]
         for part in sorted(set(_reached(values))):
             digest.update(part.encode())
             digest.update(b"\0")
@@ -458,7 +459,9 @@ def _reached(values: list[Any]) -> Iterator[str]:
         if (key := (id(python), hash(names))) in seen or python.__module__.startswith("triton."):
             continue
         seen.add(key)
-        yield inspect.getsource(python)
+        # A jit function has the lines that it was made from: the file may have others by now.
+        lines = getattr(value, "raw_src", None)
+        yield "".join(lines) if lines else inspect.getsource(python)
         for default in python.__defaults__ or ():
             yield from _value_text(default)
         inner = tuple(_names(python.__code__))

@@ -17,7 +17,7 @@ _PLAIN = (
     "max_registers",
 )  # fmt: skip
 _TAG = struct.Struct("<B")
-_OK, _ERROR = 0, 1
+_OK, _ERROR, _STALE = 0, 1, 2
 
 
 def source_to_record(source: KernelSource) -> dict[str, Any]:
@@ -52,21 +52,28 @@ def _untag(value: Any) -> Any:
 
 
 def encode_job(
-    source: KernelSource, target: Target, alignment: int | None, keep_ptx: bool
+    source: KernelSource,
+    target: Target,
+    alignment: int | None,
+    keep_ptx: bool,
+    fingerprint: str = "",
 ) -> bytes:
+    """`fingerprint`: what `KernelSource.fingerprint` must be in the worker too, if given."""
     record = {
         "source": source_to_record(source),
         "arch": target.arch,
         "alignment": alignment,
         "keep_ptx": keep_ptx,
+        "fingerprint": fingerprint,
     }
     return json.dumps(record).encode()
 
 
-def decode_job(data: bytes) -> tuple[KernelSource, Target, int | None, bool]:
+def decode_job(data: bytes) -> tuple[KernelSource, Target, int | None, bool, str]:
     record = json.loads(data)
     source = source_from_record(record["source"])
-    return source, Target(record["arch"]), record["alignment"], record["keep_ptx"]
+    target = Target(record["arch"])
+    return source, target, record["alignment"], record["keep_ptx"], record["fingerprint"]
 
 
 def encode_binary(binary: Binary) -> bytes:
@@ -75,6 +82,15 @@ def encode_binary(binary: Binary) -> bytes:
 
 def encode_error(error: errors.TritonRTError) -> bytes:
     return _TAG.pack(_ERROR) + json.dumps([type(error).__name__, str(error)]).encode()
+
+
+def encode_stale() -> bytes:
+    """The worker has other text of the kernel, or of what it calls, than the asker."""
+    return _TAG.pack(_STALE)
+
+
+def is_stale(answer: bytes) -> bool:
+    return answer[0] == _STALE
 
 
 def decode_answer(data: bytes) -> Binary:
