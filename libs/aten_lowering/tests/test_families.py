@@ -177,10 +177,28 @@ def test_matmuls(oracle: Any) -> None:
     oracle(torch.matmul, batch, b)
     oracle(F.linear, batch, b.t(), c)
     oracle(torch.matmul, batch, torch.randn(4))
-    # Extern on purpose, exact: neither is a plain `a @ b + bias`.
-    oracle(lambda x, y, z: torch.addmm(z, x, y, alpha=2, beta=0.5), a, b, c)
-    oracle(torch.baddbmm, torch.randn(2, 3, 3), batch, batch.transpose(1, 2))
-    oracle(torch.mm, a.long(), b.long())
+    # Extern on purpose.
+    assert isinstance(oracle(torch.mm, a.long(), b.long()).graph.nodes[-1], Extern)
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (5,), (1, 5), (3, 1), (3, 5), (1, 1, 5), (2, 1, 1), (2, 1, 5), (2, 3, 5)]
+)
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (2, 0.5), (0.125, 1), (1.5, 0)])
+def test_sums_of_matmuls(oracle: Any, shape: tuple[int, ...], alpha: float, beta: float) -> None:
+    """One node, whatever is added; what broadcasts has strides of 0, and a beta of 0 drops NaN."""
+    bias = torch.full(shape, torch.nan) if beta == 0 else torch.randn(shape)
+    batched = torch.randn(2, 3, 4), torch.randn(2, 5, 4).transpose(1, 2)
+    flat = batched[0][0], batched[1][0]
+    ops = [(torch.baddbmm, batched)] + ([(torch.addmm, flat)] if len(shape) < 3 else [])
+    for op, (a, b) in ops:
+        lowered = oracle(lambda z, x, y, op=op: op(z, x, y, alpha=alpha, beta=beta), bias, a, b)
+        (node,) = lowered.graph.nodes
+        assert isinstance(node, Matmul)
+        assert (node.alpha, node.beta) == (alpha, beta)
+        assert node.bias is not None
+        assert len(node.bias.type.size) in (1, a.dim())
+        assert len(node.bias.type.size) == 1 or set(shape[:-1]) - {1}
 
 
 def test_externs(oracle: Any) -> None:

@@ -27,7 +27,7 @@ from loop_ir import (
     contiguous_strides,
     interpret_kernel,
 )  # fmt: skip
-from symexpr import symbol
+from symexpr import FloorDiv, symbol
 from triton_emit import BadEpilogue, emit_epilogue
 from triton_rt.source import KernelParam, KernelSource, load_jit
 
@@ -124,3 +124,51 @@ def test_what_is_no_epilogue_is_refused(tools: SimpleNamespace) -> None:
     twice = replace(kernel, phases=(Phase((), (*body, Store("res", 37 * N + M, "ob"))),))
     with pytest.raises(BadEpilogue, match="2 stores"):
         emit_epilogue(twice, "mm")
+
+
+def test_a_batch_is_the_first_operand(tools: SimpleNamespace) -> None:
+    """`y[b, m, n] = acc * mask[b % 3, m, n] + bias[b // 3]`, for products that lie apart."""
+    batch, rows, columns = sympy.Integer(6), sympy.Integer(20), sympy.Integer(48)
+    index = symbol("b")
+    here = index * 1000 + 48 * M + N
+    body = (
+        Load("a", "mm", here, BF16), Compute("af", "cast", ("a",), F32),
+        Load("s", "mask", sympy.Mod(index, 3) * 960 + 48 * M + N, F32),
+        Load("c", "bias", FloorDiv(index, 3), F32),
+        Compute("o", "mul", ("af", "s"), F32), Compute("p", "add", ("o", "c"), F32),
+        Store("y", index * 960 + 48 * M + N, "p"),
+    )  # fmt: skip
+    buffers = (
+        Buffer("mm", replace(tensor(BF16, batch, rows, columns), stride=(1000, 48, 1))),
+        Buffer("mask", tensor(F32, 3, rows, columns)), Buffer("bias", tensor(F32, 2)),
+        Buffer("y", tensor(F32, batch, rows, columns), True),
+    )  # fmt: skip
+    axes = (Axis(index, batch), Axis(M, rows), Axis(N, columns))
+    kernel = Kernel("tail", buffers, axes, (Phase((), body),))
+    epilogue = emit_epilogue(kernel, "mm", "epilogue", (1000, 48, 1))
+    assert epilogue.batched
+    assert epilogue.out_stride == (960, 48, 1)
+    assert "batch = operands[0].to(tl.int32)" in epilogue.text
+    rng = np.random.default_rng(0)
+    acc = torch.from_numpy(rng.standard_normal((6, 20, 48)).astype(np.float32))
+    given = {
+        "mm": acc.bfloat16().float().numpy(),
+        "mask": rng.standard_normal((3, 20, 48)).astype(np.float32),
+        "bias": rng.standard_normal(2).astype(np.float32),
+    }
+    expected = interpret_kernel(kernel, given, {})["y"]
+    caller = CALLER.replace("acc_ptr +", "acc_ptr + tl.program_id(2) * 960 +")
+    caller = caller.replace("out_ptr +", "out_ptr + tl.program_id(2) * 960 +")
+    caller = caller.replace("mask, (", "mask, (tl.program_id(2), ")
+    params = ", ".join(name for name, _ in epilogue.operands)
+    source = KernelSource(
+        "tile", epilogue.text + caller.format(params=params, name="epilogue"),
+        (KernelParam("acc_ptr", "*f32"), KernelParam("out_ptr", "*f32", True),
+         *(KernelParam(*o) for o in epilogue.operands),
+         KernelParam("rows", "i32"), KernelParam("columns", "i32")),
+        (("BM", 16), ("BN", 32)),
+    )  # fmt: skip
+    out = torch.zeros(6, 20, 48)
+    operands = [torch.from_numpy(given[str(a)]) for a in epilogue.args]
+    load_jit(source, interpret=True)[(2, 2, 6)](acc, out, *operands, 20, 48, BM=16, BN=32)
+    tools.close(out.numpy(), expected, F32, 2.0, epilogue.text)

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 import gemm_templates
 from compile_cli.assemble import Choice, Choices, Condition, Steps
 from compile_cli.config import Options
-from compile_cli.gemm_task import MatmulTask, is_launchable, make_task
+from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, is_launchable, make_task
 from compile_cli.ladder import Rung, rungs, share
 from compile_cli.runtime import (
     Kernels,
@@ -34,8 +34,9 @@ from compile_cli.schedules import default_schedule
 from compile_cli.select import plan_launch
 from fx_emit.torch_types import operator_of
 from gemm_templates.model import is_legal, offered
-from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorRef, UserKernel
-from symexpr import evaluate, sstr, symbol
+from loop_ir import CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, TensorRef, UserKernel
+from loop_ir.analysis import writes
+from symexpr import evaluate, known, sstr, symbol
 from triton_emit import TritonEmitError, emit
 
 # Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
@@ -89,8 +90,8 @@ class MatmulPlanner:
                 written.update(node.mutates)
             elif isinstance(node, Kernel):
                 made.update(b.name for b in node.buffers if b.written)
-            elif isinstance(node, Matmul) and node.epilogue is not None:
-                made.update(b.name for b in node.epilogue.buffers if b.written)
+            elif isinstance(node, Matmul):
+                made.update(writes(node))
         return frozenset((made | self.inputs) - (written & self.inputs))
 
     @functools.cached_property
@@ -123,8 +124,22 @@ class MatmulPlanner:
                     self.needs_alignment |= self.inputs & set(task.buffers.values())
             choices.append((rung.condition, choice))
             decided.append(Decided(rung.condition, VENDOR if config is None else str(config)))
+        if (most := self._most_products(node)) is not None:
+            choices[-1] = (most, choices[-1][1])
+            decided[-1] = replace(decided[-1], condition=most)
+            choices.append((None, self._vendor(node, hints, "_more")))
+            decided.append(Decided(None, VENDOR))
         self.decided[node.out] = tuple(decided)
         return tuple(choices)
+
+    def _most_products(self, node: Matmul) -> Condition:
+        """What must hold for a dynamic batch to fit into a grid; None if it always does."""
+        batch = node.type.size[0]
+        if len(node.type.size) == 2 or not batch.free_symbols:
+            return None
+        limit = sympy.Le(batch, MOST_PRODUCTS)
+        ranges = {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
+        return None if known(limit, ranges) else limit
 
     def prefetch(self, hints: Mapping[str, int]) -> None:
         """Compiles, side by side, all candidates that will be measured for the graph's matmuls."""
@@ -132,10 +147,11 @@ class MatmulPlanner:
             return
         nodes = [node for node in self.graph.nodes if isinstance(node, Matmul)]
         tasks = [self._task(node, rung) for node in nodes for rung in self._rungs(node, hints)]
-        problems = list(dict.fromkeys(task.problem for task in tasks if task is not None))
+        asked = {task.problem: task for task in tasks if task is not None}
+        problems = list(asked)
         if not problems:
             return
-        offered = {p: found for p in problems if (found := self._candidates(p)) is not None}
+        offered = {p: found for p, t in asked.items() if (found := self._candidates(t)) is not None}
         futures = gemm_templates.prefetch(
             problems, pool=self.kernels.pool, cache=self.kernels.cache, store=self.store,
             found=offered,
@@ -149,7 +165,7 @@ class MatmulPlanner:
 
     def _rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
         """Where to decide: at several numbers of rows if that is what is dynamic, and only that."""
-        rows = node.a.type.size[0]
+        rows = node.a.type.size[-2]
         here = [Rung(int(evaluate(rows, hints)), hints, None)]
         if not rows.free_symbols or self.options.multikernel == "off":
             return here
@@ -160,7 +176,9 @@ class MatmulPlanner:
             found = found[: max(fits, 1)]
             found[-1] = replace(found[-1], condition=None, exact=False)
         tasks = [task for rung in found if (task := self._task(node, rung)) is not None]
-        return found if all(task.problem.dynamic <= {"M"} for task in tasks) else here
+        moving = {"M", "stride_ab", "stride_ob"}
+        settled = all(t.problem.dynamic <= moving and not t.batch.free_symbols for t in tasks)
+        return found if settled else here
 
     def _room(self, node: Matmul) -> float:
         """Bytes that measuring one matmul may take."""
@@ -179,14 +197,14 @@ class MatmulPlanner:
     def _make_task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
         on_cuda = node.type.device.kind == "cuda"
         auto = self.options.gemm == "auto"
-        if self.options.gemm == "extern" or (auto and not on_cuda) or len(node.type.size) != 2:
+        if self.options.gemm == "extern" or (auto and not on_cuda):
             return None
-        known = (
+        exact = (
             {symbol(n): sympy.Integer(rung.hints[n]) for n in _names(node)} if rung.exact else {}
         )
         aligned = self.aligned | ({node.out} if on_cuda else set())
         try:
-            task = make_task(node, rung.hints, aligned, known)
+            task = make_task(node, rung.hints, aligned, exact, self.graph.symbols)
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
             return None
         return None if auto and task.problem.flops < 2 * WORTH else task
@@ -201,7 +219,7 @@ class MatmulPlanner:
         if task is None:
             return {vendor: (1.0, None)}
         if self.options.gemm == "template":
-            config = self._best_config(task.problem)
+            config = self._best_config(task)
             return {vendor if config is None else str(config): (1.0, config)}
         choice = self._choose(task, rung)
         self.choices[f"{node.out} M={rung.rows}" if many else node.out] = choice
@@ -227,60 +245,67 @@ class MatmulPlanner:
             return gemm_templates.device_info("cuda")
         return gemm_templates.H200
 
-    def _candidates(self, problem: gemm_templates.Problem) -> list[gemm_templates.Candidate] | None:
+    def _candidates(self, task: MatmulTask) -> list[gemm_templates.Candidate] | None:
         """What may be measured, where that is not what the library proposes by itself."""
-        if problem.key not in self._offered:
+        if task.key not in self._offered:
+            problem = task.problem
             info = self._device()
             found: list[gemm_templates.Candidate] | None = None
             usual = gemm_templates.candidates(problem, info)
-            if not all(c.config is None or self._sayable(problem, c.config) for c in usual):
+            if not all(c.config is None or self._sayable(task, c.config) for c in usual):
                 configs = [
                     config
                     for config in offered(problem, info)
-                    if is_legal(problem, config, info) and self._sayable(problem, config)
+                    if is_legal(problem, config, info) and self._sayable(task, config)
                 ]
                 found = gemm_templates.candidates(problem, info, configs=configs)
-            self._offered[problem.key] = found
-        return self._offered[problem.key]
+            self._offered[task.key] = found
+        return self._offered[task.key]
 
-    def _sayable(self, problem: gemm_templates.Problem, config: gemm_templates.Config) -> bool:
+    def _sayable(self, task: MatmulTask, config: gemm_templates.Config) -> bool:
         """Whether the program can run a config for all sizes that it may meet."""
-        if "K" in problem.dynamic and config.template != "tiled":
-            return False  # K may be 0, and descriptors of nothing are invalid
-        return is_launchable(problem, config, self.options.emit)
+        moving = "K" in task.problem.dynamic or task.batch.free_symbols
+        if moving and config.template != "tiled":
+            # K may be 0, and descriptors of nothing are invalid; other texts have the batch.
+            return False
+        return is_launchable(task.problem, config, self.options.emit)
 
-    def _best_config(self, problem: gemm_templates.Problem) -> gemm_templates.Config | None:
+    def _best_config(self, task: MatmulTask) -> gemm_templates.Config | None:
         """The model's; None where no config fits."""
-        found = self._candidates(problem) or gemm_templates.candidates(problem, self._device())
+        found = self._candidates(task)
+        found = found or gemm_templates.candidates(task.problem, self._device())
         return next((c.config for c in found if c.config is not None), None)
 
     def _choose(self, task: MatmulTask, rung: Rung) -> gemm_templates.Choice:
-        problem = task.problem
-        if problem.key not in self._measured:
+        if task.key not in self._measured:
             build = functools.partial(
                 gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
             )
             # Under torch.compile fake tensors are in force; what is measured is real.
             with unset_fake_temporarily():
-                self._measured[problem.key] = gemm_templates.choose(
-                    problem,
+                self._measured[task.key] = gemm_templates.choose(
+                    task.problem,
                     lambda: task.inputs(rung.hints),
                     self._extern(task, rung.hints),
-                    self._candidates(problem),
+                    self._candidates(task),
                     build=build,
                     store=self.store,
                 )
-        return self._measured[problem.key]
+        return self._measured[task.key]
 
     def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
         """The vendor's call as one of several choices: it writes a buffer that they share, or the
         epilogue's kernel does."""
         if node.epilogue is None:
             out = TensorRef(node.out, node.type)
-            args = (node.a, node.b) if node.bias is None else (node.bias, node.a, node.b)
-            name = "mm" if node.bias is None else "addmm"
+            name = "mm" if len(node.type.size) == 2 else "bmm"
+            args: tuple[GraphArg, ...] = (node.a, node.b)
+            factors: tuple[tuple[str, GraphArg], ...] = ()
+            if node.bias is not None:
+                name, args = f"{'' if name == 'mm' else 'b'}add{name}", (node.bias, *args)
+                factors = (("beta", node.beta), ("alpha", node.alpha))
             call = Extern(
-                f"aten.{name}.out", args, (("out", out),), (), False, (node.out,),
+                f"aten.{name}.out", args, (*factors, ("out", out)), (), False, (node.out,),
                 origins=node.origins,
             )  # fmt: skip
             return Steps((call,))
@@ -306,13 +331,17 @@ class MatmulPlanner:
             given: dict[str, Tensor | None] = {
                 node.a.buffer: inputs.a, node.b.buffer: inputs.b
             }  # fmt: skip
-            if node.bias is not None:
+            if node.bias is not None and inputs.bias is not None:
                 given[node.bias.buffer] = inputs.bias
+            if task.epilogue is not None:
+                operands = zip(task.epilogue.args, inputs.operands, strict=True)
+                given = {str(a): x for a, x in operands} | given
 
             def value(x: Any) -> Any:
                 if isinstance(x, TensorRef):
-                    tensor = given[x.buffer]
-                    assert tensor is not None
+                    tensor = given.get(x.buffer)
+                    if tensor is None:  # what a factor of 0 ignores
+                        return random_tensor(x.type, hints)
                     return as_layout(tensor, x.type, hints)
                 if isinstance(x, tuple):
                     return [value(item) for item in x]
@@ -358,7 +387,7 @@ class MatmulPlanner:
 
 
 def _names(node: Matmul) -> list[str]:
-    return [str(s) for s in node.a.type.size[0].free_symbols]
+    return [str(s) for s in node.a.type.size[-2].free_symbols]
 
 
 def _bytes(node: Matmul, hints: Mapping[str, int]) -> int:

@@ -9,9 +9,9 @@ import sympy
 import torch
 
 import gemm_templates
-from compile_cli.assemble import Blocks, LaunchPlan, Steps
-from compile_cli.runtime import random_tensor
-from loop_ir import DType, Kernel, Matmul, TensorRef, TensorType
+from compile_cli.assemble import Blocks, LaunchArg, LaunchPlan, Steps
+from compile_cli.runtime import as_layout, random_tensor
+from loop_ir import DType, Kernel, Matmul, Symbol, TensorRef, TensorType, is_plain, whole_epilogue
 from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource
 from triton_emit.epilogue import emit_epilogue
@@ -28,36 +28,58 @@ _DESCRIBED = ("tma", "gated", "batched_tma")
 
 @dataclass(frozen=True)
 class MatmulTask:
-    """node, and what templates need to know of it. buffers: which buffer each pointer of the
-    template is; dims: the template's integers as expressions of sizes."""
+    """node, and what templates need to know of it. finish: what the epilogue was emitted from.
+    buffers: which buffer each pointer of the template is; dims: the template's integers as
+    expressions of sizes; batch: how many products."""
 
     node: Matmul
     problem: gemm_templates.Problem
+    finish: Kernel | None
     epilogue: EpilogueSource | None
     out_type: TensorType
     buffers: dict[str, str]
     dims: dict[str, sympy.Expr]
+    batch: sympy.Expr
 
     def inputs(self, hints: Hints) -> gemm_templates.Inputs:
-        """Random tensors with the layouts of the node's."""
+        """Random tensors with the layouts of the node's; those of one buffer share its memory."""
         node = self.node
-        types = {b.name: b.type for b in node.epilogue.buffers} if node.epilogue else {}
+        types = {b.name: b.type for b in self.finish.buffers} if self.finish else {}
+        args = self.epilogue.args if self.epilogue else ()
+        bias = [node.bias] if node.bias is not None and self.problem.bias else []
+        uses = [(ref.buffer, ref.type) for ref in (node.a, node.b, *bias)]
+        uses += [(a, types[a]) for a in args if isinstance(a, str)]
+        made: dict[str, torch.Tensor] = {}
+        for name, type_ in sorted(uses, key=lambda use: -int(evaluate(use[1].extent, hints))):
+            if name not in made:
+                made[name] = random_tensor(type_, hints)
+
+        def tensor(name: str, type_: TensorType) -> torch.Tensor:
+            return as_layout(made[name], type_, hints)
+
         operands = tuple(
-            random_tensor(types[a], hints) if isinstance(a, str) else int(evaluate(a, hints))
-            for a in (self.epilogue.args if self.epilogue else ())
+            tensor(a, types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args
         )
         return gemm_templates.Inputs(
-            random_tensor(node.a.type, hints),
-            random_tensor(node.b.type, hints),
+            tensor(node.a.buffer, node.a.type),
+            tensor(node.b.buffer, node.b.type),
             random_tensor(self.out_type, hints),
-            random_tensor(node.bias.type, hints) if node.bias is not None else None,
+            tensor(bias[0].buffer, bias[0].type) if bias else None,
             operands,
         )
+
+    @property
+    def key(self) -> str:
+        """Tells problems, and whether their batch is a hint."""
+        return self.problem.key + (" any batch" if self.batch.free_symbols else "")
 
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
         """The template's launches, the first of which is the kernel `name`, and its workspaces."""
         plan = gemm_templates.make_plan(self.problem, config, name)
-        values: dict[str, str | sympy.Expr | Blocks] = {**self.buffers, **self.dims}
+        values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
+        for pointer, ref in (("a", self.node.a), ("b", self.node.b), ("bias", self.node.bias)):
+            if ref is not None and ref.type.offset != 0:
+                values[pointer] = ref
         if self.epilogue is not None:
             names = [p for p, _ in self.epilogue.operands]
             values.update(zip(names, self.epilogue.args, strict=True))
@@ -70,6 +92,8 @@ class MatmulTask:
         launches = []
         for kernel in plan.steps:
             x, y, z = map(self._expression, kernel.grid_text)
+            if self.batch.free_symbols:  # then one program a tile, and the batch beside them
+                y = self.batch
             given = values | self._described(kernel)
             args = tuple(given[p.name] for p in kernel.source.params)
             launches.append(LaunchPlan(_define(kernel.source), (x, y, z), args))
@@ -93,6 +117,10 @@ class MatmulTask:
         """Of the problem's M and N, in sizes of the program."""
         expression: sympy.Expr = parse(text)
         return expression.xreplace({symbol(name): self.dims[name] for name in ("M", "N")})
+
+
+# The programs of a grid along its second dimension, which a batch is.
+MOST_PRODUCTS = 65535
 
 
 def is_launchable(
@@ -124,26 +152,24 @@ def make_task(
     hints: Hints,
     aligned: frozenset[str],
     known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
+    symbols: tuple[Symbol, ...] = (),
 ) -> MatmulTask:
     """`aligned`: buffers that start at a multiple of 16 bytes. known: sizes that are what the
-    hints say wherever this task is used.
+    hints say wherever this task is used. symbols: of the graph.
 
     Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node.
     """
-    operands = [node.a, node.b, *([node.bias] if node.bias is not None else [])]
-    if any(ref.type.offset != 0 for ref in operands):
-        raise gemm_templates.UnsupportedProblem("an operand that starts inside its buffer")
     epilogue, out_type, out = None, node.type, node.out
-    if node.epilogue is not None:
-        epilogue = emit_epilogue(
-            node.epilogue, node.out, "epilogue", (node.type.stride[0], node.type.stride[1])
-        )
+    finish, products = whole_epilogue(node, symbols)
+    if finish is not None:
+        epilogue = emit_epilogue(finish, products, "epilogue", node.type.stride)
         out = epilogue.out
-        kept = next(b.type for b in node.epilogue.buffers if b.name == out)
+        kept = next(b.type for b in finish.buffers if b.name == out)
         out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride, kept.device)
     buffers = {"a": node.a.buffer, "b": node.b.buffer, "out": out}
-    if node.bias is not None:
-        buffers["bias"] = node.bias.buffer
+    bias = node.bias if is_plain(node) else None
+    if bias is not None:
+        buffers["bias"] = bias.buffer
     dims = {name: e.xreplace(known or {}) for name, e in _dims(node, out_type).items()}
     at = {name: int(evaluate(e, hints)) for name, e in dims.items()}
     dynamic = {name: e for name, e in dims.items() if e.free_symbols}
@@ -152,44 +178,70 @@ def make_task(
         for name, e in dynamic.items()
         if (factor := sympy.expand(e).as_coeff_Mul()[0]) > 1 and factor.is_Integer
     )
+    batch = node.type.size[0] if len(node.type.size) == 3 else sympy.S.One
+    products_at = int(evaluate(batch, hints))
+    if batch.free_symbols:  # the text of a kernel tells one product from several
+        products_at = max(2, products_at)
     tf32 = torch.backends.cuda.matmul.allow_tf32 and node.type.device.kind == "cuda"
     problem = gemm_templates.Problem(
         at["M"], at["N"], at["K"],
         node.a.type.dtype.value, node.b.type.dtype.value, out_type.dtype.value,
         (at["stride_am"], at["stride_ak"]), (at["stride_bk"], at["stride_bn"]),
         (at["stride_om"], at["stride_on"]),
-        node.bias.type.dtype.value if node.bias is not None else None, at["stride_bias"],
-        _epilogue(node.epilogue, node.out, epilogue),
+        bias.type.dtype.value if bias is not None else None, at["stride_bias"],
+        _epilogue(finish, products, epilogue, node.type, hints),
+        batch=products_at,
+        batch_strides=(at["stride_ab"], at["stride_bb"], at["stride_ob"]) if batch != 1 else None,
         dynamic=frozenset(dynamic),
-        aligned=frozenset(p for p, buffer in buffers.items() if buffer in aligned),
+        aligned=frozenset(
+            p for p, buffer in buffers.items() if buffer in aligned and _starts_aligned(node, p)
+        ),
         divisors=divisors,
+        wide=True if epilogue is not None and epilogue.bits == 64 else None,
         input_precision="tf32" if tf32 else "ieee",
     )  # fmt: skip
-    return MatmulTask(node, problem, epilogue, out_type, buffers, dims)
+    return MatmulTask(node, problem, finish, epilogue, out_type, buffers, dims, batch)
+
+
+def _starts_aligned(node: Matmul, pointer: str) -> bool:
+    """Whether what it points to starts at a multiple of 16 bytes of its buffer."""
+    ref = {"a": node.a, "b": node.b, "bias": node.bias}.get(pointer)
+    start = ref.type.offset * ref.type.dtype.itemsize if ref is not None else sympy.S.Zero
+    return start == 0 or all(
+        term.as_coeff_Mul()[0] % 16 == 0 for term in sympy.Add.make_args(sympy.expand(start))
+    )
 
 
 def _dims(node: Matmul, out: TensorType) -> dict[str, sympy.Expr]:
-    m, k = node.a.type.size
-    return {
-        "M": m, "N": node.b.type.size[1], "K": k,
-        "stride_am": node.a.type.stride[0], "stride_ak": node.a.type.stride[1],
-        "stride_bk": node.b.type.stride[0], "stride_bn": node.b.type.stride[1],
-        "stride_om": out.stride[0], "stride_on": out.stride[1],
-        "stride_bias": node.bias.type.stride[0] if node.bias is not None else sympy.S.One,
+    a, b, bias = node.a.type, node.b.type, node.bias
+    dims = {
+        "M": a.size[-2], "N": b.size[-1], "K": a.size[-1],
+        "stride_am": a.stride[-2], "stride_ak": a.stride[-1],
+        "stride_bk": b.stride[-2], "stride_bn": b.stride[-1],
+        "stride_om": out.stride[-2], "stride_on": out.stride[-1],
+        "stride_bias": bias.type.stride[0] if bias and is_plain(node) else sympy.S.One,
     }  # fmt: skip
+    if len(a.size) == 3 and a.size[0] != 1:
+        batched = {"stride_ab": a.stride[0], "stride_bb": b.stride[0], "stride_ob": out.stride[0]}
+        dims.update(batched)
+    return dims
 
 
 def _epilogue(
-    kernel: Kernel | None, out: str, source: EpilogueSource | None
+    kernel: Kernel | None,
+    products: str,
+    source: EpilogueSource | None,
+    type: TensorType,
+    hints: Hints,
 ) -> gemm_templates.Epilogue | None:
     if kernel is None or source is None:
         return None
-    matrices = [
-        b for b in kernel.buffers if not b.written and b.name != out and len(b.type.size) > 1
-    ]
+    operands = [b.type for b in kernel.buffers if not b.written and b.name != products]
+    read = sum(int(evaluate(t.extent, hints)) * t.dtype.itemsize for t in operands)
     return gemm_templates.Epilogue(
         source.name,
         source.text,
         tuple(gemm_templates.Param(name, kind) for name, kind in source.operands),
-        bytes_per_element=float(sum(b.type.dtype.itemsize for b in matrices)),
+        bytes_per_element=read / max(1, int(evaluate(type.numel, hints))),
+        batched=source.batched,
     )

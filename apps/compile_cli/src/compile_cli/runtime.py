@@ -151,14 +151,15 @@ def layout_at(type_: TensorType, hints: Mapping[str, int]) -> tuple[list[int], l
 def random_tensor(type_: TensorType, hints: Mapping[str, int]) -> Tensor:
     """A tensor of this layout at the hints: random floats, small integers."""
     size, stride = layout_at(type_, hints)
+    stored = [1 if s == 0 and n > 1 else n for n, s in zip(size, stride, strict=True)]
     out: Tensor = torch.empty_strided(
-        size, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
+        stored, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
     )
     if type_.dtype.is_float:
         out.normal_()
     else:
         out.random_(0, 2)
-    return out
+    return out.as_strided(size, stride)
 
 
 def as_layout(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tensor:

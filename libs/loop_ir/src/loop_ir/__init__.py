@@ -40,6 +40,7 @@ from loop_ir.options import FuseOptions
 from loop_ir.parser import parse_graph, parse_kernel
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.printer import print_graph, print_kernel
+from loop_ir.sums import is_plain, whole_epilogue
 from loop_ir.verify import verify
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
 from wrapper_ir.types import Device, DType, TensorType, contiguous_strides
@@ -89,11 +90,13 @@ __all__ = [
     "fuse_with_report",
     "interpret_graph",
     "interpret_kernel",
+    "is_plain",
     "parse_graph",
     "parse_kernel",
     "print_graph",
     "print_kernel",
     "run_passes",
     "verify",
+    "whole_epilogue",
     "why_not",
 ]  # fmt: skip

@@ -14,12 +14,14 @@ from loop_ir.combine import union_origins
 from loop_ir.nodes import Axis, Indirect, Kernel, Load, Matmul, Phase
 from loop_ir.passes.merge_axes import contiguous
 from loop_ir.rewrite import is_in_place, map_expressions
+from symexpr import FloorDiv, Mod
 
 
 def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     """The matmul with `kernel` as its epilogue, rewritten over the axes of the result, or why
     that cannot be: `kernel` must be pointwise, read the result at its own point only, and its
-    axes must be a split or a merge of the rows and columns that every index walks as one."""
+    axes must be a split or a merge of the rows and columns that every index walks as one. The
+    batch may be split: its parts become `batch // n` and `batch % n`."""
     if not is_pointwise(kernel):
         return Mismatch(f"{kernel.name} reduces")
     if is_in_place(kernel):
@@ -45,24 +47,58 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     )  # fmt: skip
     body = tuple(s for p in kernel.phases for s in p.body)
     body = tuple(map_expressions(s, lambda e: substitute(e, mapping)) for s in body)
+    point = sympy.Add(
+        *(a.symbol * s for a, s in zip(axes, matmul.type.stride, strict=True) if a.extent != 1)
+    )
+    whole = tuple(
+        (
+            axis.symbol,
+            _number([p for a, p in zip(atoms, parts, strict=True) if a.first == position]),
+        )
+        for position, axis in enumerate(axes)
+    )
+    here = substitute(point, whole)
+    for stmt in body:
+        if not (isinstance(stmt, Load) and stmt.buffer == matmul.out):
+            continue
+        if stmt.mask is not None or not same(stmt.index, here):
+            return Mismatch(f"{kernel.name} reads {matmul.out} at another point")
     exprs = [e for e in map(expression, body) if e is not None]
     back: list[tuple[sympy.Symbol, sympy.Expr]] = []
     for position, axis in enumerate(axes):
         run = [p for a, p in zip(atoms, parts, strict=True) if a.first == position]
-        for outer, inner in pairwise(run):
-            if not contiguous(exprs, outer, inner):
-                return Mismatch(f"{kernel.name} walks {axis.extent} rows or columns in parts")
-        back += [(p.symbol, sympy.S.Zero) for p in run[:-1]]
-        back += [(p.symbol, axis.symbol) for p in run[-1:]]
+        if all(contiguous(exprs, outer, inner) for outer, inner in pairwise(run)):
+            back += [(p.symbol, sympy.S.Zero) for p in run[:-1]]
+            back += [(p.symbol, axis.symbol) for p in run[-1:]]
+        elif len(axes) == 3 and position == 0:
+            back += _digits(axis.symbol, run)
+        else:
+            return Mismatch(f"{kernel.name} walks {axis.extent} rows or columns in parts")
     items = tuple(back)
-    body = tuple(map_expressions(s, lambda e: substitute(e, items)) for s in body)
-    point = sympy.Add(
-        *(a.symbol * s for a, s in zip(axes, matmul.type.stride, strict=True) if a.extent != 1)
+    body = tuple(
+        replace(s, index=point)
+        if isinstance(s, Load) and s.buffer == matmul.out
+        else map_expressions(s, lambda e: substitute(e, items))
+        for s in body
     )
-    for stmt in body:
-        if not (isinstance(stmt, Load) and stmt.buffer == matmul.out):
-            continue
-        if stmt.mask is not None or not same(stmt.index, point):
-            return Mismatch(f"{kernel.name} reads {matmul.out} at another point")
     epilogue = replace(kernel, axes=axes, phases=(Phase((), body),))
     return replace(matmul, epilogue=epilogue, origins=union_origins(matmul.origins, kernel.origins))
+
+
+def _number(run: list[Axis]) -> sympy.Expr:
+    """Parts of an axis, the outermost first, as the number that they are the digits of."""
+    number: sympy.Expr = sympy.S.Zero
+    for part in run:
+        number = number * part.extent + part.symbol
+    return sympy.expand(number)
+
+
+def _digits(batch: sympy.Symbol, run: list[Axis]) -> list[tuple[sympy.Symbol, sympy.Expr]]:
+    """The parts of a batch number: one for a whole tile, so that divisions cost nothing."""
+    found: list[tuple[sympy.Symbol, sympy.Expr]] = []
+    step: sympy.Expr = sympy.S.One
+    for part in reversed(run):
+        digit = batch if step == 1 else FloorDiv(batch, step)
+        found.append((part.symbol, digit if part is run[0] else Mod(digit, part.extent)))
+        step = step * part.extent
+    return found

@@ -386,9 +386,9 @@ class _GraphRun:
 
     def _matmul(self, node: Matmul) -> None:
         a, b = (np.asarray(self._view(r), np.float64) for r in (node.a, node.b))
-        result = a @ b
-        if node.bias is not None:
-            result = result + np.asarray(self._view(node.bias), np.float64)
+        result = node.alpha * (a @ b)
+        if node.bias is not None and node.beta != 0:
+            result = result + node.beta * np.asarray(self._view(node.bias), np.float64)
         self._new(node.out, node.type, to_dtype(result, node.type.dtype))
         if node.epilogue is not None:
             self._kernel(node.epilogue)

@@ -248,10 +248,12 @@ class Extern:
 
 @dataclass(frozen=True)
 class Matmul:
-    """`out[m, n] = a[m, k] @ b[k, n] (+ bias[n])`, batched if the operands have rank 3. `a`,
-    `b` carry their strides, so a transposed weight is a view. `epilogue` is a pointwise kernel
-    over (m, n) that reads `out` (and others), replaces the store of `out`, and writes the
-    buffers it declares as written; `out` then is not materialised."""
+    """`out[m, n] = alpha * (a[m, k] @ b[k, n]) (+ beta * bias[n])`, batched if the operands have
+    rank 3. `a`, `b` carry their strides, so a transposed weight is a view. `bias` has rank 1, or
+    the sizes of `out` and strides of 0 where it broadcasts; a beta of 0 ignores it, and the sum is
+    rounded once. `epilogue` is a pointwise kernel over (m, n) that reads `out` (and others),
+    replaces the store of `out`, and writes the buffers it declares as written; `out` then is not
+    materialised."""
 
     out: str
     type: TensorType
@@ -261,6 +263,8 @@ class Matmul:
     extern: Extern
     epilogue: Kernel | None = None
     origins: tuple[Origin, ...] = ()
+    alpha: int | float = 1
+    beta: int | float = 1
 
 
 @dataclass(frozen=True)

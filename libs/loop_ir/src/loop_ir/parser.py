@@ -453,10 +453,15 @@ def _matmul(lines: _Lines, line: _Line) -> Matmul:
     item = lines.take("`bias` or `extern`")
     if item.text.startswith("bias "):
         bias = _tensor(item, "bias")
-        item = lines.take("`extern`")
+        item = lines.take("`alpha`, `beta` or `extern`")
+    factors: dict[str, int | float] = {"alpha": 1, "beta": 1}
+    for name in factors:
+        if item.text.startswith(f"{name} "):
+            factors[name] = item.literal(len(name) + 1, item.text[len(name) + 1 :])
+            item = lines.take("`extern`")
     extern = _extern(lines, item)
     epilogue = None
     following = lines.peek()
     if following is not None and following.indent > line.indent:
         epilogue = _kernel(lines, lines.take(""), "epilogue")
-    return Matmul(head.buffer, head.type, a, b, bias, extern, epilogue, origins)
+    return Matmul(head.buffer, head.type, a, b, bias, extern, epilogue, origins, **factors)

@@ -238,6 +238,9 @@ def _matmul(node: Matmul, indent: str) -> list[str]:
     lines += [f"{inner}a {print_graph_arg(node.a)}", f"{inner}b {print_graph_arg(node.b)}"]
     if node.bias is not None:
         lines.append(f"{inner}bias {print_graph_arg(node.bias)}")
+    for name, factor in (("alpha", node.alpha), ("beta", node.beta)):
+        if factor != 1:
+            lines.append(f"{inner}{name} {_literal(factor)}")
     lines += _extern(node.extern, inner)
     if node.epilogue is not None:
         lines += _kernel(node.epilogue, inner, "epilogue")

@@ -508,6 +508,10 @@ class _GraphVerifier:
         pairs += [*zip(a[:-2], b[:-2], strict=True), *zip(a[:-2], out[:-2], strict=True)]
         if not all(same(x, y) for x, y in pairs):
             raise LayoutMismatch(f"sizes do not match: {a} @ {b} -> {out}", node.out)
+        if node.bias is not None:
+            bias = node.bias.type.size
+            if len(bias) not in (1, len(out)) or not all(map(same, bias, out[-len(bias) :])):
+                raise LayoutMismatch(f"a bias of {bias} for a result of {out}", node.out)
         if node.epilogue is None:
             self._define(node.out, node.type, node.out)
             return

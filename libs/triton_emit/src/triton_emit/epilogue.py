@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import sympy
 
-from loop_ir import Kernel, Load, Store
+from loop_ir import Axis, Kernel, Load, Store, contiguous_strides
+from symexpr import symbol
 from triton_emit.body import Writer
 from triton_emit.errors import BadEpilogue
 from triton_emit.helpers import called, helper_text
@@ -23,29 +25,30 @@ def emit_epilogue(
     kernel: Kernel,
     out_name: str,
     name: str | None = None,
-    out_stride: tuple[sympy.Expr, sympy.Expr] | None = None,
+    out_stride: tuple[sympy.Expr, ...] | None = None,
     bits: int | None = None,
 ) -> EpilogueSource:
     """The device function `name(acc, rm, rn, mask, operands)` (`name`: the kernel's if None).
 
-    `kernel` runs over (m, n), reads `out_name` (a matmul's result, strides `out_stride` along
-    (m, n), row-major if None) at (m, n) and writes one buffer. A read of `out_name` becomes `acc`
-    rounded to the element type that it is read as, so that fusing changes no digit. Other operands
-    are loaded under masks. `bits`: width of index arithmetic, chosen by the ranges if None.
+    `kernel` runs over (m, n), or (batch, m, n) with the batch number as the first of `operands`;
+    reads `out_name` (a matmul's result, strides `out_stride` along these, row-major if None) there
+    and writes one buffer. A read of `out_name` becomes `acc` rounded to the element type that it is
+    read as, so that fusing changes no digit. Other operands are loaded under masks. `bits`: width
+    of index arithmetic, chosen by the ranges if None.
 
     Raises BadEpilogue where the kernel is no such thing.
     """
     kernel = cheaper(clean(kernel))
-    if len(kernel.axes) != 2 or any(phase.axes for phase in kernel.phases):
+    if len(kernel.axes) not in (2, 3) or any(phase.axes for phase in kernel.phases):
         raise BadEpilogue(kernel.name, f"it has {len(kernel.axes)} parallel axes, or inner ones")
     stores = [s for _, s in statements(kernel) if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         raise BadEpilogue(kernel.name, f"it has {len(stores)} stores, or a masked or atomic one")
-    m, n = kernel.axes
-    expected = out_stride or (n.extent, sympy.S.One)
-    here = m.symbol * expected[0] + n.symbol * expected[1]
+    axes = kernel.axes
+    expected = out_stride or contiguous_strides(tuple(axis.extent for axis in axes))
+    here = _along(axes, expected)
     # The index of an axis of one point is nowhere in the kernel; its stride may be any.
-    single = {axis.symbol: sympy.S.Zero for axis in (m, n) if axis.extent == 1}
+    single = {axis.symbol: sympy.S.Zero for axis in axes if axis.extent == 1}
     for _, s in statements(kernel):
         if isinstance(s, Load) and s.buffer == out_name:
             if sympy.expand((s.index - here).xreplace(single)) != 0:
@@ -56,13 +59,20 @@ def emit_epilogue(
     writer = _EpilogueWriter(kernel, out_name, bits or index_bits(kernel))
     value = writer.result(stores[0])
     index = sympy.expand(stores[0].index).xreplace(single)
-    columns = sympy.S.One if n.extent == 1 else index.coeff(n.symbol)
-    rows = n.extent * columns if m.extent == 1 else index.coeff(m.symbol)
-    stride = (rows, columns)
-    if sympy.expand(index - (rows * m.symbol + columns * n.symbol).xreplace(single)) != 0:
+    stride: tuple[sympy.Expr, ...] = ()
+    step: sympy.Expr = sympy.S.One
+    for axis in reversed(axes):
+        step = step if axis.extent == 1 else index.coeff(axis.symbol)
+        stride = (step, *stride)
+        step = step * axis.extent
+    if sympy.expand(index - _along(axes, stride).xreplace(single)) != 0:
         raise BadEpilogue(kernel.name, f"it stores at [{index}], which is not linear in (m, n)")
     dtype = writer.params.dtypes[stores[0].buffer]
     return writer.source(name or kernel.name, value, stores[0].buffer, dtype.value, stride)
+
+
+def _along(axes: tuple[Axis, ...], stride: tuple[sympy.Expr, ...]) -> sympy.Expr:
+    return sympy.Add(*(axis.symbol * s for axis, s in zip(axes, stride, strict=True)))
 
 
 def _reading(kernel: Kernel, buffer: str, index: sympy.Expr) -> Kernel:
@@ -88,7 +98,10 @@ class _EpilogueWriter(Writer):
         self.operands = [b.name for b in kernel.buffers if b.name in loaded - {out_name}]
         for number, buffer in enumerate(self.operands):
             self.params.buffers[buffer] = f"in{number}"
-        m, n = kernel.axes
+        *batch, m, n = kernel.axes
+        for axis in batch:
+            self.symbols[axis.symbol] = (symbol("batch"), frozenset())
+        self.batched = bool(batch)
         self.add_tile(Tile("m", "rm", "m", (m,), self.write_sizes))
         self.add_tile(Tile("n", "rn", "n", (n,), self.write_sizes))
         self.shapes = {"m": "acc.shape[0]", "n": "acc.shape[1]"}
@@ -129,7 +142,7 @@ class _EpilogueWriter(Writer):
 
     def source(
         self, name: str, value: Value, out: str, dtype: str,
-        stride: tuple[sympy.Expr, sympy.Expr],
+        stride: tuple[sympy.Expr, ...],
     ) -> EpilogueSource:  # fmt: skip
         operands = [
             (self.params.buffers[b], f"*{self.params.dtypes[b].value}") for b in self.operands
@@ -138,8 +151,11 @@ class _EpilogueWriter(Writer):
         for size, param in self.params.sizes.items():
             operands.append((param.name, f"i{self.bits}"))
             args.append(size)
-        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands)]
+        start = 1 if self.batched else 0
+        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
         lines += [*self.top.text(), f"return {value.text}"]
+        if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
+            lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
         body = "\n".join(INDENT + line for line in lines)
         head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
         blocks = [
@@ -149,5 +165,5 @@ class _EpilogueWriter(Writer):
         ]
         return EpilogueSource(
             name, "\n\n\n".join(b for b in blocks if b), tuple(operands), tuple(args), out, dtype,
-            stride,
+            stride, self.batched, self.bits,
         )  # fmt: skip

@@ -43,6 +43,9 @@ class EpilogueSource:
     then sizes (`i32`, `i64`).
     args: the same as the caller knows them: the name of a buffer, or a size symbol.
     out: the buffer that the template stores to; out_stride: its strides along (m, n).
+    batched: the kernel runs over (batch, m, n), `out_stride` is along these, and the tuple
+    `operands` starts with the batch number. bits: of the index arithmetic; with 64, `rm` and `rn`
+    must be 64-bit integers.
     """
 
     name: str
@@ -51,4 +54,6 @@ class EpilogueSource:
     args: tuple[str | sympy.Expr, ...]
     out: str
     out_dtype: str
-    out_stride: tuple[sympy.Expr, sympy.Expr]
+    out_stride: tuple[sympy.Expr, ...]
+    batched: bool = False
+    bits: int = 32

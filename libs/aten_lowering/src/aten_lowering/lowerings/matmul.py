@@ -31,8 +31,14 @@ def bmm(call: Call, input: Operand, mat2: Operand) -> None:
 def addmm(
     call: Call, input: Operand, mat1: Operand, mat2: Operand, beta: Number, alpha: Number
 ) -> None:
-    require(beta == 1 and alpha == 1, "addmm with beta or alpha")
-    _emit(call, mat1.ref, mat2.ref, _bias(input, call.out.size[-1]), call.out.operand.type)
+    _emit_sum(call, input, mat1, mat2, beta, alpha)
+
+
+@table.lowers(aten.baddbmm.default)
+def baddbmm(
+    call: Call, input: Operand, batch1: Operand, batch2: Operand, beta: Number, alpha: Number
+) -> None:
+    _emit_sum(call, input, batch1, batch2, beta, alpha)
 
 
 @table.lowers(aten.linear.default)
@@ -49,15 +55,37 @@ def linear(call: Call, input: Operand, weight: Operand, bias: Operand | None) ->
         call,
         TensorRef(input.ref.buffer, a),
         TensorRef(weight.ref.buffer, transposed),
-        _bias(bias, n) if bias is not None else None,
+        _addend(bias, (n,)) if bias is not None else None,
         out,
     )
 
 
-def _bias(bias: Operand, n: sympy.Expr) -> TensorRef:
-    """Rank 1, one element a column."""
-    require(len(bias.size) == 1 and bias.size[0] == n, f"a bias of shape {bias.size}")
-    return bias.ref
+def _emit_sum(
+    call: Call, input: Operand, a: Operand, b: Operand, beta: Number, alpha: Number
+) -> None:
+    """`beta * input + alpha * (a @ b)`, rounded once."""
+    for factor in (beta, alpha):
+        require(isinstance(factor, int | float), f"a factor of {factor}")
+    assert isinstance(beta, int | float) and isinstance(alpha, int | float)
+    out = call.out.operand.type
+    _emit(call, a.ref, b.ref, _addend(input, out.size), out, float(alpha), float(beta))
+
+
+def _addend(input: Operand, size: tuple[sympy.Expr, ...]) -> TensorRef:
+    """What is added to a result of `size`: `[n]` or `[1, n]` as rank 1, anything else with the
+    result's sizes and strides of 0 where it broadcasts."""
+    own = input.type
+    missing = len(size) - len(own.size)
+    require(missing >= 0, f"a bias of shape {own.size}")
+    ones = [sympy.S.One] * missing
+    strides: list[sympy.Expr] = []
+    for n, s, full in zip([*ones, *own.size], [*ones, *own.stride], size, strict=True):
+        require(n == 1 or sympy.expand(n - full) == 0, f"a bias of shape {own.size}")
+        strides.append(s if full == 1 or n != 1 else sympy.S.Zero)
+    if all(s == 0 or n == 1 for n, s in zip(size[:-1], strides[:-1], strict=True)):
+        size, strides = size[-1:], strides[-1:]
+    type = TensorType(own.dtype, size, tuple(strides), own.device, own.offset)
+    return TensorRef(input.ref.buffer, type)
 
 
 def _flatten_rows(type: TensorType) -> TensorType:
@@ -80,7 +108,15 @@ def _flatten_rows(type: TensorType) -> TensorType:
     )
 
 
-def _emit(call: Call, a: TensorRef, b: TensorRef, bias: TensorRef | None, type: TensorType) -> None:
+def _emit(
+    call: Call,
+    a: TensorRef,
+    b: TensorRef,
+    bias: TensorRef | None,
+    type: TensorType,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> None:
     used = [a, b, *([bias] if bias is not None else [])]
     for ref in used:
         require(ref.type.dtype is type.dtype, "operands of several element types")
@@ -88,4 +124,8 @@ def _emit(call: Call, a: TensorRef, b: TensorRef, bias: TensorRef | None, type: 
     require(type.dtype in _FLOATS, f"a matmul of {type.dtype.value}")
     require(all(n != 0 for ref in used for n in ref.type.size), "an empty operand")
     name = call.out.operand.ref.buffer
-    call.emit(Matmul(name, type, a, b, bias, call.extern, origins=(call.origin,)))
+    call.emit(
+        Matmul(
+            name, type, a, b, bias, call.extern, origins=(call.origin,), alpha=alpha, beta=beta
+        )
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""What follows the products of a matmul, as one kernel over their sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loop_ir import (
+    FuseOptions,
+    Matmul,
+    fuse,
+    interpret_graph,
+    interpret_kernel,
+    is_plain,
+    parse_graph,
+    print_graph,
+    verify,
+    whole_epilogue,
+    why_not,
+)
+
+SUM = """\
+graph g(
+    x: f32[6, 4, 5] cpu,
+    w: f32[6, 5, 3] cpu,
+    c: f32[6, 4, 1] cpu,
+    m: bool[2, 4, 3] cpu,
+):
+  matmul y: f32[6, 4, 3] cpu
+    a x: f32[6, 4, 5] cpu
+    b w: f32[6, 5, 3] cpu
+    bias c: f32[6, 4, 3] cpu stride (4, 1, 0)
+    alpha 0.5
+    beta -2.0
+    extern aten.baddbmm.default(c: f32[6, 4, 1] cpu, x: f32[6, 4, 5] cpu, w: f32[6, 5, 3] cpu)
+      out y: f32[6, 4, 3] cpu
+  kernel masked(
+      y: f32[6, 4, 3] cpu,
+      m: bool[2, 4, 3] cpu,
+      out z: f32[6, 4, 3] cpu,
+  ):
+    parallel i0 < 2, i1 < 3, i2 < 12:
+      once:
+        v0 = load y[i0*36 + i1*12 + i2] : f32
+        v1 = load m[i0*12 + i2]         : bool
+        v2 = const 7.0                  : f32
+        v3 = where(v1, v0, v2)          : f32
+        store z[i0*36 + i1*12 + i2] = v3
+  return (z: f32[6, 4, 3] cpu)
+"""
+
+
+@pytest.fixture
+def inputs() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    x, w, c = (rng.standard_normal(s, np.float32) for s in ((6, 4, 5), (6, 5, 3), (6, 4, 1)))
+    return [x, w, c, rng.random((2, 4, 3)) < 0.5]
+
+
+def test_text_and_meaning(inputs) -> None:
+    graph = parse_graph(SUM)
+    verify(graph)
+    assert parse_graph(print_graph(graph)) == graph
+    assert [x.split() for x in print_graph(graph).split("\n")] == [
+        x.split() for x in SUM.split("\n")
+    ]
+    x, w, c, m = inputs
+    expected = np.where(np.repeat(m, 3, 0), 0.5 * (x @ w) - 2 * c, 7)
+    (got,) = interpret_graph(graph, inputs)
+    np.testing.assert_allclose(got, expected, 1e-6)
+
+
+def test_the_batch_of_an_epilogue_may_be_split(inputs) -> None:
+    """Heads that share a mask: the parts of the batch number are divisions of one integer."""
+    graph = parse_graph(SUM)
+    assert "fuse with the option `epilogue`" in why_not(graph, "y", "masked")
+    fused = fuse(graph, FuseOptions(epilogue=True))
+    (node,) = fused.nodes
+    assert isinstance(node, Matmul)
+    assert node.epilogue is not None
+    assert [int(a.extent) for a in node.epilogue.axes] == [6, 4, 3]
+    assert "load m[i0//3*12" in print_graph(fused)
+    assert parse_graph(print_graph(fused)) == fused
+    np.testing.assert_array_equal(*(interpret_graph(g, inputs)[0] for g in (graph, fused)))
+
+
+def test_rows_may_not_be_split() -> None:
+    """Their number differs inside of a tile, and with it a division would."""
+    graph = parse_graph(SUM.replace("i0 < 2, i1 < 3, i2 < 12", "i0 < 12, i1 < 2, i2 < 3")
+                        .replace("i0*36 + i1*12 + i2", "i0*6 + i1*3 + i2")
+                        .replace("m[i0*12 + i2]", "m[i1*3 + i2]"))  # fmt: skip
+    assert "walks 4 rows or columns in parts" in why_not(graph, "y", "masked")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("beta", [-2.0, 0.0])
+def test_one_kernel_over_the_sums(inputs, fused: bool, beta: float) -> None:
+    graph = fuse(parse_graph(SUM), FuseOptions(epilogue=fused))
+    node = replace(graph.nodes[0], beta=beta)
+    graph = replace(graph, nodes=(node, *graph.nodes[1:]))
+    assert not is_plain(node)
+    kernel, sums = whole_epilogue(node)
+    assert kernel is not None
+    verify(kernel)
+    x, w, c, m = inputs
+    given = {sums: x @ w, "c": c.reshape(-1), "m": m}
+    given = {b.name: given[b.name] for b in kernel.buffers if not b.written}
+    got = interpret_kernel(kernel, given, {})["z" if fused else "y"]
+    expected = 0.5 * (x @ w) + beta * c
+    if fused:
+        expected = np.where(np.repeat(m, 3, 0), expected, 7)
+    np.testing.assert_allclose(got, expected, 1e-5, 1e-6)
+
+
+def test_a_plain_matmul_has_its_own_epilogue() -> None:
+    graph = fuse(parse_graph(SUM), FuseOptions(epilogue=True))
+    node = replace(graph.nodes[0], bias=None, alpha=1, beta=1)
+    assert whole_epilogue(node) == (node.epilogue, "y")
