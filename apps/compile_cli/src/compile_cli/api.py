@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 
 from compile_cli.capture import Captured, capture, export, input_names
@@ -15,7 +16,11 @@ from compile_cli.errors import BadInput, CompileFailed
 from compile_cli.loading import FunctionModule
 from compile_cli.pipeline import compile_graph
 from compile_cli.proof import difference
+from compile_cli.runtime import start_workers
 from compile_cli.stages import Record
+
+# Workers to start before there is a graph that says how many kernels it may have.
+_USUAL_KERNELS = 4
 
 
 def compile(
@@ -41,6 +46,7 @@ def compile(
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options)
     record = record or Record()
+    start_workers(settings, _tensors(model, args), _USUAL_KERNELS)
     with record.stage("capture"):
         if isinstance(model, torch.export.ExportedProgram):
             module, program = None, model
@@ -58,6 +64,13 @@ def compile(
         return _same_when(module, captured, call, env)
 
     return CompiledModel(captured, graph, prove)
+
+
+def _tensors(model: Any, args: tuple[Any, ...]) -> Iterator[Any]:
+    """What says where the model will run."""
+    yield from pytree.tree_leaves(args)
+    if isinstance(model, nn.Module):
+        yield from model.parameters()
 
 
 def _by_position(

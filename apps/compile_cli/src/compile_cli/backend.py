@@ -18,6 +18,7 @@ from aten_lowering import decompositions
 from compile_cli.attention import make_masks_readable
 from compile_cli.config import Options
 from compile_cli.pipeline import compile_graph
+from compile_cli.runtime import start_workers
 from compile_cli.stages import Record
 from compile_cli.without_gpu import capture_kernels
 
@@ -41,6 +42,7 @@ def compile_cli(
         boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return boxed
 
+    start_workers(settings, example_inputs, sum(n.op.startswith("call") for n in gm.graph.nodes))
     make_masks_readable(gm)
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=compile_fx,

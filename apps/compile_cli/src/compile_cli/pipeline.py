@@ -58,12 +58,13 @@ def compile_graph(
                 program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
             )
 
-        with record.stage("build"):
-            kernels.build(program)
+        with record.stage("emit"):
+            wait_for_kernels = kernels.start_build(program)
+            host, run = EMITTERS[options.emit](program, kernels, lowered.constants, check_inputs)
+            record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
-    with record.stage("emit"):
-        host, run = EMITTERS[options.emit](program, kernels, lowered.constants, check_inputs)
-        record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
+        with record.stage("build"):
+            wait_for_kernels()
 
     graphs = graphed(run, program) if options.cuda_graphs else None
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -77,28 +77,43 @@ class Kernels:
             self.plain[define] = triton_rt.LazyKernel(source, cache=self.cache)
         return self.plain[define]
 
-    def build(self, program: Program) -> None:
-        """Compiles all kernels of a CUDA program, for the alignment that its hints suggest, in
-        parallel where there are several. A CPU program has nothing to build."""
-        if not uses_cuda(program):
-            return
+    def start_build(self, program: Program) -> Callable[[], None]:
+        """Begins to compile all kernels of a CUDA program, side by side, for the alignment that
+        its hints suggest; what it returns waits for them. A CPU program has nothing to build, nor
+        has one that Triton launches, which compiles by itself."""
+        if not uses_cuda(program) or self.options.emit == "hop":
+            return lambda: None
         jobs = [(self.load(define), mask) for define, mask in expected_variants(program)]
         for kernel, mask in jobs:
             kernel.pool = self.pool
             kernel.prefetch(alignment=mask)
-        for kernel, mask in jobs:
-            kernel.binary(alignment=mask)
-            kernel.pool = None
+
+        def finish() -> None:
+            for kernel, mask in jobs:
+                kernel.binary(alignment=mask)
+                kernel.pool = None
+
+        return finish
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Inside, compile jobs go to a pool of worker processes, started as jobs come."""
-        with triton_rt.CompilePool(self.options.workers) as pool:
+        """Inside, compile jobs go to worker processes: those of this process, which are started
+        as jobs come and stay for the next compilation."""
+        with triton_rt.shared_pool(self.options.workers) as pool:
             self.pool = pool
             try:
                 yield
             finally:
                 self.pool = None
+
+
+def start_workers(options: Options, tensors: Iterable[Any], kernels: int) -> None:
+    """Begins to start compile workers while a model is captured, if a tensor of it is on a GPU:
+    one for each of `kernels`, and no more than half of those that may serve the compilation, so
+    that cores are left for the capture."""
+    if any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
+        half = max(1, options.workers // 2)
+        triton_rt.shared_pool(options.workers).start(min(kernels, half))
 
 
 def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:

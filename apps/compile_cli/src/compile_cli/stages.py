@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-STAGES = ("capture", "lower", "fuse", "triton", "wrapper", "build", "emit")
+STAGES = ("capture", "lower", "fuse", "triton", "wrapper", "emit", "build")
 
 
 @dataclass

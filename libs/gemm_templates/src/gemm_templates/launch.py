@@ -16,7 +16,7 @@ from gemm_templates.errors import InvalidArguments
 from gemm_templates.families import make_plan
 from gemm_templates.plan import TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
-from triton_rt import Binary, Cache, CompilePool, LazyKernel, Target
+from triton_rt import Binary, Cache, CompilePool, LazyKernel, Target, shared_pool
 
 _WORKSPACE_DTYPES = {"f32": torch.float32, "i32": torch.int32}
 
@@ -229,8 +229,8 @@ def bind(
 
 @functools.lru_cache(maxsize=1)
 def default_build() -> Callable[[Problem, Config], Bound]:
-    """`bind` with the kernel cache of the user, and a pool of this process that compiles the
+    """`bind` with the kernel cache of the user, and workers of this process that compile the
     candidates of one problem side by side."""
     return functools.partial(
-        bind, cache=Cache(), pool=CompilePool(max(1, min(6, os.cpu_count() or 1)))
+        bind, cache=Cache(), pool=shared_pool(max(1, min(6, os.cpu_count() or 1)))
     )
