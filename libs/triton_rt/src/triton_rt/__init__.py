@@ -16,6 +16,7 @@ from triton_rt.overlap import overlapped
 from triton_rt.peel import PeeledKernel, peel
 from triton_rt.pool import CompilePool, shared_pool, shared_workers
 from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
+from triton_rt.standalone import standalone_text
 from triton_rt.target import Target
 from triton_rt.tma import (
     MapPlan,
@@ -78,6 +79,7 @@ __all__ = [
     "set_allocator",
     "shared_pool",
     "shared_workers",
+    "standalone_text",
     "use_allocator",
     "with_fallback",
 ]
