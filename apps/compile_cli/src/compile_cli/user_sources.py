@@ -36,8 +36,25 @@ def definition(
     options: dict[str, int],
 ) -> DefineKernel:
     """The kernel's own text under the name `name`. Element types and functions as constants are
-    bound in a kernel around it, since a definition's constants are plain."""
-    text = _text(kernel.function)
+    bound in a kernel around it, since a definition's constants are plain.
+
+    The text imports the user's modules only where it cannot carry what it needs of them, or where
+    two of them mean two things by a name: importing them may take each compile worker seconds."""
+    try:
+        return _definition(name, kernel, params, constants, options, alone=True)
+    except Unsaid:
+        return _definition(name, kernel, params, constants, options, alone=False)
+
+
+def _definition(
+    name: str,
+    kernel: KernelObject,
+    params: tuple[KernelParam, ...],
+    constants: dict[str, Any],
+    options: dict[str, int],
+    alone: bool,
+) -> DefineKernel:
+    text = _text(kernel.function, alone)
     while name != kernel.name and name in _top_level(text):
         name += "_"
     bound = {k: v for k, v in constants.items() if isinstance(v, DType | Ref)}
@@ -46,7 +63,7 @@ def definition(
     if odd:
         raise Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
     if bound:
-        text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound)
+        text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound, alone)
     warps, stages = options.get("num_warps", 4), options.get("num_stages", 3)
     return DefineKernel(
         name, text + alias(name), params, tuple(plain.items()), warps, stages,
@@ -54,9 +71,12 @@ def definition(
     )  # fmt: skip
 
 
-def _text(function: Any) -> str:
-    """A module in which `_captured` is the function. Raises `Unsaid` if it needs more than a
-    text can carry."""
+def _text(function: Any, alone: bool) -> str:
+    """A module in which `_captured` is the function. `alone`: without the user's module, if that
+    can be. Raises `Unsaid` if it needs more than a text can carry."""
+    found_alone = triton_rt.standalone_text(function) if alone else None
+    if found_alone is not None:
+        return f"{found_alone}_captured = {function.fn.__name__}\n"
     try:
         text = triton_rt.KernelSource.from_jit(function, {}).text
     except (triton_rt.errors.BadSource, OSError) as error:
@@ -84,6 +104,7 @@ def _bind(
     params: list[str],
     plain: list[str],
     bound: dict[str, Any],
+    alone: bool,
 ) -> str:
     """`_kernel(x, n, F)` -> `_kernel(x, n)`, with F fixed."""
     lines = [text, "import triton", "import triton.language as tl", "_captured_inner = _captured"]
@@ -95,8 +116,9 @@ def _bind(
         function = kernel.objects[value.name]
         if not hasattr(function, "params"):
             raise Unsaid(f"its constant {constant} is a {type(function).__name__}")
-        _check_names(constant, "\n".join(lines), _text(function))
-        lines += [_text(function), f"_captured_function{i} = _captured"]
+        other = _text(function, alone)
+        _check_names(constant, "\n".join(lines), other)
+        lines += [other, f"_captured_function{i} = _captured"]
         passed[constant] = f"_captured_function{i}"
     order = [n for n in kernel.function.arg_names if n in passed]
     heads = [n if n in params else f"{n}: tl.constexpr" for n in order if n not in bound]
