@@ -81,6 +81,7 @@ def test_slots_are_what_the_kernel_takes(
     rank: int, tma: bool, kernel_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sizes of the kernel's parameters as PTX declares them."""
+    monkeypatch.setattr("triton_rt.launch.native.extension", lambda: None)
     monkeypatch.setattr("triton_rt.tma.slots.encode", lambda *a: bytes(128))
     block = (2, 2, 4, 4, 16)[5 - rank :]
     zeros = ", ".join("0" * rank)

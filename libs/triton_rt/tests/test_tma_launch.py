@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import shutil
 import struct
@@ -30,7 +31,9 @@ from triton_rt import (
 from triton_rt.config import Config
 from triton_rt.launch import Entry, dispatch, driver, native
 from triton_rt.tma.encode import encode
-from triton_rt.tma.slots import slots_of
+from triton_rt.tma.layout import DATA_TYPES, MapLayout
+from triton_rt.tma.rules import violations
+from triton_rt.tma.slots import Slot, slots_of
 
 Make = Callable[..., KernelSource]
 
@@ -75,8 +78,9 @@ class Launched(ctypes.Structure):
 
 
 class FakeCuda:
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, native: bool) -> None:
         self.library = library
+        self.native = native
         self.encoded = Encoded.in_dll(library, "encoded")
         self.record = Launched.in_dll(library, "record")
 
@@ -104,7 +108,7 @@ def fake(
     module.set_symbols_from(opened.address)
     monkeypatch.setattr(native, "extension", lambda: module if request.param == "native" else None)
     encode.cache_clear()
-    yield FakeCuda(opened.library)
+    yield FakeCuda(opened.library, request.param == "native")
     encode.cache_clear()
 
 
@@ -143,7 +147,8 @@ def test_a_map_as_the_driver_sees_it(fake: FakeCuda, copies: dict[bool, Binary])
     ]  # fmt: skip
     launch((3,), 7, TensorMap(y, (16, 64)), 0.5, TensorMap(x, (16, 64)))  # type: ignore[arg-type]
     e = fake.encoded
-    assert (e.calls, e.type, e.rank, e.interleave, e.swizzle, e.promotion) == (3, 7, 2, 0, 3, 2)
+    assert e.calls == (4 if fake.native else 3)  # in C, each parameter has its own
+    assert (e.type, e.rank, e.interleave, e.swizzle, e.promotion) == (7, 2, 0, 3, 2)
     assert (e.address, e.fill, e.unaligned) == (0x1000, 0, 0)
     assert list(e.sizes)[:2] == [128, 40] and list(e.strides)[:2] == [512, 0]
     assert list(e.box)[:2] == [32, 16] and list(e.steps)[:2] == [1, 1]
@@ -176,8 +181,10 @@ def test_a_descriptor_without_tma(fake: FakeCuda, copies: dict[bool, Binary]) ->
 
 
 def test_one_map_however_often(fake: FakeCuda, copies: dict[bool, Binary]) -> None:
-    """Encoded once for a tensor and a block; again when either is another one."""
+    """Encoded once for a tensor and a block (in C: and a parameter); again when either is another
+    one."""
     launch = launcher_of(copies[True])
+    each = 2 if fake.native else 1
     x = FakeTensor(0x1000, torch.float32, (40, 128))
     map = TensorMap(x, (16, 64))  # type: ignore[arg-type]
     descriptor = TensorDescriptor.__new__(TensorDescriptor)
@@ -187,17 +194,17 @@ def test_one_map_however_often(fake: FakeCuda, copies: dict[bool, Binary]) -> No
     for _ in range(5):
         launch((1,), 0, map, 1.0, TensorMap(x, (16, 64)))  # type: ignore[arg-type]
         launch((1,), 0, descriptor, 1.0, map)
-    assert fake.encoded.calls == 1
+    assert fake.encoded.calls == each
     fake.keep(2)
     x.address = 0x2000  # the storage moved: the map follows
     launch((1,), 0, map, 1.0, map)
-    assert fake.encoded.calls == 2 and fake.arguments(2) == [0, 0x2000]
+    assert fake.encoded.calls == 2 * each and fake.arguments(2) == [0, 0x2000]
     descriptor.shape = [20, 128]
     launch((1,), 0, descriptor, 1.0, map)
-    assert fake.encoded.calls == 3 and fake.encoded.sizes[1] == 20
+    assert fake.encoded.calls == 2 * each + 1 and fake.encoded.sizes[1] == 20
     x.address = 0x1000
     launch((1,), 0, map, 1.0, map)
-    assert fake.encoded.calls == 3
+    assert fake.encoded.calls == 2 * each + 1
 
 
 def test_rules_are_checked_before_the_launch(fake: FakeCuda, copies: dict[bool, Binary]) -> None:
@@ -297,3 +304,42 @@ def test_kernels_of_one_binary_take_descriptors(fake: FakeCuda, copies: dict[boo
     x = TensorMap(FakeTensor(0x1000, torch.float32, (40, 128)), (16, 64))  # type: ignore[arg-type]
     kernel((1,), 0, x, 1.0, x)
     assert fake.record.launches == 1
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("kind", ["u8", "bf16", "f32", "f64"])
+def test_the_launcher_in_c_makes_the_same_bytes(fake: FakeCuda, kind: str, written: bool) -> None:
+    """Of tensors at the edges of the rules, or nothing where Python finds one broken."""
+    if not fake.native:
+        pytest.skip("of the native launcher")
+    module = native.extension()
+    assert module is not None
+    size = DATA_TYPES[kind][1]
+    unit = max(1, 16 // size)
+    layouts = [
+        MapLayout.of_block(kind, box, swizzle)
+        for box, swizzle in (((16, 64 // size), "64B"), ((1, 256), "none"), ((1, 257), "none"))
+    ]
+    taken = 0
+    for address, rows, columns, stride, inner, layout in itertools.product(
+        (0x1000, 0x1008), (1, 40, 0, 2**31), (unit * 4, unit * 4 + 1, 1),
+        (unit * 8, unit * 8 + 1, 0, -unit, 2**40 // size, 2**40 // size - unit), (1, 2), layouts,
+    ):  # fmt: skip
+        shape, strides = (rows, columns), (stride, inner)
+        broken = tuple(violations(address, shape, strides, size, layout, written=written))
+        numbers = (layout.swizzle, layout.data_type, layout.element_bytes)
+        made = module.encode_slot(address, shape, strides, layout.box, numbers, written, False)
+        in_box = [v for v in broken if v.rule in ("swizzle", "inner box")]
+        if broken and broken != tuple(in_box):
+            assert made is None, broken
+        elif not broken:
+            plain = Slot("k: x", f"tensordesc<{kind}[16,{64 // size}]>", layout, written)
+            want = plain._make(address, shape, strides, False)
+            assert made[128:] == want[128:]
+            encoded = bytes(fake.encoded)
+            assert module.encode_slot(
+                address, shape, strides, layout.box, numbers, written, False
+            ) == made  # fmt: skip
+            assert bytes(fake.encoded)[4:] == encoded[4:]
+            taken += 1
+    assert taken > 5

@@ -13,6 +13,7 @@
 
 #include "driver.h"
 #include "kinds.h"
+#include "maps.h"
 
 static PyObject *str_base, *str_ready;
 static PyTypeObject *map_type;  // TensorMap; NULL: all descriptors are asked of their slots
@@ -512,6 +513,11 @@ static PyObject *set_hooks(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *find_symbols_from(PyObject *module, PyObject *getter) {
+    cu_encode = NULL;
+    return set_symbols_from(module, getter);
+}
+
 // use_maps(type): the type of descriptors that keep their bytes, by slot, in a dict `ready`.
 static PyObject *use_maps(PyObject *module, PyObject *type) {
     if (!PyType_Check(type)) return PyErr_Format(PyExc_TypeError, "expected a type");
@@ -520,8 +526,9 @@ static PyObject *use_maps(PyObject *module, PyObject *type) {
 }
 
 static PyMethodDef methods[] = {
+    {"encode_slot", encode_slot, METH_VARARGS, "the bytes of a descriptor, or None"},
     {"use_maps", use_maps, METH_O, "use_maps(type of tensor maps)"},
-    {"set_symbols_from", set_symbols_from, METH_O, "set_symbols_from(getter: name -> address)"},
+    {"set_symbols_from", find_symbols_from, METH_O, "set_symbols_from(getter: name -> address)"},
     {"set_hooks", set_hooks, METH_VARARGS, "set_hooks(before, after)"},
     {"use_torch", use_torch, METH_VARARGS, "turns the fast path for tensors on"},
     {"forget_torch", forget_torch, METH_NOARGS, "turns the fast path for tensors off"},

@@ -19,7 +19,7 @@ from triton_rt.config import Config
 from triton_rt.errors import LauncherFallback
 
 _SOURCE = Path(__file__).with_name("launcher.c")
-_HEADERS = ("tensors.h", "kinds.h", "driver.h")
+_HEADERS = ("tensors.h", "kinds.h", "driver.h", "maps.h")
 _NAME = "_triton_rt_launcher"
 
 

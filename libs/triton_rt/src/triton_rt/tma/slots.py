@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from triton_rt.errors import WrongDescriptor
@@ -33,10 +33,16 @@ _ADDRESS_BYTES = 8
 class Slot:
     """One descriptor parameter of a compiled kernel: `slot(argument)` is the kernel's parameters,
     each in 8 bytes but a tensor map, which comes first and has 128. `layout` is None where the
-    kernel was compiled without TMA; `written`: the kernel writes through it."""
+    kernel was compiled without TMA; `written`: the kernel writes through it. native: `encode_slot`
+    of the launcher in C, which gives None where a rule is broken."""
 
     def __init__(
-        self, where: str, kind: str, layout: MapLayout | None, written: bool = False
+        self,
+        where: str,
+        kind: str,
+        layout: MapLayout | None,
+        written: bool = False,
+        native: Callable[..., bytes | None] | None = None,
     ) -> None:
         parsed = parse_descriptor(kind)
         assert parsed is not None, kind
@@ -44,6 +50,7 @@ class Slot:
         self.element, self.block = parsed
         self.layout = layout
         self.written = written
+        self.native = None if layout is None or layout.fp4 else native
         self._bytes = functools.lru_cache(maxsize=256)(self._make)
 
     @property
@@ -74,6 +81,12 @@ class Slot:
     def _make(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], nan: bool
     ) -> bytes:
+        layout = self.layout
+        if self.native is not None and layout is not None:
+            numbers = (layout.swizzle, layout.data_type, layout.element_bytes)
+            made = self.native(address, shape, strides, layout.box, numbers, self.written, nan)
+            if made is not None:
+                return made
         rank = len(shape)
         fields = [*(n.to_bytes(8, "little", signed=True) for n in shape), _longs(strides)]
         if self.layout is None:
@@ -92,10 +105,14 @@ def _longs(values: Sequence[int]) -> bytes:
 
 def slots_of(binary: Binary) -> tuple[Slot, ...]:
     """The slots of a binary's descriptor parameters, in order."""
+    from triton_rt.launch import native
+
+    module = native.extension()
+    encode_slot = None if module is None else module.encode_slot
     params = [p for p in binary.params if p.is_descriptor]
     layouts: Sequence[MapLayout | None] = binary.tensor_maps or [None] * len(params)
     return tuple(
-        Slot(f"{binary.name}: {p.name}", p.kind, layout, p.mutated)
+        Slot(f"{binary.name}: {p.name}", p.kind, layout, p.mutated, encode_slot)
         for p, layout in zip(params, layouts, strict=True)
     )
 

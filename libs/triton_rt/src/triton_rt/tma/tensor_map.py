@@ -92,6 +92,15 @@ class TensorMap:
             self.kind = str(base.dtype)
         self._check_form()
 
+    def moved(self, base: torch.Tensor | Address, shape: Sequence[int]) -> TensorMap:
+        """The same over other memory of the same element type, and with other sizes: what a launch
+        checks is not looked at here."""
+        other = TensorMap.__new__(TensorMap)
+        other.base, other.block, other.shape = base, self.block, tuple(shape)
+        other.strides, other.padding, other.swizzle = self.strides, self.padding, self.swizzle
+        other.kind, other.ready = self.kind, {}
+        return other
+
     def _check_form(self) -> None:
         if self.kind not in DATA_TYPES:
             raise WrongDescriptor(
