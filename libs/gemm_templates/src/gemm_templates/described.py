@@ -12,7 +12,7 @@ from triton_rt.kinds import kind_of
 from triton_rt.tma import Address
 
 # Maps that are kept for a parameter: beyond, all are forgotten.
-_KEPT = 512
+_KEPT = 2048
 
 
 class Described:
@@ -24,23 +24,40 @@ class Described:
     """
 
     def __init__(self, maps: Maps, dims: Mapping[str, int]) -> None:
-        self._dims = dims
-        self._maps: dict[str, tuple[MapPlan, dict[tuple[int, int, torch.dtype], TensorMap]]] = {
-            name: (plan, {}) for name, plan in maps
-        }
+        self._maps = {name: _Matrix(plan, dims) for name, plan in maps}
 
     def __call__(self, name: str, tensor: torch.Tensor, m: int) -> TensorMap:
-        plan, known = self._maps[name]
+        matrix = self._maps[name]
         key = (tensor.data_ptr(), m, tensor.dtype)
-        found = known.get(key)
-        if found is not None:
-            return found
+        return matrix.known.get(key) or matrix.make(key, tensor)
+
+
+class _Matrix:
+    """What one parameter describes."""
+
+    def __init__(self, plan: MapPlan, dims: Mapping[str, int]) -> None:
+        assert plan.shape is not None
+        self.plan = plan
+        self.dims = dims
+        self.rows = plan.shape.index("M") if "M" in plan.shape else None
+        self.known: dict[tuple[int, int, torch.dtype], TensorMap] = {}
+        self.last: TensorMap | None = None
+
+    def make(self, key: tuple[int, int, torch.dtype], tensor: torch.Tensor) -> TensorMap:
+        address, m, dtype = key
         device = tensor.get_device()
-        sizes = {**self._dims, "M": m}
         if device < 0:
-            return plan.bind(tensor, sizes)
-        found = plan.bind(Address(key[0], kind_of(tensor.dtype), device), sizes)
-        if len(known) >= _KEPT:
-            known.clear()
-        known[key] = found
-        return found
+            return self.plan.bind(tensor, {**self.dims, "M": m})
+        base = Address(address, kind_of(dtype), device)
+        last = self.last
+        if last is None or last.kind != base.kind:
+            made = self.plan.bind(base, {**self.dims, "M": m})
+        else:
+            shape = list(last.shape)
+            if self.rows is not None:
+                shape[self.rows] = m
+            made = last.moved(base, shape)
+        if len(self.known) >= _KEPT:
+            self.known.clear()
+        self.known[key] = self.last = made
+        return made

@@ -82,7 +82,8 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         time, why = problem.flops / rate * rounding + dense.LAUNCH, "arithmetic"
     else:
         # Its split-K is not ours: a few tiles with a long K take no longer than a wait allows.
-        offered = (*tiled.configs(plain, device), *tma.configs(plain, device))
+        made = (replace(c, maps=False) for c in tma.configs(plain, device))
+        offered = (*tiled.configs(plain, device), *made)
         times = [predict(plain, c, device) for c in offered if is_legal(plain, c, device)]
         time, why = min(times, default=(problem.flops / device.matrix_rate, "arithmetic"))
         if time > 5 * dense.DESCRIPTORS:

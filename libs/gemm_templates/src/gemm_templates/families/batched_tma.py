@@ -75,7 +75,8 @@ def written(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n) * problem.batch
     outputs = -(-tiles // device.sms) * device.sms * config.block_m * config.block_n
     moved = read + outputs * (ITEMSIZE[problem.out_dtype] + extra)
-    return moved / (_DRAM * device.dram_rate) + dense.LAUNCH + dense.DESCRIPTORS, "DRAM"
+    start = dense.LAUNCH + dense.descriptors(config)
+    return moved / (_DRAM * device.dram_rate) + start, "DRAM"
 
 
 def as_tma(config: Config) -> Config:

@@ -51,8 +51,9 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
-    """As one product with the rows of all."""
+    """As one product with the rows of all; groups make their own descriptors."""
     even = problem.even
+    config = replace(config, maps=config.maps and problem.jagged is None)
     rows = -(-even.m // config.block_m) * config.block_m * even.batch
     time, why = gluon.predict(replace(even, batch=1, m=rows, batch_strides=None), config, device)
     dram, _ = batched_tma.written(even, config, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import batched_tma, dense
@@ -57,8 +59,8 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
-    """As a batch of equal groups: the sizes are not known."""
-    return dense.predict(problem.even, batched_tma.as_tma(config), device)
+    """As a batch of equal groups: the sizes are not known. It makes its own descriptors."""
+    return dense.predict(problem.even, replace(batched_tma.as_tma(config), maps=False), device)
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
