@@ -44,3 +44,20 @@ def test_what_is_lowered_or_whole_is_not_decomposed() -> None:
         assert op in TABLE or by_design(op)
     assert aten.layer_norm.default in table
     assert aten.matmul.default in table
+
+
+def test_the_table_of_decompositions_is_made_once_and_is_the_callers() -> None:
+    table = decompositions()
+    first = next(iter(table))
+    del table[first]
+    again = decompositions()
+    assert first in again and all(again[op] is fn for op, fn in table.items())
+
+
+def test_operators_registered_meanwhile_are_in_the_table() -> None:
+    before = len(decompositions())
+    library = torch.library.Library("aten_lowering_tests", "DEF")
+    library.define("composite(Tensor x) -> Tensor")
+    library.impl("composite", lambda x: x.sin() + 1, "CompositeImplicitAutograd")
+    table = decompositions()
+    assert torch.ops.aten_lowering_tests.composite.default in table and len(table) == before + 1

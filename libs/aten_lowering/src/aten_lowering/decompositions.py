@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,16 @@ def decompositions() -> Decompositions:
     With `torch.export`, `scaled_dot_product_attention` then stays the very op that eager runs.
     AOTAutograd, which traces below composite ops, gives the kernel that this op picks for the
     fake tensors' device (`_scaled_dot_product_*`).
+
+    The table is the caller's own. It is made anew where operators were registered meanwhile.
     """
+    return dict(_of_registered(tuple(torch._C._dispatch_get_all_op_names())))
+
+
+@functools.lru_cache(maxsize=1)
+def _of_registered(names: tuple[str, ...]) -> Decompositions:
+    """Of the operators of these names: collecting torch's composite ones takes a tenth of a
+    second."""
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
     return {
