@@ -37,7 +37,7 @@ TEXT = """program model(x: f32[s0, 4] cpu, w: f32[4, 4] cpu):
 DIRECT = """
 def forward(self, x, w):
     check_rank = fx_emit_host_check_rank(x, 'x', 2);  check_rank = None
-    s0 = torch.ops.aten.sym_size.int(x, 0)
+    s0 = x.size(0)
     check_range = fx_emit_host_check_range(s0, 's0 in [1, 16] hint 2', 1, 16);  check_range = None
     check_input = fx_emit_host_check_input(x, 'x: f32[s0, 4] cpu', torch.float32, (s0, 4), (4, 1));  check_input = None
     check_input_1 = fx_emit_host_check_input(w, 'w: f32[4, 4] cpu', torch.float32, (4, 4), (4, 1));  check_input_1 = None

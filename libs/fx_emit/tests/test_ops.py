@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -193,6 +194,45 @@ def test_if(check):
         gm.graph.eliminate_dead_code(is_impure)
         gm.recompile()
         assert torch.equal(gm(*inputs(2, 2))[0], before)
+
+
+CHAIN = (
+    HEAD
+    + """  if s0 <= 1:
+    extern aten.add_.Scalar(x, 1) mutates (x,)
+  else:
+    if n <= 0:
+      extern aten.add_.Scalar(x, 2) mutates (x,)
+    else:
+      if s0 <= 3:
+        extern aten.add_.Scalar(x, 4) mutates (x,)
+      else:
+        if FloorDiv(8, n) <= 2:
+          extern aten.add_.Scalar(x, 8) mutates (x,)
+  return (x,)
+"""
+)
+
+
+def test_a_chain_of_ifs_is_one_call(check):
+    """But for conditions that an earlier one may guard: 8 // n is not looked at where n is 0."""
+    modules = check(
+        CHAIN, inputs(1, 5), inputs(2, 0), inputs(3, 1), inputs(4, 3), inputs(4, 2), inputs(5, 0)
+    )
+    for gm in modules.values():
+        assert [name for name, _ in gm.named_children()] == [
+            "then_0",
+            "then_1",
+            "then_2",
+            "orelse_0",
+        ]
+        (call,) = [n for n in gm.graph.nodes if n.target is host.branch]
+        assert len(call.args[0]) == 3 and "floordiv" not in gm.code
+        other = copy.deepcopy(gm)
+        other.then_0 = other.then_1  # an edit of what runs
+        before = inputs(1, 5)[0]
+        assert torch.equal(other(*inputs(1, 5))[0], before + 2)
+        assert torch.equal(gm(*inputs(1, 5))[0], before + 1)
 
 
 def test_dead_code_elimination_keeps_effects(check):

@@ -89,16 +89,14 @@ def free(tensor: torch.Tensor) -> None:
 
 @has_side_effect
 def branch(
-    condition: bool,
-    then: Callable[..., Any],
-    orelse: Callable[..., Any],
-    operands: tuple[Any, ...],
+    conditions: tuple[bool, ...], blocks: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]
 ) -> None:
-    """Runs one of two submodules for its effects.
+    """Runs one of several submodules for its effects: that of the first condition that holds, or
+    the last one.
 
     Stands in for `torch.ops.higher_order.cond`, which forbids that branches mutate operands and
     which dead code elimination removes when nothing uses its results."""
-    chosen = then if condition else orelse
+    chosen = blocks[conditions.index(True) if True in conditions else -1]
     getattr(chosen, "forward", chosen)(*operands)  # a module's call costs a microsecond more
 
 
