@@ -159,6 +159,7 @@ externs = st.builds(
 matmuls = st.builds(
     Matmul, names, types(), refs, refs, st.none() | refs, externs, st.none() | kernels,
     tuples(origins, 2), st.sampled_from((1, 0.125, -2, 1e-30)), st.sampled_from((1, 0, 0.5)),
+    st.none() | kernels, st.none() | kernels,
 )  # fmt: skip
 nodes = st.one_of(kernels, externs, matmuls, st.builds(CopyBack, refs, refs))
 graphs = st.builds(

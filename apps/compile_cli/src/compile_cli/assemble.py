@@ -296,11 +296,13 @@ def _comment(origins: tuple[Origin, ...]) -> str:
 
 
 def kernel_nodes(graph: Graph) -> list[Kernel]:
-    """Every loop kernel of a graph, epilogues included, in order."""
+    """Every loop kernel of a graph, prologues and epilogues included, in order."""
     out: list[Kernel] = []
     for node in graph.nodes:
         if isinstance(node, Kernel):
             out.append(node)
-        elif isinstance(node, Matmul) and node.epilogue is not None:
-            out.append(node.epilogue)
+        elif isinstance(node, Matmul):
+            out += node.prologues
+            if node.epilogue is not None:
+                out.append(node.epilogue)
     return out

@@ -22,6 +22,7 @@ from compile_cli.assemble import Choice, Choices, Condition, Steps
 from compile_cli.config import Options
 from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, is_launchable, make_task
 from compile_cli.ladder import Rung, rungs, share
+from compile_cli.producers import produced, run_apart, with_producers
 from compile_cli.runtime import (
     Kernels,
     as_layout,
@@ -29,6 +30,7 @@ from compile_cli.runtime import (
     layout_at,
     random_tensor,
     torch_value,
+    view_of,
 )
 from compile_cli.schedules import default_schedule
 from compile_cli.select import plan_launch
@@ -60,6 +62,20 @@ class Decided:
         return self.label if self.condition is None else f"{sstr(self.condition)}: {self.label}"
 
 
+@dataclass(frozen=True)
+class Way:
+    """A template (task and config), or the vendor's call (no config). A task without the node's
+    prologues comes after kernels that make its operands."""
+
+    task: MatmulTask | None
+    config: gemm_templates.Config | None
+
+    def __str__(self) -> str:
+        if self.config is None or self.task is None:
+            return VENDOR
+        return f"{self.config}{' with prologue' if self.task.prologues else ''}"
+
+
 @dataclass
 class MatmulPlanner:
     """Decides for each matmul of a graph.
@@ -76,7 +92,7 @@ class MatmulPlanner:
     decided: dict[str, tuple[Decided, ...]] = field(default_factory=dict)
     needs_alignment: set[str] = field(default_factory=set)
     _measured: dict[str, gemm_templates.Choice] = field(default_factory=dict)
-    _tasks: dict[tuple[str, int, bool], MatmulTask | None] = field(default_factory=dict)
+    _tasks: dict[tuple[str, int, bool, bool], MatmulTask | None] = field(default_factory=dict)
     _offered: dict[str, list[gemm_templates.Candidate] | None] = field(default_factory=dict)
 
     @functools.cached_property
@@ -92,6 +108,7 @@ class MatmulPlanner:
                 made.update(b.name for b in node.buffers if b.written)
             elif isinstance(node, Matmul):
                 made.update(writes(node))
+                made.update(ref.buffer for _, _, ref in produced(node))
         return frozenset((made | self.inputs) - (written & self.inputs))
 
     @functools.cached_property
@@ -99,14 +116,14 @@ class MatmulPlanner:
         return frozenset(i.name for i in self.graph.inputs)
 
     def __call__(self, node: Matmul, hints: Mapping[str, int]) -> Choices | None:
-        """What to run, each with its condition; None for the vendor's call (and the epilogue's own
-        kernel) whatever the sizes."""
-        steps = [(rung, self._task(node, rung)) for rung in self._rungs(node, hints)]
-        if all(task is None for _, task in steps):
+        """What to run, each with its condition; None for the vendor's call (and prologues and the
+        epilogue as kernels of their own) whatever the sizes."""
+        steps = self._rungs(node, hints)
+        if all(self._task(node, r) is None and self._fused(node, r) is None for r in steps):
             return None
-        tables = [self._times(node, rung, task, len(steps) > 1) for rung, task in steps]
+        tables = [self._ways(node, rung, len(steps) > 1) for rung in steps]
         names = share([{k: t for k, (t, _) in table.items()} for table in tables])
-        if all(tables[i][name][1] is None for i, name in enumerate(names)):
+        if all(tables[i][name][1].config is None for i, name in enumerate(names)):
             self.decided[node.out] = (Decided(None, VENDOR),)
             return None
         choices: list[tuple[Condition, Choice]] = []
@@ -114,16 +131,18 @@ class MatmulPlanner:
         for i, name in enumerate(names):
             if i + 1 < len(names) and names[i + 1] == name:
                 continue  # the rung above serves this one
-            (rung, task), config = steps[i], tables[i][name][1]
+            rung, way = steps[i], tables[i][name][1]
             suffix = "" if rung.condition is None else f"_{rung.rows}"
-            if config is None or task is None:
+            if way.config is None or way.task is None:
                 choice = self._vendor(node, rung.hints, suffix)
             else:
-                choice = task.steps(config, f"matmul_{node.out}{suffix}")
-                if config.template != "tiled":
-                    self.needs_alignment |= self.inputs & set(task.buffers.values())
+                choice = way.task.steps(way.config, f"matmul_{node.out}{suffix}")
+                if not way.task.prologues:
+                    choice = with_producers(node, choice, rung.hints, suffix)
+                if way.config.template != "tiled":
+                    self.needs_alignment |= self.inputs & set(way.task.buffers.values())
             choices.append((rung.condition, choice))
-            decided.append(Decided(rung.condition, VENDOR if config is None else str(config)))
+            decided.append(Decided(rung.condition, str(way)))
         if (most := self._most_products(node)) is not None:
             choices[-1] = (most, choices[-1][1])
             decided[-1] = replace(decided[-1], condition=most)
@@ -146,7 +165,8 @@ class MatmulPlanner:
         if self.options.gemm != "auto" or self.kernels.pool is None:
             return
         nodes = [node for node in self.graph.nodes if isinstance(node, Matmul)]
-        tasks = [self._task(node, rung) for node in nodes for rung in self._rungs(node, hints)]
+        rungs = [(node, rung) for node in nodes for rung in self._rungs(node, hints)]
+        tasks = [find(node, rung) for node, rung in rungs for find in (self._task, self._fused)]
         asked = {task.problem: task for task in tasks if task is not None}
         problems = list(asked)
         if not problems:
@@ -175,7 +195,12 @@ class MatmulPlanner:
         if fits < len(found):
             found = found[: max(fits, 1)]
             found[-1] = replace(found[-1], condition=None, exact=False)
-        tasks = [task for rung in found if (task := self._task(node, rung)) is not None]
+        tasks = [
+            task
+            for rung in found
+            for find in (self._task, self._fused)
+            if (task := find(node, rung)) is not None
+        ]
         moving = {"M", "stride_ab", "stride_ob"}
         settled = all(t.problem.dynamic <= moving and not t.batch.free_symbols for t in tasks)
         return found if settled else here
@@ -188,13 +213,21 @@ class MatmulPlanner:
             return float(torch.cuda.mem_get_info()[0]) / 4
 
     def _task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
-        """The node as a problem for templates; None where they cannot or need not be asked."""
-        key = (node.out, rung.rows, rung.exact)
+        """The node, its operands made, as a problem for templates; None where they cannot or need
+        not be asked."""
+        return self._find_task(node, rung, False)
+
+    def _fused(self, node: Matmul, rung: Rung) -> MatmulTask | None:
+        """Likewise with its prologues; None where it has none."""
+        return self._find_task(node, rung, True) if node.prologues else None
+
+    def _find_task(self, node: Matmul, rung: Rung, fused: bool) -> MatmulTask | None:
+        key = (node.out, rung.rows, rung.exact, fused)
         if key not in self._tasks:
-            self._tasks[key] = self._make_task(node, rung)
+            self._tasks[key] = self._make_task(node, rung, fused)
         return self._tasks[key]
 
-    def _make_task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
+    def _make_task(self, node: Matmul, rung: Rung, fused: bool) -> MatmulTask | None:
         on_cuda = node.type.device.kind == "cuda"
         auto = self.options.gemm == "auto"
         if self.options.gemm == "extern" or (auto and not on_cuda):
@@ -204,10 +237,61 @@ class MatmulPlanner:
         )
         aligned = self.aligned | ({node.out} if on_cuda else set())
         try:
-            task = make_task(node, rung.hints, aligned, exact, self.graph.symbols)
+            task = make_task(node, rung.hints, aligned, exact, self.graph.symbols, fused)
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
             return None
         return None if auto and task.problem.flops < 2 * WORTH else task
+
+    def _ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
+        """Label -> seconds and what could run at a rung. A matmul with prologues: templates that
+        run these, too, and the best of what comes after kernels of their own, with those."""
+        plain, fused = self._task(node, rung), self._fused(node, rung)
+        times = self._times(node, rung, plain, many)
+        apart = {label: (time, Way(plain, config)) for label, (time, config) in times.items()}
+        if fused is None or plain is None:
+            return apart
+        if self.options.gemm == "template":
+            way = Way(fused, self._best_config(fused))
+            return apart if way.config is None else {str(way): (1.0, way)}
+        label, (_, best) = min(apart.items(), key=lambda item: item[1][0])
+        choice = self._choose(fused, rung, self._apart(fused, plain, best.config, rung.hints))
+        self.choices[f"{node.out} with prologue{f' M={rung.rows}' if many else ''}"] = choice
+        if not many or not choice.times:
+            way = Way(fused, choice.config)
+            return {label: (1.0, best)} if way.config is None else {str(way): (1.0, way)}
+        configs = {c.label: c.config for c in choice.candidates if c.config is not None}
+        found = {
+            str(way): (time, way)
+            for name, time in choice.times
+            if name in configs and self._lasts(fused.problem, configs[name], rung)
+            for way in [Way(fused, configs[name])]
+        }
+        found[f"kernels, {label}"] = (dict(choice.times)[VENDOR] * IN_DOUBT, best)
+        return found
+
+    def _apart(
+        self,
+        fused: MatmulTask,
+        plain: MatmulTask,
+        best: gemm_templates.Config | None,
+        hints: Mapping[str, int],
+    ) -> Callable[[gemm_templates.Inputs], Tensor]:
+        """What would run if no template ran the prologues: their kernels, then the best way for
+        the operands that they make."""
+        with unset_fake_temporarily():
+            if best is None:
+                run = self._extern(plain, hints)
+            else:
+                bound = gemm_templates.bind(
+                    plain.problem, best, pool=self.kernels.pool, cache=self.kernels.cache
+                )
+
+                def run(inputs: gemm_templates.Inputs) -> Tensor:
+                    bound(inputs)
+                    assert inputs.out is not None
+                    return inputs.out
+
+            return run_apart(self.kernels, fused, plain, run, hints)
 
     def _times(
         self, node: Matmul, rung: Rung, task: MatmulTask | None, many: bool
@@ -276,7 +360,13 @@ class MatmulPlanner:
         found = found or gemm_templates.candidates(task.problem, self._device())
         return next((c.config for c in found if c.config is not None), None)
 
-    def _choose(self, task: MatmulTask, rung: Rung) -> gemm_templates.Choice:
+    def _choose(
+        self,
+        task: MatmulTask,
+        rung: Rung,
+        extern: Callable[[gemm_templates.Inputs], Tensor] | None = None,
+    ) -> gemm_templates.Choice:
+        """`extern`: what a template is held against; by default the vendor's call."""
         if task.key not in self._measured:
             build = functools.partial(
                 gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
@@ -286,7 +376,7 @@ class MatmulPlanner:
                 self._measured[task.key] = gemm_templates.choose(
                     task.problem,
                     lambda: task.inputs(rung.hints),
-                    self._extern(task, rung.hints),
+                    extern or self._extern(task, rung.hints),
                     self._candidates(task),
                     build=build,
                     store=self.store,
@@ -294,8 +384,11 @@ class MatmulPlanner:
         return self._measured[task.key]
 
     def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
-        """The vendor's call as one of several choices: it writes a buffer that they share, or the
-        epilogue's kernel does."""
+        """The vendor's call as one of several choices, after the kernels of prologues: it writes a
+        buffer that they share, or the epilogue's kernel does."""
+        return with_producers(node, self._vendor_alone(node, hints, suffix), hints, suffix)
+
+    def _vendor_alone(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
         if node.epilogue is None:
             out = TensorRef(node.out, node.type)
             name = "mm" if len(node.type.size) == 2 else "bmm"
@@ -328,21 +421,14 @@ class MatmulPlanner:
         finish = self._separate_epilogue(task, hints)
 
         def run(inputs: gemm_templates.Inputs) -> Tensor:
-            given: dict[str, Tensor | None] = {
-                node.a.buffer: inputs.a, node.b.buffer: inputs.b
-            }  # fmt: skip
-            if node.bias is not None and inputs.bias is not None:
-                given[node.bias.buffer] = inputs.bias
-            if task.epilogue is not None:
-                operands = zip(task.epilogue.args, inputs.operands, strict=True)
-                given = {str(a): x for a, x in operands} | given
+            given = task.named(inputs)
 
             def value(x: Any) -> Any:
                 if isinstance(x, TensorRef):
                     tensor = given.get(x.buffer)
                     if tensor is None:  # what a factor of 0 ignores
                         return random_tensor(x.type, hints)
-                    return as_layout(tensor, x.type, hints)
+                    return view_of(tensor, x.type, hints)
                 if isinstance(x, tuple):
                     return [value(item) for item in x]
                 return int(evaluate(x, hints)) if isinstance(x, sympy.Expr) else torch_value(x)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sympy
 import torch
 
 import gemm_templates
 from compile_cli.assemble import Blocks, LaunchArg, LaunchPlan, Steps
-from compile_cli.runtime import as_layout, random_tensor
-from loop_ir import DType, Kernel, Matmul, Symbol, TensorRef, TensorType, is_plain, whole_epilogue
+from compile_cli.runtime import random_tensor, view_of
+from loop_ir import (
+    DType,
+    Kernel,
+    Matmul,
+    Prologue,
+    Symbol,
+    TensorRef,
+    TensorType,
+    is_plain,
+    over_operand,
+    whole_epilogue,
+)
 from symexpr import evaluate, parse, symbol
-from triton_emit import EpilogueSource
-from triton_emit.epilogue import emit_epilogue
+from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
 from triton_rt import KernelSource
 from wrapper_ir.ops import DefineKernel, KernelParam
 
@@ -28,12 +39,16 @@ _DESCRIBED = ("tma", "gated", "batched_tma")
 
 @dataclass(frozen=True)
 class MatmulTask:
-    """node, and what templates need to know of it. finish: what the epilogue was emitted from.
+    """node, and what templates need to know of it. a, b: what the template loads: operands, or the
+    tensors that `prologues` make them from. finish: what the epilogue was emitted from.
     buffers: which buffer each pointer of the template is; dims: the template's integers as
     expressions of sizes; batch: how many products."""
 
     node: Matmul
     problem: gemm_templates.Problem
+    a: TensorRef
+    b: TensorRef
+    prologues: tuple[tuple[Kernel, PrologueSource], ...]
     finish: Kernel | None
     epilogue: EpilogueSource | None
     out_type: TensorType
@@ -43,30 +58,54 @@ class MatmulTask:
 
     def inputs(self, hints: Hints) -> gemm_templates.Inputs:
         """Random tensors with the layouts of the node's; those of one buffer share its memory."""
-        node = self.node
-        types = {b.name: b.type for b in self.finish.buffers} if self.finish else {}
-        args = self.epilogue.args if self.epilogue else ()
-        bias = [node.bias] if node.bias is not None and self.problem.bias else []
-        uses = [(ref.buffer, ref.type) for ref in (node.a, node.b, *bias)]
-        uses += [(a, types[a]) for a in args if isinstance(a, str)]
+        bias = self.node.bias if self.problem.bias else None
+        kernels = [kernel for kernel, _ in self.prologues]
+        if self.finish is not None:
+            kernels.append(self.finish)
+        uses = [(ref.buffer, ref.type) for ref in (self.a, self.b, bias) if ref is not None]
+        uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
+        types = dict(reversed(uses))
+        storages: dict[str, TensorType] = {}
+        for name, type_ in uses:
+            end = sympy.Integer(int(evaluate(type_.offset + type_.extent, hints)))
+            if name not in storages or end > storages[name].size[0]:
+                storages[name] = TensorType(type_.dtype, (end,), (sympy.S.One,), type_.device)
         made: dict[str, torch.Tensor] = {}
-        for name, type_ in sorted(uses, key=lambda use: -int(evaluate(use[1].extent, hints))):
-            if name not in made:
-                made[name] = random_tensor(type_, hints)
 
         def tensor(name: str, type_: TensorType) -> torch.Tensor:
-            return as_layout(made[name], type_, hints)
+            if name not in made:
+                made[name] = random_tensor(storages[name], hints)
+            return view_of(made[name], type_, hints)
 
-        operands = tuple(
-            tensor(a, types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args
-        )
+        def values(args: tuple[str | sympy.Expr, ...]) -> tuple[Any, ...]:
+            return tuple(
+                tensor(a, types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args
+            )
+
         return gemm_templates.Inputs(
-            tensor(node.a.buffer, node.a.type),
-            tensor(node.b.buffer, node.b.type),
+            tensor(self.a.buffer, self.a.type),
+            tensor(self.b.buffer, self.b.type),
             random_tensor(self.out_type, hints),
-            tensor(bias[0].buffer, bias[0].type) if bias else None,
-            operands,
+            tensor(bias.buffer, bias.type) if bias is not None else None,
+            values(self.epilogue.args if self.epilogue else ()),
+            before=tuple(x for _, source in self.prologues for x in values(source.args)),
         )
+
+    def named(self, inputs: gemm_templates.Inputs) -> dict[str, Any]:
+        """What was given, by buffer, from where that starts."""
+        refs = ((self.a, inputs.a), (self.b, inputs.b), (self.node.bias, inputs.bias))
+        found = {
+            ref.buffer: x.as_strided(x.size(), x.stride(), 0)
+            for ref, x in refs
+            if ref is not None and x is not None
+        }
+        sources = [source for _, source in self.prologues]
+        args = [
+            *(self.epilogue.args if self.epilogue else ()),
+            *(a for s in sources for a in s.args),
+        ]
+        values = (*inputs.operands, *inputs.before)
+        return {str(a): x for a, x in zip(args, values, strict=True)} | found
 
     @property
     def key(self) -> str:
@@ -77,12 +116,14 @@ class MatmulTask:
         """The template's launches, the first of which is the kernel `name`, and its workspaces."""
         plan = gemm_templates.make_plan(self.problem, config, name)
         values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
-        for pointer, ref in (("a", self.node.a), ("b", self.node.b), ("bias", self.node.bias)):
+        for pointer, ref in (("a", self.a), ("b", self.b), ("bias", self.node.bias)):
             if ref is not None and ref.type.offset != 0:
                 values[pointer] = ref
         if self.epilogue is not None:
             names = [p for p, _ in self.epilogue.operands]
             values.update(zip(names, self.epilogue.args, strict=True))
+        for _, source in self.prologues:
+            values.update(zip((p for p, _ in source.operands), source.args, strict=True))
         allocate = []
         for memory in plan.workspaces:
             values[memory.name] = f"{name}_{memory.name}"
@@ -101,7 +142,7 @@ class MatmulTask:
 
     def _described(self, kernel: gemm_templates.TemplateKernel) -> dict[str, Blocks]:
         """The parameters that are descriptors: matrices as the kernel sees its buffers."""
-        types = {"a": self.node.a.type, "b": self.node.b.type, "out": self.out_type}
+        types = {"a": self.a.type, "b": self.b.type, "out": self.out_type}
         found = {}
         for name, plan in kernel.maps:
             assert plan.shape is not None and plan.strides is not None
@@ -153,9 +194,11 @@ def make_task(
     aligned: frozenset[str],
     known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
     symbols: tuple[Symbol, ...] = (),
+    fused: bool = False,
 ) -> MatmulTask:
     """`aligned`: buffers that start at a multiple of 16 bytes. known: sizes that are what the
-    hints say wherever this task is used. symbols: of the graph.
+    hints say wherever this task is used. symbols: of the graph. fused: with the node's prologues;
+    else its operands have been made.
 
     Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node.
     """
@@ -166,11 +209,24 @@ def make_task(
         out = epilogue.out
         kept = next(b.type for b in finish.buffers if b.name == out)
         out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride, kept.device)
-    buffers = {"a": node.a.buffer, "b": node.b.buffer, "out": out}
+    loaded = {"a": node.a, "b": node.b}
+    prologues: dict[str, tuple[Kernel, PrologueSource]] = {}
+    for operand, kernel in (("a", node.prologue_a), ("b", node.prologue_b)):
+        if fused and kernel is not None:
+            found = over_operand(kernel, loaded[operand])
+            if not isinstance(found, Prologue):
+                raise gemm_templates.UnsupportedProblem(found.reason)
+            name = f"prologue_{operand}"
+            source = emit_prologue(found.kernel, found.source, operand, name)
+            prologues[operand] = found.kernel, source
+            loaded[operand] = found.source
+    a, b = loaded["a"], loaded["b"]
+    buffers = {"a": a.buffer, "b": b.buffer, "out": out}
     bias = node.bias if is_plain(node) else None
     if bias is not None:
         buffers["bias"] = bias.buffer
-    dims = {name: e.xreplace(known or {}) for name, e in _dims(node, out_type).items()}
+    all_dims = _dims(node, a.type, b.type, out_type)
+    dims = {name: e.xreplace(known or {}) for name, e in all_dims.items()}
     at = {name: int(evaluate(e, hints)) for name, e in dims.items()}
     dynamic = {name: e for name, e in dims.items() if e.free_symbols}
     divisors = tuple(
@@ -185,7 +241,7 @@ def make_task(
     tf32 = torch.backends.cuda.matmul.allow_tf32 and node.type.device.kind == "cuda"
     problem = gemm_templates.Problem(
         at["M"], at["N"], at["K"],
-        node.a.type.dtype.value, node.b.type.dtype.value, out_type.dtype.value,
+        a.type.dtype.value, b.type.dtype.value, out_type.dtype.value,
         (at["stride_am"], at["stride_ak"]), (at["stride_bk"], at["stride_bn"]),
         (at["stride_om"], at["stride_on"]),
         bias.type.dtype.value if bias is not None else None, at["stride_bias"],
@@ -194,26 +250,40 @@ def make_task(
         batch_strides=(at["stride_ab"], at["stride_bb"], at["stride_ob"]) if batch != 1 else None,
         dynamic=frozenset(dynamic),
         aligned=frozenset(
-            p for p, buffer in buffers.items() if buffer in aligned and _starts_aligned(node, p)
+            p
+            for p, buffer in buffers.items()
+            if buffer in aligned and _starts_aligned({"a": a, "b": b, "bias": bias}.get(p))
         ),
         divisors=divisors,
         wide=True if epilogue is not None and epilogue.bits == 64 else None,
         input_precision="tf32" if tf32 else "ieee",
+        prologue_a=_prologue(prologues.get("a")),
+        prologue_b=_prologue(prologues.get("b")),
     )  # fmt: skip
-    return MatmulTask(node, problem, finish, epilogue, out_type, buffers, dims, batch)
+    return MatmulTask(
+        node, problem, a, b, tuple(prologues.values()), finish, epilogue, out_type, buffers, dims,
+        batch,
+    )  # fmt: skip
 
 
-def _starts_aligned(node: Matmul, pointer: str) -> bool:
-    """Whether what it points to starts at a multiple of 16 bytes of its buffer."""
-    ref = {"a": node.a, "b": node.b, "bias": node.bias}.get(pointer)
+def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Prologue | None:
+    if found is None:
+        return None
+    source = found[1]
+    params = tuple(gemm_templates.Param(name, kind) for name, kind in source.operands)
+    return gemm_templates.Prologue(source.name, source.text, params, source.dtype)
+
+
+def _starts_aligned(ref: TensorRef | None) -> bool:
+    """Whether it starts at a multiple of 16 bytes of its buffer."""
     start = ref.type.offset * ref.type.dtype.itemsize if ref is not None else sympy.S.Zero
     return start == 0 or all(
         term.as_coeff_Mul()[0] % 16 == 0 for term in sympy.Add.make_args(sympy.expand(start))
     )
 
 
-def _dims(node: Matmul, out: TensorType) -> dict[str, sympy.Expr]:
-    a, b, bias = node.a.type, node.b.type, node.bias
+def _dims(node: Matmul, a: TensorType, b: TensorType, out: TensorType) -> dict[str, sympy.Expr]:
+    bias = node.bias
     dims = {
         "M": a.size[-2], "N": b.size[-1], "K": a.size[-1],
         "stride_am": a.stride[-2], "stride_ak": a.stride[-1],

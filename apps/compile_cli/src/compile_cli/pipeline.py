@@ -77,11 +77,12 @@ def compile_graph(
 
 
 def fuse_options(options: Options, graph: Graph) -> FuseOptions:
-    """What fusion may do. Epilogues go into matmuls only where a template may run them."""
+    """What fusion may do. Prologues and epilogues go into matmuls only where a template may run
+    them."""
     on_cuda = any(i.type is not None and i.type.device.kind == "cuda" for i in graph.inputs)
     templates = options.gemm == "template" or (options.gemm == "auto" and on_cuda)
     if options.fuse:
-        return FuseOptions(epilogue=templates)
+        return FuseOptions(epilogue=templates, prologue=templates)
     return FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False)
 
 

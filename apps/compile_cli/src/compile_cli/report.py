@@ -99,8 +99,8 @@ def fused_groups(compiled: CompiledGraph) -> tuple[str, ...]:
         origins: tuple[Origin, ...] = ()
         if isinstance(node, Kernel):
             origins = node.origins
-        elif isinstance(node, Matmul) and node.epilogue is not None:
-            origins = node.origins + node.epilogue.origins
+        elif isinstance(node, Matmul) and (node.epilogue is not None or node.prologues):
+            origins = node.origins + (node.epilogue.origins if node.epilogue is not None else ())
         if len(origins) > 1:
             line = " + ".join(o.op.removeprefix("aten.").split(".")[0] for o in origins)
             groups[line] = groups.get(line, 0) + 1

@@ -87,11 +87,11 @@ class Kernels:
         for kernel, mask in jobs:
             kernel.pool = self.pool
             kernel.prefetch(alignment=mask)
-            kernel.pool = None  # variants of later calls are compiled in process
 
         def finish() -> None:
             for kernel, mask in jobs:
                 kernel.binary(alignment=mask)
+                kernel.pool = None
 
         return finish
 
@@ -181,6 +181,12 @@ def as_layout(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Te
     """The same memory under the sizes and strides of `type_`."""
     size, stride = layout_at(type_, hints)
     return torch.as_strided(tensor, size, stride)
+
+
+def view_of(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tensor:
+    """What `type_` says of the storage that a tensor lies in, its offset included."""
+    size, stride = layout_at(type_, hints)
+    return torch.as_strided(tensor, size, stride, int(evaluate(type_.offset, hints)))
 
 
 def torch_value(value: Any) -> Any:

@@ -84,8 +84,9 @@ def _matmul(
             allocate = _new_buffers(node.epilogue, made)
         origins = node.origins + (node.epilogue.origins if node.epilogue is not None else ())
         return [NodePlan(allocate, None, choices, origins, nested=True)]
+    plans = [_kernel(prologue, hints, options, made) for prologue in node.prologues]
     made.update(out[0] for out in node.extern.outs if out is not None)
-    plans = [NodePlan(extern=replace(node.extern, origins=node.origins))]
+    plans.append(NodePlan(extern=replace(node.extern, origins=node.origins)))
     if node.epilogue is not None:
         plans.append(_kernel(node.epilogue, hints, options, made))
     return plans

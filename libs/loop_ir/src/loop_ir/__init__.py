@@ -40,6 +40,7 @@ from loop_ir.options import FuseOptions
 from loop_ir.parser import parse_graph, parse_kernel
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.printer import print_graph, print_kernel
+from loop_ir.prologue import Prologue, over_operand
 from loop_ir.sums import is_plain, whole_epilogue
 from loop_ir.verify import verify
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
@@ -73,6 +74,7 @@ __all__ = [
     "Pass",
     "PassError",
     "Phase",
+    "Prologue",
     "Reduce",
     "Ref",
     "Stmt",
@@ -91,6 +93,7 @@ __all__ = [
     "interpret_graph",
     "interpret_kernel",
     "is_plain",
+    "over_operand",
     "parse_graph",
     "parse_kernel",
     "print_graph",

@@ -137,7 +137,9 @@ def reads(node: Node) -> tuple[str, ...]:
                 names.update((r.buffer, None) for r in tensor_refs(arg) if r.buffer not in made)
             names.update((m, None) for m in node.mutates)
         case Matmul():
-            names.update({node.a.buffer: None, node.b.buffer: None})
+            for prologue, ref in ((node.prologue_a, node.a), (node.prologue_b, node.b)):
+                inputs = (ref.buffer,) if prologue is None else reads(prologue)
+                names.update((n, None) for n in inputs)
             if node.bias is not None:
                 names[node.bias.buffer] = None
             if node.epilogue is not None:
@@ -220,6 +222,11 @@ def traffic(node: Node, hints: Mapping[str, int]) -> Traffic:
         case Matmul():
             refs = [node.a, node.b] + ([] if node.bias is None else [node.bias])
             read = {r.buffer: _bytes(r, hints) for r in refs}
+            for prologue in node.prologues:
+                inner = _kernel_traffic(prologue, hints)
+                for name in inner.written:
+                    read.pop(name, None)
+                read.update(inner.read)
             written = {node.out: _bytes(TensorRef(node.out, node.type), hints)}
             if node.epilogue is not None:
                 inner = _kernel_traffic(node.epilogue, hints)

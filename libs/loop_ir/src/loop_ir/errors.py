@@ -107,6 +107,10 @@ class InvalidEpilogue(VerifyError):
     rule = "an epilogue is pointwise over the sizes of the matmul's result"
 
 
+class InvalidPrologue(VerifyError):
+    rule = "a prologue is pointwise and makes one operand's buffer, which nothing else reads"
+
+
 class PassError(LoopIRError):
     """A pass turned a valid graph into an invalid one: a bug of the pass."""
 

@@ -37,6 +37,16 @@ def _why_not(scheduler: Scheduler, graph: Graph, a: str, b: str) -> str:
             return f"{pair}: {attached.reason}"
         wanted = "" if scheduler.options.epilogue else " with the option `epilogue`"
         return f"{pair} fuse{wanted}: {two.name} is an epilogue of the matmul"
+    if isinstance(one, Kernel) and isinstance(two, Matmul) and two.prologues == ():
+        made = set(writes(one))
+        if made.isdisjoint(reads(two)):
+            return f"{pair}: {two.out} does not read what {one.name} writes"
+        operand = "a" if two.a.buffer in made else "b"
+        attached = scheduler.try_prologue(second, operand)
+        if isinstance(attached, Mismatch):
+            return f"{pair}: {attached.reason}"
+        wanted = "" if scheduler.options.prologue else " with the option `prologue`"
+        return f"{pair} fuse{wanted}: {one.name} is a prologue of the matmul"
     for node in (one, two):
         if not isinstance(node, Kernel):
             return f"{pair}: {node_name(node)} is {_kind(node)}, which does not fuse"

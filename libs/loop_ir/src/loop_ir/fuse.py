@@ -13,7 +13,7 @@ from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.cse import Cse
 from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
-from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels
+from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
 from loop_ir.passes.merge_axes import MergeAxes
 from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.simplify_indices import SimplifyIndices
@@ -66,6 +66,8 @@ def fuse_with_report(
     middle: list[Pass] = [FuseKernels(options, decisions.extend)]
     if options.epilogue:
         middle.append(FuseEpilogues(options, decisions.extend))
+    if options.prologue:
+        middle.append(FusePrologues(options, decisions.extend))
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
     after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), OrderAxes(), MergeAxes(), Rename()]
@@ -95,7 +97,9 @@ class Rename:
                 if len(node.origins) > 1:
                     node = replace(node, name=fused_name(node.origins, taken, number))
                 taken.add(node.name)
-            elif isinstance(node, Matmul) and node.epilogue is not None:
-                node = replace(node, epilogue=renumber(node.epilogue))
+            elif isinstance(node, Matmul):
+                kernels = (node.epilogue, node.prologue_a, node.prologue_b)
+                epilogue, a, b = (k and renumber(k) for k in kernels)
+                node = replace(node, epilogue=epilogue, prologue_a=a, prologue_b=b)
             nodes.append(node)
         return replace(graph, nodes=tuple(nodes))

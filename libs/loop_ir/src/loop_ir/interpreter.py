@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import sympy
 
+from loop_ir.analysis import writes
 from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch, UserKernelNeeded
 from loop_ir.nodes import (
     Axis,
@@ -385,6 +386,8 @@ class _GraphRun:
         self.user_kernel(node.kernel, grids, args, dict(node.constants))
 
     def _matmul(self, node: Matmul) -> None:
+        for kernel in node.prologues:
+            self._kernel(kernel)
         a, b = (np.asarray(self._view(r), np.float64) for r in (node.a, node.b))
         result = node.alpha * (a @ b)
         if node.bias is not None and node.beta != 0:
@@ -393,6 +396,9 @@ class _GraphRun:
         if node.epilogue is not None:
             self._kernel(node.epilogue)
             del self.storages[node.out]
+        for kernel in node.prologues:
+            for buffer in writes(kernel):
+                del self.storages[buffer]
 
 
 def _equal(a: Array, b: Array) -> bool:

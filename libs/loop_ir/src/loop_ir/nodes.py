@@ -253,7 +253,8 @@ class Matmul:
     the sizes of `out` and strides of 0 where it broadcasts; a beta of 0 ignores it, and the sum is
     rounded once. `epilogue` is a pointwise kernel over (m, n) that reads `out` (and others),
     replaces the store of `out`, and writes the buffers it declares as written; `out` then is not
-    materialised."""
+    materialised. `prologue_a` is a pointwise kernel, over axes of its own, that makes the buffer of
+    `a`, which nothing else reads and need not be materialised; so `prologue_b`."""
 
     out: str
     type: TensorType
@@ -265,6 +266,13 @@ class Matmul:
     origins: tuple[Origin, ...] = ()
     alpha: int | float = 1
     beta: int | float = 1
+    prologue_a: Kernel | None = None
+    prologue_b: Kernel | None = None
+
+    @property
+    def prologues(self) -> tuple[Kernel, ...]:
+        """Those that there are, `a`'s first."""
+        return tuple(p for p in (self.prologue_a, self.prologue_b) if p is not None)
 
 
 @dataclass(frozen=True)

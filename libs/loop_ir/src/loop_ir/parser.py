@@ -460,8 +460,14 @@ def _matmul(lines: _Lines, line: _Line) -> Matmul:
             factors[name] = item.literal(len(name) + 1, item.text[len(name) + 1 :])
             item = lines.take("`extern`")
     extern = _extern(lines, item)
-    epilogue = None
-    following = lines.peek()
-    if following is not None and following.indent > line.indent:
-        epilogue = _kernel(lines, lines.take(""), "epilogue")
-    return Matmul(head.buffer, head.type, a, b, bias, extern, epilogue, origins, **factors)
+    kernels: dict[str, Kernel] = {}
+    for keyword in ("prologue_a", "prologue_b", "epilogue"):
+        following = lines.peek()
+        if following is None or following.indent <= line.indent:
+            break
+        if following.text.startswith(f"{keyword} ") or keyword == "epilogue":
+            kernels[keyword] = _kernel(lines, lines.take(""), keyword)
+    return Matmul(
+        head.buffer, head.type, a, b, bias, extern, kernels.get("epilogue"), origins,
+        factors["alpha"], factors["beta"], kernels.get("prologue_a"), kernels.get("prologue_b"),
+    )  # fmt: skip

@@ -242,6 +242,7 @@ def _matmul(node: Matmul, indent: str) -> list[str]:
         if factor != 1:
             lines.append(f"{inner}{name} {_literal(factor)}")
     lines += _extern(node.extern, inner)
-    if node.epilogue is not None:
-        lines += _kernel(node.epilogue, inner, "epilogue")
+    for keyword in ("prologue_a", "prologue_b", "epilogue"):
+        if (kernel := getattr(node, keyword)) is not None:
+            lines += _kernel(kernel, inner, keyword)
     return lines

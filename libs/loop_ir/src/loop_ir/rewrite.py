@@ -23,6 +23,7 @@ from loop_ir.nodes import (
     Kernel,
     Load,
     Matmul,
+    Node,
     Phase,
     Reduce,
     Stmt,
@@ -34,14 +35,20 @@ RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
 
 
 def map_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
-    """The graph with `rewrite` applied to its kernels (not to epilogues, whose axes are those
-    of their matmul)."""
-    nodes = tuple(rewrite(n) if isinstance(n, Kernel) else n for n in graph.nodes)
-    return replace(graph, nodes=nodes)
+    """The graph with `rewrite` applied to its kernels and prologues (not to epilogues, whose axes
+    are those of their matmul)."""
+
+    def node(n: Node) -> Node:
+        if isinstance(n, Matmul) and n.prologues:
+            a, b = (p and rewrite(p) for p in (n.prologue_a, n.prologue_b))
+            return replace(n, prologue_a=a, prologue_b=b)
+        return rewrite(n) if isinstance(n, Kernel) else n
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))
 
 
 def map_all_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
-    """The graph with `rewrite` applied to its kernels and epilogues."""
+    """The graph with `rewrite` applied to its kernels, prologues and epilogues."""
     nodes = tuple(
         replace(n, epilogue=rewrite(n.epilogue))
         if isinstance(n, Matmul) and n.epilogue is not None

@@ -25,6 +25,7 @@ from loop_ir.inline import inline
 from loop_ir.nodes import Compute, Graph, Kernel, Load, Matmul, Origin
 from loop_ir.options import FuseOptions
 from loop_ir.passes.dead_code import drop_dead_statements
+from loop_ir.prologue import attach_prologue
 
 # One operation on the elements of a byte that is moved anyway is free up to this many: about
 # 60 Tflop/s of f32 against 4.8 TB/s of memory (NVIDIA H200 data sheet).
@@ -38,7 +39,7 @@ _COSTLY = frozenset(
 
 @dataclass(frozen=True)
 class Fusion:
-    """One decision: `kind` is vertical, horizontal, inline or epilogue."""
+    """One decision: `kind` is vertical, horizontal, inline, epilogue or prologue."""
 
     kind: str
     first: str
@@ -284,6 +285,52 @@ class Scheduler:
         if between is not None:
             return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
         return attach(node, kernel)
+
+    def run_prologues(self) -> bool:
+        """Moves cheap pointwise kernels into the matmuls that alone read what they make."""
+        changed = False
+        for number in list(self.deps.nodes):
+            for operand in ("a", "b"):
+                node = self.deps.nodes.get(number)
+                if not isinstance(node, Matmul):
+                    break
+                fused = self.try_prologue(number, operand)
+                if isinstance(fused, Mismatch):
+                    continue
+                (writer,) = self.deps.writers[getattr(node, operand).buffer]
+                kernel = self._kernel(writer)
+                saved = self._traffic(number).total + self._traffic(writer).total
+                versions = self.version.pop(number), self.version.pop(writer)
+                self.traffic.pop(number)
+                self.traffic.pop(writer)
+                number = self.deps.merge(writer, number, fused)
+                self.version[number] = max(versions) + 1
+                saved -= self._traffic(number).total
+                found = Fusion("prologue", kernel.name, node.out, saved, kernel.origins)
+                self.decisions.append(found)
+                changed = True
+        return changed
+
+    def try_prologue(self, number: int, operand: str) -> Matmul | Mismatch:
+        """The matmul with the kernel that makes its operand "a" or "b" inside, or why not."""
+        node = self.deps.nodes[number]
+        assert isinstance(node, Matmul)
+        ref = node.a if operand == "a" else node.b
+        if ref.buffer in self.deps.kept or self.deps.readers.get(ref.buffer) != {number}:
+            return Mismatch(f"the operand {ref.buffer} is read by others, or the caller's")
+        writers = self.deps.writers.get(ref.buffer, set())
+        kernel = self.deps.nodes[next(iter(writers))] if len(writers) == 1 else node
+        if not isinstance(kernel, Kernel):
+            return Mismatch(f"no single kernel makes {ref.buffer}")
+        (writer,) = writers
+        between = self.deps.between(writer, number)
+        if between is not None:
+            return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
+        ops = [s.op for s in statements(kernel) if isinstance(s, Compute)]
+        cost = sum(8 if op in _COSTLY else 1 for op in ops)
+        if cost > self.options.max_prologue:
+            return Mismatch(f"{kernel.name} costs {cost} operations an element, for every tile")
+        return attach_prologue(node, kernel, operand)
 
     def drop_dead_stores(self) -> None:
         """After fusion: stores that only fused kernels read."""

@@ -16,6 +16,7 @@ from loop_ir.analysis import (
     hints_of,
     is_pointwise,
     node_name,
+    reads,
     tensor_refs,
     used_values,
     writes,
@@ -26,6 +27,7 @@ from loop_ir.errors import (
     ElementType,
     InvalidEpilogue,
     InvalidName,
+    InvalidPrologue,
     LayoutMismatch,
     MisplacedReduce,
     NotWritten,
@@ -497,6 +499,12 @@ class _GraphVerifier:
             self._ref(ref, node.name)
 
     def _matmul(self, node: Matmul) -> None:
+        for kernel, ref in ((node.prologue_a, node.a), (node.prologue_b, node.b)):
+            if kernel is None:
+                continue
+            if not is_pointwise(kernel) or writes(kernel) != (ref.buffer,):
+                raise InvalidPrologue(f"{kernel.name} does not make {ref.buffer}", node.out)
+            self._kernel(kernel, frozenset())
         for ref in (node.a, node.b, *(() if node.bias is None else (node.bias,))):
             self._ref(ref, node.out)
         self._extern(node.extern, node.out)
@@ -512,10 +520,18 @@ class _GraphVerifier:
             bias = node.bias.type.size
             if len(bias) not in (1, len(out)) or not all(map(same, bias, out[-len(bias) :])):
                 raise LayoutMismatch(f"a bias of {bias} for a result of {out}", node.out)
+        made = {name for kernel in node.prologues for name in writes(kernel)}
         if node.epilogue is None:
             self._define(node.out, node.type, node.out)
-            return
-        epilogue = node.epilogue
+        else:
+            if made & set(reads(node.epilogue)):
+                raise InvalidPrologue("the epilogue reads what a prologue makes", node.out)
+            self._epilogue(node, node.epilogue)
+        for name in made:
+            del self.types[name]
+
+    def _epilogue(self, node: Matmul, epilogue: Kernel) -> None:
+        out = node.type.size
         if not is_pointwise(epilogue) or len(epilogue.axes) != len(out):
             raise InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)
         if not all(same(x.extent, n) for x, n in zip(epilogue.axes, out, strict=True)):

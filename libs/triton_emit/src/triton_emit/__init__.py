@@ -7,17 +7,19 @@ schedule, and it runs as it is under Triton and under Triton's interpreter.
 from triton_emit.epilogue import emit_epilogue
 from triton_emit.errors import (
     BadEpilogue,
+    BadPrologue,
     BadSchedule,
     TritonEmitError,
     UnsupportedDType,
     UnsupportedKernel,
 )
 from triton_emit.kernel import emit
+from triton_emit.prologue import emit_prologue
 from triton_emit.schedule import Schedule, candidate_schedules, default_schedule
-from triton_emit.source import EpilogueSource, TritonKernel
+from triton_emit.source import EpilogueSource, PrologueSource, TritonKernel
 
 __all__ = [
-    "BadEpilogue", "BadSchedule", "EpilogueSource", "Schedule", "TritonEmitError",
-    "TritonKernel", "UnsupportedDType", "UnsupportedKernel", "candidate_schedules",
-    "default_schedule", "emit", "emit_epilogue",
+    "BadEpilogue", "BadPrologue", "BadSchedule", "EpilogueSource", "PrologueSource", "Schedule",
+    "TritonEmitError", "TritonKernel", "UnsupportedDType", "UnsupportedKernel",
+    "candidate_schedules", "default_schedule", "emit", "emit_epilogue", "emit_prologue",
 ]  # fmt: skip

@@ -32,7 +32,10 @@ INLINE_LIMIT = 48
 
 
 class Params:
-    """Parameters of a kernel: buffers by role and order, sizes by first use."""
+    """Parameters of a kernel: buffers by role and order, sizes by first use. `prefix` starts the
+    names of sizes."""
+
+    prefix = ""
 
     def __init__(self, kernel: Kernel) -> None:
         loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
@@ -60,7 +63,7 @@ class Params:
 
     def size(self, s: sympy.Symbol) -> sympy.Symbol:
         """The parameter that stands for the size symbol `s`."""
-        return self.sizes.setdefault(s, symbol(f"s{len(self.sizes)}"))
+        return self.sizes.setdefault(s, symbol(f"{self.prefix}s{len(self.sizes)}"))
 
 
 class Lines:

@@ -40,3 +40,13 @@ class BadEpilogue(TritonEmitError):
             f"epilogue {kernel}: {reason}; expected a pointwise kernel over two axes (m, n) that "
             "reads the matmul's result and writes one buffer: launch it as a kernel of its own"
         )
+
+
+class BadPrologue(TritonEmitError):
+    """A kernel that is no pointwise prologue over the elements of a matmul's operand."""
+
+    def __init__(self, kernel: str, reason: str) -> None:
+        super().__init__(
+            f"prologue {kernel}: {reason}; expected a pointwise kernel over the two axes of an "
+            "operand that writes one element at each: launch it as a kernel of its own"
+        )

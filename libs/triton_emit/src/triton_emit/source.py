@@ -33,6 +33,27 @@ class TritonKernel:
 
 
 @dataclass(frozen=True)
+class PrologueSource:
+    """What makes an operand of a matmul from the tensor that is loaded for it, as a device function
+    `name(tile, r_outer, rk, mask, operands)`.
+
+    text: a Python module that defines it with `@triton.jit`. `tile`: the loaded elements, [BM, BK]
+    of `a` or [BK, BN] of `b`; `r_outer`: their rows of `a` or columns of `b`, `rk`: their places
+    along K, both shaped to broadcast; `mask`: which are inside. It returns the operand's elements,
+    of the type `dtype`.
+    operands, args: as of `EpilogueSource`; names start with "a_" or "b_". bits: of the index
+    arithmetic.
+    """
+
+    name: str
+    text: str
+    operands: tuple[tuple[str, str], ...]
+    args: tuple[str | sympy.Expr, ...]
+    dtype: str
+    bits: int
+
+
+@dataclass(frozen=True)
 class EpilogueSource:
     """A matmul's epilogue as a device function `name(acc, rm, rn, mask, operands)`.
 

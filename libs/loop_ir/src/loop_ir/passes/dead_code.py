@@ -58,6 +58,10 @@ def _slim(node: Node, live: set[str]) -> Node | None:
         case Kernel():
             return drop_dead_statements(node, live)
         case Matmul():
+            if (a := node.prologue_a) is not None:
+                node = replace(node, prologue_a=drop_dead_statements(a, {node.a.buffer}))
+            if (b := node.prologue_b) is not None:
+                node = replace(node, prologue_b=drop_dead_statements(b, {node.b.buffer}))
             if node.epilogue is not None:
                 epilogue = drop_dead_statements(node.epilogue, live)
                 return None if epilogue is None else replace(node, epilogue=epilogue)

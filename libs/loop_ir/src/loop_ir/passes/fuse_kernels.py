@@ -54,3 +54,18 @@ class FuseEpilogues:
         scheduler.run_epilogues()
         self.report(scheduler.decisions)
         return scheduler.result() if scheduler.decisions else graph
+
+
+@dataclass(frozen=True)
+class FusePrologues:
+    """Cheap pointwise kernels into the matmuls that alone read what they make."""
+
+    options: FuseOptions = field(default_factory=FuseOptions)
+    report: Callable[[list[Fusion]], None] = _ignore
+    name = "fuse_prologues"
+
+    def run(self, graph: Graph) -> Graph:
+        scheduler = Scheduler(graph, self.options)
+        scheduler.run_prologues()
+        self.report(scheduler.decisions)
+        return scheduler.result() if scheduler.decisions else graph

@@ -1,0 +1,255 @@
+"""Cheap producers of a matmul's operands, inside of its template: the numbers are the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import compile_cli
+import gemm_templates
+from compile_cli.gemm import VENDOR, MatmulPlanner, Way
+from compile_cli.measure import relative_error
+from compile_cli.report import matmul_lines
+from loop_ir import Matmul, print_graph
+from wrapper_ir.analysis import walk
+from wrapper_ir.ops import ExternCall, If, Launch
+
+EMITS = ("fx", "hop", "cpp")
+M, N, K = 20, 24, 40
+SMALL = gemm_templates.Config(16, 16, 32, 4, 1, 1)
+
+
+def quantized(rows: int, columns: int) -> torch.Tensor:
+    return torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
+
+
+Form = tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]
+FORMS: dict[str, Form] = {
+    "int8 weights, a scale for each row": (
+        lambda x, q, s: F.linear(x, q.to(x.dtype) * s[:, None]),
+        lambda: (torch.randn(M, K), quantized(N, K), torch.rand(N)),
+    ),
+    "int8 weights, one scale, + gelu": (
+        lambda x, q, s: F.gelu(x @ (q.to(x.dtype) * s)),
+        lambda: (torch.randn(M, K), quantized(K, N), torch.rand(1)),
+    ),
+    "int8 weights with zero points": (
+        lambda x, q, z, s: x @ ((q.to(x.dtype) - z) * s),
+        lambda: (torch.randn(M, K), quantized(K, N), torch.randn(K, 1), torch.rand(N)),
+    ),
+    "gated rows": (
+        lambda x, g, w: (x * g) @ w,
+        lambda: (torch.randn(M, K), torch.randn(M, K), torch.randn(K, N)),
+    ),
+    "gated by a transposed tensor": (
+        lambda x, g, w: (x * g.t()) @ w,
+        lambda: (torch.randn(M, K), torch.randn(K, M), torch.randn(K, N)),
+    ),
+    "both": (
+        lambda x, c, w, r: (x.relu() * c) @ (w + r[:, None]) + 1.0,
+        lambda: (torch.randn(M, K), torch.rand(M, 1), torch.randn(K, N), torch.randn(K)),
+    ),
+    "rank 3": (
+        lambda x, w, b: F.linear(x.relu(), w, b),
+        lambda: (torch.randn(4, 5, K), torch.randn(N, K), torch.randn(N)),
+    ),
+    "part of a tensor": (
+        lambda x, w: F.silu(x[:, 1 : K + 1]) @ w,
+        lambda: (torch.randn(M, K + 3), torch.randn(K, N)),
+    ),
+    "one row": (
+        lambda x, q, s: (x + 1) @ (q.float() * s),
+        lambda: (torch.randn(1, K), quantized(K, N), torch.rand(N)),
+    ),
+    "one column": (
+        lambda x, q: x @ q.float(),
+        lambda: (torch.randn(M, K), quantized(K, 1)),
+    ),
+}  # fmt: skip
+
+
+def count(compiled: Any) -> tuple[int, int]:
+    ops = list(walk(compiled.graph.program.ops))
+    return sum(isinstance(o, Launch) for o in ops), sum(isinstance(o, ExternCall) for o in ops)
+
+
+def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """In float64; int8 becomes it, too, without rounding."""
+
+    class Wide(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = dict(kwargs or {})
+            if kwargs.get("dtype") in (torch.float32, torch.bfloat16):
+                kwargs["dtype"] = torch.float64
+            return op(*args, **kwargs)
+
+    with Wide():
+        result: torch.Tensor = fn(*(x.double() if x.is_floating_point() else x for x in args))
+    assert result.dtype is torch.float64
+    return result.float()
+
+
+def check(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> None:
+    assert relative_error(compiled(*args), exact(fn, args)) < 5e-6
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("form", FORMS)
+def test_one_launch(options: dict[str, Any], form: str, emit: str) -> None:
+    torch.manual_seed(0)
+    fn, make = FORMS[form]
+    args = make()
+    settings = {**options, "gemm": "template", "emit": emit}
+    compiled = compile_cli.compile(fn, args, options=settings)
+    assert count(compiled) == (1, 0)
+    (decided,) = compiled.graph.decided.values()
+    assert str(decided[0]).endswith(" with prologue")
+    check(compiled, fn, args)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_every_way_in_one_program(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str
+) -> None:
+    """The vendor's call and a template after kernels that make the operands, and a template that
+    makes them itself, by the number of rows."""
+
+    def ways(self: MatmulPlanner, node: Matmul, rung: Any, many: bool) -> Any:
+        plain, fused = self._task(node, rung), self._fused(node, rung)
+        if rung.rows <= 16:
+            return {"fused": (1.0, Way(fused, SMALL))}
+        if rung.rows <= 64:
+            return {"plain": (1.0, Way(plain, SMALL))}
+        return {VENDOR: (1.0, Way(plain, None))}
+
+    monkeypatch.setattr(MatmulPlanner, "_ways", ways)
+    fn, _ = FORMS["both"]
+
+    def inputs(rows: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(rows, K), torch.rand(rows, 1), torch.randn(K, N), torch.randn(K)
+
+    compiled = compile_cli.compile(
+        fn, inputs(5), dynamic={0: {0}, 1: {0}},
+        options={**options, "gemm": "template", "emit": emit},
+    )  # fmt: skip
+    assert sum(isinstance(op, If) for op in walk(compiled.graph.program.ops)) == 2
+    assert count(compiled) == (1 + 3 + 3, 1)
+    (line,) = matmul_lines(compiled.graph)
+    assert f"<= 16: {SMALL} with prologue" in line
+    for rows in (1, 2, 16, 17, 64, 65, 100):
+        check(compiled, fn, inputs(rows))
+
+
+def test_the_vendor_alone_after_kernels(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ways(self: MatmulPlanner, node: Matmul, rung: Any, many: bool) -> Any:
+        return {VENDOR: (1.0, Way(self._task(node, rung), None))}
+
+    monkeypatch.setattr(MatmulPlanner, "_ways", ways)
+    fn, make = FORMS["both"]
+    args = make()
+    compiled = compile_cli.compile(fn, args, options={**options, "gemm": "template"})
+    assert count(compiled) == (3, 1)
+    check(compiled, fn, args)
+
+
+def test_what_both_sides_of_a_measurement_compute(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels and then the vendor's call, or a template, on the inputs that the fused template
+    gets: `choose` compares them."""
+    seen: list[str] = []
+
+    def ways(self: MatmulPlanner, node: Matmul, rung: Any, many: bool) -> Any:
+        plain, fused = self._task(node, rung), self._fused(node, rung)
+        assert plain is not None
+        assert fused is not None
+        inputs = fused.inputs(rung.hints)
+        gemm_templates.bind(fused.problem, SMALL)(inputs)
+        assert inputs.out is not None
+        for config in (None, SMALL):
+            other = self._apart(fused, plain, config, rung.hints)(inputs)
+            assert relative_error(other, inputs.out) < 2e-6
+            seen.append(str(config))
+        return {"fused": (1.0, Way(fused, SMALL))}
+
+    monkeypatch.setattr(MatmulPlanner, "_ways", ways)
+    for form in ("both", "part of a tensor", "int8 weights, one scale, + gelu"):
+        fn, make = FORMS[form]
+        compile_cli.compile(fn, make(), options={**options, "gemm": "template"})
+    assert len(seen) == 6
+
+
+def test_rounding_is_that_of_the_operand(options: dict[str, Any]) -> None:
+    """bf16 weights are what int8 times the scale is in bf16, as eager has it."""
+    torch.manual_seed(0)
+
+    def fn(x: Any, q: Any, s: Any) -> Any:
+        return F.linear(x, q.to(torch.bfloat16) * s[:, None])
+
+    x, q, s = torch.randn(M, K).bfloat16(), quantized(N, K), torch.rand(N).bfloat16()
+    compiled = compile_cli.compile(fn, (x, q, s), options={**options, "gemm": "template"})
+    assert count(compiled) == (1, 0)
+    weight = q.to(torch.bfloat16) * s[:, None]
+    expected = (x.double() @ weight.double().T).to(torch.bfloat16)
+    assert torch.equal(compiled(x, q, s), expected)
+
+
+def test_the_dump_of_one(options: dict[str, Any]) -> None:
+    """`compile-cli dump --stage fused` of weights of 8 bits."""
+    fn, make = FORMS["int8 weights, a scale for each row"]
+    compiled = compile_cli.compile(fn, make(), options={**options, "gemm": "template"})
+    path = Path(__file__).parent / "golden" / "int8_weights.txt"
+    text = re.sub(r" at \S+:\d+$", "", print_graph(compiled.graph.fused), flags=re.M)
+    assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
+
+
+def test_what_stays_a_kernel(options: dict[str, Any]) -> None:
+    settings = {**options, "gemm": "template"}
+    x, w = torch.randn(M, K), torch.randn(K, N)
+
+    def twice(x: Any, w: Any) -> Any:
+        y = x.relu()
+        return y @ w, y
+
+    compiled = compile_cli.compile(twice, (x, w), options=settings)
+    assert count(compiled) == (2, 0)
+    assert "is read by others, or the caller's" in compiled.graph.explain()
+    batch = torch.randn(2, M, K), torch.randn(2, K, N)
+    compiled = compile_cli.compile(
+        lambda a, b: torch.bmm(a.relu(), b), batch, options=settings
+    )  # fmt: skip
+    assert count(compiled) == (2, 0)
+    assert "is an operand of a batch, which takes no prologue" in compiled.graph.explain()
+    words = torch.randint(0, 9, (K, N), dtype=torch.int32)
+    compiled = compile_cli.compile(lambda x, q: x @ q.float(), (x, words), options=settings)
+    assert count(compiled) == (2, 0)  # no template loads 32-bit integers
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_sizes_and_layouts(options: dict[str, Any], data: st.DataObject) -> None:
+    torch.manual_seed(0)
+    m, n, k = (data.draw(st.integers(1, 50)) for _ in range(3))
+    turned = data.draw(st.tuples(st.booleans(), st.booleans()))
+    x = torch.randn(k, m).t() if turned[0] else torch.randn(m, k)
+    q = quantized(n, k).t() if turned[1] else quantized(k, n)
+    row, column = torch.rand(m, 1) * 0.1, torch.rand(data.draw(st.sampled_from([1, n])))
+
+    def fn(x: Any, q: Any, row: Any, column: Any) -> Any:
+        return (x.relu() * row) @ (q.to(x.dtype) * column)
+
+    args = (x, q, row, column)
+    compiled = compile_cli.compile(fn, args, options={**options, "gemm": "template"})
+    check(compiled, fn, args)
