@@ -62,8 +62,6 @@ def gemv_mm(
         row = row.to(tl.int64)
         rk = rk.to(tl.int64)
     rbn = rn.to(tl.int64) if WIDE else rn
-    if EDGE_N == "wrap":
-        rbn = tl.where(rn < N, rbn, 0)
     first, count = share_of(part, K, BLOCK_K, SPLIT_K, EVEN_SPLIT)
     start = first * BLOCK_K
     a_ptrs = a_ptr + row * stride_am + (start + rk) * stride_ak

@@ -54,11 +54,9 @@ def product_of(
         rm = rm.to(tl.int64)
         rn = rn.to(tl.int64)
         rk = rk.to(tl.int64)
-    ram = tl.where(rm < M, rm, 0) if EDGE_M == "wrap" else rm
-    rbn = tl.where(rn < N, rn, 0) if EDGE_N == "wrap" else rn
     start = first * BLOCK_K
-    a_ptrs = a_ptr + (ram[:, None] * stride_am + (start + rk)[None, :] * stride_ak)
-    b_ptrs = b_ptr + ((start + rk)[:, None] * stride_bk + rbn[None, :] * stride_bn)
+    a_ptrs = a_ptr + (rm[:, None] * stride_am + (start + rk)[None, :] * stride_ak)
+    b_ptrs = b_ptr + ((start + rk)[:, None] * stride_bk + rn[None, :] * stride_bn)
     if SWAP:
         acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     else:

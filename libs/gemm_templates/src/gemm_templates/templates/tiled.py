@@ -73,9 +73,8 @@ def tiled_mm(
     with the bias added, `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] the row and column numbers,
     `mask` where they lie inside. With STORE=False nothing is stored here: the epilogue has
     stored what it wanted.
-    EDGE_M, EDGE_N: how loads treat rows (columns) outside: "none" if BLOCK divides the size,
-    "wrap" reads row 0 in their place (keeps loads free of masks; good if K is contiguous),
-    "mask" reads zeros.
+    EDGE_M, EDGE_N: "none" if BLOCK divides the size; "mask" if rows (columns) outside are to be
+    read as zeros.
     WIDE: offsets in 64 bits, for operands of 2**31 elements and more.
     PROLOGUE_A(tile, r_outer, rk, mask, a_operands) -> tile, before the product; so PROLOGUE_B.
     SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K.
@@ -90,16 +89,8 @@ def tiled_mm(
         rm = rm.to(tl.int64)
         rn = rn.to(tl.int64)
         rk = rk.to(tl.int64)
-    if EDGE_M == "wrap":
-        ram = tl.where(rm < M, rm, 0)
-    else:
-        ram = rm
-    if EDGE_N == "wrap":
-        rbn = tl.where(rn < N, rn, 0)
-    else:
-        rbn = rn
-    a_ptrs = a_ptr + (ram[:, None] * stride_am + rk[None, :] * stride_ak)
-    b_ptrs = b_ptr + (rk[:, None] * stride_bk + rbn[None, :] * stride_bn)
+    a_ptrs = a_ptr + (rm[:, None] * stride_am + rk[None, :] * stride_ak)
+    b_ptrs = b_ptr + (rk[:, None] * stride_bk + rn[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     inner_m = tl.where(rm < M, rm, 0)[:, None]
     inner_n = tl.where(rn < N, rn, 0)[None, :]
@@ -113,7 +104,7 @@ def tiled_mm(
             if EDGE_M == "mask":
                 inside = inside & (rm[:, None] < M)
             a = prepare(
-                a, ram[:, None], step * BLOCK_K + rk[None, :], inside, a_operands, PROLOGUE_A,
+                a, rm[:, None], step * BLOCK_K + rk[None, :], inside, a_operands, PROLOGUE_A,
                 EVEN_K,
             )  # fmt: skip
         if PROLOGUE_B is not None:
@@ -121,7 +112,7 @@ def tiled_mm(
             if EDGE_N == "mask":
                 inside = inside & (rn[None, :] < N)
             b = prepare(
-                b, rbn[None, :], step * BLOCK_K + rk[:, None], inside, b_operands, PROLOGUE_B,
+                b, rn[None, :], step * BLOCK_K + rk[:, None], inside, b_operands, PROLOGUE_B,
                 EVEN_K,
             )  # fmt: skip
         if SCALE is not None:
