@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from wrapper_ir.ops import DefineKernel, Describe, Launch, Program, Ref
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 TMA = Config(32, 32, 32, 8, 4, 2, "tma", 3, 2)
+OVERLAPPED = replace(TMA, overlap=True)
 GLUON = Config(128, 128, 64, 8, 8, 6, "gluon", 132, 2)
 
 
@@ -60,11 +62,12 @@ class Layer(nn.Module):
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("config", [TMA, OVERLAPPED], ids=["plain", "overlapped"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_what_runs(compiled: Any, force: Any, dynamic: bool) -> None:
+def test_what_runs(compiled: Any, force: Any, dynamic: bool, config: Config) -> None:
     """Interpreted; the last rows of a tile and of `out` are odd, and an input starts where no map
     can."""
-    force(TMA)
+    force(config)
     compiled.options = Options.from_mapping(
         {**compiled.options.__dict__, "gemm": "template", "multikernel": "off"}
     )
@@ -86,6 +89,22 @@ def test_what_runs(compiled: Any, force: Any, dynamic: bool) -> None:
     assert {d.block for d in described} == {(32, 32), (32, 16)}
     assert sum(k.startswith("tensordesc") for k in kinds) >= 5
     assert parse_program(print_program(program)) == program
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("shared", [False, True], ids=["pairs", "one weight"])
+def test_batches(compiled: Any, force: Any, shared: bool) -> None:
+    """Maps of rank 3; where all products read one matrix, of one."""
+    force(Config(32, 32, 32, 8, 4, 2, "batched_tma", 3, 2))
+    compiled.options = Options.from_mapping({**compiled.options.__dict__, "gemm": "template"})
+    x, w = torch.randn(3, 40, 64), torch.randn(1 if shared else 3, 48, 64)
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.gelu(torch.bmm(x, w.expand(3, 48, 64).mT)) + 1
+
+    torch.testing.assert_close(compiled(fn)(x, w), fn(x, w), rtol=1e-4, atol=1e-4)
+    described = [op for op in walk(compiled.graphs[-1].program.ops) if isinstance(op, Describe)]
+    assert {d.block for d in described} == {(1, 32, 32), (1, 32, 16)} and len(described) == 3
 
 
 def planned(shape: tuple[int, ...]) -> Program:
