@@ -1,0 +1,92 @@
+"""Templates of batches and prologues as sm_90 cubins, made where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import gemm_templates
+import triton_rt
+from aten_lowering import lower_with_report
+from compile_cli.capture import capture, export
+from compile_cli.config import Options
+from compile_cli.gemm import MatmulPlanner
+from compile_cli.gemm_task import MatmulTask
+from compile_cli.pipeline import fuse_options, serve_one
+from compile_cli.runtime import Kernels
+from compile_cli.select import hints_of
+from gemm_templates.families import FAMILIES
+from gemm_templates.model import is_legal
+from loop_ir import Matmul, fuse_with_report
+
+
+def scores(q: Any, k: Any, mask: Any) -> Any:
+    return torch.matmul(q, k.mT) * 0.125 + mask
+
+
+def batch(a: Any, b: Any, c: Any) -> Any:
+    return F.gelu(torch.baddbmm(c, a, b, alpha=0.5))
+
+
+def int8_weights(x: Any, q: Any, s: Any) -> Any:
+    return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
+
+
+def gated(x: Any, g: Any, w: Any) -> Any:
+    return (x * g) @ w
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
+    "scores": (scores, ((4, 8, 256, 64), (4, 8, 256, 64), (4, 1, 256, 256)),
+               {"tiled", "batched_tma", "gluon_batched"}),
+    "batch": (batch, ((8, 256, 512), (8, 512, 256), (8, 1, 256)),
+              {"tiled", "batched_tma", "gluon_batched", "decompose_k"}),
+    "int8 weights": (int8_weights, ((64, 1024), "i8", (1024,)), {"tiled", "tma"}),
+    "gated": (gated, ((512, 1024), (512, 1024), (1024, 1024)), {"tiled", "tma"}),
+}  # fmt: skip
+
+
+def task_of(fn: Callable[..., Any], shapes: tuple[Any, ...]) -> tuple[MatmulPlanner, MatmulTask]:
+    class Model(torch.nn.Module):
+        def forward(self, *args: Any) -> Any:
+            return fn(*args)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        args = tuple(
+            torch.empty(1024, 1024, dtype=torch.int8, device="cuda")
+            if shape == "i8"
+            else torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+            for shape in shapes
+        )
+        captured = capture(export(Model(), args, {}))
+    options = Options(gemm="template")
+    loop = serve_one(lower_with_report(captured.graph).graph)
+    fused = fuse_with_report(loop, fuse_options(options, loop))[0]
+    (node,) = fused.nodes
+    assert isinstance(node, Matmul)
+    planner = MatmulPlanner(options, Kernels(options), fused)
+    (rung,) = planner._rungs(node, hints_of(fused))
+    task = planner._fused(node, rung) if node.prologues else planner._task(node, rung)
+    assert task is not None
+    return planner, task
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_family_compiles(name: str) -> None:
+    fn, shapes, families = CASES[name]
+    planner, task = task_of(fn, shapes)
+    h200 = gemm_templates.H200
+    legal = {
+        family: next(c for c in FAMILIES[family].configs(task.problem, h200)
+                     if is_legal(task.problem, c, h200) and planner._sayable(task, c))
+        for family in families
+    }  # fmt: skip
+    for config in legal.values():
+        for kernel in gemm_templates.make_plan(task.problem, config).steps:
+            binary = triton_rt.compile(kernel.source, triton_rt.Target(90))
+            assert binary.cubin[:4] == b"\x7fELF"
