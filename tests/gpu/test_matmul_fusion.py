@@ -1,0 +1,154 @@
+"""Batched matmuls, and matmuls with prologues, through the compiler on a real GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import compile_cli
+import gemm_templates
+from compile_cli.gemm import MatmulPlanner, Way
+from compile_cli.measure import relative_error
+from gemm_templates.families import FAMILIES
+from gemm_templates.model import is_legal
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def bf16(*size: int) -> torch.Tensor:
+    return torch.randn(size, device="cuda", dtype=torch.bfloat16)
+
+
+def int8(*size: int) -> torch.Tensor:
+    return torch.randint(-127, 128, size, device="cuda", dtype=torch.int8)
+
+
+def scores(q: Any, k: Any, mask: Any) -> Any:
+    return torch.matmul(q, k.mT) * 0.125 + mask
+
+
+def rows(c: Any, a: Any, b: Any) -> Any:
+    return F.gelu(torch.baddbmm(c, a, b, alpha=0.5))
+
+
+def weights(x: Any, q: Any, s: Any) -> Any:
+    return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
+
+
+def gated(x: Any, g: Any, w: Any, r: Any) -> Any:
+    return (x.relu() * g) @ (w * r)
+
+
+Case = tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]], tuple[str, ...]]
+BATCHED = ("tiled", "batched_tma", "gluon_batched", "decompose_k")
+CASES: dict[str, Case] = {
+    "scores": (scores, lambda: (bf16(2, 4, 200, 64), bf16(2, 4, 264, 64), bf16(2, 1, 200, 264)),
+               BATCHED),
+    "rows": (rows, lambda: (bf16(6, 200, 1), bf16(6, 200, 136), bf16(6, 136, 264)), BATCHED),
+    "weights": (weights, lambda: (bf16(200, 136), int8(264, 136), bf16(264) * 0.01),
+                ("tiled", "tma")),
+    "gated": (gated, lambda: (bf16(200, 136), bf16(200, 136), bf16(136, 264), bf16(264)),
+              ("tiled", "tma")),
+}  # fmt: skip
+
+
+def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The matmul of eager's bf16 operands in float64, and all that follows."""
+    wide: list[torch.Tensor] = [x.double() if x.is_floating_point() else x for x in args]
+    if fn is weights:
+        x, q, s = args
+        return F.gelu(F.linear(wide[0], (q.to(x.dtype) * s[:, None]).double()))
+    if fn is gated:
+        x, g, w, r = args
+        return (x.relu() * g).double() @ (w * r).double()
+    result: torch.Tensor = fn(*wide)
+    return result
+
+
+def check(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> None:
+    with torch.no_grad():
+        assert relative_error(compiled(*args).double(), exact(fn, args)) < 8e-3
+
+
+@pytest.fixture
+def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return {"cache_dir": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [(name, f) for name, case in CASES.items() for f in case[2]]
+)
+def test_each_family(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str
+) -> None:
+    fn, make, _ = CASES[name]
+
+    def ways(self: MatmulPlanner, node: Any, rung: Any, many: bool) -> dict[str, Any]:
+        task = self._fused(node, rung) if node.prologues else self._task(node, rung)
+        assert task is not None
+        info = gemm_templates.device_info("cuda")
+        config = next(
+            c
+            for c in FAMILIES[family].configs(task.problem, info)
+            if is_legal(task.problem, c, info) and self._sayable(task, c)
+        )
+        return {family: (1.0, Way(task, config))}
+
+    monkeypatch.setattr(MatmulPlanner, "_ways", ways)
+    torch.manual_seed(0)
+    args = make()
+    compiled = compile_cli.compile(fn, args, options=options)
+    (decided,) = compiled.graph.decided.values()
+    assert family == "tiled" or family in str(decided[0])
+    check(compiled, fn, args)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+def test_what_is_measured(options: dict[str, Any], name: str, emit: str) -> None:
+    """Whatever is chosen is right, and no candidate disagreed with the vendor's way."""
+    fn, make, _ = CASES[name]
+    torch.manual_seed(0)
+    args = make()
+    compiled = compile_cli.compile(fn, args, options={**options, "emit": emit})
+    check(compiled, fn, args)
+    choices = compiled.graph.matmuls.values()
+    assert len(choices) == (2 if name in ("weights", "gated") else 1)
+    failures = [why for choice in choices for _, why in choice.failures]
+    assert not [why for why in failures if "differs from" in why or "has shape" in why]
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+def test_a_dynamic_batch(options: dict[str, Any], emit: str) -> None:
+    def fn(a: Any, b: Any, c: Any) -> Any:
+        return (torch.bmm(a, b.mT) + c).relu()
+
+    def inputs(batch: int) -> tuple[torch.Tensor, ...]:
+        return bf16(batch, 96, 64), bf16(batch, 72, 64), bf16(batch, 96, 1)
+
+    torch.manual_seed(0)
+    compiled = compile_cli.compile(
+        fn, inputs(4), dynamic={0: {0}, 1: {0}, 2: {0}},
+        options={**options, "gemm": "template", "emit": emit},
+    )  # fmt: skip
+    for batch in (4, 1, 33):
+        check(compiled, fn, inputs(batch))
+    assert compiled(*inputs(0)).shape == (0, 96, 72)
+
+
+def test_rows_that_are_dynamic_with_weights_of_8_bits(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    q, s = int8(512, 256), bf16(512) * 0.01
+    compiled = compile_cli.compile(
+        weights, (bf16(64, 256), q, s), dynamic={0: {0}},
+        options={**options, "gemm": "template"},
+    )  # fmt: skip
+    for m in (1, 2, 17, 300, 2049):
+        check(compiled, weights, (bf16(m, 256), q, s))
