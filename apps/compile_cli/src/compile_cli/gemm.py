@@ -322,7 +322,7 @@ class MatmulPlanner:
         """Whether the highest rung's config can run all the larger numbers of rows."""
         if rung.condition is not None or "M" not in problem.dynamic:
             return True
-        return is_legal(replace(problem, m=2**24), config, gemm_templates.device_info("cuda"))
+        return is_legal(replace(problem, m=2**24), config, self._device())
 
     def _device(self) -> gemm_templates.DeviceInfo:
         if torch.cuda.is_available():

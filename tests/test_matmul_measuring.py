@@ -1,0 +1,187 @@
+"""What is done on a GPU to choose, done on a CPU: templates, interpreted, and the vendor's way on
+the same inputs, compared and then timed by a clock that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import compile_cli
+import gemm_templates
+from compile_cli import ladder, pipeline
+from compile_cli.gemm import VENDOR, MatmulPlanner
+from compile_cli.measure import relative_error
+from loop_ir import FuseOptions
+from wrapper_ir.analysis import walk
+from wrapper_ir.ops import ExternCall, Launch
+
+M, N, K = 20, 24, 40
+
+
+def int8(*size: int) -> torch.Tensor:
+    return torch.randint(-127, 128, size, dtype=torch.int8)
+
+
+def weights(x: Any, q: Any, s: Any) -> Any:
+    return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
+
+
+def gated(x: Any, g: Any, w: Any, r: Any) -> Any:
+    return (x[:, 1:].relu() * g) @ (w * r) + g[:, :1]
+
+
+def scores(q: Any, k: Any, mask: Any) -> Any:
+    return torch.where(mask, torch.matmul(q, k.mT) * 0.25, -1e4)
+
+
+def parts(x: Any) -> Any:
+    q, k = x.chunk(2, -1)
+    return torch.bmm(q, k.mT) * 0.5 + x[:, :, :1]
+
+
+def itself(x: Any) -> Any:
+    return torch.bmm(x, x.mT) + x.sum(-1, keepdim=True)
+
+
+def added(c: Any, a: Any, b: Any) -> Any:
+    return torch.baddbmm(c, a, b, alpha=0.5, beta=-2).relu()
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "weights": (weights, lambda: (torch.randn(M, K), int8(N, K), torch.rand(N))),
+    "gated": (gated, lambda: (torch.randn(M, K + 1), torch.randn(M, K), torch.randn(K, N),
+                              torch.randn(N))),
+    "scores": (scores, lambda: (torch.randn(2, 3, M, K), torch.randn(2, 3, N, K),
+                                torch.rand(2, 1, M, N) < 0.8)),
+    "parts": (parts, lambda: (torch.randn(3, M, 2 * K),)),
+    "itself": (itself, lambda: (torch.randn(3, M, K),)),
+    "added": (added, lambda: (torch.randn(M, 1), torch.randn(3, M, K), torch.randn(3, K, N))),
+    "added to an operand": (
+        lambda x, w: torch.addmm(x, x, w, alpha=2.0).relu(),
+        lambda: (torch.randn(M, M), torch.randn(M, M)),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[gemm_templates.Choice]]:
+    """`measured(templates)`: choices are made as on a GPU, with templates faster than the vendor's
+    way or slower. What was chosen, in order."""
+    choices: list[gemm_templates.Choice] = []
+    make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
+
+    def as_on_cuda(self: MatmulPlanner, *args: Any) -> Any:
+        options, self.options = self.options, replace(self.options, gemm="template")
+        try:
+            return make_task(self, *args)
+        finally:
+            self.options = options
+
+    def start(templates: bool) -> list[gemm_templates.Choice]:
+        def timer(runs: Any, info: Any) -> list[float]:
+            for run in runs:
+                run()
+            later = [0.1 + 0.1 * i for i in range(len(runs) - 1)]
+            return [1.0, *later] if templates else [0.01, *later]
+
+        def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
+            choice = choose(
+                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
+                build=gemm_templates.bind,
+            )  # fmt: skip
+            choices.append(choice)
+            return choice
+
+        monkeypatch.setattr(MatmulPlanner, "_make_task", as_on_cuda)
+        monkeypatch.setattr(gemm_templates, "choose", chosen)
+        monkeypatch.setattr(gemm_templates, "prefetch", lambda *_, **__: [])
+        monkeypatch.setattr(
+            pipeline, "fuse_options", lambda *_: FuseOptions(epilogue=True, prologue=True)
+        )
+        monkeypatch.setattr(ladder, "LADDER", (1, 16))
+        return choices
+
+    return start
+
+
+def agreed(choices: list[gemm_templates.Choice]) -> None:
+    """No candidate that ran computed something else; some did run."""
+    for choice in choices:
+        assert not [why for _, why in choice.failures if "differs" in why or "shape" in why]
+        assert len(choice.times) > 1
+
+
+def close(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> None:
+    assert relative_error(compiled(*args), fn(*args)) < 1e-5
+
+
+@pytest.mark.parametrize("templates", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_both_sides_compute_the_same(
+    options: dict[str, Any],
+    measured: Callable[[bool], list[gemm_templates.Choice]],
+    name: str,
+    templates: bool,
+) -> None:
+    torch.manual_seed(0)
+    fn, make = CASES[name]
+    args = make()
+    choices = measured(templates)
+    compiled = compile_cli.compile(fn, args, options=options)
+    agreed(choices)
+    ops = list(walk(compiled.graph.program.ops))
+    assert sum(isinstance(o, ExternCall) for o in ops) == (0 if templates else 1)
+    assert len(choices) == (2 if name in ("weights", "gated") else 1)
+    (decided,) = compiled.graph.decided.values()
+    assert (str(decided[-1]) == VENDOR) == (not templates)
+    close(compiled, fn, args)
+
+
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+def test_a_template_after_kernels(
+    options: dict[str, Any], measured: Callable[[bool], list[gemm_templates.Choice]],
+    monkeypatch: pytest.MonkeyPatch, emit: str,
+) -> None:  # fmt: skip
+    """Faster than the vendor's call, and than a template with the prologue."""
+    choices = measured(True)
+    choose = gemm_templates.choose
+
+    def plain_only(problem: Any, *args: Any, **more: Any) -> Any:
+        choice = choose(problem, *args, **more)
+        fused = problem.prologue_a or problem.prologue_b
+        return replace(choice, config=None) if fused else choice
+
+    monkeypatch.setattr(gemm_templates, "choose", plain_only)
+    torch.manual_seed(0)
+    fn, make = CASES["gated"]
+    args = make()
+    compiled = compile_cli.compile(fn, args, options={**options, "emit": emit})
+    agreed(choices)
+    ops = list(walk(compiled.graph.program.ops))
+    assert sum(isinstance(o, Launch) for o in ops) == 3
+    assert not any(isinstance(o, ExternCall) for o in ops)
+    close(compiled, fn, args)
+
+
+@pytest.mark.parametrize("templates", [True, False])
+def test_each_rung_is_charged_its_producers(
+    options: dict[str, Any],
+    measured: Callable[[bool], list[gemm_templates.Choice]],
+    templates: bool,
+) -> None:
+    torch.manual_seed(0)
+    choices = measured(templates)
+    q, s = int8(N, K), torch.rand(N)
+    compiled = compile_cli.compile(
+        weights, (torch.randn(M, K), q, s), dynamic={0: {0}}, options=options
+    )
+    agreed(choices)
+    assert len(choices) == 2 * 3  # rungs of 1, 16 and 20 rows; apart and fused
+    assert {bool(c.problem.prologue_b) for c in choices} == {True, False}
+    for rows in (1, 2, 16, 17, 20, 50):
+        close(compiled, weights, (torch.randn(rows, K), q, s))
