@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import math
 import shutil
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ from triton_rt import (
 )
 from triton_rt.config import Config
 from triton_rt.launch import Entry, dispatch, driver, native
+from triton_rt.tma import describe
 from triton_rt.tma.encode import encode
 from triton_rt.tma.layout import DATA_TYPES, MapLayout
 from triton_rt.tma.rules import violations
@@ -343,3 +346,38 @@ def test_the_launcher_in_c_makes_the_same_bytes(fake: FakeCuda, kind: str, writt
             assert bytes(fake.encoded)[4:] == encoded[4:]
             taken += 1
     assert taken > 5
+
+
+def test_tensors_described_again_and_again(
+    fake: FakeCuda, copies: dict[bool, Binary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor that lies where another of its layout lay has what launches made of that one's map;
+    nothing but the map keeps it alive."""
+    monkeypatch.setattr("triton_rt.tma.tensor_map._described", {})
+    launch = launcher_of(copies[True])
+    x = FakeTensor(0x77000, torch.float32, (40, 128))
+    first: TensorMap = describe(x, (16, 64))  # type: ignore[arg-type]
+    launch((1,), 0, first, 1.0, first)
+    calls = fake.encoded.calls
+    again = FakeTensor(0x77000, torch.float32, (40, 128))
+    second: TensorMap = describe(again, (16, 64))  # type: ignore[arg-type]
+    assert second.base is again and second.ready is first.ready and len(second.ready) == 2
+    assert (second.shape, second.strides, second.kind) == ((40, 128), (128, 1), "f32")
+    launch((1,), 0, second, 1.0, second)
+    assert fake.encoded.calls == calls
+    for other, block in (
+        (FakeTensor(0x77000, torch.float32, (41, 128)), (16, 64)),
+        (FakeTensor(0x77010, torch.float32, (40, 128)), (16, 64)),
+        (FakeTensor(0x77000, torch.float16, (40, 128)), (16, 64)),
+        (again, (8, 64)),
+    ):
+        assert not describe(other, block).ready  # type: ignore[arg-type]
+    gone = weakref.ref(again)
+    del again, second, other
+    gc.collect()
+    assert gone() is None
+    on_cpu = torch.zeros(16, 64)
+    assert describe(on_cpu, (16, 64)).base is on_cpu
+    assert describe(on_cpu, (16, 64)).ready is not describe(on_cpu, (16, 64)).ready
+    with pytest.raises(errors.WrongDescriptor):
+        describe(on_cpu, (16,))

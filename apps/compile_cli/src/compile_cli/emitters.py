@@ -11,6 +11,7 @@ import fx_emit
 import triton_rt
 from compile_cli.cpp_host import emit_cpp
 from compile_cli.runtime import Kernels, kernel_source, uses_cuda
+from triton_rt.tma import describe
 from wrapper_ir.ops import DefineKernel, Program
 
 Host = tuple[Any, Callable[..., Any]]
@@ -24,7 +25,7 @@ def emit_fx(
         program,
         launch="direct",
         load_kernel=kernels.launcher,
-        describe=triton_rt.TensorMap,
+        describe=describe,
         constants=dict(constants),
         check_inputs=check_inputs,
     )

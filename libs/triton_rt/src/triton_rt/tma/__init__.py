@@ -7,7 +7,7 @@ from triton_rt.tma.fallback import FallbackKernel, with_fallback
 from triton_rt.tma.layout import MapLayout
 from triton_rt.tma.plan import MapPlan
 from triton_rt.tma.rules import Violation
-from triton_rt.tma.tensor_map import Address, TensorMap, as_tensor_map
+from triton_rt.tma.tensor_map import Address, TensorMap, as_tensor_map, describe
 from triton_rt.tma.workspace import Workspace, set_allocator, use_allocator
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Violation",
     "Workspace",
     "as_tensor_map",
+    "describe",
     "set_allocator",
     "use_allocator",
     "with_fallback",
