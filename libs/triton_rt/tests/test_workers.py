@@ -240,6 +240,24 @@ def test_a_process_ends_at_once_and_its_workers_with_it(ending: str) -> None:
     assert "ValueError" in problems if "ValueError" in ending else problems == ""
 
 
+def test_killed_with_jobs_that_run_and_wait(add_one: KernelSource) -> None:
+    workers = Workers()
+    hanging = replace(add_one, text="import time\ntime.sleep(1000)\n")
+    pool = CompilePool(1, workers=workers)
+    jobs = [pool.submit(source, SM90) for source in (hanging, add_one, add_one)]
+    assert within(20, lambda: bool(workers.pids))
+    pids = workers.pids
+    workers.kill()
+    for job in jobs:
+        with pytest.raises(errors.WorkerFailed, match="closed"):
+            job.result(10)
+    pool.close()  # nothing is left to wait for
+    workers.close()
+    assert all(map(gone, pids))
+    with pytest.raises(errors.WorkerFailed, match="closed"):
+        pool.submit(add_one, SM90)
+
+
 def test_an_interrupt_is_not_for_workers(workers: Workers, add_one: KernelSource) -> None:
     pool = CompilePool(1, workers=workers)
     assert compile(add_one, SM90, pool=pool).cubin

@@ -110,11 +110,16 @@ class Workers:
         """Stops the workers as they are; what they were asked fails. For the end of a process."""
         with _LOCK:
             self._closed = self._killed = True
+            jobs = list(self._queue)
             self._queue.clear()
+            for job in jobs:
+                self._count_out(job)
             self._dismiss()
             workers = [s.worker for s in self._servers if s.worker is not None]
         for worker in workers:
             worker.process.kill()
+        for job in jobs:
+            job.abandon(WorkerFailed("the pool is closed"))
 
     # -- under the lock
 
@@ -147,20 +152,22 @@ class Workers:
     def _after(self, server: Server, job: Job, again: bool) -> None:
         """Notes the end of a job, and gives the server the next one if there is one."""
         with _LOCK:
-            share = job.share
-            share.running -= 1
+            job.share.running -= 1
             if again and not self._killed:
                 self._queue.append(job)
             else:
-                share.pending -= 1
-                if share.pending == 0:
-                    share.ended.notify_all()
+                self._count_out(job)
             following = self._take()
             if following is not None or self._closed:
                 server.give(following)
             else:
                 server.job = None
                 self._waiting.append(server)
+
+    def _count_out(self, job: Job) -> None:
+        job.share.pending -= 1
+        if job.share.pending == 0:
+            job.share.ended.notify_all()
 
     def _leave(self, server: Server, idle: bool) -> bool:
         """Whether a server ends now: not if a job came just as it had waited long enough."""
@@ -210,9 +217,10 @@ class Server:
         and asked once more; `WorkerFailed` after that."""
         reasons: list[str] = []
         while len(reasons) < 2:
-            if self.workers._killed:
-                raise WorkerFailed(f"compiling {what}: the pool is closed")
             worker = self._open(environment)
+            if self.workers._killed:  # after the worker is there for `kill` to see
+                self.stop()
+                raise WorkerFailed(f"compiling {what}: the pool is closed")
             try:
                 return worker.ask(request, timeout)
             except Died as error:
