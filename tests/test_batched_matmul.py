@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._pytree import tree_leaves, tree_map
 
 import compile_cli
 from compile_cli.gemm_task import MOST_PRODUCTS
@@ -120,6 +121,30 @@ def test_the_vendor_computes_the_same(options: dict[str, Any], form: str) -> Non
     compiled = compile_cli.compile(fn, args, options={**options, "gemm": "extern"})
     check(compiled, fn, args)
     assert launches(compiled)[1] == 1
+
+
+def heads(p: Any, v: Any) -> Any:
+    return torch.matmul(p, v).transpose(1, 2).reshape(B, M, H * K) * 2
+
+
+def both(a: Any, b: Any) -> Any:
+    y = torch.bmm(a, b)
+    return y + 1, y * 2
+
+
+@pytest.mark.parametrize("fn", [heads, both])
+def test_what_stays_a_kernel(options: dict[str, Any], fn: Callable[..., Any]) -> None:
+    """Heads that are stored side by side, and several results: the product is a template alone."""
+    torch.manual_seed(0)
+    shape = (B, H) if fn is heads else (B,)
+    args = torch.randn(*shape, M, N), torch.randn(*shape, N, K)
+    compiled = compile_cli.compile(fn, args, options={**options, "gemm": "template"})
+    assert launches(compiled) == (2, 0)
+    expected = tree_map(torch.Tensor.float, fn(*(x.double() for x in args)))
+    for one, other in zip(*map(tree_leaves, (compiled(*args), expected)), strict=True):
+        assert relative_error(one, other) < 2e-6
+    why = "does not run over the rows and columns" if fn is heads else "writes 2 results"
+    assert why in compiled.graph.explain()
 
 
 def scores(a: Any, b: Any, c: Any) -> Any:

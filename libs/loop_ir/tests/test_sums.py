@@ -86,6 +86,18 @@ def test_the_batch_of_an_epilogue_may_be_split(inputs) -> None:
     np.testing.assert_array_equal(*(interpret_graph(g, inputs)[0] for g in (graph, fused)))
 
 
+def test_a_batch_that_is_stored_in_another_order_is_a_kernel_of_its_own() -> None:
+    """Attention's output: the products of heads lie side by side in a row."""
+    graph = parse_graph(SUM.replace("store z[i0*36 + i1*12 + i2]", "store z[i0*36 + i1 + i2*3]"))
+    assert "stores the products of a batch in another order" in why_not(graph, "y", "masked")
+    twice = SUM.replace(
+        "out z: f32[6, 4, 3] cpu,", "out z: f32[6, 4, 3] cpu,\n      out u: f32[6, 4, 3] cpu,"
+    )
+    twice = twice.replace("= v3\n", "= v3\n        store u[i0*36 + i1*12 + i2] = v0\n")
+    twice = twice.replace("(z: f32[6, 4, 3] cpu)", "(z: f32[6, 4, 3] cpu, u: f32[6, 4, 3] cpu)")
+    assert "writes 2 results, or parts of one" in why_not(parse_graph(twice), "y", "masked")
+
+
 def test_rows_may_not_be_split() -> None:
     """Their number differs inside of a tile, and with it a division would."""
     graph = parse_graph(SUM.replace("i0 < 2, i1 < 3, i2 < 12", "i0 < 12, i1 < 2, i2 < 3")
