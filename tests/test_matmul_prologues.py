@@ -253,3 +253,33 @@ def test_any_sizes_and_layouts(options: dict[str, Any], data: st.DataObject) -> 
     args = (x, q, row, column)
     compiled = compile_cli.compile(fn, args, options={**options, "gemm": "template"})
     check(compiled, fn, args)
+
+
+def test_training(options: dict[str, Any], fresh_dynamo: None) -> None:
+    """Gates before products, and what their gradients are multiplied with."""
+
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.gate = torch.nn.Linear(24, 32), torch.nn.Linear(24, 32)
+            self.down = torch.nn.Linear(32, 24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(F.silu(self.gate(x)) * self.up(x)).relu() @ self.down.weight
+
+    model = Gated()
+    compiled = torch.compile(
+        model, backend="compile_cli", options={**options, "gemm": "template"}, fullgraph=True
+    )
+    x = torch.randn(20, 24, requires_grad=True)
+    for run in (model, compiled):
+        run(x).square().sum().backward()
+        found = [p.grad for p in (x, *model.parameters())]
+        if run is model:
+            expected = found
+            model.zero_grad(set_to_none=True)
+            x.grad = None
+    for one, other in zip(found, expected, strict=True):
+        assert one is not None
+        assert other is not None
+        assert relative_error(one, other) < 1e-5
