@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import sympy
 import torch
@@ -23,23 +22,14 @@ from compile_cli.config import Options
 from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, is_launchable, make_task
 from compile_cli.ladder import Rung, rungs, share
 from compile_cli.producers import produced, run_apart, with_producers
-from compile_cli.runtime import (
-    Kernels,
-    as_layout,
-    define_kernel,
-    layout_at,
-    random_tensor,
-    torch_value,
-    view_of,
-)
+from compile_cli.runtime import Kernels
 from compile_cli.schedules import default_schedule
-from compile_cli.select import plan_launch
-from fx_emit.torch_types import operator_of
+from compile_cli.vendor import run_vendor, vendor_steps
 from gemm_templates.model import is_legal, offered
-from loop_ir import CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, TensorRef, UserKernel
+from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, UserKernel
 from loop_ir.analysis import writes
 from symexpr import evaluate, known, sstr, symbol
-from triton_emit import TritonEmitError, emit
+from triton_emit import TritonEmitError
 
 # Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
 WORTH = 64 * 64 * 64
@@ -280,7 +270,7 @@ class MatmulPlanner:
         the operands that they make."""
         with unset_fake_temporarily():
             if best is None:
-                run = self._extern(plain, hints)
+                run = run_vendor(self.kernels, plain, hints)
             else:
                 bound = gemm_templates.bind(
                     plain.problem, best, pool=self.kernels.pool, cache=self.kernels.cache
@@ -376,7 +366,7 @@ class MatmulPlanner:
                 self._measured[task.key] = gemm_templates.choose(
                     task.problem,
                     lambda: task.inputs(rung.hints),
-                    extern or self._extern(task, rung.hints),
+                    extern or run_vendor(self.kernels, task, rung.hints),
                     self._candidates(task),
                     build=build,
                     store=self.store,
@@ -386,90 +376,7 @@ class MatmulPlanner:
     def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
         """The vendor's call as one of several choices, after the kernels of prologues: it writes a
         buffer that they share, or the epilogue's kernel does."""
-        return with_producers(node, self._vendor_alone(node, hints, suffix), hints, suffix)
-
-    def _vendor_alone(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
-        if node.epilogue is None:
-            out = TensorRef(node.out, node.type)
-            name = "mm" if len(node.type.size) == 2 else "bmm"
-            args: tuple[GraphArg, ...] = (node.a, node.b)
-            factors: tuple[tuple[str, GraphArg], ...] = ()
-            if node.bias is not None:
-                name, args = f"{'' if name == 'mm' else 'b'}add{name}", (node.bias, *args)
-                factors = (("beta", node.beta), ("alpha", node.alpha))
-            call = Extern(
-                f"aten.{name}.out", args, (*factors, ("out", out)), (), False, (node.out,),
-                origins=node.origins,
-            )  # fmt: skip
-            return Steps((call,))
-        own = f"{node.out}{suffix or '_'}"
-        outs = tuple(o and (own, o[1]) for o in node.extern.outs)
-        call = replace(node.extern, outs=outs, origins=node.origins)
-        schedule = default_schedule(node.epilogue, hints)
-        kernel = replace(node.epilogue, name=f"{node.epilogue.name}{suffix}")
-        launch = plan_launch(emit(kernel, schedule))
-        renamed = tuple(own if a == node.out else a for a in launch.args)
-        return Steps((call, replace(launch, args=renamed)))
-
-    def _extern(
-        self, task: MatmulTask, hints: Mapping[str, int]
-    ) -> Callable[[gemm_templates.Inputs], Tensor]:
-        """The vendor's call and then the epilogue as a kernel of its own: what would run if the
-        template did not. Everything but the two calls is done beforehand."""
-        node = task.node
-        operator = operator_of(node.extern.target, {})
-        finish = self._separate_epilogue(task, hints)
-
-        def run(inputs: gemm_templates.Inputs) -> Tensor:
-            given = task.named(inputs)
-
-            def value(x: Any) -> Any:
-                if isinstance(x, TensorRef):
-                    tensor = given.get(x.buffer)
-                    if tensor is None:  # what a factor of 0 ignores
-                        return random_tensor(x.type, hints)
-                    return view_of(tensor, x.type, hints)
-                if isinstance(x, tuple):
-                    return [value(item) for item in x]
-                return int(evaluate(x, hints)) if isinstance(x, sympy.Expr) else torch_value(x)
-
-            if not prepared:
-                prepared.append(
-                    ([value(a) for a in node.extern.args],
-                     {k: value(v) for k, v in node.extern.kwargs})
-                )  # fmt: skip
-            args, kwargs = prepared[0]
-            out: Tensor = operator(*args, **kwargs)
-            return finish(out, inputs)
-
-        prepared: list[tuple[list[Any], dict[str, Any]]] = []
-        return run
-
-    def _separate_epilogue(
-        self, task: MatmulTask, hints: Mapping[str, int]
-    ) -> Callable[[Tensor, gemm_templates.Inputs], Tensor]:
-        node, source = task.node, task.epilogue
-        if node.epilogue is None or source is None:
-            size, stride = layout_at(node.type, hints)
-            return lambda out, _: out.as_strided(size, stride)
-        emitted = emit(node.epilogue, default_schedule(node.epilogue, hints))
-        kernel = self.kernels.load(define_kernel(emitted))
-        grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)
-        made = {b.name: random_tensor(b.type, hints) for b in node.epilogue.buffers if b.written}
-        sizes = [None if isinstance(a, str) else int(evaluate(a, hints)) for a in emitted.args]
-        result = as_layout(made[source.out], task.out_type, hints)
-
-        def finish(out: Tensor, inputs: gemm_templates.Inputs) -> Tensor:
-            known: dict[str, Any] = {node.out: out, **made}
-            known.update(zip((str(a) for a in source.args), inputs.operands, strict=True))
-            args = [
-                known[a] if isinstance(a, str) else size
-                for a, size in zip(emitted.args, sizes, strict=True)
-            ]
-            kernel(grid, *args)
-            return result
-
-        return finish
+        return with_producers(node, vendor_steps(node, hints, suffix), hints, suffix)
 
 
 def _names(node: Matmul) -> list[str]:
