@@ -1,0 +1,87 @@
+"""Each family of templates with what surrounds a product, tensor maps from the host included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import compile_cli
+import gemm_templates
+from compile_cli.gemm import MatmulPlanner, Way
+from compile_cli.measure import relative_error
+from gemm_templates.families import FAMILIES
+from gemm_templates.model import is_legal
+from wrapper_ir.analysis import walk
+from wrapper_ir.ops import Describe, ExternCall
+
+EMITS = ("fx", "hop", "cpp")
+SPLIT = gemm_templates.Config(16, 16, 16, 4, 1, 1, "decompose_k", split_k=2)
+
+
+def bf16(*size: int) -> torch.Tensor:
+    return torch.randn(size).bfloat16()
+
+
+def scores(q: Any, k: Any, mask: Any) -> Any:
+    return torch.matmul(q, k.mT) * 0.125 + mask
+
+
+def parts(x: Any, c: Any) -> Any:
+    return torch.baddbmm(c, x[..., :32], x[..., 32:].mT, alpha=0.5).relu()
+
+
+def weights(x: Any, q: Any, s: Any) -> Any:
+    return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
+
+
+def gated(x: Any, g: Any, w: Any, r: Any) -> Any:
+    return ((x.relu() * g) @ (w * r)).tanh()
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]], set[str]]] = {
+    "scores": (scores, lambda: (bf16(2, 2, 40, 32), bf16(2, 2, 72, 32), bf16(2, 1, 40, 72)),
+               {"tiled", "batched_tma", "decompose_k"}),
+    "parts": (parts, lambda: (bf16(3, 40, 64), bf16(3, 40, 1)),
+              {"tiled", "batched_tma", "decompose_k"}),
+    "weights": (weights, lambda: (bf16(40, 80), torch.randint(-99, 99, (72, 80), dtype=torch.int8),
+                                  bf16(72) * 0.01), {"tiled", "tma"}),
+    "gated": (gated, lambda: (bf16(40, 72), bf16(40, 72), bf16(72, 48), bf16(48)),
+              {"tiled", "tma"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize(
+    ("name", "family"), sorted((name, family) for name in CASES for family in CASES[name][2])
+)
+def test_each_family(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str, emit: str
+) -> None:
+    def ways(self: MatmulPlanner, node: Any, rung: Any, many: bool) -> dict[str, Any]:
+        task = self._fused(node, rung) if node.prologues else self._task(node, rung)
+        assert task is not None
+        h200 = gemm_templates.H200
+        offered = (
+            [SPLIT] if family == "decompose_k" else FAMILIES[family].configs(task.problem, h200)
+        )
+        config = next(
+            c for c in offered if is_legal(task.problem, c, h200) and self._sayable(task, c)
+        )
+        return {family: (1.0, Way(task, config))}
+
+    monkeypatch.setattr(MatmulPlanner, "_ways", ways)
+    torch.manual_seed(0)
+    fn, make, _ = CASES[name]
+    args = make()
+    compiled = compile_cli.compile(
+        fn, args, options={**options, "gemm": "template", "emit": emit}
+    )  # fmt: skip
+    ops = list(walk(compiled.graph.program.ops))
+    assert not any(isinstance(o, ExternCall) for o in ops)
+    assert any(isinstance(o, Describe) for o in ops) == family.endswith("tma")
+    # Eager rounds the product once more, and it alone, before what follows.
+    assert relative_error(compiled(*args), fn(*args)) < 8e-3
