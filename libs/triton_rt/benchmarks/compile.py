@@ -1,4 +1,5 @@
-"""Seconds to compile 32 layer-norm kernels for sm_90: in this process, in a pool, from the cache.
+"""Seconds to compile 32 layer-norm kernels for sm_90: in this process, in a pool, from the cache;
+and one kernel of a module that imports torch: in a worker that starts, and in one that is there.
 
     python libs/triton_rt/benchmarks/compile.py [--workers 8] [--out compile.json]
 
@@ -8,13 +9,26 @@ Needs no GPU. All ways must give the same bytes.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from triton_rt import Binary, Cache, CompilePool, KernelParam, KernelSource, Target, compile_many
+from triton_rt import (
+    Binary,
+    Cache,
+    CompilePool,
+    KernelParam,
+    KernelSource,
+    Target,
+    Workers,
+    compile_many,
+    standalone_text,
+)
 
 TEXT = """
 import triton
@@ -46,6 +60,30 @@ def timed(run: Callable[[], list[Binary]]) -> tuple[float, list[Binary]]:
     return time.perf_counter() - begin, out
 
 
+def one_kernel() -> Iterator[tuple[str, float]]:
+    """A kernel of a module that imports torch, by its import and as a text that stands alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = TEXT.replace("layer_norm", "norm_of_a_model")
+        Path(folder, "a_model_of_torch.py").write_text(f"import torch\n{lines}")
+        sys.path.insert(0, folder)
+        kernel = importlib.import_module("a_model_of_torch").norm_of_a_model
+        imported = KernelSource.from_jit(kernel, dict(KINDS), {"B": 256}, mutated=("y",))
+        text = standalone_text(kernel)
+        assert text is not None
+        for name, source in (
+            ("imported", imported),
+            ("standing alone", replace(imported, text=text)),
+        ):
+            workers = Workers()
+            for state in ("starts", "is there"):
+                with CompilePool(1, workers=workers) as pool:
+                    job = replace(source, num_warps=4 if state == "starts" else 8)
+                    spent, _ = timed(lambda j=job, p=pool: [p.submit(j, Target(90)).result()])
+                yield f"{name}, worker {state}", spent
+            workers.close()
+        sys.path.remove(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=8)
@@ -71,6 +109,9 @@ def main() -> None:
             assert found == expected, f"{name}: other binaries"
     for name, value in seconds.items():
         print(f"{name:28}{value:9.3f} s  {1e3 * value / len(SOURCES):8.2f} ms a kernel")
+    for name, value in one_kernel():
+        seconds[name] = value
+        print(f"{name:28}{value:9.3f} s")
     options.out.write_text(json.dumps(seconds, indent=2) + "\n")
 
 
