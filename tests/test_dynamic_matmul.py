@@ -272,3 +272,19 @@ def test_memory_that_stays_zero_is_not_asked_for(
     assert decided.label != VENDOR
     assert not decided.label.startswith("16x")
     check(compiled, layer, (40,))
+
+
+@pytest.mark.parametrize(("last", "gelu"), [(40, False), (24, True)])
+def test_names_of_choices_are_no_other_nodes(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, last: int, gelu: bool
+) -> None:
+    """`linear` at one row is not the layer that is called `linear_1`, nor its kernels."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(48, 40), nn.GELU(), nn.Linear(40, last), *([nn.GELU()] if gelu else [])
+    ).eval()
+    decide(monkeypatch, lambda rows: None if rows == 1 else SMALL)
+    compiled = compile_cli.compile(
+        model, (torch.randn(5, 48),), dynamic={0: {0}}, options={**options, "gemm": "template"}
+    )
+    check(compiled, model, (1, 2, 16, 17, 40))

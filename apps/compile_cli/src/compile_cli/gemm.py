@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
-from compile_cli.assemble import Choice, Choices, Condition, Steps
+from compile_cli.assemble import Choice, Choices, Condition, Steps, kernel_nodes
 from compile_cli.config import Options
 from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, is_launchable, make_task
 from compile_cli.ladder import Rung, rungs, share
@@ -27,7 +27,7 @@ from compile_cli.schedules import default_schedule
 from compile_cli.vendor import run_vendor, vendor_steps
 from gemm_templates.model import is_legal, offered
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, UserKernel
-from loop_ir.analysis import writes
+from loop_ir.analysis import reads, writes
 from symexpr import evaluate, known, sstr, symbol
 from triton_emit import TritonEmitError
 
@@ -122,7 +122,7 @@ class MatmulPlanner:
             if i + 1 < len(names) and names[i + 1] == name:
                 continue  # the rung above serves this one
             rung, way = steps[i], tables[i][name][1]
-            suffix = "" if rung.condition is None else f"_{rung.rows}"
+            suffix = "" if rung.condition is None else self._ending(f"_{rung.rows}")
             if way.config is None or way.task is None:
                 choice = self._vendor(node, rung.hints, suffix)
             else:
@@ -136,7 +136,7 @@ class MatmulPlanner:
         if (most := self._most_products(node)) is not None:
             choices[-1] = (most, choices[-1][1])
             decided[-1] = replace(decided[-1], condition=most)
-            choices.append((None, self._vendor(node, hints, "_more")))
+            choices.append((None, self._vendor(node, hints, self._ending("_more"))))
             decided.append(Decided(None, VENDOR))
         self.decided[node.out] = tuple(decided)
         return tuple(choices)
@@ -223,7 +223,9 @@ class MatmulPlanner:
         if self.options.gemm == "extern" or (auto and not on_cuda):
             return None
         exact = (
-            {symbol(n): sympy.Integer(rung.hints[n]) for n in _names(node)} if rung.exact else {}
+            {symbol(n): sympy.Integer(rung.hints[n]) for n in _row_sizes(node)}
+            if rung.exact
+            else {}
         )
         aligned = self.aligned | ({node.out} if on_cuda else set())
         try:
@@ -376,10 +378,27 @@ class MatmulPlanner:
     def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
         """The vendor's call as one of several choices, after the kernels of prologues: it writes a
         buffer that they share, or the epilogue's kernel does."""
-        return with_producers(node, vendor_steps(node, hints, suffix), hints, suffix)
+        own = f"{node.out}{suffix or self._ending('_')}"
+        return with_producers(node, vendor_steps(node, hints, suffix, own), hints, suffix)
+
+    def _ending(self, text: str) -> str:
+        """`text`, or more of it, such that no name of the graph ends so: what it is added to is no
+        other buffer or kernel, as `linear_1` would be."""
+        while any(name.endswith(text) for name in self._names):
+            text += "_"
+        return text
+
+    @functools.cached_property
+    def _names(self) -> set[str]:
+        """Of all buffers and kernels of the graph."""
+        kernels = kernel_nodes(self.graph)
+        names = {name for node in self.graph.nodes for name in (*reads(node), *writes(node))}
+        names |= {node.out for node in self.graph.nodes if isinstance(node, Matmul)}
+        names |= {b.name for kernel in kernels for b in kernel.buffers}
+        return names | {kernel.name for kernel in kernels} | self.inputs
 
 
-def _names(node: Matmul) -> list[str]:
+def _row_sizes(node: Matmul) -> list[str]:
     return [str(s) for s in node.a.type.size[-2].free_symbols]
 
 

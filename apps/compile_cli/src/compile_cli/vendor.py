@@ -31,9 +31,9 @@ from symexpr import evaluate
 from triton_emit import emit
 
 
-def vendor_steps(node: Matmul, hints: Hints, suffix: str) -> Steps:
+def vendor_steps(node: Matmul, hints: Hints, suffix: str, own: str) -> Steps:
     """The vendor's call as one of several choices, of operands that are made: it writes a buffer
-    that they share, or the epilogue's kernel does."""
+    that they share; or one called `own`, and the epilogue's kernel that which they share."""
     if node.epilogue is None:
         out = TensorRef(node.out, node.type)
         name = "mm" if len(node.type.size) == 2 else "bmm"
@@ -47,7 +47,6 @@ def vendor_steps(node: Matmul, hints: Hints, suffix: str) -> Steps:
             origins=node.origins,
         )  # fmt: skip
         return Steps((call,))
-    own = f"{node.out}{suffix or '_'}"
     outs = tuple(o and (own, o[1]) for o in node.extern.outs)
     call = replace(node.extern, outs=outs, origins=node.origins)
     schedule = default_schedule(node.epilogue, hints)
