@@ -119,6 +119,33 @@ def test_others_may_not_read_it() -> None:
     assert "reads w in another place, too" in refused(both)
 
 
+def test_a_second_prologue_is_told_apart() -> None:
+    """One operand's producer fuses, the other's does not; and what makes a bias is no operand."""
+    gathers = WIDEN.replace("load q[i0*6 + i1] : i8", "load q[i1] : i8")
+    fused = fuse(parse_graph(gathers), ON)
+    (kernel, node) = fused.nodes
+    assert isinstance(kernel, Kernel)
+    assert isinstance(node, Matmul)
+    assert node.prologue_a is not None
+    assert "at a place of its own" in why_not(fused, "widen", "y")
+    bias = WIDEN.replace("    extern aten.mm", "    bias s2: f32[3] cpu\n    extern aten.mm")
+    bias = bias.replace(
+        "  kernel gate(",
+        """\
+  kernel twice(
+      s: f32[3] cpu,
+      out s2: f32[3] cpu,
+  ):
+    parallel i0 < 3:
+      once:
+        v0 = load s[i0]    : f32
+        v1 = add(v0, v0)   : f32
+        store s2[i0] = v1
+  kernel gate(""",
+    )
+    assert "makes no operand" in why_not(parse_graph(bias), "twice", "y")
+
+
 def test_what_costs_too_much_is_made_once() -> None:
     dear = WIDEN.replace("v1 = cast(v0)          : f32", "\n".join(
         ["v1 = cast(v0) : f32", *(f"        e{i} = exp(v1) : f32" for i in range(5)),

@@ -37,10 +37,12 @@ def _why_not(scheduler: Scheduler, graph: Graph, a: str, b: str) -> str:
             return f"{pair}: {attached.reason}"
         wanted = "" if scheduler.options.epilogue else " with the option `epilogue`"
         return f"{pair} fuse{wanted}: {two.name} is an epilogue of the matmul"
-    if isinstance(one, Kernel) and isinstance(two, Matmul) and two.prologues == ():
+    if isinstance(one, Kernel) and isinstance(two, Matmul):
         made = set(writes(one))
         if made.isdisjoint(reads(two)):
             return f"{pair}: {two.out} does not read what {one.name} writes"
+        if made.isdisjoint((two.a.buffer, two.b.buffer)):
+            return f"{pair}: {one.name} makes no operand, but what is read beside one"
         operand = "a" if two.a.buffer in made else "b"
         attached = scheduler.try_prologue(second, operand)
         if isinstance(attached, Mismatch):
