@@ -87,11 +87,11 @@ class Kernels:
         for kernel, mask in jobs:
             kernel.pool = self.pool
             kernel.prefetch(alignment=mask)
+            kernel.pool = None  # variants of later calls are compiled in process
 
         def finish() -> None:
             for kernel, mask in jobs:
                 kernel.binary(alignment=mask)
-                kernel.pool = None
 
         return finish
 
