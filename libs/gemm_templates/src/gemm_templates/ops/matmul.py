@@ -11,6 +11,7 @@ from gemm_templates.dtypes import NAMES
 from gemm_templates.epilogues import residual_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
+from gemm_templates.ops.padded import padded_mm
 from gemm_templates.ops.run import Kind, Options, Tensors
 from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
 from triton_rt import KernelParam
@@ -166,21 +167,10 @@ def _mm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor
     return wide if out is None else out.copy_(wide)
 
 
-def padded_mm(tensors: Tensors, options: Options) -> Tensor:
-    """`mm` on copies whose rows are multiples of 16 bytes, with zeros behind: exact, since nothing
-    but zeros meets what was added."""
+def _mm_padded(tensors: Tensors, options: Options) -> Tensor:
     a, b = tensors
     assert a is not None and b is not None
-    (m, k), n = a.shape, b.shape[1]
-    wide_k, wide_n = -(-k // 8) * 8, -(-n // 8) * 8
-    first = a.new_empty(m, wide_k)
-    first[:, :k].copy_(a)
-    first[:, k:].zero_()
-    second = b.new_empty(wide_k, wide_n)
-    second[:k, :n].copy_(b)
-    second[k:].zero_()
-    second[:, n:].zero_()
-    return _mm_extern((first, second), options, None)[:, :n].contiguous()
+    return padded_mm(a, b, lambda first, second: _mm_extern((first, second), options, None))
 
 
 MM = Kind(
@@ -191,7 +181,7 @@ MM = Kind(
     _mm_extern,
     _mm_shape,
     rows=(0,),
-    padded=padded_mm,
+    padded=_mm_padded,
 )
 BMM = Kind("bmm", partial(_checked, "bmm", True), _mm_problem, _mm_inputs, _mm_extern, _mm_shape)
 
