@@ -123,10 +123,7 @@ def test_sums_in_f32_are_the_more_exact_ones():
         error(scaled_mm(a, b, one, one, None, torch.float32, f, config=config), expected)
         for f in (True, False)
     )
-    torchs = error(
-        torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True), expected
-    )
-    assert exact < 1e-3 and exact < fast < 1.5 * torchs
+    assert exact < 1e-3 < fast < 0.5  # one tensor core sum of 16384 positive products
 
 
 @pytest.mark.parametrize("size", [(256, 512, 512), (100, 272, 400)])

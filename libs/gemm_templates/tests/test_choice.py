@@ -422,6 +422,27 @@ def test_changing_numbers_of_rows_are_decided_together(monkeypatch):
     run_module.forget()
 
 
+@pytest.mark.parametrize(
+    ("vendor", "padded", "right", "taken"),
+    [(1.0, 0.5, True, True), (1.0, 0.999, True, False), (1.0, 0.5, False, False)],
+)
+def test_padded_copies_are_taken_where_faster_and_right(
+    monkeypatch, vendor, padded, right, taken, recwarn
+):
+    monkeypatch.setattr(run_module, "choose", lambda problem, *_, **__: Choice(problem, None, ()))
+    monkeypatch.setattr(run_module, "measure", lambda runs, info: [vendor, padded])
+    monkeypatch.setattr(run_module, "device_info", lambda device: H200)
+    run_module.forget()
+    kind = matmul_kind
+    if not right:
+        kind = replace(kind, padded=lambda tensors, options: 1.5 * torch.mm(*tensors))
+    given = tuple(torch.randn(257, 257).bfloat16() for _ in range(2))
+    decision = run_module._decided(kind, given, (None,), None, None, torch.device("cpu"), True)
+    assert decision.padded == taken and decision.bound is None
+    assert ["not used" in str(w.message) for w in recwarn] == [True] * (not right)
+    run_module.forget()
+
+
 def test_every_call_has_every_place_in_a_round():
     rounds = [turns(number, 5) for number in range(20)]
     assert all(sorted(r) == list(range(5)) for r in rounds)

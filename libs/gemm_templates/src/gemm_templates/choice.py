@@ -126,7 +126,7 @@ def choose(
         except Exception as error:  # likewise; nothing was chosen yet
             failures[label] = _reason(error)
             continue
-        wrong = [w for w in map(_disagreement, results, expected) if w]
+        wrong = [w for w in map(disagreement, results, expected) if w]
         if wrong:
             failures[label] = wrong[0]
             warnings.warn(f"{problem}, {label}: {wrong[0]}; not used", stacklevel=2)
@@ -228,7 +228,7 @@ def _call(run: Callable[[Inputs], None], given: Inputs) -> Callable[[], None]:
     return lambda: run(given)
 
 
-def _disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
+def disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
     """Empty if `out` is `expected` up to rounding; sums in another order, tf32 and a result
     that is rounded before the epilogue all stay far below a part in fifty of the largest."""
     if out.shape != expected.shape:

@@ -7,6 +7,7 @@ by measurement, and where the number of rows keeps changing, once for all number
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemm_templates.choice import MARGIN, choose, measure
+from gemm_templates.choice import MARGIN, choose, disagreement, measure
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
 from gemm_templates.launch import Bound, Inputs, bind, default_build
@@ -221,7 +222,10 @@ def _decided(
             runs = [lambda: extern(tensors, options, None), lambda: pad(tensors, options)]
             vendor, padded = measure(runs, device_info(device))
             if padded < (1 - MARGIN) * min([vendor, *dict(choice.times).values()]):
-                return PADDED
+                wrong = disagreement(pad(tensors, options), extern(tensors, options, None))
+                if not wrong:
+                    return PADDED
+                warnings.warn(f"{problem}, padded: {wrong}; not used", stacklevel=2)
     return found
 
 
