@@ -19,7 +19,7 @@ from gemm_templates.epilogues import (
 )
 from gemm_templates.families import gluon_scaled
 from gemm_templates.prologues import block_scale_of, cast_of
-from gemm_templates.scaled import mixed_mm, scaled_mm
+from gemm_templates.scaled import mixed_mm, scaled_mm, scaled_task
 from triton_rt import Target, compile
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -59,6 +59,14 @@ def test_one_scale_for_a_tensor(shapes, config):
     scales = [torch.rand(s) + 0.5 for s in shapes]
     got = scaled_mm(a, b, *scales, out_dtype=torch.float32, use_fast_accum=True, config=config)
     check(got, (a.double() @ b.double()) * scales[0].double() * scales[1].double())
+
+
+@pytest.mark.parametrize(("k", "fast"), [(4096, True), (4112, False)])
+def test_long_sums_leave_the_tensor_cores(k, fast):
+    a, b = operands(16, 16, k)
+    one = torch.ones(1)
+    assert scaled_task(a, b, one, one, use_fast_accum=True).problem.fast_accum == fast
+    assert not scaled_task(a, b, one, one).problem.fast_accum
 
 
 @pytest.mark.parametrize("types", [(E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)])
