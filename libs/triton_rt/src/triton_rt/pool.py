@@ -17,7 +17,7 @@ from triton_rt.source import KernelSource
 from triton_rt.target import Target
 from triton_rt.workers import Server, Share, Workers
 
-#: Seconds after which an idle worker of the process ends: a session's next compile finds it warm,
+#: Seconds after which an idle worker of the process ends: the next compile finds it warm,
 #: a process that only runs what it compiled gives the memory back.
 IDLE_SECONDS = 60.0
 
