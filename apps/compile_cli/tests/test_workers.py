@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ program p(x: f32[{n}] cuda:0):
 def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """In place of the process's."""
     made = Workers(idle=60.0)
-    pool = lambda n: triton_rt.CompilePool(n, workers=made)  # noqa: E731
-    monkeypatch.setattr(triton_rt, "shared_pool", pool)
+    monkeypatch.setattr(triton_rt, "shared_pool", partial(triton_rt.CompilePool, workers=made))
     monkeypatch.setattr(triton_rt.Target, "current", lambda device=0: triton_rt.Target(90))
     yield made
     made.close()
@@ -82,15 +81,14 @@ def test_threads_compile_side_by_side(workers: Workers, tmp_path: Path) -> None:
     ("kernels", "jobs", "expected"), [(3, 16, 3), (100, 4, 2), (100, 1, 1), (0, 16, 0)]
 )
 def test_started_while_a_gpu_model_is_captured(
-    workers: Workers, kernels: int, jobs: int, expected: int
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, kernels: int, jobs: int, expected: int
 ) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         on_gpu = torch.ones(2, device="cuda")
     started: list[int] = []
-    start: Callable[[int], None] = started.append
-    workers.start = start  # type: ignore[method-assign]
+    monkeypatch.setattr(workers, "start", started.append)
     start_workers(Options(jobs=jobs), [3, torch.ones(2)], kernels)
     assert started == []
     start_workers(Options(jobs=jobs), [3, torch.ones(2), on_gpu], kernels)
