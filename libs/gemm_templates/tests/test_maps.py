@@ -154,3 +154,16 @@ def test_maps_are_kept_by_address_rows_and_type(monkeypatch: pytest.MonkeyPatch)
     tensor = torch.zeros(300, 72, dtype=torch.bfloat16)
     assert described("a", tensor, 300).base is tensor
     assert described("a", tensor, 300) is not described("a", tensor, 300)
+
+
+@pytest.mark.parametrize("template", [t for t in CASES if "gluon" in t])
+def test_roles_begin_once_the_launch_before_has_ended(template: str) -> None:
+    """The barriers are made while it runs; one wait, and only after it any role."""
+    config = replace(first(template), overlap=True)
+    source = make_plan(CASES[template], config).steps[0].source
+    ptx = compile(source, Target(90), keep_ptx=True).ptx or ""
+    assert source.pdl and ptx.count("griddepcontrol.wait") == 1
+    wait = ptx.index("griddepcontrol.wait")
+    released = ptx.index("\tbarrier.sync", ptx.index("mbarrier.init"))  # the other roles' warps
+    assert ptx.rindex("mbarrier.init") < wait < released
+    assert "griddepcontrol" not in compiled(template, True).ptx

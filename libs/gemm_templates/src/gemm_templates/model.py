@@ -45,7 +45,7 @@ def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
         return False
     if why_not(problem, config) or (problem.multiplies_fp8 and device.capability < (8, 9)):
         return False
-    if config.overlap and not overlaps(config, device):
+    if config.overlap and not overlaps(device):
         return False
     return family_of(config).legal(problem, config, device)
 
@@ -108,7 +108,7 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
 def offered(problem: Problem, device: DeviceInfo) -> list[Config]:
     """What every family proposes, legal or not; launches overlap where the device can do that."""
     return [
-        replace(config, overlap=overlaps(config, device))
+        replace(config, overlap=overlaps(device))
         for family in FAMILIES.values()
         for config in family.configs(problem, device)
     ]

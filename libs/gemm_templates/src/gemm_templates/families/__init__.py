@@ -65,8 +65,6 @@ FAMILIES: Mapping[str, Family] = {
 }
 # Those that find groups in `offs` (`Problem.jagged`).
 JAGGED = frozenset({"grouped", "gluon_batched"})
-# Those in Gluon, whose launches do not overlap others.
-GLUON = frozenset({"gluon", "gluon_scaled", "gated_gluon", "gluon_batched"})
 # Those that multiply twice (`Problem.gate`), and nothing else.
 GATED = frozenset({"gated", "gated_gluon"})
 
@@ -123,9 +121,9 @@ def _overlapped(step: TemplateKernel) -> TemplateKernel:
     return step if step.source.pdl else replace(step, source=overlapped(step.source))
 
 
-def overlaps(config: Config, device: DeviceInfo) -> bool:
-    """Whether the launches of a config may overlap those before them on a device."""
-    return device.capability >= (9, 0) and config.template not in GLUON
+def overlaps(device: DeviceInfo) -> bool:
+    """Whether launches may overlap those before them on a device."""
+    return device.capability >= (9, 0)
 
 
 def source(problem: Problem, config: Config, name: str = "matmul") -> TemplateKernel:

@@ -147,12 +147,13 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
         f"BY_LINES={by_lines(problem, config)}, "
-        f"{edges(problem, config)}"
+        f"OVERLAP={config.overlap}, {edges(problem, config)}"
     )
     rows = config.block_m // (1 if takes_turns(multiplied) else 2)
     described = maps.of_matrices(problem, config, rows, stored)
     call = Call("gluon_hopper", "gluon_mm", flags, decorator="gluon.jit", maps=described)
-    source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
+    source = render(problem, config, name, call)
+    source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
     )

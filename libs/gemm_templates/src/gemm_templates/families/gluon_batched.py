@@ -80,7 +80,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={_buffers(problem, config)}, "
         f"BY_LINES={gluon.by_lines(problem, config)}, "
-        f"{edges(problem, config)}"
+        f"OVERLAP={config.overlap}, {edges(problem, config)}"
     )
     # Groups store their last rows by address, too: both forms of `out` would be parameters.
     rows = config.block_m // (1 if turns else 2)
@@ -89,7 +89,8 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         "gluon_batched", "gluon_batched_mm", flags, decorator="gluon.jit", batches=True,
         maps=described,
     )  # fmt: skip
-    source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
+    source = render(problem, config, name, call)
+    source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, problem.batch, config.programs, flat=True,
         maps=described,

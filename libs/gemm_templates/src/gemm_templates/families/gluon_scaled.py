@@ -73,14 +73,15 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     stored = stores_out(problem) and tma.stores_rows(problem)
     flags = (
         f"STAGES={config.num_stages}, STORE_TMA={stored}, PARTS={config.parts}, "
-        f"{edges(problem, config)}"
+        f"OVERLAP={config.overlap}, {edges(problem, config)}"
     )
     described = maps.of_matrices(problem, config, config.block_m // 2, stored)
     call = Call(
         "gluon_scaled", "gluon_scaled_mm", flags, decorator="gluon.jit", prologues=True,
         maps=described,
     )  # fmt: skip
-    source = replace(render(problem, config, name, call), num_warps=4, max_registers=_REGISTERS)
+    source = render(problem, config, name, call)
+    source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
     )

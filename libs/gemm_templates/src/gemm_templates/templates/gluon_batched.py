@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     tma,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from gemm_templates.templates.gluon_parts import (
     GROUPS,
@@ -80,6 +81,7 @@ def gluon_batched_mm(
     JAGGED: gl.constexpr = None,
     offs_ptr=None,
     MAPS: gl.constexpr = False,
+    OVERLAP: gl.constexpr = False,
 ):
     """Like `gluon_mm`, for `BATCH` products as `batched_tma_mm` takes them, or groups of rows as
     `grouped_mm` (JAGGED="M"; SPAN is a power of two, at least BATCH and 32). MAPS: descriptors of
@@ -108,6 +110,8 @@ def gluon_batched_mm(
     full, empty = ring_barriers(STAGES, 2, HALVES)  # a and b
     turn = turn_barriers()
     fence_async_shared()
+    if OVERLAP:
+        gdc_wait()
 
     # Roles take values, not None: what is not there is something else that nobody touches. The
     # arguments are written out, since a tuple in a variable would lose what is constant.

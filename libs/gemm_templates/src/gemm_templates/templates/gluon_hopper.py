@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     tma,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from gemm_templates.templates.gluon_parts import (
     GROUPS,
@@ -81,6 +82,7 @@ def gluon_mm(
     b2_ptr=None,
     GATE: gl.constexpr = None,
     MAPS: gl.constexpr = False,
+    OVERLAP: gl.constexpr = False,
 ):
     """Like `tma_mm`; a kernel calls it with four warps and 168 registers a thread.
 
@@ -123,6 +125,8 @@ def gluon_mm(
     full, empty = ring_barriers(STAGES, 1 + PRODUCTS, HALVES)  # a, b and b2
     turn = turn_barriers()
     fence_async_shared()
+    if OVERLAP:
+        gdc_wait()
 
     # Roles take values, not None: what is not there is something else that nobody touches.
     # Constants are written out, since a tuple in a variable would lose what is constant.

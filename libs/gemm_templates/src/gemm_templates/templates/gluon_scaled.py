@@ -20,6 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from gemm_templates.templates.gluon_hopper import load
+from triton.language.extra.cuda import gdc_wait
+
 from gemm_templates.templates.gluon_parts import (
     GROUPS,
     LOADER,
@@ -68,6 +70,7 @@ def gluon_scaled_mm(
     SCALE: gl.constexpr = None,
     IMPRECISE: gl.constexpr = None,
     MAPS: gl.constexpr = False,
+    OVERLAP: gl.constexpr = False,
 ):
     """Like `gluon_mm` with tiles that both groups share; `a` and `b` are contiguous along K.
 
@@ -89,6 +92,8 @@ def gluon_scaled_mm(
         out_memory = a_memory
     full, empty = ring_barriers(STAGES, 2, GROUPS)  # a and b
     fence_async_shared()
+    if OVERLAP:
+        gdc_wait()
 
     # Roles take values, not None: what is not there is something else that nobody touches.
     bias_or_a = bias_ptr if HAS_BIAS else a_ptr
