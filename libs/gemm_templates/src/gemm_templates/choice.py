@@ -33,6 +33,8 @@ MARGIN = 0.02
 _ROUNDS = 21
 _AHEAD = 50e-6  # s, what the host needs to queue the events and the fill of the cache
 _FASTEST_CLOCK = 2.2e9  # Hz, no GPU's is higher
+_BEFORE = 10_000  # cycles of the kernel before each call, about 5 us
+_LEAST = 1e-7  # s, below what events can tell apart
 
 
 @dataclass(frozen=True)
@@ -246,10 +248,17 @@ def disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
 
 
 def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
-    """Median seconds of each on the GPU, taken in turns so that clocks that drift hit all alike,
-    with a cold L2 cache before each. The GPU waits until the host has queued the whole round, so
-    that neither what a call costs the host, nor the host's work on the next one, is charged to it;
-    and each round begins with another call, so that no place in the round is any call's own."""
+    """Median seconds that each adds to a stream that is busy before it, with a cold L2 cache.
+
+        event, spin, event        -> t0
+        event, spin, run, event   -> t0 + its seconds
+
+    As in a model, what a launch costs between two kernels counts as far as it does not overlap the
+    kernel before, here one that spins on one multiprocessor for a fixed number of cycles. All are
+    taken in turns so that clocks that drift hit all alike. The GPU waits until the host has queued
+    the whole round, so that neither what a call costs the host, nor the host's work on the next
+    one, is charged to it; and each round begins with another call, so that no place in the round is
+    any call's own."""
     flush = torch.empty(max(2 * info.l2_bytes, 256 << 20), dtype=torch.int8, device="cuda")
     for run in runs:
         run()
@@ -260,21 +269,32 @@ def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[floa
         run()
         host = max(host, perf_counter() - start_time)
     torch.cuda.synchronize()
-    cycles = int(len(runs) * (2 * host + _AHEAD) * _FASTEST_CLOCK)
-    samples: list[list[float]] = [[] for _ in runs]
+    both: list[Callable[[], object]] = [_nothing, *runs]
+    cycles = int(len(both) * (2 * host + _AHEAD) * _FASTEST_CLOCK)
+    samples: list[list[float]] = [[] for _ in both]
     for number in range(_ROUNDS):
-        events = [(_event(), _event()) for _ in runs]
-        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
-        for i in turns(number, len(runs)):
+        events = [(_event(), _event()) for _ in both]
+        _spin(cycles)
+        for i in turns(number, len(both)):
             start, end = events[i]
             flush.zero_()
             start.record()
-            runs[i]()
+            _spin(_BEFORE)
+            both[i]()
             end.record()
         torch.cuda.synchronize()
         for times, (start, end) in zip(samples, events, strict=True):
             times.append(start.elapsed_time(end) * 1e-3)
-    return [median(times) for times in samples]
+    alone, *seconds = [median(times) for times in samples]
+    return [max(s - alone, _LEAST) for s in seconds]
+
+
+def _spin(cycles: int) -> None:
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def _nothing() -> None:
+    pass
 
 
 def turns(number: int, count: int) -> list[int]:

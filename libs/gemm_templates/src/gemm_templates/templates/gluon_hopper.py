@@ -36,6 +36,7 @@ from gemm_templates.templates.gluon_parts import (
     products,
     ring_barriers,
     split_columns,
+    store_lines,
     store_part,
     to_fill,
     turn_barriers,
@@ -83,6 +84,7 @@ def gluon_mm(
     GATE: gl.constexpr = None,
     MAPS: gl.constexpr = False,
     OVERLAP: gl.constexpr = False,
+    LINES: gl.constexpr = False,
 ):
     """Like `tma_mm`; a kernel calls it with four warps and 168 registers a thread.
 
@@ -92,7 +94,7 @@ def gluon_mm(
     one of eight columns side by side, for what reads or writes matrices.
     GATE: None, or a function like an epilogue's; `b2` has the sizes and strides of `b`.
     MAPS: `a`, `b`, `b2`, and with STORE_TMA `out`, are descriptors as `load` and `multiply` make
-    them.
+    them. LINES: without STORE_TMA, `out` is written as `store_lines` does it.
     """
     ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
     HALVES: gl.constexpr = BLOCK_M // ROWS
@@ -142,7 +144,7 @@ def gluon_mm(
                     0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                     BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS, LINES,
                 ),
             ),
             (
@@ -151,7 +153,7 @@ def gluon_mm(
                     1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                     BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS, LINES,
                 ),
             ),
             (
@@ -268,6 +270,7 @@ def multiply(
     STORE: gl.constexpr,
     BY_LINES: gl.constexpr,
     MAPS: gl.constexpr,
+    LINES: gl.constexpr,
 ):
     """One group: its tiles of this program, or its rows of each of them."""
     a_memory, b_memory, out_memory = memory
@@ -313,7 +316,7 @@ def multiply(
                 parts[i], parts[(PRODUCTS - 1) * PARTS + i], GROUP * BUFFERS + i % BUFFERS, first_m,
                 first_n + i * PART, out_ptr, out_desc, out_memory, M, N, stride_om, stride_on,
                 operands, EPILOGUE, GATE, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE, STORE_TMA,
-                BY_LINES,
+                BY_LINES, LINES,
             )  # fmt: skip
     if STORE_TMA:
         tma.store_wait(0)
@@ -343,6 +346,7 @@ def finish_part(
     STORE: gl.constexpr,
     STORE_TMA: gl.constexpr,
     BY_LINES: gl.constexpr = False,
+    LINES: gl.constexpr = False,
 ):
     """Epilogue and store of `part`, which starts at (first_m, first_n); `other` is the same part
     of the second product."""
@@ -361,5 +365,9 @@ def finish_part(
         if STORE_TMA:
             staged = out_memory.index(buffer)
             store_part(result, [first_m, first_n], staged, out_desc, BUFFERS)
+        elif LINES:
+            store_lines(
+                result, first_m, first_n, M, N, out_ptr, stride_om, EDGE_M, EDGE_N, WIDE
+            )  # fmt: skip
         else:
             gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)

@@ -203,3 +203,26 @@ def store_part(result, place, staged, out_desc, BUFFERS: gl.constexpr):
         staged.store(result)
     fence_async_shared()
     tma.async_copy_shared_to_global(out_desc, place, staged)
+
+
+@gluon.jit
+def store_lines(
+    result,
+    first_m,
+    first_n,
+    M,
+    N,
+    out_ptr,
+    stride_om,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    WIDE: gl.constexpr,
+):
+    """Stores a part that no descriptor may write, by rows contiguous in memory: a warp writes 32
+    columns of a row at once. In the layout of `wgmma` it would write two in each of 8 rows."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [gl.num_warps(), 1], [1, 0])
+    result = gl.convert_layout(result, layout)
+    rm, rn, mask = places_of(
+        first_m, first_n, M, N, result.shape[0], result.shape[1], layout, EDGE_M, EDGE_N, WIDE
+    )
+    gl.store(out_ptr + (rm * stride_om + rn), result, mask=mask)

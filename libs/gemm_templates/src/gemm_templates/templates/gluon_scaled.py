@@ -18,10 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-
-from gemm_templates.templates.gluon_hopper import load
 from triton.language.extra.cuda import gdc_wait
 
+from gemm_templates.templates.gluon_hopper import load
 from gemm_templates.templates.gluon_parts import (
     GROUPS,
     LOADER,

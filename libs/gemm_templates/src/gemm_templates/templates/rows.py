@@ -9,11 +9,11 @@ import triton.language as tl
 
 
 @triton.jit
-def copy_row(src, out, rows, columns, src_stride, out_stride, width, BLOCK: tl.constexpr):
-    """One row a program: `out[i, :width] = src[i, :columns]`, zeros behind, and for i >= rows."""
-    row = tl.program_id(0).to(tl.int64)
-    inside = tl.where(row < rows, columns, 0)
-    for first in tl.range(0, width, BLOCK):
-        j = first + tl.arange(0, BLOCK)
-        value = tl.load(src + row * src_stride + j, mask=j < inside, other=0)
-        tl.store(out + row * out_stride + j, value, mask=j < width)
+def copy_tile(src, out, rows, columns, src_stride, out_stride, height, width,
+              ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+    """`out[:height, :width] = src[:rows, :columns]`, zeros beyond: a tile a program, all of whose
+    loads are under way at once."""
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    value = tl.load(src + i * src_stride + j, mask=(i < rows) & (j < columns), other=0)
+    tl.store(out + i * out_stride + j, value, mask=(i < height) & (j < width))
