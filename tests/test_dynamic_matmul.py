@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -249,29 +248,6 @@ def test_launches_share_a_workspace(
     assert sum(isinstance(op, Launch) for op in ops) == (3 if dynamic else 2)
     assert evaluate(memory.type.numel, {str(s): 5 for s in memory.type.numel.free_symbols}) == 400
     check(compiled, layer, (1, 2, 5, 63, 64, 70) if dynamic else (5,))
-
-
-def test_memory_that_stays_zero_is_not_asked_for(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, layer: nn.Module
-) -> None:
-    """A host program has no counters that are zero from one call to the next."""
-    from gemm_templates.families import tiled
-
-    def plan(problem: Any, config: Config, name: str) -> gemm_templates.Plan:
-        made = original(problem, config, name)
-        if config.block_m == 16:
-            return replace(made, workspaces=(gemm_templates.Workspace("c", "i32", zeroed=True),))
-        return made
-
-    original = tiled.plan
-    monkeypatch.setattr(tiled, "plan", plan)
-    compiled = compile_cli.compile(
-        layer, (torch.randn(40, 48),), options={**options, "gemm": "template"}
-    )
-    ((decided,),) = compiled.graph.decided.values()
-    assert decided.label != VENDOR
-    assert not decided.label.startswith("16x")
-    check(compiled, layer, (40,))
 
 
 @pytest.mark.parametrize(("last", "gelu"), [(40, False), (24, True)])

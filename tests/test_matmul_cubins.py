@@ -83,7 +83,7 @@ def test_each_family_compiles(name: str) -> None:
     h200 = gemm_templates.H200
     legal = {
         family: next(c for c in FAMILIES[family].configs(task.problem, h200)
-                     if is_legal(task.problem, c, h200) and planner._sayable(task, c))
+                     if is_legal(task.problem, c, h200) and planner.chooser.sayable(task, c))
         for family in families
     }  # fmt: skip
     for config in legal.values():

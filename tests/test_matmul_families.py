@@ -69,7 +69,7 @@ def test_each_family(
             [SPLIT] if family == "decompose_k" else FAMILIES[family].configs(task.problem, h200)
         )
         config = next(
-            c for c in offered if is_legal(task.problem, c, h200) and self._sayable(task, c)
+            c for c in offered if is_legal(task.problem, c, h200) and self.chooser.sayable(task, c)
         )
         return {family: (1.0, Way(task, config))}
 

@@ -97,7 +97,7 @@ def test_each_family(
         config = next(
             c
             for c in FAMILIES[family].configs(task.problem, info)
-            if is_legal(task.problem, c, info) and self._sayable(task, c)
+            if is_legal(task.problem, c, info) and self.chooser.sayable(task, c)
         )
         return {family: (1.0, Way(task, config))}
 

@@ -6,13 +6,11 @@ buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
-
-import sympy
 
 from compile_cli.errors import CompileFailed
+from compile_cli.plans import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, NodePlan, Zeroed
+from compile_cli.zeroed import Shared, shared
 from loop_ir import CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
 from symexpr import sstr, symbol
 from wrapper_ir import ops
@@ -20,71 +18,12 @@ from wrapper_ir.ops import Arg, Launch, Op, Program, Ref
 from wrapper_ir.types import TensorType
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """A tensor that a kernel takes as a descriptor with this block."""
-
-    tensor: TensorRef
-    block: tuple[int, ...]
-
-
-LaunchArg: TypeAlias = str | TensorRef | Blocks | sympy.Expr | int | float | bool
-
-
-@dataclass(frozen=True)
-class LaunchPlan:
-    """One kernel and how to launch it: grid in size symbols; args are buffers (by name), views of
-    buffers, descriptors of those, sizes and numbers."""
-
-    define: ops.DefineKernel
-    grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
-    args: tuple[LaunchArg, ...]
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Launches and operators one after the other, and the buffers that only they use. What the
-    operators make is theirs, too: a result that others read is a buffer of the node's that an
-    `out=` operator writes."""
-
-    steps: tuple[LaunchPlan | Extern, ...]
-    allocate: tuple[tuple[str, TensorType], ...] = ()
-
-
-Choice: TypeAlias = LaunchPlan | Steps
-Condition: TypeAlias = "sympy.logic.boolalg.Boolean | None"
-Choices: TypeAlias = tuple[tuple[Condition, Choice], ...]
-
-
-@dataclass(frozen=True)
-class NodePlan:
-    """What a node becomes.
-
-    allocate: the buffers it makes. extern: the operator to call, if any, before the launches.
-    checks: what must hold before.
-    choices: what to run, each with the condition under which it is the one; the last has none.
-    Empty when the operator does everything. nested: each condition implies those after it.
-    """
-
-    allocate: tuple[tuple[str, TensorType], ...] = ()
-    extern: Extern | None = None
-    choices: Choices = ()
-    origins: tuple[Origin, ...] = ()
-    checks: tuple[ops.Assert, ...] = ()
-    nested: bool = False
-
-    @property
-    def launches(self) -> Iterator[LaunchPlan]:
-        """Those of every choice."""
-        for _, choice in self.choices:
-            steps = choice.steps if isinstance(choice, Steps) else (choice,)
-            yield from (step for step in steps if isinstance(step, LaunchPlan))
-
-
 @dataclass
 class _Builder:
     graph: Graph
     roots: dict[str, TensorType]
+    shared: dict[Key, Shared] = field(default_factory=dict)
+    zeroed: dict[Key, str] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     views: dict[tuple[str, TensorType], str] = field(default_factory=dict)
     descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
@@ -151,6 +90,8 @@ class _Builder:
         """Kernels take pointers: a view that starts its buffer is the buffer."""
         if isinstance(value, Blocks):
             return self.descriptor(value)
+        if isinstance(value, Zeroed):
+            return Ref(self.zeroed[value.key])
         if isinstance(value, TensorRef):
             root = self.roots[value.buffer]
             starts = root.offset == value.type.offset and root.dtype == value.type.dtype
@@ -166,6 +107,10 @@ class _Builder:
             self.extern(plan.extern)
         if not plan.choices:
             return
+        for key in (use.key for _, use in plan.zeroed):
+            if key not in self.zeroed:  # before the branches that use it
+                name = self.zeroed[key] = self.fresh(key[0])
+                self.ops += self.shared[key].ops(name)
         comment = _comment(plan.origins)
         if len(plan.choices) == 1:
             self.run(plan.choices[0][1], comment)
@@ -209,15 +154,15 @@ class _Builder:
 def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
     """The host program of a graph whose nodes have plans. Frees come later, in a pass."""
     roots = {i.name: i.type for i in graph.inputs if i.type is not None}
-    builder = _Builder(graph, roots)
+    nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
+    builder = _Builder(graph, roots, shared(use for plan in nodes for use in plan.zeroed))
     builder.taken = set(roots) | {s.name for s in graph.symbols}
     builder.ops.extend(_symbol_defs(graph))
-    nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
     defines = [launch.define for plan in nodes for launch in plan.launches]
     builder.ops.extend(dict.fromkeys(defines))  # launches may share one
     for plan in plans:
         if isinstance(plan, NodePlan):
-            builder.taken.update(_names(plan))
+            builder.taken.update(plan.names)
     for name, type_ in graph.constants:
         builder.roots[name] = type_
         builder.taken.add(name)
@@ -267,17 +212,6 @@ def _sizes(graph: Graph) -> list[str]:
         for i in graph.inputs
         if i.type is not None
     ]
-
-
-def _names(plan: NodePlan) -> Iterator[str]:
-    """Of all buffers that a plan makes."""
-    yield from (name for name, _ in plan.allocate)
-    inner = [choice for _, choice in plan.choices if isinstance(choice, Steps)]
-    yield from (name for steps in inner for name, _ in steps.allocate)
-    externs = [step for steps in inner for step in steps.steps if isinstance(step, Extern)]
-    for call in (plan.extern, *externs):
-        if call is not None:
-            yield from (out[0] for out in call.outs if out is not None)
 
 
 def _refs(value: GraphArg) -> list[TensorRef]:

@@ -32,7 +32,8 @@ class CompiledGraph:
     loop, fused: loop IR before and after fusion. program: the host program. host: what the
     emitter made of it (a GraphModule, or the text of a C++ library). run: calls it. fallbacks:
     operators without a lowering, and why. matmuls: what was measured for each; decided: what came
-    of it. explain: fusion decisions in words. graphs: the CUDA graphs of `run`, if asked for.
+    of it. explain: decisions on fusion and matmuls in words. graphs: the CUDA graphs of `run`, if
+    asked for.
     """
 
     loop: Graph

@@ -7,25 +7,27 @@ each rung of `compile_cli.ladder`, and the program compares the number with the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from concurrent.futures import wait
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
-from compile_cli.assemble import Choice, Choices, Condition, Steps, kernel_nodes
+from compile_cli.assemble import kernel_nodes
 from compile_cli.config import Options
-from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, is_launchable, make_task
+from compile_cli.gemm_choice import MatmulChooser
+from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, make_task
 from compile_cli.ladder import Rung, rungs, share
-from compile_cli.producers import produced, run_apart, with_producers
+from compile_cli.plans import Choice, Choices, Condition, Steps
+from compile_cli.producers import produced, with_producers
 from compile_cli.runtime import Kernels
 from compile_cli.schedules import default_schedule
-from compile_cli.vendor import run_vendor, vendor_steps
-from gemm_templates.model import is_legal, offered
+from compile_cli.select import hints_of
+from compile_cli.vendor import vendor_steps
+from compile_cli.zeroed import Account, saved, wanting, without
+from gemm_templates.model import is_legal
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, UserKernel
 from loop_ir.analysis import reads, writes
 from symexpr import evaluate, known, sstr, symbol
@@ -81,9 +83,11 @@ class MatmulPlanner:
     choices: dict[str, gemm_templates.Choice] = field(default_factory=dict)
     decided: dict[str, tuple[Decided, ...]] = field(default_factory=dict)
     needs_alignment: set[str] = field(default_factory=set)
-    _measured: dict[str, gemm_templates.Choice] = field(default_factory=dict)
     _tasks: dict[tuple[str, int, bool, bool], MatmulTask | None] = field(default_factory=dict)
-    _offered: dict[str, list[gemm_templates.Candidate] | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def chooser(self) -> MatmulChooser:
+        return MatmulChooser(self.options, self.kernels)
 
     @functools.cached_property
     def aligned(self) -> frozenset[str]:
@@ -141,6 +145,12 @@ class MatmulPlanner:
         self.decided[node.out] = tuple(decided)
         return tuple(choices)
 
+    def explain(self) -> str:
+        """What runs each matmul for which something was decided, and what zeroing memory for
+        templates counts for."""
+        lines = [f"{out}: {'; '.join(map(str, found))}" for out, found in self.decided.items()]
+        return "\n  ".join(["matmuls:", *lines, *self.account.lines()]) if lines else ""
+
     def _most_products(self, node: Matmul) -> Condition:
         """What must hold for a dynamic batch to fit into a grid; None if it always does."""
         batch = node.type.size[0]
@@ -151,27 +161,16 @@ class MatmulPlanner:
         return None if known(limit, ranges) else limit
 
     def prefetch(self, hints: Mapping[str, int]) -> None:
-        """Compiles, side by side, all candidates that will be measured for the graph's matmuls."""
+        """Compiles all candidates that will be measured for the graph's matmuls."""
         if self.options.gemm != "auto" or self.kernels.pool is None:
             return
-        nodes = [node for node in self.graph.nodes if isinstance(node, Matmul)]
-        rungs = [(node, rung) for node in nodes for rung in self._rungs(node, hints)]
+        rungs = [(node, rung) for node in self._matmuls for rung in self._rungs(node, hints)]
         tasks = [find(node, rung) for node, rung in rungs for find in (self._task, self._fused)]
-        asked = {task.problem: task for task in tasks if task is not None}
-        problems = list(asked)
-        if not problems:
-            return
-        offered = {p: found for p, t in asked.items() if (found := self._candidates(t)) is not None}
-        futures = gemm_templates.prefetch(
-            problems, pool=self.kernels.pool, cache=self.kernels.cache, store=self.store,
-            found=offered,
-        )  # fmt: skip
-        wait(futures)
+        self.chooser.prefetch(task for task in tasks if task is not None)
 
-    @functools.cached_property
-    def store(self) -> gemm_templates.Store:
-        """Choices on disk."""
-        return gemm_templates.Store(self.options.cache_path / "gemm")
+    @property
+    def _matmuls(self) -> list[Matmul]:
+        return [node for node in self.graph.nodes if isinstance(node, Matmul)]
 
     def _rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
         """Where to decide: at several numbers of rows if that is what is dynamic, and only that."""
@@ -243,10 +242,10 @@ class MatmulPlanner:
         if fused is None or plain is None:
             return apart
         if self.options.gemm == "template":
-            way = Way(fused, self._best_config(fused))
+            way = Way(fused, self.chooser.best_config(fused))
             return apart if way.config is None else {str(way): (1.0, way)}
         label, (_, best) = min(apart.items(), key=lambda item: item[1][0])
-        choice = self._choose(fused, rung, self._apart(fused, plain, best.config, rung.hints))
+        choice = self._settled(self._measured(node, rung, many), rung)
         self.choices[f"{node.out} with prologue{f' M={rung.rows}' if many else ''}"] = choice
         if not many or not choice.times:
             way = Way(fused, choice.config)
@@ -261,30 +260,6 @@ class MatmulPlanner:
         found[f"kernels, {label}"] = (dict(choice.times)[VENDOR] * IN_DOUBT, best)
         return found
 
-    def _apart(
-        self,
-        fused: MatmulTask,
-        plain: MatmulTask,
-        best: gemm_templates.Config | None,
-        hints: Mapping[str, int],
-    ) -> Callable[[gemm_templates.Inputs], Tensor]:
-        """What would run if no template ran the prologues: their kernels, then the best way for
-        the operands that they make."""
-        with unset_fake_temporarily():
-            if best is None:
-                run = run_vendor(self.kernels, plain, hints)
-            else:
-                bound = gemm_templates.bind(
-                    plain.problem, best, pool=self.kernels.pool, cache=self.kernels.cache
-                )
-
-                def run(inputs: gemm_templates.Inputs) -> Tensor:
-                    bound(inputs)
-                    assert inputs.out is not None
-                    return inputs.out
-
-            return run_apart(self.kernels, fused, plain, run, hints)
-
     def _times(
         self, node: Matmul, rung: Rung, task: MatmulTask | None, many: bool
     ) -> dict[str, tuple[float, gemm_templates.Config | None]]:
@@ -295,9 +270,13 @@ class MatmulPlanner:
         if task is None:
             return {vendor: (1.0, None)}
         if self.options.gemm == "template":
-            config = self._best_config(task)
+            config = self.chooser.best_config(task)
             return {vendor if config is None else str(config): (1.0, config)}
-        choice = self._choose(task, rung)
+        choice = self.chooser.choose(task, rung.hints)
+        if self._fused(node, rung) is not None:
+            choice = without(choice, "only templates with the prologues may use counters")
+        else:
+            choice = self._settled(choice, rung)
         self.choices[f"{node.out} M={rung.rows}" if many else node.out] = choice
         if not many or not choice.times:
             label = vendor if choice.config is None else str(choice.config)
@@ -308,72 +287,45 @@ class MatmulPlanner:
         times[vendor] = (dict(choice.times)[VENDOR] * IN_DOUBT, None)
         return times
 
+    def _measured(self, node: Matmul, rung: Rung, many: bool) -> gemm_templates.Choice:
+        """What is the fastest at a rung where memory that is zero costs nothing."""
+        plain, fused = self._task(node, rung), self._fused(node, rung)
+        assert plain is not None
+        if fused is None:
+            return self.chooser.choose(plain, rung.hints)
+        ways = self._times(node, rung, plain, many).values()
+        best = min(ways, key=lambda way: way[0])[1]
+        return self.chooser.choose(
+            fused, rung.hints, lambda: self.chooser.apart(fused, plain, best, rung.hints)
+        )
+
+    def _settled(self, choice: gemm_templates.Choice, rung: Rung) -> gemm_templates.Choice:
+        """With templates that need memory to be zeroed only where that pays."""
+        if not wanting(choice) or self.account.pays(rung.condition):
+            return choice
+        return without(choice)
+
+    @functools.cached_property
+    def account(self) -> Account:
+        """What all matmuls that are measured would save by memory that is zero."""
+        found = []
+        if self.options.gemm == "auto":
+            hints = hints_of(self.graph)
+            for node in self._matmuls:
+                steps = self._rungs(node, hints)
+                for rung in steps:
+                    if self._task(node, rung) is not None:
+                        choice = self._measured(node, rung, len(steps) > 1)
+                        found.append((rung.condition, saved(choice)))
+        return Account(tuple((where, seconds) for where, seconds in found if seconds > 0))
+
     def _lasts(
         self, problem: gemm_templates.Problem, config: gemm_templates.Config, rung: Rung
     ) -> bool:
         """Whether the highest rung's config can run all the larger numbers of rows."""
         if rung.condition is not None or "M" not in problem.dynamic:
             return True
-        return is_legal(replace(problem, m=2**24), config, self._device())
-
-    def _device(self) -> gemm_templates.DeviceInfo:
-        if torch.cuda.is_available():
-            return gemm_templates.device_info("cuda")
-        return gemm_templates.H200
-
-    def _candidates(self, task: MatmulTask) -> list[gemm_templates.Candidate] | None:
-        """What may be measured, where that is not what the library proposes by itself."""
-        if task.key not in self._offered:
-            problem = task.problem
-            info = self._device()
-            found: list[gemm_templates.Candidate] | None = None
-            usual = gemm_templates.candidates(problem, info)
-            if not all(c.config is None or self._sayable(task, c.config) for c in usual):
-                configs = [
-                    config
-                    for config in offered(problem, info)
-                    if is_legal(problem, config, info) and self._sayable(task, config)
-                ]
-                found = gemm_templates.candidates(problem, info, configs=configs)
-            self._offered[task.key] = found
-        return self._offered[task.key]
-
-    def _sayable(self, task: MatmulTask, config: gemm_templates.Config) -> bool:
-        """Whether the program can run a config for all sizes that it may meet."""
-        moving = "K" in task.problem.dynamic or task.batch.free_symbols
-        if moving and config.template != "tiled":
-            # K may be 0, and descriptors of nothing are invalid; other texts have the batch.
-            return False
-        return is_launchable(task.problem, config, self.options.emit)
-
-    def _best_config(self, task: MatmulTask) -> gemm_templates.Config | None:
-        """The model's; None where no config fits."""
-        found = self._candidates(task)
-        found = found or gemm_templates.candidates(task.problem, self._device())
-        return next((c.config for c in found if c.config is not None), None)
-
-    def _choose(
-        self,
-        task: MatmulTask,
-        rung: Rung,
-        extern: Callable[[gemm_templates.Inputs], Tensor] | None = None,
-    ) -> gemm_templates.Choice:
-        """`extern`: what a template is held against; by default the vendor's call."""
-        if task.key not in self._measured:
-            build = functools.partial(
-                gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
-            )
-            # Under torch.compile fake tensors are in force; what is measured is real.
-            with unset_fake_temporarily():
-                self._measured[task.key] = gemm_templates.choose(
-                    task.problem,
-                    lambda: task.inputs(rung.hints),
-                    extern or run_vendor(self.kernels, task, rung.hints),
-                    self._candidates(task),
-                    build=build,
-                    store=self.store,
-                )
-        return self._measured[task.key]
+        return is_legal(replace(problem, m=2**24), config, self.chooser.device)
 
     def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
         """The vendor's call as one of several choices, after the kernels of prologues: it writes a

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 import gemm_templates
-from compile_cli.assemble import Blocks, LaunchArg, LaunchPlan, Steps
+from compile_cli.plans import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed
 from compile_cli.runtime import random_tensor, view_of
 from loop_ir import (
     DType,
@@ -113,7 +113,8 @@ class MatmulTask:
         return self.problem.key + (" any batch" if self.batch.free_symbols else "")
 
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
-        """The template's launches, the first of which is the kernel `name`, and its workspaces."""
+        """The template's launches, the first of which is the kernel `name`, and its workspaces, but
+        for zeroed memory: that is the program's."""
         plan = gemm_templates.make_plan(self.problem, config, name)
         values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
         for pointer, ref in (("a", self.a), ("b", self.b), ("bias", self.node.bias)):
@@ -126,9 +127,12 @@ class MatmulTask:
             values.update(zip((p for p, _ in source.operands), source.args, strict=True))
         allocate = []
         for memory in plan.workspaces:
-            values[memory.name] = f"{name}_{memory.name}"
             size = (self._expression(memory.elements_text),)
             type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), self.node.type.device)
+            if memory.zeroed:
+                values[memory.name] = Zeroed(memory.name, type_)
+                continue
+            values[memory.name] = f"{name}_{memory.name}"
             allocate.append((f"{name}_{memory.name}", type_))
         launches = []
         for kernel in plan.steps:
@@ -167,16 +171,14 @@ MOST_PRODUCTS = 65535
 def is_launchable(
     problem: gemm_templates.Problem, config: gemm_templates.Config, emit: str
 ) -> bool:
-    """Whether a host program can say the launches of a config: it has no memory that is kept zero
-    from one call to the next; and what launches the higher-order operator for Triton kernels gives
-    kernels no memory for descriptors, has none for Gluon, and describes no empty tensors."""
+    """Whether a host program can say the launches of a config: what launches the higher-order
+    operator for Triton kernels gives kernels no memory for descriptors, has none for Gluon, and
+    describes no empty tensors."""
     described = config.template in _DESCRIBED and config.maps and "M" not in problem.dynamic
     if emit == "hop" and config.template not in _WITHOUT_SCRATCH and not described:
         return False
     plan = gemm_templates.make_plan(problem, config, "matmul")
-    return not any(w.zeroed for w in plan.workspaces) and not any(
-        step.source.cooperative or not step.source.tma for step in plan.steps
-    )
+    return not any(step.source.cooperative or not step.source.tma for step in plan.steps)
 
 
 def _define(source: KernelSource) -> DefineKernel:

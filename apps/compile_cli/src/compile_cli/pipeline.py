@@ -66,13 +66,16 @@ def compile_graph(
         with record.stage("build"):
             wait_for_kernels()
 
+    def explained() -> str:
+        fusing = explain(loop, fuse_options(options, loop))
+        return "\n".join(filter(None, (fusing, planner.explain())))
+
     graphs = graphed(run, program) if options.cuda_graphs else None
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
     return CompiledGraph(
         loop, fused, program, host, aligned_run(graphs or run, needed), fusion,
         (*lowered.fallbacks, *user_kernels.fallbacks),
-        planner.choices, planner.decided, lambda: explain(loop, fuse_options(options, loop)),
-        record, graphs,
+        planner.choices, planner.decided, explained, record, graphs,
     )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 import gemm_templates
-from compile_cli.assemble import Blocks, LaunchArg, LaunchPlan, Steps
 from compile_cli.gemm_task import MatmulTask
+from compile_cli.plans import Blocks, LaunchArg, LaunchPlan, Steps
 from compile_cli.runtime import Kernels, define_kernel, random_tensor, view_of
 from compile_cli.schedules import default_schedule
 from compile_cli.select import plan_launch

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
-from compile_cli.assemble import Choice, Choices, Condition, LaunchPlan, NodePlan
 from compile_cli.config import Options
+from compile_cli.plans import Choice, Choices, Condition, LaunchPlan, NodePlan
 from compile_cli.runtime import define_kernel
 from compile_cli.schedules import default_schedule
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel

@@ -25,9 +25,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import triton_rt
 from aten_lowering import Fallback, KernelObject, run_captured
-from compile_cli.assemble import Blocks, LaunchArg, LaunchPlan, NodePlan
 from compile_cli.config import Options
 from compile_cli.errors import CompileFailed
+from compile_cli.plans import Blocks, LaunchArg, LaunchPlan, NodePlan
 from compile_cli.runtime import Kernels, kernel_source, layout_at
 from compile_cli.select import HINT_RATIO
 from compile_cli.user_sources import Unsaid, alias, definition

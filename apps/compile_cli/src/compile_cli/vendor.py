@@ -11,8 +11,8 @@ import sympy
 from torch import Tensor
 
 import gemm_templates
-from compile_cli.assemble import Steps
 from compile_cli.gemm_task import Hints, MatmulTask
+from compile_cli.plans import Steps
 from compile_cli.producers import Run
 from compile_cli.runtime import (
     Kernels,

@@ -1,0 +1,396 @@
+"""Templates whose programs count each other in memory that is zero: one buffer and one fill a
+call, for all of them."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch import nn
+
+import compile_cli
+import gemm_templates
+from compile_cli import ladder, pipeline
+from compile_cli.gemm import VENDOR, MatmulPlanner
+from compile_cli.gemm_choice import MatmulChooser
+from compile_cli.gemm_task import MatmulTask
+from compile_cli.ladder import Rung
+from compile_cli.measure import relative_error
+from compile_cli.plans import Zeroed
+from compile_cli.zeroed import FILL, NOT_PAID, Account, shared
+from loop_ir import FuseOptions
+from symexpr import symbol
+from wrapper_ir import parse_program, print_program, verify
+from wrapper_ir.analysis import walk
+from wrapper_ir.ops import Allocate, DefineKernel, ExternCall, Free, If, Launch, Op, Reuse
+from wrapper_ir.types import Device, DType, TensorType
+
+EMITS = ("fx", "hop", "cpp")
+Config = gemm_templates.Config
+TILED = Config(16, 16, 32, 4, 1, 1)
+DECOMPOSED = Config(16, 16, 16, 4, 1, 1, "decompose_k", split_k=2)
+SPLIT = Config(16, 16, 16, 1, 1, 1, "split_k", split_k=3)
+STREAM = Config(16, 16, 16, 1, 1, 1, "split_k", programs=2, split_k=2)
+ONE_ROW = Config(1, 4, 32, 1, 1, 1, "gemv", split_k=2)
+FEW_ROWS = Config(16, 64, 16, 1, 1, 1, "gemv", split_k=2)
+
+
+class Mlp(nn.Module):
+    """Linears of 64, 96 and 16 columns, with what surrounds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(80, 64), nn.Linear(64, 96)
+        self.third = nn.Linear(96, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        return self.third(torch.tanh(self.second(y)) * 2) + x[:, :16]
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Mlp().eval()
+
+
+def decide(monkeypatch: pytest.MonkeyPatch, table: Callable[[str, int], Config | None]) -> None:
+    """By the name of a matmul and its number of rows, in place of measuring."""
+
+    def times(
+        self: MatmulPlanner, node: Any, rung: Rung, task: Any, many: bool
+    ) -> dict[str, tuple[float, Config | None]]:
+        config = table(node.out, rung.rows)
+        return {VENDOR if config is None else str(config): (1.0, config)}
+
+    monkeypatch.setattr(MatmulPlanner, "_times", times)
+
+
+def check(compiled: Any, model: nn.Module, rows: int) -> None:
+    x = torch.randn(rows, 80)
+    with torch.no_grad():
+        wanted = copy.deepcopy(model).double()(x.double())
+        assert relative_error(compiled(x).double(), wanted) < 1e-6
+
+
+def ops(compiled: Any) -> list[Op]:
+    return list(walk(compiled.graph.program.ops))
+
+
+def fills(found: list[Op]) -> list[ExternCall]:
+    return [o for o in found if isinstance(o, ExternCall) and o.target == "aten.zero_.default"]
+
+
+def reread(compiled: Any) -> None:
+    program = compiled.graph.program
+    verify(program)
+    assert parse_program(print_program(program)) == program
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize(
+    ("rows", "configs"),
+    [
+        (1, (ONE_ROW, ONE_ROW, SPLIT)),
+        (16, (FEW_ROWS, SPLIT, STREAM)),
+        (20, (SPLIT, TILED, FEW_ROWS)),
+        (20, (TILED, STREAM, DECOMPOSED)),
+    ],
+)
+def test_one_fill_serves_all(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str,
+    rows: int, configs: tuple[Config, Config, Config],
+) -> None:  # fmt: skip
+    order: list[str] = []
+
+    def table(name: str, rows: int) -> Config:
+        if name not in order:
+            order.append(name)
+        return configs[order.index(name)]
+
+    decide(monkeypatch, table)
+    compiled = compile_cli.compile(
+        model, (torch.randn(rows, 80),), options={**options, "gemm": "template", "emit": emit}
+    )
+    found = ops(compiled)
+    (fill,) = fills(found)
+    (name,) = fill.mutates
+    launches = [o for o in found if isinstance(o, Launch)]
+    users = [o for o in launches if name in _tensors(o)]
+    assert len(users) == sum(c.template in ("gemv", "split_k") for c in configs)
+    assert found.index(fill) == found.index(users[0]) - 1 - _made_between(found, fill, users[0])
+    (end,) = (i for i, o in enumerate(found) if _ends(o, name))
+    assert found.index(users[-1]) < end
+    reread(compiled)
+    for _ in range(3):
+        check(compiled, model, rows)
+
+
+def _tensors(launch: Launch) -> list[str]:
+    return [a.name for a in launch.args if hasattr(a, "name")]
+
+
+def _ends(op: Op, name: str) -> bool:
+    return (isinstance(op, Free) and op.name == name) or (isinstance(op, Reuse) and op.src == name)
+
+
+def _made_between(found: list[Op], fill: Op, user: Op) -> int:
+    """The user's own buffers come after the fill."""
+    between = found[found.index(fill) + 1 : found.index(user)]
+    assert all(isinstance(o, Allocate | Reuse) for o in between)
+    return len(between)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_rows_are_dynamic_and_one_is_known(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str
+) -> None:
+    """What only one row needs is zeroed only there."""
+    decide(monkeypatch, lambda name, rows: ONE_ROW if rows == 1 else TILED)
+    compiled = compile_cli.compile(
+        model, (torch.randn(5, 80),), dynamic={0: {0}},
+        options={**options, "gemm": "template", "emit": emit},
+    )  # fmt: skip
+    (fill,) = fills(ops(compiled))
+    (guard,) = (o for o in compiled.graph.program.ops if isinstance(o, If) and fill in o.then)
+    assert isinstance(guard.condition, sympy.Eq)
+    assert guard.then == (fill,)
+    assert guard.orelse == ()
+    (memory,) = (o for o in ops(compiled) if getattr(o, "out", None) in fill.mutates)
+    assert memory in compiled.graph.program.ops
+    reread(compiled)
+    for rows in (1, 2, 1, 16, 17, 1, 40):
+        check(compiled, model, rows)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_calls_of_several_threads_do_not_meet(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str
+) -> None:
+    decide(monkeypatch, lambda name, rows: SPLIT)
+    compiled = compile_cli.compile(
+        model, (torch.randn(4, 80),), options={**options, "gemm": "template", "emit": emit}
+    )
+    xs = [torch.randn(4, 80) for _ in range(6)]
+    with torch.no_grad():
+        compiled(xs[0])
+        wanted = [copy.deepcopy(model).double()(x.double()) for x in xs]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(torch.no_grad()(compiled), xs))
+    for out, exact in zip(found, wanted, strict=True):
+        assert relative_error(out.double(), exact) < 1e-6
+
+
+def test_memory_is_left_zero(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module
+) -> None:
+    """By every kernel, over all of it: the next one counts on that."""
+    decide(monkeypatch, lambda name, rows: SPLIT if name == "linear" else STREAM)
+    compiled = compile_cli.compile(
+        model, (torch.randn(20, 80),), options={**options, "gemm": "template"}
+    )
+    given: list[torch.Tensor] = []
+    zero = torch.ops.aten.zero_.default
+
+    class Kept(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is zero:
+                given.append(args[0])
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(20, 80)
+    with torch.no_grad(), Kept():
+        compiled(x)
+    (counters,) = given
+    assert counters.numel() == 12  # 2 x 6 tiles of the second linear
+    assert not counters.any()
+
+
+def test_programs_without_such_templates_fill_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module
+) -> None:
+    whole = replace(SPLIT, split_k=1)  # no programs to count
+    configs = {"linear": TILED, "linear_1": DECOMPOSED}
+    decide(monkeypatch, lambda name, rows: configs.get(name, whole))
+    compiled = compile_cli.compile(
+        model, (torch.randn(20, 80),), options={**options, "gemm": "template"}
+    )
+    assert not fills(ops(compiled))
+    check(compiled, model, 20)
+
+
+def test_the_program_as_text(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module
+) -> None:
+    """But for its kernels."""
+    decide(monkeypatch, lambda name, rows: ONE_ROW if rows == 1 else TILED)
+    compiled = compile_cli.compile(
+        model, (torch.randn(5, 80),), dynamic={0: {0}}, options={**options, "gemm": "template"}
+    )
+    program = compiled.graph.program
+    kept = tuple(op for op in program.ops if not isinstance(op, DefineKernel))
+    path = Path(__file__).parent / "golden" / "counters.txt"
+    text = re.sub(r"  \S+:\d+$", "", print_program(replace(program, ops=kept)), flags=re.M)
+    assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
+
+
+# -- buffers of several uses
+
+
+def zeroed(count: Any, name: str = "counters", device: str = "cpu") -> Zeroed:
+    place = Device(device, 0 if device == "cuda" else None)
+    return Zeroed(name, TensorType(DType("i32"), (sympy.sympify(count),), (sympy.S.One,), place))
+
+
+def test_the_largest_use_sizes_a_buffer() -> None:
+    s0 = symbol("s0")
+    one, few = sympy.Eq(s0, 1), sympy.Le(s0, 16)
+    (plain,) = shared([(None, zeroed(3)), (one, zeroed(8)), (None, zeroed(5))]).values()
+    assert plain.type.size == (8,)
+    assert plain.condition is None
+    (guarded,) = shared([(one, zeroed(4)), (few, zeroed(s0 * 2)), (one, zeroed(6))]).values()
+    assert guarded.condition == sympy.Or(one, few)
+    for rows in (1, 2, 16):
+        size = guarded.type.size[0].subs(s0, rows).doit()
+        assert size == max(6, 2 * rows)
+
+
+def test_names_and_devices_are_apart() -> None:
+    uses = [(None, zeroed(4)), (None, zeroed(4, "others")), (None, zeroed(4, device="cuda"))]
+    assert len(shared(uses)) == 3
+
+
+# -- whether it pays
+
+
+def test_matmuls_pay_together() -> None:
+    s0 = symbol("s0")
+    one = sympy.Eq(s0, 1)
+    third = 0.4 * FILL
+    assert not Account(((None, third), (None, third))).pays(None)
+    assert Account(((None, third),) * 3).pays(None)
+    # what serves all sizes is there for each range of them
+    assert Account(((None, third),) * 3 + ((one, third),)).pays(one)
+    # and a range may pay for itself, but for no other
+    alone = Account(((one, third),) * 3 + ((None, third),))
+    assert alone.pays(one)
+    assert not alone.pays(None)
+    assert alone.lines() == (
+        "s0 == 1: counters for 3 matmuls: zeroing counts as 1.5 us a call; saves 1.8 us",
+        "counters for 1 matmul: zeroing counts as 1.5 us a call; not used, would save 0.6 us",
+    )
+
+
+Measure = Callable[[float], None]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """`measured(gain)`: choices are made as on a GPU, where split-K takes `gain` seconds less than
+    another template, and that less than the vendor's call."""
+    make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
+
+    def as_on_cuda(self: MatmulPlanner, *args: Any) -> Any:
+        options, self.options = self.options, replace(self.options, gemm="template")
+        try:
+            return make_task(self, *args)
+        finally:
+            self.options = options
+
+    def candidates(self: MatmulChooser, task: MatmulTask) -> list[gemm_templates.Candidate]:
+        known = "M" not in task.problem.dynamic and not task.prologues
+        configs = (SPLIT, TILED, None) if known else (TILED, None)
+        return [gemm_templates.Candidate(config, 1e-5) for config in configs]
+
+    def start(gain: float) -> None:
+        def timer(runs: Any, info: Any) -> list[float]:
+            for run in runs:
+                run()
+            return [2e-5, *([1e-5 - gain] if len(runs) == 3 else []), 1e-5]
+
+        def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
+            choice = choose(
+                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
+                build=gemm_templates.bind,
+            )  # fmt: skip
+            assert not choice.failures
+            return choice
+
+        monkeypatch.setattr(MatmulPlanner, "_make_task", as_on_cuda)
+        monkeypatch.setattr(MatmulChooser, "candidates", candidates)
+        monkeypatch.setattr(gemm_templates, "choose", chosen)
+        monkeypatch.setattr(gemm_templates, "prefetch", lambda *_, **__: [])
+        monkeypatch.setattr(
+            pipeline, "fuse_options", lambda *_: FuseOptions(epilogue=True, prologue=True)
+        )
+        monkeypatch.setattr(ladder, "LADDER", (1, 16))
+
+    return start
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_program_zeroes_what_pays(
+    options: dict[str, Any], measured: Measure, model: nn.Module, pays: bool
+) -> None:
+    """Three matmuls save three times as much as one; the fill is one."""
+    measured((0.4 if pays else 0.2) * FILL)
+    compiled = compile_cli.compile(model, (torch.randn(20, 80),), options=options)
+    labels = {str(found[0]) for found in compiled.graph.decided.values()}
+    assert labels == {str(SPLIT if pays else TILED)}
+    assert len(fills(ops(compiled))) == pays
+    said = "saves 1.8 us" if pays else "not used, would save 0.9 us"
+    assert f"counters for 3 matmuls: zeroing counts as 1.5 us a call; {said}" in (
+        compiled.graph.explain()
+    )
+    whys = [why for choice in compiled.graph.matmuls.values() for _, why in choice.failures]
+    assert whys == ([] if pays else [NOT_PAID] * 3)
+    assert all(("failed" in c.explain()) != pays for c in compiled.graph.matmuls.values())
+    check(compiled, model, 20)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_range_of_rows_pays_for_itself(
+    options: dict[str, Any], measured: Measure, model: nn.Module, pays: bool
+) -> None:
+    measured((0.4 if pays else 0.2) * FILL)
+    compiled = compile_cli.compile(model, (torch.randn(20, 80),), dynamic={0: {0}}, options=options)
+    for found in compiled.graph.decided.values():
+        one, *_ = map(str, found)
+        assert one.endswith(f"== 1: {SPLIT}") == pays
+    assert len(fills(ops(compiled))) == pays
+    for rows in (1, 2, 1, 17):
+        check(compiled, model, rows)
+
+
+class Widened(nn.Module):
+    """One matmul whose second operand a kernel may make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("q", torch.randint(-9, 9, (80, 16), dtype=torch.int8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.q.to(x.dtype) * 0.5)
+
+
+def test_operands_that_kernels_make_go_to_others(
+    options: dict[str, Any], measured: Measure
+) -> None:
+    measured(FILL * 2)
+    model = Widened()
+    compiled = compile_cli.compile(model, (torch.randn(20, 80),), options=options)
+    assert not fills(ops(compiled))
+    plain = compiled.graph.matmuls["mm"]
+    assert plain.config == TILED
+    assert [label for label, _ in plain.failures] == [str(SPLIT)]
+    check(compiled, model, 20)
