@@ -4,6 +4,7 @@
     python benchmarks/gemm.py --quick                 # a few shapes of each group
     python benchmarks/gemm.py --group skinny,split_k  # some groups
     python benchmarks/gemm.py --inductor plain,fused  # max-autotune, too, for these groups
+    python benchmarks/gemm.py --inductor split_k/4    # for each fourth case of a group
     python benchmarks/gemm.py --json gemm.json
 
 "ours" is what the public function runs: the template that `choose` took, or the vendor's call.
@@ -29,7 +30,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -230,7 +231,11 @@ def squares(quick: bool) -> list[Case]:
 
 
 def odd(quick: bool) -> list[Case]:
-    return [product(f"{s} square", s, s, s) for s in ((4097,) if quick else (4095, 4097))]
+    """The result contiguous, as eager's is: alone, Inductor's is a part of a wider matrix."""
+    return [
+        replace(product(f"{s} square", s, s, s), eager=lambda x, w: torch.mm(x, w.t()).contiguous())
+        for s in ((4097,) if quick else (4095, 4097))
+    ]
 
 
 def rows(*counts: int) -> Callable[[bool], list[Case]]:
@@ -433,6 +438,17 @@ def chosen_groups(names: str) -> Iterator[Group]:
         yield known[name]
 
 
+def every_of(names: str) -> dict[str, int]:
+    """`plain,split_k/4` -> {"plain": 1, "split_k": 4}; `all`: each case of each group."""
+    parts = [name.partition("/") for name in names.split(",") if name]
+    every = {name: int(count or 1) for name, _, count in parts}
+    if "all" in every:
+        return {group.name: 1 for group in GROUPS}
+    return (
+        {group.name: every[group.name] for group in chosen_groups(",".join(every))} if every else {}
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, default=Path("gemm.json"))
@@ -444,13 +460,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=0, help="of a burst; 0: by the floor")
     parser.add_argument("--cache", type=Path, help="where kernels are kept; default: nowhere")
     options = parser.parse_args()
-    peers = {x.name for x in chosen_groups(options.inductor)} if options.inductor else set()
+    peers = every_of(options.inductor)
     os.environ.setdefault("TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC", "0")
     with tempfile.TemporaryDirectory() as folder:
         run(options, peers, Path(folder))
 
 
-def run(options: argparse.Namespace, peers: set[str], folder: Path) -> None:
+def run(options: argparse.Namespace, peers: dict[str, int], folder: Path) -> None:
     bench = Bench(options, folder)
     if options.cache:
         bench.cache = Cache(options.cache)
@@ -482,9 +498,10 @@ def run(options: argparse.Namespace, peers: set[str], folder: Path) -> None:
               f"{'template':>10}{'TFLOP/s':>8}{'choose':>7}  chosen", flush=True)  # fmt: skip
         found = []
         inductor = group.name in peers
-        for case in cases:
+        for number, case in enumerate(cases):
+            peer = inductor and number % peers[group.name] == 0 and spent < options.budget
             try:
-                row = bench.row(group.name, case, inductor and spent < options.budget)
+                row = bench.row(group.name, case, peer)
             except Exception as error:  # of one case; listed at the end
                 errors.append(f"{group.name} {case.name}: {type(error).__name__}: {error}")
                 traceback.print_exc()

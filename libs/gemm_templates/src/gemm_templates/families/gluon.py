@@ -142,12 +142,13 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
         raise InvalidConfig(f"{config}: {wrong}")
     stored = stores_out(problem) and tma.stores_rows(problem)
     by_rows = "stride_on" not in problem.dynamic and problem.dims()["stride_on"] == 1
+    lines = by_rows and stores_out(problem) and not stored
     twice = shared_memory(problem, multiplied, 2, config.block_n) <= H200.smem and config.parts > 1
     flags = (
         f"STAGES={config.num_stages}, TURNS={takes_turns(multiplied)}, "
         f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
         f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
-        f"BY_LINES={by_lines(problem, config)}, LINES={by_rows and stores_out(problem) and not stored}, "
+        f"BY_LINES={by_lines(problem, config)}, LINES={lines}, "
         f"OVERLAP={config.overlap}, {edges(problem, config)}"
     )
     rows = config.block_m // (1 if takes_turns(multiplied) else 2)
