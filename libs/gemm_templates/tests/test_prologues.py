@@ -115,8 +115,8 @@ def test_what_is_refused():
     with pytest.raises(InvalidProblem, match="power of two"):
         block_scale_of(b=(96, 1, 1))
     problem = Problem(32, 32, 64, "bf16", "i8", prologue_b=cast_of("bf16"))
-    with pytest.raises(InvalidConfig, match="'tiled' and 'tma'"):
-        source(problem, Config(16, 16, 16, template="split_k", split_k=2))
+    with pytest.raises(InvalidConfig, match="prologues are for"):
+        source(problem, Config(64, 64, 64, template="gluon"))
     with pytest.raises(InvalidConfig, match="does not divide"):
         scaled = Problem(32, 32, 64, block_scale=block_scale_of(b=(1, 32, 1), block_k=32))
         source(scaled, Config(16, 16, 64))

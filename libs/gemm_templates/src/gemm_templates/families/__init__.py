@@ -68,6 +68,9 @@ JAGGED = frozenset({"grouped", "gluon_batched"})
 # Those that multiply twice (`Problem.gate`), and nothing else.
 GATED = frozenset({"gated", "gated_gluon"})
 
+# Those that make operands by prologues.
+PROLOGUES = frozenset({"tiled", "tma", "split_k", "decompose_k", "gemv"})
+
 
 def family_of(config: Config) -> Family:
     """Raises InvalidConfig if there is none of that name."""
@@ -82,9 +85,10 @@ def why_not(problem: Problem, config: Config) -> str:
     template = config.template
     if problem.jagged and template not in JAGGED:
         return f"jagged problems are for {sorted(JAGGED)}"
-    before = problem.prologue_a or problem.prologue_b or problem.block_scale
-    if before and template not in ("tiled", "tma", "gluon_scaled"):
-        return "only 'tiled' and 'tma' have prologues and block scales ('gluon_scaled' for fp8)"
+    if (problem.prologue_a or problem.prologue_b) and template not in PROLOGUES:
+        return f"prologues are for {sorted(PROLOGUES)}"
+    if problem.block_scale and template not in ("tiled", "tma", "gluon_scaled"):
+        return "block scales are for 'tiled' and 'tma' ('gluon_scaled' for fp8)"
     if problem.multiplies_fp8:
         if template not in ("tiled", "tma", "gluon_scaled") and not (
             problem.fast_accum and template in ("gluon", "split_k")

@@ -48,7 +48,9 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         f"{edges(problem, config)}, "
         f"EVEN_K={problem.is_multiple('K', config.block_k)}"
     )
-    call = Call("decompose_k", "decompose_k_mm", flags, (partials,), finishes=False)
+    call = Call(
+        "decompose_k", "decompose_k_mm", flags, (partials,), finishes=False, prologues=True
+    )  # fmt: skip
     first = TemplateKernel(
         render(problem, config, name, call), config.block_m, config.block_n, problem.batch,
         splits=config.split_k,

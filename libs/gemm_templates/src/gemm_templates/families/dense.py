@@ -30,11 +30,11 @@ def shared_memory(problem: Problem, config: Config) -> int:
         part = out // config.parts
         if problem.epilogue and problem.epilogue.operands:  # they change layout on the way
             part += min(part, 4096 * config.num_warps)
-        return stage * config.num_stages + part + _converted(problem, config) + 2048
-    return max(stage * config.num_stages + _converted(problem, config), out + out // 16)
+        return stage * config.num_stages + part + converted(problem, config) + 2048
+    return max(stage * config.num_stages + converted(problem, config), out + out // 16)
 
 
-def _converted(problem: Problem, config: Config) -> int:
+def converted(problem: Problem, config: Config) -> int:
     """Bytes of the operands that a prologue made, which the tensor cores read."""
     size = 0
     if problem.prologue_a:

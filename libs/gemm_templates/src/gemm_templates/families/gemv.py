@@ -8,6 +8,7 @@ from gemm_templates.families import dense, split_k
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, edges, render
+from gemm_templates.work import instructions
 
 # Measured best on an H200: (block_n, block_k, num_warps, num_stages, programs a multiprocessor).
 _BY_COLUMNS = ((4, 2048, 8, 1, 4), (2, 1024, 2, 4, 8), (1, 2048, 4, 3, 16), (4, 1024, 4, 4, 6),
@@ -18,9 +19,30 @@ _FEW = ((64, 128, 4, 6, 1), (64, 128, 4, 4, 1), (128, 128, 8, 3, 2), (64, 128, 4
         (64, 64, 4, 8, 1))  # fmt: skip
 _MANY = ((64, 64, 4, 8, 1), (64, 128, 4, 4, 1), (64, 128, 4, 3, 2), (128, 128, 8, 4, 1),
          (128, 128, 4, 3, 1))  # fmt: skip
+# Elements of `b` of 8 bits, by whether K is contiguous: twice as many a load. Tensor cores get them
+# widened, so that more warps a multiprocessor have work; two warps on 32 columns share none of it.
+# Where N is contiguous a stage is kept in registers. programs = 0: no shares of K.
+_NARROW_ONE = {
+    True: ((4, 4096, 8, 1, 4), (2, 2048, 2, 4, 8), (2, 4096, 4, 3, 8), (4, 2048, 4, 4, 6)),
+    False: ((128, 32, 2, 1, 14), (128, 64, 4, 1, 4), (256, 32, 4, 3, 4), (256, 16, 2, 3, 7)),
+}
+_NARROW_FEW = {
+    True: ((32, 256, 2, 4, 4), (64, 128, 4, 4, 4), (32, 128, 2, 6, 6), (64, 128, 2, 4, 4),
+           (32, 256, 4, 6, 0), (16, 512, 2, 4, 0)),
+    False: ((64, 128, 4, 2, 4), (64, 64, 4, 3, 6), (32, 128, 2, 2, 8), (32, 128, 2, 2, 0)),
+}  # fmt: skip
+_NARROW_MANY = {
+    True: ((32, 128, 2, 4, 4), (64, 128, 4, 4, 2), (32, 128, 2, 3, 6), (64, 128, 4, 3, 3),
+           (32, 128, 4, 4, 0)),
+    False: ((64, 128, 4, 2, 3), (64, 64, 4, 3, 4), (32, 128, 2, 2, 4), (32, 128, 2, 2, 0)),
+}  # fmt: skip
 
 # Seconds: a launch, and a share of K's sums; bytes under way that hide the memory's latency.
 _LAUNCH, _SHARE, _UNDER_WAY = 4.5e-6, 0.8e-6, 32 << 10
+# Beside a prologue's own instructions, for an element (counted in sm_90 code): to widen it, and a
+# share of the product. Warps of a multiprocessor that hide each other's waits: 4 took 16.5 us for
+# 4096 x 4096 elements of 8 bits on an H200.
+_WIDEN, _WARPS = 4, 10
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
@@ -29,14 +51,20 @@ def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
         return ()
     d = problem.dims()
     columns = "stride_bk" not in problem.dynamic and d["stride_bk"] == 1
+    narrow = split_k.narrow(problem)
     offered = []
     if problem.m == 1:
         offered = [(1, *shape) for shape in (_BY_COLUMNS if columns else _BY_ROWS)]
+        if narrow:
+            offered += [(1, *shape) for shape in _NARROW_ONE[columns]]
     block_m = 16
     while block_m < problem.m:
         block_m *= 2
-    shapes = _MANY if problem.m > 16 else _FEW[:1] if problem.m == 1 else _FEW
-    offered += [(block_m, *shape) for shape in shapes]
+    if narrow:
+        shapes = (_NARROW_MANY if problem.m > 16 else _NARROW_FEW)[columns]
+    else:
+        shapes = _MANY if problem.m > 16 else _FEW
+    offered += [(block_m, *shape) for shape in (shapes[:1] if problem.m == 1 else shapes)]
     found = []
     for rows, block_n, block_k, warps, stages, programs in offered:
         tiles = -(-problem.n // block_n) * -(-problem.m // rows) * problem.batch
@@ -53,28 +81,39 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     if config.block_m == 1:
         tile = config.block_n * config.block_k
         staged = (
-            tile * ITEMSIZE[problem.a_dtype] * (config.num_stages if config.num_stages > 1 else 0)
+            tile * ITEMSIZE[problem.b_dtype] * (config.num_stages if config.num_stages > 1 else 0)
         )
         return tile <= 64 * 32 * config.num_warps and staged <= device.smem
     return dense.shared_memory(problem, config) <= device.smem
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
-    """Seconds to read `b`, with as many bytes under way as there are programs to ask for them."""
+    """Seconds to read `b`, with as many bytes under way as there are programs to ask for them, or
+    to run its prologue on as many warps."""
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
-    size = ITEMSIZE[problem.a_dtype]
     rows = -(-m // config.block_m)
     programs = rows * -(-n // config.block_n) * batch * config.split_k
-    stage = (config.block_n + config.block_m) * config.block_k * size
-    resident = max(1, min(16, 64 // config.num_warps, device.smem // (stage * config.num_stages)))
+    stage = split_k.stage_bytes(problem, config)
+    kept = stage * config.num_stages
+    if config.block_m > 1:
+        kept += dense.converted(problem, config)
+    resident = max(1, min(16, 64 // config.num_warps, device.smem // kept))
     at_once = min(resident, -(-programs // device.sms)) * max(1, config.num_stages - 1) * stage
-    moved = (k * n * rows + m * k) * size * batch
+    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    moved = (k * n * rows * size_b + m * k * size_a) * batch
     rate = device.dram_rate * min(1.0, at_once / _UNDER_WAY, programs / device.sms)
     share = 0.0
     if config.split_k > 1:
         left = 4 * config.split_k * config.block_m * config.block_n
         share = _SHARE + left / split_k.READ
-    return _LAUNCH + share + moved / max(rate, 1.0), "DRAM"
+    read, work = moved / max(rate, 1.0), 0.0
+    if problem.prologue_b:
+        warps = config.num_warps * min(resident, programs / device.sms)
+        # A warp of the tensor cores has at least 16 columns; others do the same for other rows.
+        again = max(1.0, 16 * config.num_warps / config.block_n) if config.block_m > 1 else 1.0
+        count = k * n * rows * batch * again * (_WIDEN + instructions(problem.prologue_b.text))
+        work = count / (device.sms * dense.LANES * min(1.0, warps / _WARPS))
+    return _LAUNCH + share + max(read, work), "arithmetic" if work > read else "DRAM"
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
@@ -97,7 +136,8 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     memory = split_k.workspaces(problem, config) if config.split_k > 1 else ()
     if not memory:
         flags = f"partials=None, counters=None, {flags}"
-    source = render(problem, config, name, Call("gemv", "gemv_mm", flags, memory))
+    call = Call("gemv", "gemv_mm", flags, memory, prologues=True)
+    source = render(problem, config, name, call)
     kernel = TemplateKernel(source, 1, config.block_n, problem.batch, splits=config.split_k)
     return Plan((kernel,), memory)
 

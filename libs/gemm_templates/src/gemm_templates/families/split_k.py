@@ -16,6 +16,8 @@ _TILES = (
     (16, 16, 4), (32, 32, 4), (32, 64, 4), (64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 256, 8),
 )  # fmt: skip
 _DEPTHS = (32, 64, 128)
+# For elements of `b` of 8 bits: as many bytes of it.
+_FLAT = ((16, 64, 4), (16, 128, 4))
 
 # Fitted to the times of 300 configs of `decompose_k` on 13 problems on an H200.
 _LAUNCH = 6.2e-6  # one, and the wait for the count
@@ -33,22 +35,34 @@ def splits(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     """Where tiles are few and K is long: about as many programs as there are multiprocessors, and
     as many loads under way as there are blocks of K to load, up to four."""
     found = []
-    for block_m, block_n, warps in _TILES:
+    few, deep = (_FLAT, (256,)) if narrow(problem) else ((), ())
+    for block_m, block_n, warps in (*few, *_TILES):
         tiles = -(-problem.m // block_m) * -(-problem.n // block_n) * problem.batch
         parts = 2
         while parts <= 256 and tiles * parts <= 2 * device.sms + 8:
             each = -(-problem.k // parts)
             if 4 * tiles * parts >= device.sms and each >= 32:
-                for depth in _DEPTHS:
+                for depth in (*_DEPTHS, *deep):
                     steps = -(-each // depth)
                     if depth < 2 * each and (depth >= 64 or steps <= 8):
-                        stage = (block_m + block_n) * depth * ITEMSIZE[problem.a_dtype]
-                        most = min(5 if warps < 8 else 4, device.smem // stage)
+                        config = Config(block_m, block_n, depth, 1, warps, 1, "split_k")
+                        room = device.smem - dense.converted(problem, config)
+                        most = min(5 if warps < 8 else 4, room // stage_bytes(problem, config))
                         stages = 1 if steps == 1 else max(2, min(steps + 1, most))
-                        config = Config(block_m, block_n, depth, 1, warps, stages, "split_k")
-                        found.append(replace(config, split_k=parts))
+                        found.append(replace(config, num_stages=stages, split_k=parts))
             parts *= 2
     return tuple(found)
+
+
+def narrow(problem: Problem) -> bool:
+    """Whether elements of `b` are of 8 bits until a prologue widens them."""
+    return problem.prologue_b is not None and ITEMSIZE[problem.b_dtype] == 1
+
+
+def stage_bytes(problem: Problem, config: Config) -> int:
+    """Of a block of `a` and one of `b`, as they are loaded."""
+    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    return (config.block_m * size_a + config.block_n * size_b) * config.block_k
 
 
 def is_readable(config: Config) -> bool:
@@ -58,22 +72,17 @@ def is_readable(config: Config) -> bool:
 
 
 def is_plain(problem: Problem) -> bool:
-    """One product of whole matrices as they are stored, summed as the tensor cores do."""
-    before = (problem.prologue_a, problem.prologue_b, problem.block_scale)
-    others = (problem.gate, problem.jagged)
-    return (
-        before == (None,) * 3
-        and others == (None,) * 2
-        and (problem.fast_accum or not problem.multiplies_fp8)
-    )
+    """One product of whole matrices, as they are or by prologues, summed as the tensor cores do."""
+    others = (problem.block_scale, problem.gate, problem.jagged)
+    return others == (None,) * 3 and (problem.fast_accum or not problem.multiplies_fp8)
 
 
 def check_plain(problem: Problem, config: Config) -> None:
     """Raises InvalidConfig."""
     if not is_plain(problem):
         raise InvalidConfig(
-            f"{config} for {problem}: expected no prologue, scales, gate or groups, and "
-            "fp8 only with fast_accum"
+            f"{config} for {problem}: expected no scales, gate or groups, and fp8 only with "
+            "fast_accum"
         )
 
 
@@ -104,16 +113,19 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
 def products(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
     """Seconds for the partial products alone, besides launches, and what bounds them."""
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
-    size = ITEMSIZE[problem.a_dtype]
     tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
     steps = -(-k // (config.block_k * config.split_k))
     rounds = -(-tiles * config.split_k // device.sms)
-    read = _COLD * (m * k + k * n) * size * batch / device.dram_rate
-    if steps > config.num_stages:  # rows of an operand come in pieces, one at a time
-        read *= 1 + 45 / (config.block_k * size)
-    each = (config.block_m + config.block_n) * config.block_k * size
+    read = 0.0
+    for elements, dtype in ((m * k, problem.a_dtype), (k * n, problem.b_dtype)):
+        size = ITEMSIZE[dtype]
+        pieces = 1.0
+        if steps > config.num_stages:  # rows of an operand come in pieces, one at a time
+            pieces += 45 / (config.block_k * size)
+        read += _COLD * pieces * elements * size * batch / device.dram_rate
+    each = stage_bytes(problem, config)
     inside = rounds * device.sms * steps * each / (0.75 * device.l2_rate)
-    rate = device.rate(problem.a_dtype, problem.input_precision) / device.sms
+    rate = device.rate(problem.operand("a"), problem.input_precision) / device.sms
     mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
     flops = 2.0 * config.block_m * config.block_n * config.block_k * steps * rounds
     shallow = 0.6 if 1 < config.num_stages < 3 else 1.0
@@ -151,7 +163,8 @@ def shared_plan(problem: Problem, config: Config, name: str, *, swap: bool) -> P
         flags = f"{sharing(problem, config)}, {flags}"
         if not memory:
             flags = f"partials=None, counters=None, {flags}"
-    source = render(problem, config, name, Call("split_k", function, flags, memory))
+    call = Call("split_k", function, flags, memory, prologues=True)
+    source = render(problem, config, name, call)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, problem.batch, config.programs, config.split_k
     )

@@ -53,9 +53,14 @@ def decompose_k_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
 ):
     """The products, for the grid (tiles, batch, SPLIT_K). partials: f32 [SPLIT_K, batch, M, N].
 
+    Prologues are as in `tiled_mm`.
     EARLY: the next kernel may be launched once all programs have begun, else once their loops end.
     """
     if OVERLAP and EARLY:
@@ -68,6 +73,7 @@ def decompose_k_mm(
     acc = product_of(
         a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, rm, rn, first, count,
         BLOCK_M, BLOCK_N, BLOCK_K, EDGE_M, EDGE_N, EVEN_K, WIDE, INPUT_PRECISION, False,
+        a_operands, b_operands, PROLOGUE_A, PROLOGUE_B,
     )  # fmt: skip
     if OVERLAP and not EARLY:
         tl.extra.cuda.gdc_launch_dependents()

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from gemm_templates.templates.split_k import comes_last, conclude, leave, share_of, total_of
+from gemm_templates.templates.tiled import prepare
 
 
 @triton.jit
@@ -48,10 +49,14 @@ def gemv_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
 ):
     """Like `split_k_mm` with BLOCK_M = 1, which is a row a program: the grid is (M * cdiv(N,
     BLOCK_N), batch, SPLIT_K). STAGES blocks of `b` are under way at a time. Products of f32 are
-    exact."""
+    exact. Prologues are as in `tiled_mm`."""
     pid = tl.program_id(0)
     part = tl.program_id(2)
     row = pid % M
@@ -84,7 +89,19 @@ def gemv_mm(
             a = tl.load(a_ptrs)
         else:
             a = tl.load(a_ptrs, mask=rk < left, other=0.0)
-        sums += b.to(tl.float32) * a.to(tl.float32)[None, :]
+        a = a[None, :]
+        at = start + step * BLOCK_K + rk[None, :]
+        if PROLOGUE_A is not None:
+            inside = tl.broadcast_to(rk[None, :] < left, a.shape)
+            outer = (row + tl.arange(0, 1))[:, None]
+            a = prepare(a, outer, at, inside, a_operands, PROLOGUE_A, EVEN_K)
+        if PROLOGUE_B is not None:
+            inside = tl.broadcast_to(rk[None, :] < left, b.shape)
+            if EDGE_N == "mask":
+                inside = inside & (rn[:, None] < N)
+            # As prologues know `b`: [BLOCK_K, BLOCK_N].
+            b = prepare(b.T, rbn[None, :], at.T, inside.T, b_operands, PROLOGUE_B, EVEN_K).T
+        sums += b.to(tl.float32) * a.to(tl.float32)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     acc = tl.sum(sums, axis=1)[None, :]

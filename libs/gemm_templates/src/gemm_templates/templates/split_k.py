@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemm_templates.templates.tiled import finish, load_blocks, tile_of
+from gemm_templates.templates.tiled import finish, load_blocks, prepare_blocks, tile_of
 
 
 @triton.jit
@@ -42,12 +42,16 @@ def product_of(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     SWAP: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
 ):
     """Sums of rows `rm` and columns `rn` over `count` blocks of K from block `first` on, in f32.
 
     SWAP: the result is the transpose, [BLOCK_N, BLOCK_M]: the tensor cores then take `b` for their
     first operand, whose tile is at least 64 high, and `a` for the second, which may be 8 wide.
-    Edges are as in `tiled_mm`.
+    Edges and prologues are as in `tiled_mm`.
     """
     rk = tl.arange(0, BLOCK_K)
     if WIDE:
@@ -64,6 +68,10 @@ def product_of(
     for step in tl.range(0, count):
         left = K - start - step * BLOCK_K
         a, b = load_blocks(a_ptrs, b_ptrs, rm, rn, rk, M, N, left, EDGE_M, EDGE_N, EVEN_K)
+        a, b = prepare_blocks(
+            a, b, rm, rn, rk, M, N, start + step * BLOCK_K, left, a_operands, b_operands,
+            PROLOGUE_A, PROLOGUE_B, EDGE_M, EDGE_N, EVEN_K,
+        )  # fmt: skip
         if SWAP:
             acc = tl.dot(tl.trans(b), tl.trans(a), acc, input_precision=INPUT_PRECISION)
         else:
@@ -164,6 +172,10 @@ def split_k_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
 ):
     """Like `tiled_mm`, for the grid (tiles, batch, SPLIT_K).
 
@@ -180,6 +192,7 @@ def split_k_mm(
     acc = product_of(
         a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, rm, rn, first, count,
         BLOCK_M, BLOCK_N, BLOCK_K, EDGE_M, EDGE_N, EVEN_K, WIDE, INPUT_PRECISION, SWAP,
+        a_operands, b_operands, PROLOGUE_A, PROLOGUE_B,
     )  # fmt: skip
     if SPLIT_K == 1:
         conclude(
@@ -268,6 +281,10 @@ def stream_k_mm(
     WIDE: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     STORE: tl.constexpr,
+    a_operands=None,
+    b_operands=None,
+    PROLOGUE_A: tl.constexpr = None,
+    PROLOGUE_B: tl.constexpr = None,
 ):
     """Like `tiled_mm`, for any grid (x, 1, z): all steps along K of all tiles, one tile after the
     other, are dealt out evenly to the x * z programs, each a run of them.
@@ -297,7 +314,7 @@ def stream_k_mm(
         acc = product_of(
             a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, rm, rn, from_step,
             tl.minimum(count, blocks), BLOCK_M, BLOCK_N, BLOCK_K, EDGE_M, EDGE_N, EVEN_K, WIDE,
-            INPUT_PRECISION, SWAP,
+            INPUT_PRECISION, SWAP, a_operands, b_operands, PROLOGUE_A, PROLOGUE_B,
         )  # fmt: skip
         if count == steps:
             conclude(

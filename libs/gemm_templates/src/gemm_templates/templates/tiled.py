@@ -99,22 +99,10 @@ def tiled_mm(
         if SCALE is not None:
             factor = SCALE(inner_m, inner_n, pid_n * BLOCK_N, step * BLOCK_K, scale_operands)
         a, b = load_blocks(a_ptrs, b_ptrs, rm, rn, rk, M, N, left, EDGE_M, EDGE_N, EVEN_K)
-        if PROLOGUE_A is not None:
-            inside = tl.broadcast_to(rk[None, :] < left, a.shape)
-            if EDGE_M == "mask":
-                inside = inside & (rm[:, None] < M)
-            a = prepare(
-                a, rm[:, None], step * BLOCK_K + rk[None, :], inside, a_operands, PROLOGUE_A,
-                EVEN_K,
-            )  # fmt: skip
-        if PROLOGUE_B is not None:
-            inside = tl.broadcast_to(rk[:, None] < left, b.shape)
-            if EDGE_N == "mask":
-                inside = inside & (rn[None, :] < N)
-            b = prepare(
-                b, rn[None, :], step * BLOCK_K + rk[:, None], inside, b_operands, PROLOGUE_B,
-                EVEN_K,
-            )  # fmt: skip
+        a, b = prepare_blocks(
+            a, b, rm, rn, rk, M, N, step * BLOCK_K, left, a_operands, b_operands, PROLOGUE_A,
+            PROLOGUE_B, EDGE_M, EDGE_N, EVEN_K,
+        )  # fmt: skip
         if SCALE is not None:
             acc += tl.dot(a, b, input_precision=INPUT_PRECISION) * factor
         else:
@@ -165,6 +153,40 @@ def load_blocks(
             b = tl.load(b_ptrs)
         else:
             b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
+    return a, b
+
+
+@triton.jit
+def prepare_blocks(
+    a,
+    b,
+    rm,
+    rn,
+    rk,
+    M,
+    N,
+    first,
+    left,
+    a_operands,
+    b_operands,
+    PROLOGUE_A: tl.constexpr,
+    PROLOGUE_B: tl.constexpr,
+    EDGE_M: tl.constexpr,
+    EDGE_N: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):
+    """What the prologues (or None) make of the blocks that `load_blocks` gave, of which `first` is
+    the number of the first element along K."""
+    if PROLOGUE_A is not None:
+        inside = tl.broadcast_to(rk[None, :] < left, a.shape)
+        if EDGE_M == "mask":
+            inside = inside & (rm[:, None] < M)
+        a = prepare(a, rm[:, None], first + rk[None, :], inside, a_operands, PROLOGUE_A, EVEN_K)
+    if PROLOGUE_B is not None:
+        inside = tl.broadcast_to(rk[:, None] < left, b.shape)
+        if EDGE_N == "mask":
+            inside = inside & (rn[None, :] < N)
+        b = prepare(b, rn[None, :], first + rk[:, None], inside, b_operands, PROLOGUE_B, EVEN_K)
     return a, b
 
 
