@@ -23,9 +23,9 @@ from gemm_templates.templates.rows import copy_tile
 
 
 @triton.jit
-def copy_rows(src, out, rows, columns, src_stride, out_stride, height, width,
+def copy_rows(src, out, rows, columns, src_gap, out_gap, height, width,
               ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    copy_tile(src, out, rows, columns, src_stride, out_stride, height, width, ROWS, COLUMNS)
+    copy_tile(src, out, rows, columns, src_gap, out_gap, height, width, ROWS, COLUMNS)
 """
 
 
@@ -68,14 +68,14 @@ def copy_rows(src: Tensor, out: Tensor) -> None:
     kernel = _kernel(NAMES[src.dtype], _overlaps(src.device))
     kernel.launch(
         (-(-height // _TILE[0]), -(-width // _TILE[1]), 1), src, out, min(src.shape[0], height),
-        min(src.shape[1], width), src.stride(0), out.stride(0), height, width,
+        min(src.shape[1], width), src.stride(0) - 1, out.stride(0) - 1, height, width,
     )  # fmt: skip
 
 
 @cache
 def _kernel(dtype: str, overlap: bool) -> LazyKernel:
     params = [KernelParam("src", f"*{dtype}"), KernelParam("out", f"*{dtype}", mutated=True)]
-    names = ("rows", "columns", "src_stride", "out_stride", "height", "width")
+    names = ("rows", "columns", "src_gap", "out_gap", "height", "width")
     params += [KernelParam(n, "i64") for n in names]
     text = _TEXT.format(digest=template_digest())
     constants = tuple(zip(("ROWS", "COLUMNS"), _TILE, strict=True))
