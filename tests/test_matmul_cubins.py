@@ -46,8 +46,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
                {"tiled", "batched_tma", "gluon_batched"}),
     "batch": (batch, ((8, 256, 512), (8, 512, 256), (8, 1, 256)),
               {"tiled", "batched_tma", "gluon_batched", "decompose_k"}),
-    "int8 weights": (int8_weights, ((64, 1024), "i8", (1024,)), {"tiled", "tma"}),
+    "int8 weights": (int8_weights, ((64, 1024), "i8", (1024,)),
+                     {"tiled", "tma", "gemv", "split_k", "decompose_k"}),
+    "int8 weights, 16 rows": (int8_weights, ((16, 1024), "i8", (1024,)), {"tiled", "gemv"}),
+    "int8 weights, one row": (int8_weights, ((1, 1024), "i8", (1024,)), {"gemv"}),
     "gated": (gated, ((512, 1024), (512, 1024), (1024, 1024)), {"tiled", "tma"}),
+    "few gated rows": (gated, ((16, 1024), (16, 1024), (1024, 1024)), {"tiled", "gemv"}),
 }  # fmt: skip
 
 
