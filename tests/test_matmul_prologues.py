@@ -179,7 +179,7 @@ def test_what_both_sides_of_a_measurement_compute(
         gemm_templates.bind(fused.problem, SMALL)(inputs)
         assert inputs.out is not None
         for config in (None, SMALL):
-            other = self._apart(fused, plain, config, rung.hints)(inputs)
+            other = self.chooser.apart(fused, plain, config, rung.hints)(inputs)
             assert relative_error(other, inputs.out) < 2e-6
             seen.append(str(config))
         return {"fused": (1.0, Way(fused, SMALL))}

@@ -308,8 +308,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
             self.options = options
 
     def candidates(self: MatmulChooser, task: MatmulTask) -> list[gemm_templates.Candidate]:
-        known = "M" not in task.problem.dynamic and not task.prologues
-        configs = (SPLIT, TILED, None) if known else (TILED, None)
+        configs = (TILED, None) if "M" in task.problem.dynamic else (SPLIT, TILED, None)
         return [gemm_templates.Candidate(config, 1e-5) for config in configs]
 
     def start(gain: float) -> None:
@@ -383,13 +382,17 @@ class Widened(nn.Module):
         return x @ (self.q.to(x.dtype) * 0.5)
 
 
-def test_operands_that_kernels_make_go_to_others(
-    options: dict[str, Any], measured: Measure
+@pytest.mark.parametrize("pays", [True, False])
+def test_prologues_come_with_counters_or_do_without(
+    options: dict[str, Any], measured: Measure, pays: bool
 ) -> None:
-    measured(FILL * 2)
+    """What comes after kernels that make the operands has none in any case."""
+    measured(FILL * (2.0 if pays else 0.5))
     model = Widened()
     compiled = compile_cli.compile(model, (torch.randn(20, 80),), options=options)
-    assert not fills(ops(compiled))
+    ((decided,),) = compiled.graph.decided.values()
+    assert decided.label == f"{SPLIT if pays else TILED} with prologue"
+    assert len(fills(ops(compiled))) == pays
     plain = compiled.graph.matmuls["mm"]
     assert plain.config == TILED
     assert [label for label, _ in plain.failures] == [str(SPLIT)]
