@@ -4,8 +4,8 @@
     python benchmarks/counters.py --only M=1 --explain
 
 "eager" is torch's, "without" our program where no template may count, "ours" what is chosen,
-"fills" how often a call zeroes memory. GPU microseconds that a call adds to a busy stream: medians with a
-cold L2 cache, in turns. "fill" is what zeroing 4 KB takes by the same clock.
+"fills" how often a call zeroes memory. GPU microseconds that a call adds to a busy stream: medians
+with a cold L2 cache, in turns. "fill" is what zeroing 4 KB takes by the same clock.
 """
 
 from __future__ import annotations
