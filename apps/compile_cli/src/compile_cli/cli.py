@@ -122,7 +122,7 @@ def explain(
     seed: SeedOpt = 0,
     debug: DebugOpt = False,
 ) -> None:
-    """Say what was fused, what was not, and why."""
+    """Say what was fused, what was not, and why, and what runs each matmul."""
     loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed)
     compiled = compile_target(loaded, dynamic, Options(), Record(keep=True))
     sys.stdout.write(compiled.graph.explain().rstrip("\n") + "\n")
