@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,27 @@ def decide(monkeypatch: pytest.MonkeyPatch, table: Callable[[str, int], Config |
     monkeypatch.setattr(MatmulPlanner, "_times", times)
 
 
+@contextmanager
+def dirty() -> Iterator[None]:
+    """Memory that is allocated holds NaN and the largest integers."""
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def check(compiled: Any, model: nn.Module, rows: int) -> None:
     x = torch.randn(rows, 80)
-    with torch.no_grad():
+    with torch.no_grad(), dirty():
         wanted = copy.deepcopy(model).double()(x.double())
         assert relative_error(compiled(x).double(), wanted) < 1e-6
+
+
+def test_memory_is_dirty() -> None:
+    with dirty():
+        assert (torch.empty_strided((8,), (1,), dtype=torch.int32) == 2**31 - 1).all()
 
 
 def ops(compiled: Any) -> list[Op]:
@@ -103,6 +120,7 @@ def reread(compiled: Any) -> None:
         (16, (FEW_ROWS, SPLIT, STREAM)),
         (20, (SPLIT, TILED, FEW_ROWS)),
         (20, (TILED, STREAM, DECOMPOSED)),
+        (20, (TILED, TILED, SPLIT)),  # in what the first one wrote
     ],
 )
 def test_one_fill_serves_all(
@@ -183,7 +201,7 @@ def test_calls_of_several_threads_do_not_meet(
     with torch.no_grad():
         compiled(xs[0])
         wanted = [copy.deepcopy(model).double()(x.double()) for x in xs]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, dirty():
         found = list(pool.map(torch.no_grad()(compiled), xs))
     for out, exact in zip(found, wanted, strict=True):
         assert relative_error(out.double(), exact) < 1e-6
@@ -227,6 +245,24 @@ def test_programs_without_such_templates_fill_nothing(
     )
     assert not fills(ops(compiled))
     check(compiled, model, 20)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_an_input_may_have_the_name(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str
+) -> None:
+    decide(monkeypatch, lambda name, rows: SPLIT)
+
+    def product(counters: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
+        return counters @ partials
+
+    args = torch.randn(20, 80), torch.randn(80, 24)
+    compiled = compile_cli.compile(
+        product, args, options={**options, "gemm": "template", "emit": emit}
+    )
+    assert len(fills(ops(compiled))) == 1
+    with dirty():
+        assert relative_error(compiled(*args), product(*args)) < 1e-6
 
 
 def test_the_program_as_text(

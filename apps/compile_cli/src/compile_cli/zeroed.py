@@ -8,6 +8,7 @@ launch b (..., 12 counters)       ->      extern aten.zero_.default(counters) mu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -65,6 +66,7 @@ def _any(conditions: list[Condition]) -> Condition:
 # -- whether it pays
 
 
+@functools.lru_cache(maxsize=4096)
 def wants_zeroed(problem: gemm_templates.Problem, config: gemm_templates.Config | None) -> bool:
     """Whether a template's kernels need such memory."""
     if config is None:
