@@ -15,6 +15,7 @@ from compile_cli.runtime import random_tensor, view_of
 from loop_ir import (
     DType,
     Kernel,
+    Load,
     Matmul,
     Prologue,
     Symbol,
@@ -24,6 +25,7 @@ from loop_ir import (
     over_operand,
     whole_epilogue,
 )
+from loop_ir.analysis import statements
 from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
 from triton_rt import KernelSource
@@ -271,9 +273,15 @@ def make_task(
 def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Prologue | None:
     if found is None:
         return None
-    source = found[1]
+    kernel, source = found
     params = tuple(gemm_templates.Param(name, kind) for name, kind in source.operands)
-    return gemm_templates.Prologue(source.name, source.text, params, source.dtype)
+    axes = {axis.symbol for axis in kernel.axes if axis.extent != 1}
+    besides = sum(
+        s.dtype.itemsize
+        for s in statements(kernel)
+        if isinstance(s, Load) and s.buffer in source.args and axes <= s.index.free_symbols
+    )
+    return gemm_templates.Prologue(source.name, source.text, params, source.dtype, besides)
 
 
 def _starts_aligned(ref: TensorRef | None) -> bool:

@@ -88,12 +88,12 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         time, why = min(times, default=(problem.flops / device.matrix_rate, "arithmetic"))
         if time > 5 * dense.DESCRIPTORS:
             time -= 0.5 * dense.DESCRIPTORS
-    for tensor, stored, prologue, elements in (
-        ("a", problem.a_dtype, problem.prologue_a, m * problem.k),
-        ("b", problem.b_dtype, problem.prologue_b, n * problem.k),
+    for tensor, prologue, elements in (
+        ("a", problem.prologue_a, m * problem.k),
+        ("b", problem.prologue_b, n * problem.k),
     ):
         if prologue:  # a kernel of its own, which writes what the matmul reads
-            passed = elements * (ITEMSIZE[stored] + ITEMSIZE[problem.operand(tensor)])
+            passed = elements * (problem.loaded(tensor) + ITEMSIZE[problem.operand(tensor)])
             time += passed / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
     if problem.epilogue and not problem.epilogue.free:
         out_size = ITEMSIZE[problem.out_dtype]

@@ -76,12 +76,15 @@ class Prologue:
     text: module text that defines or imports it.
     operands: run-time parameters of the kernel that it gets as the tuple `operands`.
     dtype: element type of what it returns.
+    bytes_per_element: what it reads besides the tile at a place of its own for each element, not
+        for each row or column.
     """
 
     name: str
     text: str
     operands: tuple[KernelParam, ...] = ()
     dtype: str = "bf16"
+    bytes_per_element: int = 0
 
     @property
     def key(self) -> str:
@@ -212,6 +215,12 @@ class Problem:
             )
         if self.batch > 65535:
             raise UnsupportedProblem(f"batch {self.batch}: a grid has at most 65535 rows")
+
+    def loaded(self, tensor: str) -> int:
+        """Bytes that are read for each element of "a" or "b", by its prologue, too."""
+        prologue = self.prologue_a if tensor == "a" else self.prologue_b
+        stored = ITEMSIZE[self.a_dtype if tensor == "a" else self.b_dtype]
+        return stored + (prologue.bytes_per_element if prologue else 0)
 
     def operand(self, tensor: str) -> str:
         """The element type of "a" or "b" as it is multiplied."""

@@ -23,7 +23,7 @@ STORE = 3.8  # instructions to store an element
 def shared_memory(problem: Problem, config: Config) -> int:
     """Bytes that the pipelined loop keeps in shared memory, an upper bound of what the compiler
     takes; the store of the tile reuses them."""
-    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    size_a, size_b = _staged(problem, "a"), _staged(problem, "b")
     stage = (config.block_m * size_a + config.block_n * size_b) * config.block_k
     out = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
     if config.template == "tma":  # the next tile is loaded while this one is stored
@@ -32,6 +32,14 @@ def shared_memory(problem: Problem, config: Config) -> int:
             part += min(part, 4096 * config.num_warps)
         return stage * config.num_stages + part + converted(problem, config) + 2048
     return max(stage * config.num_stages + converted(problem, config), out + out // 16)
+
+
+def _staged(problem: Problem, tensor: str) -> int:
+    """Bytes in shared memory for each element of "a" or "b": what a prologue reads besides waits
+    there if it has 4 bytes, else in registers (as sm_90 code has it)."""
+    stored = ITEMSIZE[problem.a_dtype if tensor == "a" else problem.b_dtype]
+    besides = problem.loaded(tensor) - stored
+    return stored + (besides if besides >= 4 else 0)
 
 
 def converted(problem: Problem, config: Config) -> int:
@@ -70,7 +78,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     share its tensor cores and its way to the L2 cache, and hide part of each other's epilogues;
     a lone one shows all of its own. DRAM sees each tensor once.
     """
-    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    size_a, size_b = problem.loaded("a"), problem.loaded("b")
     out_size = ITEMSIZE[problem.out_dtype]
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
     tiles = ceil(m / config.block_m) * ceil(n / config.block_n) * batch

@@ -6,7 +6,7 @@ from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, split_k
 from gemm_templates.plan import Plan, TemplateKernel
-from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, edges, render
 from gemm_templates.work import instructions
 
@@ -80,10 +80,10 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
         return False
     if config.block_m == 1:
         tile = config.block_n * config.block_k
-        staged = (
-            tile * ITEMSIZE[problem.b_dtype] * (config.num_stages if config.num_stages > 1 else 0)
+        staged = split_k.stage_bytes(problem, config) * config.num_stages
+        return tile <= 64 * 32 * config.num_warps and (
+            config.num_stages == 1 or staged <= device.smem
         )
-        return tile <= 64 * 32 * config.num_warps and staged <= device.smem
     return dense.shared_memory(problem, config) <= device.smem
 
 
@@ -99,7 +99,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
         kept += dense.converted(problem, config)
     resident = max(1, min(16, 64 // config.num_warps, device.smem // kept))
     at_once = min(resident, -(-programs // device.sms)) * max(1, config.num_stages - 1) * stage
-    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    size_a, size_b = problem.loaded("a"), problem.loaded("b")
     moved = (k * n * rows * size_b + m * k * size_a) * batch
     rate = device.dram_rate * min(1.0, at_once / _UNDER_WAY, programs / device.sms)
     share = 0.0

@@ -8,7 +8,7 @@ from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
-from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, check_tile, edges, render
 
 # (block_m, block_n, num_warps), and blocks of K.
@@ -56,12 +56,12 @@ def splits(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
 
 def narrow(problem: Problem) -> bool:
     """Whether elements of `b` are of 8 bits until a prologue widens them."""
-    return problem.prologue_b is not None and ITEMSIZE[problem.b_dtype] == 1
+    return problem.prologue_b is not None and problem.loaded("b") == 1
 
 
 def stage_bytes(problem: Problem, config: Config) -> int:
     """Of a block of `a` and one of `b`, as they are loaded."""
-    size_a, size_b = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.b_dtype]
+    size_a, size_b = problem.loaded("a"), problem.loaded("b")
     return (config.block_m * size_a + config.block_n * size_b) * config.block_k
 
 
@@ -117,8 +117,7 @@ def products(problem: Problem, config: Config, device: DeviceInfo) -> tuple[floa
     steps = -(-k // (config.block_k * config.split_k))
     rounds = -(-tiles * config.split_k // device.sms)
     read = 0.0
-    for elements, dtype in ((m * k, problem.a_dtype), (k * n, problem.b_dtype)):
-        size = ITEMSIZE[dtype]
+    for elements, size in ((m * k, problem.loaded("a")), (k * n, problem.loaded("b"))):
         pieces = 1.0
         if steps > config.num_stages:  # rows of an operand come in pieces, one at a time
             pieces += 45 / (config.block_k * size)
