@@ -3,6 +3,7 @@ cubin, the host program a C++ library. Only running it needs the GPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from compile_cli.user_kernels import UserKernelPlanner
 from gemm_templates.model import is_legal, offered
 from loop_ir import FuseOptions, Graph, fuse_with_report
 from wrapper_ir import parse_program, print_program
-from wrapper_ir.ops import Launch, Program
+from wrapper_ir.ops import ExternCall, Launch, Program, Ref
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 
@@ -124,3 +125,33 @@ def test_candidates_of_the_mlp_compile_ahead(
         MatmulPlanner(kernels.options, kernels, fused).prefetch(hints_of(fused))
     assert len(asked) == 3  # projections, up with bias and GELU, down
     assert kernels.cache.stats().entries >= 1
+
+
+def test_counters_of_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates that count in zeroed memory, and the fill, in a C++ library."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        sizes = ((4096, 64), (64, 128))
+        made = [torch.nn.Linear(k, n, dtype=torch.bfloat16) for k, n in sizes]
+        model = torch.nn.Sequential(*made)
+        row = torch.empty(1, 4096, dtype=torch.bfloat16)
+        loop = lower_with_report(capture(export(model, (row,), {})).graph).graph
+
+    def times(self: Any, node: Any, rung: Any, task: Any, many: bool) -> Any:
+        config = gemm_templates.Config(1, 4, 1024, 1, 4, 4, "gemv", split_k=3)
+        config = config if task.problem.k == 4096 else replace(config, block_k=16, num_warps=1)
+        assert is_legal(task.problem, config, gemm_templates.H200)
+        return {str(config): (1.0, config)}
+
+    monkeypatch.setattr(MatmulPlanner, "_times", times)
+    options = Options(gemm="template")
+    kernels = Kernels(options)
+    user_kernels = UserKernelPlanner(options, kernels, loop, {})
+    plans = select(loop, options, MatmulPlanner(options, kernels, loop), user_kernels)
+    program = run_passes(assemble(loop, plans), [DedupeKernels(), InsertFrees(), PlanMemory()])
+    (fill,) = (op for op in program.ops if isinstance(op, ExternCall))
+    launches = [op for op in program.ops if isinstance(op, Launch)]
+    assert all(Ref(fill.mutates[0]) in op.args for op in launches)
+    for define, alignment in expected_variants(program):
+        triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)
+    text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
+    assert cpp_emit.build(text, tmp_path, "one_row").exists()

@@ -1,0 +1,175 @@
+"""Whether a program zeroes memory for templates that count in it: all its matmuls pay together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch import nn
+
+import compile_cli
+import gemm_templates
+from compile_cli import ladder, pipeline
+from compile_cli.gemm import MatmulPlanner
+from compile_cli.gemm_choice import MatmulChooser
+from compile_cli.gemm_task import MatmulTask
+from compile_cli.measure import relative_error
+from compile_cli.zeroed import FILL, NOT_PAID, Account
+from loop_ir import FuseOptions
+from symexpr import symbol
+from wrapper_ir.analysis import walk
+from wrapper_ir.ops import ExternCall
+
+Config = gemm_templates.Config
+TILED = Config(16, 16, 32, 4, 1, 1)
+SPLIT = Config(16, 16, 16, 1, 1, 1, "split_k", split_k=3)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    """Three linears."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(80, 64), nn.ReLU(), nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 16)
+    ).eval()
+
+
+def fills(compiled: Any) -> int:
+    found = [o for o in walk(compiled.graph.program.ops) if isinstance(o, ExternCall)]
+    return sum(o.target == "aten.zero_.default" for o in found)
+
+
+def check(compiled: Any, model: nn.Module, rows: int) -> None:
+    x = torch.randn(rows, 80)
+    with torch.no_grad():
+        assert relative_error(compiled(x), model(x)) < 1e-5
+
+
+def test_matmuls_pay_together() -> None:
+    s0 = symbol("s0")
+    one = sympy.Eq(s0, 1)
+    third = 0.4 * FILL
+    assert not Account(((None, third), (None, third))).pays(None)
+    assert Account(((None, third),) * 3).pays(None)
+    # what serves all sizes is there for each range of them
+    assert Account(((None, third),) * 3 + ((one, third),)).pays(one)
+    # and a range may pay for itself, but for no other
+    alone = Account(((one, third),) * 3 + ((None, third),))
+    assert alone.pays(one)
+    assert not alone.pays(None)
+    assert alone.lines() == (
+        "s0 == 1: counters for 3 matmuls: zeroing counts as 1.5 us a call; saves 1.8 us",
+        "counters for 1 matmul: zeroing counts as 1.5 us a call; not used, would save 0.6 us",
+    )
+
+
+Measure = Callable[[float], None]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """`measured(gain)`: choices are made as on a GPU, where split-K takes `gain` seconds less than
+    another template, and that less than the vendor's call."""
+    make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
+
+    def as_on_cuda(self: MatmulPlanner, *args: Any) -> Any:
+        options, self.options = self.options, replace(self.options, gemm="template")
+        try:
+            return make_task(self, *args)
+        finally:
+            self.options = options
+
+    def candidates(self: MatmulChooser, task: MatmulTask) -> list[gemm_templates.Candidate]:
+        configs = (TILED, None) if "M" in task.problem.dynamic else (SPLIT, TILED, None)
+        return [gemm_templates.Candidate(config, 1e-5) for config in configs]
+
+    def start(gain: float) -> None:
+        def timer(runs: Any, info: Any) -> list[float]:
+            for run in runs:
+                run()
+            return [2e-5, *([1e-5 - gain] if len(runs) == 3 else []), 1e-5]
+
+        def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
+            choice = choose(
+                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
+                build=gemm_templates.bind,
+            )  # fmt: skip
+            assert not choice.failures
+            return choice
+
+        monkeypatch.setattr(MatmulPlanner, "_make_task", as_on_cuda)
+        monkeypatch.setattr(MatmulChooser, "candidates", candidates)
+        monkeypatch.setattr(gemm_templates, "choose", chosen)
+        monkeypatch.setattr(gemm_templates, "prefetch", lambda *_, **__: [])
+        monkeypatch.setattr(
+            pipeline, "fuse_options", lambda *_: FuseOptions(epilogue=True, prologue=True)
+        )
+        monkeypatch.setattr(ladder, "LADDER", (1, 16))
+
+    return start
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_program_zeroes_what_pays(
+    options: dict[str, Any], measured: Measure, model: nn.Module, pays: bool
+) -> None:
+    """Three matmuls save three times as much as one; the fill is one."""
+    measured((0.4 if pays else 0.2) * FILL)
+    compiled = compile_cli.compile(model, (torch.randn(20, 80),), options=options)
+    labels = {str(found[0]) for found in compiled.graph.decided.values()}
+    assert labels == {str(SPLIT if pays else TILED)}
+    assert fills(compiled) == pays
+    said = "saves 1.8 us" if pays else "not used, would save 0.9 us"
+    assert f"counters for 3 matmuls: zeroing counts as 1.5 us a call; {said}" in (
+        compiled.graph.explain()
+    )
+    whys = [why for choice in compiled.graph.matmuls.values() for _, why in choice.failures]
+    assert whys == ([] if pays else [NOT_PAID] * 3)
+    assert all(("failed" in c.explain()) != pays for c in compiled.graph.matmuls.values())
+    check(compiled, model, 20)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_range_of_rows_pays_for_itself(
+    options: dict[str, Any], measured: Measure, model: nn.Module, pays: bool
+) -> None:
+    measured((0.4 if pays else 0.2) * FILL)
+    compiled = compile_cli.compile(model, (torch.randn(20, 80),), dynamic={0: {0}}, options=options)
+    for found in compiled.graph.decided.values():
+        one, *_ = map(str, found)
+        assert one.endswith(f"== 1: {SPLIT}") == pays
+    assert fills(compiled) == pays
+    for rows in (1, 2, 1, 17):
+        check(compiled, model, rows)
+
+
+class Widened(nn.Module):
+    """One matmul whose second operand a kernel may make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("q", torch.randint(-9, 9, (80, 16), dtype=torch.int8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.q.to(x.dtype) * 0.5)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_prologues_come_with_counters_or_do_without(
+    options: dict[str, Any], measured: Measure, pays: bool
+) -> None:
+    """What comes after kernels that make the operands has none in any case."""
+    measured(FILL * (2.0 if pays else 0.5))
+    model = Widened()
+    compiled = compile_cli.compile(model, (torch.randn(20, 80),), options=options)
+    ((decided,),) = compiled.graph.decided.values()
+    assert decided.label == f"{SPLIT if pays else TILED} with prologue"
+    assert fills(compiled) == pays
+    plain = compiled.graph.matmuls["mm"]
+    assert plain.config == TILED
+    assert [label for label, _ in plain.failures] == [str(SPLIT)]
+    check(compiled, model, 20)
