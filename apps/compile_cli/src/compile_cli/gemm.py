@@ -15,21 +15,20 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
-from compile_cli.assemble import kernel_nodes
 from compile_cli.config import Options
 from compile_cli.gemm_choice import MatmulChooser
 from compile_cli.gemm_task import MOST_PRODUCTS, MatmulTask, make_task
+from compile_cli.graph_facts import GraphFacts, bytes_of
 from compile_cli.ladder import Rung, rungs, share
 from compile_cli.plans import Choice, Choices, Condition, Steps
-from compile_cli.producers import produced, with_producers
+from compile_cli.producers import with_producers
 from compile_cli.runtime import Kernels
 from compile_cli.schedules import default_schedule
 from compile_cli.select import hints_of
 from compile_cli.vendor import vendor_steps
 from compile_cli.zeroed import Account, saved, wanting, without
 from gemm_templates.model import is_legal
-from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, UserKernel
-from loop_ir.analysis import reads, writes
+from loop_ir import Graph, Matmul
 from symexpr import evaluate, known, sstr, symbol
 from triton_emit import TritonEmitError
 
@@ -90,24 +89,8 @@ class MatmulPlanner:
         return MatmulChooser(self.options, self.kernels)
 
     @functools.cached_property
-    def aligned(self) -> frozenset[str]:
-        """Buffers that are, or can be made, 16-byte aligned: what kernels write (the program
-        allocates it), and inputs that nobody writes (a caller's odd one is copied first)."""
-        written = {node.dst.buffer for node in self.graph.nodes if isinstance(node, CopyBack)}
-        made: set[str] = set()
-        for node in self.graph.nodes:
-            if isinstance(node, Extern | UserKernel):
-                written.update(node.mutates)
-            elif isinstance(node, Kernel):
-                made.update(b.name for b in node.buffers if b.written)
-            elif isinstance(node, Matmul):
-                made.update(writes(node))
-                made.update(ref.buffer for _, _, ref in produced(node))
-        return frozenset((made | self.inputs) - (written & self.inputs))
-
-    @functools.cached_property
-    def inputs(self) -> frozenset[str]:
-        return frozenset(i.name for i in self.graph.inputs)
+    def facts(self) -> GraphFacts:
+        return GraphFacts(self.graph)
 
     def __call__(self, node: Matmul, hints: Mapping[str, int]) -> Choices | None:
         """What to run, each with its condition; None for the vendor's call (and prologues and the
@@ -126,7 +109,7 @@ class MatmulPlanner:
             if i + 1 < len(names) and names[i + 1] == name:
                 continue  # the rung above serves this one
             rung, way = steps[i], tables[i][name][1]
-            suffix = "" if rung.condition is None else self._ending(f"_{rung.rows}")
+            suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
             if way.config is None or way.task is None:
                 choice = self._vendor(node, rung.hints, suffix)
             else:
@@ -134,13 +117,13 @@ class MatmulPlanner:
                 if not way.task.prologues:
                     choice = with_producers(node, choice, rung.hints, suffix)
                 if way.config.template != "tiled":
-                    self.needs_alignment |= self.inputs & set(way.task.buffers.values())
+                    self.needs_alignment |= self.facts.inputs & set(way.task.buffers.values())
             choices.append((rung.condition, choice))
             decided.append(Decided(rung.condition, str(way)))
         if (most := self._most_products(node)) is not None:
             choices[-1] = (most, choices[-1][1])
             decided[-1] = replace(decided[-1], condition=most)
-            choices.append((None, self._vendor(node, hints, self._ending("_more"))))
+            choices.append((None, self._vendor(node, hints, self.facts.ending("_more"))))
             decided.append(Decided(None, VENDOR))
         self.decided[node.out] = tuple(decided)
         return tuple(choices)
@@ -180,7 +163,7 @@ class MatmulPlanner:
             return here
         found = rungs(rows, self.graph.symbols, hints)
         room = self._room(node)
-        fits = next((i for i, r in enumerate(found) if _bytes(node, r.hints) > room), len(found))
+        fits = next((i for i, r in enumerate(found) if bytes_of(node, r.hints) > room), len(found))
         if fits < len(found):
             found = found[: max(fits, 1)]
             found[-1] = replace(found[-1], condition=None, exact=False)
@@ -226,7 +209,7 @@ class MatmulPlanner:
             if rung.exact
             else {}
         )
-        aligned = self.aligned | ({node.out} if on_cuda else set())
+        aligned = self.facts.aligned | ({node.out} if on_cuda else set())
         try:
             task = make_task(node, rung.hints, aligned, exact, self.graph.symbols, fused)
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
@@ -330,33 +313,9 @@ class MatmulPlanner:
     def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
         """The vendor's call as one of several choices, after the kernels of prologues: it writes a
         buffer that they share, or the epilogue's kernel does."""
-        own = f"{node.out}{suffix or self._ending('_')}"
+        own = f"{node.out}{suffix or self.facts.ending('_')}"
         return with_producers(node, vendor_steps(node, hints, suffix, own), hints, suffix)
-
-    def _ending(self, text: str) -> str:
-        """`text`, or more of it, such that no name of the graph ends so: what it is added to is no
-        other buffer or kernel, as `linear_1` would be."""
-        while any(name.endswith(text) for name in self._names):
-            text += "_"
-        return text
-
-    @functools.cached_property
-    def _names(self) -> set[str]:
-        """Of all buffers and kernels of the graph."""
-        kernels = kernel_nodes(self.graph)
-        names = {name for node in self.graph.nodes for name in (*reads(node), *writes(node))}
-        names |= {node.out for node in self.graph.nodes if isinstance(node, Matmul)}
-        names |= {b.name for kernel in kernels for b in kernel.buffers}
-        return names | {kernel.name for kernel in kernels} | self.inputs
 
 
 def _row_sizes(node: Matmul) -> list[str]:
     return [str(s) for s in node.a.type.size[-2].free_symbols]
-
-
-def _bytes(node: Matmul, hints: Mapping[str, int]) -> int:
-    """Of all the tensors of a matmul and its epilogue."""
-    types = [node.a.type, node.b.type, node.type]
-    if node.epilogue is not None:
-        types += [b.type for b in node.epilogue.buffers]
-    return sum(int(evaluate(t.extent, hints)) * t.dtype.itemsize for t in types)
