@@ -106,8 +106,6 @@ def test_what_is_refused():
         Problem(8, 8, 8, "bf16", "i8")
     with pytest.raises(UnsupportedProblem, match="i8"):
         Problem(8, 8, 8, "i8", "i8")
-    with pytest.raises(UnsupportedProblem, match="batched"):
-        Problem(8, 8, 8, batch=2, prologue_a=cast_of("bf16"))
     with pytest.raises(InvalidProblem, match="expected one of"):
         cast_of("f8e4m3")
     with pytest.raises(InvalidProblem, match="neither"):
@@ -124,3 +122,51 @@ def test_what_is_refused():
         a, b, out = torch.zeros(8, 8), torch.zeros(8, 8), torch.empty(8, 8)
         exponents = Problem(8, 8, 8, "f32", "f32", "f32", prologue_a=EXPONENTS)
         bind(exponents, TILED)(Inputs(a, b, out))
+
+
+# `tile * scale[batch, row]`, of `rows` rows, and 1: not 0 where K has ended.
+BATCHED = Prologue(
+    "of_batch",
+    """
+@triton.jit
+def of_batch(tile, r_outer, rk, mask, operands):
+    batch, scale, rows = operands
+    return tile * tl.load(scale + batch * rows + r_outer, r_outer < rows, other=0.0) + 1.0
+""",
+    (KernelParam("scale", "*f32"), KernelParam("rows", "i32")),
+    "f32",
+    batched=True,
+)
+BATCHED_CONFIGS = (
+    TILED, Config(1, 16, 32, 1, 2, 2, "gemv", split_k=2), Config(16, 32, 16, 1, 2, 2, "gemv"),
+    Config(16, 32, 16, 1, 2, 2, "split_k", split_k=3),
+    Config(16, 32, 16, 1, 2, 2, "decompose_k", split_k=3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", BATCHED_CONFIGS, ids=str)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_batches(batch, config):
+    """Each product with its own operands; the end of K does not count."""
+    m, n, k = 5, 40, 37
+    lead = (batch,) if batch > 1 else ()
+    a, b = torch.randn(*lead, m, k), torch.randn(*lead, k, n)
+    scale, out = torch.rand(batch, m), torch.empty(*lead, m, n)
+    problem = Problem(
+        m, n, k, "f32", "f32", "f32", batch=batch, prologue_a=BATCHED, prologue_b=cast_of("f32"),
+        aligned=ALIGNED,
+    )  # fmt: skip
+    bind(problem, config)(Inputs(a, b, out, before=(scale, m)))
+    left = a.double() * scale.reshape(*lead, m, 1).double() + 1.0
+    torch.testing.assert_close(out.double(), left @ b.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_batches_that_are_refused():
+    with pytest.raises(UnsupportedProblem, match=r"exponents of a batched matmul .* Prologue\."):
+        Problem(8, 8, 8, "f32", "f32", batch=2, prologue_a=EXPONENTS)
+    with pytest.raises(UnsupportedProblem, match="block scales of a batched"):
+        Problem(8, 8, 8, batch=2, block_scale=block_scale_of(b=(1, 8, 1), block_k=16))
+    batched = Problem(64, 64, 64, batch=2, prologue_a=cast_of("bf16"), aligned=ALIGNED)
+    for template in ("batched_tma", "gluon_batched", "tma"):
+        with pytest.raises(InvalidConfig):
+            source(batched, Config(64, 64, 64, 8, 4, 3, template, 132))

@@ -89,8 +89,8 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         if time > 5 * dense.DESCRIPTORS:
             time -= 0.5 * dense.DESCRIPTORS
     for tensor, prologue, elements in (
-        ("a", problem.prologue_a, m * problem.k),
-        ("b", problem.prologue_b, n * problem.k),
+        ("a", problem.prologue_a, m * problem.k * batch),
+        ("b", problem.prologue_b, n * problem.k * batch),
     ):
         if prologue:  # a kernel of its own, which writes what the matmul reads
             passed = elements * (problem.loaded(tensor) + ITEMSIZE[problem.operand(tensor)])

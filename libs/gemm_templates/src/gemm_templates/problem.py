@@ -78,6 +78,8 @@ class Prologue:
     dtype: element type of what it returns.
     bytes_per_element: what it reads besides the tile at a place of its own for each element, not
         for each row or column.
+    batched: the tuple starts with the batch number (0 where there is no batch), before the
+        operands.
     """
 
     name: str
@@ -85,10 +87,11 @@ class Prologue:
     operands: tuple[KernelParam, ...] = ()
     dtype: str = "bf16"
     bytes_per_element: int = 0
+    batched: bool = False
 
     @property
     def key(self) -> str:
-        text = f"{self.text} -> {self.dtype} {self.operands}"
+        text = f"{self.text} -> {self.dtype} {self.operands}{' batched' if self.batched else ''}"
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -188,8 +191,8 @@ class Problem:
             raise UnsupportedProblem("i8 is a type of operands that a prologue converts")
         if (self.prologue_a or self.prologue_b or self.block_scale) and self.jagged:
             raise UnsupportedProblem("prologues or block scales of a jagged matmul")
-        if (self.prologue_a or self.prologue_b or self.block_scale) and self.batch > 1:
-            raise UnsupportedProblem("prologues or block scales of a batched matmul")
+        if self.block_scale and self.batch > 1:
+            raise UnsupportedProblem("block scales of a batched matmul")
         named = self.dynamic | self.aligned | {name for name, _ in self.divisors}
         if unknown := named - {*DIMS, *POINTERS}:
             raise InvalidProblem(
@@ -208,11 +211,12 @@ class Problem:
         if self.jagged not in (None, "M", "N", "K"):
             raise InvalidProblem(f"jagged={self.jagged!r}: expected None, 'M', 'N' or 'K'")
         ending = self.epilogue
-        if self.batch > 1 and ending and ending.operands and not ending.batched:
-            raise UnsupportedProblem(
-                f"{ending.name} of a batched matmul has operands, and is not given the batch: set "
-                "Epilogue.batched, and take its number first"
-            )
+        for part in (ending, self.prologue_a, self.prologue_b):
+            if self.batch > 1 and part and part.operands and not part.batched:
+                raise UnsupportedProblem(
+                    f"{part.name} of a batched matmul has operands, and is not given the batch: "
+                    f"set {type(part).__name__}.batched, and take its number first"
+                )
         if self.batch > 65535:
             raise UnsupportedProblem(f"batch {self.batch}: a grid has at most 65535 rows")
 

@@ -39,8 +39,8 @@ class Call:
     multiplies: it reads `a` and `b`; else they are None. finishes: bias, epilogue and `out` are
     its business; else they are None, `identity` and not stored.
     decorator: of the kernel: "triton.jit" or "gluon.jit".
-    prologues: it takes prologues, block scales and exact sums of fp8, as `tiled_mm`; others never
-    get such problems.
+    prologues: it takes prologues (and block scales and exact sums of fp8, if it gets such
+    problems) as `tiled_mm`; others never get any.
     maps: which of `a`, `b`, `b2`, `out` are descriptors, made by the host; with any, `MAPS=True`.
     """
 
@@ -192,8 +192,10 @@ def _before_arguments(
     found = []
     for name, part in before.items():
         function, prefix = name.split()
-        values = "".join(f"{p.name}, " for p in part.operands).strip()
-        found.append(f"{function}={part.name}, {prefix}_operands=({values})")
+        values = "".join(f"{p.name}, " for p in part.operands)
+        if isinstance(part, Prologue) and part.batched:
+            values = f"{'batch' if problem.batch > 1 else '0'}, {values}"
+        found.append(f"{function}={part.name}, {prefix}_operands=({values.strip()})")
     if problem.multiplies_fp8 and not problem.fast_accum and problem.block_scale is None:
         found.append(f"IMPRECISE={min(128, config.block_k)}")
     return ", ".join(found)
