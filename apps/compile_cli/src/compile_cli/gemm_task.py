@@ -275,13 +275,15 @@ def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Pro
         return None
     kernel, source = found
     params = tuple(gemm_templates.Param(name, kind) for name, kind in source.operands)
-    axes = {axis.symbol for axis in kernel.axes if axis.extent != 1}
+    axes = {axis.symbol for axis in kernel.axes[-2:] if axis.extent != 1}
     besides = sum(
         s.dtype.itemsize
         for s in statements(kernel)
         if isinstance(s, Load) and s.buffer in source.args and axes <= s.index.free_symbols
     )
-    return gemm_templates.Prologue(source.name, source.text, params, source.dtype, besides)
+    return gemm_templates.Prologue(
+        source.name, source.text, params, source.dtype, besides, source.batched
+    )
 
 
 def _starts_aligned(ref: TensorRef | None) -> bool:
