@@ -29,13 +29,17 @@ def copy_rows(src, out, rows, columns, src_gap, out_gap, height, width,
 """
 
 
-def padded_mm(a: Tensor, b: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def padded_mm(
+    a: Tensor, b: Tensor, multiply: Callable[[Tensor, Tensor], Tensor], *, contiguous: bool = True
+) -> Tensor:
     """`multiply(a, b)` of 16-bit matrices on copies whose rows are multiples of 16 bytes, with
-    zeros behind: exact, since nothing but zeros meets what was added.
+    zeros behind: exact, since nothing but zeros meets what was added. The result is contiguous, or
+    a part of the wider one.
 
         [4097, 4095] @ [4095, 4097] -> ([4104, 4096] @ [4096, 4104])[:4097, :4097]
     """
-    return trimmed(multiply(padded(a), padded(b)), a.shape[0], b.shape[1])
+    wide, m, n = multiply(padded(a), padded(b)), a.shape[0], b.shape[1]
+    return trimmed(wide, m, n) if contiguous else wide[:m, :n]
 
 
 def padded(x: Tensor) -> Tensor:
