@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from triton_rt import errors
-from triton_rt.graphs import Buckets, GraphedCallable, Recording
+from triton_rt.graph_pool import Recording
+from triton_rt.graphs import Buckets, GraphedCallable
 
 
 class Recorder:

@@ -40,7 +40,8 @@ from triton_rt.tune import (
 from triton_rt.workers import Workers
 
 if TYPE_CHECKING:
-    from triton_rt.graphs import Buckets, GraphedCallable, GraphPool
+    from triton_rt.graph_pool import GraphPool
+    from triton_rt.graphs import Buckets, GraphedCallable
 
 __all__ = [
     "Binary",
@@ -86,9 +87,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names of `graphs`, which loads torch: compile workers and readers of binaries do without."""
-    if name in ("Buckets", "GraphedCallable", "GraphPool"):
+    """What loads torch: compile workers and readers of binaries do without."""
+    if name in ("Buckets", "GraphedCallable"):
         from triton_rt import graphs
 
         return getattr(graphs, name)
+    if name == "GraphPool":
+        from triton_rt.graph_pool import GraphPool
+
+        return GraphPool
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

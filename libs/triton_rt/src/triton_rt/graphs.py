@@ -8,16 +8,26 @@ captured in place, what moves is copied. `GraphedCallable.explain()` says what w
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from triton_rt.errors import GraphError
+from triton_rt.graph_arguments import (
+    ArgumentResult,
+    addresses_of,
+    is_counted,
+    label_of,
+    name_arguments,
+    share_memory,
+    why_attached,
+    why_unhashable,
+    why_unusable,
+)
+from triton_rt.graph_pool import GraphPool, Recorder, Recording
 
 
 @dataclass(frozen=True)
@@ -49,118 +59,6 @@ class Buckets:
     def bucket(self, size: int) -> int | None:
         """The smallest bucket that holds a size."""
         return next((s for s in self.sizes if s >= size), None)
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A captured graph: `replay()` queues it; `outputs` are what the callable returned, whose
-    tensors hold new values after each replay."""
-
-    replay: Callable[[], None]
-    outputs: Any
-    release: Callable[[], None]
-
-
-class Recorder(Protocol):
-    """What a `GraphedCallable` needs of CUDA; tests put another in its place."""
-
-    def refuses(self, tensors: list[torch.Tensor]) -> str | None:
-        """Why these arguments cannot be captured now; None if they can."""
-        ...
-
-    def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
-        """Captures one call; raises `RuntimeError` if something in it cannot be captured."""
-        ...
-
-    def order(self, device: torch.device) -> None:
-        """Makes the device's current stream wait for the last replay of the same pool."""
-        ...
-
-
-@dataclass
-class _Lane:
-    """A pool's memory on one device. Captures share memory only if they share a stream too."""
-
-    stream: torch.cuda.Stream
-    handle: Any = None
-    live: int = 0  # graphs that hold the handle: torch refuses one that nothing holds any more
-    last: torch.cuda.Stream | None = None  # where the last replay was queued
-
-
-class GraphPool:
-    """Memory that graphs share, since only one of them runs at a time.
-
-    Give one pool to callables that are called one after another: their intermediates then take the
-    memory of the largest, not of the sum. Replays from several streams or threads are put in order.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._lanes: dict[torch.device, _Lane] = {}
-
-    def refuses(self, tensors: list[torch.Tensor]) -> str | None:
-        devices = {t.device for t in tensors}
-        if len(devices) != 1 or next(iter(devices)).type != "cuda":
-            return f"its tensors are on {', '.join(sorted(map(str, devices))) or 'no device'}"
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return "an argument requires grad"
-        if torch.cuda.is_current_stream_capturing():
-            return "the stream is being captured by another graph"
-        return None
-
-    def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
-        device = next(a.device for a in args if isinstance(a, torch.Tensor))
-        lane = self._lane(device)
-        if lane.handle is None:
-            lane.handle = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device):
-            callers = torch.cuda.current_stream()
-            capture = torch.cuda.graph(
-                graph, pool=lane.handle, stream=lane.stream, capture_error_mode="thread_local"
-            )
-            try:
-                with torch.no_grad(), capture:
-                    outputs = fn(*args)
-            except BaseException:
-                torch.cuda.set_stream(callers)
-                _abandon(device, lane)
-                raise
-        lane.live += 1
-
-        def release() -> None:
-            torch.cuda.synchronize(device)  # a replay may still run
-            graph.reset()
-            lane.live -= 1
-            if not lane.live:
-                lane.handle = None
-
-        return Recording(graph.replay, outputs, release)
-
-    def order(self, device: torch.device) -> None:
-        if device.type != "cuda":
-            return
-        lane, current = self._lane(device), torch.cuda.current_stream(device)
-        if lane.last is not None and lane.last != current:
-            current.wait_stream(lane.last)
-        lane.last = current
-
-    def _lane(self, device: torch.device) -> _Lane:
-        lane = self._lanes.get(device)
-        if lane is None:
-            lane = self._lanes[device] = _Lane(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-        return lane
-
-
-def _abandon(device: torch.device, lane: _Lane) -> None:
-    """Undoes what a failed capture leaves behind in torch 2.11: its allocator goes on as if the
-    capture were under way, and frees no memory that another stream has used
-    (pytorch/pytorch#180395, in 2.12, where there is nothing left to undo)."""
-    with contextlib.suppress(RuntimeError):
-        torch._C._cuda_endAllocateToPool(device.index, lane.handle)
-        torch._C._cuda_releasePool(device.index, lane.handle)
-    if not lane.live:
-        lane.handle = None
 
 
 @dataclass
@@ -238,10 +136,10 @@ class GraphedCallable:
                     why = f"size {size} is past the last bucket, {self.buckets.sizes[-1]}"
                 elif size == 0:
                     why = "size 0 is empty"
-            if why is None and self.mutated and _aliases(args):
+            if why is None and self.mutated and share_memory(args):
                 why = "two arguments share memory, and one is mutated"
             if why is None:
-                why = _unhashable(args)
+                why = why_unhashable(args)
             if why is not None:
                 self._eager[why] = self._eager.get(why, 0) + 1
                 return self.fn(*args)
@@ -291,7 +189,7 @@ class GraphedCallable:
                 self._slots.popitem(last=False)[1].release()
                 self._evicted += 1
             slot = self._slots[key] = _Slot(
-                _label(args, bucket), bucket, _addresses(args), set(self.mutated)
+                label_of(args, bucket), bucket, addresses_of(args), set(self.mutated)
             )
         self._slots.move_to_end(key)
         return slot
@@ -322,7 +220,7 @@ class GraphedCallable:
         if slot.recording is None and not slot.warm and slot.bucket is None:
             slot.warm = True
             return self._watch(slot, args)
-        if slot.mutated and _aliases(args):
+        if slot.mutated and share_memory(args):
             slot.history.append("a call ran without the graph: arguments share memory")
             return self.fn(*args)
         self._recorder.order(next(a.device for a in args if isinstance(a, torch.Tensor)))
@@ -339,18 +237,18 @@ class GraphedCallable:
 
     def _watch(self, slot: _Slot, args: Sequence[Any]) -> Any:
         """The first call: eager; notes which arguments it mutates."""
-        versions = [a._version if _counted(a) else None for a in args]
+        versions = [a._version if is_counted(a) else None for a in args]
         out = self.fn(*args)
         slot.mutated |= {
             i for i, v in enumerate(versions) if v is not None and args[i]._version != v
         }
-        slot.eager = _attached(out)
+        slot.eager = why_attached(out)
         return out
 
     def _decide(self, slot: _Slot, args: Sequence[Any]) -> None:
         """Copies from now on what is no longer where it was captured."""
         padded = {} if self.buckets is None else self.buckets.inputs
-        for i, (known, now) in enumerate(zip(slot.addresses, _addresses(args), strict=True)):
+        for i, (known, now) in enumerate(zip(slot.addresses, addresses_of(args), strict=True)):
             if i in slot.copied or now is None:
                 continue
             if i in padded:
@@ -370,9 +268,9 @@ class GraphedCallable:
                 self._warm_up(slot, args, size)
             if not slot.eager:
                 recording = self._recorder.record(self.fn, slot.statics)
-                outputs = _name_arguments(recording.outputs, slot.statics)
+                outputs = name_arguments(recording.outputs, slot.statics)
                 slot.recording = replace(recording, outputs=outputs)
-                slot.eager = _unusable_output(outputs, slot.statics)
+                slot.eager = why_unusable(outputs, slot.statics)
         except RuntimeError as error:
             # Torch and CUDA say in many ways that something cannot be captured: none is fatal,
             # since the call can run without a graph.
@@ -392,8 +290,8 @@ class GraphedCallable:
         self._copy_in(slot, args, size)
         place = [i for i, a in enumerate(slot.addresses) if a is not None and i not in slot.copied]
         saved = {i: slot.statics[i].clone() for i in place if i in slot.mutated}
-        versions = [a._version if _counted(a) else None for a in slot.statics]
-        slot.eager = _attached(self.fn(*slot.statics))
+        versions = [a._version if is_counted(a) else None for a in slot.statics]
+        slot.eager = why_attached(self.fn(*slot.statics))
         changed = {
             i for i, v in enumerate(versions) if v is not None and slot.statics[i]._version != v
         }
@@ -432,7 +330,7 @@ class GraphedCallable:
         outputs = slot.recording.outputs
 
         def one(position: int, value: Any) -> Any:
-            if isinstance(value, _Argument):
+            if isinstance(value, ArgumentResult):
                 return args[value.position]
             if not isinstance(value, torch.Tensor):
                 return value
@@ -443,81 +341,3 @@ class GraphedCallable:
         if isinstance(outputs, (tuple, list)):
             return type(outputs)([one(i, v) for i, v in enumerate(outputs)])
         return one(0, outputs)
-
-
-@dataclass(frozen=True)
-class _Argument:
-    """A result that is one of the arguments."""
-
-    position: int
-
-
-def _unhashable(args: Sequence[Any]) -> str | None:
-    for i, value in enumerate(args):
-        if not isinstance(value, torch.Tensor):
-            try:
-                hash(value)
-            except TypeError:
-                return f"argument {i} is {type(value).__name__}: arguments are tensors and hashable"
-    return None
-
-
-def _attached(outputs: Any) -> str:
-    """Why results that autograd follows forbid a graph; empty if there are none."""
-    values = outputs if isinstance(outputs, (tuple, list)) else [outputs]
-    if any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
-        return "a result requires grad"
-    return ""
-
-
-def _counted(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_inference()
-
-
-def _addresses(args: Sequence[Any]) -> list[int | None]:
-    return [a.data_ptr() if isinstance(a, torch.Tensor) else None for a in args]
-
-
-def _aliases(args: Sequence[Any]) -> bool:
-    storages = [a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)]
-    return len(set(storages)) != len(storages)
-
-
-def _label(args: Sequence[Any], bucket: int | None) -> str:
-    parts = [
-        f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}"
-        if isinstance(a, torch.Tensor)
-        else repr(a)
-        for a in args
-    ]
-    return f"({', '.join(parts)})" if bucket is None else f"bucket {bucket}"
-
-
-def _name_arguments(outputs: Any, statics: Sequence[Any]) -> Any:
-    """Results that are arguments, by identity, replaced by `_Argument`."""
-
-    def one(value: Any) -> Any:
-        found = (i for i, a in enumerate(statics) if a is value and isinstance(a, torch.Tensor))
-        position = next(found, None)
-        return value if position is None else _Argument(position)
-
-    if type(outputs) in (tuple, list):
-        return type(outputs)([one(v) for v in outputs])
-    return one(outputs)
-
-
-def _unusable_output(outputs: Any, statics: Sequence[Any]) -> str:
-    """Why these results forbid a graph; empty if they do not."""
-    storages = {
-        a.untyped_storage().data_ptr(): i
-        for i, a in enumerate(statics)
-        if isinstance(a, torch.Tensor)
-    }
-    for value in outputs if type(outputs) in (tuple, list) else [outputs]:
-        if isinstance(value, torch.Tensor):
-            position = storages.get(value.untyped_storage().data_ptr())
-            if position is not None and value.numel():
-                return f"a result shares the memory of argument {position}"
-        elif not isinstance(value, (int, float, bool, str, type(None), _Argument)):
-            return f"a result is {type(value).__name__}: results are tensors and plain values"
-    return ""
