@@ -41,6 +41,10 @@ def of_two(x: Any, v: Any, w: Any) -> Any:
     return x @ (v * w)
 
 
+def gated_batch(x: Any, g: Any, w: Any) -> Any:
+    return torch.bmm(x * g, w.relu())
+
+
 def gated(x: Any, g: Any, w: Any) -> Any:
     return (x * g) @ w
 
@@ -55,6 +59,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "int8 weights, 16 rows": (int8_weights, ((16, 1024), "i8", (1024,)), {"tiled", "gemv"}),
     "int8 weights, one row": (int8_weights, ((1, 1024), "i8", (1024,)), {"gemv"}),
     "gated": (gated, ((512, 1024), (512, 1024), (1024, 1024)), {"tiled", "tma"}),
+    "gated batch": (gated_batch, ((8, 64, 512), (8, 64, 1), (8, 512, 256)),
+                    {"tiled", "gemv"}),
     "few gated rows": (gated, ((16, 1024), (16, 1024), (1024, 1024)), {"tiled", "gemv"}),
 }  # fmt: skip
 

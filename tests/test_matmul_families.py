@@ -46,6 +46,10 @@ def weights(x: Any, q: Any, s: Any) -> Any:
     return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
 
 
+def batch(x: Any, g: Any, w: Any) -> Any:
+    return torch.bmm(x * g, w.relu().mT) + 1.0
+
+
 def gated(x: Any, g: Any, w: Any, r: Any) -> Any:
     return ((x.relu() * g) @ (w * r)).tanh()
 
@@ -59,6 +63,8 @@ CASES: dict[
               {"tiled", "batched_tma", "decompose_k"}),
     "weights": (weights, lambda: (bf16(40, 80), int8(72, 80), bf16(72) * 0.01), PROLOGUES),
     "one row": (weights, lambda: (bf16(1, 81), int8(72, 81), bf16(72) * 0.01), {"gemv"}),
+    "batch": (batch, lambda: (bf16(3, 40, 72), bf16(3, 40, 1), bf16(3, 48, 72)),
+              PROLOGUES - {"tma"}),
     "gated": (gated, lambda: (bf16(40, 72), bf16(40, 72), bf16(72, 48), bf16(48)), PROLOGUES),
 }  # fmt: skip
 

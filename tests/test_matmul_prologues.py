@@ -65,6 +65,23 @@ FORMS: dict[str, Form] = {
         lambda x, w: F.silu(x[:, 1 : K + 1]) @ w,
         lambda: (torch.randn(M, K + 3), torch.randn(K, N)),
     ),
+    "a batch": (
+        lambda x, w, s: torch.bmm(x.relu() * s, w * 2.0),
+        lambda: (torch.randn(3, M, K), torch.randn(3, N, K).mT, torch.rand(3, M, 1)),
+    ),
+    "heads": (
+        lambda q, k, s: torch.matmul((q * s).transpose(1, 2), k.transpose(1, 2).mT).tanh(),
+        lambda: (torch.randn(1, M, 3, K), torch.randn(1, N, 3, K), torch.rand(3, K)),
+    ),
+    "a batch of int8 weights": (
+        lambda x, q, s: torch.bmm(x, q.float() * s[:, None, :]),
+        lambda: (torch.randn(3, M, K), torch.stack([quantized(K, N) for _ in range(3)]),
+                 torch.rand(3, N)),
+    ),
+    "weights that a batch shares": (
+        lambda x, w, s: torch.bmm(x, w * s),
+        lambda: (torch.randn(3, M, K), torch.randn(K, N), torch.rand(3, K, 1)),
+    ),
     "one row": (
         lambda x, q, s: (x + 1) @ (q.float() * s),
         lambda: (torch.randn(1, K), quantized(K, N), torch.rand(N)),
@@ -226,12 +243,6 @@ def test_what_stays_a_kernel(options: dict[str, Any]) -> None:
     compiled = compile_cli.compile(twice, (x, w), options=settings)
     assert count(compiled) == (2, 0)
     assert "is read by others, or the caller's" in compiled.graph.explain()
-    batch = torch.randn(2, M, K), torch.randn(2, K, N)
-    compiled = compile_cli.compile(
-        lambda a, b: torch.bmm(a.relu(), b), batch, options=settings
-    )  # fmt: skip
-    assert count(compiled) == (2, 0)
-    assert "is an operand of a batch, which takes no prologue" in compiled.graph.explain()
     words = torch.randint(0, 9, (K, N), dtype=torch.int32)
     compiled = compile_cli.compile(lambda x, q: x @ q.float(), (x, words), options=settings)
     assert count(compiled) == (2, 0)  # no template loads 32-bit integers

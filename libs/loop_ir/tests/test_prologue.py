@@ -175,3 +175,70 @@ def test_what_a_prologue_must_be() -> None:
     later = text.replace("return (y: f32[4, 3] cpu)", "return (y: f32[4, 3] cpu, w: f32[3, 6] cpu)")
     with pytest.raises(VerifyError, match="w"):
         verify(parse_graph(later))
+
+
+# Weights that three products share, by a factor of each product and column.
+BATCH = """\
+graph g(
+    x: f32[3, 4, 6] cpu,
+    q: f32[5, 6] cpu,
+    s: f32[3, 5] cpu,
+):
+  kernel scaled(
+      q: f32[5, 6] cpu,
+      s: f32[3, 5] cpu,
+      out w: f32[3, 5, 6] cpu,
+  ):
+    parallel i0 < 3, i1 < 5, i2 < 6:
+      once:
+        v0 = load q[i1*6 + i2]   : f32
+        v1 = load s[i0*5 + i1]   : f32
+        v2 = mul(v0, v1)         : f32
+        store w[i0*30 + i1*6 + i2] = v2
+  kernel gate(
+      x: f32[3, 4, 6] cpu,
+      out g: f32[3, 4, 6] cpu,
+  ):
+    parallel i0 < 72:
+      once:
+        v0 = load x[i0]     : f32
+        v1 = const 0.0      : f32
+        v2 = maximum(v0, v1) : f32
+        store g[i0] = v2
+  matmul y: f32[3, 4, 5] cpu
+    a g: f32[3, 4, 6] cpu
+    b w: f32[3, 6, 5] cpu stride (30, 1, 6)
+    extern aten.bmm.default(g: f32[3, 4, 6] cpu, w: f32[3, 6, 5] cpu stride (30, 1, 6))
+      out y: f32[3, 4, 5] cpu
+  return (y: f32[3, 4, 5] cpu)
+"""
+
+
+def test_a_batch() -> None:
+    """Both operands; the tensor that is loaded for one has no stride along the batch."""
+    rng = np.random.default_rng(0)
+    sizes = ((3, 4, 6), (5, 6), (3, 5))
+    x, q, s = (rng.standard_normal(size).astype(np.float32) for size in sizes)
+    graph = parse_graph(BATCH)
+    fused = fuse(graph, ON)
+    (node,) = fused.nodes
+    assert isinstance(node, Matmul)
+    assert node.prologue_a is not None
+    assert node.prologue_b is not None
+    assert parse_graph(print_graph(fused)) == fused
+    np.testing.assert_array_equal(*(interpret_graph(g, [x, q, s])[0] for g in (graph, fused)))
+    rows, columns = over_operand(node.prologue_a, node.a), over_operand(node.prologue_b, node.b)
+    assert not hasattr(rows, "reason")
+    assert not hasattr(columns, "reason")
+    assert (rows.source.buffer, rows.source.type.stride) == ("x", (24, 6, 1))
+    assert (columns.source.buffer, columns.source.type.stride) == ("q", (0, 1, 6))
+    verify(columns.kernel)
+    (made,) = interpret_kernel(columns.kernel, {"q": q, "s": s}, {}).values()
+    expected = (q * s[:, :, None]).transpose(0, 2, 1)
+    np.testing.assert_array_equal(made.reshape(3, 6, 5), expected)
+
+
+def test_a_repeated_operand_of_a_batch_is_a_kernel() -> None:
+    text = BATCH.replace("b w: f32[3, 6, 5] cpu stride (30, 1, 6)",
+                         "b w: f32[3, 6, 5] cpu stride (0, 1, 6)")  # fmt: skip
+    assert "is repeated" in why_not(parse_graph(text), "scaled", "y")

@@ -153,3 +153,58 @@ def test_what_is_no_prologue_is_refused(tools: SimpleNamespace) -> None:
     twice = (*phase.body, Store("z", I0, "b"))
     with pytest.raises(BadPrologue, match="2 stores"):
         emit_prologue(replace(kernel, phases=(Phase((), twice),)), source, "a", "widen")
+
+
+I2 = symbol("i2")
+
+
+def widen_batch() -> tuple[Kernel, TensorRef]:
+    """`w[p, r, c] = f32(q[r, c]) * s[p, c] + z[p]`: the products share q."""
+    at = 40 * I1 + I2
+    body = (
+        Load("q", "q", at, I8), Compute("qf", "cast", ("q",), F32),
+        Load("s", "s", 40 * I0 + I2, F32), Compute("a", "mul", ("qf", "s"), F32),
+        Load("z", "z", I0, F32), Compute("b", "add", ("a", "z"), F32),
+        Store("w", 37 * 40 * I0 + at, "b"),
+    )  # fmt: skip
+    buffers = (
+        Buffer("q", tensor(I8, 37, 40)), Buffer("s", tensor(F32, 3, 40)),
+        Buffer("z", tensor(F32, 3)), Buffer("w", tensor(F32, 3, 37, 40), True),
+    )  # fmt: skip
+    axes = tuple(Axis(s, sympy.Integer(n)) for s, n in ((I0, 3), (I1, 37), (I2, 40)))
+    sizes = tuple(axis.extent for axis in axes)
+    source = TensorType(I8, sizes, tuple(map(sympy.Integer, (0, 40, 1))), Device("cuda", 0))
+    return Kernel("widen", buffers, axes, (Phase((), body),)), TensorRef("q", source)
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_a_batch(operand: str) -> None:
+    """The number of the product comes first."""
+    kernel, source = widen_batch()
+    prologue = emit_prologue(kernel, source, operand, "widen")
+    assert prologue.batched
+    assert [a for a in prologue.args if isinstance(a, str)] == ["s", "z"]
+    rng = np.random.default_rng(0)
+    given = {
+        "q": rng.integers(-99, 99, (37, 40), np.int8),
+        "s": rng.standard_normal((3, 40)).astype(np.float32),
+        "z": rng.standard_normal(3).astype(np.float32),
+    }
+    expected = interpret_kernel(kernel, given, {})["w"]
+    outer, inner = ("r", "c") if operand == "a" else ("c", "r")
+    names = [name for name, _ in prologue.operands]
+    caller = CALLER.replace("({params},)", "(tl.program_id(2), {params},)")
+    text = prologue.text + caller.format(params=", ".join(names), outer=outer, inner=inner)
+    text = text.replace("out_ptr + r", "out_ptr + tl.program_id(2) * rows * columns + r")
+    made = KernelSource(
+        "made", text,
+        (KernelParam("tile_ptr", "*i8"), KernelParam("out_ptr", "*f32", True),
+         *(KernelParam(*o) for o in prologue.operands),
+         KernelParam("rows", "i32"), KernelParam("columns", "i32")),
+        (("BR", 16), ("BC", 32)),
+    )  # fmt: skip
+    out = torch.zeros(3, 37, 40)
+    operands = [torch.from_numpy(given[str(a)]) for a in prologue.args]
+    tile = torch.from_numpy(given["q"])
+    load_jit(made, interpret=True)[(3, 2, 3)](tile, out, *operands, 37, 40, BR=16, BC=32)
+    np.testing.assert_array_equal(out.numpy(), expected)

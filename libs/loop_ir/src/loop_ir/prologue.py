@@ -34,7 +34,8 @@ from wrapper_ir.types import TensorType, contiguous_strides
 
 @dataclass(frozen=True)
 class Prologue:
-    """A prologue over (row, column) of its operand, with one store, of the element there.
+    """A prologue over (row, column) of its operand, or (batch, row, column), with one store, of the
+    element there.
 
     source: what a template loads in its place, at every point: a tensor of the operand's sizes.
     """
@@ -65,10 +66,9 @@ def attach_prologue(matmul: Matmul, kernel: Kernel, operand: str) -> Matmul | Mi
 
 
 def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
-    """What `kernel` makes, element by element of the matrix `ref`: pointwise, without gathers, and
-    of at least one tensor that it reads at a place of its own for each element."""
-    if len(ref.type.size) != 2:
-        return Mismatch(f"{ref.buffer} is an operand of a batch, which takes no prologue")
+    """What `kernel` makes, element by element of the matrix `ref` or a batch of them: pointwise,
+    without gathers, and of at least one tensor that it reads at a place of its own for each element
+    of a matrix."""
     if not is_pointwise(kernel):
         return Mismatch(f"{kernel.name} reduces")
     if writes(kernel) != (ref.buffer,):
@@ -118,14 +118,14 @@ def _source(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorR
         if form is None:
             continue
         strides = tuple(form.coefficient(a.symbol) for a in axes)
-        if any(s == 0 and a.extent != 1 for a, s in zip(axes, strides, strict=True)):
+        if any(s == 0 and a.extent != 1 for a, s in zip(axes[-2:], strides[-2:], strict=True)):
             continue
         # The stride of one row or column may be any: as if rows lay one after the other.
-        row, column = strides
-        column = column if axes[1].extent != 1 else sympy.S.One
-        row = row if axes[0].extent != 1 else axes[1].extent * column
-        at = TensorType(stmt.dtype, type.size, (row, column), buffers[stmt.buffer].device,
-                        sympy.expand(form.rest))  # fmt: skip
+        *batch, row, column = strides
+        column = column if axes[-1].extent != 1 else sympy.S.One
+        row = row if axes[-2].extent != 1 else axes[-1].extent * column
+        at = TensorType(stmt.dtype, type.size, (*batch, row, column),
+                        buffers[stmt.buffer].device, sympy.expand(form.rest))  # fmt: skip
         if best is None or stmt.dtype.itemsize > best.type.dtype.itemsize:
             best = TensorRef(stmt.buffer, at)
     return best

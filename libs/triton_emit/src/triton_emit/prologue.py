@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import sympy
 
 from loop_ir import Kernel, Load, Stmt, TensorRef
+from symexpr import symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadPrologue
 from triton_emit.idioms import cheaper
@@ -18,14 +21,15 @@ from triton_emit.values import ATOM, Value
 def emit_prologue(kernel: Kernel, source: TensorRef, operand: str, name: str) -> PrologueSource:
     """The device function `name(tile, r_outer, rk, mask, operands)` of the operand "a" or "b".
 
-    `kernel` runs over the operand's (row, column), stores one element at each, and reads `source`
-    there: such loads become `tile`. Other operands are loaded under masks. The result is rounded as
+    `kernel` runs over the operand's (row, column), or (batch, row, column) with the batch number as
+    the first of `operands`; it stores one element at each, and reads `source` there: such loads
+    become `tile`. Other operands are loaded under masks. The result is rounded as
     the store rounds it, so that fusing changes no digit.
 
     Raises BadPrologue where the kernel is no such thing.
     """
     kernel = cheaper(clean(kernel))
-    store = only_store(kernel, (2,), BadPrologue)
+    store = only_store(kernel, (2, 3), BadPrologue)
     writer = _PrologueWriter(kernel, source, operand)
     value = writer.result(store)
     dtype = writer.params.dtypes[store.buffer]
@@ -35,10 +39,10 @@ def emit_prologue(kernel: Kernel, source: TensorRef, operand: str, name: str) ->
 class _PrologueWriter(DeviceFunctionWriter):
     def __init__(self, kernel: Kernel, source: TensorRef, operand: str) -> None:
         super().__init__(kernel, index_bits(kernel), "tile")
-        first, second = kernel.axes
+        *batch, first, second = kernel.axes
         outer, inner = (first, second) if operand == "a" else (second, first)
-        stride = source.type.stride
-        here = source.type.offset + first.symbol * stride[0] + second.symbol * stride[1]
+        steps = zip(kernel.axes, source.type.stride, strict=True)
+        here = source.type.offset + sympy.Add(*(axis.symbol * step for axis, step in steps))
         self.single = {a.symbol: sympy.S.Zero for a in kernel.axes if a.extent == 1}
         self.buffer, self.here = source.buffer, sympy.expand(here.xreplace(self.single))
         others = {
@@ -48,6 +52,9 @@ class _PrologueWriter(DeviceFunctionWriter):
         self.params.prefix = f"{operand}_"
         for number, buffer in enumerate(self.operands):
             self.params.buffers[buffer] = f"{operand}_in{number}"
+        for axis in batch:
+            self.symbols[axis.symbol] = (symbol("batch"), frozenset())
+        self.batched = bool(batch)
         self.add_tile(Tile("o", "r_outer", "o", (outer,), self.write_sizes))
         self.add_tile(Tile("k", "rk", "k", (inner,), self.write_sizes))
         rows, columns = ("o", "k") if operand == "a" else ("k", "o")
@@ -66,9 +73,14 @@ class _PrologueWriter(DeviceFunctionWriter):
 
     def source(self, name: str, value: Value, dtype: str) -> PrologueSource:
         operands, args = self.given()
-        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands)]
+        start = 1 if self.batched else 0
+        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
         if self.bits == 64:
             lines += [f"{axis} = {axis}.to(tl.int64)" for axis in ("r_outer", "rk")]
         lines += [*self.top.text(), f"return {value.text}"]
+        if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
+            lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
         text = self.module(f"{name}(tile, r_outer, rk, mask, operands)", lines)
-        return PrologueSource(name, text, tuple(operands), tuple(args), dtype, self.bits)
+        return PrologueSource(
+            name, text, tuple(operands), tuple(args), dtype, self.bits, self.batched
+        )

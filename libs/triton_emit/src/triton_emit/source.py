@@ -42,7 +42,8 @@ class PrologueSource:
     along K, both shaped to broadcast; `mask`: which are inside. It returns the operand's elements,
     of the type `dtype`.
     operands, args: as of `EpilogueSource`; names start with "a_" or "b_". bits: of the index
-    arithmetic.
+    arithmetic. batched: the kernel runs over (batch, row, column), and the tuple `operands` starts
+    with the batch number.
     """
 
     name: str
@@ -51,6 +52,7 @@ class PrologueSource:
     args: tuple[str | sympy.Expr, ...]
     dtype: str
     bits: int
+    batched: bool = False
 
 
 @dataclass(frozen=True)
