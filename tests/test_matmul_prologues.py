@@ -208,6 +208,27 @@ def test_what_both_sides_of_a_measurement_compute(
     assert len(seen) == 6
 
 
+@pytest.mark.parametrize("emit", EMITS)
+def test_a_batch_of_any_size(options: dict[str, Any], emit: str) -> None:
+    def fn(x: Any, q: Any, s: Any) -> Any:
+        return torch.bmm(x.relu() * s, q.float() * s)
+
+    def inputs(batch: int) -> tuple[torch.Tensor, ...]:
+        q = torch.randint(-9, 9, (batch, K, N), dtype=torch.int8)
+        return torch.randn(batch, M, K), q, torch.rand(batch, 1, 1)
+
+    compiled = compile_cli.compile(
+        fn, inputs(3), dynamic={0: {0}, 1: {0}, 2: {0}},
+        options={**options, "gemm": "template", "emit": emit},
+    )  # fmt: skip
+    (decided,) = compiled.graph.decided.values()
+    assert str(decided[0]).endswith(" with prologue")
+    for batch in (3, 1, 7):
+        args = inputs(batch)
+        check(compiled, fn, args)
+    assert compiled(*inputs(0)).shape == (0, M, N)
+
+
 def test_rounding_is_that_of_the_operand(options: dict[str, Any]) -> None:
     """bf16 weights are what int8 times the scale is in bf16, as eager has it."""
     torch.manual_seed(0)

@@ -223,3 +223,26 @@ def test_mixed_mm(config: Config) -> None:
     found = gemm_templates.mixed_mm(a, w, scale, config=config)
     expected = a.double() @ (w.double() * scale.double())
     assert relative_error(found.double(), expected) < 4e-3
+
+
+def scaled_batch(x: Any, q: Any, s: Any) -> Any:
+    return torch.bmm(x.relu(), q.to(x.dtype) * s)
+
+
+@pytest.mark.parametrize("m", [1, 16, 200])
+@pytest.mark.parametrize("gemm", ["template", "auto"])
+def test_a_batch(tmp_path: Any, gemm: str, m: int) -> None:
+    """Weights of 8 bits with factors of their own in each product."""
+    torch.manual_seed(0)
+    x = torch.randn(6, m, 520, device="cuda", dtype=torch.bfloat16)
+    q = torch.randint(-127, 128, (6, 520, 264), device="cuda", dtype=torch.int8)
+    s = torch.rand(6, 1, 264, device="cuda", dtype=torch.bfloat16) * 0.01
+    compiled = compile_cli.compile(
+        scaled_batch, (x, q, s), options={"cache_dir": str(tmp_path), "gemm": gemm}
+    )
+    expected = x.relu().double() @ (q.to(x.dtype) * s).double()
+    assert relative_error(compiled(x, q, s).double(), expected) < 8e-3
+    failures = [why for c in compiled.graph.matmuls.values() for _, why in c.failures]
+    assert not failures
+    (decided,) = compiled.graph.decided.values()
+    assert gemm == "auto" or str(decided[0]).endswith("with prologue")
