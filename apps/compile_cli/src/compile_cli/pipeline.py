@@ -13,6 +13,7 @@ from compile_cli.config import Options
 from compile_cli.cuda_graphs import graphed
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
+from compile_cli.pad_matmuls import pad_matmuls
 from compile_cli.runtime import Kernels
 from compile_cli.select import hints_of, select
 from compile_cli.stages import Record
@@ -30,7 +31,11 @@ def compile_graph(
     kernels = Kernels(options)
 
     with record.stage("lower"):
-        lowered = lower_with_report(gm, on_pass=lambda name, g: record.after("aten", name, (gm, g)))
+        lowered = lower_with_report(
+            gm,
+            on_pass=lambda name, g: record.after("aten", name, (gm, g)),
+            before=() if options.gemm == "extern" else (pad_matmuls,),
+        )
         loop = serve_one(lowered.graph)
         record.after("loop", "lower", loop)
 

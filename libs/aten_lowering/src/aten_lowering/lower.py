@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,14 +81,16 @@ def lower_with_report(
     gm: fx.GraphModule,
     name: str = "graph",
     on_pass: Callable[[str, fx.Graph], None] | None = None,
+    before: Sequence[Callable[[fx.Graph], None]] = (),
 ) -> Lowered:
     """`lower`, with the tensors of the constants and the reason of every fallback.
 
-    `on_pass(name, graph)` sees the FX graph after every pass.
+    before: the caller's own passes, which run first, on a copy of the graph; nodes that they add
+    carry fake tensors. `on_pass(name, graph)` sees the FX graph after every pass.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
-    for run in PASSES:
+    for run in (*before, *PASSES):
         run(graph)
         if on_pass is not None:
             on_pass(run.__name__, graph)

@@ -1,0 +1,150 @@
+"""Matmuls whose rows begin at odd places: the same numbers, from copies whose rows do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import compile_cli
+import gemm_templates
+from aten_lowering import lower_with_report
+from compile_cli import pad_matmuls as module
+from compile_cli.capture import capture, export
+from compile_cli.config import Options
+from compile_cli.gemm import MatmulPlanner
+from compile_cli.measure import relative_error
+from compile_cli.pad_matmuls import pad_matmuls
+from compile_cli.pipeline import serve_one
+from compile_cli.runtime import Kernels
+from loop_ir import FuseOptions, Matmul, fuse_with_report
+
+aten = torch.ops.aten
+PADS = {aten.constant_pad_nd.default, aten.clone.default}
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DEVICES", frozenset({"cpu"}))
+    monkeypatch.setattr(module, "LEAST", 8)
+
+
+def whole(*size: int) -> torch.Tensor:
+    """Small integers, whose products and sums are exact in 16 bits."""
+    return torch.randint(-1, 2, size).to(torch.bfloat16)
+
+
+def columns(*size: int) -> torch.Tensor:
+    return whole(*reversed(size)).t()
+
+
+def apart(*size: int) -> torch.Tensor:
+    """Rows of a wider matrix, of odd width."""
+    return whole(size[0], size[1] + 1 + size[1] % 2)[:, : size[1]]
+
+
+def rewritten(fn: Any, *args: torch.Tensor) -> torch.fx.GraphModule:
+    gm = make_fx(fn, tracing_mode="fake")(*args)
+    pad_matmuls(gm.graph)
+    gm.recompile()
+    return gm
+
+
+def pads(gm: torch.fx.GraphModule) -> int:
+    return sum(node.target in PADS for node in gm.graph.nodes)
+
+
+@pytest.mark.parametrize("second", [whole, columns, apart])
+@pytest.mark.parametrize("first", [whole, columns, apart])
+@pytest.mark.parametrize("k", [9, 24, 1025])
+@pytest.mark.parametrize(("m", "n"), [(16, 24), (17, 24), (16, 25), (17, 25)])
+def test_the_same_digits(anywhere: None, first: Any, second: Any, k: int, m: int, n: int) -> None:
+    a, b = first(m, k), second(k, n)
+    gm = rewritten(lambda a, b: aten.mm(a, b), a, b)
+    wanted = a.double() @ b.double()
+    torch.testing.assert_close(gm(a, b).double(), wanted, rtol=1e-2, atol=0)
+    (mm,) = (node for node in gm.graph.nodes if node.target == aten.mm.default)
+    seen = [operand.meta["val"] for operand in mm.args]
+    leads = [max(value.stride()) for value in (a, b)]
+    assert (pads(gm) > 0) == any(lead % 2 for lead in leads)
+    if pads(gm):
+        assert all(max(value.stride()) % 8 == 0 and 1 in value.stride() for value in seen)
+        assert seen[0].shape[1] == seen[1].shape[0] >= k
+
+
+@pytest.mark.parametrize("shape", [(16, 9), (2, 8, 9), (2, 3, 4, 9)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(anywhere: None, shape: tuple[int, ...], bias: bool) -> None:
+    x, w, c = whole(*shape), whole(24, 9), whole(24) if bias else None
+    fn = (lambda x, w, c: aten.linear(x, w, c)) if bias else (lambda x, w: aten.linear(x, w))
+    args = (x, w, c) if bias else (x, w)
+    with torch.inference_mode():  # the operator itself, not what it is made of
+        gm = rewritten(fn, *args)  # type: ignore[arg-type]
+    assert pads(gm) == 2
+    torch.testing.assert_close(gm(*args), F.linear(x, w, c))
+
+
+def test_what_stays_as_it_is(anywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    mm = lambda a, b: aten.mm(a, b)  # noqa: E731
+    assert not pads(rewritten(mm, whole(16, 24), whole(24, 32)))
+    assert not pads(rewritten(mm, whole(16, 9).float(), whole(9, 16).float()))
+    assert not pads(rewritten(mm, whole(7, 9), whole(9, 16)))  # fewer rows than LEAST
+    assert not pads(rewritten(mm, whole(16, 18)[:, ::2], whole(9, 16)))  # neither contiguous
+    gm = make_fx(mm, tracing_mode="symbolic")(whole(16, 9), whole(9, 16))
+    pad_matmuls(gm.graph)
+    assert not pads(gm)
+    monkeypatch.setattr(module, "DEVICES", frozenset({"cuda"}))
+    assert not pads(rewritten(mm, whole(16, 9), whole(9, 16)))
+
+
+class Odd(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(33, 51), torch.nn.Linear(51, 33, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x))) + x
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("gemm", ["auto", "template", "extern"])
+def test_a_model(anywhere: None, tmp_path: Any, emit: str, gemm: str) -> None:
+    torch.manual_seed(0)
+    model = Odd().to(torch.bfloat16).eval()
+    x = torch.randn(20, 33, dtype=torch.bfloat16)
+    options = {"cache_dir": str(tmp_path), "emit": emit, "gemm": gemm}
+    compiled = compile_cli.compile(model, (x,), options=options)
+    wanted = Odd().eval().double()
+    wanted.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        out, eager = compiled(x).double(), model(x).double()
+        exact = wanted(x.double())
+    assert relative_error(out, exact) <= 2 * relative_error(eager, exact) + 1e-3
+    products = [node for node in compiled.graph.loop.nodes if isinstance(node, Matmul)]
+    sums = {int(node.a.type.size[-1]) for node in products}
+    assert sums == ({33, 51} if gemm == "extern" else {40, 56})
+
+
+def test_the_sizes_that_it_is_for() -> None:
+    """On a GPU: rows of 4160 for sums of 4097, in copies that only the matmul reads; a result with
+    odd rows stays, and its template is one that descriptors feed."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        model = torch.nn.Linear(4097, 4097, dtype=torch.bfloat16).eval()
+        captured = capture(export(model, (torch.zeros(4096, 4097, dtype=torch.bfloat16),), {}))
+    loop = serve_one(lower_with_report(captured.graph, before=(pad_matmuls,)).graph)
+    fused = fuse_with_report(loop, FuseOptions(epilogue=True, prologue=True))[0]
+    (node,) = (node for node in fused.nodes if isinstance(node, Matmul))
+    assert [*map(int, node.a.type.stride)] == [4160, 1]
+    assert [*map(int, node.b.type.stride)] == [1, 4160]
+    assert [*map(int, node.type.size)] == [4096, 4097]
+    options = Options(gemm="template")
+    planner = MatmulPlanner(options, Kernels(options), fused)
+    task = planner._task(node, planner._rungs(node, {})[0])
+    assert task is not None
+    best = gemm_templates.candidates(task.problem, gemm_templates.H200)[0].config
+    assert best is not None
+    assert best.template in ("gluon", "tma")
