@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
+import gemm_templates
 from aten_lowering import decompositions
-from compile_cli import Options
+from compile_cli import Options, ladder, pipeline
 from compile_cli.compiled import CompiledGraph
+from compile_cli.gemm import MatmulPlanner
 from compile_cli.pipeline import compile_graph
 from compile_cli.stages import Record
+from loop_ir import FuseOptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -107,3 +111,41 @@ def compiled(request: pytest.FixtureRequest, options: dict[str, Any]) -> Compile
 @pytest.fixture
 def fx(options: dict[str, Any]) -> Compiled:
     return Compiled(options)
+
+
+Timer = Callable[[Any, Any], list[float]]
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[gemm_templates.Choice]]:
+    """`as_on_gpu(timer)`: matmuls on the CPU are decided as on a GPU, by the times that `timer`
+    gives. What was chosen, in order."""
+    choices: list[gemm_templates.Choice] = []
+    make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
+
+    def task(self: MatmulPlanner, *args: Any) -> Any:
+        options, self.options = self.options, replace(self.options, gemm="template")
+        try:
+            return make_task(self, *args)
+        finally:
+            self.options = options
+
+    def start(timer: Timer) -> list[gemm_templates.Choice]:
+        def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
+            choice = choose(
+                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
+                build=gemm_templates.bind,
+            )  # fmt: skip
+            choices.append(choice)
+            return choice
+
+        monkeypatch.setattr(MatmulPlanner, "_make_task", task)
+        monkeypatch.setattr(gemm_templates, "choose", chosen)
+        monkeypatch.setattr(gemm_templates, "prefetch", lambda *_, **__: [])
+        monkeypatch.setattr(
+            pipeline, "fuse_options", lambda *_: FuseOptions(epilogue=True, prologue=True)
+        )
+        monkeypatch.setattr(ladder, "LADDER", (1, 16))
+        return choices
+
+    return start

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,10 @@ from torch import nn
 
 import compile_cli
 import gemm_templates
-from compile_cli import ladder, pipeline
-from compile_cli.gemm import MatmulPlanner
 from compile_cli.gemm_choice import MatmulChooser
 from compile_cli.gemm_task import MatmulTask
 from compile_cli.measure import relative_error
 from compile_cli.zeroed import FILL, NOT_PAID, Account
-from loop_ir import FuseOptions
 from symexpr import symbol
 from wrapper_ir.analysis import walk
 from wrapper_ir.ops import ExternCall
@@ -71,17 +67,10 @@ Measure = Callable[[float], None]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
+def measured(monkeypatch: pytest.MonkeyPatch, as_on_gpu: Any) -> Iterator[Measure]:
     """`measured(gain)`: choices are made as on a GPU, where split-K takes `gain` seconds less than
-    another template, and that less than the vendor's call."""
-    make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
-
-    def as_on_cuda(self: MatmulPlanner, *args: Any) -> Any:
-        options, self.options = self.options, replace(self.options, gemm="template")
-        try:
-            return make_task(self, *args)
-        finally:
-            self.options = options
+    another template, and that less than the vendor's call. No candidate fails."""
+    seen: list[gemm_templates.Choice] = []
 
     def candidates(self: MatmulChooser, task: MatmulTask) -> list[gemm_templates.Candidate]:
         configs = (TILED, None) if "M" in task.problem.dynamic else (SPLIT, TILED, None)
@@ -93,24 +82,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
                 run()
             return [2e-5, *([1e-5 - gain] if len(runs) == 3 else []), 1e-5]
 
-        def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
-            choice = choose(
-                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
-                build=gemm_templates.bind,
-            )  # fmt: skip
-            assert not choice.failures
-            return choice
-
-        monkeypatch.setattr(MatmulPlanner, "_make_task", as_on_cuda)
+        nonlocal seen
+        seen = as_on_gpu(timer)
         monkeypatch.setattr(MatmulChooser, "candidates", candidates)
-        monkeypatch.setattr(gemm_templates, "choose", chosen)
-        monkeypatch.setattr(gemm_templates, "prefetch", lambda *_, **__: [])
-        monkeypatch.setattr(
-            pipeline, "fuse_options", lambda *_: FuseOptions(epilogue=True, prologue=True)
-        )
-        monkeypatch.setattr(ladder, "LADDER", (1, 16))
 
-    return start
+    yield start
+    assert seen
+    assert not [choice.failures for choice in seen if choice.failures]
 
 
 @pytest.mark.parametrize("pays", [True, False])

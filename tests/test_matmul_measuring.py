@@ -13,10 +13,8 @@ import torch.nn.functional as F
 
 import compile_cli
 import gemm_templates
-from compile_cli import ladder, pipeline
-from compile_cli.gemm import VENDOR, MatmulPlanner
+from compile_cli.gemm import VENDOR
 from compile_cli.measure import relative_error
-from loop_ir import FuseOptions
 from wrapper_ir.analysis import walk
 from wrapper_ir.ops import ExternCall, Launch
 
@@ -69,18 +67,9 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[gemm_templates.Choice]]:
+def measured(as_on_gpu: Any) -> Callable[[bool], list[gemm_templates.Choice]]:
     """`measured(templates)`: choices are made as on a GPU, with templates faster than the vendor's
     way or slower. What was chosen, in order."""
-    choices: list[gemm_templates.Choice] = []
-    make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
-
-    def as_on_cuda(self: MatmulPlanner, *args: Any) -> Any:
-        options, self.options = self.options, replace(self.options, gemm="template")
-        try:
-            return make_task(self, *args)
-        finally:
-            self.options = options
 
     def start(templates: bool) -> list[gemm_templates.Choice]:
         def timer(runs: Any, info: Any) -> list[float]:
@@ -89,21 +78,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[gemm_temp
             later = [0.1 + 0.1 * i for i in range(len(runs) - 1)]
             return [1.0, *later] if templates else [0.01, *later]
 
-        def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
-            choice = choose(
-                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
-                build=gemm_templates.bind,
-            )  # fmt: skip
-            choices.append(choice)
-            return choice
-
-        monkeypatch.setattr(MatmulPlanner, "_make_task", as_on_cuda)
-        monkeypatch.setattr(gemm_templates, "choose", chosen)
-        monkeypatch.setattr(gemm_templates, "prefetch", lambda *_, **__: [])
-        monkeypatch.setattr(
-            pipeline, "fuse_options", lambda *_: FuseOptions(epilogue=True, prologue=True)
-        )
-        monkeypatch.setattr(ladder, "LADDER", (1, 16))
+        choices: list[gemm_templates.Choice] = as_on_gpu(timer)
         return choices
 
     return start

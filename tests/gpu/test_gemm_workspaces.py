@@ -219,7 +219,10 @@ def test_what_is_measured(options: dict[str, Any], emit: str) -> None:
     zeroed where that pays and only there."""
     torch.manual_seed(0)
     model = Heads().cuda().to(torch.bfloat16).eval()
-    make = lambda: torch.randn(32, 16384, device="cuda", dtype=torch.bfloat16)  # noqa: E731
+
+    def make() -> torch.Tensor:
+        return torch.randn(32, 16384, device="cuda", dtype=torch.bfloat16)
+
     compiled = compile_cli.compile(model, (make(),), options={**options, "emit": emit})
     assert len(compiled.graph.matmuls) == 3
     failures = [why for c in compiled.graph.matmuls.values() for _, why in c.failures]
