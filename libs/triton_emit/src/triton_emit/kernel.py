@@ -64,6 +64,8 @@ class KernelWriter(Writer):
                 name, "kind", s.kind,
                 f"{'persistent or looped' if self.spaces else 'flat'}: the kernel {has} inner axes",
             )  # fmt: skip
+        if s.vector and (s.kind != "flat" or s.vector < 0 or s.vector & (s.vector - 1)):
+            raise BadSchedule(name, "vector", s.vector, "0, or a power of two in a flat schedule")
         if s.kind == "tiled" and across(self.kernel) is None:
             raise BadSchedule(name, "kind", s.kind, "flat: the kernel does not transpose")
         if s.kind == "persistent":
@@ -149,7 +151,14 @@ class KernelWriter(Writer):
         self.add_tile(Tile("x", "xindex", "i", self.kernel.axes, self.write_sizes))
         self.constants.append(("XBLOCK", self.schedule.xblock))
         arange = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.spaces else "")
-        self.lines.head.append(f"xindex = {pid} * XBLOCK + {arange}")
+        xindex = f"{pid} * XBLOCK + {arange}"
+        if vector := self.schedule.vector:
+            # Triton lays out a thread's elements by the multiple that it thinks they begin at
+            self.lines.head.append(
+                "# neighbours in neighbouring lanes: some of these accesses cannot be wide"
+            )
+            xindex = f"tl.multiple_of({xindex}, {vector})"
+        self.lines.head.append(f"xindex = {xindex}")
         self.shapes["x"] = "XBLOCK"
         if not divides(self.schedule.xblock, self.numel):
             self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(self.numel)}")

@@ -13,6 +13,7 @@ from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
 from triton_emit.strides import across, reduces_columns
+from triton_emit.vectors import vector
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
@@ -31,7 +32,9 @@ class Schedule:
     rows whole, `rblock` (a power of two, at least the inner extent) wide. `looped`: it walks over
     `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic. Block sizes
     are powers of two. `overlap`: launched as the kernel before it in the stream ends, for which it
-    waits before it touches memory (programmatic dependent launch; Hopper and later)."""
+    waits before it touches memory (programmatic dependent launch; Hopper and later). `vector`: how
+    many neighbouring elements a thread of a flat kernel takes at most; 0: as many as the widest of
+    its accesses moves at once."""
 
     kind: Kind
     xblock: int
@@ -41,6 +44,7 @@ class Schedule:
     index_bits: Literal[32, 64] = 32
     yblock: int = 1
     overlap: bool = False
+    vector: int = 0
 
 
 def next_power_of_two(n: int) -> int:
@@ -117,7 +121,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     """A schedule that is good on an H200 without tuning; `hints`: typical values of symbols.
 
     Memory-bound kernels want 16-byte vectors, 8 or 16 elements a thread in flight, and at least
-    two waves of programs over the multiprocessors.
+    two waves of programs over the multiprocessors; neighbours in neighbouring lanes where much of
+    what they touch begins at odd places (`vector`).
     """
     bits = index_bits(kernel)
     ranges = symbol_ranges(kernel.symbols)
@@ -130,7 +135,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             neighbours = hinted(other.extent, hints, ranges)
             if min(columns, neighbours) >= _NARROW:
                 return _tiled(columns, neighbours, rows, bits)
-        return _flat(rows, bits)
+        narrow = vector(kernel, lambda e: hinted(e, hints, ranges))
+        return replace(_flat(rows, bits), vector=narrow)
     bound = inner_bound(kernel)
     widest = max(hinted(e, hints, ranges) for e in inner)
     small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
@@ -206,6 +212,8 @@ def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Sched
     if first.kind == "flat":
         out += [replace(first, xblock=x, num_warps=w)
                 for x, w in ((256, 1), (512, 2), (1024, 4), (2048, 4), (2048, 8))]  # fmt: skip
+        if first.vector:
+            out.append(replace(first, vector=0))
     elif first.kind == "tiled":
         out += [
             replace(first, xblock=x, yblock=y, num_warps=w)

@@ -1,0 +1,344 @@
+"""Kernels that read or write rows at odd places: a thread takes neighbours only where all can."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from math import gcd
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import sympy
+import triton
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from loop_ir import Axis, Kernel, parse_kernel
+from symexpr import symbol
+from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
+from triton_emit.vectors import neighbours
+from triton_rt.source import load_jit
+
+PAD = """
+kernel pad(
+    x: {t}[{rows}, 4097] cuda:0,
+    out y: {t}[{rows}, 4104] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4104:
+    once:
+      v0 = index i1 : i64
+      v1 = const 4097 : i64
+      v2 = lt(v0, v1) : bool
+      v3 = load x[i0*4097 + i1] if v2 else 0 : {t}
+      store y[i0*4104 + i1] = v3
+"""
+SLICE = """
+kernel clone(
+    x: {t}[{rows}, 4097] cuda:0,
+    out y: {t}[{rows}, 4096] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4096:
+    once:
+      v0 = load x[i0*4097 + i1 + 1] : {t}
+      store y[i0*4096 + i1] = v0
+"""
+WIDER_SLICE = """
+kernel clone(
+    x: {t}[{rows}, 4104] cuda:0,
+    out y: {t}[{rows}, 4096] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4096:
+    once:
+      v0 = load x[i0*4104 + i1 + {offset}] : {t}
+      store y[i0*4096 + i1] = v0
+"""
+CAT = """
+kernel cat(
+    a: {t}[{rows}, 4097] cuda:0,
+    b: {t}[{rows}, 4097] cuda:0,
+    out y: {t}[{rows}, 8194] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 8194:
+    once:
+      v0 = index i1 : i64
+      v1 = const 4097 : i64
+      v2 = lt(v0, v1) : bool
+      v3 = ge(v0, v1) : bool
+      v4 = load a[i0*4097 + i1] if v2 else 0 : {t}
+      v5 = load b[i0*4097 + i1 - 4097] if v3 else 0 : {t}
+      v6 = where(v2, v4, v5) : {t}
+      store y[i0*8194 + i1] = v6
+"""
+INTO_ODD_ROWS = """
+kernel copy(
+    x: {t}[{rows}, 4096] cuda:0,
+    out y: {t}[{rows}, 4097] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4096:
+    once:
+      v0 = load x[i0*4096 + i1] : {t}
+      store y[i0*4097 + i1] = v0
+"""
+ADD = """
+kernel add(
+    a: {t}[{rows}, 4097] cuda:0,
+    b: {t}[{rows}, 4096] cuda:0,
+    c: {t}[{rows}, 4096] cuda:0,
+    out y: {t}[{rows}, 4096] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4096:
+    once:
+      v0 = load a[i0*4097 + i1] : {t}
+      v1 = load b[i0*4096 + i1] : {t}
+      v2 = load c[i0*4096 + i1] : {t}
+      v3 = cast(v0) : f32
+      v4 = cast(v1) : f32
+      v5 = cast(v2) : f32
+      v6 = add(v3, v4) : f32
+      v7 = add(v6, v5) : f32
+      v8 = cast(v7) : {t}
+      store y[i0*4096 + i1] = v8
+"""
+MAXIMUM = """
+kernel maximum(
+    a: {t}[{rows}, 4097] cuda:0,
+    b: {t}[{rows}, 4096] cuda:0,
+    out y: {t}[{rows}, 4096] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4096:
+    once:
+      v0 = load a[i0*4097 + i1] : {t}
+      v1 = load b[i0*4096 + i1] : {t}
+      v2 = maximum(v0, v1) : {t}
+      store y[i0*4096 + i1] = v2
+"""
+BIAS = """
+kernel bias(
+    x: {t}[{rows}, {columns}] cuda:0,
+    w: {t}[4104] cuda:0,
+    out y: {t}[{rows}, {columns}] cuda:0,
+):
+  parallel i0 < {rows}, i1 < {columns}:
+    once:
+      v0 = load x[i0*{columns} + i1] : {t}
+      v1 = load w[i1 + 1] : {t}
+      v2 = cast(v0) : f32
+      v3 = cast(v1) : f32
+      v4 = add(v2, v3) : f32
+      v5 = cast(v4) : {t}
+      store y[i0*{columns} + i1] = v5
+"""
+COPY = """
+kernel copy(
+    x: {t}[{points}] cuda:0,
+    out y: {t}[{points}] cuda:0,
+):
+  parallel i0 < {points}:
+    once:
+      v0 = load x[{index}] : {t}
+      store y[i0] = v0
+"""
+GATHER = """
+kernel gather(
+    ids: i64[{rows}] cuda:0,
+    x: {t}[50000, {columns}] cuda:0,
+    out y: {t}[{rows}, 4096] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 4096:
+    once:
+      v0 = load ids[i0] : i64
+      at0 = indirect v0 < 50000
+      v1 = load x[at0*{columns} + i1] : {t}
+      store y[i0*4096 + i1] = v1
+"""
+
+DYNAMIC = """
+kernel clone(
+    x: {t}[{rows}, s0 + 8] cuda:0,
+    out y: {t}[{rows}, s0] cuda:0,
+):
+  where s0 in [1, 4096] hint 97
+  parallel i0 < {rows}, i1 < s0:
+    once:
+      v0 = load x[i0*(s0 + 8) + i1] : {t}
+      store y[i0*s0 + i1] = v0
+"""
+
+
+def made(text: str, rows: int = 4096, t: str = "bf16", **parts: object) -> Kernel:
+    return parse_kernel(text.format(rows=rows, t=t, **parts).strip())
+
+
+def width(kernel: Kernel) -> int:
+    return default_schedule(kernel, {}).vector
+
+
+def compiled(
+    kernel: Kernel, tools: SimpleNamespace, **changes: int
+) -> tuple[set[str], Counter[str]]:
+    """The elements side by side in the layouts, and the accesses of a thread, for sm_90."""
+    schedule = replace(default_schedule(kernel, {}), **changes)
+    source = tools.kernel_source(emit(kernel, schedule))
+    pointers = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(source.params)
+                if p.is_pointer}  # fmt: skip
+    ast = ASTSource(load_jit(source), source.signature(), dict(source.constants), pointers)
+    binary = triton.compile(
+        ast, target=GPUTarget("cuda", 90, 32), options={"num_warps": source.num_warps}
+    )
+    layouts = set(re.findall(r"sizePerThread = \[(.*?)\]", binary.asm["ttgir"]))
+    return layouts, Counter(re.findall(r"(?:ld|st)\.global[.\w]*\.[bv]\S+", binary.asm["ptx"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (PAD, {"ld.global.b16": 8, "st.global.v4.b32": 1},
+         {"ld.global.b16": 8, "st.global.b16": 8}),
+        (SLICE, {"ld.global.b16": 8, "st.global.v4.b32": 1},
+         {"ld.global.b16": 8, "st.global.b16": 8}),
+        (CAT, {"ld.global.b16": 16, "st.global.v4.b32": 1},
+         {"ld.global.b16": 16, "st.global.b16": 8}),
+        (INTO_ODD_ROWS, {"ld.global.v4.b32": 1, "st.global.b16": 8},
+         {"ld.global.b16": 8, "st.global.b16": 8}),
+    ],
+    ids=["pad", "slice", "cat", "into odd rows"],
+)  # fmt: skip
+def test_odd_rows_take_one_element_a_thread(
+    text: str, before: dict[str, int], after: dict[str, int], tools: SimpleNamespace
+) -> None:
+    kernel = made(text)
+    assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=4, vector=1)
+    layouts, accesses = compiled(kernel, tools, vector=0)
+    assert "8" in layouts and accesses == before
+    assert compiled(kernel, tools) == ({"1"}, after)
+
+
+def test_f32_and_wide_accesses_of_other_types(tools: SimpleNamespace) -> None:
+    kernel = made(PAD, t="f32")
+    assert compiled(kernel, tools, vector=0)[0] == {"4"}
+    assert compiled(kernel, tools) == ({"1"}, {"ld.global.b32": 8, "st.global.b32": 8})
+    assert [width(made(PAD, t=t)) for t in ("u8", "bf16", "f32", "f64")] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("offset", "given"), [(1, 1), (2, 2), (4, 4), (6, 2), (8, 0)])
+def test_a_thread_takes_as_many_as_all_rows_allow(
+    offset: int, given: int, tools: SimpleNamespace
+) -> None:
+    kernel = made(WIDER_SLICE, offset=offset)
+    assert width(kernel) == given
+    layouts, accesses = compiled(kernel, tools)
+    per = given or 8
+    assert layouts == {str(per)} and sum(accesses.values()) == 2 * 8 // per
+    tools.check(made(WIDER_SLICE, rows=3, offset=offset), Schedule("flat", 256, vector=given))
+
+
+@pytest.mark.parametrize(
+    "text", [PAD, SLICE, CAT, INTO_ODD_ROWS, ADD], ids=["pad", "slice", "cat", "into", "add"]
+)
+def test_digits_do_not_depend_on_it(text: str, tools: SimpleNamespace) -> None:
+    kernel = made(text, rows=3)
+    rng = np.random.default_rng(0)
+    arrays = {
+        b.name: rng.standard_normal(tuple(int(n) for n in b.type.size)) for b in kernel.buffers
+    }
+    results = []
+    for schedule in (Schedule("flat", 512, vector=1), Schedule("flat", 512)):
+        emitted = tools.check(kernel, schedule, arrays)
+        tensors = {b.name: tools.to_torch(arrays[b.name], b.type.dtype) for b in kernel.buffers}
+        tools.launch(emitted, tensors, {})
+        results.append(tensors["y"])
+    assert results[0].equal(results[1])
+
+
+def test_a_third_of_the_bytes_decides(tools: SimpleNamespace) -> None:
+    assert width(made(MAXIMUM)) == 1
+    assert width(made(ADD)) == 0  # a quarter
+    assert compiled(made(ADD), tools)[0] == {"8"}
+    assert "multiple_of" not in emit(made(ADD), default_schedule(made(ADD), {})).source
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        made(COPY, points=1 << 24, index="i0"),
+        made(COPY, points=1 << 24, index="i0 + 8"),
+        made(BIAS, columns=4096),
+        made(COPY, points=1 << 20, index="i0*64"),
+        made(GATHER, columns=4096),
+        made(DYNAMIC),
+    ],
+    ids=["aligned", "aligned offset", "bias", "strided", "gather", "dynamic"],
+)  # fmt: skip
+def test_others_stay_as_they_are(kernel: Kernel) -> None:
+    schedule = default_schedule(kernel, {})
+    assert schedule.kind == "flat" and schedule.vector == 0
+    assert "multiple_of" not in emit(kernel, schedule).source
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        made(COPY, points=4097 * 4097, index="i0"),
+        made(COPY, points=1 << 20, index="i0 + 1"),
+        made(COPY, points=1 << 20, index="i0*2"),
+        made(COPY, points=1 << 20, index="1048575 - i0"),
+        made(BIAS, columns=4097, rows=4097),
+        made(GATHER, columns=4097),
+    ],
+    ids=["odd end", "odd offset", "every other", "backwards", "odd end and bias", "odd gather"],
+)
+def test_what_else_no_vector_holds(kernel: Kernel, tools: SimpleNamespace) -> None:
+    assert width(kernel) == 1
+    before, after = compiled(kernel, tools, vector=0)[1], compiled(kernel, tools)
+    split = max((n for a, n in before.items() if a.endswith("global.b16")), default=0)
+    assert split >= 8 and after[0] == {"1"}
+
+
+def test_candidates_have_both(tools: SimpleNamespace) -> None:
+    kernel = made(SLICE, rows=3)
+    schedules = candidate_schedules(kernel, {})
+    assert {s.vector for s in schedules} == {0, 1} and schedules[0].vector == 1
+    for schedule in schedules:
+        tools.check(kernel, schedule)
+
+
+@pytest.mark.parametrize("schedule", [Schedule("flat", 128, vector=3),
+                                      Schedule("flat", 128, vector=-1)], ids=str)  # fmt: skip
+def test_vectors_are_powers_of_two(schedule: Schedule) -> None:
+    with pytest.raises(BadSchedule, match="vector"):
+        emit(made(SLICE), schedule)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    extents=st.lists(st.sampled_from((1, 2, 3, 4, 6, 8, 16, 24)), min_size=1, max_size=3),
+    gaps=st.lists(st.sampled_from((0, 1, 2, 4, 8, 24)), min_size=3, max_size=3),
+    offset=st.sampled_from((0, 1, 2, 4, 12, 16, -3)),
+)
+def test_neighbours_lie_side_by_side(extents: list[int], gaps: list[int], offset: int) -> None:
+    """Against all points, one by one."""
+    axes = tuple(Axis(symbol(f"i{k}"), sympy.Integer(n)) for k, n in enumerate(extents))
+    strides = [1]
+    for extent, gap in zip(extents[:0:-1], gaps, strict=False):
+        strides.insert(0, strides[0] * extent + gap)
+    index = sympy.Add(*(c * a.symbol for c, a in zip(strides, axes, strict=True)), offset)
+    got = neighbours(index, axes, 2)
+    if got is None:
+        steps = [c for c, n in zip(strides, extents, strict=True) if n != 1]
+        assert not steps or 2 * steps[-1] >= 32
+        return
+    places = offset + sum(
+        c * p for c, p in zip(strides, np.indices(extents).reshape(len(extents), -1), strict=True)
+    )
+
+    def holds(run: int) -> bool:
+        whole = places[: len(places) // run * run].reshape(-1, run)
+        return bool((whole[:, :1] % run == 0).all() and (np.diff(whole) == 1).all())
+
+    assert holds(got)
+    if len(places) >= 32 and gcd(len(places), 16) == 16 and got < 16:
+        assert not holds(2 * got)
