@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from gemm_templates import Epilogue, Inputs, Param, Problem, bind, device_info
+from gemm_templates import Config, Epilogue, Inputs, Param, Problem, bind, device_info
 from gemm_templates.epilogues import GELU, RELU, residual_of
 from gemm_templates.families import gluon
 from triton_rt import CompilePool
@@ -92,6 +93,64 @@ def test_sizes(size, pool):
     out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
     for run in every_run(problem, pool):
         check(run, Inputs(a, b, out), expected)
+
+
+SHARED = [
+    (size, columns, rows, shares)
+    for rows, columns, shares in (
+        (128, 128, 2),
+        (128, 128, 3),
+        (128, 128, 8),
+        (128, 256, 4),
+        (64, 128, 4),
+    )
+    for size in ((2500, 2504, 1000), (600, 1032, 4096), (129, 136, 712), (2500, 2501, 520))
+]
+
+
+@pytest.mark.parametrize(("size", "columns", "rows", "shares"), SHARED)
+def test_tiles_that_programs_share(size, columns, rows, shares, pool):
+    """Right, the same to the bit each time, and the counters are zero after; launches overlap."""
+    m, n, k = size
+    a, b = make(m, n, k, b_rows=False)
+    bias = torch.randn(n, device="cuda", dtype=torch.bfloat16)
+    problem = Problem(
+        m, n, k, b_stride=b.stride(), bias="bf16", epilogue=GELU, aligned=ALIGNED - {"out"}
+    )
+    shape = next(s for s in gluon._SHAPES if s[:2] == (rows, columns))
+    config = Config(*shape[:4], gluon.WARPS, shape[4], "gluon", 132, shape[5], split_k=shares)
+    info = device_info("cuda")
+    tiles = -(-m // rows) * -(-n // columns)
+    programs = min(tiles * shares, 132)
+    assert gluon.legal(problem, config, info)
+    run = bind(problem, replace(config, overlap=True), pool=pool)
+    outs = [torch.empty((m, n), device="cuda", dtype=torch.bfloat16) for _ in range(8)]
+    expected = F.gelu(a.double() @ b.double() + bias.double())
+    check(run, Inputs(a, b, outs[0], bias), expected)
+    for out in outs[1:]:
+        run(Inputs(a, b, out, bias))
+    assert all(torch.equal(out, outs[0]) for out in outs[1:])
+    counters = [memory for key, memory in run._zeroed.items() if key[0] == "counters"]
+    assert counters and not any(memory.any() for memory in counters)
+    if 0 < tiles % programs <= programs // shares:  # else nothing is shared
+        whole = bind(problem, replace(config, split_k=1), pool=pool)
+        whole(Inputs(a, b, outs[1], bias))
+        assert not torch.equal(outs[0], outs[1]) or k < 1000  # sums in another order
+
+
+def test_gated_tiles_that_programs_share(pool):
+    m, n, k = 2500, 2504, 1000
+    a, b = make(m, n, k)
+    b2 = make(k, n, k)[0].mul_(k**-0.5)
+    out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
+    problem = Problem(m, n, k, gate=RELU, aligned=ALIGNED | {"b2"})
+    expected = torch.relu(a.double() @ b.double()) * (a.double() @ b2.double())
+    first = None
+    for _ in range(3):
+        run = bind(problem, Config(128, 128, 64, 8, 8, 4, "gated_gluon", 132, 2, 4), pool=pool)
+        check(run, Inputs(a, b, out, b2=b2), expected)
+        first = out.clone() if first is None else first
+        assert torch.equal(first, out)
 
 
 def test_rows_that_no_descriptor_may_write(pool):

@@ -443,6 +443,44 @@ def test_padded_copies_are_taken_where_faster_and_right(
     run_module.forget()
 
 
+@pytest.mark.parametrize(("copies", "taken"), [(0.4, True), (0.6, False)])
+@pytest.mark.parametrize("given", [False, True])
+def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, taken, given):
+    """[257, 257] @ [257, 257] on copies whose rows are multiples of 64 elements apart; `out` as it
+    is asked for."""
+    config = Config(16, 16, 16, 2, 4, 2)
+    asked = []
+
+    def choose(problem, *_, **__):
+        asked.append(problem)
+        aligned = problem.dims()["stride_am"] % 64 == 0
+        return Choice(problem, config if aligned else None, ())
+
+    monkeypatch.setattr(run_module, "choose", choose)
+    monkeypatch.setattr(
+        run_module,
+        "measure",
+        lambda runs, info: [1.0, 0.5, copies] if not given else [1.0, copies + 0.5],
+    )
+    monkeypatch.setattr(run_module, "device_info", lambda device: H200)
+    run_module.forget()
+    a, b = (torch.randn(257, 257).bfloat16() for _ in range(2))
+    out = torch.empty(257, 257, dtype=torch.bfloat16) if given else None
+    key = run_module._decided(matmul_kind, (a, b), (None,), out, None, torch.device("cpu"), True)
+    assert [p.dims()["stride_am"] for p in asked] == [257, 320]
+    if not taken and not given:
+        assert key == run_module.PADDED
+    elif taken:
+        assert key.copied and key.bound.problem.dims()["stride_om"] == 257
+        monkeypatch.setattr(run_module, "_decide", lambda *_: key)
+        found = run_module.run(matmul_kind, (a, b), (None,), out)
+        assert (found is out) == given
+        torch.testing.assert_close(found, a @ b, rtol=2e-2, atol=2e-1)
+    else:
+        assert key == run_module.EXTERN
+    run_module.forget()
+
+
 def test_every_call_has_every_place_in_a_round():
     rounds = [turns(number, 5) for number in range(20)]
     assert all(sorted(r) == list(range(5)) for r in rounds)

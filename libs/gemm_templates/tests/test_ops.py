@@ -21,7 +21,7 @@ from gemm_templates import (
     scaled_mm,
 )
 from gemm_templates.errors import UnsupportedProblem
-from gemm_templates.ops.padded import padded_mm
+from gemm_templates.ops.padded import on_lines, padded_mm
 from gemm_templates.ops.plain import direct
 from gemm_templates.ops.run import config_text, parse_config
 
@@ -157,6 +157,16 @@ def test_padded_products_are_exact(size, layouts):
     assert out.is_contiguous() and out.shape == (m, n)
     torch.testing.assert_close(out, a @ b, rtol=1e-4, atol=1e-3, equal_nan=True)
     assert all(max(stride) % 8 == 0 for stride in seen)
+
+
+@pytest.mark.parametrize("layout", list(PLACES))
+def test_copies_on_lines(layout):
+    """Of the same sizes and values, rows (or columns) at multiples of 64 elements; what is even
+    already stays."""
+    odd, other, even = PLACES[layout](random(5, 9)), random(7, 3), random(4, 16)
+    copies = on_lines(odd, even, other)
+    assert copies[1] is even and torch.equal(copies[0], odd) and torch.equal(copies[2], other)
+    assert all(max(x.stride()) % 64 == 0 and min(x.stride()) == 1 for x in (copies[0], copies[2]))
 
 
 def test_f64_is_torchs():

@@ -63,6 +63,8 @@ class TemplateKernel:
     grid: tiles = cdiv(M, block_m) * cdiv(N, block_n) in x, at most `programs` if that is not 0;
         the batch in y; `splits` in z. `grid_text` is that as expressions of `M` and `N` with
         `CeilDiv`, `Min`. flat: the programs walk over the batch, too: its tiles are in x.
+    shares: so many of the `programs` may share a tile: their number is at most that many times the
+        tiles.
     """
 
     source: KernelSource
@@ -73,6 +75,7 @@ class TemplateKernel:
     splits: int = 1
     flat: bool = False
     maps: Maps = ()
+    shares: int = 1
 
     def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """`values` by parameter and by name of `DIMS`, tensors as `TensorMap`s where the kernel
@@ -83,14 +86,16 @@ class TemplateKernel:
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         tiles = -(-m // self.block_m) * -(-n // self.block_n) * (self.batch if self.flat else 1)
         batch = 1 if self.flat else self.batch
-        return (min(tiles, self.programs) if self.programs else tiles, batch, self.splits)
+        most = tiles * self.shares
+        return (min(most, self.programs) if self.programs else tiles, batch, self.splits)
 
     @property
     def grid_text(self) -> tuple[str, str, str]:
         tiles = f"CeilDiv(M, {self.block_m})*CeilDiv(N, {self.block_n})"
         if self.flat:
             tiles += f"*{self.batch}"
-        x = f"Min({tiles}, {self.programs})" if self.programs else tiles
+        most = f"{tiles}*{self.shares}" if self.shares > 1 else tiles
+        x = f"Min({most}, {self.programs})" if self.programs else tiles
         return (x, "1" if self.flat else str(self.batch), str(self.splits))
 
 

@@ -339,7 +339,8 @@ class Config:
     template: a name of `families.FAMILIES`.
     programs: of a persistent template, how many run (a multiple of the multiprocessors); else 0.
     split_n: the epilogue runs on that many parts of a tile (2 or 4; 0: on all).
-    split_k: programs that share the work along K of one tile.
+    split_k: programs that share the work along K of one tile; of `gluon` and `gated_gluon`, only of
+        the tiles that fill no round of `programs`.
     overlap: each launch begins while the one before it in the stream ends (Hopper and later); in
         `decompose_k` the second one while the first runs.
     maps: templates with tensor descriptors get them from the host, by value; else each program

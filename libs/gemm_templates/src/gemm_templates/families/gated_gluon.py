@@ -38,6 +38,7 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
         device.capability == (9, 0)
         and allows(problem)
         and gluon.why_not(wide(config), 2) == ""
+        and gluon.why_not_shared(problem, config) == ""
         and gluon.shared_memory(problem, wide(config), 1, config.block_n) <= device.smem
     )
 

@@ -11,7 +11,9 @@ from gemm_templates.render import Call, edges, render
 from gemm_templates.work import instructions
 
 # Measured best on an H200: (block_n, block_k, num_warps, num_stages, programs a multiprocessor).
-_BY_COLUMNS = ((4, 2048, 8, 1, 4), (2, 1024, 2, 4, 8), (1, 2048, 4, 3, 16), (4, 1024, 4, 4, 6),
+# The first ones are taken that are not longer than K.
+_BY_COLUMNS = ((1, 4096, 8, 1, 8), (4, 2048, 8, 1, 4), (1, 2048, 8, 1, 8), (2, 2048, 8, 1, 4),
+               (4, 512, 2, 3, 6), (2, 1024, 2, 4, 8), (4, 1024, 4, 4, 6),
                (8, 512, 2, 3, 6))  # fmt: skip
 _BY_ROWS = ((64, 64, 2, 1, 4), (64, 32, 2, 1, 14), (512, 8, 2, 3, 4), (64, 128, 4, 1, 2),
             (512, 4, 2, 3, 7))  # fmt: skip
@@ -54,7 +56,8 @@ def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     narrow = split_k.narrow(problem)
     offered = []
     if problem.m == 1:
-        offered = [(1, *shape) for shape in (_BY_COLUMNS if columns else _BY_ROWS)]
+        fitting = [s for s in _BY_COLUMNS if s[1] <= max(problem.k, 512)][:5]
+        offered = [(1, *shape) for shape in (fitting if columns else _BY_ROWS)]
         if narrow:
             offered += [(1, *shape) for shape in _NARROW_ONE[columns]]
     block_m = 16

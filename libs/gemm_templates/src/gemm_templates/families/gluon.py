@@ -9,7 +9,7 @@ from math import ceil
 from gemm_templates.device import H200, DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, maps, tma
-from gemm_templates.plan import Plan, TemplateKernel
+from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
 from gemm_templates.render import Call, edges, render, stores_out
 
@@ -29,6 +29,8 @@ _FILL = 1.5e-6
 _RATE = 0.83  # of the tensor cores' peak, in the loop
 _HIDDEN = 0.5  # what is left of an epilogue's time beside the products of the other group
 _L2 = 1.15  # of the rate that the kernels of one role reach
+_SHARED_TILE = 1.5e-6  # more for tiles that programs share
+_PIECE_RATE = 73e9  # bytes/s at which one program reads the pieces of others, waits included
 _FLOPS = 4096  # of a multiprocessor in a cycle
 _SHARED = 128  # bytes of shared memory, read or written, in a cycle
 
@@ -48,7 +50,24 @@ def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
         Config(m, n, k, group, WARPS, stages, "gluon", device.sms, split)
         for m, n, k, group, stages, split in _SHAPES
     )
-    return dense.deepen(problem, offered)
+    offered = dense.deepen(problem, offered)
+    shared = [shares for config in offered[:1] for shares in _shared(problem, config, device)]
+    return (*offered, *shared)
+
+
+def _shared(problem: Problem, config: Config, device: DeviceInfo) -> list[Config]:
+    """The config with the tiles that fill no round shared by as many programs as the model finds
+    best; none if that is one."""
+    if not allows_shares(problem):
+        return []
+    among = [replace(config, split_k=n) for n in (1, 2, 3, 4, 6, 8)]
+    best = min(among, key=lambda c: predict(problem, c, device)[0])
+    return [best] if best.split_k > 1 else []
+
+
+def allows_shares(problem: Problem) -> bool:
+    """Whether tiles may be shared: they are counted in memory that is zeroed once."""
+    return not {"M", "N", "K"} & problem.dynamic
 
 
 def allows(problem: Problem) -> bool:
@@ -77,6 +96,7 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
         device.capability == (9, 0)
         and allows(problem)
         and why_not(config, ITEMSIZE[problem.a_dtype]) == ""
+        and why_not_shared(problem, config) == ""
         and shared_memory(problem, config, 1) <= device.smem
     )
 
@@ -100,10 +120,11 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     all of it."""
     size, out_size = ITEMSIZE[problem.a_dtype], ITEMSIZE[problem.out_dtype]
     m, n, k = problem.m, problem.n, problem.k
-    rounds = ceil(ceil(m / config.block_m) * ceil(n / config.block_n) / device.sms)
-    if rounds == 0:
+    tiles = ceil(m / config.block_m) * ceil(n / config.block_n)
+    if tiles == 0:
         return 0.0, "empty"
     steps = max(1, ceil(k / config.block_k))
+    rounds, together = _rounds(tiles, steps, config, device)
     area = config.block_m * config.block_n
     # Shared memory takes the tile in, and gives a group's rows and all columns to each wgmma.
     peak = device.rate(problem.a_dtype, problem.input_precision)
@@ -122,7 +143,17 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     dram = ((m * k + k * n) * size + m * n * (out_size + extra)) / device.dram_rate
     time, why = max((busy, "L2" if load > multiply else "arithmetic"), (dram, "DRAM"))
     start = _DESCRIPTORS - (_MAPS if config.maps else 0.0)
-    return time + dense.LAUNCH + start + _FILL, why
+    return time + dense.LAUNCH + start + _FILL + together, why
+
+
+def _rounds(tiles: int, steps: int, config: Config, device: DeviceInfo) -> tuple[float, float]:
+    """How many tiles a multiprocessor multiplies, and the seconds to add up pieces of tiles."""
+    programs = min(tiles * config.split_k, device.sms)
+    whole, rest = divmod(tiles, programs)
+    if config.split_k == 1 or rest == 0 or rest * config.split_k > programs:
+        return ceil(tiles / device.sms), 0.0
+    pieces = 4 * config.block_m * config.block_n * config.split_k
+    return whole + ceil(steps / config.split_k) / steps, _SHARED_TILE + pieces / _PIECE_RATE
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
@@ -138,7 +169,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
 
 def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> Plan:
     """multiplied: the tile of accumulators, where it is not the one that is stored."""
-    if wrong := why_not(multiplied, ITEMSIZE[problem.a_dtype]):
+    if wrong := why_not(multiplied, ITEMSIZE[problem.a_dtype]) or why_not_shared(problem, config):
         raise InvalidConfig(f"{config}: {wrong}")
     stored = stores_out(problem) and tma.stores_rows(problem)
     by_rows = "stride_on" not in problem.dynamic and problem.dims()["stride_on"] == 1
@@ -151,15 +182,24 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
         f"BY_LINES={by_lines(problem, config)}, LINES={lines}, "
         f"OVERLAP={config.overlap}, {edges(problem, config)}"
     )
-    rows = config.block_m // (1 if takes_turns(multiplied) else 2)
-    described = maps.of_matrices(problem, config, rows, stored)
-    call = Call("gluon_hopper", "gluon_mm", flags, decorator="gluon.jit", maps=described)
+    halves = 1 if takes_turns(multiplied) else 2
+    memory: tuple[Workspace, ...] = ()
+    if config.split_k > 1:
+        sums = config.programs * multiplied.block_m * multiplied.block_n
+        memory = (
+            Workspace("partials", "f32", fixed=sums),
+            Workspace("counters", "i32", halves, config.block_m, config.block_n, zeroed=True),
+        )
+        flags += f", SHARES={config.split_k}"
+    described = maps.of_matrices(problem, config, config.block_m // halves, stored)
+    call = Call("gluon_hopper", "gluon_mm", flags, memory, decorator="gluon.jit", maps=described)
     source = render(problem, config, name, call)
     source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)
     kernel = TemplateKernel(
-        source, config.block_m, config.block_n, programs=config.programs, maps=call.maps
-    )
-    return Plan((kernel,))
+        source, config.block_m, config.block_n, programs=config.programs, maps=call.maps,
+        shares=config.split_k,
+    )  # fmt: skip
+    return Plan((kernel,), memory)
 
 
 def by_lines(problem: Problem, config: Config) -> bool:
@@ -167,6 +207,17 @@ def by_lines(problem: Problem, config: Config) -> bool:
     to read or write another matrix two columns at a time."""
     moves = problem.epilogue is not None and problem.epilogue.bytes_per_element > 0
     return moves and config.block_n // config.parts >= 32
+
+
+def why_not_shared(problem: Problem, config: Config) -> str:
+    """Empty if so many programs may share a tile."""
+    if config.split_k == 1:
+        return ""
+    if not allows_shares(problem):
+        return "programs that share tiles are counted in memory that is zeroed once: M, N, K known"
+    if ceil(problem.k / config.block_k) < config.split_k:
+        return f"K={problem.k} has fewer blocks than programs that share a tile"
+    return ""
 
 
 def why_not(config: Config, itemsize: int) -> str:

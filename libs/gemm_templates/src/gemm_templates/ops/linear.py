@@ -119,6 +119,7 @@ LINEAR_ACT = Kind(
     _linear_extern,
     _linear_shape,
     rows=(0,),
+    operands=(0, 1),
 )
 
 
@@ -164,6 +165,7 @@ LINEAR_ACT_KEEP = Kind(
     _keep_extern,
     _keep_shape,
     rows=(0, 3),
+    operands=(0, 1),
 )
 
 
@@ -228,4 +230,5 @@ GATED_LINEAR = Kind(
     _gated_extern,
     _linear_shape,
     rows=(0,),
+    operands=(0, 1, 2),
 )

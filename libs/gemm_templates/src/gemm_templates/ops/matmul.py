@@ -182,6 +182,7 @@ MM = Kind(
     _mm_shape,
     rows=(0,),
     padded=_mm_padded,
+    operands=(0, 1),
 )
 BMM = Kind("bmm", partial(_checked, "bmm", True), _mm_problem, _mm_inputs, _mm_extern, _mm_shape)
 
@@ -266,6 +267,7 @@ ADDMM = Kind(
     _addmm_extern,
     _addmm_shape,
     rows=(1, 0),
+    operands=(1, 2),
 )
 BADDBMM = Kind(
     "baddbmm",

@@ -20,6 +20,7 @@ from gemm_templates.choice import MARGIN, choose, disagreement, measure
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
 from gemm_templates.launch import Bound, Inputs, bind, default_build
+from gemm_templates.ops.padded import on_lines
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import default_store
@@ -48,6 +49,8 @@ class Kind:
     rows: which of the tensors have M rows in their first dimension, those first that always have;
     empty where decisions are not shared among numbers of rows.
     padded: torch's way on copies with aligned rows, tried where `is_odd`.
+    operands: which of the tensors are multiplied; where `is_odd`, templates on copies of them with
+    aligned rows are tried.
     """
 
     name: str
@@ -58,16 +61,18 @@ class Kind:
     shape: Callable[[Tensors, Options], tuple[tuple[int, ...], torch.dtype]]
     rows: tuple[int, ...] = ()
     padded: Callable[[Tensors, Options], Tensor] | None = None
+    operands: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Decision:
     """bound: a template, or None for torch's call. ranged: it gets the number of rows. padded:
-    torch's call on padded copies."""
+    torch's call on padded copies. copied: the template gets copies of the operands."""
 
     bound: Bound | None = None
     ranged: bool = False
     padded: bool = False
+    copied: bool = False
 
 
 EXTERN = Decision()
@@ -99,6 +104,8 @@ def run(
         return kind.extern(tensors, options, out)
     if out is None:
         out = _new(kind, tensors, options)
+    if decision.copied:
+        tensors = _copied(kind, tensors)
     if decision.ranged:
         decision.bound(kind.inputs(tensors, options, out), out.shape[0])
     else:
@@ -216,17 +223,54 @@ def _decided(
     found = EXTERN
     if choice.config is not None:
         found = Decision(default_build()(problem, choice.config))
-    if out is None and kind.padded is not None and is_odd(problem):
-        pad, extern = kind.padded, kind.extern
-        if not torch.are_deterministic_algorithms_enabled():
-            runs = [lambda: extern(tensors, options, None), lambda: pad(tensors, options)]
-            vendor, padded = measure(runs, device_info(device))
-            if padded < (1 - MARGIN) * min([vendor, *dict(choice.times).values()]):
-                wrong = disagreement(pad(tensors, options), extern(tensors, options, None))
-                if not wrong:
-                    return PADDED
-                warnings.warn(f"{problem}, padded: {wrong}; not used", stacklevel=2)
+    if is_odd(problem) and not torch.are_deterministic_algorithms_enabled():
+        best = min(dict(choice.times).values(), default=float("inf"))
+        return _by_copies(kind, tensors, options, out, scratch, best) or found
     return found
+
+
+def _by_copies(
+    kind: Kind, tensors: Tensors, options: Options, out: Tensor | None, scratch: Tensor, best: float
+) -> Decision | None:
+    """The fastest way on copies of the operands, if that is faster than torch's, and than `best`
+    seconds; else None."""
+    ways: list[tuple[Decision, Callable[[], Tensor]]] = []
+    if kind.padded is not None and out is None:
+        pad = kind.padded
+        ways.append((PADDED, lambda: pad(tensors, options)))
+    given = [tensors[i] for i in kind.operands]
+    aligned = out is None or out.data_ptr() % 16 == 0  # as `scratch` is, in whose place it comes
+    if aligned and given and all(t is not None and t.dim() == 2 for t in given):
+        copies = _copied(kind, tensors)
+        inner = _decided(kind, copies, options, scratch, None, scratch.device, True)
+        bound = inner.bound
+        if bound is not None:
+
+            def template() -> Tensor:
+                bound(kind.inputs(_copied(kind, tensors), options, scratch))
+                return scratch
+
+            ways.append((replace(inner, copied=True), template))
+    if not ways:
+        return None
+    vendor = kind.extern(tensors, options, None)
+    runs = [lambda: kind.extern(tensors, options, None), *(way for _, way in ways)]
+    limit, *seconds = measure(runs, device_info(scratch.device))
+    for time, (decision, way) in sorted(zip(seconds, ways, strict=True), key=lambda item: item[0]):
+        if time >= (1 - MARGIN) * min(limit, best):
+            break
+        wrong = disagreement(way(), vendor)
+        if not wrong:
+            return decision
+        warnings.warn(f"{kind.name} on copies: {wrong}; not used", stacklevel=2)
+    return None
+
+
+def _copied(kind: Kind, tensors: Tensors) -> Tensors:
+    """The tensors, with copies of operands whose rows no descriptor can address."""
+    copies = on_lines(*[t for i in kind.operands if (t := tensors[i]) is not None])
+    found = dict(zip(kind.operands, copies, strict=True))
+    return tuple(found.get(i, t) for i, t in enumerate(tensors))
 
 
 def is_odd(problem: Problem) -> bool:

@@ -363,8 +363,8 @@ def multiply(
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         bias = bias_of(bias_ptr, first_n, N, stride_bias, BLOCK_N, EDGE_N, HAS_BIAS, layout)
         acc = products(
-            GROUP, acc, number, steps, a_memory, b_memory, (full, empty, turn), HALVES, STAGES,
-            A_ROWS, B_ROWS,
+            GROUP, acc, number, number * steps, steps, a_memory, b_memory, (full, empty, turn),
+            HALVES, STAGES, A_ROWS, B_ROWS,
         )  # fmt: skip
         if HAS_BIAS:
             acc += gl.expand_dims(bias.to(gl.float32), 0)

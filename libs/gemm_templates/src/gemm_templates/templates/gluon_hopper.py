@@ -30,6 +30,7 @@ from gemm_templates.templates.gluon_parts import (
     LOADER,
     MULTIPLIER,
     bias_of,
+    combined,
     in_layout,
     lines,
     places_of,
@@ -41,6 +42,7 @@ from gemm_templates.templates.gluon_parts import (
     to_fill,
     turn_barriers,
 )
+from gemm_templates.templates.shares import item_of, shares_of
 from gemm_templates.templates.tiled import tile_of
 
 
@@ -85,6 +87,9 @@ def gluon_mm(
     MAPS: gl.constexpr = False,
     OVERLAP: gl.constexpr = False,
     LINES: gl.constexpr = False,
+    SHARES: gl.constexpr = 0,
+    partials=None,
+    counters=None,
 ):
     """Like `tma_mm`; a kernel calls it with four warps and 168 registers a thread.
 
@@ -95,6 +100,9 @@ def gluon_mm(
     GATE: None, or a function like an epilogue's; `b2` has the sizes and strides of `b`.
     MAPS: `a`, `b`, `b2`, and with STORE_TMA `out`, are descriptors as `load` and `multiply` make
     them. LINES: without STORE_TMA, `out` is written as `store_lines` does it.
+    SHARES: of tiles that fill no round (`shares.py`). Each group leaves its f32 sums of a piece in
+    `partials`, a tile for each program, and is counted in `counters`, one for each group that has
+    rows of a tile; who comes last adds up all, always in the same order, and finishes.
     """
     ROWS: gl.constexpr = BLOCK_M if TURNS else BLOCK_M // GROUPS
     HALVES: gl.constexpr = BLOCK_M // ROWS
@@ -136,24 +144,25 @@ def gluon_mm(
     out_or_a = out_ptr if STORE else a_ptr
     memory = (a_memory, pair_memory, out_memory)
     barriers = (full, empty, turn)
+    spare = (partials if SHARES else a_ptr, counters if SHARES else a_ptr)
     gl.warp_specialize(
         [
             (
                 multiply,
                 (
-                    0, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                    0, bias_or_a, out_or_a, memory, barriers, spare, (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                     BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS, LINES,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS, LINES, SHARES,
                 ),
             ),
             (
                 multiply,
                 (
-                    1, bias_or_a, out_or_a, memory, barriers, (M, N, K),
+                    1, bias_or_a, out_or_a, memory, barriers, spare, (M, N, K),
                     (stride_om, stride_on, stride_bias), operands, EPILOGUE, GATE, BLOCK_M,
                     BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES, A_ROWS, B_ROWS, STORE_TMA, PARTS,
-                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS, LINES,
+                    BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, BY_LINES, MAPS, LINES, SHARES,
                 ),
             ),
             (
@@ -161,7 +170,7 @@ def gluon_mm(
                 (
                     a_ptr, stride_am if A_ROWS else stride_ak, a_memory, full, empty,
                     (M, N, K), True, 0, HALVES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS, STAGES,
-                    A_ROWS, MAPS,
+                    A_ROWS, MAPS, SHARES,
                 ),
             ),
             (
@@ -169,7 +178,7 @@ def gluon_mm(
                 (
                     b_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
                     (M, N, K), False, 0, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS,
-                    STAGES, not B_ROWS, MAPS,
+                    STAGES, not B_ROWS, MAPS, SHARES,
                 ),
             ),
             (
@@ -177,7 +186,7 @@ def gluon_mm(
                 (
                     b2_ptr, stride_bk if B_ROWS else stride_bn, b_memory, full, empty,
                     (M, N, K), False, 1, PRODUCTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ROWS,
-                    STAGES, not B_ROWS, MAPS,
+                    STAGES, not B_ROWS, MAPS, SHARES,
                 ),
             ),
         ][: 3 + PRODUCTS],  # the last role is for `b2`
@@ -205,6 +214,7 @@ def load(
     STAGES: gl.constexpr,
     ALONG_K: gl.constexpr,
     MAPS: gl.constexpr,
+    SHARES: gl.constexpr = 0,
 ):
     """Fills the ring with `a` (LEFT), ROWS rows at a time, or with a right operand, from place
     number PLACE of the PLACES of each stage on; `stride` is the one that is not 1."""
@@ -224,11 +234,15 @@ def load(
         )
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    count = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    pid, programs = gl.program_id(0), gl.num_programs(0)
+    items, pieces, shared = shares_of(pid, programs, tiles, SHARES)
+    for number in range(items):
+        tile, start, length, count = item_of(
+            number, pid, programs, tiles, pieces, shared, steps, SHARES
+        )
         pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         first = pid_m * BLOCK_M if LEFT else pid_n * BLOCK_N
-        for step in range(steps):
+        for step in range(start, start + length):
             slot, ready = to_fill(full, empty, count, STAGES, COPIES * desc.block_type.nbytes)
             for i in gl.static_range(COPIES):
                 at = first + i * OUTER
@@ -247,6 +261,7 @@ def multiply(
     out_ptr,
     memory,
     barriers,
+    spare,
     sizes,
     strides,
     operands,
@@ -271,6 +286,7 @@ def multiply(
     BY_LINES: gl.constexpr,
     MAPS: gl.constexpr,
     LINES: gl.constexpr,
+    SHARES: gl.constexpr,
 ):
     """One group: its tiles of this program, or its rows of each of them."""
     a_memory, b_memory, out_memory = memory
@@ -296,30 +312,90 @@ def multiply(
         out_desc = None
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    mine = (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
-    for number in range(FIRST, mine, EVERY):
-        tile = gl.program_id(0) + number * gl.num_programs(0)
+    pid, programs = gl.program_id(0), gl.num_programs(0)
+    items, pieces, shared = shares_of(pid, programs, tiles, SHARES)
+    for number in range(FIRST, items, EVERY):
+        tile, _, length, before = item_of(
+            number, pid, programs, tiles, pieces, shared, steps, SHARES
+        )
         pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
         bias = bias_of(bias_ptr, pid_n * BLOCK_N, N, stride_bias, BLOCK_N, EDGE_N, HAS_BIAS, layout)
         acc = products(
-            GROUP, acc, number, steps, a_memory, b_memory, barriers, HALVES, STAGES, A_ROWS,
-            B_ROWS,
+            GROUP, acc, number, before, length, a_memory, b_memory, barriers, HALVES, STAGES,
+            A_ROWS, B_ROWS,
         )  # fmt: skip
-        if HAS_BIAS:
-            acc += gl.expand_dims(bias.to(gl.float32), 0)
-        first_m = pid_m * BLOCK_M + HALF * ROWS
-        first_n = pid_n * BLOCK_N
-        parts = split_columns(acc, PRODUCTS * PARTS)  # the second product's after the first's
-        for i in gl.static_range(PARTS):
-            finish_part(
-                parts[i], parts[(PRODUCTS - 1) * PARTS + i], GROUP * BUFFERS + i % BUFFERS, first_m,
-                first_n + i * PART, out_ptr, out_desc, out_memory, M, N, stride_om, stride_on,
-                operands, EPILOGUE, GATE, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE, STORE_TMA,
-                BY_LINES, LINES,
+        if SHARES == 0:
+            finish_tile(
+                acc, bias, pid_m * BLOCK_M + HALF * ROWS, pid_n * BLOCK_N, GROUP * BUFFERS,
+                out_ptr, out_desc, out_memory, M, N, stride_om, stride_on, operands, EPILOGUE, GATE,
+                PARTS, BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, STORE_TMA, BY_LINES, LINES,
             )  # fmt: skip
+        else:
+            acc, finishes = combined(
+                acc,
+                number < pieces,
+                tile,
+                tile - tiles + shared,
+                pid,
+                shared,
+                spare,
+                HALF,
+                HALVES,
+                SHARES,
+            )
+            if finishes:
+                finish_tile(
+                    acc, bias, pid_m * BLOCK_M + HALF * ROWS, pid_n * BLOCK_N, GROUP * BUFFERS,
+                    out_ptr, out_desc, out_memory, M, N, stride_om, stride_on, operands, EPILOGUE,
+                    GATE, PARTS, BUFFERS, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, STORE_TMA,
+                    BY_LINES, LINES,
+                )  # fmt: skip
     if STORE_TMA:
         tma.store_wait(0)
+
+
+@gluon.jit
+def finish_tile(
+    acc,
+    bias,
+    first_m,
+    first_n,
+    buffer,
+    out_ptr,
+    out_desc,
+    out_memory,
+    M,
+    N,
+    stride_om,
+    stride_on,
+    operands,
+    EPILOGUE: gl.constexpr,
+    GATE: gl.constexpr,
+    PARTS: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    EDGE_M: gl.constexpr,
+    EDGE_N: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    WIDE: gl.constexpr,
+    STORE: gl.constexpr,
+    STORE_TMA: gl.constexpr,
+    BY_LINES: gl.constexpr,
+    LINES: gl.constexpr,
+):
+    """Bias, epilogue and store of a group's tile, or of its rows of one, in PARTS."""
+    PRODUCTS: gl.constexpr = 1 if GATE is None else 2
+    PART: gl.constexpr = acc.shape[1] // (PRODUCTS * PARTS)
+    if HAS_BIAS:
+        acc += gl.expand_dims(bias.to(gl.float32), 0)
+    parts = split_columns(acc, PRODUCTS * PARTS)  # the second product's after the first's
+    for i in gl.static_range(PARTS):
+        finish_part(
+            parts[i], parts[(PRODUCTS - 1) * PARTS + i], buffer + i % BUFFERS, first_m,
+            first_n + i * PART, out_ptr, out_desc, out_memory, M, N, stride_om, stride_on,
+            operands, EPILOGUE, GATE, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE, STORE_TMA, BY_LINES,
+            LINES,
+        )  # fmt: skip
 
 
 @gluon.jit

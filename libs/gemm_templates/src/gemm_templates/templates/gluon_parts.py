@@ -17,6 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from gemm_templates.templates.split_k import comes_last
+
 GROUPS = gl.constexpr(2)
 # Registers of a thread: that multiplies, that loads. (240 + 240 + 24) * 128 of the 65536 of a
 # multiprocessor; the loading warps are counted as four.
@@ -62,6 +64,7 @@ def products(
     GROUP: gl.constexpr,
     acc,
     number,
+    before,
     steps,
     a_memory,
     b_memory,
@@ -71,8 +74,8 @@ def products(
     A_ROWS: gl.constexpr,
     B_ROWS: gl.constexpr,
 ):
-    """The sums over all `steps` along K of this group's tile (HALVES=1) or its rows of it; `number`
-    counts the program's tiles."""
+    """The sums over `steps` along K of this group's tile (HALVES=1) or its rows of it; `number`
+    counts the program's tiles, `before` their steps."""
     full, empty, turn = barriers
     TURNS: gl.constexpr = HALVES == 1
     EVERY: gl.constexpr = GROUPS if TURNS else 1
@@ -81,7 +84,7 @@ def products(
         # The parity of a slot tells one round of the ring from the next, not from the one
         # after: a group looks at the ring only when the one before it has seen its last slot.
         mbarrier.wait(turn.index(GROUP), ((number // EVERY) & 1) ^ (GROUP == 0))
-    count = number * steps
+    count = before
     for step in range(steps):
         slot = count % STAGES
         mbarrier.wait(full.index(slot), (count // STAGES) & 1)
@@ -151,6 +154,49 @@ def lines(ROWS, COLUMNS, LAST):
     threads = [[0, 8], [0, LAST], [1, 0], [2, 0], [4, 0]]
     warps = [[16, 0], [32, 0]]
     return gl.DistributedLinearLayout(registers, threads, warps, [], [ROWS, COLUMNS])
+
+
+@gluon.constexpr_function
+def side_by_side(ROWS, COLUMNS):
+    """The layout of `wgmma`, flat: [COLUMNS // 16, ROWS, 4, 2, 2], where a thread has the last two
+    and so 16 bytes of f32; a warp has 512 side by side."""
+    wide = 16 * ROWS
+    registers = [[1], [2], [16 * 8]]
+    registers += [[wide << i] for i in range((COLUMNS // 16).bit_length() - 1)]
+    registers += [[16 * 64 << i] for i in range((ROWS // 64).bit_length() - 1)]
+    threads = [[4], [8], [16], [32], [64]]
+    return gl.DistributedLinearLayout(registers, threads, [[256], [512]], [], [ROWS * COLUMNS])
+
+
+@gluon.jit
+def combined(acc, piece, tile, place, pid, shared, spare, HALF: gl.constexpr,
+             HALVES: gl.constexpr, SHARES: gl.constexpr):  # fmt: skip
+    """The sums of all pieces of a tile, and whether this group is to finish it: the one that comes
+    last of those that share it. `tile` is shared tile number `place`."""
+    finishes = True
+    if piece:
+        partials, counters = spare
+        ROWS: gl.constexpr = acc.shape[0]
+        COLUMNS: gl.constexpr = acc.shape[1]
+        AREA: gl.constexpr = ROWS * COLUMNS
+        # A thread has 2 columns side by side, and the same two of the next 8: 16 bytes of memory.
+        sums = gl.permute(gl.reshape(acc, (ROWS, COLUMNS // 16, 2, 4, 2)), (1, 0, 3, 2, 4))
+        layout: gl.constexpr = side_by_side(ROWS, COLUMNS)
+        sums = gl.convert_layout(gl.reshape(sums, (AREA,)), layout)
+        places = partials + HALF * AREA + gl.arange(0, AREA, layout)
+        gl.store(places + pid * (HALVES * AREA), sums)
+        finishes = comes_last(counters + tile * HALVES + HALF, SHARES)
+        if finishes:
+            gl.store(counters + tile * HALVES + HALF, 0)
+            sums = gl.zeros((AREA,), gl.float32, layout)
+            for part in range(SHARES):
+                at = places + (part * shared + place) * (HALVES * AREA)
+                sums += gl.load(at, cache_modifier=".cg")
+            total = gl.permute(gl.reshape(sums, (COLUMNS // 16, ROWS, 4, 2, 2)), (1, 0, 3, 2, 4))
+            total = gl.reshape(total, (ROWS, COLUMNS))
+            whole: gl.constexpr = acc.type.layout
+            acc = gl.convert_layout(total, whole)
+    return acc, finishes
 
 
 @gluon.jit
