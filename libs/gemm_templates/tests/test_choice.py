@@ -481,6 +481,25 @@ def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, 
     run_module.forget()
 
 
+def test_small_savings_are_not_worth_more_launches():
+    """Two launches and an allocation a call must save two microseconds, one launch a part in 50."""
+    problem = Problem(256, 256, 256)
+    two = Config(32, 32, 32, 1, 4, 3, "decompose_k", split_k=2)
+    one = Config(64, 64, 64, 8, 4, 3)
+    options = (Candidate(two, 0.0), Candidate(one, 0.0), Candidate(None, 0.0))
+
+    def taken(first, second, extern, config=two):
+        times = (("extern", extern), (str(two), first), (str(one), second))
+        return run_module._worth_the_host(problem, Choice(problem, config, options, times))
+
+    assert taken(3e-6, 4.5e-6, 6e-6) == one
+    assert taken(3e-6, 5.5e-6, 6e-6) == two
+    assert taken(3e-6, 5.5e-6, 5e-6) is None
+    assert taken(3e-6, 4e-6, 5e-6, config=None) is None
+    stored = Choice(problem, two, options)
+    assert run_module._worth_the_host(problem, stored) == two
+
+
 def test_every_call_has_every_place_in_a_round():
     rounds = [turns(number, 5) for number in range(20)]
     assert all(sorted(r) == list(range(5)) for r in rounds)
