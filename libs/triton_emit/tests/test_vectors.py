@@ -194,46 +194,49 @@ def compiled(
 
 
 @pytest.mark.parametrize(
-    ("text", "before", "after"),
+    ("text", "accesses"),
     [
-        (PAD, {"ld.global.b16": 8, "st.global.v4.b32": 1},
-         {"ld.global.b16": 8, "st.global.b16": 8}),
-        (SLICE, {"ld.global.b16": 8, "st.global.v4.b32": 1},
-         {"ld.global.b16": 8, "st.global.b16": 8}),
-        (CAT, {"ld.global.b16": 16, "st.global.v4.b32": 1},
-         {"ld.global.b16": 16, "st.global.b16": 8}),
-        (INTO_ODD_ROWS, {"ld.global.v4.b32": 1, "st.global.b16": 8},
-         {"ld.global.b16": 8, "st.global.b16": 8}),
+        (PAD, {"ld.global.b16": 8, "st.global.v4.b32": 1}),
+        (SLICE, {"ld.global.b16": 8, "st.global.v4.b32": 1}),
+        (CAT, {"ld.global.b16": 16, "st.global.v4.b32": 1}),
+        (INTO_ODD_ROWS, {"ld.global.v4.b32": 1, "st.global.b16": 8}),
     ],
     ids=["pad", "slice", "cat", "into odd rows"],
 )  # fmt: skip
-def test_odd_rows_take_one_element_a_thread(
-    text: str, before: dict[str, int], after: dict[str, int], tools: SimpleNamespace
+def test_odd_rows_are_loaded_one_by_one_and_stored_whole(
+    text: str, accesses: dict[str, int], tools: SimpleNamespace
 ) -> None:
     kernel = made(text)
-    assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=4, vector=1)
-    layouts, accesses = compiled(kernel, tools, vector=0)
-    assert "8" in layouts and accesses == before
-    assert compiled(kernel, tools) == ({"1"}, after)
+    assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=4)
+    layouts, found = compiled(kernel, tools)
+    assert "8" in layouts and found == accesses
+    assert compiled(kernel, tools, vector=1)[0] == {"1"}
 
 
-def test_f32_and_wide_accesses_of_other_types(tools: SimpleNamespace) -> None:
-    kernel = made(PAD, t="f32")
-    assert compiled(kernel, tools, vector=0)[0] == {"4"}
-    assert compiled(kernel, tools) == ({"1"}, {"ld.global.b32": 8, "st.global.b32": 8})
-    assert [width(made(PAD, t=t)) for t in ("u8", "bf16", "f32", "f64")] == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize(("offset", "given"), [(1, 1), (2, 2), (4, 4), (6, 2), (8, 0)])
-def test_a_thread_takes_as_many_as_all_rows_allow(
-    offset: int, given: int, tools: SimpleNamespace
+@pytest.mark.parametrize(("t", "whole"), [("bf16", 8), ("f32", 4), ("u8", 16)])
+def test_an_odd_number_of_points_takes_one_element_a_thread(
+    t: str, whole: int, tools: SimpleNamespace
 ) -> None:
-    kernel = made(WIDER_SLICE, offset=offset)
+    kernel = made(COPY, points=4097 * 4097, index="i0", t=t)
+    bits = 128 // whole
+    split = {f"ld.global.b{bits}": 8, f"st.global.b{bits}": 8}
+    assert width(kernel) == 1
+    before = compiled(kernel, tools, vector=0)
+    assert before[0] == {str(min(whole, 8))} and before[1] == split  # 8 points a thread
+    assert compiled(kernel, tools) == ({"1"}, split)
+
+
+@pytest.mark.parametrize(("times", "given"), [(1, 1), (2, 2), (4, 4), (6, 2), (8, 0)])
+def test_a_thread_takes_as_many_as_the_points_allow(
+    times: int, given: int, tools: SimpleNamespace
+) -> None:
+    kernel = made(COPY, points=times * 4097 * 4097, index="i0")
     assert width(kernel) == given
     layouts, accesses = compiled(kernel, tools)
     per = given or 8
     assert layouts == {str(per)} and sum(accesses.values()) == 2 * 8 // per
-    tools.check(made(WIDER_SLICE, rows=3, offset=offset), Schedule("flat", 256, vector=given))
+    points = made(COPY, points=times * 97, index="i0")
+    tools.check(points, Schedule("flat", 256, vector=given))
 
 
 @pytest.mark.parametrize(
@@ -254,24 +257,24 @@ def test_digits_do_not_depend_on_it(text: str, tools: SimpleNamespace) -> None:
     assert results[0].equal(results[1])
 
 
-def test_a_third_of_the_bytes_decides(tools: SimpleNamespace) -> None:
-    assert width(made(MAXIMUM)) == 1
-    assert width(made(ADD)) == 0  # a quarter
-    assert compiled(made(ADD), tools)[0] == {"8"}
-    assert "multiple_of" not in emit(made(ADD), default_schedule(made(ADD), {})).source
-
-
 @pytest.mark.parametrize(
     "kernel",
     [
         made(COPY, points=1 << 24, index="i0"),
         made(COPY, points=1 << 24, index="i0 + 8"),
+        made(COPY, points=1 << 20, index="i0 + 1"),
+        made(COPY, points=1 << 20, index="i0*2"),
+        made(COPY, points=1 << 20, index="1048575 - i0"),
         made(BIAS, columns=4096),
         made(COPY, points=1 << 20, index="i0*64"),
         made(GATHER, columns=4096),
+        made(GATHER, columns=4097),
+        made(MAXIMUM),
+        made(ADD),
         made(DYNAMIC),
     ],
-    ids=["aligned", "aligned offset", "bias", "strided", "gather", "dynamic"],
+    ids=["aligned", "aligned offset", "odd offset", "every other", "backwards", "bias", "strided",
+         "gather", "odd gather", "maximum", "add", "dynamic"],
 )  # fmt: skip
 def test_others_stay_as_they_are(kernel: Kernel) -> None:
     schedule = default_schedule(kernel, {})
@@ -279,27 +282,12 @@ def test_others_stay_as_they_are(kernel: Kernel) -> None:
     assert "multiple_of" not in emit(kernel, schedule).source
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        made(COPY, points=4097 * 4097, index="i0"),
-        made(COPY, points=1 << 20, index="i0 + 1"),
-        made(COPY, points=1 << 20, index="i0*2"),
-        made(COPY, points=1 << 20, index="1048575 - i0"),
-        made(BIAS, columns=4097, rows=4097),
-        made(GATHER, columns=4097),
-    ],
-    ids=["odd end", "odd offset", "every other", "backwards", "odd end and bias", "odd gather"],
-)
-def test_what_else_no_vector_holds(kernel: Kernel, tools: SimpleNamespace) -> None:
-    assert width(kernel) == 1
-    before, after = compiled(kernel, tools, vector=0)[1], compiled(kernel, tools)
-    split = max((n for a, n in before.items() if a.endswith("global.b16")), default=0)
-    assert split >= 8 and after[0] == {"1"}
+def test_an_odd_end_with_what_is_loaded_once() -> None:
+    assert width(made(BIAS, columns=4097, rows=4097)) == 1
 
 
 def test_candidates_have_both(tools: SimpleNamespace) -> None:
-    kernel = made(SLICE, rows=3)
+    kernel = made(COPY, points=3001, index="i0")
     schedules = candidate_schedules(kernel, {})
     assert {s.vector for s in schedules} == {0, 1} and schedules[0].vector == 1
     for schedule in schedules:

@@ -155,7 +155,7 @@ class KernelWriter(Writer):
         if vector := self.schedule.vector:
             # Triton lays out a thread's elements by the multiple that it thinks they begin at
             self.lines.head.append(
-                "# neighbours in neighbouring lanes: some of these accesses cannot be wide"
+                "# neighbours in neighbouring lanes: the mask would cut wider stores"
             )
             xindex = f"tl.multiple_of({xindex}, {vector})"
         self.lines.head.append(f"xindex = {xindex}")

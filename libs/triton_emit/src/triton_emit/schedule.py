@@ -121,8 +121,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     """A schedule that is good on an H200 without tuning; `hints`: typical values of symbols.
 
     Memory-bound kernels want 16-byte vectors, 8 or 16 elements a thread in flight, and at least
-    two waves of programs over the multiprocessors; neighbours in neighbouring lanes where much of
-    what they touch begins at odd places (`vector`).
+    two waves of programs over the multiprocessors; neighbours in neighbouring lanes where the
+    number of points is odd (`vector`).
     """
     bits = index_bits(kernel)
     ranges = symbol_ranges(kernel.symbols)
@@ -135,8 +135,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             neighbours = hinted(other.extent, hints, ranges)
             if min(columns, neighbours) >= _NARROW:
                 return _tiled(columns, neighbours, rows, bits)
-        narrow = vector(kernel, lambda e: hinted(e, hints, ranges))
-        return replace(_flat(rows, bits), vector=narrow)
+        return replace(_flat(rows, bits), vector=vector(kernel))
     bound = inner_bound(kernel)
     widest = max(hinted(e, hints, ranges) for e in inner)
     small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
