@@ -3,9 +3,9 @@
 mm(a, permute(w))   ->   mm(constant_pad_nd(a, [0, 63]), permute(constant_pad_nd(w, [0, 63])))
 
 with a of [4096, 4097] and w of [3072, 4097]. TMA cannot address such rows, and the vendor's kernels
-for them reach a seventh of the others' rate (113 TFLOP/s on an H200). Copies at 2.8 TB/s (padded rows
-of 4097 there) take 81 / M + 81 / N of that time, the product of the copies a seventh: from 1024 rows
-and columns on, with room for the launches, this is a rule, and measures nothing.
+for them reach a seventh of the others' rate (113 TFLOP/s on an H200). Copies at 2.8 TB/s (padded
+rows of 4097 there) take 81 / M + 81 / N of that time, the product of the copies a seventh: from
+1024 rows and columns on, with room for the launches, this is a rule, and measures nothing.
 It is exact: zeros meet zeros alone. A result with such rows is left as it is; templates write it.
 """
 
