@@ -6,6 +6,8 @@
     python benchmarks/gemm.py --inductor plain,fused  # max-autotune, too, for these groups
     python benchmarks/gemm.py --inductor split_k/4    # for each fourth case of a group
     python benchmarks/gemm.py --json gemm.json
+    python benchmarks/gemm.py --inductor all --peer-cache peer --compile-only --budget 500
+    python benchmarks/gemm.py --inductor all --peer-cache peer    # then takes no time to compile
 
 "ours" is what the public function runs: the template that `choose` took, or the vendor's call.
 Every time is a median over bursts of calls, the candidates in turns. Each call has other inputs,
@@ -14,7 +16,9 @@ ahead, and divided by its calls (`--calls 1`: each call between events of its ow
 function, and kernels of its own for what follows. A ratio is the better of eager and Inductor over
 ours; a group's is the geometric mean. Inductor's subprocesses are off, and a shape whose
 compilation takes longer than `--cap` seconds ends Inductor's part of that group. `--tune-ms 20`
-has Inductor run each of its candidates for 20 ms in place of its 100: a fifth of the time.
+has Inductor run each of its candidates for 20 ms in place of its 100: a fifth of the time. What it
+compiles is kept in `--peer-cache`, in as many runs with `--compile-only` as that takes (about 17
+minutes for all), so that one run has every case beside it.
 """
 
 from __future__ import annotations
@@ -400,6 +404,13 @@ class Bench:
             {c.label: c.predicted * 1e6 for c in choice.candidates}, dict(choice.failures),
         )  # fmt: skip
 
+    def compile_peer(self, group: str, case: Case) -> float:
+        """Seconds until Inductor has compiled the case, and a line that says so."""
+        seconds = self.inductor(case, case.make("cuda"))[1]
+        torch.cuda.empty_cache()
+        print(f"{group:<10}{case.name:<30}{seconds:>7.1f} s", flush=True)
+        return seconds
+
     def inductor(self, case: Case, tensors: tuple[Any, ...]) -> tuple[Callable[..., Any], float]:
         from torch._inductor import config
 
@@ -470,13 +481,37 @@ def main() -> None:
     parser.add_argument("--cap", type=float, default=60.0, help="seconds of Inductor for a shape")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds of Inductor altogether")
     parser.add_argument("--tune-ms", type=int, default=100, help="Inductor's, for a candidate")
+    parser.add_argument("--peer-cache", type=Path, help="where what Inductor compiles is kept")
+    parser.add_argument("--compile-only", action="store_true", help="Inductor's, and no more")
     parser.add_argument("--calls", type=int, default=0, help="of a burst; 0: by the floor")
     parser.add_argument("--cache", type=Path, help="where kernels are kept; default: nowhere")
     options = parser.parse_args()
     peers = every_of(options.inductor)
     os.environ.setdefault("TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC", "0")
+    if options.peer_cache:
+        # Graphs, with the code of what was chosen; not the kernels of all candidates beside it.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.peer_cache.resolve())
     with tempfile.TemporaryDirectory() as folder:
-        run(options, peers, Path(folder))
+        os.environ.setdefault("TRITON_CACHE_DIR", str(Path(folder) / "triton"))
+        (compile_only if options.compile_only else run)(options, peers, Path(folder))
+
+
+def compile_only(options: argparse.Namespace, peers: dict[str, int], folder: Path) -> None:
+    bench = Bench(options, folder)
+    spent, left, failed = 0.0, 0, 0
+    for group in chosen_groups(",".join(peers)):
+        for case in group.cases(options.quick)[:: peers[group.name]]:
+            if spent >= options.budget:
+                left += 1
+                continue
+            try:
+                spent += bench.compile_peer(group.name, case)
+            except Exception as error:  # of one case; its line says so
+                failed += 1
+                print(f"ERROR {group.name} {case.name}: {type(error).__name__}: {error}")
+    bench.pool.close()
+    print(f"{spent:.0f} s of Inductor; {left} cases left, {failed} failed")
+    sys.exit(1 if failed else 0)
 
 
 def run(options: argparse.Namespace, peers: dict[str, int], folder: Path) -> None:

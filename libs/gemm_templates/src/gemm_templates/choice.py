@@ -28,8 +28,8 @@ from gemm_templates.render import template_digest
 from gemm_templates.store import Store
 from triton_rt import Binary, Cache, CompilePool, Target
 
-# A template must be this much faster than the vendor's call to replace it: noise is not a gain. (Of 16
-# on an H200 that measured up to 3 % faster, none took more than 0.6 % longer in bursts of calls.)
+# A template must be this much faster than the vendor's call to replace it: noise is not a gain. (Of
+# 16 on an H200 that measured up to 3 % faster, none took over 0.6 % longer in bursts of calls.)
 MARGIN = 0.01
 _ROUNDS = 21
 _AHEAD = 50e-6  # s, what the host needs to queue the events and the fill of the cache
