@@ -384,7 +384,8 @@ class Bench:
             bound = self.build(task.problem, config)
             return lambda i: bound(tasks[i].inputs)
 
-        chosen = "extern" if choice.config is None else str(choice.config)
+        taken = choice.from_python()
+        chosen = "extern" if taken is None else str(taken)
         runs = [ours(chosen), lambda i: case.eager(*inputs[i])]
         if best and best != chosen:
             runs.append(ours(best))

@@ -490,14 +490,13 @@ def test_small_savings_are_not_worth_more_launches():
 
     def taken(first, second, extern, config=two):
         times = (("extern", extern), (str(two), first), (str(one), second))
-        return run_module._worth_the_host(problem, Choice(problem, config, options, times))
+        return Choice(problem, config, options, times).from_python()
 
     assert taken(3e-6, 4.5e-6, 6e-6) == one
     assert taken(3e-6, 5.5e-6, 6e-6) == two
     assert taken(3e-6, 5.5e-6, 5e-6) is None
     assert taken(3e-6, 4e-6, 5e-6, config=None) is None
-    stored = Choice(problem, two, options)
-    assert run_module._worth_the_host(problem, stored) == two
+    assert Choice(problem, two, options).from_python() == two  # by the model: no times
 
 
 def test_every_call_has_every_place_in_a_round():

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gemm_templates.device import DeviceInfo, device_info
+from gemm_templates.families import make_plan
 from gemm_templates.launch import Bound, Inputs, bind, written
 from gemm_templates.model import (
     Candidate,
@@ -31,6 +32,9 @@ from triton_rt import Binary, Cache, CompilePool, Target
 # A template must be this much faster than the vendor's call to replace it: noise is not a gain. (Of
 # 16 on an H200 that measured up to 3 % faster, none took over 0.6 % longer in bursts of calls.)
 MARGIN = 0.01
+# Seconds that a template must save, where Python calls it, for each launch beyond the first and
+# each workspace that is allocated: the host takes two to four microseconds for one.
+HOST = 1e-6
 _ROUNDS = 21
 _AHEAD = 50e-6  # s, what the host needs to queue the events and the fill of the cache
 _FASTEST_CLOCK = 2.2e9  # Hz, no GPU's is higher
@@ -54,6 +58,20 @@ class Choice:
     times: tuple[tuple[str, float], ...] = ()
     failures: tuple[tuple[str, str], ...] = ()
     reason: str = "measured"
+
+    def from_python(self) -> Config | None:
+        """The config for calls from Python, which may wait for the host: one that needs several
+        launches or memory of its own has to save `HOST` for each."""
+        times = dict(self.times)
+        if self.config is None or "extern" not in times:
+            return self.config
+        configs = {c.label: c.config for c in self.candidates if c.label in times and c.config}
+        for label, config in configs.items():
+            plan = make_plan(self.problem, config)
+            allocated = sum(not workspace.zeroed for workspace in plan.workspaces)
+            times[label] += HOST * (len(plan.steps) - 1 + allocated)
+        best = min(times, key=lambda label: times[label])
+        return configs.get(best) if times[best] <= (1 - MARGIN) * times["extern"] else None
 
     def explain(self) -> str:
         label = "extern" if self.config is None else str(self.config)

@@ -61,7 +61,7 @@ def _choose(task: Task, problem: Problem, device: torch.device) -> Config | None
         problem, task.examples or task.inputs, task.extern, device=device, store=default_store(),
         build=default_build(), deterministic=deterministic,
     )  # fmt: skip
-    return choice.config
+    return choice.from_python()
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemm_templates.choice import MARGIN, Choice, choose, disagreement, measure
+from gemm_templates.choice import MARGIN, choose, disagreement, measure
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
-from gemm_templates.families import make_plan
 from gemm_templates.launch import Bound, Inputs, bind, default_build
 from gemm_templates.ops.padded import on_lines
 from gemm_templates.problem import ITEMSIZE, Config, Problem
@@ -37,9 +36,6 @@ TOP = 8192
 ROOM = 2**28  # elements of the operands that are made to measure at numbers of rows not seen
 # Multiply-adds below which a product is not worth measuring: the launch is the cost.
 WORTH = 64 * 64 * 64
-# Seconds that a template must save for each launch beyond the first, and each workspace that a call
-# allocates: the host takes two to four microseconds for one, and may be what a caller waits for.
-SAVES = 1e-6
 _MOST = 4096  # decisions of a process; all are dropped when there are more
 
 
@@ -225,26 +221,12 @@ def _decided(
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     found = EXTERN
-    if (chosen := _worth_the_host(problem, choice)) is not None:
+    if (chosen := choice.from_python()) is not None:
         found = Decision(default_build()(problem, chosen))
     if is_odd(problem) and not torch.are_deterministic_algorithms_enabled():
         best = min(dict(choice.times).values(), default=float("inf"))
         return _by_copies(kind, tensors, options, out, scratch, best) or found
     return found
-
-
-def _worth_the_host(problem: Problem, choice: Choice) -> Config | None:
-    """The chosen config, or the one that stays fastest with what it takes the host."""
-    times = dict(choice.times)
-    if choice.config is None or not times:
-        return choice.config
-    configs = {c.label: c.config for c in choice.candidates if c.label in times and c.config}
-    for label, config in configs.items():
-        plan = make_plan(problem, config)
-        allocated = sum(not workspace.zeroed for workspace in plan.workspaces)
-        times[label] += SAVES * (len(plan.steps) - 1 + allocated)
-    best = min(times, key=lambda label: times[label])
-    return configs.get(best) if times[best] <= (1 - MARGIN) * times["extern"] else None
 
 
 def _by_copies(
