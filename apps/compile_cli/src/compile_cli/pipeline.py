@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import fx
 
 from aten_lowering import lower_with_report
 from compile_cli.assemble import assemble
+from compile_cli.channels_last import channels_last
 from compile_cli.compiled import CompiledGraph, aligned_run
 from compile_cli.config import Options
 from compile_cli.cuda_graphs import graphed
@@ -34,7 +37,7 @@ def compile_graph(
         lowered = lower_with_report(
             gm,
             on_pass=lambda name, g: record.after("aten", name, (gm, g)),
-            before=() if options.gemm == "extern" else (pad_matmuls,),
+            before=early_passes(options),
         )
         loop = serve_one(lowered.graph)
         record.after("loop", "lower", loop)
@@ -82,6 +85,12 @@ def compile_graph(
         (*lowered.fallbacks, *user_kernels.fallbacks),
         planner.choices, planner.decided, explained, record, graphs,
     )  # fmt: skip
+
+
+def early_passes(options: Options) -> tuple[Callable[[fx.Graph], None], ...]:
+    """Passes on the ATen graph that only some compilations run."""
+    chosen = ((pad_matmuls, options.gemm != "extern"), (channels_last, options.channels_last))
+    return tuple(run for run, wanted in chosen if wanted)
 
 
 def fuse_options(options: Options, graph: Graph) -> FuseOptions:

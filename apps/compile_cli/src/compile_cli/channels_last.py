@@ -1,0 +1,161 @@
+"""Convolutions in two dimensions on tensors whose channels lie side by side in memory.
+
+    x = [8, 64, 56, 56] (200704, 3136, 56, 1)         x = [8, 64, 56, 56] (200704, 3136, 56, 1)
+    y = convolution(x, w, ...)                  ->    x1 = clone(x, channels_last)
+    z = relu(y)                                       y = convolution(x1, clone(w, channels_last))
+    return z                                          z = relu(y)      (200704, 1, 3584, 64)
+                                                      return clone(z, contiguous_format)
+
+Tensor cores take channels-last operands, and the vendor's kernels for others rearrange them in each
+call. What follows a convolution keeps the order that it gives, as in eager, so that only the first
+input of a chain is rearranged; results of the graph keep the strides that they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_map_only
+
+aten = torch.ops.aten
+DEVICES = frozenset({"cuda"})
+_LAST, _CONTIGUOUS = torch.channels_last, torch.contiguous_format
+# What says where elements lie, and so is not the same function of a tensor in another order.
+_BY_PLACE = frozenset({
+    aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default,
+    aten.as_strided_.default, aten.new_empty_strided.default, aten.empty_strided.default,
+    aten.sym_stride.default, aten.sym_stride.int, aten.sym_storage_offset.default,
+})  # fmt: skip
+
+
+def channels_last(graph: fx.Graph) -> None:
+    """Changes the graph, or leaves it where something in it depends on how memory is laid out: on
+    strides, or a kernel of the user's. New nodes have fake tensors, too."""
+    nodes = list(graph.nodes)
+    convolutions = [node for node in nodes if _is_two_dimensional(node)]
+    if not convolutions or any(_depends_on_places(node) for node in nodes):
+        return
+    changes = _Changes()
+    try:
+        for node in nodes:
+            changes.follow(node)
+    except _Refused:
+        return
+    for change in changes.pending:
+        change()
+
+
+def _is_two_dimensional(node: fx.Node) -> bool:
+    """A convolution of four-dimensional floating-point tensors on a device that this is for, of
+    sizes that are known, but for the batch."""
+    if node.op != "call_function" or node.target != aten.convolution.default or node.args[6]:
+        return False
+    x, weight = (_value(node.args[i]) for i in range(2))
+    return (
+        x is not None
+        and weight is not None
+        and x.dim() == weight.dim() == 4
+        and x.dtype.is_floating_point
+        and x.device.type in DEVICES
+        and all(isinstance(n, int) for n in (*x.shape[1:], *x.stride(), *weight.shape))
+    )
+
+
+def _depends_on_places(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return node.op in ("call_module", "call_method")
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target in _BY_PLACE
+    return not _is_arithmetic(node)
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """Of sizes, and items of what an operator returns: not a higher-order operator."""
+    return getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
+
+
+class _Refused(Exception):
+    """The graph stays as it is."""
+
+
+class _Changes:
+    """What the nodes are worth once convolutions are channels-last: `values`, where that is another
+    than `meta["val"]`, and the changes to the graph that make it so."""
+
+    def __init__(self) -> None:
+        self.values: dict[fx.Node, Any] = {}
+        self.pending: list[Callable[[], None]] = []
+
+    def value(self, node: Any) -> Any:
+        return self.values.get(node, node.meta.get("val"))
+
+    def follow(self, node: fx.Node) -> None:
+        if node.op == "output":
+            self.keep_strides(node)
+        if node.op != "call_function":
+            return
+        chosen = _is_two_dimensional(node)
+        operands = [n for n in node.args[:2] if chosen and isinstance(n, fx.Node)]
+        given = {n: self.value(n) for n in node.all_input_nodes}
+        for operand in operands:
+            if not given[operand].is_contiguous(memory_format=_LAST):
+                given[operand] = self.rearrange(node, operand, given[operand], _LAST)
+        if not chosen and all(n not in self.values for n in given):
+            return
+        found = self.called(node, given)
+        if found is None:  # a view that has no strides for this order
+            for n, value in given.items():
+                if n in self.values:
+                    given[n] = self.rearrange(node, n, value, _CONTIGUOUS)
+            found = self.called(node, given)
+        if found is None:
+            raise _Refused
+        before = node.meta.get("val")
+        if isinstance(before, Tensor) and found.stride() == before.stride():
+            return
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise _Refused  # random numbers follow each other in memory
+        self.values[node] = found
+        self.pending.append(lambda: node.meta.__setitem__("val", found))
+
+    def called(self, node: fx.Node, given: dict[fx.Node, Any]) -> Any:
+        """What the node gives for other inputs; None where it refuses them."""
+        args, kwargs = tree_map_only(fx.Node, given.__getitem__, (node.args, node.kwargs))
+        try:
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        except (RuntimeError, ValueError):
+            return None
+
+    def rearrange(
+        self, user: fx.Node, node: fx.Node, value: Tensor, order: torch.memory_format
+    ) -> Tensor:
+        """`user` gets a copy of `node` in another order, which this returns."""
+        found: Tensor = aten.clone.default(value, memory_format=order)
+
+        def change() -> None:
+            with user.graph.inserting_before(user):
+                made = user.graph.call_function(
+                    aten.clone.default, (node,), {"memory_format": order}
+                )
+            made.meta["val"] = found
+            user.replace_input_with(node, made)
+
+        self.pending.append(change)
+        return found
+
+    def keep_strides(self, output: fx.Node) -> None:
+        for node in output.all_input_nodes:
+            before, now = node.meta.get("val"), self.value(node)
+            if not isinstance(before, Tensor) or before.stride() == now.stride():
+                continue
+            if not before.is_contiguous():
+                raise _Refused
+            self.rearrange(output, node, now, _CONTIGUOUS)
+
+
+def _value(node: Any) -> Tensor | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, Tensor) else None

@@ -1,0 +1,57 @@
+"""Convolutions on channels-last tensors on a real GPU: as near to float64 as eager."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import compile_cli
+from compile_cli.measure import relative_error
+from loop_ir import Extern
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+class Block(nn.Module):
+    """A stem, a residual block as a ResNet has it, one by depth as a MobileNet has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.first, self.second = nn.Conv2d(64, 64, 3, 1, 1), nn.Conv2d(64, 256, 1)
+        self.deep, self.last = nn.Conv2d(256, 256, 5, 2, 2, groups=256), nn.Conv2d(256, 64, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(n) for n in (64, 64, 256))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.max_pool2d(F.relu(self.norms[0](self.stem(x))), 3, 2, 1)
+        x = x + F.relu(self.norms[1](self.first(x)))
+        x = F.hardswish(self.norms[2](self.second(x)))
+        y = self.last(self.deep(x))
+        return y, F.adaptive_avg_pool2d(y, 1).flatten(1)
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@torch.no_grad()
+def test_a_block(options: dict[str, Any], dtype: torch.dtype, emit: str) -> None:
+    torch.manual_seed(0)
+    net = Block().eval().cuda().to(dtype)
+    inputs = [torch.randn(8, 3, 96, 80, device="cuda", dtype=dtype) for _ in range(3)]
+    settings = {**options, "emit": emit, "channels_last": True}
+    compiled = compile_cli.compile(net, (inputs[0],), options=settings)
+    exact = copy.deepcopy(net).double()
+    for x in inputs:
+        for found, eager, wanted in zip(compiled(x), net(x), exact(x.double()), strict=True):
+            assert found.stride() == eager.stride()
+            limit = 1.5 * relative_error(eager, wanted) + 1e-6
+            assert relative_error(found, wanted) < limit
+    calls = [n for n in compiled.graph.fused.nodes if isinstance(n, Extern)]
+    assert sum("convolution" in n.target for n in calls) == 5

@@ -1,0 +1,231 @@
+"""Convolutions on channels-last tensors: the same numbers and strides of results."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import compile_cli
+from compile_cli import channels_last as module
+from compile_cli.channels_last import channels_last
+from compile_cli.errors import UnknownOption
+from compile_cli.measure import relative_error
+from compile_cli.stages import Record
+from loop_ir import Extern
+
+aten = torch.ops.aten
+LAST = torch.channels_last
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DEVICES", frozenset({"cpu"}))
+
+
+def rewritten(fn: Any, *args: Tensor) -> torch.fx.GraphModule:
+    gm = make_fx(fn, tracing_mode="fake")(*args)
+    channels_last(gm.graph)
+    gm.graph.lint()
+    gm.recompile()
+    return gm
+
+
+def conv(x: Tensor, w: Tensor, *more: Any) -> Tensor:
+    out: Tensor = aten.convolution(
+        x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], *(more or (1,))
+    )
+    return out
+
+
+def nodes(gm: torch.fx.GraphModule, target: Any) -> list[torch.fx.Node]:
+    return [node for node in gm.graph.nodes if node.target == target]
+
+
+def check(gm: torch.fx.GraphModule, fn: Any, *args: Tensor) -> None:
+    """The same numbers and strides, and fake tensors that say how the real ones lie."""
+    out, wanted = gm(*args), fn(*args)
+    torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-4)
+    assert out.stride() == wanted.stride()
+
+    class Followed(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            value = super().run_node(n)
+            if isinstance(value, Tensor) and n.op == "call_function":
+                assert value.stride() == n.meta["val"].stride(), n.format_node()
+            return value
+
+    Followed(gm).run(*args)
+
+
+X, W, V = torch.randn(2, 8, 12, 10), torch.randn(16, 8, 3, 3), torch.randn(8, 16, 3, 3)
+
+
+def chain(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return F.relu(conv(F.relu(conv(x, w)) * 2, v)) + x
+
+
+def pooled(x: Tensor, w: Tensor) -> Tensor:
+    y, _ = aten.max_pool2d_with_indices(conv(x, w), [3, 3], [2, 2], [1, 1])
+    return aten.mean(y, [2, 3])
+
+
+def viewed(x: Tensor, w: Tensor) -> Tensor:
+    out: Tensor = aten.view(conv(x, w), [2, -1])
+    return out
+
+
+def one_by_one(x: Tensor, w: Tensor) -> Tensor:
+    return F.silu(
+        aten.convolution(x, w[:, :, :1, :1], None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1)
+    )
+
+
+def by_groups(x: Tensor, w: Tensor) -> Tensor:
+    return conv(x, w[:8, :1], 8)
+
+
+def halves(x: Tensor, w: Tensor) -> Tensor:
+    first, second = aten.split.Tensor(conv(x, w), 8, 1)
+    return torch.cat([second, first], 1)
+
+
+@pytest.mark.parametrize("fn", [conv, pooled, viewed, one_by_one, by_groups, halves])
+def test_the_same_numbers_and_strides(anywhere: None, fn: Any) -> None:
+    gm = rewritten(fn, X, W)
+    (node,) = nodes(gm, aten.convolution.default)
+    assert all(arg.meta["val"].is_contiguous(memory_format=LAST) for arg in node.args[:2])
+    assert node.meta["val"].is_contiguous(memory_format=LAST)
+    check(gm, fn, X, W)
+
+
+def test_only_the_first_of_a_chain_is_rearranged(anywhere: None) -> None:
+    gm = rewritten(chain, X, W, V)
+    copies = [node.args[0].name for node in nodes(gm, aten.clone.default)]
+    # the input, both weights, and the result
+    assert sorted(copies)[1:] == ["v_1", "w_1", "x_1"] and len(copies) == 4
+    second = nodes(gm, aten.convolution.default)[1]
+    assert second.args[0].target != aten.clone.default
+    check(gm, chain, X, W, V)
+
+
+def test_what_is_channels_last_already_stays(anywhere: None) -> None:
+    x, w = X.to(memory_format=LAST), W.to(memory_format=LAST)
+    gm = rewritten(conv, x, w)
+    assert not nodes(gm, aten.clone.default)
+    check(gm, conv, x, w)
+
+
+def strided(x: Tensor, w: Tensor) -> Tensor:
+    out: Tensor = aten.as_strided(conv(x, w), [2, 16], [1920, 120])
+    return out
+
+
+def transposed(x: Tensor, w: Tensor) -> Tensor:
+    return conv(x, w).transpose(2, 3)
+
+
+def noisy(x: Tensor, w: Tensor) -> Tensor:
+    y = conv(x, w)
+    return y + torch.rand_like(y)
+
+
+def line(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv1d(x[:, :, 0], w[:, :, 0], padding=1)
+
+
+def backwards(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv_transpose2d(x, w[:8].transpose(0, 1)[:8])
+
+
+def plain(x: Tensor, w: Tensor) -> Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize("fn", [strided, transposed, noisy, line, backwards, plain])
+def test_graphs_that_stay_as_they_are(anywhere: None, fn: Any) -> None:
+    before = make_fx(fn, tracing_mode="fake")(X, W).code
+    assert rewritten(fn, X, W).code == before
+
+
+def test_other_devices_stay_as_they_are() -> None:
+    assert not nodes(rewritten(conv, X, W), aten.clone.default)
+
+
+class Net(nn.Module):
+    """Two residual blocks, as a ResNet has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 7, 2, 3, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(n) for n in (16, 16, 32, 32))
+        self.convs = nn.ModuleList(
+            [
+                nn.Conv2d(16, 16, 3, 1, 1),
+                nn.Conv2d(16, 32, 3, 2, 1),
+                nn.Conv2d(32, 32, 3, 1, 1, groups=32),
+            ]
+        )
+        self.shorter = nn.Conv2d(16, 32, 1, 2)
+        self.last = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.max_pool2d(F.relu(self.norms[0](self.stem(x))), 3, 2, 1)
+        x = x + F.relu(self.norms[1](self.convs[0](x)))
+        y = F.relu(self.norms[2](self.convs[1](x)))
+        x = self.shorter(x) + self.norms[3](self.convs[2](y))
+        return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1)), x
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@torch.no_grad()
+def test_a_net(anywhere: None, options: dict[str, Any], emit: str) -> None:
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 3, 40, 36)
+    record = Record(keep=True)
+    settings = {**options, "emit": emit, "channels_last": True}
+    compiled = compile_cli.compile(net, (x,), options=settings, record=record)
+    assert ("aten", "channels_last") in [(stage, name) for stage, name, _ in record.trace]
+    for found, wanted, exact in zip(
+        compiled(x), net(x), copy.deepcopy(net).double()(x.double()), strict=True
+    ):
+        assert found.stride() == wanted.stride()
+        assert relative_error(found, exact) < 1e-5
+    calls = [n for n in compiled.graph.fused.nodes if isinstance(n, Extern)]
+    assert sum("convolution" in n.target for n in calls) == 5
+
+
+@torch.no_grad()
+def test_a_dynamic_batch(anywhere: None, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 3, 40, 36)
+    compiled = compile_cli.compile(
+        net, (x,), dynamic={"x": {0}}, options={**options, "channels_last": True}
+    )
+    text = str(compiled.graph.program)
+    assert "channels_last" in text
+    for batch in (2, 5):
+        more = torch.randn(batch, 3, 40, 36)
+        for found, wanted in zip(compiled(more), net(more), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+            assert found.stride() == wanted.stride()
+
+
+@torch.no_grad()
+def test_unknown_sizes_stay_as_they_are(anywhere: None, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 3, 40, 36)
+    settings = {**options, "channels_last": True}
+    compiled = compile_cli.compile(net, (x,), dynamic={"x": {2, 3}}, options=settings)
+    more = torch.randn(2, 3, 48, 44)
+    torch.testing.assert_close(compiled(more), net(more), rtol=1e-4, atol=1e-4)
+
+
+def test_it_is_an_option() -> None:
+    with pytest.raises(UnknownOption, match="channels_last='yes'"):
+        compile_cli.Options(channels_last="yes")  # type: ignore[arg-type]
