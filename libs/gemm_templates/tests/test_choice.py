@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import wait
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import pytest
@@ -28,6 +29,7 @@ from gemm_templates import (
     choose_range,
     prefetch,
 )
+from gemm_templates import choice as choice_module
 from gemm_templates.choice import turns
 from gemm_templates.model import is_legal
 from gemm_templates.ops import run as run_module
@@ -497,6 +499,36 @@ def test_small_savings_are_not_worth_more_launches():
     assert taken(3e-6, 5.5e-6, 5e-6) is None
     assert taken(3e-6, 4e-6, 5e-6, config=None) is None
     assert Choice(problem, two, options).from_python() == two  # by the model: no times
+
+
+def test_a_call_is_charged_what_it_adds(monkeypatch):
+    """After a spin of 5 us, with what the cache is full of: 3 us on a clean one, 4 on another."""
+    clock = [0.0]
+
+    class Event:
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, end):
+            return (end.at - self.at) * 1e3
+
+    def passes(seconds):
+        clock[0] += seconds
+
+    cache = {"clean": 3e-6, "filled": 4e-6}
+    state = []
+
+    def flush(kind):
+        state[:] = [kind]
+        passes(40e-6)
+
+    monkeypatch.setattr(choice_module, "_event", Event)
+    monkeypatch.setattr(choice_module, "_spin", lambda cycles: passes(cycles * 5e-10))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    both = [lambda: None, lambda: passes(cache[state[0]]), lambda: passes(10e-6)]
+    for kind, seconds in cache.items():
+        found = choice_module._added(both, partial(flush, kind), 1000)
+        assert found == pytest.approx([seconds, 10e-6])
 
 
 def test_every_call_has_every_place_in_a_round():
