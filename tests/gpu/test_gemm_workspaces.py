@@ -40,6 +40,12 @@ FEW_ROWS = (
     Config(32, 64, 64, 2, 4, 1, "split_k", split_k=5),
     Config(64, 64, 64, 8, 4, 3, "split_k", programs=7, split_k=3),
 )
+# Of 288 and 36 tiles those that fill no round; 72 are too many for two programs each.
+SHARED = (
+    Config(128, 128, 64, 8, 8, 6, "gluon", 132, 2, split_k=4),
+    Config(128, 256, 64, 8, 8, 4, "gluon", 132, 4, split_k=3),
+    Config(64, 128, 64, 8, 8, 8, "gluon", 132, 2, split_k=2),
+)
 
 
 class Mlp(nn.Module):
@@ -116,6 +122,25 @@ def test_call_after_call(
     xs = [rows_of(rows) for _ in range(20)]
     for x, out in zip(xs, [compiled(x) for x in xs], strict=True):  # queued, then looked at
         check(out, model, x)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a Hopper GPU",
+)
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@torch.no_grad()
+def test_tiles_that_programs_share(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str
+) -> None:
+    decide(monkeypatch, lambda rows: SHARED, True)
+    compiled = compile_cli.compile(model, (rows_of(1100),), options={**options, "emit": emit})
+    assert len(fills(compiled)) == 1
+    xs = [rows_of(1100) for _ in range(8)]
+    outs = [compiled(x) for x in xs]
+    for x, out in zip(xs, outs, strict=True):
+        check(out, model, x)
+        assert torch.equal(compiled(x), out)
 
 
 @pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
