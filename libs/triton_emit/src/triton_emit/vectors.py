@@ -17,7 +17,6 @@ from loop_ir import Axis, Kernel, Store
 from triton_emit.ssa import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
-_SECTOR = 32  # bytes that memory moves together
 
 
 def vector(kernel: Kernel) -> int:
@@ -34,24 +33,16 @@ def vector(kernel: Kernel) -> int:
     types = {b.name: b.type for b in kernel.buffers}
     for _, stmt in statements(kernel):
         if isinstance(stmt, Store) and stmt.mode != "add":
-            size = types[stmt.buffer].dtype.itemsize
-            run = neighbours(stmt.index, kernel.axes, size)
-            if run is not None and min(run, _WIDEST // size) > together:
+            whole = _WIDEST // types[stmt.buffer].dtype.itemsize
+            if min(neighbours(stmt.index, kernel.axes), whole) > together:
                 return together
     return 0
 
 
-def neighbours(
-    index: sympy.Expr,
-    axes: tuple[Axis, ...],
-    itemsize: int,
-    loaded: frozenset[sympy.Symbol] = frozenset(),
-) -> int | None:
+def neighbours(index: sympy.Expr, axes: tuple[Axis, ...]) -> int:
     """How many elements, from each multiple of that number of points on, lie side by side in memory
     and begin at a multiple of it: a power of two, 16 at most. Sizes that are not known are taken
-    for multiples of 16, `loaded` symbols for any integers. None where the elements that a thread
-    takes make no difference, or are not known: the index does not move along the last axis, leaves
-    the sector with each step, or is not linear in the axes.
+    for multiples of 16; 1 where the index is not linear in the axes.
 
     4096*i0 + i1 + 4, i0 < 8, i1 < 4096       ->  4
     4104*i0 + i1, i0 < 8, i1 < 4097           ->  1: the rows of points have an odd length
@@ -62,14 +53,9 @@ def neighbours(
     index = sympy.expand(index)
     steps = [index.coeff(s) for s in symbols]
     rest = sympy.expand(index - sympy.Add(*(c * s for c, s in zip(steps, symbols, strict=True))))
-    if not axes or any(set(symbols) & e.free_symbols for e in (rest, *steps)):
-        return None
-    last = steps[-1]
-    if last == 0 or not last.is_Integer or abs(int(last)) * itemsize >= _SECTOR:
-        return None
-    if last != 1:
+    if not axes or steps[-1] != 1 or any(set(symbols) & e.free_symbols for e in (rest, *steps)):
         return 1
-    run = min(_divisor(t, loaded) for t in sympy.Add.make_args(rest))
+    run = min(_divisor(t) for t in sympy.Add.make_args(rest))
     inside, joined = axes[-1].extent, True
     for axis, step in zip(axes[-2::-1], steps[-2::-1], strict=True):
         if joined and sympy.expand(step - inside) == 0:
@@ -82,10 +68,9 @@ def neighbours(
     return run
 
 
-def _divisor(e: sympy.Expr, loaded: frozenset[sympy.Symbol] = frozenset()) -> int:
-    """The largest power of two up to 16 that may divide a term of sizes, and divides it whatever
-    the `loaded` symbols are."""
+def _divisor(e: sympy.Expr) -> int:
+    """The largest power of two up to 16 that may divide a term of sizes."""
     number, others = sympy.sympify(e).as_coeff_Mul()
-    if others.free_symbols - loaded or not number.is_Integer:
+    if others.free_symbols or not number.is_Integer:
         return _WIDEST
     return gcd(int(number), _WIDEST)
