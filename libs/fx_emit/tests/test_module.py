@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from fx_emit import FxBackend, FxEmitError, emit
-from fx_emit.errors import UndeclaredAlias, UnknownLaunch, UnknownOperator, UnknownTorchEnum
+from fx_emit.errors import (
+    GluonDescriptor,
+    UndeclaredAlias,
+    UnknownLaunch,
+    UnknownOperator,
+    UnknownTorchEnum,
+)
 from wrapper_ir import parse_program
 
 TEXT = """program model(x: f32[s0, 4] cpu, w: f32[4, 4] cpu):
@@ -131,6 +137,24 @@ def test_errors(body, error, message):
 def test_unknown_launch():
     with pytest.raises(UnknownLaunch, match="'stream'"):
         emit(program(""), "stream", load_kernel=lambda kernel: None)
+
+
+def test_a_gluon_kernel_gets_no_descriptors_from_the_operator(load_jit):
+    text = """program p(x: f32[8, 8] cpu):
+  kernel copy(d: tensordesc<f32[8,8]> mutated) warps 1 stages 1:
+    from triton.experimental import gluon
+
+
+    @gluon.jit
+    def copy(d):
+        pass
+  end
+  d0 = describe x block (8, 8)
+  launch copy grid (1, 1, 1) (d0)
+  return (x,)
+"""
+    with pytest.raises(GluonDescriptor, match=r"copy is a @gluon.jit kernel.*here: d\)"):
+        emit(parse_program(text), load_kernel=load_jit)
 
 
 def test_readme_example_runs():

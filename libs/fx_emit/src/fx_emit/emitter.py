@@ -106,7 +106,7 @@ def emit(
 
     Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor or a number
     for the hints of the symbols; `meta["comment"]` the comment of its op. Raises MissingConstant,
-    UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias.
+    UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias, GluonDescriptor.
     """
     if launch not in LAUNCHES:
         raise UnknownLaunch(launch)

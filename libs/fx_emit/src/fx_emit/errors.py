@@ -43,6 +43,16 @@ class UnknownLaunch(FxEmitError):
         self.launch = launch
 
 
+class GluonDescriptor(FxEmitError):
+    def __init__(self, name: str, params: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{name} is a @gluon.jit kernel, and torch's operator for kernels makes tensor "
+            f"descriptors of @triton.jit kernels only (here: {', '.join(params)}); launch directly"
+        )
+        self.name = name
+        self.params = params
+
+
 class MisalignedStorage(FxEmitError):
     """A view of another element type that starts between two of its elements."""
 

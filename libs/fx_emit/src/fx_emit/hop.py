@@ -11,6 +11,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     triton_kernel_wrapper_mutation,
 )
 
+from fx_emit.errors import GluonDescriptor
 from wrapper_ir import DefineKernel
 
 LAUNCH = triton_kernel_wrapper_mutation
@@ -18,7 +19,11 @@ LAUNCH = triton_kernel_wrapper_mutation
 
 def register(kernel: DefineKernel, function: Any) -> tuple[int, int]:
     """Puts a `@triton.jit` function and its constants into the tables that a launch refers to:
-    `kernel_idx` and `constant_args_idx`. The tables live as long as the process."""
+    `kernel_idx` and `constant_args_idx`. The tables live as long as the process. Raises
+    GluonDescriptor: the process would die as Triton compiles such a kernel."""
+    described = tuple(p.name for p in kernel.params if p.kind.startswith("tensordesc"))
+    if described and getattr(function, "is_gluon", bool)():
+        raise GluonDescriptor(kernel.name, described)
     options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     if kernel.num_ctas != 1:
         options["num_ctas"] = kernel.num_ctas
