@@ -27,7 +27,7 @@ from compile_cli.measure import relative_error
 from compile_cli.report import matmul_lines
 from compile_cli.zeroed import Account
 from gemm_templates import device_info
-from gemm_templates.choice import measure
+from gemm_templates.measuring import measure
 from wrapper_ir.analysis import walk
 from wrapper_ir.ops import ExternCall
 

@@ -28,7 +28,7 @@ from torch import nn
 import compile_cli
 from compile_cli.report import matmul_lines
 from gemm_templates import device_info
-from gemm_templates.choice import measure
+from gemm_templates.measuring import measure
 
 SIZES = (1, 16, 128, 1024, 8192)
 BETWEEN = (3, 17, 40, 100, 200, 384, 700, 1500, 3000, 5000, 12000)

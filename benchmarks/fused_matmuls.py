@@ -26,7 +26,7 @@ import compile_cli
 from compile_cli.measure import relative_error
 from compile_cli.report import matmul_lines
 from gemm_templates import device_info
-from gemm_templates.choice import measure
+from gemm_templates.measuring import measure
 
 
 def bf16(*size: int) -> torch.Tensor:

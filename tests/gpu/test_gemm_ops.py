@@ -29,8 +29,8 @@ from gemm_templates import (
     mm,
     scaled_mm,
 )
-from gemm_templates.choice import measure
 from gemm_templates.epilogues import GELU_NARROW
+from gemm_templates.measuring import measure
 from gemm_templates.ops import run as run_module
 from gemm_templates.ops.matmul import MM
 from gemm_templates.store import default_store

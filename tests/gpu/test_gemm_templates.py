@@ -26,9 +26,9 @@ from gemm_templates import (
     prefetch,
     tma_configs,
 )
-from gemm_templates.choice import measure
 from gemm_templates.epilogues import GELU, GELU_NARROW, residual_of
 from gemm_templates.families.tiled import CONFIGS
+from gemm_templates.measuring import measure
 from gemm_templates.model import is_legal
 from triton_rt import Cache, CompilePool
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import compile_cli
 from compile_cli.measure import relative_error
 from gemm_templates import device_info
-from gemm_templates.choice import measure
+from gemm_templates.measuring import measure
 
 pytestmark = [
     pytest.mark.gpu,

@@ -27,10 +27,10 @@ from gemm_templates import (
     candidates,
     choose,
     choose_range,
+    measuring,
     prefetch,
 )
-from gemm_templates import choice as choice_module
-from gemm_templates.choice import turns
+from gemm_templates.measuring import turns
 from gemm_templates.model import is_legal
 from gemm_templates.ops import run as run_module
 from gemm_templates.ops.matmul import MM as matmul_kind
@@ -522,12 +522,12 @@ def test_a_call_is_charged_what_it_adds(monkeypatch):
         state[:] = [kind]
         passes(40e-6)
 
-    monkeypatch.setattr(choice_module, "_event", Event)
-    monkeypatch.setattr(choice_module, "_spin", lambda cycles: passes(cycles * 5e-10))
+    monkeypatch.setattr(measuring, "_event", Event)
+    monkeypatch.setattr(measuring, "_spin", lambda cycles: passes(cycles * 5e-10))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     both = [lambda: None, lambda: passes(cache[state[0]]), lambda: passes(10e-6)]
     for kind, seconds in cache.items():
-        found = choice_module._added(both, partial(flush, kind), 1000)
+        found = measuring._added(both, partial(flush, kind), 1000)
         assert found == pytest.approx([seconds, 10e-6])
 
 

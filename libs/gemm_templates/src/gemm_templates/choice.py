@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ import torch
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.families import make_plan
 from gemm_templates.launch import Bound, Inputs, bind, written
+from gemm_templates.measuring import measure
 from gemm_templates.model import (
     Candidate,
     candidates,
@@ -35,11 +34,6 @@ MARGIN = 0.01
 # Seconds that a template must save, where Python calls it, for each launch beyond the first and
 # each workspace that is allocated: the host takes two to four microseconds for one.
 HOST = 1e-6
-_ROUNDS = 13  # with each way to fill the cache
-_AHEAD = 50e-6  # s, what the host needs to queue the events and the fill of the cache
-_FASTEST_CLOCK = 2.2e9  # Hz, no GPU's is higher
-_BEFORE = 10_000  # cycles of the kernel before each call, about 5 us
-_LEAST = 1e-7  # s, below what events can tell apart
 
 
 @dataclass(frozen=True)
@@ -264,82 +258,3 @@ def disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:
     if not bool(worst <= 0.02 * scale + 1e-6):  # NaN fails
         return f"differs from the extern call by {float(worst):.3g}, its largest {float(scale):.3g}"
     return ""
-
-
-def measure(runs: Sequence[Callable[[], object]], info: DeviceInfo) -> list[float]:
-    """Median seconds that each adds to a stream that is busy before it, with nothing of its own in
-    the L2 cache.
-
-        event, spin, event        -> t0
-        event, spin, run, event   -> t0 + its seconds
-
-    As in a model, what a launch costs between two kernels counts as far as it does not overlap the
-    kernel before, here one that spins on one multiprocessor for a fixed number of cycles. All are
-    taken in turns so that clocks that drift hit all alike. The GPU waits until the host has queued
-    the whole round, so that neither what a call costs the host, nor the host's work on the next
-    one, is charged to it; and each round begins with another call, so that no place in the round is
-    any call's own.
-
-    In half of the rounds the cache is full of what was read, in the others of what was filled and
-    goes to memory while the call runs; the seconds are the mean of both. By the times of 21
-    problems on an H200 that takes what in bursts of calls is within 3 % of the fastest, and no
-    slower than the vendor's; the first alone took one that was 5 % slower, the second hid gains of
-    5 %.
-    """
-    other = torch.zeros(max(2 * info.l2_bytes, 128 << 20) // 4, device="cuda")
-    total = torch.empty((), device="cuda")
-    flushes: tuple[Callable[[], object], ...] = (
-        lambda: torch.sum(other, dim=0, out=total), other.zero_,
-    )  # fmt: skip
-    for run in (*flushes, *runs):
-        run()
-    torch.cuda.synchronize()
-    host = 0.0
-    for run in runs:
-        start_time = perf_counter()
-        run()
-        host = max(host, perf_counter() - start_time)
-    torch.cuda.synchronize()
-    both: list[Callable[[], object]] = [_nothing, *runs]
-    cycles = int(len(both) * (2 * host + _AHEAD) * _FASTEST_CLOCK)
-    added = [_added(both, flush, cycles) for flush in flushes]
-    return [max(sum(times) / len(times), _LEAST) for times in zip(*added, strict=True)]
-
-
-def _added(
-    both: Sequence[Callable[[], object]], flush: Callable[[], object], cycles: int
-) -> list[float]:
-    """Median seconds of each but the first, less those of the first."""
-    samples: list[list[float]] = [[] for _ in both]
-    for number in range(_ROUNDS):
-        events = [(_event(), _event()) for _ in both]
-        _spin(cycles)
-        for i in turns(number, len(both)):
-            start, end = events[i]
-            flush()
-            start.record()
-            _spin(_BEFORE)
-            both[i]()
-            end.record()
-        torch.cuda.synchronize()
-        for times, (start, end) in zip(samples, events, strict=True):
-            times.append(start.elapsed_time(end) * 1e-3)
-    alone, *seconds = [median(times) for times in samples]
-    return [s - alone for s in seconds]
-
-
-def _spin(cycles: int) -> None:
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
-
-
-def _nothing() -> None:
-    pass
-
-
-def turns(number: int, count: int) -> list[int]:
-    """The order of a round: `turns(1, 3) -> [1, 2, 0]`."""
-    return [(number + i) % count for i in range(count)]
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

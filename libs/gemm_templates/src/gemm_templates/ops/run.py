@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemm_templates.choice import MARGIN, choose, disagreement, measure
+from gemm_templates.choice import MARGIN, choose, disagreement
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
 from gemm_templates.launch import Bound, Inputs, bind, default_build
+from gemm_templates.measuring import measure
 from gemm_templates.ops.padded import on_lines
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
