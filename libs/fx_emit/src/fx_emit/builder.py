@@ -1,0 +1,168 @@
+"""What a graph is made of while it grows: nodes with what they stand for, and views of storages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+
+from fx_emit import host
+from fx_emit.comments import CommentWriter
+from fx_emit.expressions import NodeDomain
+from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_enum
+from symexpr import evaluate
+from wrapper_ir import Arg, DefineKernel, Describe, Device, DType, Ref, TensorType, TorchEnum
+from wrapper_ir.analysis import evaluate_type, extent
+
+
+@dataclass
+class Shared:
+    """What the emitters of a program and of its blocks have in common."""
+
+    launch: str
+    load_kernel: Callable[[DefineKernel], Any]
+    describe: Callable[[torch.Tensor, tuple[int, ...]], Any]
+    constants: Mapping[str, torch.Tensor]
+    operators: Mapping[str, Callable[..., Any]]
+    checks: bool
+    check_inputs: bool
+    env: dict[str, int]
+    mode: FakeTensorMode
+    kernels: dict[str, DefineKernel] = field(default_factory=dict)
+    loaded: dict[str, Any] = field(default_factory=dict)
+
+
+class Builder:
+    """A graph of one program or block, by the names of the program.
+
+    symbols, nodes, types: what a name is. roots: the tensor whose storage it lies in.
+    """
+
+    def __init__(self, shared: Shared, name: str) -> None:
+        self.shared = shared
+        self.name = name
+        self.graph = Graph()
+        self.root = torch.nn.Module()
+        self.domain = NodeDomain(self.graph)
+        self.symbols: dict[str, Any] = {}
+        self.nodes: dict[str, Node] = {}
+        self.types: dict[str, TensorType] = {}
+        self.roots: dict[str, str] = {}
+        self.described: dict[str, Describe] = {}
+        self.starts: dict[str, Any] = {}  # root -> element of its storage that is offset 0
+        self.headings: list[str] = []
+        self.writer = CommentWriter({}, {})
+
+    def module(self) -> GraphModule:
+        gm = GraphModule(self.root, self.graph, class_name=self.name)
+        for name, child in gm.named_children():
+            gm.__dict__[name] = child  # found there at once; a module looks for it in vain first
+        if self.writer.comments or self.writer.headings:
+            self.graph.on_generate_code(lambda _: self.writer)
+            gm.recompile()
+        return gm
+
+    def note(self, node: Node, value: Any, comment: str = "") -> Node:
+        node.meta["val"] = value
+        if comment:
+            node.meta["comment"] = comment
+            self.writer.comments[node.name] = comment.replace("\n", " ")
+        if self.headings:
+            self.writer.headings[node.name] = self.headings
+            self.headings = []
+        return node
+
+    def call(
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        value: Any = None,
+        comment: str = "",
+    ) -> Node:
+        node = self.graph.create_node(
+            "call_function", target, tuple(args), dict(kwargs or {}), name
+        )
+        return self.note(node, value, comment)
+
+    def define(self, name: str, type: TensorType, node: Node, root: str | None) -> None:
+        self.nodes[name] = node
+        self.types[name] = type
+        self.roots[name] = name if root is None else root
+
+    def fake(self, type: TensorType) -> torch.Tensor:
+        size, stride, offset = evaluate_type(type, self.shared.env)
+        with self.shared.mode:
+            base = torch.empty(
+                (offset + extent(size, stride),),
+                dtype=TORCH_DTYPE[type.dtype],
+                device=torch_device(type.device),
+            )
+            return base.as_strided(size, stride, offset)
+
+    def number(self, expression: Any) -> Any:
+        return evaluate(expression, self.symbols, self.domain)
+
+    def numbers(self, expressions: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(self.number(e) for e in expressions)
+
+    def value(self, arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return self.nodes[arg.name]
+        if isinstance(arg, tuple):
+            return tuple(self.value(a) for a in arg)
+        if isinstance(arg, sympy.Basic):
+            return self.number(arg)
+        if isinstance(arg, DType):
+            return TORCH_DTYPE[arg]
+        if isinstance(arg, Device):
+            return torch_device(arg)
+        return torch_enum(arg) if isinstance(arg, TorchEnum) else arg
+
+    def layout(self, type: TensorType) -> tuple[torch.dtype, Any, Any]:
+        return TORCH_DTYPE[type.dtype], self.numbers(type.size), self.numbers(type.stride)
+
+    def start(self, root: str) -> Any:
+        """Where offset 0 of a storage lies, in elements of its root: a caller may pass a view."""
+        if root not in self.starts:
+            node = self.call(
+                torch.ops.aten.sym_storage_offset.default, (self.nodes[root],),
+                value=self.nodes[root].meta["val"].storage_offset(),
+            )  # fmt: skip
+            offset = self.number(self.types[root].offset)
+            self.starts[root] = node if offset == 0 else self.domain.sub(node, offset)
+        return self.starts[root]
+
+    def restride(self, name: str, src: str, type: TensorType, comment: str) -> None:
+        """`as_strided` of the source where element types agree; else over the raw storage."""
+        root = self.roots[src]
+        dtype, size, stride = self.layout(type)
+        offset = self.number(type.offset)
+        if self.types[root].dtype == type.dtype:
+            base = src if self.types[src].dtype == type.dtype else root
+            start = self.start(root)
+            if start != 0:
+                offset = self.domain.add(start, offset) if offset != 0 else start
+            target, args = torch.as_strided, (self.nodes[base], size, stride, offset)
+        else:
+            # The first element of the root lies at its declared offset.
+            skipped = self.types[root].offset * self.types[root].dtype.itemsize
+            if skipped != 0:
+                offset = self.number(type.offset - skipped / type.dtype.itemsize)
+            target = host.reinterpret  # type: ignore[assignment]
+            args = (self.nodes[root], dtype, size, stride, offset)  # type: ignore[assignment]
+        node = self.call(target, args, name=name, value=self.fake(type), comment=comment)
+        self.define(name, type, node, root)
+
+    def submodule(self, label: str, module: GraphModule) -> Node:
+        index = sum(1 for name, _ in self.root.named_children() if name.startswith(label))
+        name = f"{label}_{index}"
+        self.root.add_module(name, module)
+        return self.note(self.graph.create_node("get_attr", name, name=name), None)
