@@ -124,8 +124,9 @@ class _Changes:
     def called(self, node: fx.Node, given: dict[fx.Node, Any]) -> Any:
         """What the node gives for other inputs; None where it refuses them."""
         args, kwargs = tree_map_only(fx.Node, given.__getitem__, (node.args, node.kwargs))
+        assert callable(node.target)  # of a call_function
         try:
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return node.target(*args, **kwargs)
         except (RuntimeError, ValueError):
             return None
 

@@ -145,6 +145,8 @@ class Builder:
         root = self.roots[src]
         dtype, size, stride = self.layout(type)
         offset = self.number(type.offset)
+        target: Callable[..., Any]
+        args: tuple[Any, ...]
         if self.types[root].dtype == type.dtype:
             base = src if self.types[src].dtype == type.dtype else root
             start = self.start(root)
@@ -156,8 +158,8 @@ class Builder:
             skipped = self.types[root].offset * self.types[root].dtype.itemsize
             if skipped != 0:
                 offset = self.number(type.offset - skipped / type.dtype.itemsize)
-            target = host.reinterpret  # type: ignore[assignment]
-            args = (self.nodes[root], dtype, size, stride, offset)  # type: ignore[assignment]
+            target = host.reinterpret
+            args = (self.nodes[root], dtype, size, stride, offset)
         node = self.call(target, args, name=name, value=self.fake(type), comment=comment)
         self.define(name, type, node, root)
 
