@@ -531,6 +531,40 @@ def test_a_call_is_charged_what_it_adds(monkeypatch):
         assert found == pytest.approx([seconds, 10e-6])
 
 
+def test_calls_far_slower_than_the_fastest_are_timed_once(monkeypatch):
+    clock, calls = [0.0], [0, 0, 0]
+
+    class Event:
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, end):
+            return (end.at - self.at) * 1e3
+
+    def call(i, seconds):
+        def run():
+            calls[i] += 1
+            clock[0] += seconds
+
+        return run
+
+    monkeypatch.setattr(measuring, "_event", Event)
+    monkeypatch.setattr(measuring, "_spin", lambda cycles: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: torch.ones(()))
+    runs = [call(0, 400e-6), call(1, 15e-3), call(2, 1.1e-3)]
+    assert measuring.measure(runs, H200) == pytest.approx([400e-6, 15e-3, 1.1e-3])
+    assert calls[1] == 2 and min(calls[0], calls[2]) > 20
+
+
+def test_what_one_call_rules_out():
+    assert measuring.out_of_reach([0.0002, 0.0009, 0.015, 0.0011]) == {2, 3}
+    assert measuring.out_of_reach([0.020, 0.025, 0.061]) == {2}
+    assert measuring.out_of_reach([2e-6, 900e-6]) == set()  # the host may have been late
+    assert measuring.out_of_reach([]) == set()
+
+
 def test_every_call_has_every_place_in_a_round():
     rounds = [turns(number, 5) for number in range(20)]
     assert all(sorted(r) == list(range(5)) for r in rounds)
