@@ -13,8 +13,8 @@ import gemm_templates as g
 from gemm_templates.chosen import Task
 from gemm_templates.grouped import grouped_task
 from gemm_templates.ops import linear, matmul
+from gemm_templates.ops.kind import Kind
 from gemm_templates.ops.padded import padded_mm
-from gemm_templates.ops.run import Kind
 from gemm_templates.scaled import scaled_task
 
 BF16, F16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn

@@ -432,6 +432,7 @@ def test_padded_copies_are_taken_where_faster_and_right(
     monkeypatch, vendor, padded, right, taken, recwarn
 ):
     monkeypatch.setattr(run_module, "choose", lambda problem, *_, **__: Choice(problem, None, ()))
+    monkeypatch.setattr(run_module, "prefetch", lambda problems, **_: [])
     monkeypatch.setattr(run_module, "measure", lambda runs, info: [vendor, padded])
     monkeypatch.setattr(run_module, "device_info", lambda device: H200)
     run_module.forget()
@@ -449,9 +450,12 @@ def test_padded_copies_are_taken_where_faster_and_right(
 @pytest.mark.parametrize("given", [False, True])
 def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, taken, given):
     """[257, 257] @ [257, 257] on copies whose rows are multiples of 64 elements apart; `out` as it
-    is asked for."""
+    is asked for. Kernels for the copies compile before anything is decided."""
     config = Config(16, 16, 16, 2, 4, 2)
     asked = []
+
+    def prefetch(problems, *, pool, cache, store, device):
+        asked.extend(problems)
 
     def choose(problem, *_, **__):
         asked.append(problem)
@@ -459,6 +463,7 @@ def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, 
         return Choice(problem, config if aligned else None, ())
 
     monkeypatch.setattr(run_module, "choose", choose)
+    monkeypatch.setattr(run_module, "prefetch", prefetch)
     monkeypatch.setattr(
         run_module,
         "measure",
@@ -469,7 +474,7 @@ def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, 
     a, b = (torch.randn(257, 257).bfloat16() for _ in range(2))
     out = torch.empty(257, 257, dtype=torch.bfloat16) if given else None
     key = run_module._decided(matmul_kind, (a, b), (None,), out, None, torch.device("cpu"), True)
-    assert [p.dims()["stride_am"] for p in asked] == [257, 320]
+    assert [p.dims()["stride_am"] for p in asked] == [320, 257, 320] and asked[0] == asked[2]
     if not taken and not given:
         assert key == run_module.PADDED
     elif taken:

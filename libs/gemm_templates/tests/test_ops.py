@@ -21,9 +21,9 @@ from gemm_templates import (
     scaled_mm,
 )
 from gemm_templates.errors import UnsupportedProblem
+from gemm_templates.ops.kind import config_text, parse_config
 from gemm_templates.ops.padded import on_lines, padded_mm
 from gemm_templates.ops.plain import direct
-from gemm_templates.ops.run import config_text, parse_config
 
 CONFIG = Config(16, 16, 16)
 FP8 = torch.float8_e4m3fn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
@@ -228,7 +228,7 @@ def bind(
 
 
 @functools.lru_cache(maxsize=1)
-def default_build() -> Callable[[Problem, Config], Bound]:
+def default_build() -> functools.partial[Bound]:
     """`bind` with the kernel cache of the user, and workers of this process that compile the
     candidates of one problem side by side."""
     return functools.partial(

@@ -16,7 +16,8 @@ from torch import Tensor
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.grouped import grouped_mm
 from gemm_templates.ops import linear, matmul
-from gemm_templates.ops.run import parse_config, run
+from gemm_templates.ops.kind import parse_config
+from gemm_templates.ops.run import run
 from gemm_templates.scaled import mixed_mm, scaled_mm
 
 __all__ = ["grouped_mm", "mixed_mm", "scaled_mm"]

@@ -14,8 +14,8 @@ from gemm_templates.dtypes import NAMES
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
+from gemm_templates.ops.kind import Kind, Options, Tensors
 from gemm_templates.ops.matmul import FLOATS, aligned, check_types, strides_of
-from gemm_templates.ops.run import Kind, Options, Tensors
 from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
 from triton_rt import KernelParam
 

@@ -11,8 +11,8 @@ from gemm_templates.dtypes import NAMES
 from gemm_templates.epilogues import residual_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
+from gemm_templates.ops.kind import Kind, Options, Tensors
 from gemm_templates.ops.padded import padded_mm
-from gemm_templates.ops.run import Kind, Options, Tensors
 from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
 from triton_rt import KernelParam
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.ops import custom, linear, matmul
+from gemm_templates.ops.kind import config_text
 from gemm_templates.ops.plain import direct
-from gemm_templates.ops.run import config_text, run
+from gemm_templates.ops.run import run
 from gemm_templates.problem import Config
 
 _OPS: Any = torch.ops.gemm_templates

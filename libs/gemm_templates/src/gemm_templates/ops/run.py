@@ -9,25 +9,33 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gemm_templates.choice import MARGIN, choose, disagreement
+from gemm_templates.choice import MARGIN, choose, disagreement, prefetch
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
 from gemm_templates.launch import Bound, Inputs, bind, default_build
 from gemm_templates.measuring import measure
+from gemm_templates.ops.kind import (
+    EXTERN,
+    PADDED,
+    Decision,
+    Kind,
+    Options,
+    Tensors,
+    is_writable,
+    new_result,
+    signature,
+)
 from gemm_templates.ops.padded import on_lines
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import default_store
-
-Tensors = tuple[Tensor | None, ...]
-Options = tuple[Any, ...]
 
 # Numbers of rows that are measured by themselves before a decision for all is taken.
 DISTINCT = 3
@@ -40,46 +48,6 @@ WORTH = 64 * 64 * 64
 _MOST = 4096  # decisions of a process; all are dropped when there are more
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One operation: as a problem, and as torch's own call.
-
-    check: raises InvalidArguments; asked once for each kind of arguments.
-    problem: None where the templates do not compute it. inputs: with `out` to be written.
-    extern: torch's way; writes to `out` where there is one. shape: of the result.
-    rows: which of the tensors have M rows in their first dimension, those first that always have;
-    empty where decisions are not shared among numbers of rows.
-    padded: torch's way on copies with aligned rows, tried where `is_odd`.
-    operands: which of the tensors are multiplied; where `is_odd`, templates on copies of them with
-    aligned rows are tried.
-    """
-
-    name: str
-    check: Callable[[Tensors, Options, Tensor | None], object]
-    problem: Callable[[Tensors, Options, Tensor], Problem | None]
-    inputs: Callable[[Tensors, Options, Tensor], Inputs]
-    extern: Callable[[Tensors, Options, Tensor | None], Tensor]
-    shape: Callable[[Tensors, Options], tuple[tuple[int, ...], torch.dtype]]
-    rows: tuple[int, ...] = ()
-    padded: Callable[[Tensors, Options], Tensor] | None = None
-    operands: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Decision:
-    """bound: a template, or None for torch's call. ranged: it gets the number of rows. padded:
-    torch's call on padded copies. copied: the template gets copies of the operands."""
-
-    bound: Bound | None = None
-    ranged: bool = False
-    padded: bool = False
-    copied: bool = False
-
-
-EXTERN = Decision()
-PADDED = Decision(padded=True)
-
-
 def run(
     kind: Kind,
     tensors: Tensors,
@@ -90,7 +58,7 @@ def run(
     """The result; in `out` if that is given, which may share memory with what is read."""
     if out is not None:
         kind.check(tensors, options, out)
-        if not _writable(out, tensors):
+        if not is_writable(out, tensors):
             return out.copy_(run(kind, tensors, options, None, config))
     key = (
         kind.name, options, config, signature(out), torch._C._get_cublas_allow_tf32(),
@@ -104,7 +72,7 @@ def run(
             return kind.padded(tensors, options)
         return kind.extern(tensors, options, out)
     if out is None:
-        out = _new(kind, tensors, options)
+        out = new_result(kind, tensors, options)
     if decision.copied:
         tensors = _copied(kind, tensors)
     if decision.ranged:
@@ -112,37 +80,6 @@ def run(
     else:
         decision.bound(kind.inputs(tensors, options, out))
     return out
-
-
-def signature(tensor: Tensor | None) -> tuple[Any, ...] | None:
-    """All that a decision depends on, but for the values."""
-    if tensor is None:
-        return None
-    return (
-        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16 == 0,
-    )  # fmt: skip
-
-
-_CONFIG_FIELDS = tuple(f.name for f in fields(Config))
-
-
-def config_text(config: Config | None) -> str:
-    """A config as an argument of a custom op; "" for None."""
-    if config is None:
-        return ""
-    return ";".join([str(getattr(config, name)) for name in _CONFIG_FIELDS])
-
-
-@lru_cache(maxsize=256)
-def parse_config(text: str) -> Config | None:
-    if not text:
-        return None
-    default = Config()
-    values: dict[str, Any] = {}
-    for name, word in zip(_CONFIG_FIELDS, text.split(";"), strict=True):
-        kind = type(getattr(default, name))
-        values[name] = word == "True" if kind is bool else kind(word)
-    return Config(**values)
 
 
 _decisions: dict[tuple[Any, ...], Decision] = {}
@@ -192,7 +129,7 @@ def _decided(
     """planned: decide for the CPU as for a GPU."""
     if config is None and device.type != "cuda" and not planned:
         return EXTERN
-    target = _new(kind, tensors, options) if out is None else out
+    target = new_result(kind, tensors, options) if out is None else out
     if target.numel() == 0:
         return EXTERN
     try:
@@ -215,6 +152,13 @@ def _decided(
         return ranged
     # A scratch output: what the caller gave is written once, by the winner.
     scratch = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype, device=device)
+    tries_copies = is_odd(problem) and not torch.are_deterministic_algorithms_enabled()
+    copies = _to_try(kind, tensors, out) if tries_copies else None
+    if copies is not None:
+        # Both decisions' kernels are compiled side by side.
+        aligned = kind.problem(copies, options, scratch)
+        if aligned is not None:
+            prefetch([aligned], store=default_store(), device=device, **default_build().keywords)
     choice = choose(
         problem, kind.inputs(tensors, options, scratch),
         lambda _: kind.extern(tensors, options, None),
@@ -224,25 +168,33 @@ def _decided(
     found = EXTERN
     if (chosen := choice.from_python()) is not None:
         found = Decision(default_build()(problem, chosen))
-    if is_odd(problem) and not torch.are_deterministic_algorithms_enabled():
+    if tries_copies:
         best = min(dict(choice.times).values(), default=float("inf"))
-        return _by_copies(kind, tensors, options, out, scratch, best) or found
+        return _by_copies(kind, tensors, copies, options, out, scratch, best) or found
     return found
 
 
+def _to_try(kind: Kind, tensors: Tensors, out: Tensor | None) -> Tensors | None:
+    """The tensors with copies of the operands, if templates are to be tried on these."""
+    given = [tensors[i] for i in kind.operands]
+    # A scratch output, in whose place `out` comes, is aligned.
+    aligned = out is None or out.data_ptr() % 16 == 0
+    if aligned and given and all(t is not None and t.dim() == 2 for t in given):
+        return _copied(kind, tensors)
+    return None
+
+
 def _by_copies(
-    kind: Kind, tensors: Tensors, options: Options, out: Tensor | None, scratch: Tensor, best: float
-) -> Decision | None:
+    kind: Kind, tensors: Tensors, copies: Tensors | None, options: Options, out: Tensor | None,
+    scratch: Tensor, best: float,
+) -> Decision | None:  # fmt: skip
     """The fastest way on copies of the operands, if that is faster than torch's, and than `best`
-    seconds; else None."""
+    seconds; else None. copies: as `_to_try` made them."""
     ways: list[tuple[Decision, Callable[[], Tensor]]] = []
     if kind.padded is not None and out is None:
         pad = kind.padded
         ways.append((PADDED, lambda: pad(tensors, options)))
-    given = [tensors[i] for i in kind.operands]
-    aligned = out is None or out.data_ptr() % 16 == 0  # as `scratch` is, in whose place it comes
-    if aligned and given and all(t is not None and t.dim() == 2 for t in given):
-        copies = _copied(kind, tensors)
+    if copies is not None:
         inner = _decided(kind, copies, options, scratch, None, scratch.device, True)
         bound = inner.bound
         if bound is not None:
@@ -326,7 +278,7 @@ def _measure_range(kind: Kind, problem: Problem, tensors: Tensors, options: Opti
         sized = tuple(
             _with_rows(resized[i], m) if i in resized else t for i, t in enumerate(tensors)
         )
-        return sized, kind.inputs(sized, options, _new(kind, sized, options))
+        return sized, kind.inputs(sized, options, new_result(kind, sized, options))
 
     def extern(inputs: Inputs) -> Tensor:
         return kind.extern(given(inputs.a.shape[0])[0], options, None)
@@ -357,23 +309,3 @@ def _with_rows(tensor: Tensor, m: int) -> Tensor:
     shape = (m, *tensor.shape[1:])
     made = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
     return made.normal_()
-
-
-def _new(kind: Kind, tensors: Tensors, options: Options) -> Tensor:
-    shape, dtype = kind.shape(tensors, options)
-    device = next(t.device for t in tensors if t is not None)
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-def _writable(out: Tensor, tensors: Tensors) -> bool:
-    """Whether `out` has a place for each element, and no memory of what is read."""
-    memory = out.untyped_storage().data_ptr()
-    if any(t is not None and t.untyped_storage().data_ptr() == memory for t in tensors):
-        return False
-    reach = 1
-    for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
-        if size > 1:
-            if stride < reach:
-                return False
-            reach = stride * size
-    return True
