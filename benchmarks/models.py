@@ -1,7 +1,7 @@
 """Models of transformers and timm through `torch.compile`: eager, Inductor and compile_cli.
 
     python benchmarks/models.py [--only bert vit] [--out models.json] [--repeats 20]
-    python benchmarks/models.py --only resnet50 --backends compile_cli compile_cli:channels_last
+    python benchmarks/models.py --only resnet50 --backends compile_cli compile_cli:channels_last=off
 
 Random weights, bf16, inference; every call gets another of a few input sets; times are medians
 between CUDA events, the three interleaved; errors are against eager in float64. Needs transformers
@@ -125,8 +125,8 @@ def bench(name: str, repeats: int, backends: list[str]) -> dict[str, Any]:
     compile_s = {"eager": 0.0}
     for backend in backends:
         start = time.perf_counter()
-        name, _, option = backend.partition(":")  # compile_cli:channels_last
-        options = {option: True} if option else None
+        name, _, option = backend.partition(":")  # compile_cli:channels_last=off
+        options = dict([option.split("=")]) if option else None
         calls[backend] = torch.compile(model, backend=name, options=options)
         calls[backend](*sets[0])
         torch.cuda.synchronize()

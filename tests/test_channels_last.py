@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
+import gemm_templates
 from compile_cli import channels_last as module
+from compile_cli import convolutions
 from compile_cli.channels_last import channels_last
 from compile_cli.errors import UnknownOption
 from compile_cli.measure import relative_error
@@ -188,7 +190,7 @@ def test_a_net(anywhere: None, options: dict[str, Any], emit: str) -> None:
     torch.manual_seed(0)
     net, x = Net().eval(), torch.randn(2, 3, 40, 36)
     record = Record(keep=True)
-    settings = {**options, "emit": emit, "channels_last": True}
+    settings = {**options, "emit": emit, "channels_last": "on"}
     compiled = compile_cli.compile(net, (x,), options=settings, record=record)
     assert ("aten", "channels_last") in [(stage, name) for stage, name, _ in record.trace]
     for found, wanted, exact in zip(
@@ -200,15 +202,21 @@ def test_a_net(anywhere: None, options: dict[str, Any], emit: str) -> None:
     assert sum("convolution" in n.target for n in calls) == 5
 
 
+def orders(compiled: compile_cli.CompiledModel) -> set[str]:
+    """Of what its convolutions give."""
+    calls = [n for n in compiled.graph.fused.nodes if isinstance(n, Extern)]
+    outs = [out for n in calls if "convolution" in n.target for out in n.outs if out is not None]
+    return {"channels last" if type.stride[1] == 1 else "as given" for _, type in outs}
+
+
 @torch.no_grad()
 def test_a_dynamic_batch(anywhere: None, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net, x = Net().eval(), torch.randn(2, 3, 40, 36)
     compiled = compile_cli.compile(
-        net, (x,), dynamic={"x": {0}}, options={**options, "channels_last": True}
+        net, (x,), dynamic={"x": {0}}, options={**options, "channels_last": "on"}
     )
-    text = str(compiled.graph.program)
-    assert "channels_last" in text
+    assert orders(compiled) == {"channels last"}
     for batch in (2, 5):
         more = torch.randn(batch, 3, 40, 36)
         for found, wanted in zip(compiled(more), net(more), strict=True):
@@ -220,10 +228,87 @@ def test_a_dynamic_batch(anywhere: None, options: dict[str, Any]) -> None:
 def test_unknown_sizes_stay_as_they_are(anywhere: None, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net, x = Net().eval(), torch.randn(2, 3, 40, 36)
-    settings = {**options, "channels_last": True}
+    settings = {**options, "channels_last": "on"}
     compiled = compile_cli.compile(net, (x,), dynamic={"x": {2, 3}}, options=settings)
     more = torch.randn(2, 3, 48, 44)
     torch.testing.assert_close(compiled(more), net(more), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a convolution takes as given and channels-last, as if a GPU had measured it;
+    each measurement adds one more item."""
+    found = [100e-6, 50e-6]
+
+    def measure(runs: Any, info: Any) -> list[float]:
+        found.append(len(runs))
+        first, second = (run() for run in runs)
+        assert not first.is_contiguous(memory_format=LAST)
+        assert second.is_contiguous(memory_format=LAST)
+        return found[:2]
+
+    monkeypatch.setattr(convolutions, "measure", measure)
+    monkeypatch.setattr(convolutions, "_measurable", lambda device: True)
+    monkeypatch.setattr(gemm_templates, "device_info", lambda device: gemm_templates.H200)
+    return found
+
+
+@pytest.mark.parametrize(("last", "taken"), [(50e-6, True), (99e-6, False), (150e-6, False)])
+@torch.no_grad()
+def test_auto_takes_what_measures_faster(
+    anywhere: None, times: list[float], options: dict[str, Any], last: float, taken: bool
+) -> None:
+    times[1] = last
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 3, 40, 36)
+    state = torch.get_rng_state()
+    for measured in (5, 5):  # the second time the store has all kinds
+        compiled = compile_cli.compile(net, (x,), dynamic={"x": {0}}, options=options)
+        assert len(times) - 2 == measured
+        assert orders(compiled) == {"channels last" if taken else "as given"}
+        text = compiled.graph.explain()
+        assert "5 convolutions of 5 kinds: 500.0 us as given" in text
+        assert text.rstrip().endswith("-> channels last" if taken else "-> as given")
+    assert torch.equal(state, torch.get_rng_state())
+    torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-4)
+
+
+def test_equal_convolutions_are_measured_once(
+    anywhere: None, times: list[float], options: dict[str, Any]
+) -> None:
+    def twice(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return conv(F.relu(conv(x, w)), v), conv(x, w * 2)
+
+    compiled = compile_cli.compile(twice, (X, W, V), options=options)
+    assert len(times) - 2 == 2
+    assert "3 convolutions of 2 kinds: 300.0 us as given; channels last 150.0 us" in (
+        compiled.graph.explain()
+    )
+
+
+def test_copies_are_charged(anywhere: None, times: list[float], options: dict[str, Any]) -> None:
+    """A launch of 2 us for each of four, for what takes 10 us less."""
+    times[:] = [20e-6, 15e-6]
+    compiled = compile_cli.compile(chain, (X, W, V), options=options)
+    assert "40.0 us as given; channels last 30.0 us, and at most 8.0 us for 4 copies" in (
+        compiled.graph.explain()
+    )
+
+
+def test_nothing_is_measured_without_a_gpu(anywhere: None, options: dict[str, Any]) -> None:
+    compiled = compile_cli.compile(conv, (X, W), options=options)
+    assert "1 convolutions of 1 kinds: as given (no GPU to measure on)" in compiled.graph.explain()
+
+
+def test_no_memory_to_measure_with(
+    anywhere: None, times: list[float], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> list[float]:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(convolutions, "measure", full)
+    compiled = compile_cli.compile(conv, (X, W), options=options)
+    assert "as given (no memory to measure with)" in compiled.graph.explain()
 
 
 def test_it_is_an_option() -> None:

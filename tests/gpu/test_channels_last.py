@@ -45,7 +45,7 @@ def test_a_block(options: dict[str, Any], dtype: torch.dtype, emit: str) -> None
     torch.manual_seed(0)
     net = Block().eval().cuda().to(dtype)
     inputs = [torch.randn(8, 3, 96, 80, device="cuda", dtype=dtype) for _ in range(3)]
-    settings = {**options, "emit": emit, "channels_last": True}
+    settings = {**options, "emit": emit, "channels_last": "on"}
     compiled = compile_cli.compile(net, (inputs[0],), options=settings)
     exact = copy.deepcopy(net).double()
     for x in inputs:
@@ -55,3 +55,35 @@ def test_a_block(options: dict[str, Any], dtype: torch.dtype, emit: str) -> None
             assert relative_error(found, wanted) < limit
     calls = [n for n in compiled.graph.fused.nodes if isinstance(n, Extern)]
     assert sum("convolution" in n.target for n in calls) == 5
+
+
+@torch.no_grad()
+def test_auto_measures(options: dict[str, Any]) -> None:
+    """Both ways, once each, whichever it takes."""
+    torch.manual_seed(0)
+    net = Block().eval().cuda().bfloat16()
+    x = torch.randn(16, 3, 128, 128, device="cuda", dtype=torch.bfloat16)
+    state = torch.cuda.get_rng_state()
+    texts = []
+    for _ in range(2):
+        compiled = compile_cli.compile(net, (x,), options=options)
+        texts.append(compiled.graph.explain().splitlines()[-1])
+    assert torch.equal(state, torch.cuda.get_rng_state())
+    assert texts[0] == texts[1] and "5 convolutions of 5 kinds" in texts[0]
+    exact = copy.deepcopy(net).double()(x.double())
+    for found, eager, wanted in zip(compiled(x), net(x), exact, strict=True):
+        assert found.stride() == eager.stride()
+        assert relative_error(found, wanted) < 1.5 * relative_error(eager, wanted) + 1e-6
+
+
+@torch.no_grad()
+def test_auto_in_torch_compile(options: dict[str, Any]) -> None:
+    """Fake tensors are in force there; what is measured is real."""
+    torch.manual_seed(0)
+    net = Block().eval().cuda().bfloat16()
+    compiled = torch.compile(net, backend="compile_cli", options=options)
+    for batch in (4, 6, 8):
+        x = torch.randn(batch, 3, 64, 64, device="cuda", dtype=torch.bfloat16)
+        for found, eager in zip(compiled(x), net(x), strict=True):
+            assert found.stride() == eager.stride()
+            assert relative_error(found, eager.double()) < 2e-2

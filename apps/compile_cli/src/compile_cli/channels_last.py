@@ -14,6 +14,7 @@ input of a chain is rearranged; results of the graph keep the strides that they 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,9 +32,28 @@ _BY_PLACE = frozenset({
 })  # fmt: skip
 
 
-def channels_last(graph: fx.Graph) -> None:
-    """Changes the graph, or leaves it where something in it depends on how memory is laid out: on
-    strides, or a kernel of the user's. New nodes have fake tensors, too."""
+@dataclass(frozen=True)
+class Convolution:
+    """A call: input and weight as they are given and channels-last, and its other arguments. All
+    tensors are fake."""
+
+    given: tuple[Tensor, Tensor]
+    last: tuple[Tensor, Tensor]
+    bias: Tensor | None
+    rest: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What would change: the convolutions, and the copies in another order that are made."""
+
+    convolutions: tuple[Convolution, ...]
+    copies: tuple[Tensor, ...]
+
+
+def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: True) -> None:
+    """Changes the graph, if that pays, or leaves it where something in it depends on how memory is
+    laid out: on strides, or a kernel of the user's. New nodes have fake tensors, too."""
     nodes = list(graph.nodes)
     convolutions = [node for node in nodes if _is_two_dimensional(node)]
     if not convolutions or any(_depends_on_places(node) for node in nodes):
@@ -44,8 +64,10 @@ def channels_last(graph: fx.Graph) -> None:
             changes.follow(node)
     except _Refused:
         return
-    for change in changes.pending:
-        change()
+    rewrite = Rewrite(tuple(changes.convolutions), tuple(changes.copies))
+    if changes.pending and pays(rewrite):
+        for change in changes.pending:
+            change()
 
 
 def _is_two_dimensional(node: fx.Node) -> bool:
@@ -88,6 +110,8 @@ class _Changes:
     def __init__(self) -> None:
         self.values: dict[fx.Node, Any] = {}
         self.pending: list[Callable[[], None]] = []
+        self.convolutions: list[Convolution] = []
+        self.copies: list[Tensor] = []
 
     def value(self, node: Any) -> Any:
         return self.values.get(node, node.meta.get("val"))
@@ -103,6 +127,8 @@ class _Changes:
         for operand in operands:
             if not given[operand].is_contiguous(memory_format=_LAST):
                 given[operand] = self.rearrange(node, operand, given[operand], _LAST)
+        if chosen:
+            self.convolutions.append(_as_call(node, given))
         if not chosen and all(n not in self.values for n in given):
             return
         found = self.called(node, given)
@@ -145,6 +171,7 @@ class _Changes:
             user.replace_input_with(node, made)
 
         self.pending.append(change)
+        self.copies.append(found)
         return found
 
     def keep_strides(self, output: fx.Node) -> None:
@@ -155,6 +182,14 @@ class _Changes:
             if not before.is_contiguous():
                 raise _Refused
             self.rearrange(output, node, now, _CONTIGUOUS)
+
+
+def _as_call(node: fx.Node, given: dict[fx.Node, Any]) -> Convolution:
+    x, weight, bias, *rest = node.args
+    assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
+    return Convolution(
+        (x.meta["val"], weight.meta["val"]), (given[x], given[weight]), _value(bias), tuple(rest)
+    )
 
 
 def _value(node: Any) -> Tensor | None:

@@ -46,6 +46,9 @@ DtypeOpt = Annotated[str | None, typer.Option(help="convert floats of the model 
 EmitOpt = Annotated[str, typer.Option(help="host program: fx, hop or cpp")]
 GemmOpt = Annotated[str, typer.Option(help="matmuls: auto, extern or template")]
 GraphsOpt = Annotated[bool, typer.Option(help="replay CUDA graphs from the second call on")]
+LastOpt = Annotated[
+    str, typer.Option(help="convolutions on channels-last tensors: auto, on or off")
+]
 FuseOpt = Annotated[bool, typer.Option(help="join loop nests into fewer kernels")]
 CacheOpt = Annotated[str | None, typer.Option(help="directory for compiled kernels")]
 SeedOpt = Annotated[int, typer.Option(help="seed of weights and random inputs")]
@@ -63,13 +66,17 @@ def run(
     gemm: GemmOpt = "auto",
     fuse: FuseOpt = True,
     cuda_graphs: GraphsOpt = False,
+    channels_last: LastOpt = "auto",
     cache_dir: CacheOpt = None,
     seed: SeedOpt = 0,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
     debug: DebugOpt = False,
 ) -> None:
     """Compile a model, run it, and compare it with eager."""
-    options = Options(emit=emit, gemm=gemm, fuse=fuse, cache_dir=cache_dir, cuda_graphs=cuda_graphs)
+    options = Options(
+        emit=emit, gemm=gemm, fuse=fuse, cache_dir=cache_dir, cuda_graphs=cuda_graphs,
+        channels_last=channels_last,
+    )  # fmt: skip
     where = pick_device(device)
     steps = ["load", "eager", *STAGES, "check", "time"]
     with _progress() as progress:

@@ -14,6 +14,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "emit": ("fx", "hop", "cpp"),
     "gemm": ("auto", "extern", "template"),
     "multikernel": ("auto", "off"),
+    "channels_last": ("auto", "on", "off"),
 }
 
 
@@ -35,8 +36,9 @@ class Options:
     jobs: compile workers; 0 is the number of cores.
     cuda_graphs: from the second call with the same layouts on, replay a CUDA graph. Worth it where
         the host is slower than the GPU: small batches. Takes memory for each layout.
-    channels_last: convolutions in two dimensions on a GPU get their operands, and give their
+    channels_last: `on`: convolutions in two dimensions on a GPU get their operands, and give their
         results, with the channels side by side in memory; results of the graph keep their strides.
+        `auto` measures both ways, and takes this one where it is faster.
     """
 
     emit: str = "fx"
@@ -48,7 +50,7 @@ class Options:
     cache_dir: str | None = None
     jobs: int = 0
     cuda_graphs: bool = False
-    channels_last: bool = False
+    channels_last: str = "auto"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -57,7 +59,7 @@ class Options:
                     f"option {name}={getattr(self, name)!r} is not known\n"
                     f"  expected: one of {', '.join(choices)}"
                 )
-        for name in ("fuse", "plan_memory", "verify", "cuda_graphs", "channels_last"):
+        for name in ("fuse", "plan_memory", "verify", "cuda_graphs"):
             if not isinstance(getattr(self, name), bool):
                 raise UnknownOption(
                     f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"

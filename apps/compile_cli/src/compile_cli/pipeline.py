@@ -10,9 +10,9 @@ from torch import fx
 
 from aten_lowering import lower_with_report
 from compile_cli.assemble import assemble
-from compile_cli.channels_last import channels_last
 from compile_cli.compiled import CompiledGraph, aligned_run
 from compile_cli.config import Options
+from compile_cli.convolutions import ChannelsLast
 from compile_cli.cuda_graphs import graphed
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
@@ -32,12 +32,13 @@ def compile_graph(
     """A flat ATen graph -> something to call. Every step's result is kept, and printable.
     check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself."""
     kernels = Kernels(options)
+    last = ChannelsLast(options)
 
     with record.stage("lower"):
         lowered = lower_with_report(
             gm,
             on_pass=lambda name, g: record.after("aten", name, (gm, g)),
-            before=early_passes(options),
+            before=early_passes(options, last),
         )
         loop = serve_one(lowered.graph)
         record.after("loop", "lower", loop)
@@ -76,7 +77,7 @@ def compile_graph(
 
     def explained() -> str:
         fusing = explain(loop, fuse_options(options, loop))
-        return "\n".join(filter(None, (fusing, planner.explain())))
+        return "\n".join(filter(None, (fusing, planner.explain(), last.explain())))
 
     graphs = graphed(run, program) if options.cuda_graphs else None
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
@@ -87,9 +88,9 @@ def compile_graph(
     )  # fmt: skip
 
 
-def early_passes(options: Options) -> tuple[Callable[[fx.Graph], None], ...]:
+def early_passes(options: Options, last: ChannelsLast) -> tuple[Callable[[fx.Graph], None], ...]:
     """Passes on the ATen graph that only some compilations run."""
-    chosen = ((pad_matmuls, options.gemm != "extern"), (channels_last, options.channels_last))
+    chosen = ((pad_matmuls, options.gemm != "extern"), (last, options.channels_last != "off"))
     return tuple(run for run, wanted in chosen if wanted)
 
 
