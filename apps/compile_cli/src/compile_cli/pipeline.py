@@ -12,6 +12,7 @@ from aten_lowering import lower_with_report
 from compile_cli.assemble import assemble
 from compile_cli.compiled import CompiledGraph, aligned_run
 from compile_cli.config import Options
+from compile_cli.convolution_bias import convolution_bias
 from compile_cli.convolutions import ChannelsLast
 from compile_cli.cuda_graphs import graphed
 from compile_cli.emitters import EMITTERS
@@ -90,7 +91,11 @@ def compile_graph(
 
 def early_passes(options: Options, last: ChannelsLast) -> tuple[Callable[[fx.Graph], None], ...]:
     """Passes on the ATen graph that only some compilations run."""
-    chosen = ((pad_matmuls, options.gemm != "extern"), (last, options.channels_last != "off"))
+    chosen: tuple[tuple[Callable[[fx.Graph], None], bool], ...] = (
+        (pad_matmuls, options.gemm != "extern"),
+        (convolution_bias, options.fuse),
+        (last, options.channels_last != "off"),
+    )
     return tuple(run for run, wanted in chosen if wanted)
 
 

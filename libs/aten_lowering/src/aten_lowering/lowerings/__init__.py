@@ -9,6 +9,7 @@ from aten_lowering.lowerings import (
     matmul,
     normalizations,
     pointwise,
+    pooling,
     rearrange,
     reductions,
     selection,
@@ -24,6 +25,7 @@ for _family in (
     rearrange,
     indexing,
     reductions,
+    pooling,
     normalizations,
     matmul,
 ):

@@ -1,0 +1,118 @@
+"""Windows in two dimensions against eager: values, indices, edges."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from loop_ir import Extern, Kernel
+
+aten = torch.ops.aten
+NAN, INF = math.nan, math.inf
+
+
+def image(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Few different numbers, so that windows have several largest."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randint(-3, 4, shape, generator=generator).to(dtype)
+
+
+def maxima(*args: Any) -> Any:
+    return lambda a: aten.max_pool2d_with_indices(a, *args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ([2, 2],),
+        ([3, 2], [2, 1]),
+        ([3, 3], [2, 2], [1, 1]),
+        ([2, 3], [1, 2], [1, 0], [3, 2]),
+        ([3, 3], [2, 2], [1, 1], [1, 1], True),
+        ([2, 2], [3, 3], [0, 0], [1, 1], True),
+        ([3], [2], [1]),
+        ([1, 1],),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_maxima_and_their_places(oracle: Any, args: Any, dtype: torch.dtype) -> None:
+    x = image(2, 3, 9, 8, dtype=dtype)
+    lowered = oracle(maxima(*args), x)
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+    oracle(lambda a: maxima(*args)(a)[0] * 2, x)
+
+
+def test_without_a_batch_and_in_other_orders(oracle: Any) -> None:
+    oracle(maxima([3, 3], [2, 2], [1, 1]), image(3, 7, 8))
+    last = image(2, 4, 7, 6).to(memory_format=torch.channels_last)
+    oracle(maxima([3, 3], [2, 2], [1, 1]), last)
+    oracle(maxima([2, 2]), image(2, 8, 6, 3).permute(0, 3, 1, 2)[:, :, ::2])
+
+
+def test_nan_wins_and_the_last_one_is_the_place(oracle: Any) -> None:
+    x = image(1, 1, 6, 6)
+    x[0, 0, 1, 1] = x[0, 0, 2, 2] = x[0, 0, 5, 0] = NAN
+    oracle(maxima([3, 3], [1, 1], [1, 1]), x)
+    oracle(lambda a: maxima([3, 3], [1, 1], [1, 1])(a)[0], x)
+
+
+def test_infinities(oracle: Any) -> None:
+    """A window of nothing but minus infinity: its first place."""
+    x = torch.full((1, 2, 5, 5), -INF)
+    x[0, 1, 2, 2] = INF
+    oracle(maxima([3, 3], [2, 2], [1, 1]), x)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ([2, 2],),
+        ([3, 3], [2, 2], [1, 1]),
+        ([3, 3], [2, 2], [1, 1], False, False),
+        ([3, 2], [2, 2], [1, 1], True, True),
+        ([3, 2], [2, 2], [1, 1], True, False),
+        ([3, 3], [2, 2], [1, 1], True, True, 7),
+        ([3], [], [1], False, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_means(oracle: Any, args: Any, dtype: torch.dtype) -> None:
+    lowered = oracle(lambda a: aten.avg_pool2d(a, *args), image(2, 3, 8, 7, dtype=dtype))
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_window(oracle: Any, data: st.DataObject) -> None:
+    size = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    padding = [data.draw(st.integers(0, k // 2)) for k in size]
+    step = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    dilation = data.draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    least = [d * (k - 1) + 1 for k, d in zip(size, dilation, strict=True)]
+    shape = [data.draw(st.integers(n, n + 6)) for n in least]
+    ceil, padded = data.draw(st.booleans()), data.draw(st.booleans())
+    x = image(1, 2, *shape)
+    oracle(maxima(list(size), list(step), padding, list(dilation), ceil), x)
+    oracle(lambda a: aten.avg_pool2d(a, size, step, padding, ceil, padded), x)
+
+
+def test_what_stays_a_call(oracle: Any) -> None:
+    oracle(lambda a: F.max_pool2d(a, 6), image(1, 2, 12, 12),
+           fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
+    lowered = oracle(lambda a: F.avg_pool2d(a, 8), image(1, 2, 16, 16),
+                     fallbacks=["aten.avg_pool2d.default"])  # fmt: skip
+    assert [type(n) for n in lowered.graph.nodes] == [Extern]
+    assert lowered.fallbacks[0].reason == "a window of 64 places, more than 25"
