@@ -48,9 +48,11 @@ def test_maxima(options: dict[str, Any], window: Any, order: Any, dtype: torch.d
     x = image(dtype, order)
     compiled = compile_cli.compile(fn, (x,), options=options)
     assert all(isinstance(n, Kernel) for n in compiled.graph.fused.nodes)
-    for found, wanted in zip(compiled(x), fn(x), strict=True):
+    # In windows of minus infinity eager's kernel for channels-last says 0, wherever they are.
+    right = fn(x.contiguous())
+    for found, wanted, like in zip(compiled(x), right, fn(x), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
-        assert found.stride() == wanted.stride()
+        assert found.stride() == like.stride()
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
