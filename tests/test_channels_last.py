@@ -300,6 +300,18 @@ def test_nothing_is_measured_without_a_gpu(anywhere: None, options: dict[str, An
     assert "1 convolutions of 1 kinds: as given (no GPU to measure on)" in compiled.graph.explain()
 
 
+def test_nothing_is_measured_for_deterministic_algorithms(
+    anywhere: None, times: list[float], options: dict[str, Any]
+) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        compiled = compile_cli.compile(conv, (X, W), options=options)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert "as given (nothing is measured for deterministic" in compiled.graph.explain()
+    assert len(times) == 2
+
+
 def test_no_memory_to_measure_with(
     anywhere: None, times: list[float], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,8 @@ import triton
 from loop_ir import Kernel, parse_kernel
 from symexpr import evaluate
 from triton_emit import Schedule, candidate_schedules, default_schedule, emit
-from triton_rt.source import KernelParam, KernelSource, load_jit
+from triton_rt.modules import load_jit
+from triton_rt.source import KernelParam, KernelSource
 
 ROWS = 16384
 

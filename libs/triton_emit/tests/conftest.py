@@ -35,7 +35,8 @@ from loop_ir import (
 )
 from symexpr import evaluate, symbol
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
-from triton_rt.source import KernelParam, KernelSource, load_jit
+from triton_rt.modules import load_jit
+from triton_rt.source import KernelParam, KernelSource
 
 TORCH = {
     DType.bool_: torch.bool, DType.u8: torch.uint8, DType.u16: torch.uint16,

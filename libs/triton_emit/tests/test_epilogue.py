@@ -29,7 +29,8 @@ from loop_ir import (
 )  # fmt: skip
 from symexpr import FloorDiv, symbol
 from triton_emit import BadEpilogue, emit_epilogue
-from triton_rt.source import KernelParam, KernelSource, load_jit
+from triton_rt.modules import load_jit
+from triton_rt.source import KernelParam, KernelSource
 
 M, N = symbol("i0"), symbol("i1")
 S0 = symbol("s0")

@@ -94,6 +94,8 @@ def compare(rewrite: Rewrite, store: gemm_templates.Store) -> Comparison:
     device = rewrite.convolutions[0].given[0].device
     if not _measurable(device):
         return Comparison(*totals, missing="no GPU to measure on")
+    if torch.are_deterministic_algorithms_enabled():
+        return Comparison(*totals, missing="nothing is measured for deterministic algorithms")
     info = gemm_templates.device_info(device)
     given = last = 0.0
     # Under torch.compile fake tensors are in force; what is measured is real.

@@ -15,7 +15,7 @@ at an edge where Triton's own launch would write too much, through triton_rt.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from compile_cli.errors import CompileFailed
 from compile_cli.plans import Blocks, LaunchArg, LaunchPlan, NodePlan
 from compile_cli.runtime import Kernels, kernel_source, layout_at
 from compile_cli.select import HINT_RATIO
+from compile_cli.user_operators import launching_operator
 from compile_cli.user_sources import Unsaid, alias, definition
 from fx_emit import TORCH_DTYPE
 from loop_ir import Extern, Graph, GraphArg, TensorRef, UserKernel
@@ -346,7 +347,7 @@ class UserKernelPlanner:
         args = tuple(_tensor(a) or a for a in call.args)
         named = tuple(zip((p.name for p in call.define.params), args, strict=True))
         written = {name for name, _ in node.outs} | set(node.mutates)
-        target = _operator(self.table[node.kernel].name, named, written, run)
+        target = launching_operator(self.table[node.kernel].name, named, written, run)
         extern = Extern(
             target, (*args, tuple(grid)), (), (), False, tuple(written), True, node.origins
         )
@@ -368,7 +369,7 @@ class UserKernelPlanner:
         def run(values: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> None:
             run_captured(kernel, grids, dict(zip(names, values, strict=True)), blocks)
 
-        target = _operator(kernel.name, node.args, written, run)
+        target = launching_operator(kernel.name, node.args, written, run)
         grids = tuple(g for grid in node.grids for g in grid)
         args = (*(v for _, v in node.args), grids)
         call = Extern(target, args, (), (), False, tuple(written), True, node.origins)
@@ -418,40 +419,6 @@ def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]
         made[value.buffer] = base
     size, stride = layout_at(type, hints)
     return base.as_strided(size, stride, int(evaluate(type.offset, hints)))
-
-
-# -- operators
-
-# Operators live as long as the process, as torch's tables of kernels do.
-_LIBRARY: Any = torch.library.Library("compile_cli", "FRAGMENT")  # type: ignore[no-untyped-call]
-_NAMES: list[str] = []
-
-Launcher = Callable[[Sequence[Any], Sequence[tuple[int, ...]]], None]
-
-
-def _operator(
-    kernel: str, args: Sequence[tuple[str, GraphArg]], written: set[str], run: Launcher
-) -> str:
-    """Registers an operator that takes the launch's arguments and its grids; gives its name."""
-    arguments: list[str] = []
-    for i, (name, value) in enumerate(args):
-        if isinstance(value, TensorRef):
-            mark = f"(a{i}!)" if value.buffer in written else ""
-            arguments.append(f"Tensor{mark} {name}_")
-        else:
-            kind = "bool" if isinstance(value, bool) else "SymInt"
-            kind = "float" if isinstance(value, float) else kind
-            arguments.append(f"{kind} {name}_")
-    op = f"launch_{kernel}_{len(_NAMES)}"
-    _NAMES.append(op)
-    _LIBRARY.define(f"{op}({', '.join(arguments)}, SymInt[] grids) -> ()")
-
-    def call(*values: Any) -> None:
-        *given, flat = values
-        run(given, [tuple(flat[i : i + 3]) for i in range(0, len(flat), 3)])
-
-    _LIBRARY.impl(op, call, "CompositeExplicitAutograd")
-    return f"compile_cli.{op}.default"
 
 
 def _blocks(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> Blocks:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import NoReturn
 
 import sympy
 
 import symexpr
 from loop_ir.errors import ParseError
+from loop_ir.lines import FLOAT, INT, Line, Lines
 from loop_ir.nodes import (
     OPS,
     REDUCTIONS,
@@ -43,13 +42,10 @@ from loop_ir.nodes import (
 )
 from wrapper_ir.errors import ParseError as WrapperParseError
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
-from wrapper_ir.parser import parse_symbol, parse_type
-from wrapper_ir.types import Device, DType, TensorType
+from wrapper_ir.parser import parse_symbol
+from wrapper_ir.types import Device, TensorType
 
 _NAME = r"[A-Za-z_]\w*"
-_DTYPES = {d.value: d for d in DType}
-_FLOAT = re.compile(r"-?(inf|nan|\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+)")
-_INT = re.compile(r"-?\d+")
 _LOAD = re.compile(rf"({_NAME}) = load ({_NAME})\[(.*)\](?: if ({_NAME}))?(?: else (\S+))?")
 _STORE = re.compile(rf"store ({_NAME})\[(.*)\] (\+?=) ({_NAME})(?: if ({_NAME}))?")
 _INDEX = re.compile(rf"({_NAME}) = index (.*)")
@@ -66,7 +62,7 @@ _COMPLEX = re.compile(r"complex\(([^,()]+), ([^,()]+)\)")
 
 def parse_kernel(text: str) -> Kernel:
     """Reads what `print_kernel` prints. Raises `ParseError` with line and column."""
-    lines = _Lines(text)
+    lines = Lines(text)
     kernel = _kernel(lines, lines.take("a kernel"), "kernel")
     lines.end()
     return kernel
@@ -74,7 +70,7 @@ def parse_kernel(text: str) -> Kernel:
 
 def parse_graph(text: str) -> Graph:
     """Reads what `print_graph` prints. Raises `ParseError` with line and column."""
-    lines = _Lines(text)
+    lines = Lines(text)
     head = lines.take("a graph")
     name = head.match(re.compile(rf"graph ({_NAME})\("), "`graph name(`")[1]
     inputs: list[GraphInput] = []
@@ -101,112 +97,7 @@ def parse_graph(text: str) -> Graph:
     return Graph(name, tuple(inputs), tuple(nodes), outputs, symbols, tuple(constants))
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One line without its indent; positions in `text` count from 0."""
-
-    number: int
-    indent: int
-    text: str
-
-    def fail(self, expected: str, at: int = 0) -> NoReturn:
-        rest = self.text[at : at + 40]
-        raise ParseError(
-            self.number, self.indent + at + 1, expected, repr(rest) if rest else "end of line"
-        )
-
-    def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        found = pattern.fullmatch(self.text)
-        if found is None:
-            self.fail(expected)
-        return found
-
-    def type(self, at: int, text: str) -> TensorType:
-        try:
-            return parse_type(text)
-        except WrapperParseError as e:
-            raise ParseError(self.number, self.indent + at + e.column, e.expected, e.got) from e
-
-    def dtype(self, at: int, text: str) -> DType:
-        if text not in _DTYPES:
-            self.fail("an element type such as f32", at)
-        return _DTYPES[text]
-
-    def expr(self, at: int, text: str) -> sympy.Expr:
-        try:
-            return symexpr.parse(text)
-        except (ValueError, TypeError, SyntaxError, symexpr.SymexprError):
-            self.fail("an integer expression", at)
-
-    def literal(self, at: int, text: str) -> int | float | bool:
-        if text in ("true", "false"):
-            return text == "true"
-        if _INT.fullmatch(text):
-            return int(text)
-        if _FLOAT.fullmatch(text):
-            return float(text)
-        self.fail("a number, true or false", at)
-
-    def split(self, start: int, text: str) -> list[tuple[int, str]]:
-        """Pieces between top-level commas, each with its position in the line."""
-        pieces: list[tuple[int, str]] = []
-        depth, begin, pos = 0, 0, 0
-        while pos < len(text):
-            char = text[pos]
-            if char == '"':
-                try:
-                    _, pos = json.JSONDecoder().raw_decode(text, pos)
-                except json.JSONDecodeError:
-                    self.fail("a string in double quotes", start + pos)
-                continue
-            if char in "([":
-                depth += 1
-            elif char in ")]":
-                depth -= 1
-            elif char == "," and depth == 0:
-                pieces.append((begin, text[begin:pos]))
-                begin = pos + 1
-            pos += 1
-        if text[begin:].strip():
-            pieces.append((begin, text[begin:]))
-        return [(start + at + len(p) - len(p.lstrip()), p.strip()) for at, p in pieces]
-
-
-class _Lines:
-    def __init__(self, text: str) -> None:
-        self.lines: list[_Line] = []
-        for number, raw in enumerate(text.split("\n"), 1):
-            body = raw.strip(" \t\r")
-            if body and (not body.startswith("#") or body.startswith("# from ")):
-                self.lines.append(_Line(number, len(raw) - len(raw.lstrip(" \t")), body))
-        self.last = text.count("\n") + 1
-        self.pos = 0
-
-    def peek(self) -> _Line | None:
-        return self.lines[self.pos] if self.pos < len(self.lines) else None
-
-    def take(self, expected: str) -> _Line:
-        line = self.peek()
-        if line is None:
-            raise ParseError(self.last, 1, expected, "end of text")
-        self.pos += 1
-        return line
-
-    def block(self, indent: int) -> _Line | None:
-        """The next line if it is deeper than `indent`; takes it."""
-        line = self.peek()
-        if line is None or line.indent <= indent:
-            return None
-        self.pos += 1
-        return line
-
-    def end(self) -> None:
-        line = self.peek()
-        if line is not None:
-            line.fail("end of text")
-
-
-def _where(lines: _Lines) -> tuple[Symbol, ...]:
+def _where(lines: Lines) -> tuple[Symbol, ...]:
     out: list[Symbol] = []
     while (line := lines.peek()) is not None and line.text.startswith("where "):
         lines.take("")
@@ -217,7 +108,7 @@ def _where(lines: _Lines) -> tuple[Symbol, ...]:
     return tuple(out)
 
 
-def _origins(lines: _Lines) -> tuple[Origin, ...]:
+def _origins(lines: Lines) -> tuple[Origin, ...]:
     out: list[Origin] = []
     while (line := lines.peek()) is not None and line.text.startswith("# from "):
         found = lines.take("").match(_ORIGIN, "`# from op at source`")
@@ -225,7 +116,7 @@ def _origins(lines: _Lines) -> tuple[Origin, ...]:
     return tuple(out)
 
 
-def _kernel(lines: _Lines, head: _Line, keyword: str) -> Kernel:
+def _kernel(lines: Lines, head: Line, keyword: str) -> Kernel:
     name = head.match(re.compile(rf"{keyword} ({_NAME})\("), f"`{keyword} name(`")[1]
     buffers: list[Buffer] = []
     while (line := lines.take("a buffer or `):`")).text != "):":
@@ -244,7 +135,7 @@ def _kernel(lines: _Lines, head: _Line, keyword: str) -> Kernel:
     return Kernel(name, tuple(buffers), axes, tuple(phases), symbols, origins)
 
 
-def _axes(line: _Line, start: int, text: str) -> tuple[Axis, ...]:
+def _axes(line: Line, start: int, text: str) -> tuple[Axis, ...]:
     axes: list[Axis] = []
     for at, piece in line.split(start, text):
         found = re.fullmatch(rf"({_NAME}) < (.*)", piece)
@@ -255,7 +146,7 @@ def _axes(line: _Line, start: int, text: str) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _phase(lines: _Lines, head: _Line) -> Phase:
+def _phase(lines: Lines, head: Line) -> Phase:
     axes: tuple[Axis, ...] = ()
     if head.text != "once:":
         found = head.match(re.compile(r"over (.*):"), "`over r0 < 2, ...:` or `once:`")
@@ -268,10 +159,10 @@ def _phase(lines: _Lines, head: _Line) -> Phase:
 
 def parse_stmt(text: str) -> Stmt:
     """Reads what `print_stmt` prints."""
-    return _stmt(_Line(1, 0, text.strip()))
+    return _stmt(Line(1, 0, text.strip()))
 
 
-def _stmt(line: _Line) -> Stmt:
+def _stmt(line: Line) -> Stmt:
     if found := _STORE.fullmatch(line.text):
         index = line.expr(found.start(2), found[2])
         return Store(found[1], index, found[4], "set" if found[3] == "=" else "add", found[5])
@@ -301,7 +192,7 @@ def _stmt(line: _Line) -> Stmt:
     line.fail("a statement: load, index, const, reduce or op(args)")
 
 
-def _names(line: _Line, start: int, text: str) -> tuple[str, ...]:
+def _names(line: Line, start: int, text: str) -> tuple[str, ...]:
     names = []
     for at, piece in line.split(start, text):
         if re.fullmatch(_NAME, piece) is None:
@@ -310,7 +201,7 @@ def _names(line: _Line, start: int, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _arg(line: _Line, at: int, text: str) -> GraphArg:
+def _arg(line: Line, at: int, text: str) -> GraphArg:
     if text in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text]
     if text.startswith('"'):
@@ -321,9 +212,9 @@ def _arg(line: _Line, at: int, text: str) -> GraphArg:
         if stop != len(text):
             line.fail("',' or ')'", at + stop)
         return str(value)
-    if _INT.fullmatch(text):
+    if INT.fullmatch(text):
         return int(text)
-    if _FLOAT.fullmatch(text):
+    if FLOAT.fullmatch(text):
         return float(text)
     if text.startswith("["):
         if not text.endswith("]"):
@@ -348,12 +239,12 @@ def _arg(line: _Line, at: int, text: str) -> GraphArg:
     return line.expr(at, text)
 
 
-def _tensor(line: _Line, keyword: str) -> TensorRef:
+def _tensor(line: Line, keyword: str) -> TensorRef:
     found = line.match(re.compile(rf"{keyword} ({_NAME}): (.*)"), f"`{keyword} name: type`")
     return TensorRef(found[1], line.type(found.start(2), found[2]))
 
 
-def _node(lines: _Lines, line: _Line) -> Node:
+def _node(lines: Lines, line: Line) -> Node:
     word = line.text.split(" ", 1)[0]
     if word == "kernel":
         return _kernel(lines, line, "kernel")
@@ -373,7 +264,7 @@ def _node(lines: _Lines, line: _Line) -> Node:
     line.fail("kernel, extern, matmul, user_kernel, copy or return")
 
 
-def _extern(lines: _Lines, line: _Line) -> Extern:
+def _extern(lines: Lines, line: Line) -> Extern:
     pattern = re.compile(r"extern ([\w.:]+)\((.*)\)( tuple)?( fallback)?")
     found = line.match(pattern, "`extern target(args)[ tuple][ fallback]`")
     args: list[GraphArg] = []
@@ -403,7 +294,7 @@ def _extern(lines: _Lines, line: _Line) -> Extern:
     )  # fmt: skip
 
 
-def _user_kernel(lines: _Lines, line: _Line) -> UserKernel:
+def _user_kernel(lines: Lines, line: Line) -> UserKernel:
     head = line.match(
         re.compile(rf"user_kernel ({_NAME}) of ({_NAME})"), "`user_kernel name of key`"
     )
@@ -440,11 +331,11 @@ def _user_kernel(lines: _Lines, line: _Line) -> UserKernel:
     )  # fmt: skip
 
 
-def _exprs(line: _Line, start: int, text: str) -> tuple[sympy.Expr, ...]:
+def _exprs(line: Line, start: int, text: str) -> tuple[sympy.Expr, ...]:
     return tuple(line.expr(at, piece) for at, piece in line.split(start, text))
 
 
-def _matmul(lines: _Lines, line: _Line) -> Matmul:
+def _matmul(lines: Lines, line: Line) -> Matmul:
     head = _tensor(line, "matmul")
     origins = _origins(lines)
     a = _tensor(lines.take("`a name: type`"), "a")

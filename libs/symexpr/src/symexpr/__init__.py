@@ -6,6 +6,7 @@ printing and simplification are slow, float-minded, or wrong for them in other l
 
 from symexpr.choice import Max, Min, Where
 from symexpr.context import Guard, SizeContext
+from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.errors import (
     BadRange,
@@ -29,19 +30,8 @@ from symexpr.evaluation import (
     evaluate,
 )
 from symexpr.facts import Ranges
+from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.floors import replace_floor
-from symexpr.languages import (
-    CPP_PRELUDE,
-    TRITON_PRELUDE,
-    CppPrinter,
-    FixedWidthPrinter,
-    PythonPrinter,
-    TritonPrinter,
-    to_cpp,
-    to_function,
-    to_python,
-    to_triton,
-)
 from symexpr.loops import (
     Affine,
     MergedLoops,
@@ -53,6 +43,7 @@ from symexpr.loops import (
 )
 from symexpr.parsing import parse
 from symexpr.printing import Printer, sstr
+from symexpr.python_text import PythonPrinter, to_function, to_python
 from symexpr.scalars import (
     BitwiseAnd,
     BitwiseOr,
@@ -71,6 +62,7 @@ from symexpr.scalars import (
 from symexpr.simplification import bounds, check_divisors, known, simplify
 from symexpr.structure import symbol
 from symexpr.torch_names import from_torch, to_torch
+from symexpr.triton_text import TRITON_PRELUDE, TritonPrinter, to_triton
 
 __all__ = [
     "CPP_PRELUDE",

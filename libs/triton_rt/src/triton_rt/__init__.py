@@ -12,10 +12,11 @@ from triton_rt.cache import Cache
 from triton_rt.hooks import LaunchRecord, launch_hook
 from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
+from triton_rt.modules import load_jit
 from triton_rt.overlap import overlapped
 from triton_rt.peel import PeeledKernel, peel
 from triton_rt.pool import CompilePool, shared_pool, shared_workers
-from triton_rt.source import KernelParam, KernelSource, Ref, load_jit
+from triton_rt.source import KernelParam, KernelSource, Ref
 from triton_rt.standalone import standalone_text
 from triton_rt.target import Target
 from triton_rt.tma import (

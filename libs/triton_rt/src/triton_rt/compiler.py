@@ -19,7 +19,8 @@ from triton.runtime.jit import JITFunction
 
 from triton_rt.binary import Binary
 from triton_rt.errors import BadSource, CompileFailed, NoTmaGather, TritonRTError
-from triton_rt.source import KernelParam, KernelSource, is_gluon, load_jit
+from triton_rt.modules import is_gluon, load_jit
+from triton_rt.source import KernelParam, KernelSource
 from triton_rt.target import Target
 from triton_rt.tma.layout import MapLayout
 from triton_rt.written import written_descriptors

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from triton_rt.binary import Binary
 from triton_rt.build import submit
 from triton_rt.cache import Cache
+from triton_rt.modules import load_jit
 from triton_rt.pool import CompilePool
-from triton_rt.source import KernelSource, load_jit
+from triton_rt.source import KernelSource
 from triton_rt.target import Target
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import inspect
 from dataclasses import replace
 
 from triton_rt.errors import BadSource
-from triton_rt.source import KernelSource, is_gluon, load_module, plain_function
+from triton_rt.modules import is_gluon, load_module, plain_function
+from triton_rt.source import KernelSource
 from triton_rt.tuples import path
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from triton_rt.errors import NotPeelable
 from triton_rt.kinds import torch_dtype
 from triton_rt.lazy import LazyKernel
+from triton_rt.modules import plain_function
 from triton_rt.overlap import overlapped
-from triton_rt.source import KernelSource, plain_function
+from triton_rt.source import KernelSource
 
 if TYPE_CHECKING:
     from triton_rt.launch import Entry

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import importlib.util
 import inspect
-import linecache
-import re
-import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triton_rt.errors import BadSource, NotInterpretable
+from triton_rt.closure import closed_text, importable, reached_texts
+from triton_rt.errors import BadSource
 from triton_rt.kinds import KINDS, SCALARS, parse_descriptor, triton_name
+from triton_rt.modules import is_gluon, load_module, plain_function
 from triton_rt.tuples import flatten, nest, path
 
 Constant = bool | int | float | str | None
@@ -171,10 +168,10 @@ class KernelSource:
         python = getattr(fn, "fn", None)
         if not inspect.isfunction(python):
             raise BadSource(f"{fn!r:.80} is no function that is decorated with @triton.jit, alone")
-        if _importable(python):
+        if importable(python):
             text = f"from {python.__module__} import {python.__qualname__}\n"
         else:
-            text = _closed_text(python)
+            text = closed_text(python)
         params = tuple(KernelParam(n, k, mutated=n in mutated) for n, k in signature.items())
         return cls(
             python.__name__,
@@ -277,81 +274,10 @@ class KernelSource:
         digest = hashlib.sha256(repr(self).encode())
         plain_function(self)
         values = [getattr(load_module(self), self.name), *self.constant_values().values()]
-        for part in sorted(set(_reached(values))):
+        for part in sorted(set(reached_texts(values))):
             digest.update(part.encode())
             digest.update(b"\0")
         return digest.hexdigest()
-
-
-def load_jit(source: KernelSource, interpret: bool = False) -> Any:
-    """The kernel's function, ready for `fn[grid](*args, **constants)`.
-
-    `interpret=False`: Triton's `JITFunction`. `interpret=True`: an `InterpretedKernel` for CPU
-    tensors. Neither depends on TRITON_INTERPRET, nor changes it.
-    """
-    if interpret:
-        from triton_rt.interp import InterpretedKernel
-
-        if is_gluon(getattr(load_module(source), source.name)):
-            raise NotInterpretable(
-                f"{source.name} is a @gluon.jit kernel, whose layouts and barriers only a GPU has: "
-                "use CUDA tensors, or a @triton.jit kernel"
-            )
-        scalars = {p.name: p.kind for p in source.params if p.kind in SCALARS}
-        function = getattr(load_module(source), source.name)
-        return InterpretedKernel(function, scalars, tuple(source.constant_values()), tma=source.tma)
-    from triton.runtime.jit import JITFunction
-
-    function = getattr(load_module(source), source.name)
-    return function if isinstance(function, JITFunction) else JITFunction(function.fn)
-
-
-def is_gluon(function: Any) -> bool:
-    """Whether a kernel is `@gluon.jit`, which Triton compiles by other stages."""
-    return bool(getattr(function, "is_gluon", bool)())
-
-
-def plain_function(source: KernelSource) -> Any:
-    """The Python function under the kernel's decorator. Raises `BadSource` if there is none."""
-    module = load_module(source)
-    function = getattr(module, source.name, None)
-    if function is None:
-        raise BadSource(f"the text of {source.name} defines no function of that name")
-    python = getattr(function, "fn", None)
-    if not inspect.isfunction(python):
-        raise BadSource(f"{source.name} is {function!r}: decorate it with @triton.jit, alone")
-    return python
-
-
-def load_module(source: KernelSource) -> types.ModuleType:
-    """The module of the source's text, executed once per distinct text."""
-    return _load_text(source.name, source.text)
-
-
-#: Guards Triton's knobs, which belong to the whole process, while a module is executed.
-_LOADING = threading.RLock()
-
-
-@functools.lru_cache(maxsize=4096)
-def _load_text(name: str, text: str) -> types.ModuleType:
-    import triton
-
-    tag = hashlib.sha256(text.encode()).hexdigest()[:12]
-    module = types.ModuleType(f"triton_rt_kernel_{name}_{tag}")
-    module.__file__ = f"<{name} {tag}>"
-    # Triton and the interpreter read a function's source through linecache.
-    lines = text.splitlines(keepends=True)
-    linecache.cache[module.__file__] = (len(text), None, lines, module.__file__)
-    try:
-        code = compile(text, module.__file__, "exec")
-        with _LOADING, triton.knobs.runtime.scope():
-            if triton.knobs.runtime.interpret:
-                triton.knobs.runtime.interpret = False
-            exec(code, module.__dict__)
-    except Exception as error:
-        # The text is the user's program: whatever it raises, it is the text that is wrong.
-        raise BadSource(f"the text of {name} fails: {type(error).__name__}: {error}") from error
-    return module
 
 
 def _place(name: str, position: Mapping[str, int]) -> tuple[int, ...]:
@@ -367,112 +293,3 @@ def _resolve(source: KernelSource, module: types.ModuleType, ref: Ref) -> Any:
         except AttributeError:
             raise BadSource(f"{source.name}: no {ref.path} in the kernel's module") from None
     return value
-
-
-def _importable(fn: Any) -> bool:
-    """Whether `from module import name` finds the same file, here and in a worker."""
-    if "." in fn.__qualname__ or fn.__module__ == "__main__":
-        return False
-    try:
-        spec = importlib.util.find_spec(fn.__module__)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin == inspect.getsourcefile(fn)
-
-
-def _closed_text(fn: Any) -> str:
-    """Text of a function that is not importable: the text of its file up to it cannot be run, so
-    it must use nothing but Triton, plain constants, and other such functions."""
-    parts: dict[str, str] = {}
-    imports = ["import triton", "import triton.language as tl"]
-
-    def visit(function: Any) -> None:
-        if function.__name__ in parts:
-            return
-        parts[function.__name__] = ""
-        lines = inspect.getsource(function).splitlines(keepends=True)
-        indent = len(lines[0]) - len(lines[0].lstrip())
-        body = "".join(line[indent:] if line.strip() else line for line in lines)
-        for name, value in _globals_of(function):
-            if isinstance(value, types.ModuleType):
-                imports.append(f"import {value.__name__} as {name}")
-            elif inspect.isfunction(getattr(value, "fn", None)):
-                if value.fn.__module__.startswith("triton."):
-                    imports.append(
-                        f"from {value.fn.__module__} import {value.fn.__name__} as {name}"
-                    )
-                else:
-                    visit(value.fn)
-            elif isinstance(value, (bool, int, float, str)):
-                imports.append(f"{name} = {value!r}")
-            elif type(value).__name__ == "constexpr":
-                imports.append(f"{name} = tl.constexpr({value.value!r})")
-            else:
-                raise BadSource(
-                    f"{fn.__name__}: from_jit cannot carry the global {name} = {value!r}; move the "
-                    "kernel to the top level of an importable module"
-                )
-        parts.pop(function.__name__)
-        decorated = re.search(r"^def ", body, re.MULTILINE)
-        assert decorated is not None
-        parts[function.__name__] = "@triton.jit\n" + body[decorated.start() :]
-
-    visit(fn)
-    return "\n".join([*dict.fromkeys(imports), "", *parts.values()]) + "\n"
-
-
-def _globals_of(fn: Any) -> Iterator[tuple[str, Any]]:
-    names = _names(fn.__code__)
-    for name in names:
-        if name in fn.__globals__:
-            yield name, fn.__globals__[name]
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        # An empty cell is a name that the enclosing function has not bound yet.
-        with contextlib.suppress(ValueError):
-            yield name, cell.cell_contents
-
-
-def _names(code: types.CodeType) -> list[str]:
-    out = list(dict.fromkeys(code.co_names))
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            out.extend(_names(const))
-    return out
-
-
-def _reached(values: list[Any]) -> Iterator[str]:
-    """Texts of all functions and values that `values` reach, outside of Triton itself."""
-    seen: set[tuple[int, int]] = set()
-    stack: list[tuple[Any, tuple[str, ...]]] = [(value, ()) for value in values]
-    while stack:
-        value, names = stack.pop()
-        if isinstance(value, types.ModuleType):
-            if value.__name__.partition(".")[0] not in ("triton", "torch", "numpy"):
-                # An attribute of a module may be a jit function: all that the code names.
-                members = vars(value)
-                stack.extend((members[n], names) for n in names if n in members)
-            continue
-        python = getattr(value, "fn", value)
-        if not inspect.isfunction(python):
-            yield from _value_text(value)
-            continue
-        if (key := (id(python), hash(names))) in seen or python.__module__.startswith("triton."):
-            continue
-        seen.add(key)
-        # A jit function has the lines that it was made from: the file may have others by now.
-        lines = getattr(value, "raw_src", None)
-        yield "".join(lines) if lines else inspect.getsource(python)
-        for default in python.__defaults__ or ():
-            yield from _value_text(default)
-        inner = tuple(_names(python.__code__))
-        for name, reached in _globals_of(python):
-            yield from (f"{name}={text}" for text in _value_text(reached))
-            stack.append((reached, inner))
-
-
-def _value_text(value: Any) -> Iterator[str]:
-    inner = getattr(value, "value", value)
-    if isinstance(inner, (bool, int, float, str, type(None), tuple)):
-        yield repr(inner)
-    elif type(inner).__name__ == "dtype":
-        yield str(inner)

@@ -6,8 +6,10 @@ import inspect
 import types
 from typing import Any
 
+from triton_rt.closure import closed_text, globals_of
 from triton_rt.errors import BadSource
-from triton_rt.source import KernelSource, _closed_text, _globals_of, load_module
+from triton_rt.modules import load_module
+from triton_rt.source import KernelSource
 
 #: What a decorator may say beside `@triton.jit`; the text says nothing of it.
 _OPTIONS = ("noinline", "debug", "do_not_specialize", "do_not_specialize_on_alignment")
@@ -27,7 +29,7 @@ def standalone_text(fn: Any) -> str | None:
     if not inspect.isfunction(python):
         return None
     try:
-        text = _closed_text(python)
+        text = closed_text(python)
         made = getattr(load_module(KernelSource(python.__name__, text, ())), python.__name__)
     except (BadSource, OSError):
         return None
@@ -49,8 +51,8 @@ def _same(a: Any, b: Any, seen: set[int]) -> bool:
         map(_param, b.params)
     ):
         return False
-    theirs = dict(_globals_of(b.fn))
-    ours = dict(_globals_of(a.fn))
+    theirs = dict(globals_of(b.fn))
+    ours = dict(globals_of(a.fn))
     return ours.keys() == theirs.keys() and all(_same(ours[n], theirs[n], seen) for n in ours)
 
 

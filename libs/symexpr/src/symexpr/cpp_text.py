@@ -1,0 +1,139 @@
+"""C++ text with the value that the expression has in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from symexpr.errors import OverflowRisk, UnsupportedByTarget
+from symexpr.facts import Ranges
+from symexpr.fixed_width import FixedWidthPrinter
+from symexpr.printing import ATOM, CHOICE, PRODUCT, UNARY, Text
+
+CPP_PRELUDE = """\
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace symexpr {
+template <typename A, typename B>
+constexpr int64_t floor_div(A a, B b) {
+  const int64_t x = a, y = b, q = x / y;
+  return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
+}
+template <typename A, typename B>
+constexpr int64_t floor_mod(A a, B b) {
+  const int64_t y = b, r = static_cast<int64_t>(a) % y;
+  return (r != 0 && ((r < 0) != (y < 0))) ? r + y : r;
+}
+template <typename A, typename B>
+constexpr int64_t ceil_div(A a, B b) {
+  const int64_t x = a, y = b, q = x / y;
+  return (x % y != 0 && ((x < 0) == (y < 0))) ? q + 1 : q;
+}
+template <typename A, typename B>
+constexpr int64_t shift_right(A a, B n) {
+  const int64_t x = a;
+  return n > 63 ? (x < 0 ? -1 : 0) : x >> n;
+}
+template <typename A, typename B>
+constexpr int64_t int_pow(A a, B n) {
+  int64_t result = 1, base = a;
+  for (int64_t k = n; k > 0; k >>= 1) {
+    if (k & 1) result *= base;
+    if (k > 1) base *= base;
+  }
+  return result;
+}
+}  // namespace symexpr
+"""
+
+
+class CppPrinter(FixedWidthPrinter):
+    """C++17 text over `<cstdint> <algorithm> <cmath>` and CPP_PRELUDE."""
+
+    target = "C++"
+
+    def __init__(self, int_type: str = "int64_t", ranges: Ranges | None = None) -> None:
+        widths = {"int64_t": 64, "long": 64, "int32_t": 32, "int": 32}
+        if int_type not in widths:
+            raise UnsupportedByTarget(int_type, self.target, f"known types: {sorted(widths)}")
+        super().__init__(widths[int_type], ranges)
+
+    def visit_Integer(self, e: sympy.Integer) -> Text:
+        n: int = e.p
+        if n == -(2**63):
+            return Text("(-9223372036854775807LL - 1)", ATOM)
+        if not -(2**63) < n < 2**63:
+            raise OverflowRisk(str(n), self.target, "the literal is beyond 64 bits")
+        wide = not -(2**31) < n < 2**31
+        level = ATOM if n >= 0 else UNARY
+        return Text(f"{n}LL" if wide else str(n), level, 64 if wide else 0)
+
+    def widen(self, t: Text) -> Text:
+        return Text(f"static_cast<int64_t>({t.text})", ATOM, 64)
+
+    def as_float(self, t: Text) -> Text:
+        return Text(f"static_cast<double>({t.text})", ATOM, 64)
+
+    def divide(self, a: Text, b: Text) -> Text:
+        return self.infix("/", PRODUCT, [a, b])
+
+    def helper(self, name: str, *args: Text) -> Text:
+        return self.call(f"symexpr::{name}", *args)._replace(bits=64)
+
+    def power(self, e: sympy.Expr, base: Text, exponent: Text) -> Text:
+        b, n = e.args
+        if not (b.is_integer and n.is_integer):
+            return self.call("std::pow", self.as_float(base), self.as_float(exponent))
+        if n.is_Integer and int(n) <= 3 and base.level == ATOM:
+            return super().power(e, base, exponent)
+        self.check_one(base, e)
+        return self.helper("int_pow", base, exponent)
+
+    def visit_RShift(self, e: sympy.Function) -> Text:
+        return self.helper("shift_right", *map(self.visit, e.args))
+
+    def visit_LShift(self, e: sympy.Function) -> Text:
+        a, n = map(self.visit, e.args)
+        self.check_one(a, e)
+        return self.infix("*", PRODUCT, [a, Text(f"(int64_t{{1}} << {self.at(n, ATOM)})")])
+
+    def _fold(self, name: str, e: sympy.Function) -> Text:
+        out, *rest = map(self.visit, e.args)
+        kind = "int64_t" if e.is_integer else "double"
+        for t in rest:
+            out = self.call(f"{name}<{kind}>", out, t)._replace(bits=64)
+        return out
+
+    def visit_Min(self, e: sympy.Function) -> Text:
+        return self._fold("std::min", e)
+
+    def visit_Max(self, e: sympy.Function) -> Text:
+        return self._fold("std::max", e)
+
+    def visit_Where(self, e: sympy.Function) -> Text:
+        c, a, b = map(self.visit, e.args)
+        return Text(f"({c.text} ? {a.text} : {b.text})", ATOM, max(a.bits, b.bits))
+
+    def visit_And(self, e: sympy.And) -> Text:
+        return self.atom(self.infix(" && ", CHOICE + 2, self._ordered(e)))
+
+    def visit_Or(self, e: sympy.Or) -> Text:
+        return self.atom(self.infix(" || ", CHOICE + 1, self._ordered(e)))
+
+    def visit_function(self, e: sympy.Function) -> Text:
+        names = {"FloorToInt": "std::floor", "CeilToInt": "std::ceil", "TruncToInt": "std::trunc",
+                 "RoundToInt": "std::nearbyint"}  # fmt: skip
+        return self.widen(self.call(names[type(e).__name__], self.visit(e.args[0])))
+
+
+def to_cpp(e: Any, int_type: str = "int64_t", ranges: Ranges | None = None) -> str:
+    """C++ text; symbols are variables of `int_type`. See FixedWidthPrinter for ranges.
+
+    >>> from symexpr import parse, symbol
+    >>> to_cpp(parse("i//4"), ranges={symbol("i"): (0, None)}), to_cpp(parse("i//4"))
+    ('i/4', 'symexpr::floor_div(i, 4)')
+    """
+    return CppPrinter(int_type, ranges).print(e)
