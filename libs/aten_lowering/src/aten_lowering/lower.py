@@ -13,6 +13,7 @@ import sympy
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from aten_lowering.aliasing import copying, views
 from aten_lowering.builder import Operand
@@ -195,8 +196,9 @@ class _Lowerer:
                 return self.constants[name]
         operand = self.buffer(str(node.target), node.meta.get("val", value))
         plain = value.dim() == 0 and value.device.type == "cpu" and not value.is_complex()
-        if plain and self.constant_values and not isinstance(value, torch._subclasses.FakeTensor):
-            operand = replace(operand, constant=value.item())
+        if plain and self.constant_values and not isinstance(value, FakeTensor):
+            with unset_fake_temporarily():  # AOTAutograd compiles inside of its fake mode
+                operand = replace(operand, constant=value.item())
         self.tensors[operand.ref.buffer] = value
         self.constants[operand.ref.buffer] = operand
         return operand
