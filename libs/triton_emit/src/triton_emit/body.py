@@ -189,8 +189,15 @@ class Writer:
             sizes.append(inside[0] if inside else "1")
         return "[" + ", ".join(sizes) + "]"
 
+    def is_tile(self, axes: frozenset[str]) -> bool:
+        """What varies over these dimensions is a Triton tensor, not a scalar."""
+        return not axes.isdisjoint(self.shapes)
+
     def spread(self, index: str, axes: frozenset[str], over: frozenset[str]) -> str:
-        """An index that varies over `axes` as a tile over more of them."""
+        """An index that varies over `axes` as a tile over more of them. Where one row is a program,
+        rows are scalars, and so is what varies over them only."""
+        if not self.is_tile(over):
+            return index
         if axes:
             return f"tl.broadcast_to({index}, {self.shape(over)})"
         return f"tl.full({self.shape(over)}, {index}, tl.int{self.bits})"
@@ -329,7 +336,7 @@ class Writer:
         mask = self.mask(over, mask_value)
         pointer = _at(self.params.buffers[stmt.buffer], index)
         if stmt.mode == "add":
-            if not over <= value.axes:
+            if not over <= value.axes and self.is_tile(over):
                 value = Value(f"tl.broadcast_to({typed(value).text}, {self.shape(over)})", ATOM,
                               dtype, over)  # fmt: skip
             tail = f", mask={mask}" if mask else ""

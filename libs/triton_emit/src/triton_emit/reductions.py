@@ -78,9 +78,12 @@ def _masked(writer: KernelWriter, value: Value, identity: Value) -> Value:
 
 
 def _fold(writer: KernelWriter, call: str, axes: frozenset[str]) -> str:
-    """`call` with `{axis}` filled in, one value a row; rows keep their column shape."""
+    """`call` with `{axis}` filled in, one value a row; rows keep their column shape. What is the
+    same in all rows is a scalar."""
     if writer.by_row:
         return call.format(axis=0)
+    if not axes:
+        return call.format(axis=None)
     return call.format(axis=1) + "[:, None]"
 
 

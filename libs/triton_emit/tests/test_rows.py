@@ -1,0 +1,90 @@
+"""Rows that are scalars: loads, stores and folds that do not vary inside of a program."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from loop_ir import parse_kernel
+from triton_emit import Schedule, emit
+from triton_emit.schedule import Kind
+from triton_rt import Target
+from triton_rt.compiler import compile_here
+
+# a load at one address under a mask of the row: labels that were shifted and padded
+SHIFTED = """\
+kernel shifted(
+    x: f32[4, 8] cuda:0,
+    label: i64[1] cuda:0,
+    out y: f32[4] cuda:0,
+    out m: bool[4] cuda:0,
+):
+  parallel i0 < 4:
+    over r0 < 8:
+      v0 = load x[i0*8 + r0] : f32
+      v1 = reduce sum(v0) : f32
+    once:
+      store y[i0] = v1
+      v2 = index i0 : i64
+      v3 = const 1 : i64
+      v4 = lt(v2, v3) : bool
+      v5 = load label[0] if v4 else -100 : i64
+      v6 = const -100 : i64
+      v7 = ne(v5, v6) : bool
+      store m[i0] = v7
+"""
+# atomic adds of what does not vary over the row
+ADDED = """\
+kernel added(
+    x: f32[4, 8] cuda:0,
+    out y: f32[4] cuda:0,
+    out m: f32[1] cuda:0,
+    out k: f32[4] cuda:0,
+):
+  parallel i0 < 4:
+    over r0 < 8:
+      v0 = load x[i0*8 + r0] : f32
+      v1 = reduce sum(v0) : f32
+    once:
+      store y[i0] = v1
+      v2 = const 2.0 : f32
+      store m[0] += v2
+      store k[i0] += v2
+      store k[i0] += v1
+"""
+# folds that are the same in all rows
+LITERAL = """\
+kernel literal(
+    x: f32[4, 8] cuda:0,
+    w: f32[8] cuda:0,
+    b: f32[1] cuda:0,
+    out y: f32[4] cuda:0,
+    out z: f32[4] cuda:0,
+):
+  parallel i0 < 4:
+    over r0 < 8:
+      v0 = load x[i0*8 + r0] : f32
+      v1 = reduce sum(v0) : f32
+      v2 = load w[r0] : f32
+      v3 = reduce max(v2) : f32
+      v8 = const 1.0 : f32
+      v9 = reduce sum(v8) : f32
+    once:
+      v4 = gt(v3, v9) : bool
+      v5 = load b[0] if v4 else 0.0 : f32
+      v6 = add(v5, v1) : f32
+      store y[i0] = v6
+      store z[i0] = v5
+"""
+
+
+@pytest.mark.parametrize("kind", ["persistent", "looped"])
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("text", [SHIFTED, ADDED, LITERAL], ids=["shifted", "added", "literal"])
+def test_scalars_of_a_row(text: str, rows: int, kind: Kind, tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(text)
+    schedule = Schedule(kind, rows, 16 if rows == 8 else 8)
+    tools.check(kernel, schedule)
+    if kind == "persistent":
+        compile_here(tools.kernel_source(emit(kernel, schedule)), Target(90))
