@@ -22,11 +22,12 @@ from loop_ir import (
     Store,
     Symbol,
     TensorType,
+    across,
     contiguous_strides,
+    reduces_columns,
 )
 from symexpr import symbol
 from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
-from triton_emit.strides import across, reduces_columns
 
 I = tuple(symbol(f"i{k}") for k in range(4))  # noqa: E741  # as in loop IR
 R0, S0 = symbol("r0"), symbol("s0")

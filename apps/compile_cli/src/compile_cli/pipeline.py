@@ -106,7 +106,7 @@ def fuse_options(options: Options, graph: Graph) -> FuseOptions:
     templates = options.gemm == "template" or (options.gemm == "auto" and on_cuda)
     if options.fuse:
         return FuseOptions(epilogue=templates, prologue=templates)
-    return FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False)
+    return FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
 
 
 def serve_one(graph: Graph) -> Graph:

@@ -5,7 +5,7 @@ a reference meaning (`interpret_graph`), and `fuse` turns many small kernels int
 fewer bytes, with a report of what it did and why not more.
 """
 
-from loop_ir.analysis import bytes_moved
+from loop_ir.analysis import bytes_moved, identity
 from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
 from loop_ir.explain import explain, why_not
 from loop_ir.fuse import FusionReport, fuse, fuse_with_report
@@ -41,6 +41,7 @@ from loop_ir.parser import parse_graph, parse_kernel
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.printer import print_graph, print_kernel
 from loop_ir.prologue import Prologue, over_operand
+from loop_ir.strides import across, reduces_columns
 from loop_ir.sums import is_plain, whole_epilogue
 from loop_ir.verify import verify
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
@@ -85,11 +86,13 @@ __all__ = [
     "TorchEnum",
     "UserKernel",
     "VerifyError",
+    "across",
     "bytes_moved",
     "contiguous_strides",
     "explain",
     "fuse",
     "fuse_with_report",
+    "identity",
     "interpret_graph",
     "interpret_kernel",
     "is_plain",
@@ -98,6 +101,7 @@ __all__ = [
     "parse_kernel",
     "print_graph",
     "print_kernel",
+    "reduces_columns",
     "run_passes",
     "verify",
     "whole_epilogue",

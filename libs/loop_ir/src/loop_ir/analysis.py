@@ -29,6 +29,7 @@ from loop_ir.nodes import (
     UserKernel,
 )
 from wrapper_ir.ops import Ref, Symbol
+from wrapper_ir.types import DType
 
 
 def statements(kernel: Kernel) -> Iterator[Stmt]:
@@ -100,6 +101,20 @@ def node_name(node: Node) -> str:
             return f"{node.target}({', '.join(node.mutates)})"
         case CopyBack():
             return f"copy_to_{node.dst.buffer}"
+
+
+def identity(op: str, dtype: DType) -> int | float | bool:
+    """The value that leaves a reduction as it is."""
+    if op in ("sum", "any", "welford", "prod", "all"):
+        number = int(op in ("prod", "all"))
+        return bool(number) if dtype == DType.bool_ else float(number) if dtype.is_float else number
+    least = op in ("max", "argmax")
+    if dtype.is_float:
+        return float("-inf") if least else float("inf")
+    bits = 8 * dtype.itemsize
+    if dtype.value.startswith("u"):
+        return 0 if least else (1 << bits) - 1
+    return -(1 << (bits - 1)) if least else (1 << (bits - 1)) - 1
 
 
 def tensor_refs(arg: GraphArg) -> Iterator[TensorRef]:

@@ -17,6 +17,7 @@ from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologue
 from loop_ir.passes.merge_axes import MergeAxes
 from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.simplify_indices import SimplifyIndices
+from loop_ir.passes.split_reductions import SplitReductions
 from loop_ir.rewrite import renumber
 from loop_ir.schedule import Fusion
 
@@ -71,6 +72,8 @@ def fuse_with_report(
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
     after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), OrderAxes(), MergeAxes(), Rename()]
+    if options.split:
+        after.append(SplitReductions())
     fused = run_passes(graph, [*before, *middle, *after], on_pass, check)
     report = FusionReport(
         tuple(decisions), bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)

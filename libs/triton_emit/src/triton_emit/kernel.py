@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt
+from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt, across
 from symexpr import FloorDiv, bounds
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
@@ -16,7 +16,6 @@ from triton_emit.reductions import check, finish_loop, persistent, start_loop, s
 from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
-from triton_emit.strides import across
 from triton_emit.tiles import Tile, divides
 
 INDENT = "    "

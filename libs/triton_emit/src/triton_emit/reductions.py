@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loop_ir import DType, Reduce
+from loop_ir import DType, Reduce, identity
 from triton_emit.errors import UnsupportedDType
 from triton_emit.names import BY_REDUCTION
 from triton_emit.scalar_ops import ScalarOps
@@ -35,38 +35,23 @@ def working(ops: ScalarOps, stmt: Reduce, value: Value) -> Value:
     return ops.cast(value, target)
 
 
-def _identity(op: str, dtype: DType) -> Value:
-    """The value that leaves a fold as it is."""
-    if op in ("sum", "any", "welford"):
-        return literal(0, dtype)
-    if op in ("prod", "all"):
-        return literal(1, dtype)
-    least = op in ("max", "argmax")
-    if dtype.is_float:
-        return literal(float("-inf") if least else float("inf"), dtype)
-    bits = 8 * dtype.itemsize
-    if dtype.value.startswith("u"):
-        return literal(0 if least else (1 << bits) - 1, dtype)
-    return literal(-(1 << (bits - 1)) if least else (1 << (bits - 1)) - 1, dtype)
-
-
 def _full_axes(writer: KernelWriter, value: Value) -> frozenset[str]:
     return value.axes | {f"r{writer.space}"}
 
 
-def _masked(writer: KernelWriter, value: Value, identity: Value) -> Value:
-    """`value` over the whole inner dimension, `identity` where out of bounds."""
+def _masked(writer: KernelWriter, value: Value, neutral: Value) -> Value:
+    """`value` over the whole inner dimension, `neutral` where out of bounds."""
     key = f"r{writer.space}"
     axes = _full_axes(writer, value)
     mask = writer.mask(frozenset({key}))
-    if value.filler is not None and value.filler == identity.literal and key in value.axes:
-        return value  # loaded so that what is out of bounds reads as the identity
+    if value.filler is not None and value.filler == neutral.literal and key in value.axes:
+        return value  # loaded so that what is out of bounds reads as the neutral
     if mask:
         if value.literal is not None:
             shape = writer.shape(axes)
             value = Value(f"tl.full({shape}, {value.text}, {TL_TYPES[value.dtype]})", ATOM,
                           value.dtype, axes)  # fmt: skip
-        return Value(f"tl.where({mask}, {value.text}, {identity.text})", ATOM, value.dtype, axes)
+        return Value(f"tl.where({mask}, {value.text}, {neutral.text})", ATOM, value.dtype, axes)
     if key in value.axes:
         return value
     shape = writer.shape(axes)
@@ -145,7 +130,7 @@ def persistent(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value,
     bases = BY_REDUCTION[stmt.op]
     if stmt.op == "welford":
         return _two_pass(writer, stmt, value)
-    value = _masked(writer, value, _identity(stmt.op, value.dtype))
+    value = _masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
     if stmt.op in ("argmax", "argmin"):
         at = _positions(writer, value)
         return (writer.assign(bases[0], _extreme(writer, stmt, value, at)),)
@@ -198,7 +183,7 @@ def start_loop(writer: KernelWriter, stmt: Reduce, value: Value) -> list[str]:
         writer.before += [f"{n} = tl.zeros({shape}, {dtype})" for n in names]
         return names
     name = writer.namer.fresh(f"{stmt.op}_acc")
-    start = _identity(stmt.op, value.dtype).text
+    start = literal(identity(stmt.op, value.dtype), value.dtype).text
     writer.before.append(f"{name} = tl.full({shape}, {start}, {dtype})")
     if stmt.op not in ("argmax", "argmin"):
         return [name]
@@ -215,7 +200,7 @@ def step_loop(writer: KernelWriter, stmt: Reduce, value: Value, names: list[str]
     if stmt.op == "welford":
         _welford_step(writer, value, names)
         return
-    value = _masked(writer, value, _identity(stmt.op, value.dtype))
+    value = _masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
     acc = names[0]
     if stmt.op in ("argmax", "argmin"):
         tile = writer.tiles[f"r{writer.space}"]

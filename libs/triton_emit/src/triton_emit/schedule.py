@@ -8,11 +8,10 @@ from typing import Literal
 
 import sympy
 
-from loop_ir import DType, Indirect, Kernel, Store, Symbol
+from loop_ir import DType, Indirect, Kernel, Store, Symbol, across, reduces_columns
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
-from triton_emit.strides import across, reduces_columns
 from triton_emit.vectors import vector
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]

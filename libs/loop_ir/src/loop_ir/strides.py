@@ -6,8 +6,7 @@ from collections import Counter
 
 import sympy
 
-from loop_ir import Axis, Kernel, Load, Store
-from triton_emit.ssa import statements
+from loop_ir.nodes import Axis, Kernel, Load, Store
 
 
 def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
@@ -15,9 +14,10 @@ def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]
     an element."""
     itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     found: Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]] = Counter()
-    for phase, stmt in statements(kernel):
-        if isinstance(stmt, Load | Store):
-            found[stmt.buffer, stmt.index, phase.axes] = itemsize[stmt.buffer]
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            if isinstance(stmt, Load | Store):
+                found[stmt.buffer, stmt.index, phase.axes] = itemsize[stmt.buffer]
     return found
 
 

@@ -1,0 +1,125 @@
+"""Shares long reductions between programs where there are too few of them for the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import sympy
+
+from loop_ir.affine import product
+from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, statements, traffic
+from loop_ir.nodes import Axis, Graph, Kernel, Node, Reduce
+from loop_ir.rewrite import is_in_place
+from loop_ir.split import Cut, split
+from loop_ir.strides import reduces_columns
+from symexpr import CeilDiv
+
+# Programs that keep an H200 busy (132 multiprocessors): with fewer, memory is not read at its full
+# speed; with eight a multiprocessor, the last ones to end leave little of it idle.
+_BUSY = 2 * 132
+_WANTED = 8 * 132
+# Neighbouring columns that one program reduces, so that what it reads of a row is a cache line.
+_COLUMNS = 64
+# What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
+_LAUNCH_BYTES = 8 << 20
+# Fewer elements, or rows of a column, are not worth a program.
+_LEAST_ELEMENTS = 2048
+_LEAST_ROWS = 32
+# Chunks begin at multiples of this where they can, so that no step of a loop needs a mask.
+_ALIGNED = 4096
+
+
+@dataclass(frozen=True)
+class SplitReductions:
+    """A kernel whose few programs reduce much becomes kernels of many programs:
+
+        k:  parallel i0 < 4: over r0 < 2**20: reduce; once: a; over r0 < 2**20: b
+     ->
+        k_partial: parallel i1 < 256, i0 < 4: over r0 < 4096: reduce; once: store partial results
+        k_finish:  parallel i0 < 4: over r0 < 256: reduce the partial results; store the results
+        k:         parallel i1 < 256, i0 < 4: once: a; over r0 < 4096: b
+
+    Without `b`, `k_finish` does `a` too, and is the last. Which chunk an element belongs to depends
+    on sizes alone, so that results are the same from run to run. Kernels that read what they write
+    stay whole, as do those where less time would be saved than the launches take.
+    """
+
+    name = "split_reductions"
+
+    def run(self, graph: Graph) -> Graph:
+        hints = hints_of(graph.symbols)
+        taken = {name for node in graph.nodes for name in _names(node)}
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            if isinstance(node, Kernel) and (cut := choose_cut(node, hints)) is not None:
+                nodes += split(node, cut, taken)
+            else:
+                nodes.append(node)
+        return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _names(node: Node) -> Iterator[str]:
+    yield node_name(node)
+    if isinstance(node, Kernel):
+        yield from (b.name for b in node.buffers)
+
+
+def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
+    """How to share the reductions of a kernel, or None where one program a row is as good."""
+    inner = inner_axes(kernel)
+    reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
+    if not inner or not reduces or is_in_place(kernel):
+        return None
+    columns = reduces_columns(kernel)
+    rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
+    programs = -(-rows // _COLUMNS) if columns else rows
+    levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
+    applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
+    launches = 2 * levels - 1 + applies
+    moved = traffic(kernel, hints).total
+    if moved * (_BUSY / programs - 1) <= launches * _LAUNCH_BYTES:
+        return None
+    points = at_hints(product(a.extent for a in inner), hints)
+    wanted = min(_WANTED // programs, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
+    if wanted < 2:
+        return None
+    # the first extreme is in the first chunk that has one if chunks are cut off the outermost axis
+    ordered = any(s.op in ("argmax", "argmin") for s in reduces)
+    longest = max(inner, key=lambda a: at_hints(a.extent, hints))
+    first = inner[0]
+    axis = first if ordered or at_hints(first.extent, hints) >= wanted else longest
+    extent = axis.extent
+    if not extent.is_Integer:
+        count = min(wanted, max(2, at_hints(extent, hints)))
+        return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
+    return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
+
+
+def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
+    """About `wanted` chunks of equal length where the extent can be divided so, of aligned length
+    if they lie behind each other in memory."""
+    extent = int(axis.extent)
+    wanted = min(wanted, extent)
+    if wanted < 2:
+        return None
+    best: tuple[int, int] | None = None
+    for count in range(max(2, wanted // 2), min(extent, 2 * wanted) + 1):
+        if extent % count:
+            continue
+        length = extent // count
+        power = min(length & -length, _ALIGNED) if aligned else _ALIGNED
+        score = (power, -abs(count - wanted))
+        if best is None or score > best:
+            best, found = score, count
+    if best is not None and (best[0] >= 16 or not aligned):
+        return Cut(axis, sympy.Integer(found), sympy.Integer(extent // found), True)
+    length = -(-extent // wanted)
+    if aligned:
+        step = min(_ALIGNED, 1 << (length - 1).bit_length())
+        length = -(-length // step) * step
+    return Cut(axis, sympy.Integer(-(-extent // length)), sympy.Integer(length), False)
+
+
+def _last_reduce(kernel: Kernel) -> int:
+    return max(n for n, p in enumerate(kernel.phases) if any(isinstance(s, Reduce) for s in p.body))

@@ -1,0 +1,285 @@
+"""Reductions shared between programs give what they gave before."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import sympy
+
+from loop_ir import (
+    DType,
+    Graph,
+    GraphInput,
+    Kernel,
+    TensorRef,
+    interpret_graph,
+    parse_kernel,
+    print_kernel,
+    verify,
+)
+from loop_ir.passes.split_reductions import SplitReductions, choose_cut
+from loop_ir.split import Cut, split
+from symexpr import CeilDiv, evaluate
+
+SUM = """
+kernel k(
+    x: f32[3, 40] cuda:0,
+    out y: f32[3] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : f32
+      v1 = reduce sum(v0) : f32
+    once:
+      v2 = const 40.0 : f32
+      v3 = div(v1, v2) : f32
+      store y[i0] = v3
+"""
+EXTREMES = """
+kernel k(
+    x: f32[3, 40] cuda:0,
+    out y: f32[3] cuda:0,
+    out z: i64[3] cuda:0,
+    out e: f32[3, 40] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : f32
+      v4 = neg(v0) : f32
+      store e[i0*40 + r0] = v4
+      v1 = reduce max(v4) : f32
+      v2 = reduce argmax(v4) : i64
+      v3 = reduce min(v4) : f32
+    once:
+      v5 = sub(v1, v3) : f32
+      store y[i0] = v5
+      store z[i0] = v2
+"""
+NORM = """
+kernel k(
+    x: f32[3, 40] cuda:0,
+    w: f32[40] cuda:0,
+    out m: f32[3] cuda:0,
+    out y: f32[3, 40] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : f32
+      v1, v2 = reduce welford(v0) : f32
+    once:
+      store m[i0] = v1
+      v3 = const 40.0 : f32
+      v4 = div(v2, v3) : f32
+      v5 = rsqrt(v4) : f32
+    over r0 < 40:
+      v6 = sub(v0, v1) : f32
+      v7 = mul(v6, v5) : f32
+      v8 = load w[r0] : f32
+      v9 = mul(v7, v8) : f32
+      store y[i0*40 + r0] = v9
+"""
+SOFTMAX = """
+kernel k(
+    x: f32[3, 40] cuda:0,
+    out y: f32[3, 40] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : f32
+      v1 = reduce max(v0) : f32
+    over r0 < 40:
+      v2 = sub(v0, v1) : f32
+      v3 = exp(v2) : f32
+      v4 = reduce sum(v3) : f32
+    over r0 < 40:
+      v5 = div(v3, v4) : f32
+      store y[i0*40 + r0] = v5
+"""
+COLUMNS = """
+kernel k(
+    x: f32[40, 7] cuda:0,
+    m: bool[40, 7] cuda:0,
+    out y: f32[7] cuda:0,
+    out a: bool[7] cuda:0,
+):
+  parallel i0 < 7:
+    over r0 < 40:
+      v0 = load m[r0*7 + i0] : bool
+      v1 = load x[r0*7 + i0] if v0 else 1 : f32
+      v2 = reduce prod(v1) : f32
+      v3 = reduce any(v0) : bool
+    once:
+      store y[i0] = v2
+      store a[i0] = v3
+"""
+PLANES = """
+kernel k(
+    x: f32[8, 3, 5] cuda:0,
+    out y: f32[3] cuda:0,
+    out z: i64[3] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 8, r1 < 5:
+      v0 = load x[r0*15 + i0*5 + r1] : f32
+      v1, v2 = reduce welford(v0) : f32
+      v3 = reduce argmin(v0) : i64
+    once:
+      v4 = add(v1, v2) : f32
+      store y[i0] = v4
+      store z[i0] = v3
+"""
+GATHER = """
+kernel k(
+    x: f32[64] cuda:0,
+    i: i64[40] cuda:0,
+    out y: f32[1] cuda:0,
+):
+  single:
+    over r0 < 40:
+      v0 = load i[r0] : i64
+      t0 = indirect v0 < 64
+      v1 = load x[t0] : f32
+      v2 = reduce sum(v1) : f32
+    once:
+      store y[0] = v2
+"""
+TEXTS = {"sum": SUM, "extremes": EXTREMES, "norm": NORM, "softmax": SOFTMAX, "columns": COLUMNS,
+         "planes": PLANES, "gather": GATHER}  # fmt: skip
+
+
+def graph_of(kernels: list[Kernel], whole: Kernel, symbols=()) -> Graph:
+    """The kernels in order; inputs and results are those of `whole`."""
+    inputs = tuple(GraphInput(b.name, b.type) for b in whole.buffers if not b.written)
+    outputs = tuple(TensorRef(b.name, b.type) for b in whole.buffers if b.written)
+    return Graph("g", inputs, tuple(kernels), outputs, whole.symbols)
+
+
+def arrays(kernel: Kernel, sizes: dict[str, int] | None = None):
+    rng = np.random.default_rng(0)
+    for buffer in kernel.buffers:
+        if not buffer.written:
+            shape = [int(evaluate(n, sizes or {})) for n in buffer.type.size]
+            if buffer.type.dtype == DType.f32:
+                # few different values, so that extremes tie
+                yield rng.integers(-3, 4, shape).astype(np.float32) / 2
+            else:
+                yield rng.integers(0, 2, shape).astype(
+                    np.bool_ if buffer.type.dtype == DType.bool_ else np.int64
+                )
+
+
+def agree(kernel: Kernel, cut: Cut, sizes: dict[str, int] | None = None) -> list[Kernel]:
+    parts = split(kernel, cut, {kernel.name, *(b.name for b in kernel.buffers)})
+    whole, cut_up = graph_of([kernel], kernel), graph_of(parts, kernel)
+    verify(cut_up)
+    given = list(arrays(kernel, sizes))
+    for want, got in zip(
+        interpret_graph(whole, given), interpret_graph(cut_up, given), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        assert got.dtype == want.dtype
+    for part in parts:
+        assert parse_kernel(print_kernel(part)) == part
+    return parts
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 13, 40, 64])
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_cut_computes_the_same(name, length):
+    kernel = parse_kernel(TEXTS[name])
+    axis = next(p.axes for p in kernel.phases if p.axes)[0]
+    extent = int(axis.extent)
+    count = -(-extent // length)
+    for chunks in (count, count + 2):  # the last two chunks are empty
+        exact = chunks * length == extent
+        agree(kernel, Cut(axis, sympy.Integer(chunks), sympy.Integer(length), exact))
+
+
+@pytest.mark.parametrize("name", ["sum", "norm", "softmax", "extremes"])
+@pytest.mark.parametrize("size", [1, 2, 3, 40, 41])
+def test_symbolic_extents(name, size):
+    text = re.sub(r"\b40\b(?!\.)", "s0", TEXTS[name])
+    text = text.replace("):\n", "):\n  where s0 in [0, 4096] hint 40\n", 1)
+    kernel = parse_kernel(text)
+    axis = next(p.axes for p in kernel.phases if p.axes)[0]
+    count = sympy.Integer(4)
+    agree(kernel, Cut(axis, count, sympy.sympify(CeilDiv(axis.extent, count)), False), {"s0": size})
+
+
+def test_nan_and_infinities_reach_the_result():
+    kernel = parse_kernel(EXTREMES)
+    axis = kernel.phases[0].axes[0]
+    parts = split(kernel, Cut(axis, sympy.Integer(6), sympy.Integer(7), False), set())
+    x = np.full((3, 40), np.inf, np.float32)
+    x[1, 33] = np.nan
+    x[2, 5] = x[2, 39] = -np.inf
+    whole = interpret_graph(graph_of([kernel], kernel), [x])
+    for want, got in zip(whole, interpret_graph(graph_of(parts, kernel), [x]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert list(interpret_graph(graph_of(parts, kernel), [x])[1]) == [0, 33, 5]
+
+
+def test_what_follows_the_reduction_ends_the_second_kernel():
+    kernel = parse_kernel(SUM)
+    parts = agree(kernel, Cut(kernel.phases[0].axes[0], sympy.Integer(4), sympy.Integer(10), True))
+    assert [p.name for p in parts] == ["k_partial", "k"]
+    lines = [" ".join(line.split()) for line in print_kernel(parts[0]).splitlines()]
+    assert lines[3:] == [
+        "):",
+        "parallel i1 < 4, i0 < 3:",
+        "over r0 < 10:",
+        "v0 = load x[i0*40 + i1*10 + r0] : f32",
+        "v1 = reduce sum(v0) : f32",
+        "once:",
+        "store k_sum[i1*3 + i0] = v1",
+    ]
+
+
+def test_a_norm_is_statistics_and_what_applies_them():
+    kernel = parse_kernel(NORM)
+    parts = agree(kernel, Cut(kernel.phases[0].axes[0], sympy.Integer(4), sympy.Integer(10), True))
+    assert [p.name for p in parts] == ["k_partial", "k_finish", "k"]
+    assert "out m" in print_kernel(parts[1]) and "out y" in print_kernel(parts[2])
+
+
+def big(text: str, rows: int, width: int) -> Kernel:
+    return parse_kernel(
+        re.sub(r"\b40\b(?!\.)", str(width), re.sub(r"\b(3|7)\b(?=[\],:*])", str(rows), text))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "width", "splits"),
+    [
+        (SUM, 1, 1 << 24, True),
+        (SUM, 4, 1 << 20, True),
+        (SUM, 1, 1000003, True),
+        (SUM, 4096, 4096, False),  # rows enough
+        (SUM, 1, 4096, False),  # not worth a launch
+        (COLUMNS, 2048, 65536, True),
+        (COLUMNS, 1 << 17, 4096, False),
+        (NORM, 8, 1 << 22, True),
+        (NORM, 8, 4096, False),
+    ],
+)
+def test_when_a_reduction_is_shared(text, rows, width, splits):
+    cut = choose_cut(big(text, rows, width), {})
+    assert (cut is not None) == splits
+    if cut is not None:
+        assert cut.count * cut.length >= width
+        assert cut.exact == (cut.count * cut.length == width)
+
+
+def test_chunks_begin_at_aligned_elements():
+    cut = choose_cut(big(SUM, 1, 1 << 24), {})
+    assert cut is not None and cut.exact and int(cut.length) % 4096 == 0
+    odd = choose_cut(big(SUM, 1, 1000003), {})
+    assert odd is not None and not odd.exact and int(odd.length) % 128 == 0
+
+
+def test_the_pass_leaves_what_it_need_not_change():
+    kernel = big(SUM, 4096, 4096)
+    graph = graph_of([kernel], kernel)
+    assert SplitReductions().run(graph) is graph
