@@ -46,7 +46,7 @@ class _PrologueWriter(DeviceFunctionWriter):
         self.single = {a.symbol: sympy.S.Zero for a in kernel.axes if a.extent == 1}
         self.buffer, self.here = source.buffer, sympy.expand(here.xreplace(self.single))
         others = {
-            s.buffer for _, s in statements(kernel) if isinstance(s, Load) and not self.is_tile(s)
+            s.buffer for _, s in statements(kernel) if isinstance(s, Load) and not self.reads_operand(s)
         }
         self.operands = [b.name for b in kernel.buffers if b.name in others]
         self.params.prefix = f"{operand}_"
@@ -61,12 +61,12 @@ class _PrologueWriter(DeviceFunctionWriter):
         self.shapes = {rows: "tile.shape[0]", columns: "tile.shape[1]"}
         self.dimensions = (rows, columns)
 
-    def is_tile(self, stmt: Load) -> bool:
+    def reads_operand(self, stmt: Load) -> bool:
         same = stmt.buffer == self.buffer and stmt.mask is None
         return same and sympy.expand(stmt.index.xreplace(self.single) - self.here) == 0
 
     def _load(self, stmt: Load, readers: list[Stmt], alone: bool) -> None:
-        if self.is_tile(stmt):
+        if self.reads_operand(stmt):
             self.env[stmt.out] = Value("tile", ATOM, stmt.dtype, frozenset({"o", "k"}))
         else:
             super()._load(stmt, readers, alone)
