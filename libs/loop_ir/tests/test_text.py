@@ -260,7 +260,5 @@ def test_text_that_ends_or_goes_on():
 
 def test_what_has_no_text_form_is_refused():
     kernel = parse_kernel(KERNEL)
-    with pytest.raises(Unprintable, match="origin 'a b'"):
-        print_kernel(replace(kernel, origins=(Origin("a b"),)))
-    with pytest.raises(Unprintable, match="source"):
-        print_kernel(replace(kernel, origins=(Origin("a", "b\nc"),)))
+    with pytest.raises(Unprintable, match="origin ''"):
+        print_kernel(replace(kernel, origins=(Origin(""),)))

@@ -102,9 +102,9 @@ def build(
         for path, content in sources.items():
             file = Path(work) / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
+            file.write_text(content, encoding="utf-8")
         source = Path(work) / f"{stem}.cpp"
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8")
         made = Path(work) / f"{stem}.so"
         command = [
             compiler, *flags, str(source), "-o", str(made), f"-I{work}", "-isystem",
@@ -144,7 +144,7 @@ def _digest(file: Path) -> str:
 
 def _report(stderr: str, source: str, text: str, command: Sequence[str]) -> str:
     """The compiler's errors, each with the line of the text that it is about."""
-    lines = text.splitlines()
+    lines = text.split("\n")
     out = []
     for match in re.finditer(rf"{re.escape(source)}:(\d+):(?:\d+:)? error: (.*)", stderr):
         number = int(match[1])

@@ -13,6 +13,7 @@ from cpp_emit.launches import cuda_index, launch_device, write_launch
 from cpp_emit.schema import Schemas
 from cpp_emit.sites import fingerprint, kernels, sites, split, walk
 from cpp_emit.writer import Writer
+from symexpr import one_line
 from wrapper_ir import print_type
 from wrapper_ir.ops import (
     Allocate,
@@ -122,7 +123,7 @@ class _Emitter:
         )
         return "\n".join(
             [
-                f"// program {p.name}({params})",
+                f"// {one_line(f'program {p.name}({params})')}",
                 "",
                 *includes,
                 "",
@@ -148,7 +149,7 @@ class _Emitter:
         out = [""]
         rows = []
         for name, kernel in self.kernels.items():
-            params = ", ".join(f"{p.name}: {p.kind}" for p in kernel.params)
+            params = one_line(", ".join(f"{p.name}: {p.kind}" for p in kernel.params))
             array, count = "nullptr", 0
             if name in self.images:
                 found = self.images[name]

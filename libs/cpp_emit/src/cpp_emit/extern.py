@@ -54,9 +54,9 @@ def float_literal(value: float) -> str:
 
 
 def string_literal(text: str) -> str:
-    """Any text; bytes outside printable ASCII as three octal digits."""
+    """Any text; bytes outside printable ASCII as three octal digits, surrogates as `\\ud800`."""
     out = []
-    for byte in text.encode():
+    for byte in text.encode(errors="backslashreplace"):
         char = chr(byte)
         if char in '"\\?':  # `?` could begin a trigraph
             out.append("\\" + char)

@@ -10,7 +10,7 @@ import sympy
 from cpp_emit.errors import UnboundSymbol, UndefinedName
 from cpp_emit.extern import device_code, dtype_code, string_literal
 from cpp_emit.names import Names
-from symexpr import sstr, to_cpp
+from symexpr import one_line, sstr, to_cpp
 from wrapper_ir.types import TensorType
 
 LINE_LENGTH = 100
@@ -35,11 +35,10 @@ class Writer:
         self._described: dict[str, str] = {}
 
     def line(self, text: str, comment: str = "") -> None:
-        """A line, under its comment."""
+        """A line, under its comment, which may say anything."""
         indent = "  " * self.depth
-        for note in comment.splitlines():
-            # A backslash at the end would take the next line into the comment.
-            self.lines.append(f"{indent}// {note}".rstrip(" \\"))
+        for note in comment.split("\n") if comment else ():
+            self.lines.append(f"{indent}// {one_line(note)}".rstrip())
         if text:
             self.lines.append(indent + text)
 

@@ -71,7 +71,7 @@ class Builder:
         node.meta["val"] = value
         if comment:
             node.meta["comment"] = comment
-            self.writer.comments[node.name] = comment.replace("\n", " ")
+            self.writer.comments[node.name] = comment
         if self.headings:
             self.writer.headings[node.name] = self.headings
             self.headings = []

@@ -45,7 +45,7 @@ from wrapper_ir.ops import Ref, Symbol, TorchEnum
 from wrapper_ir.parser import parse_symbol
 from wrapper_ir.types import Device, TensorType
 
-_NAME = r"[A-Za-z_]\w*"
+_NAME = r"(?a:[A-Za-z_]\w*)"
 _LOAD = re.compile(rf"({_NAME}) = load ({_NAME})\[(.*)\](?: if ({_NAME}))?(?: else (\S+))?")
 _STORE = re.compile(rf"store ({_NAME})\[(.*)\] (\+?=) ({_NAME})(?: if ({_NAME}))?")
 _INDEX = re.compile(rf"({_NAME}) = index (.*)")
@@ -112,7 +112,7 @@ def _origins(lines: Lines) -> tuple[Origin, ...]:
     out: list[Origin] = []
     while (line := lines.peek()) is not None and line.text.startswith("# from "):
         found = lines.take("").match(_ORIGIN, "`# from op at source`")
-        out.append(Origin(found[1], found[2] or ""))
+        out.append(Origin(symexpr.from_one_line(found[1]), symexpr.from_one_line(found[2] or "")))
     return tuple(out)
 
 

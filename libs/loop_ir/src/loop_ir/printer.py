@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 import sympy
@@ -32,12 +31,13 @@ from loop_ir.nodes import (
     TensorRef,
     UserKernel,
 )
-from symexpr import sstr
+from symexpr import one_line, sstr
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
 from wrapper_ir.printer import print_symbol, print_type
 from wrapper_ir.types import Device, DType, TensorType
 
 TYPE_COLUMN = 56
+SPACE = r"\x20"  # of a name that is one word of its line
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -78,12 +78,10 @@ def _where(symbols: Sequence[Symbol], indent: str) -> list[str]:
 def _origins(origins: Sequence[Origin], indent: str) -> list[str]:
     lines = []
     for origin in origins:
-        if not re.fullmatch(r"\S+", origin.op):
+        if not origin.op:
             raise Unprintable("origin", origin.op)
-        if re.search(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", origin.source):
-            raise Unprintable("source", origin.source)
-        at = f" at {origin.source}" if origin.source else ""
-        lines.append(f"{indent}# from {origin.op}{at}")
+        at = f" at {one_line(origin.source)}" if origin.source else ""
+        lines.append(f"{indent}# from {one_line(origin.op).replace(' ', SPACE)}{at}")
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from keyword import kwlist
 
 import sympy
 
@@ -53,7 +54,7 @@ from loop_ir.nodes import (
 from loop_ir.printer import print_stmt
 from wrapper_ir.types import DType
 
-NAME = re.compile(r"[A-Za-z_]\w*")
+NAME = re.compile(rf"(?!(?:{'|'.join(kwlist)})$)[A-Za-z_]\w*", re.ASCII)
 _INT_OR_FLOAT = frozenset(
     ("add", "sub", "mul", "neg", "abs", "maximum", "minimum", "floordiv", "truncdiv", "mod",
      "fmod", "pow", "fma")
@@ -98,6 +99,9 @@ class KernelVerifier:
     def _names(self) -> None:
         kernel = self.kernel
         names = [kernel.name, *(b.name for b in kernel.buffers), *(s.name for s in kernel.symbols)]
+        axes = [kernel.axes, *(p.axes for p in kernel.phases)]
+        names += (a.symbol.name for group in axes for a in group)
+        names += (s.symbol.name for p in kernel.phases for s in p.body if isinstance(s, Indirect))
         for name in names:
             if not NAME.fullmatch(name):
                 self.fail(InvalidName, f"{name!r} is no identifier")

@@ -9,6 +9,7 @@ from symexpr.context import Guard, SizeContext
 from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.errors import (
+    BadName,
     BadRange,
     DivisionByZero,
     GuardViolated,
@@ -32,6 +33,7 @@ from symexpr.evaluation import (
 from symexpr.facts import Ranges
 from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.floors import replace_floor
+from symexpr.lines import from_one_line, one_line
 from symexpr.loops import (
     Affine,
     MergedLoops,
@@ -71,6 +73,7 @@ __all__ = [
     "TRITON_PRELUDE",
     "Affine",
     "ArrayDomain",
+    "BadName",
     "BadRange",
     "BitwiseAnd",
     "BitwiseOr",
@@ -117,10 +120,12 @@ __all__ = [
     "broadcast_vars",
     "check_divisors",
     "evaluate",
+    "from_one_line",
     "from_torch",
     "is_contiguous",
     "known",
     "merge_loops",
+    "one_line",
     "parse",
     "replace_floor",
     "simplify",

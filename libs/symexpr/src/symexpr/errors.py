@@ -68,6 +68,14 @@ class ParseError(SymexprError, ValueError):
         super().__init__(f"{reason} at column {position + 1}\n  {text}\n  {' ' * position}^")
 
 
+class BadName(SymexprError, ValueError):
+    """A symbol whose name is no identifier: its text would be another expression."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"symbol {name!r}: a name has to be an identifier, and no Python keyword")
+
+
 class BadRange(SymexprError, ValueError):
     """A range whose low end is above its high end, or whose ends refer to each other."""
 

@@ -13,7 +13,7 @@ from symexpr.errors import OverflowRisk, UnsupportedByTarget
 from symexpr.facts import Ranges, facts
 from symexpr.intervals import INF, Interval
 from symexpr.printing import ATOM, PRODUCT, UNARY, Printer, Term, Text, sstr
-from symexpr.structure import integral
+from symexpr.structure import check_name, integral
 
 
 class FixedWidthPrinter(Printer):
@@ -71,7 +71,7 @@ class FixedWidthPrinter(Printer):
     # -- shared
 
     def visit_Symbol(self, e: sympy.Symbol) -> Text:
-        return Text(e.name, ATOM, self.bits)
+        return Text(check_name(e.name), ATOM, self.bits)
 
     def visit_BooleanTrue(self, e: sympy.Basic) -> Text:
         return Text(self.true, ATOM, 0)

@@ -15,7 +15,7 @@ import sympy
 
 from symexpr.errors import UnknownFunction
 from symexpr.functions import FUNCTIONS
-from symexpr.structure import literal_factor
+from symexpr.structure import check_name, literal_factor
 
 # Precedence levels, loosest first; Python's.
 CHOICE, OR, AND, NOT, COMPARE, BITOR, BITXOR, BITAND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = (
@@ -114,7 +114,7 @@ class Printer:
     # -- leaves
 
     def visit_Symbol(self, e: sympy.Symbol) -> Text:
-        return Text(e.name)
+        return Text(check_name(e.name))
 
     def visit_Integer(self, e: sympy.Integer) -> Text:
         return Text(str(e.p), ATOM if e.p >= 0 else UNARY, 0)

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import sympy
 
 from symexpr.division import FloorDiv
-from symexpr.errors import MissingValue, ParseError
+from symexpr.errors import MissingValue
 from symexpr.printing import CHOICE, PRODUCT, Printer, Text
+from symexpr.structure import check_name
 
 
 class PythonPrinter(Printer):
@@ -57,15 +58,14 @@ def to_function(e: Any, names: Sequence[str]) -> Callable[..., Any]:
     """A Python function of the named symbols, for values that are asked for often: a call costs
     what its arithmetic costs. `e` is an expression, a condition, or a (nested) tuple of those.
 
-    Raises MissingValue for a symbol that is not named, ParseError for a name that is none.
+    Raises MissingValue for a symbol that is not named, BadName for a name that is none.
 
     >>> from symexpr import parse
     >>> to_function((parse("s0*32//4"), parse("s0 > 3")), ["s0"])(7)
     (56, True)
     """
     for name in names:
-        if not name.isidentifier():
-            raise ParseError(name, 0, "a parameter has to be an identifier")
+        check_name(name)
     text = _nested(e, set(names))
     made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", {"math": math})
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cmp_to_key, lru_cache
+from keyword import kwlist
 from math import gcd
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import sympy
 from sympy import Expr
 from sympy.core.basic import Basic
 
-from symexpr.errors import NonInteger
+from symexpr.errors import BadName, NonInteger
 
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One
 by_structure = cmp_to_key(Basic.compare)
@@ -21,6 +22,13 @@ by_structure = cmp_to_key(Basic.compare)
 def symbol(name: str) -> sympy.Symbol:
     """The integer symbol of this name: the only kind that the library uses."""
     return sympy.Symbol(name, integer=True)
+
+
+def check_name(name: str) -> str:
+    """The name of a symbol, which texts hold as it is. Raises BadName."""
+    if not name.isidentifier() or name in kwlist:
+        raise BadName(name)
+    return name
 
 
 def integer_args(function: str, *args: Expr) -> tuple[Expr, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt, across
-from symexpr import FloorDiv, bounds
+from symexpr import FloorDiv, bounds, one_line
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
@@ -319,10 +319,10 @@ def _cdiv(points: sympy.Expr, block: int) -> sympy.Expr:
 
 
 def origin_lines(origins: tuple[Origin, ...]) -> list[str]:
-    """`aten.add, aten.native_layer_norm   encoder.py:41`: operators by source line."""
+    """`aten.add, aten.native_layer_norm   encoder.py:41`: comments, a source line each."""
     by_line: dict[str, list[str]] = {}
     for origin in origins:
         ops = by_line.setdefault(origin.source, [])
         if origin.op not in ops:
             ops.append(origin.op)
-    return [f"{', '.join(ops)}   {line}".rstrip() for line, ops in by_line.items()]
+    return [one_line(f"{', '.join(ops)}   {line}".rstrip()) for line, ops in by_line.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import io
 import re
 import types
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def closed_text(fn: Any) -> str:
         if function.__name__ in parts:
             return
         parts[function.__name__] = ""
-        lines = inspect.getsource(function).splitlines(keepends=True)
+        lines = io.StringIO(inspect.getsource(function)).readlines()
         indent = len(lines[0]) - len(lines[0].lstrip())
         body = "".join(line[indent:] if line.strip() else line for line in lines)
         for name, value in globals_of(function):

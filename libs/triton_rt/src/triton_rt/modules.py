@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import io
 import linecache
 import threading
 import types
@@ -73,8 +74,10 @@ def _load_text(name: str, text: str) -> types.ModuleType:
     tag = hashlib.sha256(text.encode()).hexdigest()[:12]
     module = types.ModuleType(f"triton_rt_kernel_{name}_{tag}")
     module.__file__ = f"<{name} {tag}>"
-    # Triton and the interpreter read a function's source through linecache.
-    lines = text.splitlines(keepends=True)
+    # Triton and the interpreter read a function's source through linecache, by the line numbers
+    # of the tokenizer: a form feed or U+2028 ends no line.
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = io.StringIO(text).readlines()
     linecache.cache[module.__file__] = (len(text), None, lines, module.__file__)
     try:
         code = compile(text, module.__file__, "exec")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from symexpr import from_one_line
 from wrapper_ir.ops import (
     Allocate,
     Arg,
@@ -32,7 +33,6 @@ from wrapper_ir.types import TensorType
 
 _DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
 _HEAD_COMMENT = re.compile(r"\s*(#.*)?", re.ASCII)
-_ESCAPE = re.compile(r"\\(.)")
 
 
 def parse_program(text: str) -> Program:
@@ -186,8 +186,7 @@ class _Parser:
     def _comment_text(self, line: Scanner) -> str:
         text = line.text[line.pos : line.end]
         line.pos = line.end
-        plain = {"n": "\n", "r": "\r"}
-        return _ESCAPE.sub(lambda m: plain.get(m[1], m[1]), text.removeprefix(" "))
+        return from_one_line(text.removeprefix(" "))
 
     def _definition(self, line: Scanner) -> Op:
         tuple_result = line.peek("(")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import sympy
 
-from symexpr import sstr
+from symexpr import one_line, sstr
 from wrapper_ir.ops import (
     Allocate,
     Arg,
@@ -84,7 +84,7 @@ def print_arg(arg: Arg) -> str:
     if isinstance(arg, DType):
         return f"dtype {arg.value}"
     if isinstance(arg, str):
-        return json.dumps(arg, ensure_ascii=False)
+        return json.dumps(arg)
     if isinstance(arg, complex):
         return f"complex({arg.real!r}, {arg.imag!r})"
     if isinstance(arg, tuple):
@@ -118,17 +118,12 @@ def _block(ops: Sequence[Op], indent: str) -> list[str]:
 
 
 def _remark(comment: str) -> str:
-    return f"  # {escape_comment(comment)}" if comment else ""
-
-
-def escape_comment(text: str) -> str:
-    """Keeps a comment on its line: backslash, newline and carriage return are escaped."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"  # {one_line(comment)}" if comment else ""
 
 
 def _op(op: Op, indent: str) -> list[str]:
     if isinstance(op, Comment):
-        return [f"{indent}# {escape_comment(op.text)}" if op.text else f"{indent}#"]
+        return [f"{indent}# {one_line(op.text)}" if op.text else f"{indent}#"]
     if isinstance(op, DefineKernel):
         return _kernel(op, indent)
     if isinstance(op, If):
@@ -149,10 +144,9 @@ def _line(
         case SymbolDef():
             return f"symbol {op.symbol} = {op.tensor}.size({op.dim})"
         case Assert():
-            return f"assert {sstr(op.condition)} {json.dumps(op.message, ensure_ascii=False)}"
+            return f"assert {sstr(op.condition)} {json.dumps(op.message)}"
         case Constant():
-            key = json.dumps(op.key, ensure_ascii=False)
-            return f"{op.out} = constant {print_type(op.type)} {key}"
+            return f"{op.out} = constant {print_type(op.type)} {json.dumps(op.key)}"
         case Allocate():
             return f"{op.out} = alloc {print_type(op.type)}"
         case Free():

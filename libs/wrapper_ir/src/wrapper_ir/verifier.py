@@ -302,6 +302,9 @@ def _check_kernel(state: _State, op: DefineKernel, at: _At) -> None:
     names = [*(p.name for p in op.params), *(n for n, _ in op.constants)]
     if len(set(names)) != len(names):
         raise at.error(InvalidKernel, f"two parameters share a name among {', '.join(names)}")
+    for name in names:
+        if not all(NAME.fullmatch(part) or part.isdecimal() for part in name.split(".")):
+            raise at.error(InvalidKernel, f"{name!r} is no name of a parameter")
     for param in op.params:
         known = param.kind in SCALAR_KINDS | POINTER_KINDS or descriptor_kind(param.kind)
         if not known:
@@ -400,6 +403,9 @@ def _scalar_fits(kind: str, arg: Arg) -> bool:
 def _check_extern(state: _State, op: ExternCall, at: _At, prefix: str) -> None:
     if not TARGET.fullmatch(op.target):
         raise at.error(InvalidExtern, f"{op.target!r} is no operator name")
+    for name, _ in op.kwargs:
+        if not NAME.fullmatch(name) or keyword.iskeyword(name):
+            raise at.error(InvalidExtern, f"{name!r} is no name of an argument")
     arguments = set(uses(ExternCall(op.target, op.args, op.kwargs)))
     stray = [n for n in (*op.mutates, *([op.alias] if op.alias else [])) if n not in arguments]
     if stray:
