@@ -14,7 +14,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
 
-from aten_lowering import decompositions, lower, lower_with_report
+from aten_lowering import decompose, decompositions, lower, lower_with_report
 from loop_ir import Extern, Graph, Kernel, Matmul, Symbol, TensorRef, fuse, verify
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder.py"
@@ -33,7 +33,7 @@ def encoder() -> Any:
 def exported(model: Any, inputs: Any, dynamic: bool) -> torch.export.ExportedProgram:
     batch = {0: Dim("batch", min=2, max=64)}
     shapes = {"ids": batch, "mask": batch} if dynamic else None
-    return export(model, tuple(inputs), dynamic_shapes=shapes).run_decompositions(decompositions())
+    return decompose(export(model, tuple(inputs), dynamic_shapes=shapes))
 
 
 @pytest.fixture(scope="module")

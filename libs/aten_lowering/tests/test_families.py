@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aten_lowering import decompositions, lower
+from aten_lowering import decompose, lower
 from loop_ir import Extern, Kernel, Matmul
 
 aten = torch.ops.aten
@@ -105,7 +105,7 @@ def test_rms_norm_is_one_kernel(evaluate_graph: Any, eps: float | None) -> None:
         module = torch.nn.RMSNorm(6, eps=eps).to(dtype)
         torch.nn.init.normal_(module.weight)
         x = torch.randn(3, 4, 6).to(dtype)
-        program = torch.export.export(module, (x,)).run_decompositions(decompositions())
+        program = decompose(torch.export.export(module, (x,)))
         graph = lower(program.graph_module)
         assert len(graph.nodes) == 1
         (got,) = evaluate_graph(graph, [module.weight, x], {})

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch.export import export
 
-from aten_lowering import decompositions, lower_with_report
+from aten_lowering import decompose, decompositions, lower_with_report
 
 
 class Decoder(nn.Module):
@@ -122,7 +122,7 @@ MODELS: list[tuple[nn.Module, tuple[Tensor, ...], Sequence[str]]] = [
 )
 def test_model(evaluate_graph: Any, model: nn.Module, inputs: Any, fallbacks: Any) -> None:
     model = model.eval()
-    program = export(model, inputs).run_decompositions(decompositions())
+    program = decompose(export(model, inputs))
     lowered = lower_with_report(program.graph_module)
     assert [f.op for f in lowered.fallbacks] == list(fallbacks)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from aten_lowering import decompositions
+from aten_lowering import decompose, decompositions
 from aten_lowering.extern import by_design
 from aten_lowering.lowerings import TABLE
 from aten_lowering.registry import Table
@@ -61,3 +62,37 @@ def test_operators_registered_meanwhile_are_in_the_table() -> None:
     library.impl("composite", lambda x: x.sin() + 1, "CompositeImplicitAutograd")
     table = decompositions()
     assert torch.ops.aten_lowering_tests.composite.default in table and len(table) == before + 1
+
+
+class Composites(torch.nn.Module):
+    """Operators that stay whole, that decompose by rules in Python and in C++, and a mutation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.rms = torch.nn.RMSNorm(8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q = self.rms(self.linear(x))
+        y = torch.where(x != 0, 7.3, F.scaled_dot_product_attention(q, q, q)).square()
+        x.add_(1)
+        z = torch.einsum("bij,bkj->bik", y, x).clamp(-1, 1) @ q
+        up = F.interpolate(x[None], scale_factor=2.0)
+        return F.silu(F.layer_norm(z, (8,))), self.norm(y.mT), up, F.dropout(x, 0.5), x.std()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_decompose_does_what_run_decompositions_does(dynamic: bool) -> None:
+    shapes = ({0: torch.export.Dim.DYNAMIC},) if dynamic else None
+    program = torch.export.export(Composites(), (torch.randn(3, 8, 8),), dynamic_shapes=shapes)
+    expected, got = program.run_decompositions(decompositions()), decompose(program)
+    assert got.graph_signature == expected.graph_signature
+    assert got.graph_module.code == expected.graph_module.code
+    for ours, theirs in zip(got.graph.nodes, expected.graph.nodes, strict=True):
+        ours, theirs = ours.meta.get("val"), theirs.meta.get("val")
+        assert type(ours) is type(theirs)
+        if isinstance(ours, torch.Tensor):
+            assert (ours.dtype, ours.shape, ours.stride()) == (
+                theirs.dtype, theirs.shape, theirs.stride(),
+            )  # fmt: skip

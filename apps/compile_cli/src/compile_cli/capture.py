@@ -27,7 +27,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from aten_lowering import decompositions
+from aten_lowering import decompose
 from compile_cli.attention import make_masks_readable
 from compile_cli.errors import (
     BadInput,
@@ -128,7 +128,7 @@ def _constraint(text: str) -> str:
 def capture(program: torch.export.ExportedProgram) -> Captured:
     """An exported program, decomposed and made flat."""
     with torch.no_grad(), _quiet():
-        program = program.run_decompositions(decompositions())
+        program = decompose(program)
     signature = program.graph_signature
     graph = program.graph_module
     make_masks_readable(graph)

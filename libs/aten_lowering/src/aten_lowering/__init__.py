@@ -4,7 +4,7 @@ An ATen op is a contract in words; a loop nest is what can be fused. This librar
 one small function an op, and an exact extern call for every op that has none.
 """
 
-from aten_lowering.decompositions import decompositions
+from aten_lowering.decompositions import decompose, decompositions
 from aten_lowering.errors import AtenLoweringError, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.user_kernels import KernelObject, run_captured
@@ -15,6 +15,7 @@ __all__ = [
     "KernelObject",
     "Lowered",
     "UnsupportedGraph",
+    "decompose",
     "decompositions",
     "lower",
     "lower_with_report",
