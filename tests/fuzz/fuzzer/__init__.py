@@ -1,0 +1,1 @@
+"""Random PyTorch programs, and what they must do when compiled: what eager does."""

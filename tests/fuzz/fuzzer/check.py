@@ -1,0 +1,282 @@
+"""Compiles a printed program, calls it, and holds everything it does against eager."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+import compile_cli
+from fuzzer.judge import difference, perturbed_runs, zero_signs
+from fuzzer.program import Loaded, Sizes
+
+_RUNS = 6
+_RUNS_TO_BE_SURE = 40
+
+
+@dataclass(frozen=True)
+class Failure:
+    """kind: what differs, or in which phase an error was raised; where: of which value, or the
+    error's class and place; text: in words. Two failures with the same kind and class are one."""
+
+    kind: str
+    where: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind} {self.where}" if self.kind in ("compile", "call") else self.kind
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """failure: None where all is right. refused: why no comparison was made, for the sizes of
+    some or all calls: by eager, or by the compiler, by an error that names the reason."""
+
+    failure: Failure | None = None
+    refused: tuple[str, ...] = ()
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that a call shows: results, then arguments, buffers and gradients after it."""
+
+    spec: Any
+    values: tuple[tuple[str, Any], ...]
+
+
+class EagerRefused(Exception):
+    """Eager raises for this program."""
+
+
+def check(loaded: Loaded, cache_dir: str, compiler: str = "ours") -> Outcome:
+    """compiler: `ours`, or `peer`: torch's own capture, run without a compiler."""
+    torch._dynamo.reset()
+    make_runner = _ours if compiler == "ours" else _peer
+    refused: list[str] = []
+    runner: Callable[..., Any] | None = None
+    module = loaded.module()
+    calls = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sizes in loaded.calls:
+            try:
+                eager = _observe(loaded, loaded.module(), sizes)
+            except EagerRefused as error:
+                if runner is None:
+                    return Outcome(None, (f"eager: {error}",))
+                refused.append(f"eager: {error}")
+                continue
+            if runner is None:
+                try:
+                    runner = make_runner(loaded, module, cache_dir)
+                except compile_cli.CompileCliError as error:
+                    if type(error).__name__ == "DynamicShapeError":
+                        return Outcome(None, (f"{type(error).__name__}: {error}",))
+                    return Outcome(_raised("compile", error))
+                except Exception as error:  # whatever a compiler raises is what is looked for
+                    return Outcome(_raised("compile", error))
+            try:
+                restored = _restore(loaded, module)
+                got = _observe(loaded, restored, sizes, runner)
+            except compile_cli.CompileCliError as error:
+                if type(error).__name__ == "BadInput" and sizes != loaded.calls[0]:
+                    refused.append(f"BadInput: {error}")
+                    continue
+                return Outcome(_raised("call", error), tuple(refused), calls)
+            except Exception as error:  # likewise
+                return Outcome(_raised("call", error), tuple(refused), calls)
+            failure = _compare(loaded, sizes, got, eager)
+            if failure is not None:
+                return Outcome(failure, tuple(refused), calls)
+            calls += 1
+    return Outcome(None, tuple(refused), calls)
+
+
+def _ours(loaded: Loaded, module: Any, cache_dir: str) -> Callable[..., Any]:
+    setting = loaded.setting
+    options = setting.options(cache_dir)
+    if setting.entry == "backend":
+        return torch.compile(
+            module, backend="compile_cli", options=options,
+            dynamic=True if setting.dynamic else None,
+        )  # fmt: skip
+    with torch.no_grad():
+        args = tuple(loaded.inputs(loaded.calls[0]))
+    return compile_cli.compile(module, args, dynamic=_dynamic(loaded), options=options)
+
+
+def _peer(loaded: Loaded, module: Any, cache_dir: str) -> Callable[..., Any]:
+    from compile_cli.capture import export
+
+    if loaded.setting.entry == "backend":
+        dynamic = True if loaded.setting.dynamic else None
+        traced: Callable[..., Any] = torch.compile(module, backend="aot_eager", dynamic=dynamic)
+        return traced
+    args = tuple(loaded.inputs(loaded.calls[0]))
+    return export(module, args, _dynamic(loaded) or {}).module()
+
+
+def _dynamic(loaded: Loaded) -> dict[int | str, set[int]] | None:
+    """The dimensions of arguments that named sizes change."""
+    if not loaded.setting.dynamic:
+        return None
+    first = loaded.inputs(loaded.calls[0])
+    out: dict[int | str, set[int]] = {}
+    other = {k: v + 3 + 2 * i for i, (k, v) in enumerate(loaded.calls[0].items())}
+    for i, (a, b) in enumerate(zip(first, loaded.inputs(other), strict=True)):
+        for d in range(a.dim()):
+            if a.shape[d] != b.shape[d]:
+                out.setdefault(i, set()).add(d)
+    return out
+
+
+def _restore(loaded: Loaded, module: Any) -> Any:
+    """The compiled module with its buffers as they were at first."""
+    for buffer, value in zip(module.buffers(), loaded.module().buffers(), strict=True):
+        with torch.no_grad():
+            buffer.copy_(value)
+    return module
+
+
+def _observe(
+    loaded: Loaded, module: Any, sizes: Sizes, runner: Callable[..., Any] | None = None
+) -> Seen:
+    grad = loaded.setting.grad
+    args = loaded.inputs(sizes)
+    module = module.to(loaded.space["DEVICE"])
+    leaves = [a for a in args if grad and a.is_leaf and (a.is_floating_point() or a.is_complex())]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    with torch.set_grad_enabled(grad):
+        if runner is not None:
+            result = runner(*args)
+        else:
+            try:
+                result = module(*args)
+            except Exception as error:  # any error of eager's is a refusal
+                raise EagerRefused(f"{type(error).__name__}: {error}"[:300]) from error
+        flat, spec = pytree.tree_flatten(result)
+        gradients = _gradients(flat, leaves, runner is None) if grad else []
+    values = [(f"result {i}", v) for i, v in enumerate(flat)]
+    values += [(f"argument {i}", a) for i, a in enumerate(args)]
+    values += [(f"buffer {k}", b) for k, b in module.named_buffers()]
+    values += [(f"gradient {i}", g) for i, g in enumerate(gradients)]
+    return Seen(spec, tuple(values))
+
+
+def _eager_values(loaded: Loaded, sizes: Sizes) -> list[Any] | None:
+    """None where eager raises: a moved value has become what it refuses."""
+    try:
+        return [v for _, v in _observe(loaded, loaded.module(), sizes).values]
+    except EagerRefused:
+        return None
+
+
+def _gradients(flat: list[Any], leaves: list[Tensor], eager: bool) -> list[Any]:
+    loss: Any = 0.0
+    for i, value in enumerate(flat):
+        if isinstance(value, Tensor) and value.requires_grad and value.is_floating_point():
+            weight = torch.arange(value.numel(), device=value.device) % 3 + 1 + i % 2
+            loss = loss + (value.double() * weight.reshape(value.shape)).sum()
+    if not isinstance(loss, Tensor):
+        return []
+    try:
+        return list(torch.autograd.grad(loss, leaves, allow_unused=True))
+    except Exception as error:
+        if eager:
+            raise EagerRefused(f"{type(error).__name__}: {error}"[:300]) from error
+        raise
+
+
+def _compare(loaded: Loaded, sizes: Sizes, got: Seen, eager: Seen) -> Failure | None:
+    failure: Failure | None = None
+    for runs in (_RUNS, _RUNS_TO_BE_SURE):
+        others = perturbed_runs(lambda: _eager_values(loaded, sizes), runs, 1)
+        failure = _differences(got, eager, others)
+        if failure is None:
+            return None
+    if sizes and failure is not None:
+        failure = Failure(failure.kind, failure.where, f"{failure.text}, at {sizes}")
+    return failure
+
+
+def _differences(got: Seen, eager: Seen, others: list[list[Any]]) -> Failure | None:
+    if got.spec != eager.spec:
+        return Failure("structure", "results", f"{got.spec} and not {eager.spec}")
+    if len(got.values) != len(eager.values):
+        return Failure("gradients", "all", f"{len(got.values)} values, not {len(eager.values)}")
+    soft: Failure | None = None
+    for i, ((name, a), (_, b)) in enumerate(zip(got.values, eager.values, strict=True)):
+        if not isinstance(b, Tensor) or not isinstance(a, Tensor):
+            if type(a) is not type(b) or (a != b and a == a):
+                return Failure("constant", name, f"{a!r} and not {b!r}")
+            continue
+        for what in ("dtype", "shape", "device", "requires_grad"):
+            if getattr(a, what) != getattr(b, what):
+                return Failure(what, name, f"{getattr(a, what)} and not {getattr(b, what)}")
+        group = [run[i] for run in others]
+        kind = name.split()[0]
+        problem = difference(a, b, group)
+        if problem is not None:
+            return Failure({"result": "numbers"}.get(kind, kind), name, problem)
+        if kind != "gradient" and soft is None:
+            soft = _soft(name, a, b, group)
+    alias = _aliases(got, eager)
+    return alias or soft
+
+
+def _soft(name: str, a: Tensor, b: Tensor, others: list[Tensor]) -> Failure | None:
+    if b.numel() and a.stride() != b.stride():
+        significant = [(s, t) for n, s, t in zip(b.shape, a.stride(), b.stride(), strict=True)
+                       if n > 1]  # fmt: skip
+        kind = "stride" if any(s != t for s, t in significant) else "stride of size 1"
+        return Failure(kind, name, f"{a.stride()} and not {b.stride()} of {list(b.shape)}")
+    problem = zero_signs(a, b, others)
+    return None if problem is None else Failure("sign of zero", name, problem)
+
+
+def _aliases(got: Seen, eager: Seen) -> Failure | None:
+    """Which values share memory, and where in it they begin."""
+
+    def relations(seen: Seen) -> dict[tuple[str, str], Any]:
+        tensors = [
+            (n, v)
+            for n, v in seen.values
+            if isinstance(v, Tensor) and v.numel() and not n.startswith("gradient")
+        ]
+        return {
+            (n, m): w.storage_offset() - v.storage_offset()
+            for i, (n, v) in enumerate(tensors)
+            for m, w in tensors[i + 1 :]
+            if v.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
+        }  # fmt: skip
+
+    ours, theirs = relations(got), relations(eager)
+    for pair in ours.keys() | theirs.keys():
+        if ours.get(pair) != theirs.get(pair):
+            said = [f"share memory, {r[pair]} apart" if pair in r else "share none"
+                    for r in (ours, theirs)]  # fmt: skip
+            return Failure("alias", " and ".join(pair), f"{said[0]}, in eager {said[1]}")
+    return None
+
+
+def _raised(phase: str, error: BaseException) -> Failure:
+    """Backends' errors come wrapped: the innermost cause says most."""
+    while error.__cause__ is not None and type(error).__name__ in ("BackendCompilerFailed",):
+        error = error.__cause__
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if "/src/" in f.filename and "/site-packages/" not in f.filename]  # fmt: skip
+    last = frames[-1] if frames else None
+    place = f"{last.filename.split('/src/')[-1]}:{last.name}" if last else "outside"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    inner = next((x for x in lines if x.split(":")[0].endswith(("Error", "Exception"))), "")
+    text = " | ".join(lines[:4])[:600]
+    return Failure(phase, f"{type(error).__name__} at {place}", f"{text} {inner}"[:700])

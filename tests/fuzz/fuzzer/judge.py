@@ -1,0 +1,218 @@
+"""How far a right answer may lie from eager's.
+
+Eager is run several times more, each time with every operator's result moved by what the operator
+itself rounded off (known from the same operator in float64). Where such a run differs, the
+answer hangs on rounding: by as much a compiled program may differ too. An integer, a comparison or
+an index that no such run changes must be exactly eager's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+# What moves, picks or compares elements, and rounds nothing.
+_EXACT = frozenset(
+    """__get__ __set__ __getitem__ __setitem__ __len__ size dim stride view reshape flatten
+    unflatten transpose t permute movedim swapaxes expand expand_as broadcast_to squeeze unsqueeze
+    select narrow diagonal unfold as_strided chunk split tensor_split unbind clone contiguous
+    detach cat stack hstack vstack where gather index_select take take_along_dim roll flip rot90
+    tril triu repeat tile repeat_interleave neg abs maximum minimum amax amin max min fmax fmin relu
+    copy_ fill_ zero_ masked_fill masked_fill_ index_fill_ index_copy_ index_copy scatter scatter_
+    zeros_like ones_like full_like new_zeros new_ones new_full arange eye full zeros ones sort msort
+    topk floor ceil round trunc sign eq ne lt le gt ge isnan isinf isfinite signbit embedding
+    pad constant_pad_nd diag_embed view_as real imag diag cummax cummin clamp threshold numel
+    requires_grad_ element_size is_floating_point is_complex data_ptr storage_offset""".split()
+)
+_CASTS = frozenset(
+    "to type type_as int long short char byte bool half float double bfloat16".split()
+)
+_SHIFTS = frozenset(
+    "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __rlshift__ __rrshift__".split()
+)
+_WIDE = {torch.float16, torch.bfloat16, torch.float32}
+
+
+class Perturbed(TorchFunctionMode):
+    """Runs torch functions, and moves what they round."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _EXACT or (name.startswith("__") and "shift" not in name and name[2] != "i"
+                              and name not in _ARITHMETIC):  # fmt: skip
+            return func(*args, **kwargs)
+        wide = None if name in _CASTS else self._more_exact(func, args, kwargs)
+        undefined = _undefined(name, args)
+        result = func(*args, **kwargs)
+        flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
+        if undefined is not None and len(flat) == 1 and flat[0].shape == undefined.shape:
+            self._scramble(flat[0], undefined)
+        for i, tensor in enumerate(flat):
+            exact = wide[i] if wide is not None and i < len(wide) else None
+            if name not in _CASTS:
+                self._move(tensor, exact)
+        return result
+
+    def _move(self, tensor: Tensor, exact: Tensor | None) -> None:
+        if not tensor.dtype.is_floating_point or tensor.numel() == 0:
+            return
+        values = tensor.detach().double()
+        if exact is None or exact.shape != tensor.shape:
+            off = torch.zeros_like(values)
+            rounded = (values * 2**16).frac() != 0
+        else:
+            off = (exact.double() - values).abs().nan_to_num(0.0, 0.0, 0.0)
+            rounded = exact.double() != values
+            if tensor.dtype == torch.float64:
+                rounded = (values * 2**16).frac() != 0
+        rounded &= torch.isfinite(values)
+        if not bool(rounded.any()):
+            return
+        ulp = values.abs() * torch.finfo(tensor.dtype).eps
+        delta = self._signs(tensor) * (2 * off + 1.5 * ulp)
+        moved = torch.where(rounded, values + delta, values).to(tensor.dtype)
+        tensor.data.copy_(torch.where(rounded, moved, tensor.data))
+
+    def _signs(self, like: Tensor) -> Tensor:
+        signs = [self.rng.choice([-1.0, 1.0]) for _ in range(like.numel())]
+        return torch.tensor(signs, dtype=torch.float64, device=like.device).reshape(like.shape)
+
+    def _more_exact(self, func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor] | None:
+        """The operator's results in float64, from the same arguments; of arguments in float64
+        those from arguments moved by a unit. None where it has none."""
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.dtype in _WIDE:
+                return value.detach().double()
+            if isinstance(value, Tensor) and value.dtype == torch.float64:
+                moved = value.detach().clone()
+                with torch.no_grad():
+                    digits = (moved * 2**16).frac() != 0
+                    moved[digits] *= 1 + self._signs(moved)[digits] * 2.0**-52
+                return moved
+            if isinstance(value, Tensor):
+                return value.detach().clone()
+            return torch.float64 if isinstance(value, torch.dtype) and value in _WIDE else value
+
+        try:
+            with torch.no_grad():
+                wide = func(*pytree.tree_map(widen, args), **pytree.tree_map(widen, kwargs))
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
+            return None  # an operator without float64: its rounding is taken for one unit
+        return [t for t in pytree.tree_leaves(wide) if isinstance(t, Tensor)]
+
+    def _scramble(self, tensor: Tensor, where: Tensor) -> None:
+        """Elements that the language does not define: any value will do."""
+        if tensor.numel() and bool(where.any()):
+            odd = torch.tensor([self.rng.randrange(2) for _ in range(tensor.numel())])
+            odd = odd.reshape(tensor.shape).to(tensor.device)
+            tensor.data.copy_(torch.where(where, odd.to(tensor.dtype), tensor.data))
+
+
+_ARITHMETIC = frozenset(
+    f"__{r}{n}__" for r in ("", "r", "i")
+    for n in ("add", "sub", "mul", "div", "truediv", "pow", "matmul", "mod", "floordiv")
+)  # fmt: skip
+
+
+def _undefined(name: str, args: Any) -> Tensor | None:
+    """Where an integer's value is not defined: casts of floats out of range, shifts by too many
+    bits, the smallest integer by -1."""
+    if not args or not isinstance(args[0], Tensor):
+        return None
+    x = args[0].detach()
+    if name in _CASTS and (x.dtype.is_floating_point or x.dtype.is_complex):
+        target = next((a for a in args[1:] if isinstance(a, torch.dtype)), None)
+        short = {"int": torch.int32, "long": torch.int64, "short": torch.int16, "char": torch.int8,
+                 "byte": torch.uint8}  # fmt: skip
+        target = short.get(name, target)
+        if name == "type_as":
+            target = args[1].dtype
+        if target is None or target.is_floating_point or target.is_complex or target == torch.bool:
+            return None
+        limits = torch.iinfo(target)
+        wide = (x.real if x.is_complex() else x).double()
+        return ~((wide > limits.min - 1) & (wide < limits.max + 1)) | ~torch.isfinite(wide)
+    if name in _SHIFTS and len(args) > 1:
+        by = args[1] if isinstance(args[1], Tensor) else torch.tensor(args[1])
+        value = x
+        if "__r" in name and name != "__rshift__":
+            by, value = x, x
+        if by.dtype.is_floating_point or value.dtype.is_floating_point:
+            return None
+        bits = torch.iinfo(value.dtype).bits if value.dtype != torch.bool else 1
+        bad = (by < 0) | (by >= bits)
+        return (bad | torch.zeros_like(x, dtype=torch.bool)).clone()
+    return None
+
+
+def perturbed_runs(run: Callable[[], list[Any] | None], count: int, seed: int) -> list[list[Any]]:
+    """What `run` gives under `count` perturbations, where it gives something."""
+    out = []
+    for i in range(count):
+        with Perturbed(seed * 1000 + i):
+            values = run()
+        if values is not None:
+            out.append(values)
+    return out
+
+
+def difference(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:
+    """How `got` is wrong, in words, or None. `others`: eager's answer under perturbations."""
+    got, eager = got.detach().cpu(), eager.detach().cpu()
+    others = [o.detach().cpu() for o in others if o.shape == eager.shape]
+    if got.numel() == 0:
+        return None
+    if got.dtype.is_complex:
+        pairs = [torch.view_as_real(o.resolve_conj()) for o in (got, eager, *others)]
+        got, eager, others = pairs[0], pairs[1], pairs[2:]
+    if not got.dtype.is_floating_point:
+        wrong = got != eager
+        for other in others:
+            wrong &= other == eager
+        return _first(wrong, got, eager) if bool(wrong.any()) else None
+    a, b = got.double(), eager.double()
+    spread = torch.zeros_like(b)
+    unknown = torch.zeros(b.shape, dtype=torch.bool)
+    for other in others:
+        c = other.double()
+        unknown |= (torch.isfinite(c) != torch.isfinite(b)) | (torch.isnan(c) != torch.isnan(b))
+        spread = torch.maximum(spread, (c - b).abs().nan_to_num(0.0, 0.0, 0.0))
+    info = torch.finfo(got.dtype)
+    allowed = 4 * spread + 4 * info.eps * b.abs() + 2 * info.tiny
+    same = (a == b) | (torch.isnan(a) & torch.isnan(b))
+    wrong = ~(same | ((a - b).abs() <= allowed) | unknown)
+    return _first(wrong, got, eager) if bool(wrong.any()) else None
+
+
+def zero_signs(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:
+    """A zero of the other sign, where rounding does not decide it."""
+    if not got.dtype.is_floating_point or got.numel() == 0:
+        return None
+    a, b = got.detach().cpu(), eager.detach().cpu()
+    wrong = (a == 0) & (b == 0) & (torch.signbit(a) != torch.signbit(b))
+    for other in others:
+        c = other.detach().cpu()
+        wrong &= (c == 0) & (torch.signbit(c) == torch.signbit(b))
+    return _first(wrong, a, b) if bool(wrong.any()) else None
+
+
+def _first(wrong: Tensor, got: Tensor, eager: Tensor) -> str:
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    return (
+        f"{int(wrong.sum())} of {wrong.numel()} elements differ, the first at {list(at)}: "
+        f"{got[at].item()!r} and not {eager[at].item()!r}"
+    )

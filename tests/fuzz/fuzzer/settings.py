@@ -1,0 +1,57 @@
+"""How a program is compiled and called."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """entry: `compile` (`compile_cli.compile`) or `backend` (`torch.compile`). grad: gradients of
+    the results by the arguments are compared too; dynamic: sizes that have a name are dynamic;
+    both change what programs are made. The others are options of the compiler."""
+
+    entry: str = "backend"
+    emit: str = "fx"
+    fuse: bool = True
+    plan_memory: bool = True
+    dynamic: bool = False
+    grad: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def options(self, cache_dir: str) -> dict[str, Any]:
+        return {
+            "emit": self.emit,
+            "fuse": self.fuse,
+            "plan_memory": self.plan_memory,
+            "cache_dir": cache_dir,
+            "jobs": 1,
+        }
+
+
+def draw_setting(
+    rng: random.Random,
+    emit: str | None = None,
+    dynamic: bool | None = None,
+    grad: bool | None = None,
+    entry: str | None = None,
+    cpp: float = 0.02,
+) -> Setting:
+    """A random setting; what is given is not drawn. cpp: the share of C++ host programs."""
+    drawn_grad, drawn_dynamic = rng.random() < 0.2, rng.random() < 0.3
+    drawn_entry = "compile" if rng.random() < 0.5 else "backend"
+    drawn_emit = "cpp" if rng.random() < cpp else "hop" if rng.random() < 0.25 else "fx"
+    fuse, plan_memory = rng.random() < 0.85, rng.random() < 0.9
+    grad = drawn_grad if grad is None else grad
+    return Setting(
+        entry="backend" if grad else entry or drawn_entry,
+        emit=emit or drawn_emit,
+        fuse=fuse,
+        plan_memory=plan_memory,
+        dynamic=drawn_dynamic if dynamic is None else dynamic,
+        grad=grad,
+    )

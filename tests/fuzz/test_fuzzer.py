@@ -1,0 +1,145 @@
+"""The fuzzer itself: the same programs everywhere, wrong answers seen, small failures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fuzzer import check as checking
+from fuzzer.check import check
+from fuzzer.generate import generate
+from fuzzer.judge import difference, perturbed_runs
+from fuzzer.minimise import minimise
+from fuzzer.program import Input, Loaded, Program, Step, merged
+from fuzzer.settings import Setting, draw_setting
+from torch import Tensor
+
+from compile_cli.loading import load_target
+
+
+def _program(text: str, result: str, *inputs: str) -> Program:
+    given = tuple(Input(f"a{i}", t) for i, t in enumerate(inputs))
+    steps = tuple(
+        Step(line.partition(" = ")[2], line.partition(" = ")[0]) if " = " in line else Step(line)
+        for line in text.splitlines()
+    )
+    return Program(given, steps, result)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 4))
+def test_a_seed_is_one_program_that_eager_runs(seed: int, tmp_path: Path) -> None:
+    setting = draw_setting(random.Random(seed))
+    program = generate(seed, setting)
+    source = program.source(setting, "a note")
+    assert source == generate(seed, setting).source(setting, "a note")
+    file = tmp_path / "program.py"
+    file.write_text(source)
+    target = load_target(f"{file}:Graph", [], torch.device("cpu"))
+    loaded = Loaded(source)
+    assert loaded.setting == setting
+    for given, other in zip(target.args, loaded.inputs(loaded.calls[0]), strict=True):
+        assert torch.equal(given.isnan(), other.isnan()) and given.stride() == other.stride()
+    target.model(*target.args)
+
+
+def test_programs_compiled_as_one_keep_their_tensors_apart() -> None:
+    first = _program("v0 = a0 + 1\na0.zero_()", "(v0, a0)", "make(torch.float32, (2,), 1)")
+    both = Loaded(merged([first, first]).source())
+    one, two = both.module()(*both.inputs({}))
+    assert torch.equal(one[0], two[0]) and one[1].data_ptr() != two[1].data_ptr()
+
+
+_WRONG: dict[str, tuple[Program, Callable[[Any], Callable[..., Any]]]] = {
+    "numbers": (
+        _program("v0 = a0.exp()", "(v0,)", "make(torch.float32, (3,), 1, 'wide')"),
+        lambda m: lambda x: (m(x)[0] * (1 + 2e-6),),
+    ),
+    "argument": (
+        _program("a0.add_(1)", "()", "make(torch.int8, (3,), 1, 'wide')"),
+        lambda m: lambda x: m(x.clone()),
+    ),
+    "alias": (
+        _program("v0 = a0.t()", "(v0,)", "make(torch.float32, (3, 2), 1)"),
+        lambda m: lambda x: (m(x)[0].t().clone().t(),),
+    ),
+    "stride": (
+        _program("v0 = a0.t() + 1", "(v0,)", "make(torch.float32, (3, 2), 1)"),
+        lambda m: lambda x: (m(x)[0].contiguous(),),
+    ),
+    "dtype": (
+        _program("v0 = a0 + 1", "(v0,)", "make(torch.int32, (3, 2), 1)"),
+        lambda m: lambda x: (m(x)[0].long(),),
+    ),
+    "sign of zero": (
+        _program("v0 = -a0", "(v0,)", "make(torch.float32, (2,), 1) * 0"),
+        lambda m: lambda x: (m(x)[0].abs(),),
+    ),
+    "structure": (
+        _program("v0 = a0 + 1", "[v0]", "make(torch.float32, (2,), 1)"),
+        lambda m: lambda x: tuple(m(x)),
+    ),
+    "call": (
+        _program("v0 = a0 + 1", "[v0]", "make(torch.float32, (2,), 1)"),
+        lambda m: lambda x: m(x, x),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _WRONG)
+def test_a_wrong_compiler_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, wrong = _WRONG[kind]
+    monkeypatch.setattr(checking, "_ours", lambda loaded, module, cache: module)
+    assert check(Loaded(program.source()), "").failure is None
+    monkeypatch.setattr(checking, "_ours", lambda loaded, module, cache: wrong(module))
+    failure = check(Loaded(program.source()), "").failure
+    assert failure is not None and failure.kind == kind
+
+
+def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = _program("v0 = a0.exp()", "(v0,)", "make(torch.float32, (3,), 1)")
+    source = program.source(Setting(grad=True))
+    monkeypatch.setattr(
+        checking, "_ours", lambda loaded, module, cache: lambda x: (module(x.detach() + 0 * x)[0],)
+    )
+    failure = check(Loaded(source), "").failure
+    assert failure is not None and failure.kind == "gradient"
+
+
+def test_what_hangs_on_rounding_may_differ_and_nothing_else() -> None:
+    x = torch.tensor([0.1, 0.2, 0.7, 3.0])
+
+    def run() -> list[Tensor]:
+        return [(x * 3 / 3 == x), (x * 10).exp()]
+
+    equal, large = run()
+    runs = perturbed_runs(run, 12, 0)
+    assert difference(~equal & (x < 1) | equal & (x >= 1), equal, [r[0] for r in runs]) is None
+    assert difference(torch.zeros(4).bool(), equal, [r[0] for r in runs]) is not None
+    moved = large * torch.tensor([1 + 1e-6, 1, 1, 1])
+    assert difference(moved, large, [r[1] for r in runs]) is None
+    assert difference(large * (1 + 1e-4), large, [r[1] for r in runs]) is not None
+
+
+def test_a_failure_is_made_small() -> None:
+    program = generate(11, Setting(), (20, 25))
+    first = program.inputs[0].name
+    program = Program(
+        program.inputs, (*program.steps, Step(f"torch.tanh({first}.float())", "v90")),
+        f"[{program.result}, v90]",
+    )  # fmt: skip
+
+    def fails(smaller: Program, simpler: Setting) -> bool:
+        loaded = Loaded(smaller.source(simpler))
+        try:
+            loaded.module()(*loaded.inputs({}))
+        except (RuntimeError, TypeError, IndexError, NameError, ValueError):
+            return False
+        return "torch.tanh(" in loaded.source
+
+    small, setting = minimise(program, Setting(fuse=False), fails)
+    assert [s.line for s in small.steps] == [f"v90 = torch.tanh({small.inputs[0].name}.float())"]
+    assert len(small.inputs) == 1 and setting.fuse
