@@ -19,9 +19,9 @@ from compile_cli.assemble import assemble
 from compile_cli.capture import Captured, capture, export
 from compile_cli.config import Options
 from compile_cli.gemm import MatmulPlanner
-from compile_cli.pipeline import serve_one
 from compile_cli.runtime import Kernels, expected_variants, kernel_source
 from compile_cli.select import hints_of, select
+from compile_cli.serve_one import serve_one
 from compile_cli.user_kernels import UserKernelPlanner
 from gemm_templates.model import is_legal, offered
 from loop_ir import FuseOptions, Graph, fuse_with_report

@@ -17,9 +17,10 @@ from compile_cli.capture import capture, export
 from compile_cli.config import Options
 from compile_cli.gemm import MatmulPlanner
 from compile_cli.gemm_task import MatmulTask
-from compile_cli.pipeline import fuse_options, serve_one
+from compile_cli.pipeline import fuse_options
 from compile_cli.runtime import Kernels
 from compile_cli.select import hints_of
+from compile_cli.serve_one import serve_one
 from gemm_templates.families import FAMILIES, dense
 from gemm_templates.model import is_legal
 from loop_ir import Matmul, fuse_with_report

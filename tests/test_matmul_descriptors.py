@@ -20,9 +20,9 @@ from compile_cli.assemble import assemble
 from compile_cli.capture import capture
 from compile_cli.config import Options
 from compile_cli.gemm import VENDOR, MatmulPlanner
-from compile_cli.pipeline import serve_one
 from compile_cli.runtime import Kernels, expected_variants, kernel_source
 from compile_cli.select import select
+from compile_cli.serve_one import serve_one
 from compile_cli.user_kernels import UserKernelPlanner
 from gemm_templates import Config
 from loop_ir import FuseOptions, fuse_with_report

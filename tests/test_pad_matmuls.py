@@ -19,8 +19,8 @@ from compile_cli.config import Options
 from compile_cli.gemm import MatmulPlanner
 from compile_cli.measure import relative_error
 from compile_cli.pad_matmuls import pad_matmuls
-from compile_cli.pipeline import serve_one
 from compile_cli.runtime import Kernels
+from compile_cli.serve_one import serve_one
 from loop_ir import FuseOptions, Matmul, fuse_with_report
 
 aten = torch.ops.aten

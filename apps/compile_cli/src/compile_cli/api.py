@@ -9,13 +9,15 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from compile_cli.capture import Captured, capture, export, input_names
-from compile_cli.compiled import CompiledModel
+from compile_cli.capture import capture, export, input_names
+from compile_cli.compiled import CompiledGraph
 from compile_cli.config import Options
-from compile_cli.errors import BadInput, CompileFailed
+from compile_cli.errors import BadInput
 from compile_cli.loading import FunctionModule
+from compile_cli.model import CompiledModel
 from compile_cli.pipeline import compile_graph
-from compile_cli.proof import difference
+from compile_cli.recapture import CAPTURING, Source, twin
+from compile_cli.regimes import Regime
 from compile_cli.runtime import start_workers
 from compile_cli.stages import Record
 
@@ -47,23 +49,24 @@ def compile(
     settings = options if isinstance(options, Options) else Options.from_mapping(options)
     record = record or Record()
     start_workers(settings, _tensors(model, args), _USUAL_KERNELS)
-    with record.stage("capture"):
+    with record.stage("capture"), CAPTURING:
         if isinstance(model, torch.export.ExportedProgram):
-            module, program = None, model
             if dynamic:
                 raise BadInput("an exported program says itself which dimensions are dynamic")
+            again: nn.Module | str = model.module()
+            captured = capture(model)
         else:
             module = model if isinstance(model, nn.Module) else FunctionModule(model)
             dims = _by_position(module, args, dynamic or {})
-            program = export(module, args, dims)
-        captured = capture(program)
+            again = twin(module) if dims else "it has no dynamic size"
+            captured = capture(export(module, args, dims))
     record.after("aten", "capture", captured.graph)
+
+    def compile_again(graph: torch.fx.GraphModule) -> CompiledGraph:
+        return compile_graph(graph, settings, Record(), check_inputs=False)
+
     graph = compile_graph(captured.graph, settings, record, check_inputs=False)
-
-    def prove(call: tuple[Any, ...], env: dict[str, int]) -> str | None:
-        return _same_when(module, captured, call, env)
-
-    return CompiledModel(captured, graph, prove)
+    return CompiledModel([Regime(captured, graph)], Source(again, compile_again))
 
 
 def _tensors(model: Any, args: tuple[Any, ...]) -> Iterator[Any]:
@@ -76,7 +79,9 @@ def _tensors(model: Any, args: tuple[Any, ...]) -> Iterator[Any]:
 def _by_position(
     module: nn.Module, args: tuple[Any, ...], dynamic: Mapping[int | str, set[int]]
 ) -> dict[int, set[int]]:
+    """Position among the flattened inputs -> dimensions, checked."""
     names = input_names(module, args)
+    counts = [len(pytree.tree_leaves(a)) for a in args]
     out: dict[int, set[int]] = {}
     for key, dims in dynamic.items():
         position = names.index(key) if isinstance(key, str) and key in names else key
@@ -84,18 +89,14 @@ def _by_position(
             raise BadInput(
                 f"no input {key!r} to make dynamic\n  the inputs are: {', '.join(names)}"
             )
-        out[position] = set(dims)
+        value = args[position]
+        if not isinstance(value, torch.Tensor):
+            raise BadInput(f"input {position} is no tensor, so it has no dynamic dimension")
+        for dim in dims:
+            if dim >= value.dim():
+                raise BadInput(
+                    f"input {position} has no dimension {dim}\n  got: sizes {list(value.shape)}"
+                )
+        if dims:
+            out[sum(counts[:position])] = set(dims)
     return out
-
-
-def _same_when(
-    module: nn.Module | None, captured: Captured, args: tuple[Any, ...], env: dict[str, int]
-) -> str | None:
-    """None where the model, captured for exactly these inputs, is the graph that was compiled."""
-    if module is None:
-        return "an exported program cannot be captured again"
-    try:
-        static = capture(export(module, args, {}))
-    except CompileFailed as error:
-        return str(error).splitlines()[0]
-    return difference(captured.graph, static.graph, env)

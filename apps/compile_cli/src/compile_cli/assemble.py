@@ -7,6 +7,7 @@ buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from compile_cli.errors import CompileFailed
 from compile_cli.plans import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, NodePlan, Zeroed
@@ -151,8 +152,11 @@ class _Builder:
         return made
 
 
-def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
-    """The host program of a graph whose nodes have plans. Frees come later, in a pass."""
+def assemble(
+    graph: Graph, plans: tuple[NodePlan | CopyBack, ...], given: tuple[Any, ...] = ()
+) -> Program:
+    """The host program of a graph whose nodes have plans, for sizes that meet the conditions
+    `given`. Frees come later, in a pass."""
     roots = {i.name: i.type for i in graph.inputs if i.type is not None}
     nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
     builder = _Builder(graph, roots, shared(use for plan in nodes for use in plan.zeroed))
@@ -176,7 +180,7 @@ def assemble(graph: Graph, plans: tuple[NodePlan | CopyBack, ...]) -> Program:
     values = tuple(builder.arg(value) for value in graph.outputs)
     builder.ops.append(ops.Return(values))
     params = tuple(ops.Param(i.name, i.type) for i in graph.inputs)
-    return Program(graph.name, params, tuple(builder.ops), graph.symbols)
+    return Program(graph.name, params, tuple(builder.ops), graph.symbols, given)
 
 
 def _symbol_defs(graph: Graph) -> list[Op]:

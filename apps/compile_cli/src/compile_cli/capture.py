@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
@@ -30,7 +30,6 @@ from torch.export.graph_signature import (
 from aten_lowering import decompose
 from compile_cli.attention import make_masks_readable
 from compile_cli.errors import (
-    BadInput,
     CompileFailed,
     DynamicShapeError,
     GraphBreak,
@@ -73,22 +72,25 @@ def input_names(model: nn.Module, args: tuple[Any, ...]) -> list[str]:
 
 
 def export(
-    model: nn.Module, args: tuple[Any, ...], dynamic: dict[int, set[int]]
+    model: nn.Module, args: tuple[Any, ...], dynamic: Mapping[int, set[int]], strict: bool = True
 ) -> torch.export.ExportedProgram:
-    """Captures a module for example arguments. `dynamic`: argument position -> dimensions."""
+    """Captures a module for example arguments. `dynamic`: position among the flattened arguments
+    -> dimensions. strict: raise `DynamicShapeError` for one that the model fixes; else it is
+    static."""
+    leaves, spec = pytree.tree_flatten(args)
+    # A tensor that is passed twice is two inputs, which may be different ones in another call.
+    known: set[int] = set()
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            leaves[i] = leaf.detach() if id(leaf) in known else leaf
+            known.add(id(leaf))
+    args = pytree.tree_unflatten(leaves, spec)
     shapes: Any = None
     if dynamic:
+        kind = torch.export.Dim.DYNAMIC if strict else torch.export.Dim.AUTO
         collection: Any = _shapes_collection()
         for i, dims in dynamic.items():
-            value = args[i] if i < len(args) else None
-            if not isinstance(value, Tensor):
-                raise BadInput(f"input {i} is no tensor, so it has no dynamic dimension")
-            for dim in dims:
-                if dim >= value.dim():
-                    raise BadInput(
-                        f"input {i} has no dimension {dim}\n  got: sizes {list(value.shape)}"
-                    )
-            collection[value] = dict.fromkeys(dims, torch.export.Dim.DYNAMIC)
+            collection[leaves[i]] = dict.fromkeys(dims, kind)
         shapes = collection.dynamic_shapes(model, args)
     try:
         with torch.no_grad(), _quiet():

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from compile_cli.compiled import CompiledModel
 from compile_cli.errors import UsageError
+from compile_cli.model import CompiledModel
 from compile_cli.plans import NodePlan
 from loop_ir import Graph, print_graph
 from wrapper_ir import print_program

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import fx
@@ -20,9 +19,10 @@ from compile_cli.gemm import MatmulPlanner
 from compile_cli.pad_matmuls import pad_matmuls
 from compile_cli.runtime import Kernels
 from compile_cli.select import hints_of, select
+from compile_cli.serve_one import serve_one
 from compile_cli.stages import Record
 from compile_cli.user_kernels import UserKernelPlanner
-from loop_ir import FuseOptions, Graph, Kernel, Matmul, explain, fuse_with_report
+from loop_ir import FuseOptions, Graph, explain, fuse_with_report
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 from wrapper_ir.passes.pipeline import Pass
 
@@ -59,7 +59,7 @@ def compile_graph(
             record.after("triton", "emit", plans)
 
         with record.stage("wrapper"):
-            program = assemble(fused, plans)
+            program = assemble(fused, plans, lowered.conditions.known)
             record.after("wrapper", "assemble", program)
             passes: list[Pass] = [DedupeKernels(), InsertFrees()]
             if options.plan_memory:
@@ -85,7 +85,7 @@ def compile_graph(
     return CompiledGraph(
         loop, fused, program, host, aligned_run(graphs or run, needed), fusion,
         (*lowered.fallbacks, *user_kernels.fallbacks),
-        planner.choices, planner.decided, explained, record, graphs,
+        planner.choices, planner.decided, explained, record, lowered.conditions, graphs,
     )  # fmt: skip
 
 
@@ -107,27 +107,3 @@ def fuse_options(options: Options, graph: Graph) -> FuseOptions:
     if options.fuse:
         return FuseOptions(epilogue=templates, prologue=templates)
     return FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
-
-
-def serve_one(graph: Graph) -> Graph:
-    """Sizes that were captured as at least 2 may be 0 and 1 in all that follows.
-
-    Capturing tells a dynamic size from one, which broadcasts; the kernels and the host program
-    need not: whether a model means the same at one is proven before it is called so
-    (`compile_cli.proof`, or Dynamo's guards).
-    """
-
-    def widen(kernel: Kernel) -> Kernel:
-        return replace(kernel, symbols=tuple(wide[s.name] for s in kernel.symbols))
-
-    wide = {
-        s.name: replace(s, low=0) if s.low is not None and s.low <= 2 else s for s in graph.symbols
-    }
-    nodes = []
-    for node in graph.nodes:
-        if isinstance(node, Kernel):
-            node = widen(node)
-        elif isinstance(node, Matmul) and node.epilogue is not None:
-            node = replace(node, epilogue=widen(node.epilogue))
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), symbols=tuple(wide.values()))

@@ -1,10 +1,10 @@
-"""Is a graph captured for a dynamic size right for a size of 0 or 1?
+"""Is a graph that was captured for dynamic sizes right for given ones?
 
-Capturing treats a dynamic size as at least two, since one broadcasts. To serve one (or zero) with
-the same kernels, the model is captured again for exactly those inputs, and both graphs must
-compute the same: operator by operator, on the same elements of the same results. Views are
-looked through, since a capture for a size of one may spell the same view otherwise. Nothing is
-compiled.
+Capturing decides what a model asks of its sizes, and takes them to be at least two, since one
+broadcasts. To serve others with the same kernels, the model is captured again for exactly those
+inputs, and both graphs must compute the same: operator by operator, on the same elements of the
+same results. Views are looked through, since a capture for a size of one may spell the same view
+otherwise. Nothing is compiled.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from symexpr import SymexprError, evaluate, from_torch
+
 
 def difference(dynamic: GraphModule, static: GraphModule, env: Mapping[str, int]) -> str | None:
     """None where the graphs compute the same under `env` (symbol name -> value), else why not."""
-    ours, theirs = _computations(dynamic, env), _computations(static, env)
+    try:
+        ours, theirs = _computations(dynamic, env), _computations(static, env)
+    except SymexprError as error:
+        return f"there a size has no value: {error}"
     for (op, uses), (other, other_uses) in zip(ours, theirs, strict=False):
         if op != other:
             return f"there {other} runs in place of {op}"
@@ -106,7 +111,6 @@ def _layout(x: Any, env: Mapping[str, int]) -> Any:
             return str(x.dtype), tuple(size)
         steps = tuple(s if n > 1 else 0 for n, s in zip(size, stride, strict=True))
         return str(x.dtype), tuple(size), steps, _layout(x.storage_offset(), env)
-    if isinstance(x, torch.SymInt):
-        expr = x.node.expr
-        return int(expr.subs({s: env[str(s)] for s in expr.free_symbols if str(s) in env}))
+    if isinstance(x, torch.SymInt | torch.SymFloat):
+        return evaluate(from_torch(x.node.expr), env)
     return x

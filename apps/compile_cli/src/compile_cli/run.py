@@ -13,12 +13,12 @@ from torch import nn
 
 from compile_cli.api import compile
 from compile_cli.capture import input_names
-from compile_cli.compiled import CompiledModel
 from compile_cli.config import Options
 from compile_cli.errors import UserModelError
 from compile_cli.inputs import parse_dynamic
 from compile_cli.loading import Target, where
 from compile_cli.measure import compare, peak_mb, require_equal, time_ms
+from compile_cli.model import CompiledModel
 from compile_cli.report import RunReport, count_kernels, fused_groups, matmul_lines
 from compile_cli.stages import Record
 from wrapper_ir.memory import peak_bytes

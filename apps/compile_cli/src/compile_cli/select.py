@@ -21,7 +21,7 @@ from compile_cli.runtime import define_kernel
 from compile_cli.schedules import default_schedule
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
-from symexpr import parse
+from symexpr import DivisionByZero, parse
 from triton_emit import Schedule, TritonKernel, emit
 
 # How far from its hint a dynamic size is looked at: beyond, the farthest schedule serves.
@@ -148,7 +148,10 @@ def _schedules(
     found: dict[Schedule, tuple[int, ...]] = {}
     table = DecisionTable(tuple(map(str, range(MAX_VARIANTS))))
     for sizes in dict.fromkeys([typical, *samples]):
-        schedule = default_schedule(node, {**hints, **dict(zip(names, sizes, strict=True))})
+        try:
+            schedule = default_schedule(node, {**hints, **dict(zip(names, sizes, strict=True))})
+        except DivisionByZero:
+            continue  # such sizes do not exist: `n // (n // 8)` rows of 1
         if schedule in found or len(found) < MAX_VARIANTS:
             found.setdefault(schedule, sizes)
             cell = table.cell(sizes)

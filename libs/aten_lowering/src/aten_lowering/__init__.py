@@ -4,6 +4,7 @@ An ATen op is a contract in words; a loop nest is what can be fused. This librar
 one small function an op, and an exact extern call for every op that has none.
 """
 
+from aten_lowering.conditions import Conditions
 from aten_lowering.decompositions import decompose, decompositions
 from aten_lowering.errors import AtenLoweringError, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
@@ -11,6 +12,7 @@ from aten_lowering.user_kernels import KernelObject, run_captured
 
 __all__ = [
     "AtenLoweringError",
+    "Conditions",
     "Fallback",
     "KernelObject",
     "Lowered",

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from aten_lowering.aliasing import copying, views
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
+from aten_lowering.conditions import Conditions, assumed
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
 from aten_lowering.extern import (
@@ -57,13 +58,14 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph, the tensors of its constants by name, what has no kernel of ours, and the user's
-    own Triton kernels, by the key that a `UserKernel` has."""
+    """A graph, the tensors of its constants by name, what has no kernel of ours, the user's own
+    Triton kernels, by the key that a `UserKernel` has, and what was assumed of the sizes."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
     fallbacks: tuple[Fallback, ...]
     kernels: dict[str, KernelObject] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
 
 
 def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
@@ -135,7 +137,9 @@ class _Lowerer:
         )
         tensors = {name: t for name, t in self.tensors.items() if name in used}
         fallbacks = tuple(self.fallbacks)
-        return Lowered(graph_symbols(graph, self.gm), tensors, fallbacks, self.kernels)
+        graph = graph_symbols(graph, self.gm)
+        bound = assumed(self.gm, {s.name for s in graph.symbols})
+        return Lowered(graph, tensors, fallbacks, self.kernels, bound)
 
     def node(self, node: fx.Node) -> None:
         match node.op:

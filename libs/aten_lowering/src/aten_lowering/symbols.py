@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -12,6 +11,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from loop_ir import Axis, Buffer, Graph, Indirect, Kernel, Symbol, TensorRef
+from loop_ir.analysis import walk
 from symexpr import from_torch
 
 
@@ -32,30 +32,20 @@ def _declare(names: set[str], known: dict[str, Symbol]) -> tuple[Symbol, ...]:
 
 def used_buffers(value: object) -> set[str]:
     """Names of all buffers that nodes and results refer to."""
-    found = {b.name for b in _walk(value) if isinstance(b, Buffer)}
-    return found | {r.buffer for r in _walk(value) if isinstance(r, TensorRef)}
+    found = {b.name for b in walk(value) if isinstance(b, Buffer)}
+    return found | {r.buffer for r in walk(value) if isinstance(r, TensorRef)}
 
 
 def _symbols(value: object) -> set[str]:
     """Free symbols of all expressions, less the axes and indirect symbols of kernels."""
-    free = {str(s) for e in _walk(value) if isinstance(e, sympy.Basic) for s in e.free_symbols}
-    bound = {str(b.symbol) for b in _walk(value) if isinstance(b, Axis | Indirect)}
+    free = {str(s) for e in walk(value) if isinstance(e, sympy.Basic) for s in e.free_symbols}
+    bound = {str(b.symbol) for b in walk(value) if isinstance(b, Axis | Indirect)}
     return free - bound
-
-
-def _walk(value: object) -> Iterator[object]:
-    yield value
-    if isinstance(value, tuple):
-        for v in value:
-            yield from _walk(v)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for f in fields(value):
-            yield from _walk(getattr(value, f.name))
 
 
 def _known(gm: fx.GraphModule) -> dict[str, Symbol]:
     found: dict[str, Symbol] = {}
-    for env in _shape_envs(gm):
+    for env in shape_envs(gm):
         hints: dict[Any, Any] = dict(getattr(env, "backed_var_to_val", None) or env.var_to_val)
         for s, limits in env.var_to_range.items():
             name = str(from_torch(s))
@@ -77,7 +67,8 @@ def _finite(bound: Any) -> int | None:
     return value if abs(value) < 2**62 else None
 
 
-def _shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:
+def shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:
+    """Those that the sizes of a graph's values belong to."""
     envs: list[ShapeEnv] = []
     for node in gm.graph.nodes:
         value = node.meta.get("val")

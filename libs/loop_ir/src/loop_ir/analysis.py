@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 import sympy
 
@@ -30,6 +30,17 @@ from loop_ir.nodes import (
 )
 from wrapper_ir.ops import Ref, Symbol
 from wrapper_ir.types import DType
+
+
+def walk(value: object) -> Iterator[object]:
+    """A value, and all that tuples and dataclasses hold, at any depth."""
+    yield value
+    if isinstance(value, tuple):
+        for v in value:
+            yield from walk(v)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            yield from walk(getattr(value, f.name))
 
 
 def statements(kernel: Kernel) -> Iterator[Stmt]:

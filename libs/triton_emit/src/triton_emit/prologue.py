@@ -46,7 +46,9 @@ class _PrologueWriter(DeviceFunctionWriter):
         self.single = {a.symbol: sympy.S.Zero for a in kernel.axes if a.extent == 1}
         self.buffer, self.here = source.buffer, sympy.expand(here.xreplace(self.single))
         others = {
-            s.buffer for _, s in statements(kernel) if isinstance(s, Load) and not self.reads_operand(s)
+            s.buffer
+            for _, s in statements(kernel)
+            if isinstance(s, Load) and not self.reads_operand(s)
         }
         self.operands = [b.name for b in kernel.buffers if b.name in others]
         self.params.prefix = f"{operand}_"

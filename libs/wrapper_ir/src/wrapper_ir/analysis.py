@@ -8,7 +8,7 @@ from itertools import chain, islice, product, zip_longest
 
 import sympy
 
-from symexpr import evaluate, symbol
+from symexpr import DivisionByZero, evaluate, symbol
 from wrapper_ir.ops import (
     Allocate,
     Arg,
@@ -203,7 +203,7 @@ def ranges(program: Program) -> dict[sympy.Symbol, tuple[int | None, int | None]
 def sample_envs(program: Program) -> list[dict[str, int]]:
     """Values of the symbols to try: combinations of lower bound, hint and upper bound (or
     something large), `MAX_SAMPLES` at most. One empty environment if there are no symbols.
-    Assertions hold in each of them, unless none satisfies them all."""
+    What is given, and assertions, hold in each of them, unless none satisfies them all."""
     hints = {s.name: s.hint for s in program.symbols}
     choices: list[list[int]] = []
     names: list[str] = []
@@ -216,6 +216,14 @@ def sample_envs(program: Program) -> list[dict[str, int]]:
     corners = zip_longest(*([*c, *[c[-1]] * (3 - len(c))] for c in choices))  # all at once first
     values = dict.fromkeys(islice(chain(corners, product(*choices)), MAX_SAMPLES))
     envs = [dict(zip(names, v, strict=True)) for v in values] or [{}]
-    asserts = [op.condition for op in program.ops if isinstance(op, Assert)]
-    asserts = [c for c in asserts if free_symbols([c]) <= set(names)]
-    return [env for env in envs if all(bool(evaluate(c, env)) for c in asserts)] or envs
+    hold = [*program.given, *(op.condition for op in program.ops if isinstance(op, Assert))]
+    hold = [c for c in hold if free_symbols([c]) <= set(names)]
+    return [env for env in envs if _satisfies(env, hold)] or envs
+
+
+def _satisfies(env: Env, conditions: Sequence[sympy.Basic]) -> bool:
+    """Whether all hold; one that has no value does not."""
+    try:
+        return all(bool(evaluate(c, env)) for c in conditions)
+    except DivisionByZero:
+        return False

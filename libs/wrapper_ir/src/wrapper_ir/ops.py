@@ -5,6 +5,7 @@ program) an integer. Every op prints as one line, `If` as a block:
 
     program encoder(ids: i64[s0, 32] cuda:0, emb: f32[1000, 768] cuda:0):
       where s0 in [1, 64] hint 2                            # Program.symbols: one line each
+      given s0 % 2 == 0                                     # Program.given: one line each
       symbol s0 = ids.size(0)
       kernel embed(ids: *i64, w: *f32, out: *bf16 mutated, n: i32) constants (BLOCK=1024) warps 4
           stages 3:                                         # (on one line) DefineKernel: a block
@@ -288,7 +289,11 @@ class Param:
 
 @dataclass(frozen=True)
 class Program:
+    """given: conditions on the symbols that the caller has made sure of, or otherwise knows the
+    program to be right for."""
+
     name: str
     params: tuple[Param, ...]
     ops: tuple[Op, ...]
     symbols: tuple[Symbol, ...] = field(default=())
+    given: tuple[sympy.logic.boolalg.Boolean, ...] = field(default=())

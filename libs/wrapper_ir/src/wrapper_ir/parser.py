@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import sympy
+
 from symexpr import from_one_line
 from wrapper_ir.ops import (
     Allocate,
@@ -81,17 +83,24 @@ class _Parser:
         if not rest.at_end() and not rest.peek("#"):
             rest.fail("end of line")
         declared: list[Symbol] = []
-        while self._declares_symbol():
+        while self._says("where"):
             line = self._next_line()
             line.expect("where")
             declared.append(line.symbol())
             if not line.at_end():
                 line.fail("end of line")
         self.symbols |= {s.name for s in declared}
+        given: list[sympy.logic.boolalg.Boolean] = []
+        while self._says("given"):
+            line = self._next_line()
+            line.expect("given")
+            given.append(line.condition(""))
+            if not line.at_end():
+                line.fail("end of line")
         ops = self._block(2)
         if self.pos < len(self.text):
             self._next_line().fail("an op indented by 2 spaces")
-        return Program(name, tuple(params), ops, tuple(declared))
+        return Program(name, tuple(params), ops, tuple(declared), tuple(given))
 
     def _param(self, scanner: Scanner) -> Param:
         name = scanner.name()
@@ -101,8 +110,9 @@ class _Parser:
             return Param(name, None)
         return Param(name, scanner.type())
 
-    def _declares_symbol(self) -> bool:
-        return re.match(r"  where +[A-Za-z_]", self._peek_line()) is not None
+    def _says(self, keyword: str) -> bool:
+        """A line of the head: the keyword, and what is not the `=` of an op."""
+        return re.match(rf"  {keyword} +[^ =]", self._peek_line()) is not None
 
     # Lines
 

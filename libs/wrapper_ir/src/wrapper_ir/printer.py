@@ -43,6 +43,7 @@ def print_program(program: Program, after: str = "") -> str:
     lines = [f"# after {after}"] if after else []
     lines += _head(program)
     lines += [f"  where {print_symbol(s)}" for s in program.symbols]
+    lines += [f"  given {sstr(condition)}" for condition in program.given]
     lines += _block(program.ops, "  ")
     return "\n".join(lines) + "\n"
 

@@ -12,6 +12,7 @@ import sympy
 from symexpr import evaluate
 from wrapper_ir.analysis import (
     Env,
+    bound_symbols,
     definitions,
     descriptor_kind,
     evaluate_type,
@@ -137,6 +138,8 @@ def _check_head(state: _State) -> None:
     if len(set(declared)) != len(declared):
         raise DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
     bound = {op.symbol for op in program.ops if isinstance(op, SymbolDef)}
+    if unknown := free_symbols(program.given) - set(bound_symbols(program)):
+        raise UnboundSymbol(f"nothing binds {', '.join(sorted(unknown))}, of what is given")
     for param in program.params:
         _check_name(param.name, _At())
         if param.name in state.tensors or param.name in state.symbols:

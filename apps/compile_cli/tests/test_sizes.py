@@ -1,0 +1,201 @@
+"""Dynamic sizes through `compile_cli.compile`: what the model asks of a size is asked of each new
+one, and what it was not compiled for is compiled, or refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import compile_cli
+from compile_cli.errors import BadInput
+from compile_cli.model import MAX_REGIMES
+
+Shape = tuple[int, ...]
+
+
+def check(
+    folder: Path,
+    model: Callable[..., Any],
+    dynamic: dict[int | str, set[int]],
+    example: tuple[Shape, ...],
+    *others: tuple[Shape, ...],
+) -> Any:
+    """Compiles for the example and compares every call with eager."""
+
+    def tensors(shapes: tuple[Shape, ...]) -> list[Tensor]:
+        return [torch.arange(torch.Size(s).numel(), dtype=torch.float32).view(s) for s in shapes]
+
+    settings: Any = {"cache_dir": str(folder)}
+    run = compile_cli.compile(model, tuple(tensors(example)), dynamic=dynamic, options=settings)
+    for shapes in (example, *others):
+        got, expected = run(*tensors(shapes)), model(*tensors(shapes))
+        torch.testing.assert_close(got, expected, msg=lambda m, s=shapes: f"{s}: {m}")
+    return run
+
+
+def test_a_question_about_one_size(tmp_path: Path) -> None:
+    def parity(x: Tensor) -> Tensor:
+        return x + 1 if x.shape[0] % 2 == 0 else x - 1
+
+    run = check(tmp_path, parity, {0: {0}}, ((8, 3),), ((9, 3),), ((4, 3),), ((1, 3),), ((0, 3),))
+    assert len(run.regimes) == 2  # one is odd, and none is even
+
+
+def test_a_comparison_of_two_sizes(tmp_path: Path) -> None:
+    def longer(x: Tensor, y: Tensor) -> Tensor:
+        return x.sum(0) + 1 if x.shape[0] > y.shape[0] else y.sum(0) - 1
+
+    shapes = [((5, 2), (8, 2)), ((5, 2), (5, 2)), ((9, 2), (3, 2)), ((1, 2), (0, 2))]
+    check(tmp_path, longer, {0: {0}, 1: {0}}, ((8, 2), (5, 2)), *shapes)
+
+
+def test_a_size_computed_in_floats(tmp_path: Path) -> None:
+    def half(x: Tensor) -> Tensor:
+        return x[: int(x.shape[0] * 0.5)] + 1
+
+    check(tmp_path, half, {0: {0}}, ((8, 2),), ((10, 2),), ((9, 2),), ((1, 2),))
+
+
+def test_results_that_come_and_go(tmp_path: Path) -> None:
+    def pieces(x: Tensor) -> Any:
+        return [piece + 1 for piece in x.split(2)]
+
+    check(tmp_path, pieces, {0: {0}}, ((6, 2),), ((8, 2),), ((5, 2),), ((1, 2),))
+
+
+def test_equal_in_the_example_and_not_later(tmp_path: Path) -> None:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    shapes = [((3, 4), (3, 4)), ((1, 4), (3, 4)), ((1, 4), (1, 4))]
+    run = check(tmp_path, add, {0: {0}, 1: {0}}, ((5, 4), (5, 4)), *shapes)
+    with pytest.raises(BadInput, match=r"not covered(.|\n)*Attempting to broadcast"):
+        run(torch.ones(2, 4), torch.ones(3, 4))
+    with pytest.raises(BadInput, match="input"):  # not a dynamic dimension
+        run(torch.ones(2, 5), torch.ones(2, 5))
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (0, 3), (3, 0), (1, 1), (0, 0)])
+def test_one_and_none_of_two_sizes(tmp_path: Path, shape: Shape) -> None:
+    run = check(tmp_path, lambda x: x.sum(0) * 2, {0: {0, 1}}, ((5, 4),), (shape,))
+    assert len(run.regimes) == 1  # proven, not compiled again
+
+
+def test_no_end_of_compilations(tmp_path: Path) -> None:
+    run = check(tmp_path, lambda x: x[: int(x.shape[0] * 0.5)] * 1, {0: {0}}, ((4,),))
+    for n in range(6, 6 + 2 * MAX_REGIMES, 2):
+        assert run(torch.ones(n)).shape == (n // 2,)
+    with pytest.raises(BadInput, match="ranges of sizes already"):
+        run(torch.ones(100))
+
+
+class Linear(nn.Module):
+    """With a list of modules that is no submodule, and a bound method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.bound = self.shifted
+
+    def shifted(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 1 if x.shape[0] != 1 else self.inner(x) - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bound(x)
+
+
+def test_calls_in_threads_leave_the_model_alone(tmp_path: Path) -> None:
+    model = Linear().eval()
+    x = torch.randn(1, 4)
+    settings: Any = {"cache_dir": str(tmp_path)}
+    run = compile_cli.compile(model, (torch.randn(6, 4),), dynamic={0: {0}}, options=settings)
+    before = dict(model.named_parameters())
+    with torch.no_grad():
+        expected = model(x)
+    seen: list[bool] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.append(all(model.get_parameter(n) is p for n, p in before.items()))
+
+    results: list[Tensor] = []
+    callers = [threading.Thread(target=lambda: results.append(run(x))) for _ in range(4)]
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    stop.set()
+    watcher.join()
+    assert all(seen) and len(results) == 4
+    for result in results:
+        torch.testing.assert_close(result, expected)
+    with torch.no_grad():
+        model.inner.bias += 1  # the new compilation sees it, as the first does
+    torch.testing.assert_close(run(x), expected + 1)
+
+
+def test_a_model_that_cannot_be_copied(tmp_path: Path) -> None:
+    class Locked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    run = check(tmp_path, Locked(), {0: {0}}, ((5, 2),), ((7, 2),))
+    with pytest.raises(BadInput, match="cannot be copied"):
+        run(torch.ones(1, 2))
+
+
+def test_one_tensor_passed_twice(tmp_path: Path) -> None:
+    x = torch.randn(4, 2)
+    settings: Any = {"cache_dir": str(tmp_path)}
+    run = compile_cli.compile(
+        lambda a, b: a - b, (x, x), dynamic={0: {0}, 1: {0}}, options=settings
+    )
+    a, b = torch.randn(3, 2), torch.randn(3, 2)
+    assert torch.equal(run(a, b), a - b)
+    assert torch.equal(run(a[:1], b), a[:1] - b)
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_an_exported_program_of_one(tmp_path: Path, low: int) -> None:
+    batch = torch.export.Dim("batch", min=low, max=64)
+    program = torch.export.export(
+        nn.Softmax(-1), (torch.randn(4, 3),), dynamic_shapes=({0: batch},)
+    )
+    torch.export.save(program, tmp_path / "p.pt2")
+    loaded = torch.export.load(tmp_path / "p.pt2")
+    settings: Any = {"cache_dir": str(tmp_path)}
+    run = compile_cli.compile(loaded, (torch.randn(4, 3),), options=settings)
+    for n in (1, 5, 64, 0):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(run(x), x.softmax(-1))
+    with pytest.raises(BadInput, match="not covered"):
+        run(torch.randn(65, 3))
+
+
+def test_an_exported_program_that_asked(tmp_path: Path) -> None:
+    class Parity(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1 if x.shape[0] % 2 == 0 else x - 1
+
+    shapes = ({0: torch.export.Dim.AUTO},)
+    program = torch.export.export(Parity(), (torch.ones(8, 2),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "p.pt2")
+    settings: Any = {"cache_dir": str(tmp_path)}
+    for each in (program, torch.export.load(tmp_path / "p.pt2")):
+        run = compile_cli.compile(each, (torch.ones(8, 2),), options=settings)
+        assert torch.equal(run(torch.ones(4, 2)), torch.full((4, 2), 2.0))
+        with pytest.raises(BadInput, match="not covered"):
+            run(torch.ones(9, 2))
