@@ -132,7 +132,9 @@ class Net(nn.Module):
         return (x, x.mean((2, 3)), (x.amax((2, 3)), x.flatten(1), x * 2))[self.end]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.slow if n >= 10 else ()) for n in range(24)]
+)
 @torch.no_grad()
 def test_a_network(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], seed: int) -> None:
     for module in (channels_last, convolution_bias):

@@ -69,10 +69,17 @@ CASES: dict[
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("emit", EMITS)
-@pytest.mark.parametrize(
-    ("name", "family"), sorted((name, family) for name in CASES for family in CASES[name][2])
-)
+PAIRS = sorted((name, family) for name in CASES for family in CASES[name][2])
+# Every pair as FX; each family once in the other forms of a host program.
+ONCE = {family: (name, family) for name, family in PAIRS}.values()
+EVERY = [
+    pytest.param(*pair, emit, marks=() if emit == "fx" or pair in ONCE else pytest.mark.slow)
+    for pair in PAIRS
+    for emit in EMITS
+]
+
+
+@pytest.mark.parametrize(("name", "family", "emit"), EVERY)
 def test_each_family(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str, emit: str
 ) -> None:

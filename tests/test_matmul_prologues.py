@@ -120,8 +120,16 @@ def check(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...])
     assert relative_error(compiled(*args), exact(fn, args)) < 5e-6
 
 
-@pytest.mark.parametrize("emit", EMITS)
-@pytest.mark.parametrize("form", FORMS)
+# Scales beside the operands, a view with an offset, a batch.
+HOSTS = ("int8 weights with zero points", "part of a tensor", "heads")
+EVERY = [
+    pytest.param(form, emit, marks=() if emit == "fx" or form in HOSTS else pytest.mark.slow)
+    for form in FORMS
+    for emit in EMITS
+]
+
+
+@pytest.mark.parametrize(("form", "emit"), EVERY)
 def test_one_launch(options: dict[str, Any], form: str, emit: str) -> None:
     torch.manual_seed(0)
     fn, make = FORMS[form]
