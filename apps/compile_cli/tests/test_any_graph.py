@@ -83,3 +83,93 @@ def test_scalar_constants(f: Callable[..., Any], entry: str) -> None:
 
 def test_gradients_through_scalar_constants() -> None:
     check_gradients(lambda x: constants(x)[0] * constants(x)[1], torch.randn(3, 4))
+
+
+def branches(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def yes(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ w, x + 1
+
+    def no(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x - w[0], x * 2
+
+    a, b = torch.cond(x.sum() > 0, yes, no, (x, w))
+    return a * 2 + b, a
+
+
+def loop(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    start = (torch.tensor(0), x + 1)
+    found: tuple[Tensor, ...] = torch._higher_order_ops.while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), start
+    )
+    return found
+
+
+@torch.compiler.nested_compile_region
+def region(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).relu() + x
+
+
+def regions(x: Tensor, w: Tensor) -> Tensor:
+    return region(region(x, w), w).sum(1)
+
+
+def scanned(x: Tensor, w: Tensor) -> Any:
+    return torch._higher_order_ops.scan(lambda c, y: (c + y, c * y), w[0], x)
+
+
+def mapped(x: Tensor, w: Tensor) -> Any:
+    return torch._higher_order_ops.map(lambda a, b: a + b[0], x, w)
+
+
+def sparse(x: Tensor, w: Tensor) -> Tensor:
+    return torch.sparse.mm(x.relu().to_sparse(), w) + x
+
+
+def number_of_data(x: Tensor, w: Tensor) -> Tensor:
+    return (x * x.sum().item()).sin() @ w
+
+
+def other_float(x: Tensor, w: Tensor) -> Tensor:
+    return (x + 1).to(torch.float8_e4m3fnuz).float() + w[0]
+
+
+REGIONS = [branches, loop, regions, scanned, mapped, sparse, number_of_data, other_float]
+
+
+@pytest.mark.parametrize("f", REGIONS)
+def test_torch_runs_what_no_kernel_can(f: Callable[..., Any]) -> None:
+    args = torch.randn(3, 4), torch.randn(4, 4)
+    compiled = check(f, *args, entry="compile")
+    assert compiled.graph.fallbacks
+    assert (-args[0]).sum() != 0
+    torch.testing.assert_close(compiled(-args[0], args[1]), f(-args[0], args[1]))
+
+
+@pytest.mark.parametrize("f", [branches, regions, scanned, mapped])
+def test_gradients_of_higher_order_operators(f: Callable[..., Any]) -> None:
+    def total(x: Tensor, w: Tensor) -> Tensor:
+        return sum((t.sum() for t in torch.utils._pytree.tree_leaves(f(x, w))), torch.zeros(()))
+
+    check_gradients(total, torch.randn(3, 4), torch.randn(4, 4))
+
+
+def test_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 2, 128, 16)
+    check(lambda q: flex_attention(q, q + 1, q, score_mod=lambda s, b, h, i, j: s + (i - j)), q)
+
+
+@pytest.mark.parametrize("emit", ["hop", "cpp"])
+def test_parts_that_torch_runs_in_other_host_programs(emit: str) -> None:
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    compiled = compile_cli.compile(branches, (x, w), options={"emit": emit})
+    torch.testing.assert_close(compiled(x, w), branches(x, w))
+
+
+def test_branches_of_dynamic_sizes() -> None:
+    w = torch.randn(4, 4)
+    compiled = compile_cli.compile(branches, (torch.randn(3, 4), w), dynamic={0: {0}})
+    for rows in (2, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x, w), branches(x, w))

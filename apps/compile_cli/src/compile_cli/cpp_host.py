@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 import cpp_emit
 import triton_rt
+from aten_lowering import Lowered
 from compile_cli.runtime import Kernels
 from wrapper_ir.ops import DefineKernel, Program
 
 
 def emit_cpp(
-    program: Program, kernels: Kernels, constants: Mapping[str, Tensor], check_inputs: bool
+    program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool
 ) -> tuple[str, Callable[..., Any]]:
     """The C++ text, and the loaded library. It compares its inputs always: that costs little.
 
@@ -38,5 +37,9 @@ def emit_cpp(
         variant = kernels.load if alignment & described == described else kernels.without_tma
         return variant(kernel).binary(alignment=alignment & ~described)
 
-    callbacks = cpp_emit.Callbacks(launch=launch, compile=compile)
-    return text, cpp_emit.load(library, program, callbacks, constants)
+    def extern(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        own = lowered.operators.get(target)
+        return cpp_emit.call_torch(target, args, kwargs) if own is None else own(*args)
+
+    callbacks = cpp_emit.Callbacks(launch=launch, extern=extern, compile=compile)
+    return text, cpp_emit.load(library, program, callbacks, lowered.constants)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-
-from torch import Tensor
 
 import fx_emit
 import triton_rt
+from aten_lowering import Lowered
 from compile_cli.cpp_host import emit_cpp
 from compile_cli.runtime import Kernels, kernel_source, uses_cuda
 from triton_rt.tma import describe
@@ -17,24 +16,21 @@ from wrapper_ir.ops import DefineKernel, Program
 Host = tuple[Any, Callable[..., Any]]
 
 
-def emit_fx(
-    program: Program, kernels: Kernels, constants: Mapping[str, Tensor], check_inputs: bool
-) -> Host:
+def emit_fx(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool) -> Host:
     """A GraphModule that launches kernels through triton_rt."""
     graph = fx_emit.emit(
         program,
         launch="direct",
         load_kernel=kernels.launcher,
         describe=describe,
-        constants=dict(constants),
+        constants=lowered.constants,
+        operators=lowered.operators,
         check_inputs=check_inputs,
     )
     return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
 
 
-def emit_hop(
-    program: Program, kernels: Kernels, constants: Mapping[str, Tensor], check_inputs: bool
-) -> Host:
+def emit_hop(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool) -> Host:
     """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
     on_cpu = not uses_cuda(program)
 
@@ -45,14 +41,16 @@ def emit_hop(
         program,
         launch="hop",
         load_kernel=load,
-        constants=dict(constants),
+        constants=lowered.constants,
+        operators=lowered.operators,
         check_inputs=check_inputs,
     )
     return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
 
 
+# `lowered`: has the constants, and the operators that torch does not.
 # `check_inputs`: the caller has not compared the inputs with the program's.
-EMITTERS: dict[str, Callable[[Program, Kernels, Mapping[str, Tensor], bool], Host]] = {
+EMITTERS: dict[str, Callable[[Program, Kernels, Lowered, bool], Host]] = {
     "fx": emit_fx,
     "hop": emit_hop,
     "cpp": emit_cpp,

@@ -70,7 +70,7 @@ def compile_graph(
 
         with record.stage("emit"):
             wait_for_kernels = kernels.start_build(program)
-            host, run = EMITTERS[options.emit](program, kernels, lowered.constants, check_inputs)
+            host, run = EMITTERS[options.emit](program, kernels, lowered, check_inputs)
             record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
         with record.stage("build"):

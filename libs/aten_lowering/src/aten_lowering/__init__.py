@@ -6,13 +6,14 @@ one small function an op, and an exact extern call for every op that has none.
 
 from aten_lowering.conditions import Conditions
 from aten_lowering.decompositions import decompose, decompositions
-from aten_lowering.errors import AtenLoweringError, UnsupportedGraph
+from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.user_kernels import KernelObject, run_captured
 
 __all__ = [
     "AtenLoweringError",
     "Conditions",
+    "DependsOnData",
     "Fallback",
     "KernelObject",
     "Lowered",

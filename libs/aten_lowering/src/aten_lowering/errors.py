@@ -22,9 +22,17 @@ class UnsupportedGraph(AtenLoweringError):
         self.source = source
 
 
+class DependsOnData(UnsupportedGraph):
+    """A result of the graph has a size, or is a number, that is only known once it has run."""
+
+
 class CannotLower(AtenLoweringError):
     """A lowering met a case that it does not handle: the node becomes an extern call. The
     message is the reason that the report gives."""
+
+
+class SizeOfData(CannotLower):
+    """A size or a number that depends on what tensors hold."""
 
 
 def require(condition: bool, reason: str) -> None:

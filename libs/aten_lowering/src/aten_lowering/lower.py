@@ -31,11 +31,12 @@ from aten_lowering.extern import (
 )
 from aten_lowering.lowerings import TABLE
 from aten_lowering.meta import expr, origin, source_line, tensor_type, unsupported
+from aten_lowering.opaque import Opaque, attribute, enclose
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
 from aten_lowering.symbols import graph_symbols, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
-from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, TensorRef
+from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, Origin, TensorRef
 
 aten = torch.ops.aten
 
@@ -59,23 +60,33 @@ class Fallback:
 @dataclass(frozen=True)
 class Lowered:
     """A graph, the tensors of its constants by name, what has no kernel of ours, the user's own
-    Triton kernels, by the key that a `UserKernel` has, and what was assumed of the sizes."""
+    Triton kernels, by the key that a `UserKernel` has, what was assumed of the sizes, and by its
+    target what an `Extern` calls that is no operator of torch."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
     fallbacks: tuple[Fallback, ...]
     kernels: dict[str, KernelObject] = field(default_factory=dict)
     conditions: Conditions = field(default_factory=Conditions)
+    operators: dict[str, Opaque] = field(default_factory=dict)
+
+
+class _Stuck(Exception):
+    """A node that cannot be lowered, not even as an extern call."""
+
+    def __init__(self, node: fx.Node, why: CannotLower) -> None:
+        self.node = node
+        self.why = why
 
 
 def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
     """Lowers a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
-    Placeholders are tensors or SymInts. Ops without a lowering become `Extern(fallback=True)`; a
-    `copy_` into a placeholder becomes `CopyBack`. `gm` itself is not changed. Raises
-    `UnsupportedGraph` for what no extern call can say either: sizes that depend on data, sparse
-    tensors, submodules, floating-point symbols. Launches of the user's Triton kernels become
-    `UserKernel`.
+    Placeholders are tensors or SymInts. Ops without a lowering become `Extern(fallback=True)`, and
+    so do higher-order operators and values without a type in the IR, with all that uses them
+    (`opaque`); a `copy_` into a placeholder becomes `CopyBack`. `gm` itself is not changed. Raises
+    `UnsupportedGraph` for inputs and results of such types: sizes that depend on data
+    (`DependsOnData`), sparse tensors. Launches of the user's Triton kernels become `UserKernel`.
     """
     return lower_with_report(gm, name).graph
 
@@ -93,11 +104,21 @@ def lower_with_report(
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
+    graph = enclose(gm, graph)
     for run in (*before, *PASSES):
         run(graph)
         if on_pass is not None:
             on_pass(run.__name__, graph)
-    return _Lowerer(gm, graph, name).run()
+    refused: set[str] = set()
+    while True:
+        try:
+            return _Lowerer(gm, graph, name).run()
+        except _Stuck as stuck:
+            node = stuck.node
+            if node.op != "call_function" or node.name in refused:
+                raise unsupported(node, stuck.why) from stuck.why
+            refused.add(node.name)
+            graph = enclose(gm, graph, {node.name: str(stuck.why)})
 
 
 class _Lowerer:
@@ -116,6 +137,7 @@ class _Lowerer:
         self.tensors: dict[str, torch.Tensor] = {}
         self.fallbacks: list[Fallback] = []
         self.kernels: dict[str, KernelObject] = {}
+        self.operators: dict[str, Opaque] = {}
         self.names: set[str] = set()
         # What no op writes to has the value that it has now.
         self.constant_values = not mutates(graph)
@@ -125,8 +147,7 @@ class _Lowerer:
             try:
                 self.node(node)
             except CannotLower as e:
-                hint = "keep this part of the model out of the compiled graph"
-                raise unsupported(node, str(e), hint) from e
+                raise _Stuck(node, e) from e
         used = used_buffers((tuple(self.nodes), self.outputs))
         graph = Graph(
             name=self.name,
@@ -139,7 +160,7 @@ class _Lowerer:
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
         bound = assumed(self.gm, {s.name for s in graph.symbols})
-        return Lowered(graph, tensors, fallbacks, self.kernels, bound)
+        return Lowered(graph, tensors, fallbacks, self.kernels, bound, self.operators)
 
     def node(self, node: fx.Node) -> None:
         match node.op:
@@ -190,9 +211,7 @@ class _Lowerer:
         raise CannotLower(f"a placeholder of type {type(fake).__name__}")
 
     def constant(self, node: fx.Node) -> Operand:
-        value: object = self.gm
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = attribute(self.gm, node)
         if not isinstance(value, torch.Tensor):
             raise CannotLower(f"an attribute of type {type(value).__name__}")
         for name, tensor in self.tensors.items():
@@ -211,6 +230,8 @@ class _Lowerer:
         fake = node.meta.get("val")
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             return self.env[node.args[0]][node.args[1]]
+        if isinstance(node.target, Opaque):
+            return self.opaque(node, node.target)
         if isinstance(fake, bool | float | torch.SymBool | torch.SymFloat):
             return fake
         if isinstance(fake, int | torch.SymInt):
@@ -256,6 +277,35 @@ class _Lowerer:
                 self.fallbacks.append(Fallback(str(op), source_line(node), reason))
             self.nodes.append(replace(call.extern, fallback=not designed))
         return values if several else values[0]
+
+    def opaque(self, node: fx.Node, part: Opaque) -> tuple[Any, ...]:
+        """Nodes that torch runs: an extern call of the part itself."""
+        arguments = [self.value(a) for a in node.args]
+        values: list[Any] = []
+        for i, (fake, used) in enumerate(
+            zip(node.meta["val"], _used(node, len(node.meta["val"]), True), strict=True)
+        ):
+            if isinstance(fake, torch.Tensor):
+                values.append(self.buffer(f"{node.name}_{i}", fake) if used else None)
+            else:
+                values.append(expr(fake) if isinstance(fake, torch.SymInt) else fake)
+        target = f"eager.{self.fresh(node.name)}"
+        self.operators[target] = part
+        self.fallbacks.append(Fallback(part.__name__, source_line(node), part.reason))
+        written = [x.ref.buffer for i in part.written for x in operands(arguments[i])]
+        self.nodes.append(Extern(
+            target=target,
+            args=tuple(extern_argument(a) for a in arguments),
+            kwargs=(),
+            outs=tuple(
+                (v.ref.buffer, v.type) if isinstance(v, Operand) else None for v in values
+            ),
+            tuple_result=True,
+            mutates=tuple(dict.fromkeys(written)),
+            fallback=True,
+            origins=(Origin(part.__name__, source_line(node)),),
+        ))  # fmt: skip
+        return tuple(values)
 
     def sources(self, node: fx.Node) -> list[tuple[Operand, torch.Tensor]]:
         """The tensor arguments of a node, lists included, in order."""

@@ -9,7 +9,7 @@ import sympy
 import torch
 from torch import fx
 
-from aten_lowering.errors import CannotLower, UnsupportedGraph
+from aten_lowering.errors import CannotLower, DependsOnData, SizeOfData, UnsupportedGraph
 from loop_ir import Device, DType, Origin, TensorType
 from symexpr import UnknownFunction, from_torch
 
@@ -61,7 +61,7 @@ def expr(value: IntLike) -> sympy.Expr:
         raw = value.node.expr
         unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
         if unbacked:
-            raise CannotLower(f"size {raw} depends on data ({unbacked[0]} is unbacked)")
+            raise SizeOfData(f"size {raw} depends on data ({unbacked[0]} is unbacked)")
         try:
             return from_torch(raw)
         except UnknownFunction as e:
@@ -125,5 +125,13 @@ def origin(node: fx.Node) -> Origin:
     return Origin(op_name(node), source_line(node))
 
 
-def unsupported(node: fx.Node, reason: str, hint: str) -> UnsupportedGraph:
-    return UnsupportedGraph(node.format_node() or node.name, reason, hint, source_line(node))
+def unsupported(node: fx.Node, why: CannotLower) -> UnsupportedGraph:
+    """The error for a node that no call can stand for."""
+    text, hint = (
+        node.format_node() or node.name,
+        "keep this part of the model out of the compiled graph",
+    )
+    if isinstance(why, SizeOfData):
+        hint = "return what has a known size (a mask, a padded tensor), or " + hint
+        return DependsOnData(text, str(why), hint, source_line(node))
+    return UnsupportedGraph(text, str(why), hint, source_line(node))

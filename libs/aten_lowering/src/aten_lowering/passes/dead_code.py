@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import fx
 from torch._ops import OpOverload
 
+from aten_lowering.opaque import Opaque
 from aten_lowering.user_kernels import writes_in_place
 
 
@@ -18,6 +19,8 @@ def dead_code(graph: fx.Graph) -> None:
             schema = node.target._schema
             if schema.is_mutable or not schema.returns:
                 continue
+        if isinstance(node.target, Opaque) and node.target.effects:
+            continue
         if writes_in_place(node):
             continue
         graph.erase_node(node)

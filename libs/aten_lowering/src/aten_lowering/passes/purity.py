@@ -9,13 +9,16 @@ from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.meta import storage_key
+from aten_lowering.opaque import Opaque
 from aten_lowering.user_kernels import writes_in_place
 
 
 def mutates(graph: fx.Graph) -> bool:
     """Any op of the graph writes to an argument in place (a trailing `copy_` included)."""
     return any(
-        writes_in_place(n) or (isinstance(n.target, OpOverload) and n.target._schema.is_mutable)
+        writes_in_place(n)
+        or (isinstance(n.target, Opaque) and n.target.written)
+        or (isinstance(n.target, OpOverload) and n.target._schema.is_mutable)
         for n in graph.nodes
     )
 
