@@ -106,7 +106,6 @@ def test_float8_is_extern() -> None:
     ("fn", "inputs", "message"),
     [
         (lambda a: a.to_sparse() * 1, (torch.eye(3),), "is not strided"),
-        (lambda a: a.conj(), (torch.randn(3, dtype=torch.complex64),), "lazily conjugated"),
     ],
 )
 def test_layouts_without_strides_are_refused(fn: Any, inputs: Any, message: str) -> None:

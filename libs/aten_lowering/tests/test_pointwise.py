@@ -210,8 +210,20 @@ def test_rank_zero_and_empty(oracle: Any) -> None:
 def test_complex_falls_back(oracle: Any) -> None:
     x = torch.randn(3, dtype=torch.complex64)
     oracle(lambda a: a * a, x, fallbacks=["aten.mul.Tensor"])
-    # A view of another element type is a copy: here by its operator, then a kernel.
-    oracle(lambda a: torch.view_as_real(a) + 1, x, fallbacks=["aten.view_as_real_copy.default"])
+    # A kernel reads elements of another width from a copy; operators and results see the memory.
+    oracle(lambda a: torch.view_as_real(a) + 1, x, fallbacks=["aten.clone.default"])
+    lowered = oracle(lambda a: (torch.view_as_real(a)[1:], a.real.sum(0, dtype=torch.float64)), x,
+                     fallbacks=["aten.clone.default"])  # fmt: skip
+    assert lowered.graph.outputs[0].buffer == lowered.graph.inputs[0].name
+
+
+def test_lazy_bits_are_seen(oracle: Any) -> None:
+    x = torch.randn(3, dtype=torch.complex64)
+    graph = oracle(lambda a: a.conj(), x).graph
+    (ref,) = graph.outputs
+    assert ref.conj and ref.buffer == graph.inputs[0].name
+    oracle(lambda a: a.conj() * a, x, fallbacks=["aten.clone.default", "aten.mul.Tensor"])
+    oracle(lambda a: torch._neg_view(a)[1:] * 2, torch.randn(3))  # negated as it is loaded
 
 
 def test_lifted_constants_are_kept(oracle: Any) -> None:

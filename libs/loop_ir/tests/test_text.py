@@ -135,7 +135,7 @@ kernels = st.builds(
     Kernel, names, tuples(buffers), tuples(axes), tuples(phases), tuples(program_symbols),
     tuples(origins),
 )  # fmt: skip
-refs = st.builds(TensorRef, names, types())
+refs = st.builds(TensorRef, names, types(), st.booleans(), st.booleans())
 args = st.recursive(
     st.one_of(
         refs, literals, exprs, st.text(max_size=8), st.none(), dtypes, devices,

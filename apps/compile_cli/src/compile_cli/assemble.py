@@ -6,7 +6,7 @@ buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compile_cli.errors import CompileFailed
@@ -26,7 +26,7 @@ class _Builder:
     shared: dict[Key, Shared] = field(default_factory=dict)
     zeroed: dict[Key, str] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
-    views: dict[tuple[str, TensorType], str] = field(default_factory=dict)
+    views: dict[TensorRef, str] = field(default_factory=dict)
     descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
@@ -48,15 +48,25 @@ class _Builder:
 
     def tensor(self, ref: TensorRef) -> Ref:
         """A buffer by its name, or a view of it, made once."""
-        root = self.roots[ref.buffer]
-        if root == ref.type:
+        if ref == TensorRef(ref.buffer, self.roots[ref.buffer]):
             return Ref(ref.buffer)
-        key = (ref.buffer, ref.type)
-        if key not in self.views:
-            number = sum(1 for buffer, _ in self.views if buffer == ref.buffer)
-            self.views[key] = self.fresh(f"{ref.buffer}_view{number}")
-            self.ops.append(ops.View(self.views[key], ref.buffer, ref.type))
-        return Ref(self.views[key])
+        if ref not in self.views:
+            number = sum(1 for known in self.views if known.buffer == ref.buffer)
+            name = self.fresh(f"{ref.buffer}_view{number}")
+            if ref.neg:
+                self.lazy("aten._neg_view.default", replace(ref, neg=False), name)
+            elif ref.conj:
+                self.lazy("aten._conj.default", replace(ref, conj=False), name)
+            else:
+                self.ops.append(ops.View(name, ref.buffer, ref.type))
+            self.views[ref] = name
+        return Ref(self.views[ref])
+
+    def lazy(self, target: str, ref: TensorRef, name: str) -> None:
+        """Names a view that torch negates or conjugates where it is read."""
+        source = self.tensor(ref)
+        out = (name, ref.type)
+        self.ops.append(ops.ExternCall(target, (source,), outs=(out,), alias=source.name))
 
     def arg(self, value: GraphArg) -> Arg:
         if isinstance(value, TensorRef):

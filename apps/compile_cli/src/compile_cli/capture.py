@@ -28,6 +28,7 @@ from torch.export.graph_signature import (
 )
 
 from aten_lowering import decompose
+from compile_cli.aliases import return_inputs, returned_inputs
 from compile_cli.attention import make_masks_readable
 from compile_cli.errors import (
     CompileFailed,
@@ -57,6 +58,11 @@ class Captured:
     outputs: tuple[tuple[bool, Any], ...]
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """What the graph was captured with: fake tensors, `lifted` first."""
+        return tuple(n.meta.get("val") for n in self.graph.graph.find_nodes(op="placeholder"))
 
 
 def input_names(model: nn.Module, args: tuple[Any, ...]) -> list[str]:
@@ -129,6 +135,7 @@ def _constraint(text: str) -> str:
 
 def capture(program: torch.export.ExportedProgram) -> Captured:
     """An exported program, decomposed and made flat."""
+    returned = returned_inputs(program.graph_module, program.graph_signature)
     with torch.no_grad(), _quiet():
         program = decompose(program)
     signature = program.graph_signature
@@ -163,6 +170,8 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
                 "  expected: parameters, buffers, tensors and plain constants"
             )
     outputs = _write_mutations(graph, signature, placeholders)
+    return_inputs(graph, [returned[i] for i, (is_result, _) in enumerate(outputs) if is_result])
+    graph.recompile()
     if program.call_spec.in_spec is None or program.call_spec.out_spec is None:
         raise CompileFailed("the exported program does not say how its inputs are nested")
     return Captured(
@@ -212,5 +221,4 @@ def _write_mutations(
         else:
             raise CompileFailed(f"the model returns a {spec.kind.name.lower()}")
     output.args = (tuple(kept),)
-    graph.recompile()
     return tuple(results)

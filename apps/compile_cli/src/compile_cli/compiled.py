@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import gemm_templates
-from aten_lowering import Conditions, Fallback
+from aten_lowering import Conditions, Fallback, in_memory
 from compile_cli.gemm import Decided
 from compile_cli.stages import Record
 from loop_ir import FusionReport, Graph
@@ -64,3 +65,22 @@ def aligned_run(run: Runner, positions: list[int]) -> Runner:
         return run(*args)
 
     return checked
+
+
+def in_memory_run(run: Runner, gm: torch.fx.GraphModule) -> Runner:
+    """`run`, with the memory in place of each argument that the graph was captured with as lazily
+    conjugated or negated."""
+    inputs = [n.meta.get("val") for n in gm.graph.find_nodes(op="placeholder")]
+    lazy = [
+        i for i, t in enumerate(inputs) if isinstance(t, Tensor) and (t.is_conj() or t.is_neg())
+    ]
+    if not lazy:
+        return run
+
+    def resolved(*args: Any) -> Sequence[Any]:
+        given = list(args)
+        for i in lazy:
+            given[i] = in_memory(given[i])
+        return run(*given)
+
+    return resolved

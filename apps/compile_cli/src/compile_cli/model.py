@@ -14,7 +14,7 @@ from compile_cli.capture import Captured
 from compile_cli.compiled import CompiledGraph
 from compile_cli.errors import BadInput, CompileFailed
 from compile_cli.recapture import CAPTURING, Source, unchanged
-from compile_cli.regimes import Regime, check_kinds, check_strides, sizes_of
+from compile_cli.regimes import Regime, check_kinds, check_lazy_bits, check_strides, sizes_of
 from symexpr import sstr
 
 # Compilations of one model for different sizes, at most: what needs more is not dynamic.
@@ -65,7 +65,9 @@ class CompiledModel:
             tensors = tuple(flat[i] for i in captured.tensor_inputs if i < len(flat))
         key = tuple(
             [
-                (t.dtype, t.shape, t.stride(), t.device) if isinstance(t, Tensor) else type(t)
+                (t.dtype, t.shape, t.stride(), t.device, t.is_conj(), t.is_neg())
+                if isinstance(t, Tensor)
+                else type(t)
                 for t in tensors
             ]
         )
@@ -92,7 +94,9 @@ class CompiledModel:
                     f"input {self.captured.input_names[position]} is not the constant it was "
                     f"compiled for\n  expected: {value!r}\n  got:      {flat[position]!r}"
                 )
-        check_kinds(self.regimes[0].params, self.regimes[0].names, tensors)
+        first = self.regimes[0]
+        check_kinds(first.params, first.names, tensors)
+        check_lazy_bits(first.captured.tensors[len(first.lifted) :], first.names, tensors)
 
     def _serving(self, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> Regime:
         """The regime for these inputs, which have the kinds it was compiled for."""

@@ -9,7 +9,7 @@ from torch import fx
 
 from aten_lowering import lower_with_report
 from compile_cli.assemble import assemble
-from compile_cli.compiled import CompiledGraph, aligned_run
+from compile_cli.compiled import CompiledGraph, aligned_run, in_memory_run
 from compile_cli.config import Options
 from compile_cli.convolution_bias import convolution_bias
 from compile_cli.convolutions import ChannelsLast
@@ -83,7 +83,8 @@ def compile_graph(
     graphs = graphed(run, program) if options.cuda_graphs else None
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
     return CompiledGraph(
-        loop, fused, program, host, aligned_run(graphs or run, needed), fusion,
+        loop, fused, program, host,
+        in_memory_run(aligned_run(graphs or run, needed), gm), fusion,
         (*lowered.fallbacks, *user_kernels.fallbacks),
         planner.choices, planner.decided, explained, record, lowered.conditions, graphs,
     )  # fmt: skip

@@ -111,6 +111,17 @@ def check_kinds(params: Sequence[Param], names: Sequence[str], tensors: Sequence
                 raise _mismatch(name, "size", text, list(tensor.shape))
 
 
+def check_lazy_bits(
+    examples: Sequence[Tensor], names: Sequence[str], tensors: Sequence[Tensor]
+) -> None:
+    """Raises `BadInput`, naming the input, for one that is lazily conjugated or negated where the
+    example was not, or the reverse."""
+    for name, example, tensor in zip(names, examples, tensors, strict=True):
+        expected, got = (f"conj={t.is_conj()} neg={t.is_neg()}" for t in (example, tensor))
+        if expected != got:
+            raise _mismatch(name, "lazy conjugation or negation", expected, got)
+
+
 def sizes_of(params: Sequence[Param], tensors: Sequence[Tensor]) -> dict[str, int] | None:
     """What the symbols stand for in tensors of the declared kinds; None where their sizes are not
     the declared expressions of any values."""

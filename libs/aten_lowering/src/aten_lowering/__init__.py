@@ -8,6 +8,7 @@ from aten_lowering.conditions import Conditions
 from aten_lowering.decompositions import decompose, decompositions
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
+from aten_lowering.meta import in_memory, storage_key
 from aten_lowering.user_kernels import KernelObject, run_captured
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "UnsupportedGraph",
     "decompose",
     "decompositions",
+    "in_memory",
     "lower",
     "lower_with_report",
     "run_captured",
+    "storage_key",
 ]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
@@ -38,35 +37,22 @@ def view_of(base: Operand, base_fake: torch.Tensor, fake: torch.Tensor) -> Opera
 
     Fake tensors count their offset from the start of the storage, buffers may start later: at
     `base_fake.storage_offset() - base.offset`. Raises `CannotLower` for a view that reaches in
-    front of its buffer, or at other element types than it: no reference can say that.
+    front of its buffer or, of a buffer of the caller's (`inputs`), past its end; and for one that
+    starts between two of its elements: no reference can say that.
     """
-    if tensor_type(fake).dtype is not base.storage.dtype:
-        raise CannotLower("a view of another element type")
-    start = expr(base_fake.storage_offset()) - base.type.offset
-    offset = (expr(fake.storage_offset()) - start).expand()
-    if offset.is_negative:
+    type = tensor_type(fake)
+    held, width = base.type.dtype.itemsize, type.dtype.itemsize
+    start = (expr(base_fake.storage_offset()) - base.type.offset) * held
+    offset = ((expr(fake.storage_offset()) * width - start) / width).expand()
+    if offset.is_negative or offset.is_integer is False:
         raise CannotLower(f"a view that starts {offset} elements from its buffer")
-    return Operand(TensorRef(base.ref.buffer, tensor_type(fake, offset)), base.storage)
-
-
-def copying(op: OpOverload, node: fx.Node, reason: str) -> OpOverload:
-    """The op that writes the same view into new memory: `aten.view.dtype ->
-    aten.view_copy.dtype`, for a view that no reference can say (`reason`).
-
-    Raises `CannotLower(reason)` if there is none, or if the copy would have other strides than
-    the view, which the rest of the graph was traced with.
-    """
-    packet = getattr(aten, f"{op._schema.name.removeprefix('aten::')}_copy", None)
-    copy = getattr(packet, op._overloadname or "default", None)
-    view = node.meta["val"]
-    if not isinstance(copy, OpOverload) or not isinstance(view, FakeTensor):
-        raise CannotLower(reason)
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    with view.fake_mode:
-        same = copy(*args, **kwargs).stride() == view.stride()
-    if not same:
-        raise CannotLower(reason)
-    return copy
+    type = replace(type, offset=offset)
+    end = (type.offset + type.extent) * width
+    have = (base.storage.offset + base.storage.extent) * base.storage.dtype.itemsize
+    if bool((end - have).expand().is_positive) and 0 not in type.size:
+        raise CannotLower(f"a view that ends {end - have} bytes past its buffer")
+    ref = TensorRef(base.ref.buffer, type, fake.is_conj(), fake.is_neg())
+    return Operand(ref, base.storage)
 
 
 def views(

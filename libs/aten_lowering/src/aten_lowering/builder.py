@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import sympy
 
-from aten_lowering.errors import CannotLower, require
+from aten_lowering.errors import CannotLower, NotPlain, require
 from loop_ir import (
     OPS,
     REDUCTIONS,
@@ -61,6 +61,12 @@ class Operand:
     @property
     def type(self) -> TensorType:
         return self.ref.type
+
+    @property
+    def is_plain(self) -> bool:
+        """The elements are what the memory holds."""
+        lazy = self.ref.conj or self.ref.neg
+        return self.ref.type.dtype is self.storage.dtype and not lazy
 
     @property
     def dtype(self) -> DType:
@@ -141,13 +147,19 @@ class KernelBuilder:
         """The element of `x` at `coords`, one coordinate a dimension."""
         if x.constant is not None:
             return self.const(x.constant, x.dtype)
+        held = x.storage.dtype
+        if held is not x.dtype:
+            same = held.itemsize == x.dtype.itemsize and DType.bool_ not in (held, x.dtype)
+            if not same or other != 0:
+                raise NotPlain(f"{x.dtype.value} elements of a buffer of {held.value}")
         self._use(x, written=False)
         index = address(x.type, coords)
         name = mask.name if mask else None
         key = ("load", x.ref.buffer, index, name, repr(other))
-        return self._once(
-            key, x.dtype, lambda out: Load(out, x.ref.buffer, index, x.dtype, name, other)
-        )
+        value = self._once(key, held, lambda out: Load(out, x.ref.buffer, index, held, name, other))
+        if held is not x.dtype:
+            value = self.op("bitcast", value, dtype=x.dtype)
+        return self.op("neg", value) if x.ref.neg else value
 
     def load_broadcast(self, x: Operand, size: Sequence[sympy.Expr], coords: Coords) -> Value:
         """The element of `x`, broadcast to `size`, at `coords` of `size`."""
@@ -224,6 +236,7 @@ class KernelBuilder:
 
     def store(self, out: Operand, coords: Coords, value: Value) -> None:
         """Casts to the type of `out` and stores."""
+        require(out.is_plain, "a result that is no plain view of its memory")
         value = self.cast(value, out.dtype)
         self._use(out, written=True)
         self._body.append(Store(out.ref.buffer, address(out.type, coords), value.name))
@@ -244,8 +257,9 @@ class KernelBuilder:
         return found
 
     def _use(self, x: Operand, written: bool) -> None:
-        computable = not x.dtype.is_complex and x.dtype not in _UNLOADABLE
-        require(computable, f"kernels do not compute on {x.dtype.value}")
+        for dtype in (x.dtype, x.storage.dtype):
+            computable = not dtype.is_complex and dtype not in _UNLOADABLE
+            require(computable, f"kernels do not compute on {dtype.value}")
         name = x.ref.buffer
         buffer = self._buffers.get(name)
         if buffer is None:

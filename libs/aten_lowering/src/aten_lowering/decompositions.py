@@ -28,8 +28,26 @@ _MORE: list[Any] = [
     aten.upsample_bicubic2d,
 ]  # fmt: skip
 
+# Left whole: torch's decomposition writes in place where the result's strides are not the input's.
+_WHOLE = frozenset({aten.index_fill.int_Scalar, aten.index_fill.int_Tensor})
+
+# Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where
+# elements share memory; torch's fake tensors keep those strides, which cannot hold the result.
+_INTO_A_CLONE = (
+    aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+)  # fmt: skip
+
 Decompositions = dict[OpOverload, Callable[..., Any]]
 Rules = dict[OperatorBase, Callable[..., Any]]
+
+
+def _into_a_clone(op: OpOverload, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`op(x, ...) -> op(clone(x), ...)` where a dimension of `x` has a stride of 0."""
+    sizes_and_strides = zip(x.shape, x.stride(), strict=True)
+    if not any(s == 0 and n != 1 for n, s in sizes_and_strides):
+        return NotImplemented
+    return op(x.clone(), *args, **kwargs)
 
 
 def decompositions() -> Decompositions:
@@ -51,11 +69,12 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     second."""
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
+    own = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     return {
         op: decomposition
         for op, decomposition in table.items()
-        if isinstance(op, OpOverload) and op not in TABLE and not by_design(op)
-    }
+        if isinstance(op, OpOverload) and op not in TABLE and op not in _WHOLE and not by_design(op)
+    } | own
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:

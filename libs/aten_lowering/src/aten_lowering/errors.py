@@ -35,6 +35,11 @@ class SizeOfData(CannotLower):
     """A size or a number that depends on what tensors hold."""
 
 
+class NotPlain(CannotLower):
+    """A lowering loads from a view at elements of another width, which no index can say: the view
+    is copied first, and the lowering runs again."""
+
+
 def require(condition: bool, reason: str) -> None:
     """Raises `CannotLower(reason)` unless the condition holds."""
     if not condition:

@@ -15,12 +15,12 @@ from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from aten_lowering.aliasing import copying, views
+from aten_lowering.aliasing import views
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
 from aten_lowering.conditions import Conditions, assumed
 from aten_lowering.elementwise import copy_kernel
-from aten_lowering.errors import CannotLower
+from aten_lowering.errors import CannotLower, NotPlain
 from aten_lowering.extern import (
     bind,
     by_design,
@@ -30,13 +30,30 @@ from aten_lowering.extern import (
     written_arguments,
 )
 from aten_lowering.lowerings import TABLE
-from aten_lowering.meta import expr, origin, source_line, tensor_type, unsupported
+from aten_lowering.meta import (
+    expr,
+    in_memory,
+    origin,
+    source_line,
+    tensor_type,
+    unsupported,
+)
 from aten_lowering.opaque import Opaque, attribute, enclose
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
 from aten_lowering.symbols import graph_symbols, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
-from loop_ir import CopyBack, Extern, Graph, GraphArg, GraphInput, Node, Origin, TensorRef
+from loop_ir import (
+    CopyBack,
+    Extern,
+    Graph,
+    GraphArg,
+    GraphInput,
+    Node,
+    Origin,
+    TensorRef,
+    TensorType,
+)
 
 aten = torch.ops.aten
 
@@ -190,9 +207,39 @@ class _Lowerer:
         return candidate
 
     def buffer(self, name: str, fake: torch.Tensor) -> Operand:
-        """Declares a buffer that starts at the first element of `fake`."""
+        """Declares a buffer that starts at the first element of `fake`. It holds the elements
+        before they are conjugated or negated."""
         type = tensor_type(fake)
-        return Operand(TensorRef(self.fresh(name), type), type)
+        return Operand(TensorRef(self.fresh(name), type, fake.is_conj(), fake.is_neg()), type)
+
+    def copied(self, x: Operand, origin: Origin) -> Operand:
+        """`x` in new memory, where its elements lie as they are: all of the memory that it spans
+        is copied."""
+        flat = _flat(x.type)
+        seen = replace(x.ref, type=replace(flat, offset=x.type.offset))
+        return self.span("aten.clone.default", (seen,), x.type, f"{x.ref.buffer}_copy", origin)
+
+    def outside(self, node: fx.Node, source: Operand) -> Operand:
+        """`as_strided` of a tensor of the caller's that reaches out of it: what is there is known
+        when the model runs, and is copied then."""
+        bound = bind(node, aten.as_strided.default)
+        type = tensor_type(node.meta["val"])
+        start = None if bound["storage_offset"] is None else expr(node.meta["val"].storage_offset())
+        arguments = (source.ref, _flat(type).size, (1,), start)
+        op = aten.as_strided_copy.default
+        self.fallbacks.append(Fallback(str(op), source_line(node), "it reaches out of its tensor"))
+        return self.span(str(op), arguments, type, node.name, origin(node))
+
+    def span(
+        self, target: str, args: tuple[GraphArg, ...], type: TensorType, name: str, origin: Origin
+    ) -> Operand:
+        """A tensor of this layout in a new buffer of one dimension, which the call fills."""
+        flat = _flat(type)
+        name = self.fresh(name)
+        self.nodes.append(
+            Extern(target, args, (), ((name, flat),), fallback=False, origins=(origin,))
+        )
+        return Operand(TensorRef(name, replace(type, offset=sympy.S.Zero)), flat)
 
     # -- nodes
 
@@ -222,7 +269,7 @@ class _Lowerer:
         if plain and self.constant_values and not isinstance(value, FakeTensor):
             with unset_fake_temporarily():  # AOTAutograd compiles inside of its fake mode
                 operand = replace(operand, constant=value.item())
-        self.tensors[operand.ref.buffer] = value
+        self.tensors[operand.ref.buffer] = in_memory(value)
         self.constants[operand.ref.buffer] = operand
         return operand
 
@@ -242,7 +289,7 @@ class _Lowerer:
             inputs = frozenset(i.name for i in self.inputs if i.type is not None)
             return lower_launch(node, Scope(
                 self.graph, self.env, self.nodes, inputs, frozenset(self.constants), self.fresh,
-                self.kernels,
+                self.kernels, lambda x: self.plain(x, origin(node)),
             ))  # fmt: skip
         raise CannotLower(f"`{node.target}` is no ATen op")
 
@@ -257,21 +304,32 @@ class _Lowerer:
         several = isinstance(fake, list | tuple)
         fakes = tuple(fake) if isinstance(fake, list | tuple) else (fake,)
         if not op._schema.is_mutable:
+            sources = self.sources(node)
             try:
-                aliases = views(op, fakes, self.sources(node))
-            except CannotLower as e:
-                op = copying(op, node, str(e))
-                aliases = None
+                aliases = views(op, fakes, sources)
+            except CannotLower:
+                if op is not aten.as_strided.default or not sources[0][0].is_plain:
+                    raise
+                return self.outside(node, sources[0][0])
             if aliases is not None:
                 return aliases if several else aliases[0]
         bound = bind(node, op)
         arguments = {name: self.value(v) for name, v in bound.items()}
         values = self.results(node, op, fakes, arguments, several)
         call = self.start(node, op, bound, arguments, fakes, values, several)
-        reason = _run_lowering(call)
+        before = len(self.nodes)
+        try:
+            reason = _run_lowering(call)
+        except NotPlain as e:
+            self.fallbacks.append(Fallback("aten.clone.default", source_line(node), str(e)))
+            plain = {name: self.plain(v, origin(node)) for name, v in arguments.items()}
+            call = replace(call, arguments=plain, nodes=[])
+            reason = _run_lowering(call)
         if reason is None:
             self.nodes.extend(call.nodes)
         else:
+            if len(self.nodes) > before:
+                del self.nodes[before:], self.fallbacks[-1]
             designed = by_design(op) or _moves_device(call)
             if not designed:
                 self.fallbacks.append(Fallback(str(op), source_line(node), reason))
@@ -374,6 +432,14 @@ class _Lowerer:
         fake_arguments = {name: _fake(v) for name, v in bound.items()}
         return Call(node, op, origin(node), arguments, fake_arguments, results, extern)
 
+    def plain(self, value: Any, origin: Origin) -> Any:
+        """An argument, copied where it does not show its memory as it is."""
+        if isinstance(value, tuple):
+            return tuple(self.plain(v, origin) for v in value)
+        if isinstance(value, Operand) and not value.is_plain:
+            return self.copied(value, origin)
+        return value
+
     def assertion(self, node: fx.Node) -> None:
         condition = self.value(node.args[0])
         if isinstance(condition, torch.SymBool):
@@ -425,12 +491,20 @@ def _run_lowering(call: Call) -> str | None:
     arguments = {("input" if k == "self" else k): v for k, v in call.arguments.items()}
     try:
         lowering(call, **arguments)
+    except NotPlain:
+        raise
     except CannotLower as e:
         return str(e)
     needed = {r.operand.ref.buffer for r in call.results if r is not None and r.used}
     if missing := needed - call.written():
         raise AssertionError(f"the lowering of {call.op} does not write {sorted(missing)}")
     return None
+
+
+def _flat(type: TensorType) -> TensorType:
+    """One dimension that holds the memory which a layout spans."""
+    length = type.numel if type.is_contiguous else type.extent
+    return replace(type, size=(length,), stride=(sympy.S.One,), offset=sympy.S.Zero)
 
 
 def _moves_device(call: Call) -> bool:

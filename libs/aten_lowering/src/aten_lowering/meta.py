@@ -77,12 +77,10 @@ def is_unbacked(symbol: sympy.Symbol) -> bool:
 def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorType:
     """The layout of a fake tensor, at `offset` elements from the start of its buffer.
 
-    Raises `CannotLower` where it has none: sparse, quantised, lazily conjugated or negated.
+    Raises `CannotLower` where it has none: sparse, quantised.
     """
     if fake.layout != torch.strided or fake.is_quantized:
         raise CannotLower(f"layout {fake.layout} (quantised: {fake.is_quantized}) is not strided")
-    if fake.is_conj() or fake.is_neg():
-        raise CannotLower("a lazily conjugated or negated tensor is no plain view of its storage")
     return TensorType(
         dtype=dtype_of(fake.dtype),
         size=tuple(expr(n) for n in fake.shape),
@@ -90,6 +88,13 @@ def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorT
         device=device_of(fake.device),
         offset=offset if isinstance(offset, sympy.Expr) else expr(offset),
     )
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, without the bits that say to conjugate or negate what is in it."""
+    if tensor.is_neg():
+        tensor = torch._neg_view(tensor)
+    return tensor.conj() if tensor.is_conj() else tensor
 
 
 def storage_key(fake: torch.Tensor) -> int:

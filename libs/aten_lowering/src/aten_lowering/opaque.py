@@ -69,25 +69,28 @@ class Opaque:
         return tuple(out)
 
 
-Layout = tuple[tuple[int, ...] | None, tuple[int, ...]]
+Layout = tuple[tuple[int, ...] | None, tuple[int, ...], bool, bool]
 
 
 def _layout(result: Any) -> Layout | None:
-    """The strides of a result, None where they depend on sizes, and the order of its dimensions in
-    memory, outermost first."""
+    """The strides of a result, None where they depend on sizes; the order of its dimensions in
+    memory, outermost first; whether it is lazily conjugated, and negated."""
     if not isinstance(result, Tensor):
         return None
     strides = result.stride()
     static = all(isinstance(n, int) for n in (*strides, *result.shape))
     hints = [n if isinstance(n, int) else n.node.hint for n in strides]
     order = sorted(range(len(hints)), key=lambda d: -(hints[d] or 0))
-    return (tuple(map(int, strides)) if static else None), tuple(order)
+    steps = tuple(map(int, strides)) if static else None
+    return steps, tuple(order), result.is_conj(), result.is_neg()
 
 
 def _as_traced(value: Tensor, layout: Layout, taken: set[int]) -> Tensor:
     """`value`, or a copy where its memory is another tensor's or lies in another order."""
-    strides, order = layout
-    value = value.detach().resolve_conj().resolve_neg()
+    strides, order, conj, neg = layout
+    value = value.detach()
+    value = value.conj() if conj else value  # the memory holds what is lazily conjugated
+    value = (torch._neg_view(value) if neg else value).resolve_conj().resolve_neg()
     if strides is None:
         places = [value.stride(d) for d in order if value.shape[d] > 1]
         same = places == sorted(places, reverse=True)

@@ -102,6 +102,7 @@ class Scope:
 
     env: what the FX nodes so far mean. nodes: the loop IR so far. inputs: buffers of the caller;
     constants: buffers that nobody may write. fresh: a new name. kernels: the table of kernels.
+    plain: a tensor, copied if it is lazily conjugated or negated.
     """
 
     graph: fx.Graph
@@ -111,6 +112,7 @@ class Scope:
     constants: frozenset[str]
     fresh: Callable[[str], str]
     kernels: dict[str, KernelObject]
+    plain: Callable[[Operand], Operand]
 
 
 def lower_launch(node: fx.Node, scope: Scope) -> dict[str, Operand]:
@@ -180,6 +182,8 @@ class _Launch:
         """An argument as an operand, an expression or a number."""
         if isinstance(value, fx.Node):
             found = self.scope.env[value]
+            if isinstance(found, Operand) and (found.ref.conj or found.ref.neg):
+                found = self.scope.plain(found)
             fake = value.meta.get("val")
             if isinstance(fake, torch.SymInt):
                 # Triton types an integer by its value: what holds now must hold in later calls.

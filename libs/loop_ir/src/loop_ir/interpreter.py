@@ -35,7 +35,7 @@ from loop_ir.nodes import (
     UserKernel,
 )
 from loop_ir.printer import print_stmt
-from loop_ir.scalars import Array, compute, numpy_dtype, to_dtype
+from loop_ir.scalars import Array, compute, from_bits, numpy_dtype, to_bits, to_dtype
 from symexpr import ArrayDomain, evaluate
 from wrapper_ir.types import DType, TensorType
 
@@ -128,6 +128,15 @@ def view(storage: Array, type: TensorType, env: Mapping[str, int]) -> Array:
     strides = tuple(number(s, env) * item for s in type.stride)
     base = storage[number(type.offset, env) :]
     return np.lib.stride_tricks.as_strided(base, size, strides)
+
+
+def reinterpret(storage: Array, held: DType, dtype: DType) -> Array:
+    """A copy of a flat storage as elements of another type, of any width."""
+    raw = storage.tobytes() if held.is_complex else to_bits(storage, held).tobytes()
+    raw = raw[: len(raw) // dtype.itemsize * dtype.itemsize]
+    if dtype.is_complex:
+        return np.frombuffer(raw, numpy_dtype(dtype))
+    return from_bits(np.frombuffer(raw, f"u{dtype.itemsize}"), dtype)
 
 
 @dataclass
@@ -330,8 +339,10 @@ class _GraphRun:
                     self._user_kernel(node)
                 case CopyBack():
                     src = self._view(node.src)
-                    dst = self._view(node.dst)
-                    dst[...] = np.array(src).reshape(dst.shape)
+                    dst = view(self.storages[node.dst.buffer], node.dst.type, self.env)
+                    value = np.array(src).reshape(dst.shape)
+                    value = np.conj(value) if node.dst.conj else value
+                    dst[...] = -value if node.dst.neg else value
         for item in graph.inputs:
             if item.type is not None and isinstance(given := inputs[item.name], np.ndarray):
                 content = view(self.storages[item.name], item.type, self.env)
@@ -346,7 +357,14 @@ class _GraphRun:
         self.types[name] = type
 
     def _view(self, ref: TensorRef) -> Array:
-        return view(self.storages[ref.buffer], ref.type, self.env)
+        """Writable, unless it is seen at another element type, conjugated or negated."""
+        storage = self.storages[ref.buffer]
+        if (held := self.types[ref.buffer].dtype) != ref.type.dtype:
+            storage = reinterpret(storage, held, ref.type.dtype)
+        found = view(storage, ref.type, self.env)
+        if ref.conj:
+            found = np.conj(found)
+        return -found if ref.neg else found
 
     def _kernel(self, kernel: Kernel) -> None:
         for buffer in kernel.buffers:

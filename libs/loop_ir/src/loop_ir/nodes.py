@@ -218,10 +218,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A strided view of a graph buffer: how extern calls, matmuls and results see tensors."""
+    """A strided view of a graph buffer: how extern calls, matmuls and results see tensors.
+
+    Extern calls, copies and results may see it at another element type than the buffer's (the
+    offset counts elements of the view's), and lazily conjugated or negated, as torch's views are:
+    the memory holds the value before that.
+    """
 
     buffer: str
     type: TensorType
+    conj: bool = False
+    neg: bool = False
 
 
 GraphArg = Union[TensorRef, Arg, tuple["GraphArg", ...]]  # noqa: UP007  # refers to itself

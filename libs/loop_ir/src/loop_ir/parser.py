@@ -221,7 +221,7 @@ def _arg(line: Line, at: int, text: str) -> GraphArg:
             line.fail("a tuple `[a, b]`", at)
         return tuple(_arg(line, a, t) for a, t in line.split(at + 1, text[1:-1]))
     if found := _TENSOR.fullmatch(text):
-        return TensorRef(found[1], line.type(at + found.start(2), found[2]))
+        return _reference(line, found, at)
     if found := _COMPLEX.fullmatch(text):
         return complex(float(found[1]), float(found[2]))
     if found := re.fullmatch(r"(?!not )([A-Za-z_]\w*) ([\w.:]+)", text):
@@ -241,7 +241,15 @@ def _arg(line: Line, at: int, text: str) -> GraphArg:
 
 def _tensor(line: Line, keyword: str) -> TensorRef:
     found = line.match(re.compile(rf"{keyword} ({_NAME}): (.*)"), f"`{keyword} name: type`")
-    return TensorRef(found[1], line.type(found.start(2), found[2]))
+    return _reference(line, found, 0)
+
+
+def _reference(line: Line, found: re.Match[str], at: int) -> TensorRef:
+    """`name: type[ conj][ neg]`, matched as the groups of name and the rest."""
+    parts = re.fullmatch(r"(.*?)( conj)?( neg)?", found[2])
+    assert parts is not None
+    type = line.type(at + found.start(2), parts[1])
+    return TensorRef(found[1], type, bool(parts[2]), bool(parts[3]))
 
 
 def _node(lines: Lines, line: Line) -> Node:

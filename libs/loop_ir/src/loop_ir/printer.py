@@ -153,7 +153,7 @@ def _literal(value: int | float | bool) -> str:
 def print_graph_arg(arg: GraphArg) -> str:
     """An argument of an extern call, or a result of the graph. Tuples print as `[a, b]`."""
     if isinstance(arg, TensorRef):
-        return f"{arg.buffer}: {print_type(arg.type)}"
+        return f"{arg.buffer}: {print_type(arg.type)}" + " conj" * arg.conj + " neg" * arg.neg
     if isinstance(arg, tuple):
         return f"[{', '.join(map(print_graph_arg, arg))}]"
     if arg is None:

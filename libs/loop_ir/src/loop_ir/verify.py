@@ -73,7 +73,7 @@ class _GraphVerifier:
             self._node(node)
         for out in graph.outputs:
             for ref in tensor_refs(out):
-                self._ref(ref, graph.name)
+                self._ref(ref, graph.name, bits=True, lazy=True)
 
     def _define(self, name: str, type: TensorType, node: str) -> None:
         if not NAME.fullmatch(name):
@@ -138,13 +138,20 @@ class _GraphVerifier:
             ):
                 raise LayoutMismatch(f"{buffer.name} is {known}, not {buffer.type}", kernel.name)
 
-    def _ref(self, ref: TensorRef, node: str) -> None:
+    def _ref(self, ref: TensorRef, node: str, bits: bool = False, lazy: bool = False) -> None:
+        """bits: the node may see the memory at another element type. lazy: and conjugated or
+        negated."""
         storage = self.types.get(ref.buffer)
         if storage is None:
             raise UndefinedBuffer(f"{ref.buffer} is not defined before", node)
-        if storage.dtype != ref.type.dtype or storage.device != ref.type.device:
+        same_dtype = storage.dtype == ref.type.dtype
+        if storage.device != ref.type.device or not (bits or same_dtype):
             raise ElementType(f"{ref.buffer} holds {storage.dtype.value} {storage.device}", node)
+        if not lazy and (ref.conj or ref.neg):
+            raise ElementType(f"a lazily conjugated or negated view of {ref.buffer}", node)
         last, end = span(ref.type), span(storage)
+        if not same_dtype:
+            last, end = last * ref.type.dtype.itemsize, end * storage.dtype.itemsize
         if same(last, end):
             return
         hints = hints_of(self.graph.symbols)
@@ -158,7 +165,7 @@ class _GraphVerifier:
     def _extern(self, node: Extern, name: str) -> None:
         for arg in (*node.args, *(v for _, v in node.kwargs)):
             for ref in tensor_refs(arg):
-                self._ref(ref, name)
+                self._ref(ref, name, bits=True, lazy=True)
         for buffer in node.mutates:
             if buffer not in self.types:
                 raise UndefinedBuffer(f"{buffer} is not defined before", name)
@@ -198,7 +205,7 @@ class _GraphVerifier:
             if buffer not in given:
                 raise UndefinedBuffer(f"{buffer} is written and no argument", node.name)
         for ref in tensors.values():
-            self._ref(ref, node.name)
+            self._ref(ref, node.name, bits=True)
 
     def _matmul(self, node: Matmul) -> None:
         for kernel, ref in ((node.prologue_a, node.a), (node.prologue_b, node.b)):
@@ -241,8 +248,8 @@ class _GraphVerifier:
         self._kernel(epilogue, frozenset((node.out,)))
 
     def _copy(self, node: CopyBack, name: str) -> None:
-        self._ref(node.src, name)
-        self._ref(node.dst, name)
+        self._ref(node.src, name, bits=True, lazy=True)
+        self._ref(node.dst, name, bits=True, lazy=True)
         if not same(product(node.src.type.size), product(node.dst.type.size)):
             raise LayoutMismatch(f"{node.src.type.size} into {node.dst.type.size}", name)
         if node.dst.buffer in self.constants:

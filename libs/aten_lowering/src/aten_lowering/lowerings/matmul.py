@@ -8,6 +8,7 @@ import torch
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Number
 from aten_lowering.errors import require
+from aten_lowering.extern import operands
 from aten_lowering.registry import Table
 from loop_ir import DType, Matmul, TensorRef, TensorType
 
@@ -117,6 +118,8 @@ def _emit(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> None:
+    plain = all(x.is_plain for x in operands(tuple(call.arguments.values())))
+    require(plain, "an operand that does not show its memory as it is")
     used = [a, b, *([bias] if bias is not None else [])]
     for ref in used:
         require(ref.type.dtype is type.dtype, "operands of several element types")

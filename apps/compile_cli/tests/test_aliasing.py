@@ -1,0 +1,197 @@
+"""Memory as in eager: what a call writes, which results share memory, lazy conjugation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+import compile_cli
+
+
+def ramp(*size: int) -> Tensor:
+    return torch.arange(1.0, 1 + torch.Size(size).numel()).reshape(size) / 3
+
+
+def spiral(*size: int) -> Tensor:
+    return torch.complex(ramp(*size), ramp(*size).flip(0) - 2)
+
+
+def shared(tensors: list[Tensor]) -> dict[tuple[int, int], int]:
+    """Distance in bytes of every two tensors that lie in one storage."""
+    return {
+        (i, j): b.data_ptr() - a.data_ptr()
+        for j, b in enumerate(tensors)
+        for i, a in enumerate(tensors[:j])
+        if a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    }
+
+
+def same(got: Tensor, want: Tensor) -> None:
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    assert (got.is_conj(), got.is_neg()) == (want.is_conj(), want.is_neg())
+    strides = zip(want.shape, got.stride(), want.stride(), strict=True)
+    assert all(n == 1 or a == b for n, a, b in strides), (got.stride(), want.stride())
+    torch.testing.assert_close(got, want)
+
+
+def as_eager(fn: Callable[..., Any], args: tuple[Any, ...], backend: str) -> None:
+    """`fn`, compiled, leaves its arguments and gives results as eager does: values, layouts, and
+    which tensors share memory."""
+    torch._dynamo.reset()
+    wanted, given = copy.deepcopy(args), copy.deepcopy(args)
+    with torch.no_grad():
+        want = fn(*wanted)
+        if backend == "export":
+            got = compile_cli.compile(fn, copy.deepcopy(args))(*given)
+        else:
+            got = torch.compile(fn, backend="compile_cli", fullgraph=True)(*given)
+    expected, found = (
+        [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
+        for x in ((wanted, want), (given, got))
+    )
+    for g, w in zip(found, expected, strict=True):
+        same(g, w)
+    assert shared(found) == shared(expected)
+
+
+both = pytest.mark.parametrize("backend", ["export", "dynamo"])
+
+
+def written_and_returned(x: Tensor) -> Any:
+    x.add_(1)
+    x[0].mul_(2)
+    return x.t(), x, x[0], x * 1
+
+
+def result_and_views(x: Tensor) -> Any:
+    y = x + 1
+    y[0].mul_(2)
+    return y, y[0], y.view(torch.int32), y.view(torch.int16), y.clone()
+
+
+def written_bits(x: Tensor) -> Any:
+    x.view(torch.int16)[:, ::2] = 0
+    return x, x.view(torch.int32)
+
+
+def views_at_other_types(x: Tensor) -> Any:
+    return (
+        x.t().view(torch.int32), x.t().view(torch.int32) + 1, x[:, ::2].view(torch.int32) * 2,
+        x[:, :2].view(torch.int64) + 1, x[1:].view(torch.float64), x.view(torch.int16) + 1,
+    )  # fmt: skip
+
+
+def equal_but_apart(x: Tensor) -> Any:
+    return x + 1, x + 1, x.clone(), x
+
+
+@both
+@pytest.mark.parametrize(
+    "fn",
+    [written_and_returned, result_and_views, written_bits, views_at_other_types, equal_but_apart],
+)
+def test_results_share_memory_as_in_eager(fn: Any, backend: str) -> None:
+    as_eager(fn, (ramp(2, 4),), backend)
+
+
+def test_returned_buffers_are_the_models(tmp_path: Any) -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Any:
+            self.count.add_(x)
+            return self.count, self.count[1:]
+
+    model = Counter()
+    run = compile_cli.compile(model, (ramp(2),))
+    whole, part = run(ramp(2))
+    assert whole.data_ptr() == model.count.data_ptr() and part.data_ptr() == whole[1:].data_ptr()
+    torch.testing.assert_close(model.count, ramp(2))
+
+
+def conjugated(x: Tensor) -> Any:
+    y = x.conj()
+    return y, y.t() @ x, y.imag, y.imag + 1, (x * 2).conj(), torch.cat([y, x]), y.real.sum(0)
+
+
+def written_through_conj(x: Tensor) -> Any:
+    y = x.conj()
+    y.add_(1j)
+    return y, x + 1
+
+
+def parts(x: Tensor) -> Any:
+    return torch.view_as_real(x), x.real * x.imag, torch.view_as_real(x * 2)[..., 1], x[1:].imag
+
+
+def negated(x: Tensor) -> Any:
+    y = torch._neg_view(x)
+    return y, y.sum(1), y @ x.t(), y[:, 1:] * 2
+
+
+def transforms(x: Tensor) -> Any:
+    y = x.conj()
+    return (
+        torch.fft.hfft(x), torch.fft.ihfft(x.real), torch.fft.fft(y), torch.fft.irfft2(y),
+        torch.fft.fftshift(y), torch.fft.ihfftn(y.imag),
+    )  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        (conjugated, spiral(2, 3)), (conjugated, spiral(2, 3).conj()), (parts, spiral(2, 3)),
+        (written_through_conj, spiral(2, 3)), (written_through_conj, spiral(2, 3).conj()),
+        (negated, ramp(2, 3)), (negated, spiral(2, 3).conj().imag), (transforms, spiral(4, 6)),
+        (lambda x: torch.view_as_complex(x[1:]) * 2, ramp(3, 2)),
+    ],
+)  # fmt: skip
+def test_lazy_conjugation_and_negation(fn: Any, x: Tensor, backend: str) -> None:
+    as_eager(fn, (x,), backend)
+
+
+def test_an_input_is_conjugated_as_it_was_compiled() -> None:
+    run = compile_cli.compile(lambda x: x + 1, (spiral(3),))
+    with pytest.raises(compile_cli.CompileCliError, match="conjugation"):
+        run(spiral(3).conj())
+
+
+def out_of_its_tensor(x: Tensor) -> Any:
+    return x.as_strided((2, 2), (1, 3)) + 1, x.as_strided((2, 2), (1, 3), 0) * 2
+
+
+@both
+@pytest.mark.parametrize("part", [slice(0, 1), slice(2, 3)])
+def test_as_strided_reaches_out_of_its_tensor(part: slice, backend: str) -> None:
+    class Part(torch.nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return out_of_its_tensor(x)
+
+    # as_eager copies the whole storage with its view
+    as_eager(Part(), (ramp(4, 3)[part],), backend)
+
+
+def into_copies(x: Tensor) -> Any:
+    one = torch.arange(1, 2)
+    return (
+        x.index_fill(0, one, 9.0), x.select_scatter(x[0] * 2, 0, 1),
+        x.slice_scatter(x[:1] * 3, 0, 1, 2), torch.diagonal_scatter(x, x[0] + 1),
+        torch.as_strided_scatter(x, x[:2, :2] + 5, (2, 2), (1, 2)),
+    )  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize(
+    "x", [ramp(3, 4).t(), ramp(3).expand(3, 3), ramp(3, 1).expand(3, 3), ramp(4, 3)[1:]]
+)
+def test_writes_into_copies_of_rearranged_tensors(x: Tensor, backend: str) -> None:
+    as_eager(into_copies, (x[:, :3],), backend)
