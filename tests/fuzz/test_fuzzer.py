@@ -124,6 +124,22 @@ def test_what_hangs_on_rounding_may_differ_and_nothing_else() -> None:
     assert difference(large * (1 + 1e-4), large, [r[1] for r in runs]) is not None
 
 
+def test_casts_and_shifts_without_a_defined_value_may_give_any() -> None:
+    x = torch.tensor([float("nan"), 1e30, -7.5])
+
+    def run() -> list[Tensor]:
+        return [x.long(), x.to(torch.int8), torch.tensor([1, 1, 1]) << torch.tensor([64, -1, 2])]
+
+    values = run()
+    runs = perturbed_runs(run, 12, 0)
+    for i, value in enumerate(values):
+        wrong = value.clone()
+        wrong[:2] += 17
+        assert difference(wrong, value, [r[i] for r in runs]) is None
+        wrong[2] += 17
+        assert difference(wrong, value, [r[i] for r in runs]) is not None
+
+
 def test_a_failure_is_made_small() -> None:
     program = generate(11, Setting(), (20, 25))
     first = program.inputs[0].name

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 import compile_cli
 from fuzzer.judge import difference, perturbed_runs, zero_signs
+from fuzzer.observe import EagerRefused, Seen, eager, observe
 from fuzzer.program import Loaded, Sizes
 
 _RUNS = 6
@@ -44,18 +44,6 @@ class Outcome:
     calls: int = 0
 
 
-@dataclass(frozen=True)
-class Seen:
-    """All that a call shows: results, then arguments, buffers and gradients after it."""
-
-    spec: Any
-    values: tuple[tuple[str, Any], ...]
-
-
-class EagerRefused(Exception):
-    """Eager raises for this program."""
-
-
 def check(loaded: Loaded, cache_dir: str, compiler: str = "ours") -> Outcome:
     """compiler: `ours`, or `peer`: torch's own capture, run without a compiler."""
     torch._dynamo.reset()
@@ -68,7 +56,7 @@ def check(loaded: Loaded, cache_dir: str, compiler: str = "ours") -> Outcome:
         warnings.simplefilter("ignore")
         for sizes in loaded.calls:
             try:
-                eager = _observe(loaded, loaded.module(), sizes)
+                expected = eager(loaded, sizes)
             except EagerRefused as error:
                 if runner is None:
                     return Outcome(None, (f"eager: {error}",))
@@ -85,7 +73,7 @@ def check(loaded: Loaded, cache_dir: str, compiler: str = "ours") -> Outcome:
                     return Outcome(_raised("compile", error))
             try:
                 restored = _restore(loaded, module)
-                got = _observe(loaded, restored, sizes, runner)
+                got = observe(loaded, restored, sizes, runner)
             except compile_cli.CompileCliError as error:
                 if type(error).__name__ == "BadInput" and sizes != loaded.calls[0]:
                     refused.append(f"BadInput: {error}")
@@ -93,7 +81,7 @@ def check(loaded: Loaded, cache_dir: str, compiler: str = "ours") -> Outcome:
                 return Outcome(_raised("call", error), tuple(refused), calls)
             except Exception as error:  # likewise
                 return Outcome(_raised("call", error), tuple(refused), calls)
-            failure = _compare(loaded, sizes, got, eager)
+            failure = _compare(loaded, sizes, got, expected)
             if failure is not None:
                 return Outcome(failure, tuple(refused), calls)
             calls += 1
@@ -146,61 +134,19 @@ def _restore(loaded: Loaded, module: Any) -> Any:
     return module
 
 
-def _observe(
-    loaded: Loaded, module: Any, sizes: Sizes, runner: Callable[..., Any] | None = None
-) -> Seen:
-    grad = loaded.setting.grad
-    args = loaded.inputs(sizes)
-    module = module.to(loaded.space["DEVICE"])
-    leaves = [a for a in args if grad and a.is_leaf and (a.is_floating_point() or a.is_complex())]
-    for leaf in leaves:
-        leaf.requires_grad_()
-    with torch.set_grad_enabled(grad):
-        if runner is not None:
-            result = runner(*args)
-        else:
-            try:
-                result = module(*args)
-            except Exception as error:  # any error of eager's is a refusal
-                raise EagerRefused(f"{type(error).__name__}: {error}"[:300]) from error
-        flat, spec = pytree.tree_flatten(result)
-        gradients = _gradients(flat, leaves, runner is None) if grad else []
-    values = [(f"result {i}", v) for i, v in enumerate(flat)]
-    values += [(f"argument {i}", a) for i, a in enumerate(args)]
-    values += [(f"buffer {k}", b) for k, b in module.named_buffers()]
-    values += [(f"gradient {i}", g) for i, g in enumerate(gradients)]
-    return Seen(spec, tuple(values))
-
-
 def _eager_values(loaded: Loaded, sizes: Sizes) -> list[Any] | None:
     """None where eager raises: a moved value has become what it refuses."""
     try:
-        return [v for _, v in _observe(loaded, loaded.module(), sizes).values]
+        return [v for _, v in eager(loaded, sizes).values]
     except EagerRefused:
         return None
 
 
-def _gradients(flat: list[Any], leaves: list[Tensor], eager: bool) -> list[Any]:
-    loss: Any = 0.0
-    for i, value in enumerate(flat):
-        if isinstance(value, Tensor) and value.requires_grad and value.is_floating_point():
-            weight = torch.arange(value.numel(), device=value.device) % 3 + 1 + i % 2
-            loss = loss + (value.double() * weight.reshape(value.shape)).sum()
-    if not isinstance(loss, Tensor):
-        return []
-    try:
-        return list(torch.autograd.grad(loss, leaves, allow_unused=True))
-    except Exception as error:
-        if eager:
-            raise EagerRefused(f"{type(error).__name__}: {error}"[:300]) from error
-        raise
-
-
-def _compare(loaded: Loaded, sizes: Sizes, got: Seen, eager: Seen) -> Failure | None:
+def _compare(loaded: Loaded, sizes: Sizes, got: Seen, expected: Seen) -> Failure | None:
     failure: Failure | None = None
     for runs in (_RUNS, _RUNS_TO_BE_SURE):
         others = perturbed_runs(lambda: _eager_values(loaded, sizes), runs, 1)
-        failure = _differences(got, eager, others)
+        failure = _differences(got, expected, others)
         if failure is None:
             return None
     if sizes and failure is not None:
@@ -208,13 +154,13 @@ def _compare(loaded: Loaded, sizes: Sizes, got: Seen, eager: Seen) -> Failure | 
     return failure
 
 
-def _differences(got: Seen, eager: Seen, others: list[list[Any]]) -> Failure | None:
-    if got.spec != eager.spec:
-        return Failure("structure", "results", f"{got.spec} and not {eager.spec}")
-    if len(got.values) != len(eager.values):
-        return Failure("gradients", "all", f"{len(got.values)} values, not {len(eager.values)}")
+def _differences(got: Seen, expected: Seen, others: list[list[Any]]) -> Failure | None:
+    if got.spec != expected.spec:
+        return Failure("structure", "results", f"{got.spec} and not {expected.spec}")
+    if len(got.values) != len(expected.values):
+        return Failure("gradients", "all", f"{len(got.values)} values, not {len(expected.values)}")
     soft: Failure | None = None
-    for i, ((name, a), (_, b)) in enumerate(zip(got.values, eager.values, strict=True)):
+    for i, ((name, a), (_, b)) in enumerate(zip(got.values, expected.values, strict=True)):
         if not isinstance(b, Tensor) or not isinstance(a, Tensor):
             if type(a) is not type(b) or (a != b and a == a):
                 return Failure("constant", name, f"{a!r} and not {b!r}")
@@ -229,7 +175,7 @@ def _differences(got: Seen, eager: Seen, others: list[list[Any]]) -> Failure | N
             return Failure({"result": "numbers"}.get(kind, kind), name, problem)
         if kind != "gradient" and soft is None:
             soft = _soft(name, a, b, group)
-    alias = _aliases(got, eager)
+    alias = _aliases(got, expected)
     return alias or soft
 
 
@@ -243,7 +189,7 @@ def _soft(name: str, a: Tensor, b: Tensor, others: list[Tensor]) -> Failure | No
     return None if problem is None else Failure("sign of zero", name, problem)
 
 
-def _aliases(got: Seen, eager: Seen) -> Failure | None:
+def _aliases(got: Seen, expected: Seen) -> Failure | None:
     """Which values share memory, and where in it they begin."""
 
     def relations(seen: Seen) -> dict[tuple[str, str], Any]:
@@ -259,7 +205,7 @@ def _aliases(got: Seen, eager: Seen) -> Failure | None:
             if v.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
         }  # fmt: skip
 
-    ours, theirs = relations(got), relations(eager)
+    ours, theirs = relations(got), relations(expected)
     for pair in ours.keys() | theirs.keys():
         if ours.get(pair) != theirs.get(pair):
             said = [f"share memory, {r[pair]} apart" if pair in r else "share none"

@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuzzer import tensors
-from fuzzer.program import Input, Program, Sizes, Step, names_in
+from fuzzer.observe import EagerRefused, eager
+from fuzzer.program import Input, Loaded, Program, Sizes, Step, names_in
 from fuzzer.settings import Setting
+from fuzzer.tensors import may_have_gradient
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -161,7 +163,7 @@ class Maker:
         text = (
             f"make({dtype}, ({written}), {seed}, {kind!r}{f', {high}' if kind == 'index' else ''})"
         )
-        self._take(Input(name, text))
+        self._take(Input(name, text), limit=10 * _LARGEST)
         return name
 
     def arranged(self, dtype: torch.dtype) -> str:
@@ -203,9 +205,9 @@ class Maker:
         self.names.remove(name)
         return text
 
-    def _take(self, new: Input) -> bool:
+    def _take(self, new: Input, limit: int = _LARGEST) -> bool:
         values = self._eval(new.text)
-        if values is None or any(v.numel() > _LARGEST for v in values):
+        if values is None or any(v.numel() > limit for v in values):
             return False
         self.inputs.append(new)
         self._bind(new.name, values)
@@ -213,7 +215,7 @@ class Maker:
 
     def _bind(self, name: str, values: list[Tensor]) -> None:
         for world, value in zip(self.worlds, values, strict=True):
-            if self.setting.grad and name[0] == "a" and value.is_floating_point():
+            if self.setting.grad and name[0] == "a" and may_have_gradient(value):
                 value.requires_grad_()
             world[name] = value
         self.names.append(name)
@@ -264,10 +266,17 @@ def _count(shape: Sequence[int]) -> int:
 
 
 def generate(seed: int, setting: Setting, length: tuple[int, int] = (5, 40)) -> Program:
-    """The program of a seed."""
+    """The program of a seed. Where gradients are asked for, the first that eager differentiates."""
+    rng = random.Random(seed)
+    while True:
+        program = _program(rng, setting, length)
+        if not setting.grad or _differentiable(program, setting):
+            return program
+
+
+def _program(rng: random.Random, setting: Setting, length: tuple[int, int]) -> Program:
     from fuzzer.families import FAMILIES
 
-    rng = random.Random(seed)
     maker = Maker(rng, setting)
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.35:
@@ -284,14 +293,20 @@ def generate(seed: int, setting: Setting, length: tuple[int, int] = (5, 40)) -> 
         family(maker)
         if rng.random() < 0.02:
             maker.arranged(maker.dtype())
-    program = Program(
-        tuple(maker.inputs),
-        tuple(maker.steps),
-        _result(maker),
-        maker.sizes,
+    return Program(
+        tuple(maker.inputs), tuple(maker.steps), _result(maker), maker.sizes,
         _calls(rng, maker.sizes),
-    )
-    return program.without_unused()
+    ).without_unused()  # fmt: skip
+
+
+def _differentiable(program: Program, setting: Setting) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seen = eager(Loaded(program.source(setting)), program.sizes)
+    except EagerRefused:
+        return False
+    return any(name.startswith("gradient") for name, _ in seen.values)
 
 
 def _result(maker: Maker) -> str:
@@ -304,7 +319,7 @@ def _result(maker: Maker) -> str:
         chosen.append(maker.one(maker.names))  # an argument, or one twice, now and then
     if rng.random() < 0.3:
         chosen.append(
-            f"{chosen[0]}.{maker.one(['detach()', 'flatten()', 'unsqueeze(0)', 'shape[:1]'])}"
+            f"{chosen[0]}.{maker.one(['detach()', 'flatten()', 'unsqueeze(0)', 'numel()'])}"
         )
     rng.shuffle(chosen)
     draw = rng.random()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from fuzzer.generate import FLOATS, INTS, Maker
 
 UNARY = """abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh
@@ -99,7 +101,8 @@ def bits(g: Maker) -> None:
     if g.chance(0.2):
         g.add(f"~{x}")
     else:
-        g.add(f"{x} {g.one(['&', '|', '^', '<<', '>>'])} {y}")
+        shifts = [] if g.value(x).dtype == torch.bool else ["<<", ">>"]  # torch traces no others
+        g.add(f"{x} {g.one(['&', '|', '^', *shifts])} {y}")
 
 
 def cast(g: Maker) -> None:

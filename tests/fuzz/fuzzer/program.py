@@ -140,7 +140,7 @@ class Loaded:
         self.calls: list[Sizes] = [self.space["SIZES"], *self.space["CALLS"]]
 
     def module(self) -> Any:
-        return self.space["Graph"]().eval()
+        return self.space["Graph"]().eval().to(self.space["DEVICE"])
 
     def inputs(self, sizes: Sizes) -> list[Any]:
         result: list[Any] = self.space["get_inputs"](**sizes)

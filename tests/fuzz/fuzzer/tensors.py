@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
 
 import torch
 
@@ -45,8 +44,5 @@ def make(dtype, size, seed, kind="plain", high=1):  # type: ignore[no-untyped-de
     return torch.tensor(values, dtype=dtype, device=DEVICE).reshape(size)
 
 
-def leaves(value: Any) -> list[Any]:
-    """Results of any nesting, flat."""
-    import torch.utils._pytree as pytree
-
-    return pytree.tree_leaves(value)
+def may_have_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and (tensor.is_floating_point() or tensor.is_complex())
