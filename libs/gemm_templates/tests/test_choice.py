@@ -451,7 +451,7 @@ def test_padded_copies_are_taken_where_faster_and_right(
 def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, taken, given):
     """[257, 257] @ [257, 257] on copies whose rows are multiples of 64 elements apart; `out` as it
     is asked for. Kernels for the copies compile before anything is decided."""
-    config = Config(16, 16, 16, 2, 4, 2)
+    config = Config(64, 64, 64, 2, 4, 2)
     asked = []
 
     def prefetch(problems, *, pool, cache, store, device):
