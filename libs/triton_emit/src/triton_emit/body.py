@@ -21,6 +21,7 @@ from loop_ir import (
 )  # fmt: skip
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
+from triton_emit.idioms import may_approximate
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
 from triton_emit.schedule import axis_ranges
@@ -90,7 +91,8 @@ class Writer:
         self.bits = bits
         self.params = Params(kernel)
         written = [self.params.dtypes[b] for b, m in self.params.mutated.items() if m]
-        self.ops = ScalarOps(kernel.name, all(d.itemsize <= 2 for d in written))
+        narrow = all(d.itemsize <= 2 for d in written)
+        self.ops = ScalarOps(kernel.name, narrow, may_approximate(kernel))
         self.namer = Namer()
         self.ranges = axis_ranges(kernel)
         self.tiles: dict[str, Tile] = {}

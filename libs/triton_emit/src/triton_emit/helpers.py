@@ -15,17 +15,15 @@ from symexpr import TRITON_PRELUDE
 
 _SOURCES = {
     "exp_f32": """
-        # 2 ulp over the whole range, where tl.exp loses about |x|/2 ulp (Cody-Waite reduction)
+        # 2 ulp over the whole range, where tl.exp loses about |x|/2 ulp: 2**n * 2**(x/log(2) - n).
+        # Adding 1.5 * 2**23 leaves n, rounded, in the low bits; at its ends the rest goes on alone
         def exp_f32(x):
-            n = tl.floor(x * 1.4426950408889634 + 0.5)
-            n = tl.minimum(tl.maximum(n, -252.0), 252.0)
-            r = tl.fma(n, -0.693359375, x)
-            r = tl.fma(n, 2.12194440e-4, r)
-            k = n.to(tl.int32)
-            half = k >> 1
-            low = ((half + 127) << 23).to(tl.float32, bitcast=True)
-            high = ((k - half + 127) << 23).to(tl.float32, bitcast=True)
-            return tl.exp(r) * low * high
+            z = tl.fma(x, 1.44269502, 12582912.0)
+            z = tl.minimum(tl.maximum(z, 12582786.0), 12583039.0)
+            r = tl.fma(x, 1.44269502, 12582912.0 - z)
+            r = tl.fma(x, 1.925963033500011e-08, r)
+            scale = ((z.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
+            return tl.exp2(r) * scale
     """,
     "exp2_f32": """
         # 2 ulp; tl.exp2 on f32 flushes results below 2**-126 to zero
@@ -307,6 +305,18 @@ _SOURCES = {
             same = (a == b) | ((a != a) & (b != b))
             second = better | (same & (j < i))
             return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "take_max": """
+        # as pick_max, for a candidate that comes after all others
+        def take_max(a, i, b, j):
+            better = (b > a) | ((b != b) & (a == a))
+            return tl.where(better, b, a), tl.where(better, j, i)
+    """,
+    "take_min": """
+        # as pick_min, for a candidate that comes after all others
+        def take_min(a, i, b, j):
+            better = (b < a) | ((b != b) & (a == a))
+            return tl.where(better, b, a), tl.where(better, j, i)
     """,
     "pick_min": """
         # the smaller value, NaN counting as the smallest; the first of equals

@@ -5,8 +5,38 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from loop_ir import Compute, Const, DType, Kernel, Stmt, Store
-from triton_emit.ssa import clean, defines
+from loop_ir import Compute, Const, DType, Kernel, Reduce, Stmt, Store
+from triton_emit.ssa import clean, defines, uses
+
+_STEPS = frozenset(
+    ("floordiv", "truncdiv", "mod", "fmod", "floor", "ceil", "trunc", "round", "bitcast", "eq",
+     "ne", "lt", "le", "gt", "ge")
+)  # fmt: skip
+
+
+def may_approximate(kernel: Kernel) -> bool:
+    """Whether quotients and exponentials in f32 may be a few ulp off: only 16-bit floats are
+    stored, and none of these values meets an operation where a small difference becomes a large
+    one (`floor(x / y)`, `x / y == 2`)."""
+    body = [s for phase in kernel.phases for s in phase.body]
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    if any(types[s.buffer] not in (DType.bf16, DType.f16) for s in body if isinstance(s, Store)):
+        return False
+    inexact: set[str] = set()
+    for s in body:
+        if isinstance(s, Compute | Reduce):
+            if s.op == "truncdiv":  # a quotient, rounded
+                return False
+            if not inexact.isdisjoint(s.args):
+                steps = s.op in _STEPS or (s.op == "cast" and not s.dtype.is_float)
+                if steps or s.op in ("argmax", "argmin"):
+                    return False
+                inexact.update(defines(s))
+            elif s.op in ("div", "exp"):
+                inexact.update(defines(s))
+        elif not inexact.isdisjoint(uses(s)) and not isinstance(s, Store):
+            return False
+    return True
 
 
 def cheaper(kernel: Kernel) -> Kernel:

@@ -188,9 +188,9 @@ def start_loop(writer: KernelWriter, stmt: Reduce, value: Value) -> list[str]:
     if stmt.op not in ("argmax", "argmin"):
         return [name]
     at = writer.namer.fresh("at_acc")
-    wide = "tl.int64" if writer.bits == 64 else "tl.int32"
-    most = 2**63 - 1 if writer.bits == 64 else 2**31 - 1
-    writer.before.append(f"{at} = tl.full({shape}, {most}, {wide})")
+    # a lane whose elements are all the least value has that one first at its own place
+    first = "lanes" if writer.by_row else f"tl.broadcast_to(lanes, {shape})"
+    writer.before.append(f"{at} = {first}.to(tl.int64)" if writer.bits == 64 else f"{at} = {first}")
     return [name, at]
 
 
@@ -204,7 +204,7 @@ def step_loop(writer: KernelWriter, stmt: Reduce, value: Value, names: list[str]
     acc = names[0]
     if stmt.op in ("argmax", "argmin"):
         tile = writer.tiles[f"r{writer.space}"]
-        helper = f"pick_{stmt.op[3:]}"
+        helper = f"take_{stmt.op[3:]}"  # a lane meets its elements in order
         shape = writer.shape(_accumulator_axes(writer, value))
         at = tile.flat if writer.by_row else f"tl.broadcast_to({tile.flat}, {shape})"
         if writer.bits == 64:

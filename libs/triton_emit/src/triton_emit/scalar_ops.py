@@ -63,11 +63,15 @@ _WIDE = {
 class ScalarOps:
     """Prints operations of one kernel. A function without `tl.` is one of `helpers.py`."""
 
-    def __init__(self, kernel: str, narrow_results: bool = False) -> None:
+    def __init__(
+        self, kernel: str, narrow_results: bool = False, approximate: bool = False
+    ) -> None:
         """`narrow_results`: all that the kernel stores has 16 bits or fewer, so that an f32
-        function may be a few ulp further off where that is much faster."""
+        function may be a few ulp further off where that is much faster. `approximate`: so may
+        quotients."""
         self.kernel = kernel
         self.narrow_results = narrow_results
+        self.approximate = approximate
 
     def call(self, function: str, args: list[str], dtype: DType, axes: frozenset[str]) -> Value:
         return Value(f"{function}({', '.join(args)})", ATOM, dtype, axes)
@@ -306,6 +310,8 @@ class ScalarOps:
             return self.call("gelu_f32", [typed(args[0]).text], dtype, axes)
         if op == "erf" and self.narrow_results and not double:
             return self.call("erf_f32", [typed(args[0]).text], dtype, axes)
+        if op == "exp" and self.approximate:
+            return self.call("tl.exp", [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
             return self.call(function, [typed(args[0]).text], dtype, axes)
@@ -321,7 +327,7 @@ class ScalarOps:
         a, b = args
         if b.literal is not None and _is_power_of_two(float(b.literal)):
             return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
-        if dtype is DType.f64:
+        if dtype is DType.f64 or self.approximate:  # on f32: 2 ulp, the reciprocal shared in a row
             return self._infix("/", MUL, args, dtype)
         return self.call("tl.div_rn", self._all_in_call(args), dtype, a.axes | b.axes)
 

@@ -20,7 +20,7 @@ PERSISTENT_LIMIT = 8192
 MULTIPROCESSORS = 132
 # A tile narrower than this in one direction reads less than a sector at a time.
 _NARROW = 16
-_PERSISTENT_COLUMNS = 1024
+_PERSISTENT_COLUMNS = 32
 INT32_MAX = 2**31 - 1
 
 
@@ -167,10 +167,9 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
 
 
 def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
-    """Neighbouring rows, so that each step along the reduction reads more than one element of a
-    sector; 32 elements a thread."""
-    xblock = max(8, min(64, 1024 // rblock))
-    return Schedule("persistent", xblock, rblock, xblock * rblock // 1024 or 1, index_bits=bits)
+    """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16
+    elements a thread."""
+    return Schedule("persistent", 64, rblock, max(1, rblock // 8), index_bits=bits)
 
 
 def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
