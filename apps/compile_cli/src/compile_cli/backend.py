@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from aten_lowering import decompositions
 from compile_cli.attention import make_masks_readable
@@ -48,6 +49,7 @@ def compile_cli(
         fw_compiler=compile_fx,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
+        partition_fn=min_cut_rematerialization_partition,
     )
     result: Callable[..., Any] = backend(gm, example_inputs)
     return result
