@@ -8,7 +8,7 @@ from typing import Literal
 
 import sympy
 
-from loop_ir import DType, Indirect, Kernel, Store, Symbol, across, reduces_columns
+from loop_ir import DType, Indirect, Kernel, Load, Reduce, Store, Symbol, across, reduces_columns
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
@@ -17,7 +17,10 @@ from triton_emit.vectors import vector
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
 PERSISTENT_LIMIT = 8192
+# Of an H200: multiprocessors, warps that one of them holds, and its second-level cache.
 MULTIPROCESSORS = 132
+_WARPS = 64
+_L2_BYTES = 60 << 20
 # A tile narrower than this in one direction reads less than a sector at a time.
 _NARROW = 16
 _PERSISTENT_COLUMNS = 32
@@ -147,7 +150,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return _looped_columns(widest, rows, bits)
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
         return _persistent(next_power_of_two(bound or 1), rows, bits)
-    return _looped(widest, rows, bits)
+    return _looped(kernel, widest, rows, bits)
 
 
 def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
@@ -177,29 +180,47 @@ def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     xblock = 64
     while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
         xblock //= 2
-    rblock = min(4096 // xblock, next_power_of_two(width))
-    warps = max(1, min(8, xblock * rblock // 512))
-    return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+    rblock = min(2048 // xblock, next_power_of_two(width))
+    return Schedule("looped", xblock, rblock, max(1, xblock * rblock // 512), index_bits=bits)
 
 
 def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Rows up to 512 wide share a program, so that a warp keeps about 256 elements; wider rows
-    take one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
-    operand, and few warps to join at the end of a reduction."""
-    if rblock <= 512:
-        xblock = max(1, min(64, 1024 // rblock))
+    """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
+    elements is shared. Wider rows take one program each, at 16 elements a thread: two 16-byte
+    vectors of bf16 in flight from each operand, and few warps to join at the end of a reduction."""
+    if rblock <= 1024:
+        xblock = max(1, min(64, (2048 if rblock > 256 else 1024) // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
-        warps = max(1, min(4, xblock * rblock // 256))
+        warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
-    warps = min(16, max(1, rblock // 512))
-    return Schedule("persistent", 1, rblock, warps, index_bits=bits)
+    return Schedule("persistent", 1, rblock, min(16, rblock // 512), index_bits=bits)
 
 
-def _looped(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    rblock = min(4096, next_power_of_two(width))
-    warps = 16 if rows < MULTIPROCESSORS and rblock >= 4096 else max(4, min(8, rblock // 256))
-    return Schedule("looped", 1, rblock, warps, index_bits=bits)
+def _looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """Few warps for what is read once: programs enough wait for memory. More where rows are few,
+    and where rows of all programs that run at once would not stay in L2 until they are read
+    again. 16 elements a thread; 8 where each has a mean and a sum of squares to itself."""
+    read_again = _read_again(kernel) * width
+    welford = any(isinstance(s, Reduce) and s.op == "welford" for _, s in statements(kernel))
+    warps = 4 if not read_again else 8
+    while warps < 32 and rows * warps < MULTIPROCESSORS * _WARPS // 2:
+        warps *= 2
+    while warps < 32 and MULTIPROCESSORS * (_WARPS // warps) * read_again > _L2_BYTES // 2:
+        warps *= 2
+    rblock = min((256 if welford else 512) * warps, next_power_of_two(width))
+    return Schedule("looped", 1, rblock, min(warps, max(4, rblock // 256)), index_bits=bits)
+
+
+def _read_again(kernel: Kernel) -> int:
+    """Bytes of an inner point that loops after the first read from memory again: elements of
+    buffers that each row has for itself."""
+    sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
+    rows = {a.symbol for a in kernel.axes}
+    phases = [p for p in kernel.phases if p.axes]
+    found = {s.buffer for p in phases for s in p.body
+             if isinstance(s, Load) and not rows.isdisjoint(s.index.free_symbols)}  # fmt: skip
+    return sum(sizes[name] for name in found) if len(phases) > 1 else 0
 
 
 def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
