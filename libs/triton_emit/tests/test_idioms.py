@@ -91,3 +91,39 @@ def test_other_formulas_and_wider_results_keep_erf() -> None:
         kernel, buffers=(*kernel.buffers, Buffer("z", wide, True)), phases=(Phase((), body),)
     )
     assert "gelu_f32" not in emit(both, schedule).source
+
+
+def quotient(*after: Compute, result: DType = DType.bf16, op: str = "div") -> Kernel:
+    """`y = x / w` in f32, then what is said, rounded to the result."""
+    last = after[-1].out if after else "v2"
+    body = (
+        Load("v0", "x", I0, DType.f32),
+        Load("v1", "w", I0, DType.f32),
+        Compute("v2", op, ("v0", "v1"), DType.f32),
+        *after,
+        Compute("v9", "cast", (last,), result),
+        Store("y", I0, "v9"),
+    )
+    types = {"x": DType.f32, "w": DType.f32, "y": result}
+    layouts = {n: TensorType(d, (POINTS,), (1,), Device("cpu")) for n, d in types.items()}
+    buffers = tuple(Buffer(n, layout, n == "y") for n, layout in layouts.items())
+    return Kernel("quotient", buffers, (Axis(I0, POINTS),), (Phase((), body),))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fast"),
+    [
+        (quotient(), True),
+        (quotient(Compute("v3", "sqrt", ("v2",), DType.f32)), True),
+        (quotient(result=DType.f32), False),
+        (quotient(result=DType.f8e4m3), False),
+        (quotient(result=DType.i16), False),
+        (quotient(Compute("v3", "floor", ("v2",), DType.f32)), False),
+        (quotient(Compute("v3", "eq", ("v2", "v0"), DType.bool_)), False),
+        (quotient(op="truncdiv"), False),
+    ],
+)
+def test_quotients_are_exact_where_an_ulp_could_show(kernel: Kernel, fast: bool) -> None:
+    source = emit(kernel, Schedule("flat", 128)).source
+    assert ("x0 / x1" in source) == fast
+    assert ("tl.div_rn(x0, x1)" in source) != fast

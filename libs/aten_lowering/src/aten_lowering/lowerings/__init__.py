@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aten_lowering.lowerings import (
     activations,
+    batch_norm,
     creation,
     indexing,
     matmul,
@@ -27,6 +28,7 @@ for _family in (
     reductions,
     pooling,
     normalizations,
+    batch_norm,
     matmul,
 ):
     TABLE.update(_family.table)

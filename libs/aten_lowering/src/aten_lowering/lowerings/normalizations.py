@@ -58,7 +58,7 @@ def log_softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> No
 # -- norms
 
 
-def _affine(
+def affine(
     k: KernelBuilder, x: Value, weight: Operand | None, bias: Operand | None, coords: Coords
 ) -> Value:
     """`x * weight + bias`, both at `coords`."""
@@ -69,7 +69,7 @@ def _affine(
     return x
 
 
-def _store_used(call: Call, index: int, k: KernelBuilder, coords: Coords, value: Value) -> None:
+def store_used(call: Call, index: int, k: KernelBuilder, coords: Coords, value: Value) -> None:
     result = call.result(index)
     if result is not None:
         k.store(result.operand, coords, value)
@@ -95,11 +95,11 @@ def native_layer_norm(
     k.once()
     variance = k.op("div", m2, number(k, frame.count, acc))
     rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    _store_used(call, 1, k, frame.out_coords(keepdim=True), mean)
-    _store_used(call, 2, k, frame.out_coords(keepdim=True), rstd)
+    store_used(call, 1, k, frame.out_coords(keepdim=True), mean)
+    store_used(call, 2, k, frame.out_coords(keepdim=True), rstd)
     coords = frame.start()
     normal = k.op("mul", k.op("sub", x, mean), rstd)
-    _store_used(call, 0, k, coords, _affine(k, normal, weight, bias, coords[first:]))
+    store_used(call, 0, k, coords, affine(k, normal, weight, bias, coords[first:]))
     call.emit_kernel(k)
 
 
@@ -123,9 +123,9 @@ def fused_rms_norm(
     k.once()
     square = k.op("div", total, number(k, frame.count, acc))
     rstd = k.op("rsqrt", k.op("add", square, k.const(eps, acc)))
-    _store_used(call, 1, k, frame.out_coords(keepdim=True), rstd)
+    store_used(call, 1, k, frame.out_coords(keepdim=True), rstd)
     coords = frame.start()
-    _store_used(call, 0, k, coords, _affine(k, k.op("mul", x, rstd), weight, None, coords[first:]))
+    store_used(call, 0, k, coords, affine(k, k.op("mul", x, rstd), weight, None, coords[first:]))
     call.emit_kernel(k)
 
 
@@ -161,53 +161,9 @@ def native_group_norm(
     k.once()
     variance = k.op("div", m2, number(k, sympy.Mul(*inner), acc))
     rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    _store_used(call, 1, k, (n, g), mean)
-    _store_used(call, 2, k, (n, g), rstd)
+    store_used(call, 1, k, (n, g), mean)
+    store_used(call, 2, k, (n, g), rstd)
     coords = start()
     normal = k.op("mul", k.op("sub", x, mean), rstd)
-    _store_used(call, 0, k, coords, _affine(k, normal, weight, bias, coords[1:2]))
-    call.emit_kernel(k)
-
-
-@table.lowers(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_inference(
-    call: Call,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand,
-    running_var: Operand,
-    momentum: float,
-    eps: float,
-) -> None:
-    """Pointwise with the running statistics, per channel (`[N, C, ...]`); momentum concerns
-    training. The saved statistics are empty tensors here."""
-    native_batch_norm(call, input, weight, bias, running_mean, running_var, False, momentum, eps)
-
-
-@table.lowers(aten.native_batch_norm.default)
-def native_batch_norm(
-    call: Call,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> None:
-    """Without training: as `_native_batch_norm_legit_no_training`."""
-    require(input.dtype.is_float and not training, "batch norm of integers, or in training")
-    require(call.result(1) is None and call.result(2) is None, "saved statistics")
-    require(running_mean is not None and running_var is not None, "no running statistics")
-    assert running_mean is not None and running_var is not None
-    acc = opmath(input.dtype)
-    k = call.kernel(input.size)
-    channel = k.coords[1:2]
-    x = k.cast(k.load(input, k.coords), acc)
-    mean, variance = (k.cast(k.load(s, channel), acc) for s in (running_mean, running_var))
-    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    normal = k.op("mul", k.op("sub", x, mean), rstd)
-    _store_used(call, 0, k, k.coords, _affine(k, normal, weight, bias, channel))
+    store_used(call, 0, k, coords, affine(k, normal, weight, bias, coords[1:2]))
     call.emit_kernel(k)
