@@ -17,6 +17,7 @@ from compile_cli.loading import FunctionModule
 from compile_cli.model import CompiledModel
 from compile_cli.pipeline import compile_graph
 from compile_cli.recapture import CAPTURING, Source, twin
+from compile_cli.refusals import refusals, require_useful
 from compile_cli.regimes import Regime
 from compile_cli.runtime import start_workers
 from compile_cli.stages import Record
@@ -38,8 +39,8 @@ def compile(
     args: example inputs; their device is where it will run.
     dynamic: input (position or name) -> dimensions that may differ from call to call; one
         compilation then serves every size of them.
-    Raises a `CompileCliError`: the model cannot be captured, an option is unknown, inputs do not
-    fit.
+    Raises a `CompileCliError`: the model cannot be captured, an option is unknown or does nothing
+    where the model runs, inputs do not fit.
 
     >>> import torch
     >>> f = compile(lambda x: x.sin() + 1, (torch.ones(4),))
@@ -48,6 +49,7 @@ def compile(
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options)
     record = record or Record()
+    require_useful(settings, _tensors(model, args))
     start_workers(settings, _tensors(model, args), _USUAL_KERNELS)
     with record.stage("capture"), CAPTURING:
         if isinstance(model, torch.export.ExportedProgram):
@@ -63,9 +65,11 @@ def compile(
     record.after("aten", "capture", captured.graph)
 
     def compile_again(graph: torch.fx.GraphModule) -> CompiledGraph:
-        return compile_graph(graph, settings, Record(), check_inputs=False)
+        with refusals():
+            return compile_graph(graph, settings, Record(), check_inputs=False)
 
-    graph = compile_graph(captured.graph, settings, record, check_inputs=False)
+    with refusals():
+        graph = compile_graph(captured.graph, settings, record, check_inputs=False)
     return CompiledModel([Regime(captured, graph)], Source(again, compile_again))
 
 

@@ -25,11 +25,15 @@ from compile_cli.without_gpu import capture_kernels
 
 
 def compile_cli(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any] | None = None
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """Dynamo's backend interface. Options are those of `compile_cli.Options`; an unknown one is
-    refused by name."""
-    settings = Options.from_mapping(options)
+    refused by name. mode: one of torch.compile's, which stands for some of them (`config.MODES`).
+    """
+    settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         compiled = compile_graph(graph, settings, Record())

@@ -1,7 +1,8 @@
 """The command line: `compile-cli run | dump | explain | doctor`.
 
 Exit codes: 0 ok, 1 the model could not be compiled, 2 usage, 3 the numbers differ, 4 no such
-device.
+device, 5 the model needs what compiled programs do not have (results whose size depends on data),
+6 this machine lacks something (a C++ compiler, a folder to write to).
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ LastOpt = Annotated[
 ]
 FuseOpt = Annotated[bool, typer.Option(help="join loop nests into fewer kernels")]
 CacheOpt = Annotated[str | None, typer.Option(help="directory for compiled kernels")]
+TrainOpt = Annotated[
+    bool, typer.Option("--train/--eval", help="the mode that the model is put into")
+]
 SeedOpt = Annotated[int, typer.Option(help="seed of weights and random inputs")]
 DebugOpt = Annotated[bool, typer.Option("--debug", help="show tracebacks")]
 
@@ -69,6 +73,7 @@ def run(
     channels_last: LastOpt = "auto",
     cache_dir: CacheOpt = None,
     seed: SeedOpt = 0,
+    train: TrainOpt = False,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -86,7 +91,7 @@ def run(
             progress.update(bar, description=name, completed=steps.index(name))
 
         record = Record(on_stage)
-        loaded = load_target(target, input, where, _dtype(dtype), seed)
+        loaded = load_target(target, input, where, _dtype(dtype), seed, train)
         report = run_target(loaded, dynamic, options, record)
     if json_output:
         sys.stdout.write(json.dumps(report.to_json()) + "\n")
@@ -108,13 +113,14 @@ def dump(
     fuse: FuseOpt = True,
     cache_dir: CacheOpt = None,
     seed: SeedOpt = 0,
+    train: TrainOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Print a stage of a compilation, or what a pass made."""
     if stage not in DUMP_STAGES:
         raise UsageError(f"no stage {stage!r}\n  expected: one of {', '.join(DUMP_STAGES)}")
     options = Options(emit=emit, gemm=gemm, fuse=fuse, cache_dir=cache_dir)
-    loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed)
+    loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed, train)
     compiled = compile_target(loaded, dynamic, options, Record(keep=True))
     sys.stdout.write(dump_text(compiled, stage, after).rstrip("\n") + "\n")
 
@@ -127,10 +133,11 @@ def explain(
     device: DeviceOpt = None,
     dtype: DtypeOpt = None,
     seed: SeedOpt = 0,
+    train: TrainOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Say what was fused, what was not, and why, and what runs each matmul."""
-    loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed)
+    loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed, train)
     compiled = compile_target(loaded, dynamic, Options(), Record(keep=True))
     sys.stdout.write(compiled.graph.explain().rstrip("\n") + "\n")
 

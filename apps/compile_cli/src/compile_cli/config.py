@@ -17,6 +17,15 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "channels_last": ("auto", "on", "off"),
 }
 
+# Modes of `torch.compile`. Matmuls and convolutions are measured in all of them.
+MODES: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True},
+    "max-autotune-no-cudagraphs": {},
+}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -80,6 +89,14 @@ class Options:
                 f"  known:   {', '.join(sorted(known))}"
             )
         return replace(cls(), **(options or {}))
+
+    @staticmethod
+    def of_mode(mode: str | None) -> dict[str, Any]:
+        """What a mode of `torch.compile` asks for."""
+        if mode not in MODES:
+            known = ", ".join(name for name in MODES if name is not None)
+            raise UnknownOption(f"mode={mode!r} is not known\n  expected: one of {known}")
+        return dict(MODES[mode])
 
     @property
     def workers(self) -> int:

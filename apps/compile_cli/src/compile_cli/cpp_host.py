@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
+import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cpp_emit
 import triton_rt
 from aten_lowering import Lowered
+from compile_cli.errors import CacheNotWritten, CacheUnusable
 from compile_cli.runtime import Kernels
 from wrapper_ir.ops import DefineKernel, Program
 
@@ -21,7 +28,7 @@ def emit_cpp(
     C++ from then on; on CPU every launch is called back and interpreted.
     """
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
-    library = cpp_emit.build(text, kernels.options.cache_path / "cpp", program.name)
+    library = _built(text, kernels.options.cache_path / "cpp", program.name)
 
     def launch(kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
         kernels.launcher(kernel)(grid, *args)
@@ -43,3 +50,25 @@ def emit_cpp(
 
     callbacks = cpp_emit.Callbacks(launch=launch, extern=extern, compile=compile)
     return text, cpp_emit.load(library, program, callbacks, lowered.constants)
+
+
+def _built(text: str, folder: Path, name: str) -> Path:
+    """The library, in a folder of this process where the cache cannot be written to."""
+    try:
+        return cpp_emit.build(text, folder, name)
+    except OSError as error:
+        warnings.warn(
+            f"{folder} cannot be written to ({error}): compiled host programs are not kept",
+            CacheNotWritten, stacklevel=2,
+        )  # fmt: skip
+        try:
+            return cpp_emit.build(text, _folder_of_process(), name)
+        except OSError as also:
+            raise CacheUnusable(folder, also) from also
+
+
+@functools.cache
+def _folder_of_process() -> str:
+    folder = tempfile.mkdtemp(prefix="compile_cli_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -48,6 +48,47 @@ class DynamicShapeError(CompileFailed):
         )
 
 
+class UnsupportedModel(CompileFailed):
+    """The model takes or returns something that compiled programs do not have."""
+
+    exit_code = 5
+
+
+class DataDependent(UnsupportedModel):
+    """A result has a size, or is a number, that depends on what the inputs hold."""
+
+
+class MachineError(CompileCliError):
+    """This machine lacks something that the compilation needs."""
+
+    exit_code = 6
+
+
+class NoCompiler(MachineError):
+    """No C++ compiler, or no headers of torch, for a C++ host program."""
+
+    def __init__(self, why: BaseException) -> None:
+        super().__init__(
+            f"a C++ host program cannot be built here\n  why:   {first_line(why)}\n"
+            "  to do: install g++ (or clang++), or take the host program as FX: emit='fx'"
+        )
+
+
+class CacheUnusable(MachineError):
+    """Nothing can be written to the cache folder, nor beside it."""
+
+    def __init__(self, path: object, why: BaseException) -> None:
+        super().__init__(
+            f"no folder for compiled code\n  where: {path}\n  why:   {first_line(why)}\n"
+            "  to do: free space there, or name another folder: --cache-dir, or "
+            "COMPILE_CLI_CACHE_DIR"
+        )
+
+
+class CacheNotWritten(UserWarning):
+    """The cache folder cannot be written to: what is compiled is not kept."""
+
+
 class UsageError(CompileCliError):
     """What the user asked for cannot be read: a wrong file, name, spec or option."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compile_cli.errors import BadInput, NoDevice, TargetNotFound, UserModelError
+from compile_cli.errors import BadInput, NoDevice, TargetNotFound, UsageError, UserModelError
 from compile_cli.inputs import InputSpec, parse_input
 
 
@@ -23,7 +24,7 @@ class Target:
     """What the user named: a module (or an exported program), and example inputs on its device.
 
     dynamic: input position -> dimensions that the input specs gave a name, which makes them
-    dynamic.
+    dynamic. mode: `eval`, `train`, or `exported`, which an exported program was in.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Target:
     args: tuple[Any, ...]
     dynamic: dict[int, dict[int, str]]
     device: torch.device
+    mode: str = "exported"
 
 
 class FunctionModule(nn.Module):
@@ -69,11 +71,18 @@ def load_target(
     device: torch.device,
     dtype: torch.dtype | None = None,
     seed: int = 0,
+    train: bool = False,
 ) -> Target:
-    """Loads `FILE:NAME` or `FILE.pt2`. Weights and random inputs come from `seed`."""
+    """Loads `FILE:NAME` or `FILE.pt2`. Weights and random inputs come from `seed`. train: the
+    module is put into training mode (dropout, statistics of the batch) rather than in eval mode."""
     torch.manual_seed(seed)
     specs = [parse_input(spec) for spec in inputs]
     if text.endswith(".pt2"):
+        if train or dtype is not None:
+            raise UsageError(
+                f"{'--train' if train else '--dtype'} does nothing to an exported program\n"
+                "  to do: export the model as it is to run"
+            )
         return _load_exported(Path(text), specs, device, seed)
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name:
@@ -94,31 +103,35 @@ def load_target(
         )
     model = _instantiate(source, name, getattr(source, name), file)
     args = _example_args(source, specs, file, device, seed)
-    model = model.eval().to(device)
+    model = model.train(train).to(device)
     if dtype is not None:
         model = model.to(dtype)
         args = tuple(
             a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
             for a in args
         )
-    return Target(name, model, args, _named_dims(specs), device)
+    return Target(name, model, args, _named_dims(specs), device, "train" if train else "eval")
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TargetNotFound(f"no such file: {path}\n  expected: a Python file, or FILE.pt2")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # a name of its own: a file called copy.py must not stand in for the module of that name
+    name = f"_compile_cli_target_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetNotFound(f"not a Python file: {path}\n  expected: FILE.py:NAME or FILE.pt2")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[name] = module
+    beside = str(path.parent.resolve())  # last: what is installed comes first
+    sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script may end in sys.exit()
         raise UserModelError("while its file was imported", where(error), error) from error
     finally:
-        sys.path.pop(0)
+        if beside in sys.path:
+            sys.path.remove(beside)
     return module
 
 

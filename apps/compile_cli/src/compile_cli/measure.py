@@ -54,30 +54,30 @@ def relative_error(a: Tensor, b: Tensor) -> float:
     return 0.0 if diff == 0 else diff / scale if scale else float("inf")
 
 
-def compare(got: Any, expected: Any) -> Comparison:
-    """Compares two results of any nesting: same structure, dtypes and sizes, exact for integers
-    and booleans, within `TOLERANCE` for floats."""
+def compare(got: Any, expected: Any, what: str = "result") -> Comparison:
+    """Compares two results (or `what` they are) of any nesting: same structure, dtypes and sizes,
+    exact for integers and booleans, within `TOLERANCE` for floats."""
     a, a_spec = pytree.tree_flatten(got)
     b, b_spec = pytree.tree_flatten(expected)
     if a_spec != b_spec:
-        return Comparison(float("inf"), f"the results nest differently: {a_spec} and {b_spec}")
+        return Comparison(float("inf"), f"the {what}s nest differently: {a_spec} and {b_spec}")
     worst, problem = 0.0, None
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if not isinstance(y, Tensor):
             if x != y and problem is None:
-                worst, problem = float("inf"), f"result {i}: {x!r} instead of {y!r}"
+                worst, problem = float("inf"), f"{what} {i}: {x!r} instead of {y!r}"
             continue
         if x.dtype != y.dtype or x.shape != y.shape or x.device != y.device:
             return Comparison(
                 float("inf"),
-                f"result {i}: {x.dtype}{list(x.shape)} {x.device} instead of "
+                f"{what} {i}: {x.dtype}{list(x.shape)} {x.device} instead of "
                 f"{y.dtype}{list(y.shape)} {y.device}",
             )
         error = relative_error(x, y)
         allowed = TOLERANCE.get(y.dtype, 0.0)
         worst = max(worst, error)
         if error > allowed and problem is None:
-            problem = f"result {i}: relative error {error:.3g}, at most {allowed:.3g} allowed"
+            problem = f"{what} {i}: relative error {error:.3g}, at most {allowed:.3g} allowed"
     return Comparison(worst, problem)
 
 

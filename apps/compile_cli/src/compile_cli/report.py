@@ -10,6 +10,12 @@ from loop_ir import Kernel, Matmul, Origin
 from symexpr import sstr
 from wrapper_ir.ops import ExternCall, If, Launch, Op, Program
 
+_MODES = {
+    "eval": "eval (--train compiles the model in training mode)",
+    "train": "train: dropout, statistics of the batch",
+    "exported": "as it was exported",
+}
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -17,6 +23,7 @@ class RunReport:
     by one call, `max_rel_err` as `measure.relative_error` defines it."""
 
     device: str
+    mode: str
     emit: str
     triton: int
     extern: int
@@ -35,6 +42,7 @@ class RunReport:
     def to_json(self) -> dict[str, Any]:
         return {
             "device": self.device,
+            "mode": self.mode,
             "emit": self.emit,
             "kernels": {"triton": self.triton, "extern": self.extern},
             "fallbacks": list(self.fallbacks),
@@ -57,6 +65,7 @@ class RunReport:
         return "\n".join(
             [
                 f"device       {self.device}, host program as {self.emit}",
+                f"mode         {_MODES[self.mode]}",
                 f"kernels      {self.triton} Triton, {self.extern} extern",
                 f"fallbacks    {', '.join(self.fallbacks) or 'none'}",
                 f"fused       {fused}",

@@ -14,7 +14,7 @@ from torch import nn
 from compile_cli.api import compile
 from compile_cli.capture import input_names
 from compile_cli.config import Options
-from compile_cli.errors import UserModelError
+from compile_cli.errors import UsageError, UserModelError
 from compile_cli.inputs import parse_dynamic
 from compile_cli.loading import Target, where
 from compile_cli.measure import compare, peak_mb, require_equal, time_ms
@@ -27,15 +27,18 @@ from wrapper_ir.memory import peak_bytes
 def run_target(target: Target, dynamic: list[str], options: Options, record: Record) -> RunReport:
     """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree."""
     eager = _eager(target)
-    with record.stage("eager"), _buffers_restored(target):
+    with record.stage("eager"):
         try:
-            expected = eager(*_fresh(target.args))
+            expected = _observe(target, eager)
         except Exception as error:
             raise UserModelError("in eager", where(error), error) from error
     compiled = compile_target(target, dynamic, options, record)
-    with record.stage("check"), _buffers_restored(target):
-        comparison = compare(compiled(*_fresh(target.args)), expected)
+    with record.stage("check"):
+        observed = _observe(target, compiled)
+    comparison = compare(observed[0], expected[0])
     require_equal(comparison)
+    for what, got, want in zip(("input", "buffer"), observed[1:], expected[1:], strict=True):
+        require_equal(compare(got, want, what))
     with record.stage("time"), _buffers_restored(target):
         args, device = target.args, target.device
         calls = [partial(compiled, *args), partial(eager, *args)]
@@ -47,7 +50,7 @@ def run_target(target: Target, dynamic: list[str], options: Options, record: Rec
     triton, extern = count_kernels(compiled.graph.program)
     spent = {k: v for k, v in record.seconds.items() if k not in ("eager", "check", "time")}
     return RunReport(
-        str(target.device), options.emit, triton, extern,
+        str(target.device), target.mode, options.emit, triton, extern,
         tuple(sorted({f.op for f in compiled.graph.fallbacks})), fused_groups(compiled.graph),
         matmul_lines(compiled.graph),
         compiled.graph.fusion.bytes_before, compiled.graph.fusion.bytes_after,
@@ -60,6 +63,11 @@ def compile_target(
 ) -> CompiledModel:
     """Compiles for the target's inputs; `dynamic` adds to the sizes named in input specs."""
     dims: dict[int | str, set[int]] = {i: set(d) for i, d in target.dynamic.items()}
+    if dynamic and not isinstance(target.model, nn.Module):
+        raise UsageError(
+            "--dynamic does nothing to an exported program: it says itself which of its dimensions "
+            "are\n  to do: export it with those dimensions dynamic"
+        )
     if isinstance(target.model, nn.Module):
         names = input_names(target.model, target.args)
         for name, extra in parse_dynamic(dynamic, names).items():
@@ -77,8 +85,20 @@ def _eager(target: Target) -> Callable[..., Any]:
     return call
 
 
+def _observe(target: Target, call: Callable[..., Any]) -> tuple[Any, Any, Any]:
+    """What a call gives, what it leaves in its inputs and in the model's buffers: each call begins
+    with the same of both, and with the same state of the random numbers."""
+    args = _fresh(target.args)
+    torch.manual_seed(0)
+    with _buffers_restored(target):
+        result = call(*args)
+        model = target.model
+        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+        return _fresh((result, args, buffers))  # a result may be a buffer, which is undone
+
+
 def _fresh(args: tuple[Any, ...]) -> Any:
-    """Copies of the inputs, so that a model that writes into them is given the same twice."""
+    """Copies of tensors, so that a model that writes into its inputs is given the same twice."""
     return pytree.tree_map_only(torch.Tensor, lambda t: t.clone(), args)
 
 
@@ -88,9 +108,15 @@ def _buffers_restored(target: Target) -> Iterator[None]:
     if not isinstance(target.model, nn.Module):
         yield
         return
-    before = [(b, b.clone()) for b in target.model.buffers()]
+    before = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in target.model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     try:
         yield
     finally:
-        for buffer, value in before:
+        for own, name, buffer, value in before:
+            own[name] = buffer  # eager may have put another tensor there
             buffer.copy_(value)

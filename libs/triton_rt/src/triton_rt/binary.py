@@ -8,7 +8,7 @@ import struct
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from triton_rt.errors import BadBinary, BadSource
+from triton_rt.errors import BadBinary, BadSource, UnknownTarget
 from triton_rt.source import KernelParam
 from triton_rt.target import Target
 from triton_rt.tma.layout import MapLayout
@@ -100,7 +100,7 @@ class Binary:
             known["target"] = Target(known["target"])
             known["params"] = tuple(KernelParam(**p) for p in known["params"])
             known["tensor_maps"] = tuple(map(MapLayout.from_record, known["tensor_maps"]))
-        except (TypeError, KeyError, BadSource) as error:
+        except (TypeError, KeyError, BadSource, UnknownTarget) as error:
             raise BadBinary(
                 f"the record's params, target or tensor maps are wrong: {error}"
             ) from None

@@ -64,6 +64,7 @@ class Cache:
         self._on_corrupt = on_corrupt or _warn
         self._lock = threading.Lock()
         self._written: int | None = None  # bytes on disk as far as known; None: not counted yet
+        self._warned = False
         self.hits = self.misses = self.corrupt = 0
 
     def file(self, key: str) -> Path:
@@ -94,7 +95,7 @@ class Cache:
         return binary
 
     def put(self, key: str, binary: Binary) -> None:
-        """Writes an entry. A folder that cannot be written to is a warning, not an error."""
+        """Writes an entry. A folder that cannot be written to is a warning, once, not an error."""
         data = binary.to_bytes()
         file = self.file(key)
         try:
@@ -108,7 +109,9 @@ class Cache:
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            warnings.warn(f"kernel cache {self.path} not written: {error}", stacklevel=2)
+            if not self._warned:
+                warnings.warn(f"kernel cache {self.path} not written: {error}", stacklevel=2)
+            self._warned = True
             return
         self._bound(len(data))
 

@@ -167,3 +167,7 @@ class WorkspaceTooSmall(LaunchError):
 
 class NoTmaGather(CompileFailed):
     """Descriptor gathers and scatters (tile::gather4, tile::scatter4) on a chip before sm_100."""
+
+
+class UnknownTarget(TritonRTError):
+    """An architecture that Triton has no code generator for."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triton_rt.errors import NoGPU
+from triton_rt.errors import NoGPU, UnknownTarget
+
+ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A CUDA architecture: `arch` is ten times the compute capability (80, 90, 100)."""
+    """A CUDA architecture: `arch` is ten times the compute capability (80, 90, 100). Raises
+    `UnknownTarget` for one that Triton does not compile for."""
 
     arch: int = 90
+
+    def __post_init__(self) -> None:
+        if self.arch not in ARCHITECTURES:  # LLVM ends the process that asks it for another
+            known = ", ".join(map(str, ARCHITECTURES))
+            raise UnknownTarget(f"no target sm_{self.arch}; Triton compiles for {known}")
 
     @classmethod
     def current(cls, device: int | None = None) -> Target:

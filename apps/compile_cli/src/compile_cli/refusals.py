@@ -1,0 +1,51 @@
+"""What libraries refuse, as errors of the app: the one place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from aten_lowering import DependsOnData, UnsupportedGraph
+from compile_cli.config import Options
+from compile_cli.errors import DataDependent, NoCompiler, UnknownOption, UnsupportedModel
+from cpp_emit.errors import CompilerNotFound, TorchNotFound
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Errors of a compilation that are no bugs, by their class here."""
+    try:
+        yield
+    except UnsupportedGraph as error:
+        kind = DataDependent if isinstance(error, DependsOnData) else UnsupportedModel
+        what = "a result depends on what the inputs hold" if kind is DataDependent else (
+            "the model needs something that compiled programs do not have"
+        )  # fmt: skip
+        raise kind(
+            f"{what}\n  where: {error.source or 'unknown'}: {error.node}\n"
+            f"  why:   {error.reason}\n  to do: {error.hint}, or use torch.compile(model, "
+            'backend="compile_cli"), which may split it'
+        ) from error
+    except (CompilerNotFound, TorchNotFound) as error:
+        raise NoCompiler(error) from error
+
+
+def require_useful(options: Options, tensors: Iterable[Any]) -> None:
+    """Raises `UnknownOption` for an option that does nothing to a model without a tensor on a GPU.
+    (Of the graphs that torch.compile makes of a model, some may be such.)"""
+    asked = [
+        name
+        for name, wanted in (
+            ("cuda_graphs=True", options.cuda_graphs),
+            ("channels_last='on'", options.channels_last == "on"),
+        )
+        if wanted
+    ]
+    if asked and not any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
+        raise UnknownOption(
+            f"option {asked[0]} does nothing on CPU tensors\n"
+            "  to do: drop it, or give a model and inputs on a GPU"
+        )

@@ -1,0 +1,141 @@
+"""What a compilation is refused for: an error of its own kind each, none of them a bug."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import compile_cli
+from compile_cli import CompileCliError
+from compile_cli.errors import CacheNotWritten, DataDependent, NoCompiler, UnknownOption
+
+NOT_A_BUG = ["bug", "Traceback"]
+
+
+@pytest.mark.parametrize("body", ["x.nonzero()", "x[x > 0]", "x.sum().item()"])
+def test_results_that_depend_on_data(
+    body: str, cli: Callable[..., Any], model: Callable[[str], str]
+) -> None:
+    target = model(f"def M(x):\n    return {body}\n")
+    outcome = cli("run", target, "--input", "f32[4]", "--device", "cpu")
+    assert outcome.code == 5
+    assert "depends on" in outcome.err and "to do:" in outcome.err
+    assert not any(word in outcome.err for word in NOT_A_BUG)
+
+
+def test_classes_of_what_depends_on_data() -> None:
+    with pytest.raises(DataDependent) as caught:
+        compile_cli.compile(lambda x: x.nonzero(), (torch.ones(3),))
+    assert isinstance(caught.value, CompileCliError)
+
+
+def test_no_compiler(
+    cli: Callable[..., Any], model: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = model("def M(x):\n    return x + 1\n")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    outcome = cli("run", target, "--input", "f32[4]", "--device", "cpu", "--emit", "cpp")
+    assert outcome.code == 6 and "g++" in outcome.err and "emit" in outcome.err
+    assert NoCompiler.exit_code == 6
+
+
+def test_a_cache_that_cannot_be_written_is_said_once_and_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = {"cache_dir": str(tmp_path / "file" / "cache"), "emit": "cpp"}
+    x = torch.randn(3)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        compiled = compile_cli.compile(lambda x: x + 1, (x,), options=options)
+    torch.testing.assert_close(compiled(x), x + 1)
+    assert [w.category for w in said].count(CacheNotWritten) == 1
+
+
+@pytest.mark.parametrize("options", [{"cuda_graphs": True}, {"channels_last": "on"}])
+def test_options_that_do_nothing_on_cpu(options: dict[str, Any]) -> None:
+    with pytest.raises(UnknownOption, match="does nothing on CPU"):
+        compile_cli.compile(lambda x: x + 1, (torch.ones(3),), options=options)
+
+
+def test_modes_of_torch_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(tmp_path))
+    x = torch.randn(3)
+    for mode in ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"):
+        torch._dynamo.reset()
+        f = torch.compile(lambda x: x.sin() + 1, backend="compile_cli", mode=mode)
+        torch.testing.assert_close(f(x), x.sin() + 1)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="mode='fast' is not known"):
+        torch.compile(lambda x: x + 1, backend="compile_cli", mode="fast")(x)
+
+
+def test_random_numbers_and_buffers_begin_the_same(
+    cli: Callable[..., Any], model: Callable[[str], str]
+) -> None:
+    target = model(
+        "class M(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('n', torch.zeros(()))\n"
+        "        self.norm = nn.BatchNorm1d(3)\n"
+        "    def forward(self, x):\n"
+        "        self.n = self.n + 1\n"
+        "        y = F.dropout(self.norm(x), 0.5, self.training)\n"
+        "        return y * self.n + torch.rand_like(x)\n"
+    )
+    for mode in ("eval", "train"):
+        command = ("run", target, "--input", "f32[4, 3]", "--device", "cpu", f"--{mode}", "--json")
+        outcome = cli(*command)
+        assert outcome.code == 0, outcome.err
+        assert outcome.json()["mode"] == mode
+
+
+def test_the_report_says_the_mode(cli: Callable[..., Any], model: Callable[[str], str]) -> None:
+    target = model("class M(nn.Dropout):\n    pass\n")
+    plain = cli("run", target, "--input", "f32[4]", "--device", "cpu")
+    assert "mode         eval (--train" in plain.out
+
+
+def test_a_wrong_buffer_is_seen(
+    cli: Callable[..., Any], model: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = model(
+        "class M(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('n', torch.zeros(3))\n"
+        "    def forward(self, x):\n"
+        "        self.n.add_(1 if torch.compiler.is_exporting() else 2)\n"
+        "        return x + 1\n"
+    )
+    outcome = cli("run", target, "--input", "f32[3]", "--device", "cpu")
+    assert outcome.code == 3 and "buffer 0" in outcome.err
+
+
+def test_a_model_file_does_not_stand_in_for_a_module(
+    cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "helper.py").write_text("two = 2\n")
+    (tmp_path / "copy.py").write_text("import helper\ndef M(x):\n    return x * helper.two\n")
+    outcome = cli("run", "copy.py:M", "--input", "f32[3]", "--device", "cpu")
+    assert outcome.code == 0, outcome.err
+    import sys
+
+    assert sys.modules["copy"] is copy and hasattr(copy, "deepcopy")
+
+
+@pytest.mark.parametrize("more", [("--train",), ("--dtype", "bf16"), ("--dynamic", "0")])
+def test_options_that_do_nothing_to_an_exported_program(
+    more: tuple[str, ...], cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    torch.export.save(program, tmp_path / "m.pt2")
+    outcome = cli("run", "m.pt2", "--device", "cpu", *more)
+    assert outcome.code == 2 and f"{more[0]} does nothing" in outcome.err
