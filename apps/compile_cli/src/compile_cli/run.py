@@ -85,7 +85,7 @@ def _eager(target: Target) -> Callable[..., Any]:
     return call
 
 
-def _observe(target: Target, call: Callable[..., Any]) -> tuple[Any, Any, Any]:
+def _observe(target: Target, call: Callable[..., Any]) -> Any:
     """What a call gives, what it leaves in its inputs and in the model's buffers: each call begins
     with the same of both, and with the same state of the random numbers."""
     args = _fresh(target.args)
