@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compile_cli
@@ -25,13 +26,14 @@ def check(
     dynamic: dict[int | str, set[int]],
     example: tuple[Shape, ...],
     *others: tuple[Shape, ...],
+    emit: str = "fx",
 ) -> Any:
     """Compiles for the example and compares every call with eager."""
 
     def tensors(shapes: tuple[Shape, ...]) -> list[Tensor]:
         return [torch.arange(torch.Size(s).numel(), dtype=torch.float32).view(s) for s in shapes]
 
-    settings: Any = {"cache_dir": str(folder)}
+    settings: Any = {"cache_dir": str(folder), "emit": emit}
     run = compile_cli.compile(model, tuple(tensors(example)), dynamic=dynamic, options=settings)
     for shapes in (example, *others):
         got, expected = run(*tensors(shapes)), model(*tensors(shapes))
@@ -199,3 +201,53 @@ def test_an_exported_program_that_asked(tmp_path: Path) -> None:
         assert torch.equal(run(torch.ones(4, 2)), torch.full((4, 2), 2.0))
         with pytest.raises(BadInput, match="not covered"):
             run(torch.ones(9, 2))
+
+
+def mean_of_rows(x: Tensor) -> Tensor:
+    return x / x.shape[0] ** 0.5 - x * x.shape[0] ** -0.5 + x * (x.shape[0] / x.shape[1])
+
+
+def rounded(x: Tensor) -> Any:
+    return x[: round(x.shape[0] * 0.7)] * 2, torch.full((2,), x.shape[1] / 3), x.shape[0] / 4
+
+
+def shrunk(x: Tensor) -> Tensor:
+    image = x.reshape(1, 1, x.shape[0], x.shape[1])
+    return F.interpolate(image, scale_factor=0.5, mode="bicubic") + 1
+
+
+FLOATS: list[tuple[Callable[..., Any], tuple[Shape, ...]]] = [
+    (mean_of_rows, ((5, 4), (7, 3), (1, 4))),
+    (rounded, ((5, 4), (9, 3), (4, 4))),
+    (shrunk, ((8, 8), (9, 12), (6, 5))),
+    (lambda x: F.interpolate(x[None], scale_factor=0.5) + 1, ((3, 8), (3, 9), (2, 5))),
+    (lambda x: x.reshape(-1, 8) + 1, ((16, 3), (8, 3), (24, 2), (0, 3))),
+    (lambda x: x.unflatten(0, (-1, 4)).sum(1), ((16, 3), (8, 2), (4, 3))),
+    (lambda x: x[1:-1] * 2, ((5, 4), (3, 3), (2, 4), (1, 4))),
+]
+
+
+@pytest.mark.parametrize(("model", "shapes"), FLOATS)
+def test_sizes_that_kernels_cannot_compute(
+    tmp_path: Path, model: Callable[..., Any], shapes: tuple[Shape, ...]
+) -> None:
+    check(tmp_path, model, {0: {0, 1}}, *((shape,) for shape in shapes))
+
+
+def test_floats_of_sizes_in_cpp(tmp_path: Path) -> None:
+    def both(x: Tensor) -> Any:
+        return mean_of_rows(x), rounded(x)
+
+    check(tmp_path, both, {0: {0, 1}}, ((5, 4),), ((9, 3),), emit="cpp")
+
+
+@pytest.mark.parametrize(("model", "shapes"), FLOATS)
+def test_the_backend_takes_them_too(
+    tmp_path: Path, model: Callable[..., Any], shapes: tuple[Shape, ...]
+) -> None:
+    torch._dynamo.reset()
+    options = {"cache_dir": str(tmp_path)}
+    run = torch.compile(model, backend="compile_cli", dynamic=True, options=options)
+    for shape in shapes:
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(x), model(x))

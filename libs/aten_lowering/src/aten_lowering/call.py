@@ -41,7 +41,7 @@ class Call:
     """What a lowering gets.
 
     arguments: schema argument name -> value, defaults filled in. Tensors are `Operand`s, ints and
-    SymInts are ints or expressions, the rest is as in FX.
+    SymInts and SymFloats are numbers or expressions, the rest is as in FX.
     fakes: schema argument name -> what FX had (fake tensors, Python scalars), for promotion.
     results: the fresh tensors to be written (None for results that are no tensors).
     """
@@ -98,7 +98,7 @@ class Call:
 def number(k: KernelBuilder, value: Number, dtype: DType) -> Value:
     """A Python number or a size expression as a value of `dtype`."""
     if isinstance(value, sympy.Expr) and not value.is_Integer:
-        return k.cast(k.index(value), dtype)
+        return k.cast(k.index(value, DType.i64 if value.is_integer else DType.f64), dtype)
     if isinstance(value, sympy.Expr):
         value = int(value)
     return k.const(value, dtype)

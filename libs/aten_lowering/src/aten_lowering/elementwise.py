@@ -31,7 +31,9 @@ def promoted(call: Call, names: Sequence[str], kind: Promotion) -> tuple[DType, 
 
 
 def _known_number(fake: Any) -> Any:
-    """A SymInt promotes like any int."""
+    """A SymInt promotes like any int, a SymFloat like any float."""
+    if isinstance(fake, torch.SymFloat):
+        return 1.0
     return 1 if isinstance(fake, torch.SymInt) else fake
 
 

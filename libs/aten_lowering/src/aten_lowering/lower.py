@@ -31,6 +31,7 @@ from aten_lowering.extern import (
 )
 from aten_lowering.lowerings import TABLE
 from aten_lowering.meta import (
+    SYMBOLIC,
     expr,
     in_memory,
     origin,
@@ -279,10 +280,11 @@ class _Lowerer:
             return self.env[node.args[0]][node.args[1]]
         if isinstance(node.target, Opaque):
             return self.opaque(node, node.target)
-        if isinstance(fake, bool | float | torch.SymBool | torch.SymFloat):
+        if isinstance(fake, bool | float | torch.SymBool):
             return fake
-        if isinstance(fake, int | torch.SymInt):
-            return expr(fake)
+        if isinstance(fake, int | torch.SymInt | torch.SymFloat):
+            value = expr(fake)
+            return float(value) if value.is_Float else value
         if isinstance(node.target, OpOverload):
             return self.call(node, node.target)
         if is_launch(node):
@@ -391,7 +393,7 @@ class _Lowerer:
                 values.append(arguments[returned[i]])
             elif isinstance(fake, torch.Tensor):
                 values.append(self.buffer(f"{node.name}_{i}" if several else node.name, fake))
-            elif isinstance(fake, torch.SymInt):
+            elif isinstance(fake, SYMBOLIC):
                 values.append(expr(fake))
             elif fake is None or isinstance(fake, int | float):
                 values.append(fake)

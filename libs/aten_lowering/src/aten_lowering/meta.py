@@ -35,6 +35,7 @@ DTYPES: dict[torch.dtype, DType] = {
 }
 
 IntLike = int | torch.SymInt
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -52,12 +53,12 @@ def device_of(device: torch.device) -> Device:
     return Device(device.type, 0 if device.index is None else device.index)
 
 
-def expr(value: IntLike) -> sympy.Expr:
-    """An int or SymInt as an expression over `symexpr.symbol`s.
+def expr(value: IntLike | torch.SymFloat) -> sympy.Expr:
+    """An int, SymInt or SymFloat as an expression over `symexpr.symbol`s.
 
     Raises `CannotLower` if it holds an unbacked symbol (a size that depends on data).
     """
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, SYMBOLIC):
         raw = value.node.expr
         unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
         if unbacked:

@@ -26,7 +26,15 @@ from torch.utils._pytree import tree_leaves
 
 from aten_lowering.errors import CannotLower, SizeOfData
 from aten_lowering.extern import extern_argument
-from aten_lowering.meta import expr, is_unbacked, op_name, storage_key, tensor_type, unsupported
+from aten_lowering.meta import (
+    SYMBOLIC,
+    expr,
+    is_unbacked,
+    op_name,
+    storage_key,
+    tensor_type,
+    unsupported,
+)
 from aten_lowering.user_kernels import is_launch, writes_in_place
 
 _NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
@@ -315,9 +323,9 @@ def value_reason(value: Any) -> CannotLower | None:
         for leaf in tree_leaves(value):
             if isinstance(leaf, Tensor):
                 tensor_type(leaf)
-            elif isinstance(leaf, torch.SymInt):
+            elif isinstance(leaf, SYMBOLIC):
                 expr(leaf)
-            elif isinstance(leaf, torch.SymFloat | torch.SymBool):
+            elif isinstance(leaf, torch.SymBool):
                 if any(is_unbacked(s) for s in leaf.node.expr.free_symbols):
                     raise SizeOfData(f"number {leaf} depends on data")
             elif not (leaf is None or isinstance(leaf, bool | int | float | str)):

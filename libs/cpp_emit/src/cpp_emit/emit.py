@@ -309,7 +309,7 @@ class _Emitter:
         for name in parts.tensors:
             self.w.line(f"out.push({self.w.tensor(name)});")
         for value in parts.ints:
-            self.w.line(f"out.push(int64_t({self.w.integer(value)}));")
+            self.w.line(f"out.push({self.w.int64(value)});")
 
 
 def _types(program: Program, ops: Sequence[Op]) -> dict[str, TensorType]:

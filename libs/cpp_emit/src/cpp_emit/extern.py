@@ -20,6 +20,7 @@ from sympy.logic.boolalg import Boolean
 
 from cpp_emit.errors import UnsupportedArgument
 from cpp_emit.schema import Schema, Type, bind
+from cpp_emit.sites import is_real
 from wrapper_ir.ops import ExternCall, Ref, TorchEnum
 from wrapper_ir.types import Device, DType, TensorType
 
@@ -156,7 +157,7 @@ def is_int(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     if isinstance(value, bool):
         return False
-    return isinstance(value, (int, float, sympy.Number)) or is_int(value)
+    return isinstance(value, (int, float, sympy.Number)) or is_int(value) or is_real(value)
 
 
 def real(value: Any, scope: Scope) -> str:

@@ -10,6 +10,7 @@ both sides split an argument list the same way:
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,8 @@ from wrapper_ir.ops import DefineKernel, ExternCall, If, Launch, Op, Program, Re
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a value that C++ passes: `tensor`, `int` or `bool`, and its position."""
+    """The place of a value that C++ passes: `tensor`, `int`, `bool` or `float` (an integer of the
+    bits of a double), and its position."""
 
     kind: str
     index: int
@@ -40,6 +42,11 @@ class Split:
     def fill(self, tensors: Sequence[Any], ints: Sequence[int]) -> Any:
         """The argument list for the values of one call."""
         return _fill(self.template, tensors, ints)
+
+
+def is_real(value: sympy.Basic) -> bool:
+    """An expression whose value is a float."""
+    return isinstance(value, sympy.Expr) and not value.is_Symbol and not value.is_integer
 
 
 def split(values: Any) -> Split:
@@ -62,7 +69,7 @@ def split(values: Any) -> Split:
         # A symbol is both an expression and a boolean to sympy; ours are integers.
         if isinstance(value, sympy.Expr):
             ints.append(value)
-            return Slot("int", len(ints) - 1)
+            return Slot("float" if is_real(value) else "int", len(ints) - 1)
         if isinstance(value, Boolean):
             ints.append(value)
             return Slot("bool", len(ints) - 1)
@@ -77,6 +84,8 @@ def _fill(template: Any, tensors: Sequence[Any], ints: Sequence[int]) -> Any:
         if template.kind == "tensor":
             return tensors[template.index]
         value = ints[template.index]
+        if template.kind == "float":
+            return struct.unpack("d", struct.pack("q", value))[0]
         return bool(value) if template.kind == "bool" else value
     if isinstance(template, tuple):
         return tuple(_fill(t, tensors, ints) for t in template)

@@ -10,6 +10,7 @@ import sympy
 from cpp_emit.errors import UnboundSymbol, UndefinedName
 from cpp_emit.extern import device_code, dtype_code, string_literal
 from cpp_emit.names import Names
+from cpp_emit.sites import is_real
 from symexpr import one_line, sstr, to_cpp
 from wrapper_ir.types import TensorType
 
@@ -118,7 +119,12 @@ class Writer:
         return "{" + ", ".join(self.integer(v) for v in values) + "}"
 
     def int64s(self, values: Sequence[sympy.Basic]) -> str:
-        return "{" + ", ".join(f"int64_t({self.integer(v)})" for v in values) + "}"
+        return "{" + ", ".join(map(self.int64, values)) + "}"
+
+    def int64(self, value: sympy.Basic) -> str:
+        """An integer that Python is given; a float as its bits."""
+        text = self.integer(value)
+        return f"int64_t(real({text}))" if is_real(value) else f"int64_t({text})"
 
     def pointers(self, names: Sequence[str]) -> str:
         return "{" + ", ".join(f"&{self.tensor(n)}" for n in names) + "}"

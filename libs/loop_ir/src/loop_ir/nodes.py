@@ -109,7 +109,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Index:
-    """`out = index expr`: an integer expression of axes and sizes as a value."""
+    """`out = index expr`: an integer expression of axes and sizes as a value, or (of the type
+    f64) a number computed of sizes in floats, such as `ToFloat(s0)**-0.5`."""
 
     out: str
     expr: sympy.Expr

@@ -200,8 +200,8 @@ class KernelVerifier:
                     self.fail(DuplicateDefinition, f"symbol {stmt.symbol}", stmt)
                 self.indirect[stmt.symbol] = (phase.axes, stmt.extent)
             case Index():
-                if not stmt.dtype.is_int:
-                    self.fail(ElementType, "an index is an integer", stmt)
+                if not (stmt.dtype.is_int if stmt.expr.is_integer else stmt.dtype is DType.f64):
+                    self.fail(ElementType, "an index is an integer, a computed float f64", stmt)
             case Const():
                 if isinstance(stmt.value, float) and not stmt.dtype.is_float:
                     self.fail(ElementType, f"{stmt.value!r} is no {stmt.dtype.value}", stmt)

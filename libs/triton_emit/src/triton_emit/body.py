@@ -21,6 +21,7 @@ from loop_ir import (
 )  # fmt: skip
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
+from triton_emit.host_parts import host_parts
 from triton_emit.idioms import may_approximate
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
@@ -33,8 +34,8 @@ INLINE_LIMIT = 48
 
 
 class Params:
-    """Parameters of a kernel: buffers by role and order, sizes by first use. `prefix` starts the
-    names of sizes."""
+    """Parameters of a kernel: buffers by role and order, sizes (and numbers that the host computes
+    of them) by first use. `prefix` starts the names of sizes."""
 
     prefix = ""
 
@@ -46,7 +47,7 @@ class Params:
         self.buffers: dict[str, str] = {}
         self.dtypes: dict[str, DType] = {}
         self.mutated: dict[str, bool] = {}
-        self.sizes: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.sizes: dict[sympy.Expr, sympy.Symbol] = {}
         counts: Counter[str] = Counter()
         for buffer in kernel.buffers:
             if buffer.name not in loaded and buffer.name not in stored:
@@ -62,9 +63,16 @@ class Params:
             self.mutated[buffer.name] = buffer.name in stored
             counts[role] += 1
 
-    def size(self, s: sympy.Symbol) -> sympy.Symbol:
-        """The parameter that stands for the size symbol `s`."""
-        return self.sizes.setdefault(s, symbol(f"{self.prefix}s{len(self.sizes)}"))
+    def size(self, e: sympy.Expr) -> sympy.Symbol:
+        """The parameter that stands for a size symbol, or for what the host computes of sizes."""
+        return self.sizes.setdefault(e, symbol(f"{self.prefix}s{len(self.sizes)}"))
+
+    def scalars(self, bits: int) -> list[tuple[str, str, sympy.Expr]]:
+        """Name, kind and value of each parameter that is no tensor."""
+        return [
+            (param.name, f"i{bits}" if e.is_integer else "f64", e)
+            for e, param in self.sizes.items()
+        ]
 
 
 class Lines:
@@ -117,16 +125,31 @@ class Writer:
 
     def write_sizes(self, e: sympy.Expr) -> str:
         """An expression of sizes only."""
-        ranges = {}
-        for s in sorted(e.free_symbols, key=lambda s: s.name):
-            ranges[self.params.size(s)] = self.ranges.get(s, (0, None))
-        renamed = e.xreplace({s: self.params.size(s) for s in e.free_symbols})
-        return str(to_triton(renamed, self.bits, ranges))
+        names, ranges = self._sizes(e)
+        return str(to_triton(e.xreplace(names), self.bits, ranges))
+
+    def _sizes(
+        self, e: sympy.Expr, known: frozenset[sympy.Symbol] = frozenset()
+    ) -> tuple[dict[sympy.Expr, sympy.Symbol], dict[sympy.Symbol, tuple[int | None, int | None]]]:
+        """Parameters for the size symbols of an expression, and for those parts of it that the
+        host computes; their ranges. known: symbols that are no sizes."""
+        parts = host_parts(e, known)
+        part = sympy.Dummy(integer=True)
+        rest = e.xreplace(dict.fromkeys(parts, part)).free_symbols - known - {part}
+        names: dict[sympy.Expr, sympy.Symbol] = {}
+        ranges: dict[sympy.Symbol, tuple[int | None, int | None]] = {}
+        for size in (*parts, *sorted(rest, key=lambda s: s.name)):
+            names[size] = self.params.size(size)
+            if size.is_Symbol:
+                ranges[names[size]] = self.ranges.get(size, (0, None))
+            elif size.is_integer:
+                ranges[names[size]] = bounds(size, self.ranges)
+        return names, ranges
 
     def index(self, e: sympy.Expr) -> tuple[str, frozenset[str]]:
         """Text of an index, and the tile dimensions that it varies over."""
         axes: set[str] = set()
-        names: dict[sympy.Symbol, sympy.Symbol] = {}
+        names: dict[sympy.Expr, sympy.Symbol] = {}
         ranges: dict[sympy.Symbol, tuple[int | None, int | None]] = {}
         touched: list[Tile] = []
         for s in sorted(e.free_symbols, key=lambda s: s.name):
@@ -146,11 +169,8 @@ class Writer:
                 high = bounds(extent, self.ranges)[1]
                 ranges[part] = (0, None if high is None else max(high - 1, 0))
             self._define_parts(tile)
-        for s in sorted(e.free_symbols, key=lambda s: s.name):
-            if s not in names and s not in ranges:
-                names[s] = self.params.size(s)
-                ranges[names[s]] = self.ranges.get(s, (0, None))
-        return str(to_triton(e.xreplace(names), self.bits, ranges)), frozenset(axes)
+        own, more = self._sizes(e, frozenset(names) | frozenset(ranges))
+        return str(to_triton(e.xreplace(names | own), self.bits, ranges | more)), frozenset(axes)
 
     def _define_parts(self, tile: Tile) -> None:
         for name, text in tile.definitions.items():
@@ -288,6 +308,9 @@ class Writer:
 
     def _index_value(self, stmt: Index) -> None:
         text, axes = self.index(stmt.expr)
+        if not stmt.expr.is_integer:
+            self.env[stmt.out] = Value(text, ATOM, stmt.dtype, axes)
+            return
         held = DType.i64 if self.bits == 64 else DType.i32
         if stmt.expr.is_Integer:
             self.env[stmt.out] = literal(int(stmt.expr), stmt.dtype)

@@ -70,8 +70,8 @@ class DeviceFunctionWriter(Writer):
             (self.params.buffers[b], f"*{self.params.dtypes[b].value}") for b in self.operands
         ]
         args: list[str | sympy.Expr] = list(self.operands)
-        for size, param in self.params.sizes.items():
-            operands.append((param.name, f"i{self.bits}"))
+        for name, kind, size in self.params.scalars(self.bits):
+            operands.append((name, kind))
             args.append(size)
         return operands, args
 

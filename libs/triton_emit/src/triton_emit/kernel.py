@@ -96,14 +96,13 @@ class KernelWriter(Writer):
         return self._finish()
 
     def _finish(self) -> TritonKernel:
-        width = f"i{self.schedule.index_bits}"
         params = [
             (name, f"*{self.params.dtypes[buffer].value}", self.params.mutated[buffer])
             for buffer, name in self.params.buffers.items()
         ]
         args: list[str | sympy.Expr] = list(self.params.buffers)
-        for size, name in self.params.sizes.items():
-            params.append((name.name, width, False))
+        for name, kind, size in self.params.scalars(self.schedule.index_bits):
+            params.append((name, kind, False))
             args.append(size)
         signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
         first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
