@@ -18,6 +18,7 @@ from opinfo.cases import Case, Copies, choose, seed, subjects, tensors_of
 from opinfo.compare import Outcome, Verdict, compare, flatten
 
 UNFILLED = re.compile(r"(^|\.|_)empty|^resize")  # results are what the memory held
+FINE = ("ok", "graph-break", "eager-raises")
 DYNAMIC = {"static": False, "dynamic": True, "backward": False, "dynamic-backward": True}
 
 
