@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,33 @@ def test_dynamic_batch_compiles_once() -> None:
         for n in (2, 7, 5):
             x = torch.randn(n, 8)
             torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, n: torch.arange(8) * 0 + n // 3 + x * (n % 5),
+        lambda x, n: x + x.new_full((8,), n // 3),
+        lambda x, n: x[torch.arange(8) * 0 + (n // 3 + 4)],
+        lambda x, n: x.narrow(0, n % -3, 1) * n,
+    ],
+)
+def test_integers_of_either_sign_through_one_compilation(f: Callable[..., torch.Tensor]) -> None:
+    """An integer input may be negative, where a size may not."""
+    compiled = torch.compile(f, backend="compile_cli", dynamic=True)
+    x = torch.randn(8)
+    for n in (5, -5, -4, 7, -8):
+        torch.testing.assert_close(compiled(x, n), f(x, n))
+
+
+def test_sizes_of_negative_integers() -> None:
+    def f(x: torch.Tensor, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.arange(start, end) * 2, torch.nn.functional.pad(x, (start, 1)) + 1
+
+    compiled = torch.compile(f, backend="compile_cli", dynamic=True)
+    x = torch.randn(3, 5)
+    for start, end in ((-3, 4), (-2, -1), (-1, 5)):
+        torch.testing.assert_close(compiled(x, start, end), f(x, start, end))
 
 
 def test_graph_breaks_and_other_dtypes_recompile() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from compile_cli.errors import CompileFailed
 from compile_cli.plans import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, NodePlan, Zeroed
 from compile_cli.zeroed import Shared, shared
-from loop_ir import CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
+from loop_ir import LEAST, CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
 from symexpr import sstr, symbol
 from wrapper_ir import ops
 from wrapper_ir.ops import Arg, Launch, Op, Program, Ref
@@ -190,7 +190,8 @@ def assemble(
     values = tuple(builder.arg(value) for value in graph.outputs)
     builder.ops.append(ops.Return(values))
     params = tuple(ops.Param(i.name, i.type) for i in graph.inputs)
-    return Program(graph.name, params, tuple(builder.ops), graph.symbols, given)
+    symbols = tuple(replace(s, low=None) if s.low == LEAST else s for s in graph.symbols)
+    return Program(graph.name, params, tuple(builder.ops), symbols, given)
 
 
 def _symbol_defs(graph: Graph) -> list[Op]:

@@ -101,7 +101,7 @@ def _new_buffers(kernel: Kernel, made: set[str]) -> tuple[tuple[str, TensorType]
 
 def _kernel(node: Kernel, hints: Mapping[str, int], options: Options, made: set[str]) -> NodePlan:
     allocate = _new_buffers(node, made)
-    names = _dynamic(node)
+    names = [n for n in _dynamic(node) if hints[n] >= 1]  # no number of elements is below
     schedules: list[tuple[Schedule, tuple[int, ...]]] = []
     table = DecisionTable(())
     if names and options.multikernel == "auto":

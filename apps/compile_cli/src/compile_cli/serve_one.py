@@ -22,18 +22,14 @@ def serve_one(graph: Graph) -> Graph:
     """
 
     def widen(kernel: Kernel) -> Kernel:
-        return replace(kernel, symbols=tuple(wide[s.name] for s in kernel.symbols))
+        return replace(kernel, symbols=tuple(wide.get(s.name, s) for s in kernel.symbols))
 
-    wide = {s.name: s for s in graph.symbols}
-    for s in graph.symbols:
-        if s.low is not None and s.low <= 2:
-            wide[s.name] = replace(s, low=0)
-    ranges = {symbol(s.name): (s.low, s.high) for s in wide.values()}
+    wide = {s.name: replace(s, low=0) for s in graph.symbols if s.low in (1, 2)}
+    ranges = {symbol(s.name): (wide.get(s.name, s).low, s.high) for s in graph.symbols}
     for size, least in dict.fromkeys(_bounded(graph)):
         if size.free_symbols & ranges.keys() and not _at_least(least, size, ranges):
-            for s in graph.symbols:
-                if symbol(s.name) in size.free_symbols:
-                    wide[s.name] = s
+            for s in size.free_symbols:
+                wide.pop(str(s), None)
     nodes = []
     for node in graph.nodes:
         if isinstance(node, Kernel):
@@ -41,7 +37,9 @@ def serve_one(graph: Graph) -> Graph:
         elif isinstance(node, Matmul) and node.epilogue is not None:
             node = replace(node, epilogue=widen(node.epilogue))
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), symbols=tuple(wide.values()))
+    return replace(
+        graph, nodes=tuple(nodes), symbols=tuple(wide.get(s.name, s) for s in graph.symbols)
+    )
 
 
 def _bounded(graph: Graph) -> Iterator[tuple[sympy.Expr, int]]:

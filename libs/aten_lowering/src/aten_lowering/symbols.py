@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from loop_ir import Axis, Buffer, Graph, Indirect, Kernel, Symbol, TensorRef
+from loop_ir import LEAST, Axis, Buffer, Graph, Indirect, Kernel, Symbol, TensorRef
 from loop_ir.analysis import walk
 from symexpr import from_torch
 
@@ -49,10 +49,10 @@ def _known(gm: fx.GraphModule) -> dict[str, Symbol]:
         hints: dict[Any, Any] = dict(getattr(env, "backed_var_to_val", None) or env.var_to_val)
         for s, limits in env.var_to_range.items():
             name = str(from_torch(s))
-            hint = hints.get(s)
+            hint, low = hints.get(s), _finite(limits.lower)
             found[name] = Symbol(
                 name,
-                _finite(limits.lower),
+                LEAST if low is None else low,
                 _finite(limits.upper),
                 int(hint) if hint is not None else None,
             )

@@ -11,6 +11,7 @@ from loop_ir.explain import explain, why_not
 from loop_ir.fuse import FusionReport, fuse, fuse_with_report
 from loop_ir.interpreter import interpret_graph, interpret_kernel
 from loop_ir.nodes import (
+    LEAST,
     OPS,
     REDUCTIONS,
     Axis,
@@ -48,6 +49,7 @@ from wrapper_ir.ops import Ref, Symbol, TorchEnum
 from wrapper_ir.types import Device, DType, TensorType, contiguous_strides
 
 __all__ = [
+    "LEAST",
     "OPS",
     "REDUCTIONS",
     "Axis",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 
 import sympy
@@ -192,6 +192,12 @@ def writes(node: Node) -> tuple[str, ...]:
 
 def output_buffers(graph: Graph) -> frozenset[str]:
     return frozenset(r.buffer for o in graph.outputs for r in tensor_refs(o))
+
+
+def lows_of(symbols: Iterable[Symbol]) -> tuple[tuple[sympy.Symbol, int], ...]:
+    """The least value of each symbol that is never negative."""
+    lows = ((sympy.Symbol(s.name, integer=True), s.low or 0) for s in symbols)
+    return tuple((s, low) for s, low in lows if low >= 0)
 
 
 def hints_of(symbols: tuple[Symbol, ...]) -> dict[str, int]:

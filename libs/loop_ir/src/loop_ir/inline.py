@@ -18,6 +18,7 @@ from loop_ir.analysis import (
     expression,
     inner_axes,
     is_pointwise,
+    lows_of,
     statements,
     used_values,
 )
@@ -68,8 +69,7 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
     body = _slice(producer, store)
     if any(isinstance(s, Load) and s.buffer in written for s in body):
         return Mismatch(f"{consumer.name} changes what {producer.name} reads")
-    lows = tuple((sympy.Symbol(s.name, integer=True), max(0, s.low or 0))
-                 for s in union_symbols(producer.symbols, consumer.symbols))  # fmt: skip
+    lows = lows_of(union_symbols(producer.symbols, consumer.symbols))
     indirect = [Axis(s.symbol, s.extent) for s in statements(consumer) if isinstance(s, Indirect)]
     phases: list[Phase] = []
     for phase in consumer.phases:

@@ -80,6 +80,11 @@ def _sympify(item: object, name: str) -> None:
         object.__setattr__(item, name, sympy.Integer(value))
 
 
+# The lower bound of a symbol that may be negative, as an integer input may: 64 bits hold its
+# negative too. An open lower bound is that of a size, which is 0.
+LEAST = 1 - 2**63
+
+
 @dataclass(frozen=True)
 class Axis:
     """A loop `symbol` in [0, extent)."""

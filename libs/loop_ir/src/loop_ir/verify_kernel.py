@@ -15,6 +15,7 @@ from loop_ir.analysis import (
     defined_values,
     expression,
     hints_of,
+    lows_of,
     used_values,
 )
 from loop_ir.errors import (
@@ -298,7 +299,7 @@ class KernelVerifier:
                 high = high + c * (extents[s] - 1)
         if same(high + 1, extent) and same(low, sympy.S.Zero):
             return
-        lows = tuple((s, max(0, d.low or 0)) for s, d in self.sizes.items())
+        lows = lows_of(self.sizes.values())
         if nonnegative(sympy.expand(low), lows) and nonnegative(
             sympy.expand(extent - 1 - high), lows
         ):

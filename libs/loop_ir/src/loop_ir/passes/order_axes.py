@@ -35,7 +35,7 @@ def order(kernel: Kernel) -> Kernel:
     axes = tuple(a for a in kernel.axes if a.extent != 1)
     if len(axes) < 2:
         return kernel
-    hints = {symbol(s.name): sympy.Integer(s.hint or s.low or 64) for s in kernel.symbols}
+    hints = {symbol(s.name): sympy.Integer(max(1, s.hint or s.low or 64)) for s in kernel.symbols}
     itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     votes: Counter[tuple[int, ...]] = Counter()
     accesses: set[tuple[str, sympy.Expr, bool]] = set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.affine import linear, nonnegative, substitute
-from loop_ir.analysis import expression, statements
+from loop_ir.analysis import expression, lows_of, statements
 from loop_ir.nodes import Graph, Index, Indirect, Kernel, Stmt, Store
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.rewrite import (
@@ -49,7 +49,7 @@ def _direct(kernel: Kernel) -> Kernel:
         return kernel
     values: dict[str, sympy.Expr] = {}
     known: dict[sympy.Symbol, sympy.Expr] = {}
-    lows = tuple((sympy.Symbol(s.name, integer=True), max(0, s.low or 0)) for s in kernel.symbols)
+    lows = lows_of(kernel.symbols)
 
     def rewrite(stmt: Stmt, extents: dict[sympy.Symbol, sympy.Expr]) -> Stmt:
         if known:
