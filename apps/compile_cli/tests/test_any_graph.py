@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import compile_cli
 
@@ -173,3 +174,47 @@ def test_branches_of_dynamic_sizes() -> None:
     for rows in (2, 5):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(compiled(x, w), branches(x, w))
+
+
+class Kinds(nn.Module):
+    """Parameters shared, an input that is not used, results of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, d: dict[str, Any], n: int, unused: Any, *, k: Any = None) -> Any:
+        y = self.b(self.a(d["x"][0])) * n
+        return {"y": [y, (y.shape[0], y.real)], "n": None, "s": "text", "f": 2.5, "k": k}
+
+
+def test_containers_constants_and_numbers() -> None:
+    torch.manual_seed(0)
+    model, x = Kinds(), torch.randn(3, 4, requires_grad=True)
+    args: tuple[Any, ...] = ({"x": [x, None]}, 3, torch.ones(2))
+    got, want = compile_cli.compile(model, args)(*args), model(*args)
+    assert torch.utils._pytree.tree_structure(got) == torch.utils._pytree.tree_structure(want)
+    for a, b in zip(*map(torch.utils._pytree.tree_leaves, (got, want)), strict=True):
+        assert torch.allclose(a, b) if isinstance(b, Tensor) else a == b
+
+
+@pytest.mark.parametrize(
+    "f", [torch.sin, functools.partial(torch.add, other=2), nn.Linear(4, 4).forward]
+)
+def test_functions_of_all_kinds(f: Any) -> None:
+    check(f, torch.randn(3, 4), entry="compile")
+
+
+def test_complex_and_double() -> None:
+    z = torch.complex(torch.randn(3), torch.randn(3))
+    check(lambda z: z * 2 + 1j, z, entry="compile")
+    check(lambda z: z * 2, z.conj(), entry="compile")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        check(
+            lambda x: x * torch.tensor(0.1) + torch.ones(3) * 1.1, z.real.double(), entry="compile"
+        )
+    finally:
+        torch.set_default_dtype(before)

@@ -14,7 +14,13 @@ from torch import nn
 
 import compile_cli
 from compile_cli import CompileCliError
-from compile_cli.errors import CacheNotWritten, DataDependent, NoCompiler, UnknownOption
+from compile_cli.errors import (
+    CacheNotWritten,
+    DataDependent,
+    NoCompiler,
+    UnknownOption,
+    UnsupportedModel,
+)
 
 NOT_A_BUG = ["bug", "Traceback"]
 
@@ -139,3 +145,43 @@ def test_options_that_do_nothing_to_an_exported_program(
     torch.export.save(program, tmp_path / "m.pt2")
     outcome = cli("run", "m.pt2", "--device", "cpu", *more)
     assert outcome.code == 2 and f"{more[0]} does nothing" in outcome.err
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+def unsupported_inputs() -> dict[str, Any]:
+    x = torch.ones(2, 3)
+    return {
+        "meta": x.to("meta"), "sparse": x.to_sparse(), "sparse_csr": x.to_sparse_csr(),
+        "Plain": x.as_subclass(Plain), "quantized": torch.quantize_per_tensor(x, 1, 0, torch.qint8),
+        "nested": torch.nested.nested_tensor([x, x[:1]]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(unsupported_inputs()))
+def test_inputs_and_parameters_that_no_kernel_takes(kind: str) -> None:
+    value = unsupported_inputs()[kind]
+    with pytest.raises(UnsupportedModel, match=rf"args\[1\]\['k'\] is .*{kind}"):
+        compile_cli.compile(lambda x, d: x, (torch.ones(2), {"k": value}))
+    if kind != "nested":
+        model = nn.Module()
+        model.register_buffer("weight", value)
+        with pytest.raises(UnsupportedModel, match=f"buffer weight is .*{kind}"):
+            compile_cli.compile(model, (torch.ones(2),))
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "message"),
+    [
+        (nn.Linear, (torch.ones(2),), "the class Linear"),
+        (3, (torch.ones(2),), "got:      int"),
+        (torch.sin, torch.ones(2), "no tuple"),
+        (lambda x, t: x.to(t), (torch.ones(2), torch.float64), r"args\[1\] is a torch.dtype"),
+        (torch.jit.trace(torch.sin, torch.ones(2)), (torch.ones(2),), "TorchScript"),
+    ],
+)
+def test_what_is_no_model_or_no_input(model: Any, args: Any, message: str) -> None:
+    with pytest.raises(CompileCliError, match=message):
+        compile_cli.compile(model, args)

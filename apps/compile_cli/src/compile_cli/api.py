@@ -9,6 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from compile_cli.accepted import require_inputs, require_model
 from compile_cli.capture import capture, export, input_names
 from compile_cli.compiled import CompiledGraph
 from compile_cli.config import Options
@@ -49,6 +50,8 @@ def compile(
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options)
     record = record or Record()
+    require_model(model)
+    args = require_inputs(args)
     require_useful(settings, _tensors(model, args))
     start_workers(settings, _tensors(model, args), _USUAL_KERNELS)
     with record.stage("capture"), CAPTURING:
