@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 import compile_cli
+from compile_cli.errors import BadInput
+from compile_cli.overlaps import overlaps_itself, share_elements
 
 
 def ramp(*size: int) -> Tensor:
@@ -195,3 +198,161 @@ def into_copies(x: Tensor) -> Any:
 )
 def test_writes_into_copies_of_rearranged_tensors(x: Tensor, backend: str) -> None:
     as_eager(into_copies, (x[:, :3],), backend)
+
+
+def diagonal_of_itself(x: Tensor, i: Tensor) -> None:
+    x.diagonal().index_put_((i,), x.diagonal()[0], accumulate=True)
+
+
+def rows_of_itself(x: Tensor, i: Tensor) -> None:
+    x.flatten()[1:3].index_add_(0, i[:2], x.flatten()[1:2].expand(2))
+
+
+def shifted(x: Tensor, i: Tensor) -> None:
+    x[:, 1:] = x[:, :-1]
+
+
+def transposed_sum(x: Tensor, i: Tensor) -> None:
+    x += x.t()
+
+
+def added(x: Tensor, i: Tensor) -> None:
+    x.add_(1)
+
+
+def row_added(x: Tensor, i: Tensor) -> None:
+    x[0].add_(1)
+
+
+FOLDED = ramp(12).as_strided((3, 7), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        (diagonal_of_itself, ramp(4, 4)), (rows_of_itself, ramp(2, 3)), (shifted, ramp(2, 4)),
+        (transposed_sum, ramp(3, 3)), (added, FOLDED), (row_added, FOLDED),
+        (added, ramp(3).expand(2, 3)),
+    ],
+)  # fmt: skip
+def test_writes_whose_result_hangs_on_an_order_are_refused(fn: Any, x: Tensor) -> None:
+    expected = (BadInput, RuntimeError)  # torch refuses what is expanded as it is captured
+    with pytest.raises(expected, match=r"writes to memory in an order|written-to tensor"):
+        compile_cli.compile(fn, (x, torch.tensor([0, 1, 1, 3])))
+
+
+def apart(x: Tensor) -> Any:
+    x[:, 0] += x[:, 1]
+    x[::2] = x[1::2]
+    a, b = x.chunk(2)
+    a.mul_(b)
+    x.expand(1, 4, 4)[0].add_(1)
+    x.add_(x)
+    return b, torch.mul(x, 2, out=x)
+
+
+@both
+def test_writes_beside_what_they_read(backend: str) -> None:
+    as_eager(apart, (ramp(4, 4),), backend)
+
+
+def test_filling_an_overlapping_input() -> None:
+    as_eager(lambda x: x.fill_(2.0) * 1, (ramp(12).as_strided((3, 7), (1, 1)),), "export")
+
+
+@pytest.mark.parametrize("change", [torch.t, lambda x: x.resize_(2), lambda x: x.t_().add_(1)])
+def test_an_input_keeps_its_layout(change: Any) -> None:
+    def model(x: Tensor) -> Any:
+        return change(x) * 2
+
+    if change is torch.t:
+        as_eager(model, (ramp(2, 3),), "export")
+    else:
+        with pytest.raises(BadInput, match="changes the layout of input"):
+            compile_cli.compile(model, (ramp(2, 3),))
+
+
+def test_arguments_that_share_what_is_written() -> None:
+    def model(x: Tensor, y: Tensor) -> Any:
+        x.add_(1)
+        return y * 2, x
+
+    whole = ramp(4, 6)
+    for pair in ((whole[:2], whole[2:]), (whole[:, ::2], whole[:, 1::2])):
+        as_eager(model, pair, "export")
+    run = compile_cli.compile(model, (whole, whole))  # the example's memory does not matter
+    for pair in ((whole, whole), (whole, whole.detach())):
+        with pytest.raises(BadInput, match="share memory"):
+            run(*pair)
+    run(whole, ramp(4, 6))
+    read = compile_cli.compile(lambda x, y: x + y, (whole, whole))
+    torch.testing.assert_close(read(whole, whole), whole + whole)
+
+
+def test_shared_elements_are_found() -> None:
+    draw, base = random.Random(0), torch.zeros(100)
+
+    def view() -> tuple[Tensor, list[int]]:
+        rank = draw.randint(0, 3)
+        size, stride = ([draw.randint(low, 6) for _ in range(rank)] for low in (1, 0))
+        x = base.as_strided([min(n, 4) for n in size], stride, draw.randint(0, 20))
+        places = torch.arange(100).as_strided(x.shape, x.stride(), x.storage_offset())
+        return x, places.flatten().tolist()
+
+    for _ in range(500):
+        (a, here), (b, there) = view(), view()
+        assert share_elements(a, b) == bool(set(here) & set(there))
+        assert overlaps_itself(a) == (len(set(here)) < len(here))
+
+
+@torch.library.custom_op("aliasing_tests::add_to", mutates_args={"x"})
+def add_to(x: Tensor, y: Tensor) -> None:
+    x.add_(y)
+
+
+@torch.library.custom_op("aliasing_tests::scale", mutates_args={"xs", "o"})
+def scale(xs: list[Tensor], o: Tensor | None, k: int) -> Tensor:
+    for x in xs:
+        x.mul_(k)
+    if o is not None:
+        o.add_(1)
+    return xs[0].sum(0)
+
+
+@scale.register_fake
+def _(xs: list[Tensor], o: Tensor | None, k: int) -> Tensor:
+    return xs[0].new_empty(xs[0].shape[1:])
+
+
+@torch.library.custom_op("aliasing_tests::twice", mutates_args=())
+def twice(x: Tensor, k: float) -> tuple[Tensor, Tensor]:
+    return x * k, (x + k).t().contiguous()
+
+
+@twice.register_fake
+def _(x: Tensor, k: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[::-1])
+
+
+def writes_and_keeps(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    old = z + 1
+    add_to(z[0], y)
+    add_to(x, y)
+    return z, old, x, x * 1
+
+
+def writes_lists(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    first = scale([z[:1], z[1:]], None, 3)
+    return z, first, scale([z[1:], x], y, 2)
+
+
+def writes_nothing(x: Tensor, y: Tensor) -> Any:
+    return twice(x, 2.0), y + 1
+
+
+@both
+@pytest.mark.parametrize("fn", [writes_and_keeps, writes_lists, writes_nothing])
+def test_custom_operators(fn: Any, backend: str) -> None:
+    as_eager(fn, (ramp(2, 3), ramp(3)), backend)

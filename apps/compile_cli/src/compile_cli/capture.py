@@ -27,7 +27,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from aten_lowering import decompose
+from aten_lowering import decompose, in_memory, storage_key
 from compile_cli.aliases import return_inputs, returned_inputs
 from compile_cli.attention import make_masks_readable
 from compile_cli.errors import (
@@ -37,6 +37,7 @@ from compile_cli.errors import (
     first_line,
 )
 from compile_cli.loading import where
+from compile_cli.overlaps import refuse_new_layouts, refuse_overlaps
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,17 @@ class Captured:
     outputs: tuple[tuple[bool, Any], ...]
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Which of the graph's inputs it writes to."""
+        inputs = self.graph.graph.find_nodes(op="placeholder")
+        copy = torch.ops.aten.copy_.default
+        return tuple(
+            i
+            for i, n in enumerate(inputs)
+            if any(u.target is copy and u.args[0] is n for u in n.users)
+        )
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -84,12 +96,13 @@ def export(
     -> dimensions. strict: raise `DynamicShapeError` for one that the model fixes; else it is
     static."""
     leaves, spec = pytree.tree_flatten(args)
-    # A tensor that is passed twice is two inputs, which may be different ones in another call.
+    # A tensor that is passed twice is two inputs, which may be different ones in another call; so
+    # are two views of one.
     known: set[int] = set()
     for i, leaf in enumerate(leaves):
-        if isinstance(leaf, Tensor):
-            leaves[i] = leaf.detach() if id(leaf) in known else leaf
-            known.add(id(leaf))
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+            leaves[i] = _apart(leaf) if storage_key(leaf) in known else leaf
+            known.add(storage_key(leaf))
     args = pytree.tree_unflatten(leaves, spec)
     shapes: Any = None
     if dynamic:
@@ -107,6 +120,14 @@ def export(
         if dynamic and ("onstraint" in type(error).__name__ + text or "pecializ" in text):
             raise DynamicShapeError(_constraint(text)) from error
         raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _apart(x: Tensor) -> Tensor:
+    """A tensor like `x` in memory of its own, whose values do not matter."""
+    plain = in_memory(x)
+    new = torch.empty_strided(x.shape, x.stride(), dtype=plain.dtype, device=x.device)
+    new = new.conj() if x.is_conj() else new
+    return torch._neg_view(new) if x.is_neg() else new
 
 
 @contextmanager
@@ -135,9 +156,14 @@ def _constraint(text: str) -> str:
 
 def capture(program: torch.export.ExportedProgram) -> Captured:
     """An exported program, decomposed and made flat."""
+    refuse_overlaps(program.graph_module)
+    refuse_new_layouts(program.graph_module)
     returned = returned_inputs(program.graph_module, program.graph_signature)
-    with torch.no_grad(), _quiet():
-        program = decompose(program)
+    try:
+        with torch.no_grad(), _quiet():
+            program = decompose(program)
+    except (AssertionError, RuntimeError) as error:  # torch makes no functional graph of it
+        raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
     signature = program.graph_signature
     graph = program.graph_module
     make_masks_readable(graph)

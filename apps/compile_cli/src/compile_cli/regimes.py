@@ -18,6 +18,7 @@ from torch import Tensor
 from compile_cli.capture import Captured
 from compile_cli.compiled import CompiledGraph
 from compile_cli.errors import BadInput
+from compile_cli.overlaps import share_elements
 from fx_emit import IR_DTYPE
 from symexpr import SymexprError, evaluate, sstr
 from wrapper_ir.ops import Param
@@ -31,6 +32,7 @@ class Regime:
     graph: CompiledGraph
     lifted: tuple[Tensor, ...] = field(init=False)
     plain_result: bool = field(init=False)
+    written: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         captured = self.captured
@@ -41,6 +43,7 @@ class Regime:
         )
         object.__setattr__(self, "lifted", tuple(captured.lifted.values()))
         object.__setattr__(self, "plain_result", plain)
+        object.__setattr__(self, "written", captured.written)
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -77,12 +80,27 @@ class Regime:
 
     def call(self, tensors: Sequence[Any]) -> Any:
         """Runs the host program; results nested as the model's."""
+        if self.written:
+            self.check_apart((*self.lifted, *tensors))
         results = self.graph.run(*self.lifted, *tensors)
         if self.plain_result:
             return results[0]
         captured = self.captured
         out = [results[value] if is_result else value for is_result, value in captured.outputs]
         return pytree.tree_unflatten(out, captured.out_spec)
+
+    def check_apart(self, tensors: Sequence[Tensor]) -> None:
+        """Raises `BadInput` where memory that the model writes belongs to another input, or
+        parameter, too: it was captured with each in memory of its own."""
+        starts = [t.untyped_storage().data_ptr() for t in tensors]
+        for i in self.written:
+            for j, start in enumerate(starts):
+                if start == starts[i] and i != j and share_elements(tensors[i], tensors[j]):
+                    names = [*self.captured.lifted, *self.names]
+                    raise BadInput(
+                        f"inputs {names[i]} and {names[j]} share memory, and the model writes to "
+                        f"{names[i]}\n  to do: pass a clone() of one of them"
+                    )
 
 
 def check_kinds(params: Sequence[Param], names: Sequence[str], tensors: Sequence[Any]) -> None:
