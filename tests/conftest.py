@@ -43,6 +43,19 @@ def example(encoder_file: Path) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def special_values() -> ModuleType:
+    """`tests/special_values.py` as a module."""
+    spec = importlib.util.spec_from_file_location(
+        "special_values", Path(__file__).parent / "special_values.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["special_values"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
 def encoder(example: ModuleType) -> Any:
     """The encoder with the example's sizes and fixed weights."""
     torch.manual_seed(0)

@@ -188,6 +188,12 @@ class KernelBuilder:
         key = ("const", repr(value), dtype)
         return self._once(key, dtype, lambda out: Const(out, value, dtype))
 
+    def is_number(self, value: Value) -> bool:
+        """Whether `value` is a constant of this phase, and no NaN."""
+        return any(
+            isinstance(s, Const) and s.out == value.name and s.value == s.value for s in self._body
+        )
+
     def index(self, e: sympy.Expr, dtype: DType = DType.i64) -> Value:
         """An integer expression of axes and sizes as a value."""
         if e.is_Integer:

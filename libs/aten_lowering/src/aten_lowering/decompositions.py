@@ -28,8 +28,12 @@ _MORE: list[Any] = [
     aten.upsample_bicubic2d,
 ]  # fmt: skip
 
-# Left whole: torch's decomposition writes in place where the result's strides are not the input's.
-_WHOLE = frozenset({aten.index_fill.int_Scalar, aten.index_fill.int_Tensor})
+# Left whole: torch's decomposition writes in place where the result's strides are not the input's,
+# or gives another number than eager.
+_WHOLE = frozenset({
+    aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+    aten.logit_backward.default,  # torch's rule gives 0 for NaN
+})  # fmt: skip
 
 # Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where
 # elements share memory; torch's fake tensors keep those strides, which cannot hold the result.

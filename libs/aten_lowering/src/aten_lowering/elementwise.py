@@ -43,11 +43,13 @@ def load_as(
     size: Sequence[sympy.Expr],
     common: DType,
     compute: DType,
+    rounded: bool = False,
 ) -> Value:
     """A tensor or number at the current point: converted to the common type, then to the one to
-    compute in. Python numbers keep their value up to the type that is computed in."""
+    compute in. Python numbers keep their value up to the type that is computed in, unless they
+    are to be `rounded` to the common type."""
     if not isinstance(x, Operand):
-        return number(k, x, compute)
+        return k.cast(number(k, x, common if rounded else compute), compute)
     value = k.load_broadcast(x, size, k.coords)
     return k.cast(k.cast(value, common), compute)
 
@@ -57,14 +59,20 @@ def pointwise(
     names: Sequence[str],
     body: Body,
     kind: Promotion = Promotion.DEFAULT,
+    rounded: bool = False,
 ) -> None:
-    """Emits `out = body(k, *promoted arguments named names)`; None arguments stay None."""
+    """Emits `out = body(k, *promoted arguments named names)`; None arguments stay None.
+
+    rounded: what eager does with a number beside 16-bit floats differs from kernel to kernel:
+    `iter.scalar_value<scalar_t>` rounds it to their type, `<opmath_t>` does not."""
     common, compute = promoted(call, names, kind)
     out = call.out
     k = call.kernel(out.size)
     arguments = call.arguments
     values = [
-        None if arguments[n] is None else load_as(k, arguments[n], out.size, common, compute)
+        None
+        if arguments[n] is None
+        else load_as(k, arguments[n], out.size, common, compute, rounded)
         for n in names
     ]
     k.store(out.operand, k.coords, body(k, *values))

@@ -39,7 +39,8 @@ def gelu_narrow(acc, rm, rn, mask, operands):
     g = tl.fma(g, t, -1.15060518)
     g = tl.fma(g, t, -1.00003441)
     positive = tl.maximum(acc, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    return tl.fma(-t, tl.exp2(g), positive)
+    value = tl.fma(-t, tl.exp2(g), positive)
+    return tl.where(acc == float("-inf"), float("nan"), value)  # as torch: -inf times zero
 
 
 @triton.jit

@@ -28,7 +28,7 @@ from triton_emit.scalar_ops import ScalarOps
 from triton_emit.schedule import axis_ranges
 from triton_emit.ssa import defines, statements, uses
 from triton_emit.tiles import Tile
-from triton_emit.values import ATOM, TL_TYPES, Value, literal, typed
+from triton_emit.values import ATOM, TL_TYPES, Value, in_memory, literal, typed
 
 INLINE_LIMIT = 48
 
@@ -299,7 +299,7 @@ class Writer:
         if mask:
             text += f", {mask}"
         if stmt.mask is not None:
-            text += f", other={literal(stmt.other, stmt.dtype).text}"
+            text += f", other={in_memory(literal(stmt.other, stmt.dtype))}"
         return text + self.eviction(stmt) + ")"
 
     def eviction(self, stmt: Load) -> str:
@@ -368,7 +368,7 @@ class Writer:
             self.lines.body.append(f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")')
         else:
             tail = f", {mask}" if mask else ""
-            self.lines.body.append(f"tl.store({pointer}, {value.text}{tail})")
+            self.lines.body.append(f"tl.store({pointer}, {in_memory(value)}{tail})")
         self.stored.add(stmt.buffer)
 
     def takes(self, stmt: Store, value: Value) -> bool:

@@ -16,7 +16,7 @@ from triton_emit.schedule import index_bits
 from triton_emit.source import EpilogueSource
 from triton_emit.ssa import clean, statements
 from triton_emit.tiles import Tile
-from triton_emit.values import TL_TYPES, Value
+from triton_emit.values import TL_TYPES, Value, typed
 
 
 def emit_epilogue(
@@ -113,7 +113,7 @@ class _EpilogueWriter(DeviceFunctionWriter):
         operands, args = self.given()
         start = 1 if self.batched else 0
         lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
-        lines += [*self.top.text(), f"return {value.text}"]
+        lines += [*self.top.text(), f"return {typed(value).text}"]
         if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
             lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
         text = self.module(f"{name}(acc, rm, rn, mask, operands)", lines)

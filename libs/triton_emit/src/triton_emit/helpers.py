@@ -113,7 +113,7 @@ _SOURCES = {
             p = tl.fma(p, z, -5.37397155531e-2)
             p = tl.fma(p, z, 1.33314422036e-1)
             p = tl.fma(p, z, -3.33332819422e-1)
-            near = tl.fma(p * z, x, x)
+            near = x * tl.fma(p, z, 1.0)
             a = tl.abs(x)
             far = 1.0 - tl.div_rn(2.0, tl.exp(2.0 * a) + 1.0)
             return tl.where(a < 0.625, near, tl.where(x < 0.0, -far, far))
@@ -195,17 +195,65 @@ _SOURCES = {
         def tan_f64(x):
             return tl.sin(x) / tl.cos(x)
     """,
-    "pow_f64": """
-        # exp2(y * log2|x|), with the special cases of C's pow; relative error 2**-53 * |y log2 x|
-        def pow_f64(x, y):
+    "pow_cases": """
+        # r = |x|**y with the special cases of C's pow
+        def pow_cases(x, y, r):
             a = tl.abs(x)
-            r = tl.exp2(y * tl.log2(a))
             whole = tl.floor(y) == y
             odd = whole & (tl.floor(0.5 * y) * 2.0 != y) & (tl.abs(y) < 9007199254740992.0)
             r = tl.where(odd & signbit_f64(x), -1.0 * r, r)
             r = tl.where((x < 0.0) & ~whole & (a != float("inf")), float("nan"), r)
             unit = (x == 1.0) | (y == 0.0) | ((x == -1.0) & (tl.abs(y) == float("inf")))
             return tl.where(unit, 1.0, r)
+    """,
+    "pow_wide": """
+        # for results of f32 and narrower: relative error 2**-53 * |y log2 x|
+        def pow_wide(x, y):
+            return pow_cases(x, y, tl.exp2(y * tl.log2(tl.abs(x))))
+    """,
+    "pow_f64": """
+        # |x| = m * 2**e; log2(m) = 2 atanh(s) / ln 2 as a sum of two numbers, s = (m-1)/(m+1):
+        # its error is about 2**-60 of y log2 x
+        def pow_f64(x, y):
+            a = tl.abs(x)
+            tiny = a < 2.2250738585072014e-308
+            bits = tl.where(tiny, a * 18014398509481984.0, a).to(tl.int64, bitcast=True)
+            e = (bits >> 52) - tl.where(tiny, 1077, 1023)
+            m = ((bits & 0xFFFFFFFFFFFFF) | (1023 << 52)).to(tl.float64, bitcast=True)
+            big = m > 1.4142135623730951
+            m = tl.where(big, 0.5 * m, m)
+            e = tl.where(big, e + 1, e).to(tl.float64)
+            f = m - 1.0
+            d = m + 1.0
+            s = f / d
+            low = (tl.fma(-s, d, f) - s * (m - (d - 1.0))) / d
+            z = s * s
+            t = z * (2 / 25) + 2 / 23
+            t = t * z + 2 / 21
+            t = t * z + 2 / 19
+            t = t * z + 2 / 17
+            t = t * z + 2 / 15
+            t = t * z + 2 / 13
+            t = t * z + 2 / 11
+            t = t * z + 2 / 9
+            t = t * z + 2 / 7
+            t = t * z + 2 / 5
+            t = t * z + 2 / 3
+            low = 2.0 * low + s * z * t
+            h = 2.0 * s
+            p = h * 1.4426950408889634
+            one_by_ln2 = tl.full((), 1.4426950408889634, tl.float64)
+            p_low = tl.fma(h, one_by_ln2, -p) + h * 2.0355273740931033e-17
+            p_low = p_low + low * 1.4426950408889634
+            log = e + p
+            log_low = (p - (log - e)) + p_low
+            w = y * log
+            w_low = tl.fma(y, log, -w) + y * log_low
+            n = tl.floor(w + 0.5)
+            half = tl.floor(0.5 * n)
+            r = tl.exp2((w - n) + w_low) * tl.exp2(half) * tl.exp2(n - half)
+            plain = (tl.abs(w) < 1100.0) & (a > 0.0) & (a < float("inf"))
+            return pow_cases(x, y, tl.where(plain, r, tl.exp2(y * tl.log2(a))))
     """,
     "pow_int": """
         # square and multiply; wraps around as repeated multiplication does
@@ -239,23 +287,40 @@ _SOURCES = {
         def trunc_float(x):
             return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
     """,
-    "fmod_f64": """
-        # Every step is exact and takes 26 bits off the quotient: q has 26 bits and y is split into
-        # 27 and 27, so that products fit in 53 with or without fused multiply-add.
-        def fmod_f64(x, y, STEPS: tl.constexpr):
-            b = tl.abs(y)
-            r = tl.abs(x)
+    "fmod_steps": """
+        # r mod b, both positive, r / b finite, b normal. Every step is exact and takes 25 bits off
+        # the quotient: q, of 26 bits, is below it, and b is split into 27 and 27, so that products
+        # fit in 53 with or without fused multiply-add.
+        def fmod_steps(r, b, STEPS: tl.constexpr):
+            scale = tl.where((r > 1e300) | (b > 1e300), 1.3552527156068805e-20, 1.0)
+            r = r * scale
+            b = b * scale
             high = ((b.to(tl.int64, bitcast=True) >> 26) + 1) << 26
             high = high.to(tl.float64, bitcast=True)
             low = b - high
             for _ in range(STEPS):
-                q = ((r / b).to(tl.int64, bitcast=True) >> 27) << 27
+                q = (((r / b).to(tl.int64, bitcast=True) - 1) >> 27) << 27
                 q = tl.floor(q.to(tl.float64, bitcast=True))
                 q = tl.where((q > 0.0) & (q < float("inf")), q, 0.0)
                 r = (r - q * high) - q * low
-                r = tl.where(r < 0.0, r + b, r)
-            r = tl.where(b == float("inf"), tl.abs(x), r)
-            r = tl.where((b == 0.0) | (b != b) | (tl.abs(x) == float("inf")), float("nan"), r)
+            return tl.where(r >= b, r - b, r) / scale
+    """,
+    "fmod_f64": """
+        # STEPS cover quotients of 25 bits each; 0 all that f64 has, whose quotients may overflow:
+        # first the remainder by y times a power of two, which is exact
+        def fmod_f64(x, y, STEPS: tl.constexpr):
+            a = tl.abs(x)
+            b = tl.abs(y)
+            if STEPS > 0:
+                r = fmod_steps(a, b, STEPS)
+            else:
+                far = tl.where(b < 1.0, b * 4.4989137945431964e161, b)
+                farther = tl.where(far < 1.0, far * 4.4989137945431964e161, far)
+                r = fmod_steps(fmod_steps(a, farther, 42), far, 22)
+                up = tl.where(b < 1e-290, 7.378697629483821e19, 1.0)
+                r = fmod_steps(r * up, b * up, 22) / up
+            r = tl.where(a < b, a, r)
+            r = tl.where((b == 0.0) | (b != b) | (a == float("inf")), float("nan"), r)
             return tl.where(signbit_f64(x), -1.0 * r, r)
     """,
     "mod_f64": """

@@ -15,7 +15,7 @@ from triton_emit.schedule import index_bits
 from triton_emit.source import PrologueSource
 from triton_emit.ssa import clean, statements
 from triton_emit.tiles import Tile
-from triton_emit.values import ATOM, Value
+from triton_emit.values import ATOM, Value, typed
 
 
 def emit_prologue(kernel: Kernel, source: TensorRef, operand: str, name: str) -> PrologueSource:
@@ -79,7 +79,7 @@ class _PrologueWriter(DeviceFunctionWriter):
         lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
         if self.bits == 64:
             lines += [f"{axis} = {axis}.to(tl.int64)" for axis in ("r_outer", "rk")]
-        lines += [*self.top.text(), f"return {value.text}"]
+        lines += [*self.top.text(), f"return {typed(value).text}"]
         if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
             lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
         text = self.module(f"{name}(tile, r_outer, rk, mask, operands)", lines)

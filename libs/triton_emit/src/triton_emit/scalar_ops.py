@@ -21,8 +21,8 @@ from triton_emit.values import (
     TL_TYPES,
     UNARY,
     Value,
-    is_f32,
-    is_normal,
+    guessed,
+    in_call,
     literal,
     typed,
 )  # fmt: skip
@@ -145,12 +145,9 @@ class ScalarOps:
         condition, a, b = args
         axes = condition.axes | a.axes | b.axes
         a, b = self.held(a), self.held(b)
-        guessed = dtype in (DType.f32, DType.i32) and is_normal(a) and is_normal(b)
-        if a.literal is not None and b.literal is not None and not guessed:
+        if a.literal is not None and b.literal is not None and not (guessed(a) and guessed(b)):
             a = typed(a)
-        elif _is_minus_zero(a) or _is_minus_zero(b) or dtype in SMALL_FLOATS:
-            a, b = typed(a), typed(b)
-        return self.call("tl.where", [typed(condition).text, a.text, b.text], dtype, axes)
+        return self.call("tl.where", [typed(condition).text, in_call(a), in_call(b)], dtype, axes)
 
     def _predicate(self, op: str, args: list[Value]) -> Value:
         axes = frozenset[str]().union(*(a.axes for a in args))
@@ -167,6 +164,8 @@ class ScalarOps:
                 a, b = self.held(a), self.held(b)
             if a.literal is not None and b.literal is not None:
                 a = typed(a)
+            if a.dtype.is_float:  # Triton guesses the type of a number that is compared
+                a, b = (v if in_call(v) == v.text else typed(v) for v in (a, b))
             text = f"{a.at(COMPARE + 1)} {COMPARISONS[op]} {b.at(COMPARE + 1)}"
             return Value(text, COMPARE, DType.bool_, axes)
         value = typed(self.held(args[0]))
@@ -192,19 +191,10 @@ class ScalarOps:
         text = f"{a.at(prec)} {sign} {b.at(prec + 1)}"
         return Value(text, prec, dtype, a.axes | b.axes)
 
-    def _in_call(self, value: Value) -> str:
-        """A literal argument of a `tl` function, which would guess its type: kept where the guess
-        is right (f32, and i32 within range)."""
-        if value.literal is None or value.dtype in (DType.f32, DType.i32):
-            return value.text
-        if value.dtype is DType.f64 and is_f32(value.literal):
-            return value.text
-        return typed(value).text
-
     def _all_in_call(self, args: list[Value]) -> list[str]:
         if all(a.literal is not None for a in args):
             return [typed(a).text for a in args]
-        return [self._in_call(a) for a in args]
+        return [in_call(a) for a in args]
 
     def _on_bool(self, op: str, args: list[Value], dtype: DType) -> Value:
         if op == "not":
@@ -318,9 +308,10 @@ class ScalarOps:
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
             if op in ("fmod", "mod", "floordiv"):
-                # the quotient's bits over 26: below 2**278 for f32 and narrower, else 2**2099
-                wide.append("81" if double else "11")
-            return self.cast(self.call(_WIDE[op], wide, DType.f64, axes), dtype)
+                # the quotient's bits over 25: below 2**278 for f32 and narrower
+                wide.append("0" if double else "12")
+            function = "pow_wide" if op == "pow" and not double else _WIDE[op]
+            return self.cast(self.call(function, wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
     def _divide(self, args: list[Value], dtype: DType) -> Value:
@@ -332,8 +323,8 @@ class ScalarOps:
         return self.call("tl.div_rn", self._all_in_call(args), dtype, a.axes | b.axes)
 
     def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:
-        """`x**2 -> x * x`, `x**0.5 -> sqrt(x)` (but for -0.0 and -inf, as torch has it) and so on,
-        for the exponents that torch itself treats so."""
+        """`x**2 -> x * x` and so on, for exponents where that is the same number. (A square root
+        is not: `(-inf)**0.5` is inf, `(-0.0)**0.5` is 0.0.)"""
         name = base.prec == ATOM and "(" not in base.text
         one = literal(1.0, dtype)
         if exponent == 1.0:
@@ -341,10 +332,6 @@ class ScalarOps:
         if exponent in (2.0, 3.0) and name:
             text = " * ".join([base.text] * int(exponent))
             return Value(text, MUL, dtype, base.axes)
-        if exponent == 0.5:
-            return self._floats("sqrt", [base], dtype)
-        if exponent == -0.5:
-            return self._floats("rsqrt", [base], dtype)
         if exponent == -1.0:
             return self._divide([one, base], dtype)
         return None
@@ -357,10 +344,6 @@ def _is_power_of_two(value: float) -> bool:
         and 2.0**-126 < abs(value) < 2.0**126
         and (abs(value).hex().split("p")[0] == "0x1.0000000000000")
     )
-
-
-def _is_minus_zero(value: Value) -> bool:
-    return value.literal == 0 and str(value.literal).startswith("-")
 
 
 def _is_mask(value: int) -> bool:

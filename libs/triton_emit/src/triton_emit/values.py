@@ -63,14 +63,14 @@ def round_to(value: float, dtype: DType) -> float:
     return rounded
 
 
-def literal_text(value: Literal) -> str:
-    """A Python literal that Triton reads back as the same number."""
+def literal_text(value: Literal, dtype: DType) -> str:
+    """Text that Triton reads back as the same number of `dtype`."""
     if isinstance(value, float):
         if math.isnan(value):
             return 'float("nan")'
         if math.isinf(value):
             return 'float("inf")' if value > 0 else 'float("-inf")'
-        if is_f32(value):  # the shortest decimal that rounds to the same f32
+        if dtype is not DType.f64:  # the shortest decimal that rounds to the same f32
             for digits in range(1, 10):
                 short = float(f"{value:.{digits}g}")
                 if round_to(short, DType.f32) == value:
@@ -90,7 +90,10 @@ def literal(value: Literal, dtype: DType) -> Value:
         number = int(value) & ((1 << bits) - 1)
         if dtype.value.startswith("i") and number >> (bits - 1):
             number -= 1 << bits
-    text = literal_text(number)
+    if _is_minus_zero(number):  # Triton makes +0.0 of such a constant
+        text = f"-1.0 * tl.full((), 0.0, {TL_TYPES[dtype]})"
+        return Value(text, MUL, dtype, literal=number)
+    text = literal_text(number, dtype)
     return Value(text, UNARY if text.startswith("-") else ATOM, dtype, literal=number)
 
 
@@ -103,23 +106,48 @@ def typed(value: Value) -> Value:
     if value.dtype in (DType.f8e4m3, DType.f8e5m2):
         return Value(f"tl.full((), {text}, tl.float32).to({TL_TYPES[value.dtype]})", ATOM,
                      value.dtype)  # fmt: skip
-    if value.literal == 0 and str(value.literal).startswith("-"):
-        # tl.full would make +0.0 of it
-        return Value(f"-1.0 * tl.full((), 0.0, {TL_TYPES[value.dtype]})", MUL, value.dtype)
+    if _is_minus_zero(value.literal):
+        return Value(text, value.prec, value.dtype)
     return Value(f"tl.full((), {text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype)
 
 
-def is_normal(value: Value) -> bool:
-    """A literal that Triton takes for f32 (or i32) of itself: no subnormal, no minus zero."""
-    if value.literal is None:
+def guessed(value: Value) -> bool:
+    """Triton gives this literal its own type where nothing else says one: i32, or f32 (f64 for
+    subnormals), so that the number is rounded to it."""
+    number = value.literal
+    if number is None:
         return False
-    size = abs(float(value.literal))
-    return not 0 < size < 2.0**-126 and str(value.literal) != "-0.0"
+    if value.dtype is DType.f32:
+        return number == 0 or not 0 < abs(number) < 2.0**-126
+    return value.dtype is DType.i32
 
 
-def is_f32(value: Literal) -> bool:
+def in_memory(value: Value) -> str:
+    """What is converted to the type of memory on its way: a literal as it is, but for numbers that
+    the f32 that Triton guesses would round."""
+    rounded = value.dtype is DType.f64 and value.literal is not None
+    return typed(value).text if rounded and not _is_f32(float(value.literal or 0)) else value.text
+
+
+def in_call(value: Value) -> str:
+    """An argument of a `tl` function that converts its arguments to a common type: a literal as
+    it is where the type that Triton guesses holds the number, beside a tensor of its type."""
+    number = value.literal
+    if number is None or guessed(value):
+        return value.text
+    if value.dtype is DType.i64 and -(2**31) <= number < 2**31:
+        return value.text
+    if value.dtype is DType.f64 and _is_f32(float(number)):
+        return value.text
+    return typed(value).text
+
+
+def _is_minus_zero(value: Literal | None) -> bool:
+    return value == 0 and str(value).startswith("-")
+
+
+def _is_f32(number: float) -> bool:
     """The number is an f32 exactly."""
-    number = float(value)
     if math.isnan(number) or math.isinf(number):
         return True
     try:

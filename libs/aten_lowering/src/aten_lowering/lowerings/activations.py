@@ -10,6 +10,7 @@ from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number
 from aten_lowering.elementwise import pointwise
 from aten_lowering.errors import require
+from aten_lowering.lowerings.selection import at_least, at_most
 from aten_lowering.registry import Table
 
 aten = torch.ops.aten
@@ -25,7 +26,7 @@ def _float(x: Value) -> Value:
 def relu(call: Call, input: Operand) -> None:
     def body(k: KernelBuilder, x: Value) -> Value:
         require(x.dtype.is_float or x.dtype.is_int, "relu of bool")
-        return k.op("maximum", x, k.const(0, x.dtype))
+        return at_least(k, x, k.const(0, x.dtype))
 
     pointwise(call, ["self"], body)
 
@@ -46,6 +47,15 @@ def gelu(call: Call, input: Operand, approximate: str) -> None:
         return k.op("mul", half, k.op("add", inner, k.const(1.0, x.dtype)))
 
     pointwise(call, ["self"], body)
+
+
+@table.lowers(aten.sigmoid_backward.default)
+def sigmoid_backward(call: Call, grad_output: Operand, output: Operand) -> None:
+    def body(k: KernelBuilder, grad: Value, y: Value) -> Value:
+        rest = k.op("sub", k.const(1.0, y.dtype), _float(y))
+        return k.op("mul", k.op("mul", grad, rest), y)
+
+    pointwise(call, ["grad_output", "output"], body)
 
 
 @table.lowers(aten.silu.default)
@@ -93,7 +103,10 @@ def elu(call: Call, input: Operand, alpha: float, scale: float, input_scale: flo
         negative = k.op("expm1", k.op("mul", _float(x), k.const(input_scale, x.dtype)))
         negative = k.op("mul", negative, k.const(alpha * scale, x.dtype))
         positive = k.op("mul", x, k.const(scale, x.dtype))
-        return k.where(k.op("gt", x, k.const(0, x.dtype)), positive, negative)
+        # Zero belongs to the positive side on the CPU, to the other in CUDA's kernel: it shows for
+        # a negative alpha.
+        upper = "ge" if call.out.operand.type.device.kind == "cpu" else "gt"
+        return k.where(k.op(upper, x, k.const(0, x.dtype)), positive, negative)
 
     pointwise(call, ["self"], body)
 
@@ -101,8 +114,8 @@ def elu(call: Call, input: Operand, alpha: float, scale: float, input_scale: flo
 @table.lowers(aten.hardtanh.default)
 def hardtanh(call: Call, input: Operand, min_val: float, max_val: float) -> None:
     def body(k: KernelBuilder, x: Value) -> Value:
-        low = k.op("maximum", _float(x), k.const(min_val, x.dtype))
-        return k.op("minimum", low, k.const(max_val, x.dtype))
+        low = at_least(k, _float(x), k.const(min_val, x.dtype))
+        return at_most(k, low, k.const(max_val, x.dtype))
 
     pointwise(call, ["self"], body)
 

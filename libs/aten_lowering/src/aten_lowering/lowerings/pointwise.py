@@ -131,9 +131,9 @@ def add(call: Call, input: Operand, other: Operand | Number, alpha: Number) -> N
         if x.dtype is DType.bool_:
             require(alpha == 1, "alpha on bool")
             return k.op("or", x, y)
-        return k.op("add", x, _scaled(call, k, y, alpha))
+        return _plus(k, x, y, alpha)
 
-    pointwise(call, ["self", "other"], body)
+    pointwise(call, ["self", "other"], body, rounded=_on_cpu(call))
 
 
 @table.lowers(aten.sub.Tensor, aten.sub.Scalar)
@@ -141,7 +141,8 @@ def sub(call: Call, input: Operand, other: Operand | Number, alpha: Number) -> N
     pointwise(
         call,
         ["self", "other"],
-        lambda k, x, y: k.op("sub", _no_bool(x), _scaled(call, k, y, alpha)),
+        lambda k, x, y: _plus(k, _no_bool(x), y, alpha, -1),
+        rounded=_on_cpu(call),
     )
 
 
@@ -150,17 +151,31 @@ def rsub(call: Call, input: Operand, other: Operand | Number, alpha: Number) -> 
     pointwise(
         call,
         ["self", "other"],
-        lambda k, x, y: k.op("sub", y, _scaled(call, k, _no_bool(x), alpha)),
+        lambda k, x, y: _plus(k, y, _no_bool(x), alpha, -1),
+        rounded=_on_cpu(call),
     )
 
 
-def _scaled(call: Call, k: KernelBuilder, x: Value, alpha: Number) -> Value:
-    """`alpha * x`."""
+def _on_cpu(call: Call) -> bool:
+    return call.out.operand.type.device.kind == "cpu"
+
+
+def _plus(k: KernelBuilder, x: Value, y: Value, alpha: Number, sign: int = 1) -> Value:
+    """`x + sign * alpha * y`, rounded once, as compilers contract eager's kernels."""
     if alpha == 1:
-        return x
+        return k.op("add" if sign == 1 else "sub", x, y)
+    return k.op("fma", k.const(sign * _alpha(alpha, y), y.dtype), y, x)
+
+
+def _scaled(k: KernelBuilder, x: Value, alpha: Number) -> Value:
+    """`alpha * x`."""
+    return x if alpha == 1 else k.op("mul", k.const(_alpha(alpha, x), x.dtype), x)
+
+
+def _alpha(alpha: Number, x: Value) -> int | float:
     require(isinstance(alpha, int) or (isinstance(alpha, float) and x.dtype.is_float), "alpha")
     assert isinstance(alpha, int | float)
-    return k.op("mul", k.const(alpha, x.dtype), x)
+    return alpha
 
 
 @table.lowers(aten.mul.Tensor, aten.mul.Scalar)
@@ -237,7 +252,7 @@ def remainder(call: Call, input: Operand | Number, other: Operand | Number) -> N
         fix = k.op("and", k.op("ne", mod, zero), opposite)
         return k.where(fix, k.op("add", mod, y), mod)
 
-    pointwise(call, ["self", "other"], body)
+    pointwise(call, ["self", "other"], body, rounded=True)
 
 
 @table.lowers(aten.fmod.Tensor, aten.fmod.Scalar)
@@ -247,7 +262,7 @@ def fmod(call: Call, input: Operand, other: Operand | Number) -> None:
             _check_divisor(call, other)
         return k.op("fmod", _no_bool(x), y)
 
-    pointwise(call, ["self", "other"], body)
+    pointwise(call, ["self", "other"], body, rounded=True)
 
 
 @table.lowers(aten.pow.Tensor_Scalar)
@@ -255,6 +270,9 @@ def pow_scalar(call: Call, input: Operand, exponent: Number) -> None:
     """Small whole exponents by multiplication, square roots as such: what eager does."""
 
     def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        # On the CPU eager has no square root of f16 here, but `pow`.
+        half = _on_cpu(call) and call.out.dtype is DType.f16 and exponent in (0.5, -0.5)
+        require(not half, "a square root as a power in f16")
         if exponent == 0.5 and x.dtype.is_float:
             return k.op("sqrt", x)
         whole = isinstance(exponent, int | float) and exponent in (1, 2, 3)
@@ -269,7 +287,7 @@ def pow_scalar(call: Call, input: Operand, exponent: Number) -> None:
             return k.op("div", k.const(1, x.dtype), k.op("mul", x, x))
         return k.op("pow", x, y)
 
-    pointwise(call, ["self", "exponent"], body)
+    pointwise(call, ["self", "exponent"], body, rounded=True)
 
 
 def _power(k: KernelBuilder, x: Value, n: int) -> Value:
@@ -285,7 +303,7 @@ def pow_(call: Call, input: Operand | Number, exponent: Operand) -> None:
         require(x.dtype.is_float, "integer powers of a tensor")
         return k.op("pow", x, y)
 
-    pointwise(call, ["self", "exponent"], body)
+    pointwise(call, ["self", "exponent"], body, rounded=True)
 
 
 @table.lowers(aten.atan2.default)
@@ -311,16 +329,23 @@ def minimum(call: Call, input: Operand, other: Operand) -> None:
 
 @table.lowers(aten.fmax.default)
 def fmax(call: Call, input: Operand, other: Operand) -> None:
-    pointwise(call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "maximum", x, y))
+    pointwise(
+        call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "maximum", x, y, _on_cpu(call))
+    )
 
 
 @table.lowers(aten.fmin.default)
 def fmin(call: Call, input: Operand, other: Operand) -> None:
-    pointwise(call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "minimum", x, y))
+    pointwise(
+        call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "minimum", x, y, _on_cpu(call))
+    )
 
 
-def _other_if_nan(k: KernelBuilder, op: str, x: Value, y: Value) -> Value:
-    """`op(x, y)`; where one is NaN, the other."""
+def _other_if_nan(k: KernelBuilder, op: str, x: Value, y: Value, first: bool) -> Value:
+    """`op(x, y)`; where one is NaN, the other. Of two zeros C's functions take the first."""
+    if x.dtype.is_float and first:
+        first_wins = k.op({"maximum": "ge", "minimum": "le"}[op], x, y)
+        return k.where(k.op("or", k.op("isnan", y), first_wins), x, y)
     result = k.op(op, _no_bool(x), y)
     if not x.dtype.is_float:
         return result
@@ -341,7 +366,7 @@ def addcmul(call: Call, input: Operand, tensor1: Operand, tensor2: Operand, valu
     pointwise(
         call,
         ["self", "tensor1", "tensor2"],
-        lambda k, x, a, b: k.op("add", x, _scaled(call, k, k.op("mul", _no_bool(a), b), value)),
+        lambda k, x, a, b: k.op("add", x, _scaled(k, k.op("mul", _no_bool(a), b), value)),
     )
 
 
@@ -349,22 +374,22 @@ def addcmul(call: Call, input: Operand, tensor1: Operand, tensor2: Operand, valu
 def addcdiv(call: Call, input: Operand, tensor1: Operand, tensor2: Operand, value: Number) -> None:
     def body(k: KernelBuilder, x: Value, a: Value, b: Value) -> Value:
         require(x.dtype.is_float, "addcdiv of integers")
-        return k.op("add", x, k.op("div", _scaled(call, k, a, value), b))
+        return k.op("add", x, k.op("div", _scaled(k, a, value), b))
 
     pointwise(call, ["self", "tensor1", "tensor2"], body)
 
 
 @table.lowers(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(call: Call, input: Operand, end: Operand, weight: Operand | Number) -> None:
-    """From the nearer end, as `at::native::lerp`."""
+    """From the nearer end, as `at::native::lerp`, each product and sum rounded once."""
 
     def body(k: KernelBuilder, x: Value, y: Value, w: Value) -> Value:
         require(x.dtype.is_float, "lerp of integers")
         step = k.op("sub", y, x)
         near = k.op("lt", k.op("abs", w), k.const(0.5, w.dtype))
-        forward = k.op("add", x, k.op("mul", w, step))
-        rest = k.op("sub", k.const(1.0, w.dtype), w)
-        return k.where(near, forward, k.op("sub", y, k.op("mul", step, rest)))
+        forward = k.op("fma", w, step, x)
+        rest = k.op("sub", w, k.const(1.0, w.dtype))
+        return k.where(near, forward, k.op("fma", step, rest, y))
 
     pointwise(call, ["self", "end", "weight"], body)
 
@@ -380,7 +405,7 @@ def _comparison(op: str) -> Any:
         out = call.out
         k = call.kernel(out.size)
         x = load_as(k, input, out.size, common, compute)
-        y = load_as(k, other, out.size, common, compute)
+        y = load_as(k, other, out.size, common, compute, rounded=True)
         k.store(out.operand, k.coords, k.op(op, x, y))
         call.emit_kernel(k)
 

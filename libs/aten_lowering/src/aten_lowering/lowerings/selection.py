@@ -53,20 +53,39 @@ def clamp(
     def body(k: KernelBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
         require(x.dtype is not DType.bool_, "clamp of bool")
         if low is not None:
-            x = k.op("maximum", x, low)
-        return x if high is None else k.op("minimum", x, high)
+            x = at_least(k, x, low)
+        return x if high is None else at_most(k, x, high)
 
     pointwise(call, ["self", "min", "max"], body)
 
 
+def at_least(k: KernelBuilder, x: Value, low: Value) -> Value:
+    """`x` or `low`, whichever is larger; `x` if they are equal zeros; NaN if either is."""
+    return _bounded(k, x, low, "maximum", "lt")
+
+
+def at_most(k: KernelBuilder, x: Value, high: Value) -> Value:
+    """`x` or `high`, whichever is smaller; `x` if they are equal zeros; NaN if either is."""
+    return _bounded(k, x, high, "minimum", "gt")
+
+
+def _bounded(k: KernelBuilder, x: Value, bound: Value, op: str, beyond: str) -> Value:
+    if not x.dtype.is_float:
+        return k.op(op, x, bound)
+    replaced = k.op(beyond, x, bound)
+    if not k.is_number(bound):
+        replaced = k.op("or", replaced, k.op("isnan", bound))
+    return k.where(replaced, bound, x)
+
+
 @table.lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(call: Call, input: Operand, min: Operand | Number) -> None:
-    pointwise(call, ["self", "min"], lambda k, x, low: k.op("maximum", _arithmetic(x), low))
+    pointwise(call, ["self", "min"], lambda k, x, low: at_least(k, _arithmetic(x), low))
 
 
 @table.lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(call: Call, input: Operand, max: Operand | Number) -> None:
-    pointwise(call, ["self", "max"], lambda k, x, high: k.op("minimum", _arithmetic(x), high))
+    pointwise(call, ["self", "max"], lambda k, x, high: at_most(k, _arithmetic(x), high))
 
 
 def _arithmetic(x: Value) -> Value:

@@ -328,8 +328,8 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
 
     def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
         def fma(a: Array, b: Array, c: Array) -> Array:
-            # The product of two float32 is exact in float64; float64 rounds twice here.
-            wide = np.float64 if a.dtype == np.float32 else a.dtype
+            # The product of two float32 is exact in float64; that of two float64 has 64 bits.
+            wide = np.float64 if a.dtype == np.float32 else np.longdouble
             out: Array = (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
             return out
 

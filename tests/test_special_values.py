@@ -1,0 +1,69 @@
+"""Every pointwise operator at special values, on the CPU through Triton's interpreter: some of the
+calls that `tests/gpu/test_special_values.py` makes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import compile_cli
+from compile_cli import Options
+from compile_cli.pipeline import compile_graph
+from compile_cli.stages import Record
+
+# What torch's tracing itself refuses: its `lshift` of bool raises, though eager shifts.
+_UNTRACEABLE = ("aten.__lshift__.Scalar", "aten.__rshift__.Scalar")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)
+def test_every_operator_at_special_values(
+    special_values: Any, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    tensors = special_values.tensors(dtype)
+    calls = special_values.cases(dtype, 3)
+    cases = [c for c in calls if special_values.runs(c, tensors)]
+    assert len({c.op for c in cases}) > 80
+    traced = special_values.trace(cases, tensors)
+    assert not [f for f in traced.failed if not f.startswith(_UNTRACEABLE)]
+    graph = compile_graph(traced.graph, Options.from_mapping(options), Record())
+    results = graph.run(*(t.clone() for t in tensors.values()))
+    found = special_values.faults(traced.cases, results, tensors)
+    assert not found, "\n".join(found)
+
+
+def test_numbers_reach_kernels_unrounded(options: dict[str, Any]) -> None:
+    """Where a kernel's text names no type, Triton would take a number for f32."""
+
+    def fn(x: torch.Tensor, small: torch.Tensor) -> list[torch.Tensor]:
+        wide = x.double()
+        return [
+            torch.where(x != 0, 7.3, wide), wide < 7.3, wide == 1e-310, wide * -0.0,
+            torch.full((2,), 7.3, dtype=torch.float64),
+            torch.constant_pad_nd(wide, (1, 1), 7.3), x.long() + (2**53 + 1),
+            torch.where(x != 0, 2**40 + 1, x.long()), x == 1e-40, small == 7.3,
+            torch.where(x > 0, 100, x.to(torch.int8)) + 100 > 0, torch.pow(x, torch.tensor(0.5)),
+        ]  # fmt: skip
+
+    x = torch.tensor([7.3, 0.0, -1.0, 1e-40, 7.300000190734863, 7.3125, -float("inf")])
+    inputs = (x, x.bfloat16())
+    for fuse in (False, True):
+        compiled = compile_cli.compile(fn, inputs, options={**options, "fuse": fuse})
+        for got, want in zip(compiled(*inputs), fn(*inputs), strict=True):
+            assert got.dtype == want.dtype
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(1 / got.double(), 1 / want.double(), equal_nan=True)
+
+
+def test_remainders_of_any_two_doubles(special_values: Any, options: dict[str, Any]) -> None:
+    tensors = special_values.tensors(torch.float64)
+    x, y = tensors["x"], tensors["y"]
+    compiled = compile_cli.compile(torch.fmod, (x, y), options=options)
+    assert not compiled.graph.fallbacks
+    want = torch.tensor([
+        math.fmod(a, b) if math.isfinite(a) and b != 0 else math.nan
+        for a, b in zip(x.tolist(), y.tolist(), strict=True)
+    ], dtype=torch.float64)  # fmt: skip
+    assert torch.equal(compiled(x, y).nan_to_num(9e9), want.nan_to_num(9e9))
