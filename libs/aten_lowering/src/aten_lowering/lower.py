@@ -351,7 +351,7 @@ class _Lowerer:
                 values.append(expr(fake) if isinstance(fake, torch.SymInt) else fake)
         target = f"eager.{self.fresh(node.name)}"
         self.operators[target] = part
-        self.fallbacks.append(Fallback(part.__name__, source_line(node), part.reason))
+        self.fallbacks.append(Fallback(part.op, source_line(node), part.reason))
         written = [x.ref.buffer for i in part.written for x in operands(arguments[i])]
         self.nodes.append(Extern(
             target=target,
@@ -363,7 +363,7 @@ class _Lowerer:
             tuple_result=True,
             mutates=tuple(dict.fromkeys(written)),
             fallback=True,
-            origins=(Origin(part.__name__, source_line(node)),),
+            origins=(Origin(part.op, source_line(node)),),
         ))  # fmt: skip
         return tuple(values)
 

@@ -44,20 +44,21 @@ class Opaque:
     """Nodes that torch runs. Called with the tensors and integers that they take; returns a tuple
     of what the rest of the graph uses, each in memory of its own, strided as it was traced.
 
-    reason: why they are no kernels. written: which of its arguments it writes to. effects: it does
-    more than to give results.
+    op: the node that is the cause. reason: why they are no kernels. written: which of its arguments
+    it writes to. effects: it does more than to give results.
     """
 
     def __init__(
         self,
-        name: str,
+        op: str,
         module: fx.GraphModule,
         reason: str,
         results: Sequence[Any],
         written: tuple[int, ...],
         effects: bool,
     ) -> None:
-        self.__name__ = self.__qualname__ = name
+        self.op = op
+        self.__name__ = self.__qualname__ = op.split(".")[1] if "." in op else op
         self.__module__ = "eager"
         self.module = module
         self.reason = reason
@@ -280,9 +281,11 @@ class _Parts:
         _placeholders_first(graph)
         cause = next(n for n in members if n in self.reasons)
         values = [n.meta.get("val") for n in results]
-        name = op_name(cause).removesuffix(".default").rpartition(".")[2]
+        op = op_name(cause)
+        if not isinstance(cause.target, OpOverload):
+            op = str(getattr(cause.target, "__name__", op))
         target = Opaque(
-            name, fx.GraphModule(self.root, graph), self.reasons[cause], values,
+            op, fx.GraphModule(self.root, graph), self.reasons[cause], values,
             _written(members, inputs), any(_acts(n) for n in members),
         )  # fmt: skip
         call = out.call_function(target, tuple(env[n] for n in inputs))
