@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import compile_cli
 from compile_cli.errors import BadInput
 from compile_cli.model import MAX_REGIMES
+from wrapper_ir import parse_program, print_program
+from wrapper_ir.ops import SymbolDef
 
 Shape = tuple[int, ...]
 
@@ -251,3 +253,29 @@ def test_the_backend_takes_them_too(
     for shape in shapes:
         x = torch.randn(shape)
         torch.testing.assert_close(run(x), model(x))
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+def test_symbols_of_a_stride_and_of_a_multiple(tmp_path: Path, emit: str) -> None:
+    """No size is the symbol by itself: of `x` it is twice it and one more, of `y` the stride."""
+
+    class Halves(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Any:
+            return x[:-1].view(2, -1, 3) + 1, y * 2
+
+    half = torch.export.Dim("half", min=3, max=50)
+    auto = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    args = (torch.randn(9, 3), torch.randn(6, 10)[:, :5].detach())
+    program = torch.export.export(Halves(), args, dynamic_shapes=({0: 2 * half + 1}, auto))
+    settings: Any = {"cache_dir": str(tmp_path), "emit": emit}
+    run = compile_cli.compile(program, args, options=settings)
+    symbols = [op for op in run.graph.program.ops if isinstance(op, SymbolDef)]
+    defined = {(op.of, op.factor, op.plus) for op in symbols}
+    assert {("size", 2, 1), ("stride", 1, 0)} <= defined
+    assert parse_program(print_program(run.graph.program)) == run.graph.program
+    for rows, width in ((9, 10), (13, 8)):
+        x, y = torch.randn(rows, 3), torch.randn(4, width)[:, :5]
+        torch.testing.assert_close(run(x, y), Halves()(x, y))
+    assert len(run.regimes) == 1
+    with pytest.raises(BadInput, match="not covered"):
+        run(torch.randn(8, 3), y)

@@ -6,6 +6,7 @@ buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -201,24 +202,32 @@ def _symbol_defs(graph: Graph) -> list[Op]:
     for each in graph.symbols:
         if each.name in bound:
             continue
-        place = next(
-            (
-                (i.name, dim)
-                for i in graph.inputs
-                if i.type is not None
-                for dim, size in enumerate(i.type.size)
-                if size == symbol(each.name)
-            ),
-            None,
-        )
+        place = min(_places(graph, each.name), default=None)
         if place is None:
             raise CompileFailed(
-                f"the size {each.name} is no input's size by itself\n"
+                f"the size {each.name} does not follow from a size or stride of an input\n"
                 f"  inputs: {', '.join(_sizes(graph))}\n"
                 "  to do: mark a dimension dynamic that the model does not compute with first"
             )
-        out.append(ops.SymbolDef(each.name, *place))
+        out.append(place[1])
     return out
+
+
+def _places(graph: Graph, name: str) -> Iterator[tuple[tuple[bool, bool, int], ops.SymbolDef]]:
+    """What may bind a symbol, each with its rank: itself before a multiple, sizes before strides,
+    in order of the inputs."""
+    s = symbol(name)
+    for number, i in enumerate(graph.inputs):
+        if i.type is None:
+            continue
+        for of, expressions in (("size", i.type.size), ("stride", i.type.stride)):
+            for dim, e in enumerate(expressions):
+                if e.free_symbols != {s}:
+                    continue
+                factor, plus = e.coeff(s), e.subs(s, 0)
+                if factor.is_Integer and factor > 0 and e == factor * s + plus:
+                    rank = (e != s, of == "stride", number * 64 + dim)
+                    yield rank, ops.SymbolDef(name, i.name, dim, "", of, int(factor), int(plus))
 
 
 def _sizes(graph: Graph) -> list[str]:

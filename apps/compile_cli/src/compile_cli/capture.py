@@ -97,10 +97,12 @@ def export(
     static."""
     leaves, spec = pytree.tree_flatten(args)
     # A tensor that is passed twice is two inputs, which may be different ones in another call; so
-    # are two views of one.
+    # are two views of one. A view is a tensor of its own: torch would ask about the sizes of its
+    # base.
     known: set[int] = set()
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+            leaf = leaf.detach() if leaf._is_view() else leaf
             leaves[i] = _apart(leaf) if storage_key(leaf) in known else leaf
             known.add(storage_key(leaf))
     args = pytree.tree_unflatten(leaves, spec)

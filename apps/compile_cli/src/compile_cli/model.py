@@ -114,7 +114,7 @@ class CompiledModel:
                 raise self._refused(tensors, "\n  ".join(lines)) from error
             why = None
             for regime in self.regimes:
-                sizes = sizes_of(regime.params, tensors)
+                sizes = sizes_of(regime, tensors)
                 if sizes is not None and regime.runs(sizes):
                     why = unchanged(regime.captured, exact, sizes)
                     if why is None:
@@ -129,7 +129,7 @@ class CompiledModel:
 
     def _covering(self, tensors: Sequence[Tensor]) -> Regime | None:
         for regime in self.regimes:
-            sizes = sizes_of(regime.params, tensors)
+            sizes = sizes_of(regime, tensors)
             if sizes is not None:
                 check_strides(regime.params, regime.names, tensors, sizes)
                 if regime.covers(sizes):

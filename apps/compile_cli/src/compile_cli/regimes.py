@@ -21,7 +21,7 @@ from compile_cli.errors import BadInput
 from compile_cli.overlaps import share_elements
 from fx_emit import IR_DTYPE
 from symexpr import SymexprError, evaluate, sstr
-from wrapper_ir.ops import Param
+from wrapper_ir.ops import Param, SymbolDef
 
 
 @dataclass(frozen=True)
@@ -140,15 +140,15 @@ def check_lazy_bits(
             raise _mismatch(name, "lazy conjugation or negation", expected, got)
 
 
-def sizes_of(params: Sequence[Param], tensors: Sequence[Tensor]) -> dict[str, int] | None:
+def sizes_of(regime: Regime, tensors: Sequence[Tensor]) -> dict[str, int] | None:
     """What the symbols stand for in tensors of the declared kinds; None where their sizes are not
     the declared expressions of any values."""
+    params = regime.params
+    given = {param.name: tensor for param, tensor in zip(params, tensors, strict=True)}
     env: dict[str, int] = {}
-    for param, tensor in zip(params, tensors, strict=True):
-        assert param.type is not None
-        for size, n in zip(param.type.size, tensor.shape, strict=True):
-            if size.is_Symbol:
-                env.setdefault(str(size), int(n))
+    for op in regime.graph.program.ops:
+        if isinstance(op, SymbolDef):
+            env[op.symbol] = op.value(given[op.tensor].shape, given[op.tensor].stride())
     try:
         for param, tensor in zip(params, tensors, strict=True):
             assert param.type is not None

@@ -198,7 +198,12 @@ class _Emitter:
             raise UnboundSymbol(f"program {self.program.name}: symbol {op.symbol} is bound twice")
         self.w.symbols.add(op.symbol)
         variable = self.w.names[op.symbol]
-        self.w.line(f"const int64_t {variable} = {tensor}.sizes()[{op.dim}];", op.comment)
+        text = f"{tensor}.{op.of}s()[{op.dim}]"
+        if op.plus:
+            text = f"({text} - {op.plus})"
+        if op.factor != 1:
+            text += f" / {op.factor}"
+        self.w.line(f"const int64_t {variable} = {text};", op.comment)
 
     # ------------------------------------------------------------ ops
 

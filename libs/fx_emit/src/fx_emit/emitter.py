@@ -119,12 +119,23 @@ class _Emitter(Builder):
 
     def bind(self, op: SymbolDef) -> None:
         args = (self.nodes[op.tensor], op.dim)
+        plain = op.factor == 1 and op.plus == 0
+        name = op.symbol if plain else f"{op.tensor}_{op.of}{op.dim}"
         if self.shared.launch == "hop":
-            target = torch.ops.aten.sym_size.int
-            node = self.graph.create_node("call_function", target, args, {}, op.symbol)
+            target = getattr(torch.ops.aten, f"sym_{op.of}").int
+            node = self.graph.create_node("call_function", target, args, {}, name)
         else:  # the same, a microsecond faster
-            node = self.graph.create_node("call_method", "size", args, {}, op.symbol)
-        self.symbols[op.symbol] = self.note(node, self.shared.env[op.symbol], op.comment)
+            node = self.graph.create_node("call_method", op.of, args, {}, name)
+        value = self.shared.env[op.symbol]
+        self.note(node, value * op.factor + op.plus, op.comment)
+        if not plain:
+            less = self.graph.call_function(operator.sub, (node, op.plus))
+            self.note(less, value * op.factor)
+            node = self.graph.create_node(
+                "call_function", operator.floordiv, (less, op.factor), {}, op.symbol
+            )
+            self.note(node, value)
+        self.symbols[op.symbol] = node
 
     def check_head(self, program: Program) -> None:
         declared = {s.name: s for s in program.symbols}

@@ -146,7 +146,8 @@ def bind_inputs(program: Program, inputs: Sequence[Any], runtime: Runtime) -> di
             raise InputMismatch(param.name, f"rank {len(param.type.size)}", f"rank {len(size)}")
     for op in program.ops:
         if isinstance(op, SymbolDef):
-            env[op.symbol] = runtime.size(named[op.tensor])[op.dim]
+            tensor = named[op.tensor]
+            env[op.symbol] = op.value(runtime.size(tensor), runtime.stride(tensor))
     for s in program.symbols:
         value = env.get(s.name, s.low if s.low is not None else s.high)
         if value is not None and (

@@ -33,6 +33,7 @@ program) an integer. Every op prints as one line, `If` as a block:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -104,13 +105,21 @@ class DefineKernel:
 
 @dataclass(frozen=True)
 class SymbolDef:
-    """`symbol s0 = x.size(0)`: binds an integer symbol to a size of a parameter. Must come
+    """`symbol s0 = x.size(0)`: binds an integer symbol to a size (or stride) of a parameter, or
+    by one that is declared as `factor*s0 + plus`: `symbol s0 = x.size(0) less 1 over 2`. Must come
     before its first use. Integer parameters bind their own symbol and need no SymbolDef."""
 
     symbol: str
     tensor: str
     dim: int
     comment: str = ""
+    of: str = "size"
+    factor: int = 1
+    plus: int = 0
+
+    def value(self, size: Sequence[int], stride: Sequence[int]) -> int:
+        """Of the symbol, for a parameter of this layout."""
+        return ((size if self.of == "size" else stride)[self.dim] - self.plus) // self.factor
 
 
 @dataclass(frozen=True)

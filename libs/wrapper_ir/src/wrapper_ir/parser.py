@@ -242,12 +242,16 @@ class _Parser:
         symbol = line.name()
         line.expect("=")
         tensor = line.name()
-        line.expect(".size")
+        of = "stride" if line.take(".stride") else "size"
+        if of == "size":
+            line.expect(".size")
         line.expect("(")
         dim = line.integer()
         line.expect(")")
+        plus = line.integer() if line.take("less") else 0
+        factor = line.integer() if line.take("over") else 1
         self.symbols.add(symbol)
-        return SymbolDef(symbol, tensor, dim, self._remark(line))
+        return SymbolDef(symbol, tensor, dim, self._remark(line), of, factor, plus)
 
     def _launch(self, line: Scanner) -> Launch:
         kernel = line.name()

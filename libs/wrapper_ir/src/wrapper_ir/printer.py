@@ -143,7 +143,9 @@ def _line(
 ) -> str:  # fmt: skip
     match op:
         case SymbolDef():
-            return f"symbol {op.symbol} = {op.tensor}.size({op.dim})"
+            less = f" less {op.plus}" if op.plus else ""
+            over = f" over {op.factor}" if op.factor != 1 else ""
+            return f"symbol {op.symbol} = {op.tensor}.{op.of}({op.dim}){less}{over}"
         case Assert():
             return f"assert {sstr(op.condition)} {json.dumps(op.message)}"
         case Constant():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from symexpr import evaluate
+from symexpr import evaluate, symbol
 from wrapper_ir.analysis import (
     Env,
     bound_symbols,
@@ -330,10 +330,9 @@ def _check_symbol_def(state: _State, op: SymbolDef, at: _At) -> None:
         raise at.error(InvalidSymbolDef, f"{op.tensor} is no tensor parameter")
     if not 0 <= op.dim < len(type.size):
         raise at.error(InvalidSymbolDef, f"{op.tensor} has rank {len(type.size)}")
-    if str(type.size[op.dim]) != op.symbol:
-        raise at.error(
-            InvalidSymbolDef, f"{op.tensor}.size({op.dim}) is declared as {type.size[op.dim]}"
-        )
+    declared = (type.size if op.of == "size" else type.stride)[op.dim]
+    if op.factor < 1 or declared != op.factor * symbol(op.symbol) + op.plus:
+        raise at.error(InvalidSymbolDef, f"{op.tensor}.{op.of}({op.dim}) is declared as {declared}")
     state.symbols.add(op.symbol)
 
 
