@@ -248,7 +248,7 @@ def test_the_backend_takes_them_too(
     tmp_path: Path, model: Callable[..., Any], shapes: tuple[Shape, ...]
 ) -> None:
     torch._dynamo.reset()
-    options = {"cache_dir": str(tmp_path)}
+    options: Any = {"cache_dir": str(tmp_path)}
     run = torch.compile(model, backend="compile_cli", dynamic=True, options=options)
     for shape in shapes:
         x = torch.randn(shape)
