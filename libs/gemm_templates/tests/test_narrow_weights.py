@@ -84,8 +84,13 @@ def weights(n, k, columns):
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("columns", [True, False], ids=["K contiguous", "N contiguous"])
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(1, 64, 256), (3, 50, 131), (16, 33, 128), (33, 40, 200), (64, 32, 100)]
-)
+    ("m", "n", "k"),
+    [
+        (1, 64, 256), (3, 50, 131), (16, 33, 128),
+        *(pytest.param(*size, marks=pytest.mark.slow) for size in ((33, 40, 200), (64, 32, 100))),
+        (18, 33, 40),
+    ],
+)  # fmt: skip
 def test_int8_weights_of_scaled_rows(m, n, k, columns, config):
     torch.manual_seed(0)
     a, q = torch.randn(m, k).bfloat16(), weights(n, k, columns)

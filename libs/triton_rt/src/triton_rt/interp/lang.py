@@ -247,7 +247,7 @@ class _Block(core.block_type):  # type: ignore[misc]
     """A block type, one object per element type and shape, so that what Triton derives from it
     for each operation is derived once."""
 
-    _known: ClassVar[dict[tuple[str, tuple[int, ...]], _Block]] = {}
+    _known: ClassVar[dict[tuple[Any, ...], _Block]] = {}
 
     def __init__(self, scalar: Any, shape: tuple[int, ...]) -> None:
         super().__init__(scalar, list(shape))
@@ -257,11 +257,14 @@ class _Block(core.block_type):  # type: ignore[misc]
 
     @classmethod
     def of(cls, scalar: Any, shape: tuple[int, ...]) -> _Block:
+        key: tuple[Any, ...] = (scalar.name, shape)
         if scalar.is_ptr():  # pointers differ by more than their name
-            return cls(scalar, shape)
-        known = cls._known.get((scalar.name, shape))
+            if scalar.element_ty.is_ptr():
+                return cls(scalar, shape)
+            key = (scalar.element_ty.name, shape, scalar.address_space, scalar.const)
+        known = cls._known.get(key)
         if known is None:
-            known = cls._known[scalar.name, shape] = cls(scalar, shape)
+            known = cls._known[key] = cls(scalar, shape)
         return known
 
     def with_element_ty(self, scalar_ty: Any) -> _Block:
@@ -354,11 +357,36 @@ def _semantic_class(tensor_class: type) -> Any:
             return True
 
         def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
-            """Two operands of one shape, which is most often, stay as they are."""
+            """Two operands of one shape, which is most often, stay as they are; of one rank,
+            the sizes of one are stretched."""
             left, right = lhs.type.__class__ is _Block, rhs.type.__class__ is _Block
-            if left == right and (not left or lhs.type.key == rhs.type.key):
+            if not left and not right:
                 return lhs, rhs
+            if not left:
+                return self._stretched(lhs, rhs.type.key), rhs
+            if not right:
+                return lhs, self._stretched(rhs, lhs.type.key)
+            one, other = lhs.type.key, rhs.type.key
+            if one == other:
+                return lhs, rhs
+            if len(one) == len(other) and all(
+                a == b or a == 1 or b == 1 for a, b in zip(one, other, strict=True)
+            ):
+                shape = tuple(map(builtins.max, one, other))
+                return self._stretched(lhs, shape), self._stretched(rhs, shape)
             return super().broadcast_impl_value(lhs, rhs)
+
+        def _stretched(self, value: Any, shape: tuple[int, ...]) -> Any:
+            """`value` as a block of `shape`, which its own shape broadcasts to."""
+            type = value.type
+            if type.__class__ is _Block and type.key == shape:
+                return value
+            handle = value.handle
+            data = np.empty(shape, handle.data.dtype)
+            data[...] = handle.data
+            return self.tensor(
+                TensorHandle(data, handle.dtype.scalar), _Block.of(type.scalar, shape)
+            )
 
     return NumpySemantic
 
