@@ -140,8 +140,16 @@ def mixed(rows: int) -> Config | None:
     return None if 16 < rows <= 64 else SMALL if rows <= 16 else LARGE
 
 
-@pytest.mark.parametrize("emit", EMITS)
-@pytest.mark.parametrize("form", ["linear+gelu", "linear", "mm+gelu", "mm"])
+# The host programs of the other two differ in their kernels alone.
+HOSTS = ("linear+gelu", "mm")
+EVERY = [
+    pytest.param(form, emit, marks=() if emit == "fx" or form in HOSTS else pytest.mark.slow)
+    for form in ("linear+gelu", "linear", "mm+gelu", "mm")
+    for emit in EMITS
+]
+
+
+@pytest.mark.parametrize(("form", "emit"), EVERY)
 def test_templates_and_the_vendor_in_one_program(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str, form: str
 ) -> None:
