@@ -90,18 +90,6 @@ def test_sizes_of_negative_integers() -> None:
         torch.testing.assert_close(compiled(x, start, end), f(x, start, end))
 
 
-def test_unpooling_keeps_channels_last() -> None:
-    def f(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        return nn.functional.max_unpool2d(x, at, 2)
-
-    x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    pooled, at = nn.functional.max_pool2d(x, 2, return_indices=True)
-    expected = f(pooled, at)
-    got = torch.compile(f, backend="compile_cli")(pooled, at)
-    torch.testing.assert_close(got, expected)
-    assert got.stride() == expected.stride()
-
-
 def test_graph_breaks_and_other_dtypes_recompile() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()

@@ -33,7 +33,6 @@ _MORE: list[Any] = [
 _WHOLE = frozenset({
     aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     aten.logit_backward.default,  # torch's rule gives 0 for NaN
-    aten.max_unpool2d.default,  # channels-last results where the input is
 })  # fmt: skip
 
 # Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where
