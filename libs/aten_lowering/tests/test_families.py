@@ -145,6 +145,15 @@ def test_creation(oracle: Any) -> None:
     oracle(lambda a: torch.linspace(0, 1, 4) + a, x)
 
 
+@pytest.mark.parametrize("value", [-0.75, 2, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8, torch.bool])
+def test_writing_a_number(oracle: Any, dtype: torch.dtype, value: float) -> None:
+    x = torch.zeros(2, 2, dtype=dtype)
+    oracle(lambda a: a.clone()[0].copy_(value), x)
+    if value >= 0 or dtype is not torch.uint8:
+        oracle(lambda a: a.clone().fill_(value), x)
+
+
 def test_rearrange(oracle: Any) -> None:
     x, y = torch.randn(3, 4), torch.randn(3, 2)
     oracle(lambda a, b: torch.cat([a, b, a], 1), x, y)
@@ -155,6 +164,7 @@ def test_rearrange(oracle: Any) -> None:
     oracle(lambda a: F.pad(a, (1, 2, -1, 3), value=0.5), x)
     oracle(lambda a: F.pad(a, (0, 1)), torch.arange(5))
     oracle(lambda a: a.flip(0, -1).repeat(2, 1, 3), x)
+    oracle(lambda a: a[0, 0].flip(0) + a[0, 0].flip(-1), x)
     oracle(lambda a: torch.triu(a, 1) + torch.tril(a, -1), x)
     oracle(lambda a: torch.ones(5, 5, dtype=torch.bool).tril() & a, torch.rand(5, 5) > 0.5)
     oracle(lambda a: torch.roll(a, 2, 1), x)

@@ -81,7 +81,7 @@ def flip(call: Call, input: Operand, dims: Sequence[int]) -> None:
     out = call.out
     k = call.kernel(out.size)
     coords = k.coords
-    for d in {wrap_dim(d, len(out.size)) for d in dims}:
+    for d in {wrap_dim(d, len(out.size)) for d in dims if out.size}:
         coords = at(coords, d, out.size[d] - 1 - coords[d])
     k.store(out.operand, k.coords, k.load(input, coords))
     call.emit_kernel(k)

@@ -144,7 +144,9 @@ def bitcast(call: Call, input: Operand, dtype: Any) -> None:
 
 
 @table.lowers(aten.copy.default)
-def copy_functional(call: Call, input: Operand, src: Operand, non_blocking: Any) -> None:
+def copy_functional(call: Call, input: Operand, src: Operand | Number, non_blocking: Any) -> None:
+    if not isinstance(src, Operand):
+        return fill(call, input, src)
     require(src.type.device == input.type.device, "a copy between devices")
     copy(call, src)
 
