@@ -55,9 +55,9 @@ def forward(self, x, w):
     mul = s0 * 4
     launch_square = kernel_square((floordiv, 1, 1), y, mul);  floordiv = mul = launch_square = None  # aten.square model.py:8
     z = torch.ops.aten.exp.default(v);  v = None
-    check_result = fx_emit_host_check_result(z, 'aten.exp.default', 'z: f32[s0] cpu', torch.float32, (s0,), (1,));  s0 = check_result = None
+    z_as_declared = fx_emit_host_conform_result(z, 'aten.exp.default', 'z: f32[s0] cpu', torch.float32, (s0,), (1,));  z = s0 = None
     free_y = fx_emit_host_free(y);  y = free_y = None
-    return (z,)
+    return (z_as_declared,)
 """  # noqa: E501
 
 

@@ -384,6 +384,15 @@ def test_results_are_checked(load_jit):
         gm(*inputs(2))
 
 
+def test_results_of_another_layout_or_type_are_converted(load_jit):
+    text = HEAD + "  a = extern aten.mul.Tensor(x, 2) -> bf16[s0, 8] cpu stride (1, s0)\n"
+    gm = emit(parse_program(text + "  return (a,)\n"), load_kernel=load_jit)
+    x, n = inputs(2)
+    (a,) = gm(x, n)
+    assert a.dtype == torch.bfloat16 and a.stride() == (1, 2)
+    assert torch.equal(a, (x * 2).bfloat16())
+
+
 def test_values_are_fake_tensors_of_the_declared_layout(load_jit):
     text = """program p(x: bf16[s0, 8] cuda:0, n: int):
   where s0 hint 5

@@ -108,6 +108,10 @@ def test_extern_alias_shares_the_storage(run):
 
 
 def test_extern_result_that_is_not_as_declared(run):
+    strided = "  a = extern t.f.default(x) -> f64[s0, 4] cpu stride (1, s0)\n  return (a,)\n"
+    (a,), _, x = run(strided, t__f__default=lambda x: x + 1)  # converted, and copied
+    assert a.dtype == np.float64 and a.strides == (8, 16)
+    np.testing.assert_array_equal(a, x + 1)
     with pytest.raises(errors.ResultMismatch, match=r"t.f.default returned a as f32\[2, 4\]"):
         run("  a = extern t.f.default(x) -> f32[4, s0] cpu\n  return (a,)\n",
             t__f__default=lambda x: x + 1)  # fmt: skip

@@ -305,13 +305,18 @@ class _Emitter(Builder):
                 continue
             if op.alias is None and may_alias(target, i):
                 raise UndeclaredAlias(op.target, out[0])
-            self.define(*out, result, None if op.alias is None else self.roots[op.alias])
-            if op.target in FRESH and out[1].offset == 0:
-                self.starts[out[0]] = 0
-            elif self.shared.checks:
+            fresh = op.target in FRESH and out[1].offset == 0
+            if self.shared.checks and not fresh:
                 declared = f"{out[0]}: {print_type(out[1])}"
-                layout = self.layout(out[1])
-                self.call(host.check_result, (result, op.target, declared, *layout))
+                given = (result, op.target, declared, *self.layout(out[1]))
+                if op.alias is None:
+                    name = f"{out[0]}_as_declared"
+                    result = self.call(host.conform_result, given, name=name, value=fakes[i])
+                else:
+                    self.call(host.check_result, given)
+            self.define(*out, result, None if op.alias is None else self.roots[op.alias])
+            if fresh:
+                self.starts[out[0]] = 0
 
     def branch(self, op: If) -> None:
         conditions, arms = chain(op)

@@ -62,6 +62,19 @@ def check_range(value: int, declared: str, low: int | None, high: int | None) ->
         raise InputMismatch(name, declared, str(value))
 
 
+def conform_result(
+    tensor: torch.Tensor, target: str, declared: str, dtype: torch.dtype, size: Ints, stride: Ints
+) -> torch.Tensor:
+    """What an operator returned, in the declared layout and element type: itself, or a converted
+    copy. Raises ResultMismatch for another size."""
+    if _matches(tensor, dtype, size, stride):
+        return tensor
+    if tensor.shape != size:
+        check_result(tensor, target, declared, dtype, size, stride)
+    out = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
+    return out.copy_(tensor)
+
+
 @has_side_effect
 def check_result(
     tensor: torch.Tensor, target: str, declared: str, dtype: torch.dtype, size: Ints, stride: Ints

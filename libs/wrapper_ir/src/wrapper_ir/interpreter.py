@@ -116,7 +116,8 @@ def interpret(
 
     Raises `InputMismatch` where an argument differs from its declaration in element type, rank,
     size, or stride (of dimensions that hold more than one element), or a symbol leaves its
-    declared range; `ResultMismatch` where an operator returns another layout than declared;
+    declared range; `ResultMismatch` where an operator returns another size than declared, or an
+    alias of another layout (any other layout or element type is converted to the declared one);
     `StorageTooSmall`, `AssertionFailed`, `MissingConstant`.
     """
     machine = _Machine(runtime, constants or {}, _named(program, inputs))
@@ -294,20 +295,28 @@ def _extern(machine: _Machine, op: ExternCall) -> None:
         if out is None:
             continue
         name, type = out
-        _check_result(machine, op.target, name, type, value)
         if op.alias is None:
-            _own(machine, name, type, value)
+            _own(machine, name, type, _conformed(machine, op.target, name, type, value))
         else:
-            machine.tensors[name] = value
+            machine.tensors[name] = _conformed(machine, op.target, name, type, value, alias=True)
             machine.storages[name] = _storage(machine, op.alias)
 
 
-def _check_result(machine: _Machine, target: str, name: str, type: TensorType, value: Any) -> None:
+def _conformed(
+    machine: _Machine, target: str, name: str, type: TensorType, value: Any, alias: bool = False
+) -> Any:
+    """A result in the declared layout and element type: itself, or a converted copy where the
+    operator made another (fake tensors do not know every kernel). A size is never changed, and an
+    alias never copied: `ResultMismatch`."""
     runtime = machine.runtime
     size, stride, _ = evaluate_type(type, machine.env)
     dtype, got, got_stride = runtime.dtype(value), runtime.size(value), runtime.stride(value)
-    if dtype == type.dtype and got == size and same_addresses(size, stride, got_stride):
-        return
+    if got == size and dtype == type.dtype and same_addresses(size, stride, got_stride):
+        return value
+    if got == size and not alias:
+        copy = runtime.empty_strided(size, stride, type.dtype, type.device)
+        runtime.copy(value, copy)
+        return copy
     found = f"{dtype.value}{list(got)} stride {got_stride}"
     raise ResultMismatch(target, name, f"{print_type(type)} = {list(size)} {stride}", found)
 
