@@ -241,6 +241,21 @@ def test_writes_whose_result_hangs_on_an_order_are_refused(fn: Any, x: Tensor) -
         compile_cli.compile(fn, (x, torch.tensor([0, 1, 1, 3])))
 
 
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [(diagonal_of_itself, ramp(4, 4)), (shifted, ramp(2, 4)), (row_added, FOLDED)],
+)
+def test_dynamo_leaves_them_to_eager(fn: Any, x: Tensor) -> None:
+    with pytest.warns(UserWarning, match="leaves a graph to eager"):
+        as_eager(fn, (x, torch.tensor([0, 1, 1, 3])), "dynamo")
+
+
+def test_dynamo_refuses_what_eager_refuses() -> None:
+    run = torch.compile(transposed_sum, backend="compile_cli")
+    with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="written-to tensor"):
+        run(ramp(3, 3), torch.tensor([0]))
+
+
 def apart(x: Tensor) -> Any:
     x[:, 0] += x[:, 1]
     x[::2] = x[1::2]

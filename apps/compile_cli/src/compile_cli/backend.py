@@ -6,6 +6,7 @@ pipeline as the command line's. The one place that touches `torch._dynamo` and A
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import Any
@@ -18,6 +19,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from aten_lowering import decompositions
 from compile_cli.attention import make_masks_readable
 from compile_cli.config import Options
+from compile_cli.overlaps import order_matters
 from compile_cli.pipeline import compile_graph
 from compile_cli.runtime import start_workers
 from compile_cli.stages import Record
@@ -47,6 +49,10 @@ def compile_cli(
         boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return boxed
 
+    if (why := order_matters(gm)) is not None:
+        warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
+        eager: Callable[..., Any] = gm.forward
+        return eager
     start_workers(settings, example_inputs, sum(n.op.startswith("call") for n in gm.graph.nodes))
     make_masks_readable(gm)
     backend: Callable[..., Any] = aot_autograd(

@@ -7,13 +7,16 @@ visited; both are refused here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from aten_lowering import storage_key
@@ -25,6 +28,15 @@ aten = torch.ops.aten
 _FILLS = frozenset({aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor})
 # They write and read elements at places that are data.
 _SCATTERS = ("index_", "_index_put", "scatter", "put_", "masked_scatter")
+# What Dynamo's graphs write with: augmented assignments are functions of `operator`.
+_OPERATORS = frozenset({
+    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor",
+    "ilshift", "irshift", "imatmul",
+})  # fmt: skip
+_LAYOUTS = frozenset({
+    "t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "resize_", "set_",
+    "as_strided_", "detach_", "requires_grad_", "rename_",
+})  # fmt: skip
 # Steps of the search for a common element; past them, tensors are taken to overlap.
 _STEPS = 100_000
 
@@ -64,19 +76,75 @@ def overlaps_itself(x: Tensor) -> bool:
 def refuse_overlaps(graph: GraphModule) -> None:
     """Raises `BadInput` for a write that reads what it writes, that writes one place twice, or that
     goes to an input whose elements share places. `graph` is not functional yet."""
-    inputs = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
-    folded = {storage_key(t) for t in inputs if isinstance(t, Tensor) and overlaps_itself(t)}
+    folded = _folded(n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder"))
     for node in graph.graph.nodes:
-        op = node.target
-        if not isinstance(op, OpOverload) or not op._schema.is_mutable or op in _FILLS:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            given = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+            why = _hangs_on_order(node.target, *given, folded)
+            if why is not None:
+                raise BadInput(
+                    f"{node.target} writes to memory in an order that its result would hang on\n"
+                    f"  why:   {why}\n  to do: clone() the tensor before the write"
+                )
+
+
+def order_matters(graph: GraphModule) -> str | None:
+    """The same of a graph of Dynamo's, which calls torch's functions: the operator, and why it must
+    run as eager runs it. None where a functional graph gives eager's answer."""
+    found: list[str] = []
+    folded = _folded(n.meta.get("example_value") for n in graph.graph.find_nodes(op="placeholder"))
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func._schema.is_mutable:
+                why = _hangs_on_order(func, args, kwargs or {}, folded)
+                found.extend([] if why is None else [f"{func}: {why}"])
+            return func(*args, **(kwargs or {}))
+
+    for node in graph.graph.nodes:
+        if not _writes(node) or found:
             continue
-        written, read = _arguments(node, op)
-        for i, x in enumerate(written):
-            if overlaps_itself(x) or storage_key(x) in folded:
-                raise _refused(node, "several elements of a tensor that it writes lie in one place")
-            others = [*written[:i], *read]
-            if any(_reads(op, x, y) for y in others):
-                raise _refused(node, "it reads memory that it writes, at other places")
+        args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
+        fakes = [t for t in tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)]
+        if fakes:
+            with fakes[0].fake_mode, Watch(), torch.no_grad():  # type: ignore[no-untyped-call]  # of torch
+                if node.op == "call_method":
+                    getattr(args[0], node.target)(*args[1:], **kwargs)
+                else:
+                    node.target(*args, **kwargs)
+    return found[0] if found else None
+
+
+def _writes(node: Node) -> bool:
+    """A call of Dynamo's graph that writes to one of several tensors, or to one that may overlap
+    itself; those that change no layout."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    in_place = str(name) == "setitem" or (name in _OPERATORS if node.op != "call_method" else False)
+    method = node.op == "call_method" and str(name).endswith("_") and not str(name).endswith("__")
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.is_mutable
+    return in_place or (method and name not in _LAYOUTS) or "out" in node.kwargs
+
+
+def _folded(inputs: Iterable[Any]) -> set[int]:
+    """Storages of the inputs whose elements share places."""
+    return {storage_key(t) for t in inputs if isinstance(t, Tensor) and overlaps_itself(t)}
+
+
+def _hangs_on_order(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], folded: set[int]
+) -> str | None:
+    if op in _FILLS:
+        return None
+    written, read = _arguments(op, args, kwargs)
+    for i, x in enumerate(written):
+        if overlaps_itself(x) or storage_key(x) in folded:
+            return "several elements of a tensor that it writes lie in one place"
+        if any(_reads(op, x, y) for y in (*written[:i], *read)):
+            return "it reads memory that it writes, at other places"
+    return None
 
 
 def refuse_new_layouts(graph: GraphModule) -> None:
@@ -115,27 +183,18 @@ def _reads(op: OpOverload, written: Tensor, read: Tensor) -> bool:
     return share_elements(written, read)
 
 
-def _arguments(node: Node, op: OpOverload) -> tuple[list[Tensor], list[Tensor]]:
+def _arguments(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors that a call writes, and those that it only reads."""
     written: list[Tensor] = []
     read: list[Tensor] = []
     for i, a in enumerate(op._schema.arguments):
-        given = node.args[i] if i < len(node.args) else node.kwargs.get(a.name)
+        given = args[i] if i < len(args) else kwargs.get(a.name)
         is_written = a.alias_info is not None and a.alias_info.is_write
-        (written if is_written else read).extend(_tensors(given))
+        found = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
+        (written if is_written else read).extend(found)
     return written, read
-
-
-def _tensors(given: Any) -> Iterator[Tensor]:
-    for n in tree_leaves(given):
-        if isinstance(n, Node) and isinstance(n.meta.get("val"), Tensor):
-            yield n.meta["val"]
-
-
-def _refused(node: Node, why: str) -> BadInput:
-    return BadInput(
-        f"{node.target} writes to memory in an order that its result would hang on\n"
-        f"  why:   {why}\n  to do: clone() the tensor before the write"
-    )
 
 
 def _layout(x: Tensor) -> list[tuple[int, int]]:
