@@ -94,7 +94,7 @@ def test_reuse(check):
         "  v = view b f32[s0] cpu stride (4,) offset 3\n"
         "  s = extern aten.sum.default(v) -> f32[] cpu\n"
         "  c = reuse b i16[s0*16] cpu\n  extern aten.fill_.Scalar(c, 7) mutates (c,)\n"
-        "  d = reuse c f32[s0, 8] cpu\n  return (s, d)\n",
+        "  d = reuse c f32[s0, 8] cpu\n  copy x -> d\n  return (s, d)\n",
         inputs(1), inputs(5),
     )  # fmt: skip
 
@@ -102,7 +102,8 @@ def test_reuse(check):
 def test_reuse_of_a_result(check):
     check(
         HEAD + "  a = extern aten.mul.Tensor(x, 2) -> f32[s0, 8] cpu\n"
-        "  b = reuse a f32[8*s0] cpu\n  w = view b f32[s0] cpu offset s0\n  return (w,)\n",
+        "  b = reuse a f32[8*s0] cpu\n  w = view b f32[s0] cpu offset s0\n"
+        "  f = view x f32[8*s0] cpu\n  copy f -> b\n  return (w,)\n",
         inputs(3),
     )
 

@@ -158,13 +158,15 @@ def test_constant(run):
 def test_storage_too_small_for_these_sizes(runtime):
     # Verification tries the bounds of s0 only: 2 and 4096 do divide, 3 does not.
     text = HEAD.replace("[1, 8]", "[2, 4096]") + (
-        "  b = alloc f32[s0//2*2] cpu\n  v = view b f32[s0] cpu\n  return (v,)\n"
+        "  b = alloc f32[s0//2*2] cpu\n  v = view b f32[s0] cpu\n"
+        "  extern test.zero_.default(v) mutates (v,)\n  return (v,)\n"
     )
     program = parse_program(text)
     verify(program)
-    interpret(program, [np.zeros((4, 4), np.float32), 1], runtime())
+    zero = {"test.zero_.default": lambda x: x.fill(0)}
+    interpret(program, [np.zeros((4, 4), np.float32), 1], runtime(**zero))
     with pytest.raises(errors.StorageTooSmall, match="12 bytes of a storage of 8"):
-        interpret(program, [np.zeros((3, 4), np.float32), 1], runtime())
+        interpret(program, [np.zeros((3, 4), np.float32), 1], runtime(**zero))
 
 
 X = np.zeros((2, 4), np.float32)

@@ -62,6 +62,27 @@ BROKEN = {
          "outside of this block"),
         (HEAD + "  b = reuse x f32[4] cpu\n  return ()\n", "1", "the caller"),
     ],
+    "Uninitialised": [
+        (HEAD + "  b = alloc f32[4] cpu\n  return (b,)\n", "2", "nothing has written to b for"),
+        (HEAD + "  b = alloc f32[4] cpu\n  v = view b f32[2] cpu\n  return ((v,),)\n", "3", "b"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  copy b -> x\n  return ()\n", "2", "written to b"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  y = extern aten.f(b) -> f32[4] cpu\n  return ()\n",
+         "2", "written to b"),
+        (HEAD + K + "  b = alloc f32[4] cpu\n  launch k grid (1, 1, 1) (b, i, 1, 1.0, True)\n"
+         "  return ()\n", "3", "written to b"),
+        (HEAD + D + "  b = alloc f32[s0, 4] cpu\n  e = describe b block (2, 4)\n"
+         "  f = describe x block (2, 4)\n  launch d grid (1, 1, 1) (e, f)\n  return ()\n", "5",
+         "written to b"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  copy x -> b\n  c = reuse b f32[4] cpu\n"
+         "  return (c,)\n", "4", "written to c"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  if s0 > 3:\n    copy x -> b\n  return (b,)\n", "3",
+         "for s0=1"),
+    ],
+    "InvalidExpression": [
+        (HEAD + "  b = alloc f32[4//(s0 - 1)] cpu\n  return ()\n", "1", "divided by"),
+        (HEAD + "  b = alloc f32[PowByNatural(s0 + 1, s0*700)] cpu\n  return ()\n", "1", "4096"),
+        (HEAD + "  assert 4//(s0 - 1) > 2 \"\"\n  return ()\n", "", "divided by"),
+    ],
     "LayoutOutOfBounds": [
         (HEAD + "  v = view x f32[s0, 4] cpu offset 1\n  return ()\n", "1", "needs 20 bytes"),
         (HEAD + "  v = view x f64[s0, 4] cpu\n  return ()\n", "1", "for s0="),
@@ -143,7 +164,7 @@ BROKEN = {
          "no tuple"),
     ],
     "CopyMismatch": [
-        (HEAD + "  b = alloc f32[4, s0] cpu\n  copy b -> x\n  return ()\n", "2", "for s0="),
+        (HEAD + "  b = alloc f32[4, s0] cpu\n  copy x -> b\n  return ()\n", "2", "for s0="),
     ],
     "MisplacedReturn": [
         (HEAD, "", "without return"),
@@ -176,9 +197,17 @@ def test_every_rule_has_a_broken_program():
 
 
 VALID = [
+    # Written in both branches, or where it is read; an empty one needs no writer.
+    HEAD + "  b = alloc f32[s0, 4] cpu\n  if s0 > 3:\n    copy x -> b\n  else:\n"
+    "    extern aten.zero_.default(b) mutates (b,)\n  return (b,)\n",
+    HEAD + "  b = alloc f32[s0, 4] cpu\n  if s0 > 3:\n    copy x -> b\n  if s0 > 3:\n"
+    "    copy b -> x\n  return ()\n",
+    HEAD + "  b = alloc f32[0, 4] cpu\n  v = view b f32[0] cpu\n  return (v, b)\n",
+    HEAD + "  b = alloc f32[s0, 4] cpu\n  t = extern aten.f(b) alias b -> f32[s0] cpu\n"
+    "  copy x -> b\n  return (t,)\n",
     HEAD + K + "  launch k grid (s0, 1, 1) (x, i, n*s0, 2, n < 3)\n  return (x, n)\n",
     HEAD + "  b = alloc f32[s0, 4] cpu\n  c = reuse b f16[4*s0] cpu\n"
-    "  d = reuse c f32[s0, 4] cpu\n  return (d,)\n",
+    "  d = reuse c f32[s0, 4] cpu\n  copy x -> d\n  return (d,)\n",
     HEAD + "  if n < 3:\n    b = alloc f32[4] cpu\n    free b\n  else:\n"
     "    c = alloc f32[2] cpu\n  return ()\n",
     # A layout in a block has to hold only where the block runs.

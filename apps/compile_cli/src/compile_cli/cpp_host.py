@@ -28,7 +28,7 @@ def emit_cpp(
     C++ from then on; on CPU every launch is called back and interpreted.
     """
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
-    library = _built(text, kernels.options.cache_path / "cpp", program.name)
+    library = _built(text, kernels.folder("cpp"), program.name)
 
     def launch(kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
         kernels.launcher(kernel)(grid, *args)

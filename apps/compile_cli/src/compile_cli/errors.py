@@ -114,6 +114,10 @@ class UnknownOption(UsageError):
     """An option that does not exist, or a value it does not take."""
 
 
+class UnsafeCache(UsageError):
+    """The cache holds code, and another user could put some there."""
+
+
 class BadInput(UsageError):
     """The inputs do not fit the model or the compiled program."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -13,6 +14,7 @@ from torch import Tensor
 
 import triton_rt
 from compile_cli.config import Options
+from compile_cli.errors import UnsafeCache
 from fx_emit import TORCH_DTYPE
 from fx_emit.torch_types import torch_device, torch_enum
 from symexpr import Mod, Ranges, evaluate, known, symbol
@@ -54,8 +56,15 @@ class Kernels:
     @property
     def cache(self) -> triton_rt.Cache:
         if self._cache is None:
-            self._cache = triton_rt.Cache(self.options.cache_path / "kernels")
+            self._cache = triton_rt.Cache(self.folder("kernels"))
         return self._cache
+
+    def folder(self, name: str) -> Path:
+        """A folder of the cache for what is run. Raises UnsafeCache."""
+        try:
+            return triton_rt.private(self.options.cache_path / name)
+        except triton_rt.errors.UnsafeFolder as error:
+            raise UnsafeCache(str(error)) from error
 
     def load(self, define: DefineKernel) -> triton_rt.LazyKernel:
         if define not in self.loaded:

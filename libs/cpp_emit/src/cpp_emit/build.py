@@ -80,7 +80,8 @@ def build(
 
     The name of the file ends with a hash of everything that went in, so building the same text
     again finds it there; a file that is no longer what was written is built again, with a
-    warning. The text is left beside it (`.cpp`).
+    warning. The text is left beside it (`.cpp`). Whoever can write to `out_dir` can have code run
+    here: it is made for its owner alone (0700) unless it is there.
 
     Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused).
     """
@@ -97,7 +98,7 @@ def build(
         if _is_intact(library):
             return library
         warnings.warn(f"{library} is damaged; it was dropped and is built again", stacklevel=2)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         for path, content in sources.items():
             file = Path(work) / path

@@ -18,6 +18,7 @@ from symexpr.errors import (
     OverflowRisk,
     ParseError,
     SymexprError,
+    TooLarge,
     UnknownFunction,
     UnsupportedByTarget,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "SizeContext",
     "SymexprError",
     "ToFloat",
+    "TooLarge",
     "TraceDomain",
     "TritonPrinter",
     "TruncToInt",

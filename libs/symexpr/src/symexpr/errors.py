@@ -60,12 +60,20 @@ class NonInteger(SymexprError, TypeError):
         )
 
 
+class TooLarge(SymexprError, OverflowError):
+    """A number beyond the limits that the README states: it would take all memory or time."""
+
+
 class ParseError(SymexprError, ValueError):
     """Text that is no expression; `position` counts characters from 0."""
 
     def __init__(self, text: str, position: int, reason: str) -> None:
         self.text, self.position, self.reason = text, position, reason
-        super().__init__(f"{reason} at column {position + 1}\n  {text}\n  {' ' * position}^")
+        start = max(0, position - 80)
+        shown = text[start : position + 80]
+        super().__init__(
+            f"{reason} at column {position + 1}\n  {shown}\n  {' ' * (position - start)}^"
+        )
 
 
 class BadName(SymexprError, ValueError):

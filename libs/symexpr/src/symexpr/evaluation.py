@@ -13,6 +13,7 @@ import sympy
 from symexpr import intervals as iv
 from symexpr.choice import Where
 from symexpr.errors import DivisionByZero, MissingValue, UnknownFunction
+from symexpr.limits import check_bits, power_bits, quotient, to_float
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
@@ -46,10 +47,12 @@ class Domain:
         return -a
 
     def pow(self, a: Any, b: Any) -> Any:
+        if type(a) is int and type(b) is int:
+            check_bits(power_bits(a, b), "power")
         return a**b
 
     def truediv(self, a: Any, b: Any) -> Any:
-        return a / b
+        return quotient(a, b) if type(a) is int and type(b) is int else a / b
 
     def floordiv(self, a: Any, b: Any) -> Any:
         return a // b
@@ -71,10 +74,12 @@ class Domain:
 
     def bits(self, name: str, a: Any, b: Any) -> Any:
         """`name` is one of LShift RShift BitwiseAnd BitwiseOr BitwiseXor."""
+        if name == "LShift" and type(a) is int and type(b) is int:
+            check_bits(a.bit_length() + b, "LShift")
         return _BITS[name](a, b)
 
     def to_float(self, a: Any) -> Any:
-        return float(a)
+        return to_float(a, "ToFloat")
 
     def round(self, name: str, a: Any) -> Any:
         """`name` is one of FloorToInt CeilToInt TruncToInt RoundToInt."""

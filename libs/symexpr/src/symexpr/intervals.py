@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import TypeAlias
 
+from symexpr.limits import MAX_BITS, power_bits
+
 Number: TypeAlias = int | Fraction | float
 Interval: TypeAlias = tuple[Number, Number]
 
@@ -112,18 +114,23 @@ def power(x: Interval, y: Interval) -> Interval:
         corners = [_power(a, n) for a in x]
         if n % 2 == 0 and x[0] < 0 < x[1]:
             corners.append(0)
-        return min(corners), max(corners)
+        return min(*corners, LARGE), max(*corners, -LARGE)
     if x[0] >= 1 and y[0] >= 0:
-        return _power(x[0], y[0]), _power(x[1], y[1])
+        return min(_power(x[0], y[0]), LARGE), _power(x[1], y[1])
     if x[0] >= 0 and y[0] >= 0:
         return 0, max(1, _power(x[1], y[1]))
     return ALL
 
 
+# What is not computed is beyond it: `2 ** n` of n > MAX_BITS.
+LARGE = 2**MAX_BITS
+
+
 def _power(a: Number, n: Number) -> Number:
     if n == 0 or a == 1:
         return 1
-    if abs(a) == INF or abs(n) == INF or n > 4096:
+    costly = isinstance(a, int) and isinstance(n, int) and power_bits(a, n) > 2 * MAX_BITS
+    if abs(a) == INF or abs(n) == INF or n > MAX_BITS or costly:
         return a if n == 1 else (-INF if a < 0 and n % 2 == 1 else INF)
     return a**n
 

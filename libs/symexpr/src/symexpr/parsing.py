@@ -11,12 +11,13 @@ from symexpr.choice import Where
 from symexpr.division import FloorDiv, Mod
 from symexpr.errors import ParseError, SymexprError
 from symexpr.functions import FUNCTIONS
-from symexpr.scalars import BitwiseAnd, BitwiseOr, BitwiseXor, LShift, RShift
+from symexpr.limits import MAX_DEPTH, MAX_TEXT, check_bits, checked_number, finite
+from symexpr.scalars import BitwiseAnd, BitwiseOr, BitwiseXor, LShift, RShift, power
 from symexpr.structure import symbol, times, total
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.FloorDiv: FloorDiv, ast.Mod: Mod, ast.LShift: LShift, ast.RShift: RShift,
-    ast.BitAnd: BitwiseAnd, ast.BitOr: BitwiseOr, ast.BitXor: BitwiseXor, ast.Pow: sympy.Pow,
+    ast.BitAnd: BitwiseAnd, ast.BitOr: BitwiseOr, ast.BitXor: BitwiseXor, ast.Pow: power,
 }  # fmt: skip
 _COMPARE: dict[type[ast.cmpop], Any] = {
     ast.Eq: sympy.Eq, ast.NotEq: sympy.Ne, ast.Lt: sympy.Lt, ast.LtE: sympy.Le,
@@ -29,23 +30,30 @@ def parse(text: str) -> Any:
     """A sympy expression or boolean. Names are integer symbols.
 
     Raises ParseError, with the position, for text that is no expression, an unknown function or
-    a wrong number of arguments; and what the functions raise for their arguments.
+    a wrong number of arguments, and for text that is longer or deeper than `symexpr.limits` says;
+    TooLarge; and what the functions raise for their arguments.
 
     >>> parse("s0*32 + i0//4")
     32*s0 + FloorDiv(i0, 4)
     """
+    if len(text) > MAX_TEXT:
+        raise ParseError(text, MAX_TEXT, f"{len(text)} characters; at most {MAX_TEXT} are read")
     stripped = text.strip()
     offset = text.find(stripped) if stripped else 0
     try:
         tree = ast.parse(stripped, mode="eval")
-    except (SyntaxError, ValueError, RecursionError) as err:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as err:
         column: int = getattr(err, "offset", None) or len(stripped) + 1  # 0: at the end
         position = offset + column - 1
-        raise ParseError(text, min(position, len(text)), getattr(err, "msg", str(err))) from None
+        raise ParseError(
+            text, min(position, len(text)), getattr(err, "msg", None) or str(err) or "too deep"
+        ) from None
     return _Reader(text, stripped, offset).read(tree.body)
 
 
 def _product(factors: list[Any]) -> Any:
+    numbers = (f for f in factors if f.is_Rational)
+    check_bits(sum(max(f.p.bit_length(), f.q.bit_length()) for f in numbers), "product")
     if len(factors) == 2 and factors[0].is_Symbol and factors[1].is_Integer:
         return times(int(factors[1]), factors[0])
     return sympy.Mul(*factors)
@@ -54,6 +62,7 @@ def _product(factors: list[Any]) -> Any:
 class _Reader:
     def __init__(self, text: str, stripped: str, offset: int) -> None:
         self.text, self.stripped, self.offset = text, stripped, offset
+        self.depth = 0
 
     def error(self, node: ast.AST, reason: str) -> ParseError:
         lines = self.stripped.split("\n")
@@ -66,7 +75,12 @@ class _Reader:
         method = getattr(self, f"read_{type(node).__name__}", None)
         if method is None:
             raise self.error(node, f"{type(node).__name__} has no meaning here")
-        return method(node)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(node, f"nested more than {MAX_DEPTH} deep")
+        value = method(node)
+        self.depth -= 1
+        return checked_number(value, "parse")
 
     def integer_like(self, node: ast.expr) -> Any:
         value = self.read(node)
@@ -86,7 +100,7 @@ class _Reader:
         if isinstance(node.value, int):
             return sympy.Integer(node.value)
         if isinstance(node.value, float):
-            return sympy.Float(node.value)
+            return sympy.Float(finite(node.value, "parse"))
         raise self.error(node, f"{node.value!r} is no number")
 
     def read_Name(self, node: ast.Name) -> Any:

@@ -46,7 +46,8 @@ class Term(NamedTuple):
 @lru_cache(maxsize=10_000)
 def natural(text: str) -> tuple[Any, ...]:
     """Sort key under which `i2` comes before `i10`."""
-    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.findall(r"\d+|\D", text))
+    parts = re.findall(r"[0-9]+|[^0-9]", text)
+    return tuple((0, len(p.lstrip("0")), p) if "0" <= p[0] <= "9" else (1, 0, p) for p in parts)
 
 
 def _negative(number: sympy.Number) -> bool:

@@ -11,8 +11,9 @@ import sympy
 from sympy import Expr
 
 from symexpr.division import FloorDiv
-from symexpr.errors import DivisionByZero, NonInteger
-from symexpr.structure import Applied, Integral, by_structure, integer_args
+from symexpr.errors import DivisionByZero, NonInteger, TooLarge
+from symexpr.limits import MAX_EXPONENT, check_bits, finite, power_bits, quotient, to_float
+from symexpr.structure import Applied, Integral, by_structure, coefficient, integer_args
 
 _ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
 
@@ -33,7 +34,7 @@ class IntTrueDiv(_Real):
         if b.is_zero:
             raise DivisionByZero(a, b, "IntTrueDiv")
         if a.is_Integer and b.is_Integer:
-            return sympy.Float(int(a) / int(b))
+            return sympy.Float(quotient(int(a), int(b)))
         return None
 
 
@@ -47,7 +48,10 @@ class FloatTrueDiv(_Real):
         if b.is_zero:
             raise DivisionByZero(a, b, "FloatTrueDiv")
         if a.is_number and b.is_number:
-            return sympy.Float(float(a) / float(b))
+            divisor = to_float(b, "FloatTrueDiv")
+            if divisor == 0:  # a number too small for a float
+                raise DivisionByZero(a, b, "FloatTrueDiv")
+            return sympy.Float(to_float(a, "FloatTrueDiv") / divisor)
         return None
 
 
@@ -59,7 +63,7 @@ class ToFloat(_Real):
     @classmethod
     def eval(cls, a: Expr) -> Expr | None:
         if a.is_Integer or a.is_Float:
-            return sympy.Float(float(a))
+            return sympy.Float(to_float(a, "ToFloat"))
         return a if a.func in (ToFloat, IntTrueDiv, FloatTrueDiv) else None
 
 
@@ -74,7 +78,7 @@ class _Rounding(Integral):
         if a.is_Rational:
             return sympy.Integer(cls._round(a))
         if a.is_Float:
-            return sympy.Integer(cls._round(float(a)))
+            return sympy.Integer(cls._round(finite(a, cls.__name__)))
         return None
 
 
@@ -102,6 +106,19 @@ class RoundToInt(_Rounding):
     _round = staticmethod(lambda a: round(a))
 
 
+def power(base: Expr, exponent: Expr) -> Expr:
+    """`sympy.Pow`. Raises TooLarge for a number that is, or an exponent no index needs."""
+    if exponent.is_Integer:
+        if base.is_Rational:
+            bits = max(power_bits(int(n), int(exponent)) for n in (base.p, base.q))
+            check_bits(bits, f"power {exponent}")
+        elif abs(int(exponent)) > MAX_EXPONENT:
+            raise TooLarge(f"power {exponent}: exponents are at most {MAX_EXPONENT}")
+        elif base.is_Mul:
+            check_bits(power_bits(coefficient(base)[0], int(exponent)), f"power {exponent}")
+    return sympy.Pow(base, exponent)
+
+
 class PowByNatural(Integral):
     """`base ** exponent` of integers, exponent >= 0."""
 
@@ -113,7 +130,7 @@ class PowByNatural(Integral):
         if exponent.is_Integer:
             if int(exponent) < 0:
                 raise NonInteger("PowByNatural", base**exponent)
-            return base**exponent
+            return power(base, exponent)
         return _ONE if base is _ONE else None
 
     def _eval_is_positive(self) -> bool | None:
@@ -134,6 +151,7 @@ class LShift(Integral):
         if n.is_Integer:
             if int(n) < 0:
                 raise NonInteger("LShift by a negative count", n)
+            check_bits(int(n) + coefficient(a)[0].bit_length(), "LShift")
             return a * 2 ** int(n)
         return a if a is _ZERO else None
 
@@ -149,6 +167,7 @@ class RShift(Integral):
         if n.is_Integer:
             if int(n) < 0:
                 raise NonInteger("RShift by a negative count", n)
+            check_bits(int(n), "RShift")
             return FloorDiv(a, 2 ** int(n))
         return a if a is _ZERO or a is _MINUS_ONE else None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from triton_rt.binary import Binary
 from triton_rt.build import compile, compile_many
 from triton_rt.cache import Cache
+from triton_rt.folders import private
 from triton_rt.hooks import LaunchRecord, launch_hook
 from triton_rt.kernel import Kernel
 from triton_rt.lazy import LazyKernel
@@ -78,6 +79,7 @@ __all__ = [
     "load_jit",
     "overlapped",
     "peel",
+    "private",
     "set_allocator",
     "shared_pool",
     "shared_workers",

@@ -17,6 +17,7 @@ from pathlib import Path
 from triton_rt.binary import FORMAT_VERSION, Binary
 from triton_rt.config import Config
 from triton_rt.errors import BadBinary, CorruptCacheEntry
+from triton_rt.folders import private
 from triton_rt.source import KernelSource
 from triton_rt.target import Target
 
@@ -46,6 +47,8 @@ class Cache:
     none. A read verifies the checksum; a damaged entry is dropped, reported through `on_corrupt`
     (by default a `CorruptCacheEntry` warning), and counts as a miss. Once the folder exceeds
     `max_bytes`, the entries that were not read for the longest time go, down to 80 % of it.
+
+    Entries are code: raises `UnsafeFolder` where another user may write them.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Cache:
             config = Config.from_environment()
             path = config.cache_dir / "kernels" if path is None else path
             max_bytes = config.cache_max_bytes if max_bytes is None else max_bytes
-        self.path = Path(path)
+        self.path = private(path)
         self.max_bytes = max_bytes
         self._on_corrupt = on_corrupt or _warn
         self._lock = threading.Lock()
@@ -99,7 +102,8 @@ class Cache:
         data = binary.to_bytes()
         file = self.file(key)
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.parent.mkdir(mode=0o700, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=file.parent, prefix=".tmp-")
             try:
                 with os.fdopen(handle, "wb") as out:

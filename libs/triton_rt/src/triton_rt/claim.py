@@ -66,8 +66,8 @@ class Claim:
 
     def _lock(self) -> bool:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return True
         try:

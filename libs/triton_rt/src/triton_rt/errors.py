@@ -23,6 +23,15 @@ class BadBinary(TritonRTError):
     """Bytes that are not a `Binary` of this format version; names the missing or wrong field."""
 
 
+class UnsafeFolder(TritonRTError):
+    """A folder from which code would be loaded, and into which another user may put it."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(
+            f"no code is loaded from {what}\n  to do: {remedy}, or choose a folder of your own"
+        )
+
+
 class CorruptCacheEntry(UserWarning):
     """A cache entry whose checksum or record is wrong: dropped, and built again."""
 

@@ -15,6 +15,7 @@ from wrapper_ir.ops import (
     Assert,
     Constant,
     CopyBack,
+    DefineKernel,
     Describe,
     ExternCall,
     Free,
@@ -34,7 +35,7 @@ Env = Mapping[str, int]
 MAX_SAMPLES = 64
 
 
-_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d+(?:, ?\d+)*)\]>", re.ASCII)
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d{1,9}(?:, ?\d{1,9})*)\]>", re.ASCII)
 _ELEMENTS = frozenset(d.value for d in DType)
 
 
@@ -97,6 +98,26 @@ def uses(op: Op) -> tuple[str, ...]:
         case If():
             return tuple(name for inner in (*op.then, *op.orelse) for name in uses(inner))
     return ()
+
+
+def accesses(
+    op: Op, kernels: Mapping[str, DefineKernel]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the tensors and descriptors whose elements an op reads, and of those that it
+    writes (and may read); not those in blocks. A view reads nothing."""
+    match op:
+        case Launch() if op.kernel in kernels:
+            pairs = list(zip(kernels[op.kernel].params, op.args, strict=False))
+            read = arg_refs([a for p, a in pairs if not p.mutated])
+            return tuple(read), tuple(arg_refs([a for p, a in pairs if p.mutated]))
+        case ExternCall():
+            spared = {*op.mutates, op.alias}
+            return tuple(n for n in uses(op) if n not in spared), op.mutates
+        case CopyBack():
+            return (op.src,), (op.dst,)
+        case Return():
+            return uses(op), ()
+    return (), ()
 
 
 def definitions(op: Op) -> tuple[tuple[str, TensorType], ...]:

@@ -57,6 +57,14 @@ class NotOwned(VerifyError):
     rule = "free and reuse take the name of a storage that the program (the same block) made"
 
 
+class Uninitialised(VerifyError):
+    rule = "a storage is written before it is read: by a launch, a call, a copy"
+
+
+class InvalidExpression(VerifyError):
+    rule = "sizes and conditions have a value at the bounds and hints of the symbols"
+
+
 class LayoutOutOfBounds(VerifyError):
     rule = "a layout lies inside its storage"
 

@@ -165,7 +165,8 @@ class Free:
 @dataclass(frozen=True)
 class Reuse:
     """`out = reuse src type`: takes over the storage of `src` (dead from here on, with its
-    views) under a new layout that fits in it, of any element type, same device."""
+    views) under a new layout that fits in it, of any element type, same device. What it held is
+    nothing to the new owner, who writes before it reads."""
 
     out: str
     src: str

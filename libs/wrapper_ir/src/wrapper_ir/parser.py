@@ -30,7 +30,7 @@ from wrapper_ir.ops import (
     SymbolDef,
     View,
 )
-from wrapper_ir.scanner import TARGET, Scanner
+from wrapper_ir.scanner import MAX_DEPTH, TARGET, Scanner
 from wrapper_ir.types import TensorType
 
 _DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
@@ -315,6 +315,8 @@ class _Parser:
         return types
 
     def _if(self, line: Scanner, indent: int) -> If:
+        if indent > 2 * MAX_DEPTH:
+            line.fail(f"at most {MAX_DEPTH} blocks inside of one another")
         condition = line.condition(":")
         line.expect(":")
         comment = self._remark(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from keyword import kwlist
 from typing import NoReturn
 
 import sympy
@@ -17,12 +18,14 @@ NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 TARGET = re.compile(r"[A-Za-z_][\w.:]*", re.ASCII)
 INTEGER = re.compile(r"-?\d+", re.ASCII)
 FLOAT = re.compile(r"-?(inf|nan|\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+)", re.ASCII)
-_DEVICE = re.compile(r"([A-Za-z_]\w*)(?::(\d+))?", re.ASCII)
+_DEVICE = re.compile(r"([A-Za-z_]\w*)(?::(\d{1,9}))?", re.ASCII)
 _ENUM = re.compile(r"(?!not )([A-Za-z_]\w*) ([\w.:]+)", re.ASCII)
-_COMPLEX = re.compile(r"complex\(([^,()]+), ([^,()]+)\)")
-_KIND = re.compile(r"\w+<\w+\[\d+(, ?\d+)*\]>|\*?\w+", re.ASCII)
+_COMPLEX = re.compile(rf"complex\(({FLOAT.pattern}), ({FLOAT.pattern})\)", re.ASCII)
+_KIND = re.compile(r"\w+<\w+\[\d{1,9}(, ?\d{1,9})*\]>|\*?\w+", re.ASCII)
 _DTYPES = {d.value: d for d in DType}
 _DECODER = json.JSONDecoder()
+MAX_DIGITS = 1000  # of an integer
+MAX_DEPTH = 50  # brackets and blocks inside of one another
 
 
 class Scanner:
@@ -34,6 +37,7 @@ class Scanner:
         self.pos = pos
         self.end = end
         self.symbols = symbols
+        self.depth = 0
 
     def fail(self, expected: str, pos: int | None = None) -> NoReturn:
         pos = self.pos if pos is None else pos
@@ -87,7 +91,14 @@ class Scanner:
         return self.match(NAME, "a name")
 
     def integer(self) -> int:
-        return int(self.match(INTEGER, "an integer"))
+        start = self.here()
+        return self.number(self.match(INTEGER, "an integer"), start)
+
+    def number(self, text: str, start: int) -> int:
+        """The digits at `start` as an integer of a sensible length."""
+        if len(text) > MAX_DIGITS:
+            self.fail(f"an integer of at most {MAX_DIGITS} digits", start)
+        return int(text)
 
     def string(self) -> str:
         self.skip()
@@ -119,7 +130,10 @@ class Scanner:
 
     def expression(self, stops: str) -> sympy.Expr:
         start, text = self.chunk(stops)
-        return self._parse_expression(text, start)
+        value = self._parse_expression(text, start)
+        if not isinstance(value, sympy.Expr) or value.is_integer is False:
+            self.fail("an integer expression", start)
+        return value
 
     def condition(self, stops: str) -> sympy.logic.boolalg.Boolean:
         start, text = self.chunk(stops)
@@ -132,12 +146,12 @@ class Scanner:
 
     def _parse_expression(self, text: str, start: int) -> sympy.Expr:
         if INTEGER.fullmatch(text):
-            return sympy.Integer(text)
-        if NAME.fullmatch(text):
+            return sympy.Integer(self.number(text, start))
+        if NAME.fullmatch(text) and text not in kwlist:
             return symexpr.symbol(text)
         try:
             return symexpr.parse(text)
-        except (ValueError, TypeError, SyntaxError):
+        except (symexpr.SymexprError, ValueError, TypeError):
             self.fail("an integer expression", start)
 
     def items(self, stop: str = ")") -> bool:
@@ -175,6 +189,8 @@ class Scanner:
         while self.items("]"):
             size.append(self.expression(",]"))
             self.separator("]")
+        if sum(n.p.bit_length() for n in size if n.is_Integer) > 4 * MAX_DIGITS:
+            self.fail("sizes of a smaller tensor", start)
         device = self.device()
         stride = contiguous_strides(tuple(size))
         if self.take("stride"):
@@ -217,21 +233,26 @@ class Scanner:
             return self.string()
         start, text = self.chunk(stops)
         inner = Scanner(self.text, start, start + len(text), self.symbols)
+        inner.depth = self.depth + 1
+        if inner.depth > MAX_DEPTH:
+            self.fail(f"at most {MAX_DEPTH} brackets inside of one another", start)
         if text in ("True", "False", "None"):
             return {"True": True, "False": False, "None": None}[text]
         if INTEGER.fullmatch(text):
-            return int(text)
+            return self.number(text, start)
         if FLOAT.fullmatch(text):
             return float(text)
         if found := _COMPLEX.fullmatch(text):
-            return complex(float(found[1]), float(found[2]))
+            return complex(*map(float, text[8:-1].split(", ")))
         if NAME.fullmatch(text) and text not in self.symbols:
             return Ref(text)
         if found := _ENUM.fullmatch(text):
             return self._word(found[1], found[2], start)
         if text.startswith("(") and (items := inner.tuple()) is not None:
             return items
-        return self._parse_expression(text, start)
+        value = self._parse_expression(text, start)
+        tensor = value.is_Symbol and value.name not in self.symbols
+        return Ref(value.name) if tensor else value
 
     def _word(self, kind: str, value: str, start: int) -> Arg:
         if kind == "device":

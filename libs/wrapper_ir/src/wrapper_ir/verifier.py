@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from symexpr import evaluate, symbol
+from symexpr import SymexprError, evaluate, symbol
 from wrapper_ir.analysis import (
     Env,
+    accesses,
     bound_symbols,
     definitions,
     descriptor_kind,
@@ -29,6 +30,7 @@ from wrapper_ir.errors import (
     DeviceMismatch,
     DuplicateDefinition,
     InvalidDescriptor,
+    InvalidExpression,
     InvalidExtern,
     InvalidKernel,
     InvalidLayout,
@@ -44,6 +46,7 @@ from wrapper_ir.errors import (
     UnboundSymbol,
     UndefinedKernel,
     UndefinedName,
+    Uninitialised,
     UseAfterFree,
     VerifyError,
 )
@@ -91,13 +94,15 @@ class _At:
 @dataclass
 class _Storage:
     """`owned`: made by an op of the program. `block`: the block that made it. `died`: the op that
-    ended its life. `bytes`: its size for each sample that reaches the op that made it."""
+    ended its life. `bytes`: its size for each sample that reaches the op that made it. `written`:
+    the samples for which something was written to it, wherever."""
 
     owner: str
     owned: bool
     block: str
     type: TensorType
     bytes: dict[int, int]
+    written: set[int]
     died: str = ""
 
 
@@ -121,7 +126,10 @@ def verify(program: Program) -> None:
     Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
     symbols: what passes is not proven for every size (`interpret` checks the real sizes).
     """
-    samples = sample_envs(program)
+    try:
+        samples = sample_envs(program)
+    except SymexprError as error:
+        raise InvalidExpression(f"an assertion has no value: {error}") from error
     state = _State(program, samples, list(range(len(samples))))
     _check_head(state)
     _check_block(state, program.ops, "", top=True)
@@ -166,7 +174,10 @@ def _check_block(state: _State, ops: Sequence[Op], prefix: str, top: bool = Fals
             raise at.error(MisplacedReturn, "return is not the last op")
         if isinstance(op, DefineKernel | SymbolDef | Constant) and not top:
             raise at.error(MisplacedOp, "defined inside a block")
-        _check_op(state, op, at, prefix)
+        try:
+            _check_op(state, op, at, prefix)
+        except SymexprError as error:
+            raise at.error(InvalidExpression, str(error)) from error
 
 
 def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
@@ -178,6 +189,7 @@ def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
     unbound = free_symbols(expressions(op)) - state.symbols
     if unbound:
         raise at.error(UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
+    _check_written(state, op, at)
     match op:
         case DefineKernel():
             _check_kernel(state, op, at)
@@ -190,7 +202,7 @@ def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
             _define(state, op.out, op.type, at)
             if op.type.offset != 0:
                 raise at.error(InvalidLayout, f"alloc has offset {op.type.offset}")
-            _new_storage(state, op.out, op.type, owned=True, block=prefix)
+            _new_storage(state, op.out, op.type, owned=True, block=prefix, written=False)
         case Free():
             _end(state, op.name, at, prefix)
         case Reuse():
@@ -252,9 +264,24 @@ def _where(env: Env) -> str:
 
 
 def _new_storage(
-    state: _State, name: str, type: TensorType, owned: bool, block: str
-) -> None:  # fmt: skip
-    state.storage[name] = _Storage(name, owned, block, type, state.layouts[type])
+    state: _State, name: str, type: TensorType, owned: bool, block: str, written: bool = True
+) -> None:
+    samples = set(state.active) if written else set()
+    state.storage[name] = _Storage(name, owned, block, type, state.layouts[type], samples)
+
+
+def _check_written(state: _State, op: Op, at: _At) -> None:
+    """What an op reads was written before, for every sample that comes here. Of what a kernel or an
+    operator mutates nobody knows whether it reads it too: that may be uninitialised."""
+    read, changed = accesses(op, state.kernels)
+    for name in read:
+        storage = state.storage[name]
+        missing = [i for i in state.active if i not in storage.written and storage.bytes[i]]
+        if missing:
+            where = _where(state.samples[missing[0]])
+            raise at.error(Uninitialised, f"nothing has written to {storage.owner}{where}")
+    for name in changed:
+        state.storage[name].written.update(state.active)
 
 
 def _end(state: _State, name: str, at: _At, prefix: str) -> _Storage:
@@ -289,7 +316,7 @@ def _check_reuse(state: _State, op: Reuse, at: _At, prefix: str) -> None:
     storage = _end(state, op.src, at, prefix)
     _check_fits(state, op.out, op.type, storage, at)
     # The storage keeps its size: a later reuse may grow back into all of it.
-    state.storage[op.out] = _Storage(op.out, True, prefix, storage.type, storage.bytes)
+    state.storage[op.out] = _Storage(op.out, True, prefix, storage.type, storage.bytes, set())
 
 
 def _check_alias(state: _State, name: str, type: TensorType, src: str, at: _At) -> None:

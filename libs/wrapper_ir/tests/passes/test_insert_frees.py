@@ -70,8 +70,8 @@ def test_a_tensor_outlives_its_descriptor():
     body = (
         "  kernel k(t: tensordesc<f32[4]>) warps 4 stages 3:\n    def k(t): ...\n  end\n"
         "  b = alloc f32[8] cpu\n  v = view b f32[4] cpu\n  d = describe v block (4,)\n"
-        "  extern t.f(x)\n  launch k grid (1, 1, 1) (d)\n  c = alloc f32[8] cpu\n"
-        "  extern t.f(c)\n  return ()\n"
+        "  extern t.f(b) mutates (b,)\n  launch k grid (1, 1, 1) (d)\n  c = alloc f32[8] cpu\n"
+        "  extern t.f(c) mutates (c,)\n  return ()\n"
     )
     lines = freed(body)
     at = lines.index("  launch k grid (1, 1, 1) (d)")

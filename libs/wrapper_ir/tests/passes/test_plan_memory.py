@@ -17,12 +17,13 @@ def planned(body: str, head: str = HEAD) -> list[str]:
 
 def test_same_size_under_another_type():
     assert planned(
-        "  a = alloc f32[s0, 8] cpu\n  extern t.f(a)\n  free a\n  b = alloc i16[16*s0] cpu  # why\n"
-        "  return (b,)\n"
+        "  a = alloc f32[s0, 8] cpu\n  extern t.f(a) mutates (a,)\n  free a\n"
+        "  b = alloc i16[16*s0] cpu  # why\n  extern t.f(b) mutates (b,)\n  return (b,)\n"
     ) == [
         "  a = alloc f32[s0, 8] cpu",
-        "  extern t.f(a)",
+        "  extern t.f(a) mutates (a,)",
         "  b = reuse a i16[s0*16] cpu  # why",
+        "  extern t.f(b) mutates (b,)",
         "  return (b,)",
     ]
 
@@ -38,7 +39,8 @@ def test_same_size_first_then_least_waste():
 
 def test_not_where_it_might_not_fit():
     for size in ("s0 + 1", "s0*s0", "s0*2"):
-        body = f"  a = alloc f32[s0] cpu\n  free a\n  b = alloc f32[{size}] cpu\n  return (b,)\n"
+        body = f"  a = alloc f32[s0] cpu\n  free a\n  b = alloc f32[{size}] cpu\n"
+        body += "  extern t.f(b) mutates (b,)\n  return (b,)\n"
         assert not any("reuse" in line for line in planned(body))
 
 
@@ -49,10 +51,16 @@ def test_a_fit_that_needs_the_range():
 
 def test_not_across_devices_and_not_what_belongs_to_others():
     head = "program p(x: f32[8] cpu):\n"
-    body = "  a = alloc f32[8] cuda:0\n  free a\n  b = alloc f32[8] cuda:1\n  return (b,)\n"
+    body = (
+        "  a = alloc f32[8] cuda:0\n  free a\n  b = alloc f32[8] cuda:1\n"
+        "  extern t.f(b) mutates (b,)\n  return (b,)\n"
+    )
     assert "  b = alloc f32[8] cuda:1" in planned(body, head)
     # `aten.contiguous` may return its argument: what it gave is not taken over.
-    call = "  a = extern {} -> f32[8] cpu\n  free a\n  b = alloc f32[8] cpu\n  return (b,)\n"
+    call = (
+        "  a = extern {} -> f32[8] cpu\n  free a\n  b = alloc f32[8] cpu\n"
+        "  extern t.f(b) mutates (b,)\n  return (b,)\n"
+    )
     assert "  b = alloc f32[8] cpu" in planned(call.format("aten.contiguous.default(x)"), head)
     assert "  b = reuse a f32[8] cpu" in planned(call.format("aten.mm.default(x, x)"), head)
 
@@ -61,7 +69,8 @@ def test_peak_never_grows():
     # Keeping `a` for `c` would hold it beside `big`, keeping `big` for `d` would beside `c`.
     body = (
         "  a = alloc f32[s0, 8] cpu\n  free a\n  big = alloc f32[s0, 100] cpu\n  free big\n"
-        "  c = alloc f32[s0, 8] cpu\n  d = alloc f32[s0, 90] cpu\n  return (c, d)\n"
+        "  c = alloc f32[s0, 8] cpu\n  d = alloc f32[s0, 90] cpu\n"
+        "  extern t.f(c, d) mutates (c, d)\n  return (c, d)\n"
     )
     assert not any("reuse" in line for line in planned(body))
     assert "  c = reuse a f32[s0, 8] cpu" in planned(body.replace("100", "50"))
@@ -70,7 +79,7 @@ def test_peak_never_grows():
 def test_what_is_returned_wastes_nothing():
     body = (
         "  a = alloc f32[s0, 8] cpu\n  free a\n  b = alloc f32[s0, 6] cpu\n"
-        "  v = view b f32[s0] cpu\n  return ({},)\n"
+        "  v = view b f32[s0] cpu\n  extern t.f(v) mutates (v,)\n  return ({},)\n"
     )
     assert "  b = reuse a f32[s0, 6] cpu" in planned(body.format("x"))
     assert "  b = alloc f32[s0, 6] cpu" in planned(body.format("v"))
@@ -79,7 +88,8 @@ def test_what_is_returned_wastes_nothing():
 def test_block_memory_counts():
     body = (
         "  a = alloc f32[s0, 8] cpu\n  free a\n  if s0 > 4:\n    t = alloc f32[s0, 8] cpu\n"
-        "    free t\n  b = alloc f32[s0, 8] cpu\n  return (b,)\n"
+        "    free t\n  b = alloc f32[s0, 8] cpu\n  extern t.f(b) mutates (b,)\n"
+        "  return (b,)\n"
     )
     assert "  b = alloc f32[s0, 8] cpu" in planned(body)
 

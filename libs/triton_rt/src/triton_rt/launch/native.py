@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.machinery
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from triton_rt.config import Config
 from triton_rt.errors import LauncherFallback
+from triton_rt.folders import private
 
 _SOURCE = Path(__file__).with_name("launcher.c")
 _HEADERS = ("tensors.h", "kinds.h", "driver.h", "maps.h")
@@ -48,9 +50,10 @@ def _extension(config: Config) -> types.ModuleType | None:
 
 
 def build(config: Config) -> Path:
-    """Compiles launcher.c into the cache folder unless it is there; returns the shared library.
+    """Compiles launcher.c into the cache folder unless it is there, as it was written; returns the
+    shared library.
 
-    Raises `OSError` or `subprocess.SubprocessError` where that fails.
+    Raises `UnsafeFolder`, and `OSError` or `subprocess.SubprocessError` where that fails.
     """
     include = sysconfig.get_path("include")
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
@@ -58,21 +61,31 @@ def build(config: Config) -> Path:
     source = "\0".join(texts)
     tag = hashlib.sha256(f"{source}\0{suffix}\0{config.compiler}".encode()).hexdigest()[:16]
     out = config.cache_dir / "launcher" / f"{_NAME}-{tag}{suffix}"
-    if out.exists():
-        return out
+    private(out.parent)
+    digest = out.with_suffix(".sha256")
+    with contextlib.suppress(OSError):
+        if digest.read_text() == _digest(out):
+            return out
     if not Path(include, "Python.h").exists():
         raise FileNotFoundError(f"no Python.h in {include}")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=out.parent, suffix=suffix)
     os.close(handle)
     try:
         command = [*shlex.split(config.compiler), "-O2", "-std=c11", "-shared", "-fPIC"]
         command += [f"-I{include}", str(_SOURCE), "-o", name]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        made = _digest(Path(name))
         Path(name).replace(out)
+        Path(name).write_text(made)
+        Path(name).replace(digest)  # last: a reader between the two builds once more
     finally:
         Path(name).unlink(missing_ok=True)
     return out
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _load(path: Path) -> types.ModuleType:
