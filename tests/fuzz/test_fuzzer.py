@@ -124,6 +124,13 @@ def test_what_hangs_on_rounding_may_differ_and_nothing_else() -> None:
     assert difference(large * (1 + 1e-4), large, [r[1] for r in runs]) is not None
 
 
+def test_what_overflows_16_bits_may_stay_a_number() -> None:
+    x = torch.tensor([300.0, 2.0], dtype=torch.float16)
+    runs = perturbed_runs(lambda: [x * x / x], 12, 0)
+    assert difference(x, x * x / x, [r[0] for r in runs]) is None
+    assert difference(x * 2, x * x / x, [r[0] for r in runs]) is not None
+
+
 def test_casts_and_shifts_without_a_defined_value_may_give_any() -> None:
     x = torch.tensor([float("nan"), 1e30, -7.5])
 

@@ -24,6 +24,7 @@ from fuzzer.tensors import may_have_gradient
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _MAIN = torch.float32
+_VALUES = {"n": (5, 8), "m": (7, 3), "k": (11, 6)}  # of named sizes: an example, another
 _LARGEST = 160  # elements of a tensor: kernels are interpreted
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError,
              ZeroDivisionError, OverflowError)  # fmt: skip
@@ -39,10 +40,8 @@ class Maker:
         self.names: list[str] = []
         self.sizes: Sizes = {}
         second: Sizes = {}
-        if setting.dynamic:
-            for name, value, other in rng.sample([("n", 5, 8), ("m", 7, 3), ("k", 11, 6)],
-                                                 rng.choice([1, 1, 2, 2, 3])):  # fmt: skip
-                self.sizes[name], second[name] = value, other
+        for name in setting.dynamic:
+            self.sizes[name], second[name] = _VALUES[name]
         # The tensors under each set of sizes.
         self.worlds: list[dict[str, Any]] = [
             {"torch": torch, "F": F, "make": tensors.make, **sizes}

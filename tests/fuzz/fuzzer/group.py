@@ -22,7 +22,7 @@ def run_group(seeds: list[int], options: Any, cache: str) -> dict[str, Any]:
     device = options.device
     given: dict[str, Any] = {"calls": 0, "eager": 0, "refused": 0, "failures": [], "refusals": []}
     alone = [(seed, program) for seed, program in zip(seeds, programs, strict=True)]
-    if len(programs) > 1 and _same_sizes(programs):
+    if len(programs) > 1:
         outcome = _check(merged(programs), setting, cache, device)
         if outcome.failure is None and outcome.calls:
             _count(given, outcome, len(programs))
@@ -43,10 +43,6 @@ def run_group(seeds: list[int], options: Any, cache: str) -> dict[str, Any]:
                 _reported(seeds[0], merged(programs), setting, outcome.failure, options, cache)
             )
     return given
-
-
-def _same_sizes(programs: list[Program]) -> bool:
-    return all(p.sizes == programs[0].sizes for p in programs)
 
 
 def _check(program: Program, setting: Setting, cache: str, device: str) -> Outcome:

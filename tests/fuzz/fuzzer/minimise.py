@@ -103,14 +103,13 @@ def _settings(program: Program, setting: Setting) -> Proposals:
     ):  # fmt: skip
         if simpler != setting:
             yield program, simpler
-    if setting.dynamic and not program.calls:
-        yield program, replace(setting, dynamic=False)
     for name, value in program.sizes.items():
         of = re.compile(rf"\b{name}\b")
         inputs = tuple(replace(i, text=of.sub(str(value), i.text)) for i in program.inputs)
         sizes = {k: v for k, v in program.sizes.items() if k != name}
         calls = tuple({k: v for k, v in c.items() if k != name} for c in program.calls)
-        yield replace(program, inputs=inputs, sizes=sizes, calls=calls), setting
+        left = replace(setting, dynamic="".join(sizes))
+        yield replace(program, inputs=inputs, sizes=sizes, calls=calls), left
 
 
 def _cuts(program: Program, setting: Setting) -> Proposals:

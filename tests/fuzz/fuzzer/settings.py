@@ -10,14 +10,15 @@ from typing import Any
 @dataclass(frozen=True)
 class Setting:
     """entry: `compile` (`compile_cli.compile`) or `backend` (`torch.compile`). grad: gradients of
-    the results by the arguments are compared too; dynamic: sizes that have a name are dynamic;
+    the results by the arguments are compared too; dynamic: the names of sizes that differ from call
+    to call (some of n, m, k);
     both change what programs are made. The others are options of the compiler."""
 
     entry: str = "backend"
     emit: str = "fx"
     fuse: bool = True
     plan_memory: bool = True
-    dynamic: bool = False
+    dynamic: str = ""
     grad: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def draw_setting(
 ) -> Setting:
     """A random setting; what is given is not drawn. cpp: the share of C++ host programs."""
     drawn_grad, drawn_dynamic = rng.random() < 0.2, rng.random() < 0.3
+    names = rng.choice(["n", "m", "nm", "mk", "nmk"])
     drawn_entry = "compile" if rng.random() < 0.5 else "backend"
     drawn_emit = "cpp" if rng.random() < cpp else "hop" if rng.random() < 0.25 else "fx"
     fuse, plan_memory = rng.random() < 0.85, rng.random() < 0.9
@@ -52,6 +54,6 @@ def draw_setting(
         emit=emit or drawn_emit,
         fuse=fuse,
         plan_memory=plan_memory,
-        dynamic=drawn_dynamic if dynamic is None else dynamic,
+        dynamic=names if (drawn_dynamic if dynamic is None else dynamic) else "",
         grad=grad,
     )
