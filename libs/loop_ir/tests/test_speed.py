@@ -13,8 +13,8 @@ def test_twelve_layers_fuse_in_a_moment(encoder):
         symbolic=True,
     )  # fmt: skip
     assert len(graph.nodes) > 390
-    start = time.perf_counter()
+    start = time.process_time()
     _, report = fuse_with_report(graph)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert report.kernels_after == 2 + 4 * 30
     assert seconds < 5, f"{seconds:.2f} s for {len(graph.nodes)} nodes"

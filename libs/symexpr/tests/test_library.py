@@ -404,9 +404,9 @@ def test_simplify_is_quick():
     e = parse("(i*768 + j)//64%12*2048 + (i*768 + j)%64")
     spent = []
     for n in range(20):
-        start = time.perf_counter()
+        start = time.process_time()
         simplify(e, {IX: (0, 31 + n), J: (0, 767)})
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     assert sorted(spent)[10] < 0.01
 
 

@@ -46,10 +46,10 @@ WRONG = [
     ids=lambda x: x[:20].encode("unicode_escape").decode() if isinstance(x, str) else None,
 )  # fmt: skip
 def test_text_is_refused_at_once(text, error):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(error) as caught:
         parse(text)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert len(str(caught.value)) < 1000
 
 
@@ -119,10 +119,10 @@ def test_random_text(seed):
                 at = rng.randrange(len(chars))
                 chars[at : at + rng.randrange(2)] = rng.choice(TOKENS)
             text = "".join(chars)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             e = parse(text)
             assert parse(sstr(e)) == e
         except SymexprError:
             pass
-        assert time.perf_counter() - start < 20, text
+        assert time.process_time() - start < 20, text
