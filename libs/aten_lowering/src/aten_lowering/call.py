@@ -44,6 +44,7 @@ class Call:
     SymInts and SymFloats are numbers or expressions, the rest is as in FX.
     fakes: schema argument name -> what FX had (fake tensors, Python scalars), for promotion.
     results: the fresh tensors to be written (None for results that are no tensors).
+    for_gpu: the program computes on a GPU; no kernel is launched for the CPU tensors beside.
     """
 
     node: fx.Node
@@ -53,6 +54,7 @@ class Call:
     fakes: dict[str, Any]
     results: tuple[Result | None, ...]
     extern: Extern
+    for_gpu: bool = False
     nodes: list[Node] = field(default_factory=list)
 
     @property
@@ -81,6 +83,8 @@ class Call:
     def check_devices(self, builder: KernelBuilder) -> None:
         devices = {b.type.device for b in builder.buffers}
         require(len(devices) <= 1, "operands on more than one device")
+        outside = self.for_gpu and any(d.kind == "cpu" for d in devices)
+        require(not outside, "CPU tensors of a program for a GPU")
 
     def written(self) -> set[str]:
         """Names of the results that the nodes so far write."""

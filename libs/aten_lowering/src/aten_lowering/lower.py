@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -159,6 +160,8 @@ class _Lowerer:
         self.names: set[str] = set()
         # What no op writes to has the value that it has now.
         self.constant_values = not mutates(graph)
+        values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
+        self.for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
 
     def run(self) -> Lowered:
         for node in self.graph.nodes:
@@ -432,7 +435,9 @@ class _Lowerer:
             origins=(origin(node),),
         )
         fake_arguments = {name: _fake(v) for name, v in bound.items()}
-        return Call(node, op, origin(node), arguments, fake_arguments, results, extern)
+        return Call(
+            node, op, origin(node), arguments, fake_arguments, results, extern, self.for_gpu
+        )
 
     def plain(self, value: Any, origin: Origin) -> Any:
         """An argument, copied where it does not show its memory as it is."""
