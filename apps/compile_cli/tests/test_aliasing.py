@@ -168,6 +168,26 @@ def test_an_input_is_conjugated_as_it_was_compiled() -> None:
         run(spiral(3).conj())
 
 
+@pytest.mark.parametrize("given", [Tensor.clone, Tensor.conj, torch._neg_view])
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        (torch.fft.ifft, ramp(2, 3)),  # whose result is lazily conjugated
+        (lambda x: x * 2, spiral(2, 3)),
+        (lambda x: torch.sin(x) * 2, ramp(2, 3)),
+    ],
+)
+def test_a_gradient_is_lazy_or_not(fn: Any, x: Tensor, given: Any) -> None:
+    """Whatever the result is: autograd gives its gradient as it comes."""
+    torch._dynamo.reset()
+    x = x.requires_grad_()
+    want = fn(x)
+    gradient = given(spiral(2, 3) if want.is_complex() else ramp(2, 3))
+    got = torch.compile(fn, backend="compile_cli")(x)
+    ours, theirs = (torch.autograd.grad(y, x, gradient)[0] for y in (got, want))
+    torch.testing.assert_close(ours, theirs)
+
+
 def out_of_its_tensor(x: Tensor) -> Any:
     return x.as_strided((2, 2), (1, 3)) + 1, x.as_strided((2, 2), (1, 3), 0) * 2
 

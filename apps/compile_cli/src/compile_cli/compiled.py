@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import gemm_templates
-from aten_lowering import Conditions, Fallback, in_memory
+from aten_lowering import Conditions, Fallback, lazy_memory
 from compile_cli.gemm import Decided
 from compile_cli.stages import Record
 from loop_ir import FusionReport, Graph
@@ -69,18 +69,26 @@ def aligned_run(run: Runner, positions: list[int]) -> Runner:
 
 def in_memory_run(run: Runner, gm: torch.fx.GraphModule) -> Runner:
     """`run`, with the memory in place of each argument that the graph was captured with as lazily
-    conjugated or negated."""
-    inputs = [n.meta.get("val") for n in gm.graph.find_nodes(op="placeholder")]
-    lazy = [
-        i for i, t in enumerate(inputs) if isinstance(t, Tensor) and (t.is_conj() or t.is_neg())
-    ]
+    conjugated or negated, or that may be so: a tangent need not be as it was traced."""
+    lazy = []
+    for i, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        example = node.meta.get("val")
+        if not isinstance(example, Tensor) or not (
+            example.is_complex() or example.is_floating_point()
+        ):
+            continue
+        conj, neg = example.is_conj(), example.is_neg()
+        if conj or neg or str(node.target).startswith("tangents"):
+            lazy.append((i, conj, neg))
     if not lazy:
         return run
 
     def resolved(*args: Any) -> Sequence[Any]:
         given = list(args)
-        for i in lazy:
-            given[i] = in_memory(given[i])
+        for i, conj, neg in lazy:
+            tensor = given[i]
+            if conj or neg or tensor.is_conj() or tensor.is_neg():
+                given[i] = lazy_memory(tensor, conj, neg)
         return run(*given)
 
     return resolved

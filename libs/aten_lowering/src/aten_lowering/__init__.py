@@ -8,7 +8,7 @@ from aten_lowering.conditions import Conditions
 from aten_lowering.decompositions import decompose, decompositions
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
-from aten_lowering.meta import in_memory, storage_key
+from aten_lowering.meta import in_memory, lazy_memory, storage_key
 from aten_lowering.user_kernels import KernelObject, run_captured
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "decompose",
     "decompositions",
     "in_memory",
+    "lazy_memory",
     "lower",
     "lower_with_report",
     "run_captured",

@@ -98,6 +98,14 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.conj() if tensor.is_conj() else tensor
 
 
+def lazy_memory(tensor: torch.Tensor, conj: bool, neg: bool) -> torch.Tensor:
+    """What memory holds where `tensor` is lazily conjugated, or negated, or neither: a view of
+    its own if it is so already, a copy if not."""
+    tensor = tensor.conj() if conj else tensor
+    tensor = torch._neg_view(tensor) if neg else tensor
+    return tensor.resolve_conj().resolve_neg()
+
+
 def storage_key(fake: torch.Tensor) -> int:
     """Identity of the storage: views share it. Only for comparing tensors that are alive.
     Tensors without a storage (sparse ones) share with none."""

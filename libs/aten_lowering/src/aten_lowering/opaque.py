@@ -30,6 +30,7 @@ from aten_lowering.meta import (
     SYMBOLIC,
     expr,
     is_unbacked,
+    lazy_memory,
     op_name,
     storage_key,
     tensor_type,
@@ -97,9 +98,7 @@ def _layout(result: Any) -> Layout | None:
 def _as_traced(value: Tensor, layout: Layout, taken: set[int]) -> Tensor:
     """`value`, or a copy where its memory is another tensor's or lies in another order."""
     strides, order, conj, neg = layout
-    value = value.detach()
-    value = value.conj() if conj else value  # the memory holds what is lazily conjugated
-    value = (torch._neg_view(value) if neg else value).resolve_conj().resolve_neg()
+    value = lazy_memory(value.detach(), conj, neg)
     if strides is None:
         places = [value.stride(d) for d in order if value.shape[d] > 1]
         same = places == sorted(places, reverse=True)
