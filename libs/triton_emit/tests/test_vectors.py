@@ -263,7 +263,6 @@ def test_digits_do_not_depend_on_it(text: str, tools: SimpleNamespace) -> None:
         made(COPY, points=1 << 24, index="i0"),
         made(COPY, points=1 << 24, index="i0 + 8"),
         made(COPY, points=1 << 20, index="i0 + 1"),
-        made(COPY, points=1 << 20, index="i0*2"),
         made(COPY, points=1 << 20, index="1048575 - i0"),
         made(BIAS, columns=4096),
         made(COPY, points=1 << 20, index="i0*64"),
@@ -273,13 +272,18 @@ def test_digits_do_not_depend_on_it(text: str, tools: SimpleNamespace) -> None:
         made(ADD),
         made(DYNAMIC),
     ],
-    ids=["aligned", "aligned offset", "odd offset", "every other", "backwards", "bias", "strided",
+    ids=["aligned", "aligned offset", "odd offset", "backwards", "bias", "strided",
          "gather", "odd gather", "maximum", "add", "dynamic"],
 )  # fmt: skip
 def test_others_stay_as_they_are(kernel: Kernel) -> None:
     schedule = default_schedule(kernel, {})
     assert schedule.kind == "flat" and schedule.vector == 0
     assert "multiple_of" not in emit(kernel, schedule).source
+
+
+@pytest.mark.parametrize("index", ["i0*2", "i0*3 + 1", "40 - i0*2"])
+def test_no_vectors_over_elements_that_are_stepped_over(index: str) -> None:
+    assert default_schedule(made(COPY, points=1 << 20, index=index), {}).vector == 1
 
 
 def test_an_odd_end_with_what_is_loaded_once() -> None:

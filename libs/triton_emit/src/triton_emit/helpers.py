@@ -33,14 +33,23 @@ _SOURCES = {
             return tl.exp2(tl.where(small, x + 64.0, x)) * scale
     """,
     "expm1_f32": """
-        # Kahan: (u - 1) / log(u) is smooth, so that the rounding of u cancels
+        # 3 ulp: 2**n * (1 + p(f)) - 1, n whole and |f| at most log(2)/2, in halves so that 2**128
+        # is none of them
         def expm1_f32(x):
-            u = exp_f32(x)
-            d = u - 1.0
-            tiny = d == 0.0
-            plain = (d == -1.0) | (x > 1.0)
-            safe = tl.where(tiny | plain, 2.0, u)
-            return tl.where(tiny, x, tl.where(plain, d, d * tl.div_rn(x, tl.log(safe))))
+            a = tl.maximum(x, -87.0, propagate_nan=tl.PropagateNan.ALL)
+            z = tl.fma(a, 1.44269502, 12582912.0)
+            z = tl.minimum(z, 12583040.0)
+            n = z - 12582912.0
+            f = tl.fma(n, -0.693145752, a)
+            f = tl.fma(n, -1.42860677e-6, f)
+            p = tl.fma(f, 1.98458860e-4, 1.39407441e-3)
+            p = tl.fma(p, f, 8.33338965e-3)
+            p = tl.fma(p, f, 4.16663587e-2)
+            p = tl.fma(p, f, 1.66666657e-1)
+            p = tl.fma(p, f, 0.5)
+            p = tl.fma(p, f * f, f)
+            half = ((z.to(tl.int32, bitcast=True) << 23) + 0x3F000000).to(tl.float32, bitcast=True)
+            return tl.where(x == 0.0, x, 2.0 * tl.fma(p, half, half - 0.5))
     """,
     "expm1_f64": """
         # Kahan: (u - 1) / log(u) is smooth, so that the rounding of u cancels
@@ -53,14 +62,23 @@ _SOURCES = {
             return tl.where(tiny, x, tl.where(plain, d, d * (x / tl.log(safe))))
     """,
     "log1p_f32": """
-        # Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels
+        # 2 ulp: e * log(2) + log(1 + r), 1 + r = (1 + x) / 2**e in [0.75, 1.5), r rounded once
         def log1p_f32(x):
             u = 1.0 + x
-            d = u - 1.0
-            tiny = d == 0.0
-            plain = u == float("inf")
-            safe = tl.where(tiny | plain, 1.0, d)
-            return tl.where(tiny, x, tl.where(plain, u, tl.log(u) * tl.div_rn(x, safe)))
+            e = (u.to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+            s = (0x3F800000 - e).to(tl.float32, bitcast=True)
+            r = tl.fma(x, s, s - 1.0)
+            p = tl.fma(r, -4.50744666e-2, 1.04629956e-1)
+            p = tl.fma(p, r, -1.31611958e-1)
+            p = tl.fma(p, r, 1.44784004e-1)
+            p = tl.fma(p, r, -1.66473120e-1)
+            p = tl.fma(p, r, 1.99908614e-1)
+            p = tl.fma(p, r, -2.50000954e-1)
+            p = tl.fma(p, r, 3.33334506e-1)
+            p = tl.fma(tl.fma(p, r, -0.5), r * r, r)
+            p = tl.fma(e.to(tl.float32), 8.26295832e-8, p)
+            p = tl.where((u > 0.0) & (u < 8e37), p, tl.log(u))
+            return tl.where(x == 0.0, x, p)
     """,
     "log1p_f64": """
         # Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels
@@ -115,7 +133,7 @@ _SOURCES = {
             p = tl.fma(p, z, -3.33332819422e-1)
             near = x * tl.fma(p, z, 1.0)
             a = tl.abs(x)
-            far = 1.0 - tl.div_rn(2.0, tl.exp(2.0 * a) + 1.0)
+            far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
             return tl.where(a < 0.625, near, tl.where(x < 0.0, -far, far))
     """,
     "tanh_f64": """

@@ -4,7 +4,9 @@ Triton gives each thread as many as its best aligned access can move in 16 bytes
 move them together are taken one by one, and the L1 cache serves the rest of their lines: rows 4097
 elements apart take no longer than others. Stores have no such help: where the number of points cuts
 a vector, its mask makes each a store of one element, 16 bytes from those of the next lanes (4097 x
-4097 of bf16 on an H200: 67 us, 23 with neighbours in neighbouring lanes).
+4097 of bf16 on an H200: 67 us, 23 with neighbours in neighbouring lanes). Nor do loads that step
+over elements pay for vectors: what the lanes of a warp read at once then lies far apart (windows of
+two columns: 32 bytes from one lane to the next).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from math import gcd
 
 import sympy
 
-from loop_ir import Axis, Kernel, Store
+from loop_ir import Axis, Kernel, Load, Store
 from triton_emit.ssa import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
@@ -28,7 +30,10 @@ def vector(kernel: Kernel) -> int:
     y[i0*4096 + i1] = x[i0*4097 + i1]         ->  0: loads one by one, stores whole
     y[i0*4097 + i1] = x[i0*4096 + i1]         ->  0: no vector begins where these rows do
     y[i0*s0 + i1] = x[i0*s0 + i1]             ->  0: s0 may be a multiple of 16
+    y[i0*64 + i1] = x[i0*128 + 2*i1]          ->  1: elements are stepped over
     """
+    if any(_steps_over(s.index, kernel.axes) for _, s in statements(kernel) if isinstance(s, Load)):
+        return 1
     together = _divisor(sympy.Mul(*(a.extent for a in kernel.axes)))
     types = {b.name: b.type for b in kernel.buffers}
     for _, stmt in statements(kernel):
@@ -37,6 +42,14 @@ def vector(kernel: Kernel) -> int:
             if min(neighbours(stmt.index, kernel.axes), whole) > together:
                 return together
     return 0
+
+
+def _steps_over(index: sympy.Expr, axes: tuple[Axis, ...]) -> bool:
+    """Whether neighbours along the last axis are a few elements apart."""
+    if not axes:
+        return False
+    step = sympy.expand(index).coeff(axes[-1].symbol)
+    return bool(step.is_Integer) and 1 < abs(int(step)) <= _WIDEST
 
 
 def neighbours(index: sympy.Expr, axes: tuple[Axis, ...]) -> int:
