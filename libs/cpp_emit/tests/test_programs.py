@@ -124,7 +124,8 @@ program calls(x: f32[s0, 6] cpu, w: f32[4, 6] cpu, bias: f32[4] cpu, ids: i64[s0
   extern aten.add_.Tensor(buf, lin, alpha=2) mutates (buf,)
   d = extern aten.add.Scalar(ids, 3) -> i64[s0] cpu
   (bc,) = extern aten.broadcast_tensors.default((bias,)) -> (f32[4] cpu,)
-  return (lin, lin0, am, same, n, mean, p, q, c, e, idx, h, g, sm, x4, mp, up, sd, val, ind, vm, s, buf, d, bc)
+  other = extern aten.mul.Tensor(x, x) -> f64[s0, 6] cpu stride (1, s0)
+  return (lin, lin0, am, same, n, mean, p, q, c, e, idx, h, g, sm, x4, mp, up, sd, val, ind, vm, s, buf, d, bc, other)
 """
 
 

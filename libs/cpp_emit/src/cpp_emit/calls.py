@@ -59,14 +59,17 @@ Outs = list[tuple[tuple[str, TensorType], str]]
 
 
 def _results(w: Writer, op: ExternCall, outs: Outs) -> None:
-    """`Tensor b1 = value;` for each, then the checks that they are what the program declares: a
-    check that fails must find every result owned by a variable."""
+    """`Tensor b1 = value;` for each, which then become what the program declares: a check that
+    fails must find every result owned by a variable."""
     for (name, type), value in outs:
         w.line(f"Tensor {w.define(name, type, op.alias)} = {value};")
     for (name, _), _ in outs:
-        w.check_kind(name, f"{op.target}: result {name}")
-        w.check_layout(name, f"{op.target}: result {name}")
-        if op.alias is not None:
+        what = f"{op.target}: result {name}"
+        if op.alias is None:
+            w.conform(name, what)
+        else:
+            w.check_kind(name, what)
+            w.check_layout(name, what)
             w.line(f"{w.names[name]}.set_origin({w.tensor(op.alias)}.origin());")
 
 

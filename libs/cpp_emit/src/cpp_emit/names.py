@@ -24,7 +24,8 @@ _KEYWORDS = {
 _RUNTIME = {
     "cpp_emit", "run", "self", "in", "out", "fail", "ok", "dtype", "cpu", "cuda", "name",
     "Ints", "Tensor", "Device", "empty", "view", "reuse", "copy", "list", "describe",
-    "check_kind", "check_layout", "check_range", "narrow", "bits", "tensor", "integer", "real",
+    "check_kind", "check_layout", "check_range", "conform", "same_steps", "narrow", "bits",
+    "tensor", "integer", "real",
     "boolean", "code", "none", "some", "device", "string", "list_of", "items", "integers",
     "take_tensor", "take_list", "take_tensors", "Stack", "call", "shim", "Instance",
     "Arguments", "Results", "NoGrad", "Library", "library", "call_python", "num_constants",

@@ -144,8 +144,18 @@ class Writer:
     def check_layout(self, name: str, what: str) -> None:
         """Sizes and strides are the declared ones; notes where the storage starts."""
         type = self.types[name]
-        var = self.names[name]
         layout = [self.ints(type.size), self.ints(type.stride)]
-        self.call("check_layout", [var, string_literal(what), *layout])
+        self.call("check_layout", [self.names[name], string_literal(what), *layout])
+        self._origin(name)
+
+    def conform(self, name: str, what: str) -> None:
+        """A new tensor gets the declared layout and element type; notes where it starts."""
+        type = self.types[name]
+        wanted = [*self.layout(type), device_code(type.device)]
+        self.call("conform", [self.names[name], string_literal(what), *wanted])
+        self._origin(name)
+
+    def _origin(self, name: str) -> None:
         if name in self.viewed and self._roots[name] == name:
-            self.line(f"{var}.origin_from_offset({self.integer(type.offset)});")
+            offset = self.integer(self.types[name].offset)
+            self.line(f"{self.names[name]}.origin_from_offset({offset});")

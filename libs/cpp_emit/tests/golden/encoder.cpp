@@ -67,8 +67,8 @@ void run(Instance& self, Arguments& in, Results& out) {
       "aten::linear", "", "qkv = extern aten.linear.default", {{tensor(h), tensor(w_qkv),
       some(tensor(b_qkv))}});
   Tensor qkv = take_tensor(qkv_results[0]);
-  check_kind(qkv, "aten.linear.default: result qkv", dtype::f32(), 3, cuda(0));
-  check_layout(qkv, "aten.linear.default: result qkv", {s0, 32, 192}, {6144, 192, 1});
+  conform(
+      qkv, "aten.linear.default: result qkv", dtype::f32(), {s0, 32, 192}, {6144, 192, 1}, cuda(0));
   qkv.origin_from_offset(0);
   Tensor q = view(qkv, dtype::f32(), {s0, 4, 32, 16}, {6144, 16, 192, 1}, 0);
   Tensor k = view(qkv, dtype::f32(), {s0, 4, 32, 16}, {6144, 16, 192, 1}, 64);
@@ -78,17 +78,16 @@ void run(Instance& self, Arguments& in, Results& out) {
       "a = extern aten.scaled_dot_product_attention.default", {{tensor(q), tensor(k), tensor(v),
       some(tensor(mask)), real(0.0), boolean(false), some(real(0.25)), boolean(false)}});
   Tensor a = take_tensor(a_results[0]);
-  check_kind(a, "aten.scaled_dot_product_attention.default: result a", dtype::f32(), 4, cuda(0));
-  check_layout(
-      a, "aten.scaled_dot_product_attention.default: result a", {s0, 4, 32, 16}, {2048, 16, 64, 1});
+  conform(
+      a, "aten.scaled_dot_product_attention.default: result a", dtype::f32(), {s0, 4, 32, 16},
+      {2048, 16, 64, 1}, cuda(0));
   a.origin_from_offset(0);
   qkv.reset(); q.reset(); k.reset(); v.reset();
   Tensor m = view(a, dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, 0);
   auto o_results = call<3>(
       "aten::linear", "", "o = extern aten.linear.default", {{tensor(m), tensor(w_out), none()}});
   Tensor o = take_tensor(o_results[0]);
-  check_kind(o, "aten.linear.default: result o", dtype::f32(), 3, cuda(0));
-  check_layout(o, "aten.linear.default: result o", {s0, 32, 64}, {2048, 64, 1});
+  conform(o, "aten.linear.default: result o", dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, cuda(0));
   Tensor x = reuse(a, dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, 0);
   m.reset();
   // aten.native_layer_norm encoder.py:41
@@ -113,8 +112,7 @@ void run(Instance& self, Arguments& in, Results& out) {
   auto d_results = call<3>(
       "aten::linear", "", "d = extern aten.linear.default", {{tensor(u), tensor(w_down), none()}});
   Tensor d = take_tensor(d_results[0]);
-  check_kind(d, "aten.linear.default: result d", dtype::f32(), 2, cuda(0));
-  check_layout(d, "aten.linear.default: result d", {s0*32, 64}, {64, 1});
+  conform(d, "aten.linear.default: result d", dtype::f32(), {s0*32, 64}, {64, 1}, cuda(0));
   d.origin_from_offset(0);
   u.reset();
   Tensor d3 = view(d, dtype::f32(), {s0, 32, 64}, {2048, 64, 1}, 0);

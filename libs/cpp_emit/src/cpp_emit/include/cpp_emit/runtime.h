@@ -5,6 +5,7 @@
 
 #include <torch/csrc/stable/c/shim.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -258,20 +259,38 @@ inline void check_kind(const Tensor& t, const char* what, int32_t dtype, int64_t
          describe(t));
 }
 
-// Sizes, and the strides that can be observed: not those of a size of one or of an empty tensor.
+// Whether the strides that can be observed agree: not those of a size of one or of an empty tensor.
+inline bool same_steps(const Tensor& t, Ints sizes, Ints strides) {
+  const int64_t* stride = t.strides();
+  bool same = true, empty = false;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    same = same && (sizes.begin()[d] == 1 || stride[d] == strides.begin()[d]);
+    empty = empty || sizes.begin()[d] == 0;
+  }
+  return same || empty;
+}
+
+// Sizes, and the strides that can be observed.
 inline void check_layout(const Tensor& t, const char* what, Ints sizes, Ints strides) {
   const auto rank = static_cast<int64_t>(sizes.size());
-  const int64_t *size = t.sizes(), *stride = t.strides();
-  bool same = true, empty = false;
-  for (int64_t d = 0; d < rank; ++d) {
-    same = same && size[d] == sizes.begin()[d];
-    empty = empty || size[d] == 0;
-  }
-  for (int64_t d = 0; d < rank && !empty; ++d)
-    same = same && (size[d] == 1 || stride[d] == strides.begin()[d]);
-  if (!same)
+  if (!std::equal(sizes.begin(), sizes.end(), t.sizes()) || !same_steps(t, sizes, strides))
     fail(what, ": expected ", describe(t.dtype(), sizes.begin(), strides.begin(), rank, t.device()),
          ", got ", describe(t));
+}
+
+// What an operator returned, in the declared layout and element type: as it is, or converted into
+// memory of its own, since fake tensors do not know the layout of every kernel's result. Rank, sizes
+// and device are never changed.
+inline void conform(Tensor& t, const char* what, int32_t dtype, Ints sizes, Ints strides, Device device) {
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const bool sized = t.rank() == rank && std::equal(sizes.begin(), sizes.end(), t.sizes());
+  check_kind(t, what, sized ? t.dtype() : dtype, rank, device);
+  if (sized && (t.dtype() != dtype || !same_steps(t, sizes, strides))) {
+    Tensor converted = empty(dtype, sizes, strides, t.device());
+    copy(t, converted);
+    t = std::move(converted);
+  }
+  check_layout(t, what, sizes, strides);
 }
 
 inline void check_range(int64_t value, const char* what, int64_t low, int64_t high) {
