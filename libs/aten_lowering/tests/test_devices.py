@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import lower_with_report
-from loop_ir import Extern, Kernel
+from loop_ir import Extern, Kernel, print_graph
 
 
 def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
@@ -23,3 +24,21 @@ def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
     assert sum(isinstance(k, Extern) for k in lowered.graph.nodes) == 2
     assert {f.reason for f in lowered.fallbacks} == {"CPU tensors of a program for a GPU"}
     assert not alone.fallbacks
+
+
+def test_a_number_divides_as_cuda_does_it() -> None:
+    """By a product with its reciprocal, which may differ in the last place."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        gpu = lower_with_report(make_fx(lambda x: x / 448)(torch.empty(8, device="cuda"))).graph
+        cpu = lower_with_report(make_fx(lambda x: x / 448)(torch.empty(8))).graph
+    assert "mul(" in print_graph(gpu) and "div(v" not in print_graph(gpu)
+    assert "div(v" in print_graph(cpu)
+
+
+@pytest.mark.parametrize("narrow", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("wide", [torch.float32, torch.bfloat16, torch.float16])
+def test_8_bit_floats_are_kernels(narrow: torch.dtype, wide: torch.dtype) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(8, dtype=wide, device="cuda")
+        lowered = lower_with_report(make_fx(lambda x: x.to(narrow).to(wide))(x))
+    assert not lowered.fallbacks and all(isinstance(n, Kernel) for n in lowered.graph.nodes)

@@ -36,7 +36,8 @@ Scalar: TypeAlias = int | float | bool
 Coords = tuple[sympy.Expr, ...]
 
 _PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
-_UNLOADABLE = frozenset({DType.f8e4m3, DType.f8e5m2, DType.u16, DType.u32, DType.u64})
+F8 = frozenset({DType.f8e4m3, DType.f8e5m2})
+_UNLOADABLE = F8 | {DType.u16, DType.u32, DType.u64}
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,15 @@ class KernelBuilder:
 
     size: the logical iteration space of the parallel axes. `coords` has one coordinate a
     dimension; dimensions of extent one get the coordinate 0 and no axis.
+    casts_f8: 8-bit floats are loaded and stored, for nothing but conversion.
     """
 
-    def __init__(self, name: str, size: Sequence[sympy.Expr], origin: Origin) -> None:
+    def __init__(
+        self, name: str, size: Sequence[sympy.Expr], origin: Origin, casts_f8: bool = False
+    ) -> None:
         self.name = name
         self.origin = origin
+        self._refused = _UNLOADABLE - F8 if casts_f8 else _UNLOADABLE
         self._axes, self.coords = _axes("i", size)
         self._inner: tuple[Axis, ...] = ()
         self._body: list[Stmt] = []
@@ -264,7 +269,7 @@ class KernelBuilder:
 
     def _use(self, x: Operand, written: bool) -> None:
         for dtype in (x.dtype, x.storage.dtype):
-            computable = not dtype.is_complex and dtype not in _UNLOADABLE
+            computable = not dtype.is_complex and dtype not in self._refused
             require(computable, f"kernels do not compute on {dtype.value}")
         name = x.ref.buffer
         buffer = self._buffers.get(name)

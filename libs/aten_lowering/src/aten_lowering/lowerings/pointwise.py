@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import torch
@@ -188,7 +189,21 @@ def mul(call: Call, input: Operand, other: Operand | Number) -> None:
 
 @table.lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(call: Call, input: Operand, other: Operand | Number) -> None:
-    pointwise(call, ["self", "other"], lambda k, x, y: k.op("div", x, y), Promotion.INT_TO_FLOAT)
+    """CUDA's kernel multiplies by the reciprocal of a number, in the type that it computes in
+    (`div_true_kernel_cuda`)."""
+    plain = isinstance(other, int | float) and 1e-37 < abs(other) < 1e37
+
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        if plain and call.out.fake.is_cuda and x.dtype in (DType.f32, DType.f64):
+            assert isinstance(other, int | float)
+            return k.op("mul", x, k.const(1.0 / _rounded(other, x.dtype), x.dtype))
+        return k.op("div", x, y)
+
+    pointwise(call, ["self", "other"], body, Promotion.INT_TO_FLOAT)
+
+
+def _rounded(x: float, dtype: DType) -> float:
+    return x if dtype is DType.f64 else float(struct.unpack("f", struct.pack("f", x))[0])
 
 
 @table.lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)

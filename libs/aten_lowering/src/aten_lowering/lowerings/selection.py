@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.builder import F8, KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number
 from aten_lowering.elementwise import load_as, pointwise, promoted
 from aten_lowering.errors import require
@@ -125,7 +125,22 @@ def to_copy(
     # which are refused here.
     require(layout in (None, torch.strided) and not pin_memory, "layout or pinned memory")
     require(input.type.device == call.out.operand.type.device, "a copy between devices")
-    copy(call, input)
+    f8 = {input.dtype, call.out.dtype} & F8
+    if not f8:
+        copy(call, input)
+        return
+    require(input.dtype.is_float, "8-bit floats of integers")
+    require(_converts_f8(call.out.fake.device), "a GPU without 8-bit floats")
+    k = KernelBuilder(call.node.name, call.out.size, call.origin, casts_f8=True)
+    k.store(call.out.operand, k.coords, k.load_broadcast(input, call.out.size, k.coords))
+    call.emit_kernel(k)
+
+
+def _converts_f8(device: torch.device) -> bool:
+    """Compute capability 8.9 brought instructions for them; assumed where there is no GPU."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return True
+    return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 @table.lowers(aten.lift_fresh_copy.default, aten.detach_copy.default, aten.alias_copy.default)
