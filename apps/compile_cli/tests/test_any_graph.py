@@ -154,6 +154,34 @@ def test_gradients_of_higher_order_operators(f: Callable[..., Any]) -> None:
     check_gradients(total, torch.randn(3, 4), torch.randn(4, 4))
 
 
+def dropped(x: Tensor, w: Tensor) -> Tensor:
+    def part(x: Tensor) -> Tensor:
+        return nn.functional.dropout(torch.sin(x @ w), 0.5)
+
+    return torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False)  # type: ignore[no-any-return]  # untyped in torch
+
+
+def test_random_numbers_are_drawn_again_in_the_backward_pass() -> None:
+    """Their state is a tensor whose size no input says."""
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    compiled = torch.compile(dropped, backend="compile_cli", fullgraph=True)
+    gradients = []
+    for f in (compiled, dropped):
+        torch.manual_seed(7)
+        x_, w_ = x.clone().requires_grad_(), w.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(f(x_, w_).sum(), (x_, w_)))
+    torch.testing.assert_close(*gradients)
+
+
+def test_sizes_that_torch_makes_up() -> None:
+    """The backward pass of `index_fill` takes one gradient of each index that there is, which
+    the fake tensor of `aten._unique` does not know to depend on data."""
+    index = torch.tensor([0, 2, 0, 1])
+    check_gradients(
+        lambda x, i, v: x.index_fill(-1, i, v).sin(), torch.randn(3, 5), index, torch.tensor(1.0)
+    )
+
+
 def test_flex_attention() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 

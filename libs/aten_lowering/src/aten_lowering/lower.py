@@ -43,7 +43,7 @@ from aten_lowering.meta import (
 from aten_lowering.opaque import Opaque, attribute, enclose
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
-from aten_lowering.symbols import graph_symbols, used_buffers
+from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
 from loop_ir import (
     CopyBack,
@@ -123,6 +123,7 @@ def lower_with_report(
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
+    settle_sizes(graph)
     graph = enclose(gm, graph)
     for run in (*before, *PASSES):
         run(graph)

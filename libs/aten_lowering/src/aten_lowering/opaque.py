@@ -9,7 +9,8 @@ s = to_sparse(x); d = to_dense(s); z = d * 2  ->  r = eager.to_sparse(x); z = r[
 
 A part is a node that is no operator of torch (a higher-order operator) or has an argument that the
 IR has no word for; and a value that the IR has no type for (sparse, quantised, a size that depends
-on data), with all that uses it.
+on data), with all that uses it; or that depends on data where torch does not say so, with all that
+follows from it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from aten_lowering.meta import (
     unsupported,
 )
 from aten_lowering.user_kernels import is_launch, writes_in_place
+
+# Their sizes depend on data, and torch makes up those of their fake tensors: it runs them on zeros.
+_MADE_UP = frozenset({torch.ops.aten._unique.default})
 
 _NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 
@@ -154,6 +158,10 @@ class _Parts:
     def _find(self) -> None:
         for node in self.nodes:
             if node.op != "call_function":
+                continue
+            if node.target in _MADE_UP:
+                self.reasons[node] = "its sizes depend on data"
+                self._join(_follows(node))
                 continue
             refused = self.also.get(node.name) or call_reason(node)
             untyped = value_reason(node.meta.get("val"))
@@ -343,6 +351,16 @@ def _items(node: fx.Node) -> set[fx.Node]:
     for user in node.users:
         if user.target is operator.getitem:
             found |= {user} | _items(user)
+    return found
+
+
+def _follows(node: fx.Node) -> set[fx.Node]:
+    """The node and all that is computed from it."""
+    found, todo = {node}, [node]
+    while todo:
+        new = {u for u in todo.pop().users if u.op != "output"} - found
+        found |= new
+        todo += new
     return found
 
 

@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from loop_ir import LEAST, Axis, Buffer, Graph, Indirect, Kernel, Symbol, TensorRef
 from loop_ir.analysis import walk
@@ -67,17 +68,55 @@ def _finite(bound: Any) -> int | None:
     return value if abs(value) < 2**62 else None
 
 
+def settle_sizes(graph: fx.Graph) -> None:
+    """Gives sizes that hang on no input (those of a state of random numbers) the values that they
+    were traced with, in the fake tensors of the graph's nodes. Should a call find another size,
+    its host program says so."""
+    given: set[Any] = set()
+    for node in graph.find_nodes(op="placeholder"):
+        for n in _sizes(node.meta.get("val")):
+            given |= n.node.expr.free_symbols
+
+    def loose(value: Any) -> bool:
+        free = {s for n in _sizes(value) for s in n.node.expr.free_symbols}
+        return bool(free) and not free & given and all(n.node.has_hint() for n in _sizes(value))
+
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        values, spec = tree_flatten(node.meta.get("val"))
+        if any(map(loose, values)):
+            values = [_as_hinted(v) if loose(v) else v for v in values]
+            node.meta["val"] = tree_unflatten(values, spec)
+
+
+def _as_hinted(fake: Any) -> Any:
+    if isinstance(fake, torch.SymInt):
+        return fake.node.hint
+    layout = ([_hint(n) for n in ns] for ns in (fake.shape, fake.stride()))
+    with fake.fake_mode:
+        return torch.empty_strided(*layout, dtype=fake.dtype, device=fake.device)
+
+
+def _hint(n: Any) -> int:
+    return int(n.node.hint) if isinstance(n, torch.SymInt) else int(n)
+
+
 def shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:
     """Those that the sizes of a graph's values belong to."""
     envs: list[ShapeEnv] = []
     for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        sizes: tuple[Any, ...] = ()
-        if isinstance(value, torch.SymInt):
-            sizes = (value,)
-        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            sizes = (*value.shape, *value.stride(), value.storage_offset())
-        for n in sizes:
-            if isinstance(n, torch.SymInt) and not any(e is n.node.shape_env for e in envs):
+        for n in _sizes(node.meta.get("val")):
+            if not any(e is n.node.shape_env for e in envs):
                 envs.append(n.node.shape_env)
     return envs
+
+
+def _sizes(value: Any) -> list[torch.SymInt]:
+    """The symbolic ones of a value: itself, or a tensor's sizes, strides and offset."""
+    found: tuple[Any, ...] = ()
+    if isinstance(value, torch.SymInt):
+        found = (value,)
+    elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        found = (*value.shape, *value.stride(), value.storage_offset())
+    return [n for n in found if isinstance(n, torch.SymInt)]
