@@ -107,8 +107,9 @@ def order_matters(graph: GraphModule) -> str | None:
         if not _writes(node) or found:
             continue
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
-        fakes = [t for t in tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)]
-        if fakes:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        fakes = [t for t in tensors if isinstance(t, FakeTensor)]
+        if fakes and len(fakes) == len(tensors):  # those inside of a vmap are no fake tensors
             with fakes[0].fake_mode, Watch(), torch.no_grad():  # type: ignore[no-untyped-call]  # of torch
                 if node.op == "call_method":
                     getattr(args[0], node.target)(*args[1:], **kwargs)
