@@ -126,6 +126,32 @@ def test_drop_round_casts():
     assert "f = cast(e) : f32" in after  # an integer cast is no rounding to skip
 
 
+@pytest.mark.parametrize("step", ["floor", "lt", "i32"])
+def test_a_rounding_stays_where_its_value_reaches_a_step(step):
+    last = {
+        "floor": "t = floor(s) : f32",
+        "lt": "t = lt(s, a) : bool",
+        "i32": "t = cast(s) : i32",
+    }
+    type = {"lt": "bool", "i32": "i32"}.get(step, "f32")
+    k = kernel(
+        f"x: f32[4, 8]; out y: {type}[4, 8]; out z: f32[4, 8]",
+        "a = load x[i0*8 + i1] : f32",
+        "b = cast(a) : bf16",
+        "c = cast(b) : f32",
+        "s = add(c, a) : f32",
+        last[step],
+        "e = exp(a) : f32",
+        "f = cast(e) : f16",
+        "g = cast(f) : f32",
+        "store y[i0*8 + i1] = t",
+        "store z[i0*8 + i1] = g",
+    )
+    after = lines(drop_round_casts.drop(k))
+    assert "s = add(c, a) : f32" in after
+    assert "store z[i0*8 + i1] = e" in after
+
+
 def test_dead_code_drops_statements_stores_and_nodes(make_builder):
     b = make_builder()
     x = b.input("x", DType.f32, 4)

@@ -127,3 +127,12 @@ def test_quotients_are_exact_where_an_ulp_could_show(kernel: Kernel, fast: bool)
     source = emit(kernel, Schedule("flat", 128)).source
     assert ("x0 / x1" in source) == fast
     assert ("tl.div_rn(x0, x1)" in source) != fast
+
+
+def test_not_where_the_value_reaches_a_step() -> None:
+    kernel = gelu(DType.bf16)
+    (phase,) = kernel.phases
+    steps = (Compute("low", "floor", ("g",), F32), Compute("out", "cast", ("low",), DType.bf16))
+    body = (*phase.body[:-2], *steps, phase.body[-1])
+    source = emit(replace(kernel, phases=(Phase((), body),)), Schedule("flat", 1024)).source
+    assert "gelu_f32(" not in source and "tl.erf(" in source

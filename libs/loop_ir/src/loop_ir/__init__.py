@@ -5,7 +5,7 @@ a reference meaning (`interpret_graph`), and `fuse` turns many small kernels int
 fewer bytes, with a report of what it did and why not more.
 """
 
-from loop_ir.analysis import bytes_moved, identity
+from loop_ir.analysis import bytes_moved, identity, reaching_steps
 from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
 from loop_ir.explain import explain, why_not
 from loop_ir.fuse import FusionReport, fuse, fuse_with_report
@@ -103,6 +103,7 @@ __all__ = [
     "parse_kernel",
     "print_graph",
     "print_kernel",
+    "reaching_steps",
     "reduces_columns",
     "run_passes",
     "verify",

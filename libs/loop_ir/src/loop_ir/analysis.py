@@ -84,6 +84,26 @@ def expression(stmt: Stmt) -> sympy.Expr | None:
             return None
 
 
+_STEPS = frozenset((
+    "eq", "ne", "lt", "le", "gt", "ge", "isinf", "floordiv", "truncdiv", "mod", "fmod", "floor",
+    "ceil", "trunc", "round", "bitcast", "argmax", "argmin",
+))  # fmt: skip
+
+
+def reaching_steps(kernel: Kernel) -> frozenset[str]:
+    """The values whose small differences may become large ones: arguments of steps (comparisons,
+    floors, casts to integers, places of extremes) and all that these are computed from."""
+    found: set[str] = set()
+    for stmt in reversed(tuple(statements(kernel))):
+        if isinstance(stmt, Compute | Reduce) and (
+            stmt.op in _STEPS
+            or (stmt.op == "cast" and not stmt.dtype.is_float)
+            or not found.isdisjoint(defined_values(stmt))
+        ):
+            found.update(stmt.args)
+    return frozenset(found)
+
+
 def is_pointwise(kernel: Kernel) -> bool:
     """No reductions and no inner axes: it may run its points in any order."""
     return all(not p.axes for p in kernel.phases)

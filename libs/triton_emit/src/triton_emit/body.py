@@ -98,9 +98,9 @@ class Writer:
         self.kernel = kernel
         self.bits = bits
         self.params = Params(kernel)
-        written = [self.params.dtypes[b] for b, m in self.params.mutated.items() if m]
-        narrow = all(d.itemsize <= 2 for d in written)
-        self.ops = ScalarOps(kernel.name, narrow, may_approximate(kernel))
+        self.ops = ScalarOps(
+            kernel.name, may_approximate(kernel, "erf"), may_approximate(kernel, "div", "exp")
+        )
         self.namer = Namer()
         self.ranges = axis_ranges(kernel)
         self.tiles: dict[str, Tile] = {}

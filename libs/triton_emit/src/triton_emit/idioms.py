@@ -5,57 +5,45 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from loop_ir import Compute, Const, DType, Kernel, Reduce, Stmt, Store
-from triton_emit.ssa import clean, defines, uses
-
-_STEPS = frozenset(
-    ("floordiv", "truncdiv", "mod", "fmod", "floor", "ceil", "trunc", "round", "bitcast", "eq",
-     "ne", "lt", "le", "gt", "ge")
-)  # fmt: skip
+from loop_ir import Compute, Const, DType, Kernel, Stmt, Store, reaching_steps
+from triton_emit.ssa import clean, defines
 
 
-def may_approximate(kernel: Kernel) -> bool:
-    """Whether quotients and exponentials in f32 may be a few ulp off: only 16-bit floats are
-    stored, and none of these values meets an operation where a small difference becomes a large
-    one (`floor(x / y)`, `x / y == 2`)."""
-    body = [s for phase in kernel.phases for s in phase.body]
-    types = {b.name: b.type.dtype for b in kernel.buffers}
-    if any(types[s.buffer] not in (DType.bf16, DType.f16) for s in body if isinstance(s, Store)):
+def may_approximate(kernel: Kernel, *ops: str) -> bool:
+    """Whether the results of `ops` in f32 may be a few ulp off: only floats of 16 bits are stored,
+    and none of the results meets an operation where a small difference becomes a large one
+    (`floor(x / y)`, `x / y == 2`)."""
+    if not _stored(kernel) <= {DType.bf16, DType.f16}:
         return False
-    inexact: set[str] = set()
-    for s in body:
-        if isinstance(s, Compute | Reduce):
-            if s.op == "truncdiv":  # a quotient, rounded
-                return False
-            if not inexact.isdisjoint(s.args):
-                steps = s.op in _STEPS or (s.op == "cast" and not s.dtype.is_float)
-                if steps or s.op in ("argmax", "argmin"):
-                    return False
-                inexact.update(defines(s))
-            elif s.op in ("div", "exp"):
-                inexact.update(defines(s))
-        elif not inexact.isdisjoint(uses(s)) and not isinstance(s, Store):
-            return False
-    return True
+    computed = [s for phase in kernel.phases for s in phase.body if isinstance(s, Compute)]
+    if any(s.op == "truncdiv" for s in computed):  # a quotient, rounded
+        return False
+    steps = reaching_steps(kernel)
+    return not any(s.op in ops and s.out in steps for s in computed)
+
+
+def _stored(kernel: Kernel) -> set[DType]:
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    return {types[s.buffer] for p in kernel.phases for s in p.body if isinstance(s, Store)}
 
 
 def cheaper(kernel: Kernel) -> Kernel:
     """`0.5*x * (erf(x * sqrt(0.5)) + 1)` in f32 -> `gelu(x)`, when no more than 16 bits of any
-    result are stored.
+    result are stored and the value reaches no step.
 
     `gelu` is an operation of this library's own (`helpers.gelu_f32`): a third of the instructions,
     to 3e-5 of the value, 1.5e-4 below x = -4.2. Half a unit in the last place of f16 is at least
     2.4e-4.
     """
-    sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
-    body = [s for phase in kernel.phases for s in phase.body]
-    if any(sizes[s.buffer] > 2 for s in body if isinstance(s, Store)):
+    if any(t.itemsize > 2 for t in _stored(kernel)):
         return kernel
+    body = [s for phase in kernel.phases for s in phase.body]
+    steps = reaching_steps(kernel)
     made = {name: s for s in body for name in defines(s)}
     inputs: dict[str, str] = {}
     for s in body:
         x = _gelu_of(s, made)
-        if isinstance(s, Compute) and x is not None:
+        if isinstance(s, Compute) and x is not None and s.out not in steps:
             inputs[s.out] = x
     if not inputs:
         return kernel

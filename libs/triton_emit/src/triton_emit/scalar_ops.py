@@ -66,9 +66,8 @@ class ScalarOps:
     def __init__(
         self, kernel: str, narrow_results: bool = False, approximate: bool = False
     ) -> None:
-        """`narrow_results`: all that the kernel stores has 16 bits or fewer, so that an f32
-        function may be a few ulp further off where that is much faster. `approximate`: so may
-        quotients."""
+        """`narrow_results`: the error function may be a few ulp further off where that is much
+        faster, since so few bits are stored. `approximate`: so may quotients and exponentials."""
         self.kernel = kernel
         self.narrow_results = narrow_results
         self.approximate = approximate

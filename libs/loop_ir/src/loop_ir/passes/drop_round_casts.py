@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loop_ir.analysis import defined_values
+from loop_ir.analysis import defined_values, reaching_steps
 from loop_ir.nodes import Compute, Graph, Kernel, Stmt
 from loop_ir.rewrite import map_all_kernels, map_statements, rename_uses
 from wrapper_ir.types import DType
@@ -17,7 +17,9 @@ class DropRoundCasts:
     """`cast(cast(x: f32) : bf16 or f16) : f32 -> x`.
 
     The value is closer to the exact one than eager's, which rounds whenever it stores; a stored
-    result is still rounded once, by the store. An overflow of f16 to infinity is not kept.
+    result is still rounded once, by the store. An overflow of f16 to infinity is not kept. A
+    rounding stays where its value reaches a step, which would answer otherwise:
+    `x.bfloat16() == 7.3` is true of an f32 x of 7.3.
     """
 
     name = "drop_round_casts"
@@ -30,6 +32,7 @@ def drop(kernel: Kernel) -> Kernel:
     types: dict[str, DType] = {}
     narrowed: dict[str, str] = {}
     names: dict[str, str] = {}
+    kept = reaching_steps(kernel)
 
     def rewrite(original: Stmt) -> Stmt:
         stmt = rename_uses(original, names)
@@ -37,7 +40,7 @@ def drop(kernel: Kernel) -> Kernel:
             (arg,) = stmt.args
             if stmt.dtype in _NARROW and types.get(arg) == DType.f32:
                 narrowed[stmt.out] = arg
-            elif stmt.dtype == DType.f32 and arg in narrowed:
+            elif stmt.dtype == DType.f32 and arg in narrowed and stmt.out not in kept:
                 names[stmt.out] = narrowed[arg]
         for name in defined_values(stmt):
             types[name] = stmt.dtype  # type: ignore[union-attr]  # only stores define nothing
