@@ -11,6 +11,7 @@ from torch import nn
 
 import compile_cli
 from compile_cli.errors import BadInput, UnknownOption
+from wrapper_ir.errors import ResultMismatch
 
 
 @pytest.fixture
@@ -129,3 +130,39 @@ def test_misaligned_arguments_are_copied_for_tensor_maps() -> None:
     assert a is odd
     assert torch.equal(b, odd)
     assert seen == [odd.data_ptr() % 16, 0]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.GRU(4, 5, num_layers=2, bidirectional=True),
+        nn.RNN(4, 5, batch_first=True),
+        pytest.param(
+            nn.LSTM(4, 5),
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=ResultMismatch,
+                reason="torch's fake tensors of an LSTM's states have a dimension too many",
+            ),
+        ),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_recurrent_layers_and_their_states(layer: nn.Module, options: dict[str, Any]) -> None:
+    x = torch.randn(3, 2, 4)
+    got = compile_cli.compile(layer.eval(), (x,), options=options)(x)
+    torch.testing.assert_close(got, layer(x))
+
+
+def test_what_an_lstm_returns_at_each_step(options: dict[str, Any]) -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lstm(x)[0])
+
+    model, x = Steps().eval(), torch.randn(2, 3, 4)
+    compiled = compile_cli.compile(model, (x,), options=options)
+    torch.testing.assert_close(compiled(x), model(x))
