@@ -279,3 +279,24 @@ def test_symbols_of_a_stride_and_of_a_multiple(tmp_path: Path, emit: str) -> Non
     assert len(run.regimes) == 1
     with pytest.raises(BadInput, match="not covered"):
         run(torch.randn(8, 3), y)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x[-100:2], lambda x: (x * 2).narrow(0, 1, 1), lambda x: (x[0], x.view(torch.int32))],
+    ids=["slice", "narrow", "select"],
+)
+def test_a_view_that_a_small_size_has_no_room_for(
+    tmp_path: Path, view: Callable[[Tensor], Any]
+) -> None:
+    """Kernels serve sizes of 0 and 1 that were captured as 2 and more, except where the graph
+    itself then reads past the end."""
+    options = {"cache_dir": str(tmp_path)}
+    run = torch.compile(view, backend="compile_cli", dynamic=True, options=options)
+    for n in (3, 2, 5):
+        x = torch.arange(float(n))
+        torch.testing.assert_close(run(x), view(x), rtol=0, atol=0)
+
+
+def test_a_view_that_lies_inside_at_one(tmp_path: Path) -> None:
+    check(tmp_path, lambda x: x[:, 0], {0: {1}}, ((2, 5),), ((2, 9),), ((2, 1),))

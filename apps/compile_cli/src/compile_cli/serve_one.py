@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import sympy
 
-from loop_ir import Axis, Graph, Kernel, Matmul, TensorType
-from loop_ir.analysis import walk
+from loop_ir import Axis, Buffer, Extern, Graph, Kernel, Matmul, Symbol, TensorRef, TensorType
+from loop_ir.analysis import hints_of, walk
 from symexpr import CeilDiv, FloorDiv, Mod, ModularIndexing, Ranges, SymexprError, bounds, symbol
+from wrapper_ir.analysis import storage_bytes
 
 
 def serve_one(graph: Graph) -> Graph:
@@ -18,7 +19,8 @@ def serve_one(graph: Graph) -> Graph:
     Capturing tells a dynamic size from one, which broadcasts; the kernels and the host program
     need not: whether a model means the same at one is proven before it is called so
     (`compile_cli.proof`, or Dynamo's guards). Symbols of which some size then may be negative, or
-    have no value, keep their range.
+    have no value, keep their range; those of which a view (`x[:, 0]`, `x.narrow(0, 1, 1)`) would
+    lie outside of its storage begin where it lies inside.
     """
 
     def widen(kernel: Kernel) -> Kernel:
@@ -30,6 +32,7 @@ def serve_one(graph: Graph) -> Graph:
         if size.free_symbols & ranges.keys() and not _at_least(least, size, ranges):
             for s in size.free_symbols:
                 wide.pop(str(s), None)
+    _keep_views_inside(graph, wide)
     nodes = []
     for node in graph.nodes:
         if isinstance(node, Kernel):
@@ -61,3 +64,37 @@ def _at_least(least: int, e: sympy.Expr, ranges: Ranges) -> bool:
     except SymexprError:
         return False
     return low is not None and low >= least
+
+
+def _keep_views_inside(graph: Graph, wide: dict[str, Symbol]) -> None:
+    """Raises the lower bounds of symbols in `wide` for which a view is larger than its storage:
+    of each by itself, and of all that a view has together."""
+    storages = {i.name: i.type for i in graph.inputs if i.type is not None} | dict(graph.constants)
+    for item in walk(graph.nodes):
+        if isinstance(item, Buffer):
+            storages.setdefault(item.name, item.type)
+        elif isinstance(item, Extern):
+            storages |= dict(out for out in item.outs if out is not None)
+    captured = {s.name: s.low or 0 for s in graph.symbols}
+    hints = hints_of(graph.symbols)
+    refs = (r for r in walk((graph.nodes, graph.outputs)) if isinstance(r, TensorRef))
+    for ref in dict.fromkeys(refs):
+        storage = storages.get(ref.buffer)
+        if storage is None or storage == ref.type:
+            continue
+        both = (*_expressions(ref.type), *_expressions(storage))
+        names = sorted({s.name for e in both for s in e.free_symbols} & wide.keys())
+        for group in (*([n] for n in names), names):
+            while lows := {n: wide[n].low or 0 for n in group if wide[n].low != captured[n]}:
+                if _inside(ref.type, storage, {**hints, **lows}):
+                    break
+                for n, low in lows.items():
+                    wide[n] = replace(wide[n], low=low + 1)
+
+
+def _expressions(type: TensorType) -> tuple[sympy.Expr, ...]:
+    return (*type.size, *type.stride, type.offset)
+
+
+def _inside(view: TensorType, storage: TensorType, env: Mapping[str, int]) -> bool:
+    return storage_bytes(view, env) <= storage_bytes(storage, env)
