@@ -431,3 +431,15 @@ def test_planned_programs_run_the_same(check):
     for launch, gm in check(planned, inputs(1), inputs(3)).items():
         for got, expected in zip(gm(*inputs(3)), plain[launch](*inputs(3)), strict=True):
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_complex_numbers(check):
+    """Python writes no complex number whose parts are NaN, infinite or a negative zero."""
+    check(
+        """program p(x: c64[2] cpu):
+  a = extern aten.add.Scalar(x, complex(nan, -inf)) -> c64[2] cpu
+  b = extern aten.full_like.default(x, complex(-0.0, -0.0)) -> c64[2] cpu
+  return (a, b)
+""",
+        [torch.tensor([1 + 2j, 3j])],
+    )

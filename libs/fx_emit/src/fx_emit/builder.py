@@ -124,6 +124,8 @@ class Builder:
             return TORCH_DTYPE[arg]
         if isinstance(arg, Device):
             return torch_device(arg)
+        if isinstance(arg, complex):  # its text has no NaN and infinity, and loses a zero's sign
+            return self.call(complex, (arg.real, arg.imag), value=arg)
         return torch_enum(arg) if isinstance(arg, TorchEnum) else arg
 
     def layout(self, type: TensorType) -> tuple[torch.dtype, Any, Any]:
