@@ -17,6 +17,7 @@ from torch.export.exported_program import (
 )
 
 from aten_lowering.extern import by_design
+from aten_lowering.layouts import laid_out
 from aten_lowering.lowerings import TABLE
 
 aten = torch.ops.aten
@@ -75,7 +76,7 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     table.update(get_decompositions(_MORE))
     own = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     return {
-        op: decomposition
+        op: laid_out(op, decomposition)
         for op, decomposition in table.items()
         if isinstance(op, OpOverload) and op not in TABLE and op not in _WHOLE and not by_design(op)
     } | own
