@@ -1,4 +1,5 @@
-"""How the tests of every member run: one process a core, one thread each, bytecode kept."""
+"""How the tests of every member run: one process a core, one thread each, bytecode kept, a cache
+of the run for what none of them wants apart."""
 
 from __future__ import annotations
 
@@ -14,6 +15,31 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the cores are taken by the other processes
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of all processes of this run: never the user's, so that a run is as any other."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    os.environ["COMPILE_CLI_CACHE_DIR"] = str(cache)
+    return cache
+
+
+@pytest.fixture(scope="session")
+def libraries(cache_of_run: Path) -> Path:
+    """The folder of the run's C++ libraries. They are named by what went in, and g++ is slow."""
+    folder = cache_of_run / "cpp"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory: pytest.TempPathFactory, libraries: Path) -> Path:
+    """A cache of the test's own but for the C++ libraries."""
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "cpp").symlink_to(libraries)
+    return cache
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -63,8 +63,8 @@ def encoder(example: ModuleType) -> Any:
 
 
 @pytest.fixture
-def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return {"cache_dir": str(tmp_path_factory.mktemp("cache"))}
+def options(own_cache: Path) -> dict[str, Any]:
+    return {"cache_dir": str(own_cache)}
 
 
 @pytest.fixture

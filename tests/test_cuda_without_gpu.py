@@ -69,9 +69,9 @@ def test_every_kernel_becomes_a_cubin(program: Program) -> None:
     assert any("gelu_f32" in define.source for define, _ in variants)
 
 
-def test_the_host_program_builds(program: Program, tmp_path: Path) -> None:
+def test_the_host_program_builds(program: Program, libraries: Path) -> None:
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
-    assert cpp_emit.build(text, tmp_path, "encoder").exists()
+    assert cpp_emit.build(text, libraries, "encoder").exists()
 
 
 def test_how_templates_start_reaches_the_cubins(
@@ -127,7 +127,7 @@ def test_candidates_of_the_mlp_compile_ahead(
     assert kernels.cache.stats().entries >= 1
 
 
-def test_counters_of_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_of_one_row(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Templates that count in zeroed memory, and the fill, in a C++ library."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
         sizes = ((4096, 64), (64, 128))
@@ -154,4 +154,4 @@ def test_counters_of_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for define, alignment in expected_variants(program):
         triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
-    assert cpp_emit.build(text, tmp_path, "one_row").exists()
+    assert cpp_emit.build(text, libraries, "one_row").exists()

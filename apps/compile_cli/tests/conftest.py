@@ -29,11 +29,14 @@ class Outcome:
 
 @pytest.fixture
 def cli(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Outcome]:
     """`cli("run", "m.py:M")` runs a command; relative files are those of `tmp_path`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
 
     def call(*arguments: str) -> Outcome:
         capsys.readouterr()

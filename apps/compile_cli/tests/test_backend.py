@@ -13,8 +13,8 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(tmp_path))
+def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -130,8 +130,8 @@ def _same(value: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cpp")
+def folder(libraries: Path) -> Path:
+    return libraries
 
 
 @pytest.fixture(scope="session")

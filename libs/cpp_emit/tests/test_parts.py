@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cpp_emit
+from cpp_emit.build import find_compiler
 from cpp_emit.errors import (
     BuildFailed,
     CompilerNotFound,
@@ -102,6 +103,36 @@ def test_a_second_build_is_free(folder: Path) -> None:
     assert cpp_emit.build(text, folder, "same", compiler=None) == first
     assert first.stat().st_mtime_ns == changed
     assert first.with_suffix(".cpp").read_text() == text
+
+
+def _returns(name: str) -> tuple[str, Any]:
+    program = parse_program(f"program {name}(x: f32[2] cpu):\n  return (x,)\n")
+    return cpp_emit.emit(program), program
+
+
+def test_damaged_parts_are_made_again(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        text, program = _returns(name)
+        x = torch.ones(2)
+        assert cpp_emit.load(cpp_emit.build(text, tmp_path, name), program)(x)[0] is not None
+        (made,) = tmp_path.glob("parts_*/runtime.o")
+        whole = made.read_bytes()
+        assert whole.startswith(b"\x7fELF")
+        made.write_bytes(whole[: len(whole) // 2])
+
+
+def test_a_compiler_that_cannot_make_parts_builds_without(tmp_path: Path) -> None:
+    poor = tmp_path / "poor"
+    poor.write_text(
+        '#!/bin/sh\ncase "$*" in *soname*) echo unknown option >&2; exit 1;; esac\n'
+        f'exec {find_compiler()} "$@"\n'
+    )
+    poor.chmod(0o700)
+    text, program = _returns("plain")
+    library = cpp_emit.build(text, tmp_path / "out", "plain", compiler=str(poor))
+    (y,) = cpp_emit.load(library, program)(torch.ones(2))
+    assert y.tolist() == [1, 1]
+    assert not list((tmp_path / "out").glob("parts_*"))
 
 
 def test_errors_of_the_compiler_show_the_line(folder: Path) -> None:

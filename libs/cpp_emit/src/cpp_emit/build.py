@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cpp_emit.errors import BuildFailed, CompilerNotFound, TorchNotFound
+from cpp_emit.parts import compiled_parts, digest, run, write_all
 from symexpr import CPP_PRELUDE
 
 FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall")
@@ -80,18 +80,17 @@ def build(
 
     The name of the file ends with a hash of everything that went in, so building the same text
     again finds it there; a file that is no longer what was written is built again, with a
-    warning. The text is left beside it (`.cpp`). Whoever can write to `out_dir` can have code run
-    here: it is made for its owner alone (0700) unless it is there.
+    warning. The text is left beside it (`.cpp`). What all programs share is compiled once for a
+    folder (`cpp_emit.parts`). Whoever can write to `out_dir` can have code run here: it is made for
+    its owner alone (0700) unless it is there.
 
     Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused).
     """
     compiler = find_compiler() if compiler is None else compiler
     torch = find_torch()
     sources = headers()
-    key = hashlib.sha256()
-    for part in (text, compiler, torch.version, str(torch.lib), *flags, *sources.values()):
-        key.update(part.encode() + b"\0")
-    stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{key.hexdigest()[:16]}"
+    common = (compiler, torch.version, str(torch.lib), *flags, *sources.values())
+    stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_key(text, *common)}"
     folder = Path(out_dir)
     library = folder / f"{stem}.so"
     if library.exists():
@@ -99,48 +98,48 @@ def build(
             return library
         warnings.warn(f"{library} is damaged; it was dropped and is built again", stacklevel=2)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        for path, content in sources.items():
-            file = Path(work) / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content, encoding="utf-8")
-        source = Path(work) / f"{stem}.cpp"
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        work = Path(temporary)
+        source, made = work / f"{stem}.cpp", work / f"{stem}.so"
         source.write_text(text, encoding="utf-8")
-        made = Path(work) / f"{stem}.so"
-        command = [
-            compiler, *flags, str(source), "-o", str(made), f"-I{work}", "-isystem",
-            str(torch.include), f"-L{torch.lib}", "-ltorch_cpu", "-ldl", f"-Wl,-rpath,{torch.lib}",
-        ]  # fmt: skip
-        try:
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as problem:
-            raise CompilerNotFound(f"cannot run the compiler {compiler}: {problem}") from problem
-        if ran.returncode != 0:
-            raise BuildFailed(_report(ran.stderr, str(source), text, command))
+        parts = compiled_parts(
+            folder / f"parts_{_key(*common)}", [compiler, *flags], sources, torch.include
+        )
+        if parts is None or not parts.link(source, made, torch.lib):
+            # The compiler lacks an option, or refuses the text: it says so below.
+            write_all(work, sources)
+            command = [
+                compiler, *flags, str(source), "-o", str(made), f"-I{work}", "-isystem",
+                str(torch.include), f"-L{torch.lib}", "-ltorch_cpu", "-ldl",
+                f"-Wl,-rpath,{torch.lib}",
+            ]  # fmt: skip
+            ran = run(command)
+            if ran.returncode != 0:
+                raise BuildFailed(_report(ran.stderr, str(source), text, command))
         # Another process may have built the same. Compilers may differ in a bit from run to run,
         # so the digest goes last: a reader between the two builds once more.
         source.replace(library.with_suffix(".cpp"))
-        digest = Path(work) / "digest"
-        digest.write_text(_digest(made))
+        written = work / "digest"
+        written.write_text(digest(made))
         made.replace(library)
-        digest.replace(_digest_path(library))
+        written.replace(_digest_path(library))
     return library
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256(b"".join(part.encode() + b"\0" for part in parts)).hexdigest()[:16]
 
 
 def _is_intact(library: Path) -> bool:
     """The file is what was written: a loader would run a damaged one."""
     try:
-        return _digest_path(library).read_text() == _digest(library)
+        return _digest_path(library).read_text() == digest(library)
     except OSError:
         return False
 
 
 def _digest_path(library: Path) -> Path:
     return library.with_suffix(".sha256")
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _report(stderr: str, source: str, text: str, command: Sequence[str]) -> str:
