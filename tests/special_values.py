@@ -208,6 +208,7 @@ _EITHER_ZERO = frozenset({
     aten.maximum.default, aten.minimum.default, aten.fmax.default, aten.fmin.default,
     aten.max.other, aten.min.other,
 })  # fmt: skip
+_DIVIDE = frozenset({"floor_divide", "remainder", "fmod", "div"})
 # Gradients are only asked about at what the forward gives.
 _OF_SIGMOID = frozenset({aten.sigmoid_backward.default})
 
@@ -226,6 +227,10 @@ def wrong(
         exact = case(wide).to(got.dtype)
         plain = got.isfinite() & exact.isfinite() & ~((got == 0) & (exact == 0))
         off &= ~(plain & ~_unlike(got, exact, case.op))
+    if not got.dtype.is_floating_point and case.op.name().split("::")[1].split(".")[0] in _DIVIDE:
+        divisor = case.args[1]
+        value = tensors[divisor.name] if isinstance(divisor, Tensor) else divisor
+        off &= torch.as_tensor(value != 0, device=off.device)  # what CUDA gives has no meaning
     if case.op in _OF_SIGMOID:
         off &= (tensors["y"] >= 0) & (tensors["y"] <= 1)
     if case.op in _CANCELS:

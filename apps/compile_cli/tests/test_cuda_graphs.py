@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import compile_cli
 from compile_cli.cuda_graphs import mutated_inputs
+from compile_cli.errors import UnknownOption
 
 
 class Counter(nn.Module):
@@ -29,11 +31,12 @@ def test_written_inputs_are_found(tmp_path: Path) -> None:
     assert "calls" in program.params[written].name
 
 
-def test_without_a_gpu_the_program_runs_as_it_is(tmp_path: Path) -> None:
+def test_without_a_gpu_it_is_refused_or_does_nothing(tmp_path: Path) -> None:
     options = {"cache_dir": str(tmp_path), "cuda_graphs": True}
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), torch.randn(4, 8)
-    compiled = compile_cli.compile(model, (x,), options=options)
-    for _ in range(3):
-        torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
-    assert compiled.graph.graphs is not None
-    assert "3 calls without a graph: its tensors are on cpu" in compiled.graph.graphs.explain()
+    with pytest.raises(UnknownOption, match="does nothing on CPU tensors"):
+        compile_cli.compile(model, (x,), options=options)
+    compiled = torch.compile(model, backend="compile_cli", options=options)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)

@@ -232,3 +232,20 @@ def test_complex_is_refused() -> None:
     kernel = pointwise("add", [DType.c64, DType.c64], DType.c64)
     with pytest.raises(UnsupportedDType, match=r"kernel k_add: element type c64 of buffer x0"):
         emit(kernel, default_schedule(kernel, {}))
+
+
+def test_a_division_proves_nothing_of_its_divisor() -> None:
+    """`where(y != 0, x // y, -1)`: compilers take an unguarded division for proof of `y != 0`."""
+    i0 = symbol("i0")
+    body = (
+        Load("x", "x", i0, DType.i32), Load("y", "y", i0, DType.i32),
+        Compute("q", "floordiv", ("x", "y"), DType.i32), Const("zero", 0, DType.i32),
+        Compute("ok", "ne", ("y", "zero"), DType.bool_), Const("none", -1, DType.i32),
+        Compute("r", "where", ("ok", "q", "none"), DType.i32), Store("r", i0, "r"),
+    )  # fmt: skip
+    type_ = TensorType(DType.i32, (sympy.Integer(64),), (sympy.Integer(1),), Device("cuda", 0))
+    buffers = tuple(Buffer(n, type_, n == "r") for n in "xyr")
+    axes = (Axis(i0, sympy.Integer(64)),)
+    kernel = Kernel("guarded", buffers, axes, (Phase((), body),))
+    emitted = emit(kernel, Schedule("flat", 64, num_warps=1))
+    assert "divisor(" in emitted.source

@@ -446,4 +446,5 @@ def test_the_launcher_is_built_once(tmp_path: Path) -> None:
     built = native.build(config)
     stamp = built.stat().st_mtime_ns
     assert native.build(config) == built and built.stat().st_mtime_ns == stamp
-    assert [p.name for p in built.parent.iterdir()] == [built.name]
+    digest = built.with_suffix(".sha256").name
+    assert sorted(p.name for p in built.parent.iterdir()) == sorted([built.name, digest])

@@ -152,14 +152,15 @@ def refuse_new_layouts(graph: GraphModule) -> None:
     """Raises `BadInput` where the model leaves an input with other sizes or strides, or another
     storage (`x.t_()`, `x.resize_(2)`, `x.set_(y)`): a graph gives values only."""
     for place in graph.graph.find_nodes(op="placeholder"):
-        node, changed = place, None
+        node, changed, moved = place, None, False
         while step := next((u for u in node.users if _changes_layout(u, node)), None):
             node, changed = step, step
+            moved |= str(step.target).startswith("aten.set_.")
         if changed is None:
             continue
         before, after = place.meta["val"], changed.meta["val"]
         kept = before.shape == after.shape and before.stride() == after.stride()
-        if not kept or storage_key(before) != storage_key(after):
+        if not kept or moved:
             raise BadInput(
                 f"{changed.target} changes the layout of input {place.name}\n"
                 f"  expected: {list(before.shape)}, as the caller passes it\n"

@@ -36,16 +36,9 @@ def refusals() -> Iterator[None]:
 def require_useful(options: Options, tensors: Iterable[Any]) -> None:
     """Raises `UnknownOption` for an option that does nothing to a model without a tensor on a GPU.
     (Of the graphs that torch.compile makes of a model, some may be such.)"""
-    asked = [
-        name
-        for name, wanted in (
-            ("cuda_graphs=True", options.cuda_graphs),
-            ("channels_last='on'", options.channels_last == "on"),
-        )
-        if wanted
-    ]
-    if asked and not any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
+    on_gpu = any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors)
+    if options.cuda_graphs and not on_gpu:
         raise UnknownOption(
-            f"option {asked[0]} does nothing on CPU tensors\n"
+            "option cuda_graphs=True does nothing on CPU tensors\n"
             "  to do: drop it, or give a model and inputs on a GPU"
         )

@@ -107,6 +107,11 @@ class KernelBuilder:
         self._count = 0
         self._indirects = 0
 
+    @property
+    def on_cpu(self) -> bool:
+        """What it has read so far is on the CPU, where some of eager's kernels differ."""
+        return any(b.type.device.kind == "cpu" for b in self._buffers.values())
+
     # -- structure
 
     def inner(self, size: Sequence[sympy.Expr]) -> Coords:

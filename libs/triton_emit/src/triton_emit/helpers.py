@@ -273,6 +273,10 @@ _SOURCES = {
             plain = (tl.abs(w) < 1100.0) & (a > 0.0) & (a < float("inf"))
             return pow_cases(x, y, tl.where(plain, r, tl.exp2(y * tl.log2(a))))
     """,
+    "divisor": """
+        def divisor(y):
+            return tl.where(y == 0, y + 1, y)
+    """,
     "pow_int": """
         # square and multiply; wraps around as repeated multiplication does
         def pow_int(base, exponent):

@@ -219,6 +219,8 @@ class ScalarOps:
             return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
         if op in ("maximum", "minimum"):
             return self.call(f"tl.{op}", self._all_in_call(args), dtype, axes)
+        if op in ("floordiv", "mod", "truncdiv", "fmod"):
+            args = [args[0], self._divisor(args[1])]
         if op in ("floordiv", "mod") and signed:
             divisor = args[1].literal
             if op == "mod" and isinstance(divisor, int) and _is_mask(divisor - 1):
@@ -240,6 +242,15 @@ class ScalarOps:
         if op in ("floor", "ceil", "trunc", "round"):
             return args[0]
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
+
+    def _divisor(self, value: Value) -> Value:
+        """The value, 1 where it is 0. What is divided by zero has no meaning, but a compiler that
+        sees the division takes it for proof that the divisor is not zero, in all that the kernel
+        computes: `where(y != 0, x // y, -1)` would lose its condition."""
+        if value.literal is not None and value.literal != 0:
+            return value
+        value = typed(value)
+        return self.call("divisor", [value.text], value.dtype, value.axes)
 
     def _shift(self, op: str, args: list[Value], dtype: DType) -> Value:
         """A shift by the width or more gives 0 (-1 for a negative number shifted right)."""

@@ -60,17 +60,19 @@ def clamp(
 
 
 def at_least(k: KernelBuilder, x: Value, low: Value) -> Value:
-    """`x` or `low`, whichever is larger; `x` if they are equal zeros; NaN if either is."""
+    """`x` or `low`, whichever is larger; NaN if either is. Of two zeros: on the CPU `x`, on a GPU
+    the positive one."""
     return _bounded(k, x, low, "maximum", "lt")
 
 
 def at_most(k: KernelBuilder, x: Value, high: Value) -> Value:
-    """`x` or `high`, whichever is smaller; `x` if they are equal zeros; NaN if either is."""
+    """`x` or `high`, whichever is smaller; NaN if either is. Of two zeros: on the CPU `x`, on a GPU
+    the negative one."""
     return _bounded(k, x, high, "minimum", "gt")
 
 
 def _bounded(k: KernelBuilder, x: Value, bound: Value, op: str, beyond: str) -> Value:
-    if not x.dtype.is_float:
+    if not x.dtype.is_float or not k.on_cpu:
         return k.op(op, x, bound)
     replaced = k.op(beyond, x, bound)
     if not k.is_number(bound):
