@@ -243,7 +243,14 @@ def test_floats_of_sizes_in_cpp(tmp_path: Path) -> None:
     check(tmp_path, both, {0: {0, 1}}, ((5, 4),), ((9, 3),), emit="cpp")
 
 
-@pytest.mark.parametrize(("model", "shapes"), FLOATS)
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [
+        FLOATS[0],
+        FLOATS[4],
+        *(pytest.param(*f, marks=pytest.mark.slow) for f in FLOATS[1:4] + FLOATS[5:]),
+    ],
+)
 def test_the_backend_takes_them_too(
     tmp_path: Path, model: Callable[..., Any], shapes: tuple[Shape, ...]
 ) -> None:

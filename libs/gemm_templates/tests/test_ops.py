@@ -138,8 +138,8 @@ PLACES = {
     "layouts",
     [
         ("rows", "columns"),
-        ("columns", "rows"),
-        ("rows apart", "rows apart"),
+        pytest.param(("columns", "rows"), marks=pytest.mark.slow),
+        pytest.param(("rows apart", "rows apart"), marks=pytest.mark.slow),
         ("neither", "neither"),
     ],
 )

@@ -84,7 +84,13 @@ def test_the_picture_of_the_docstring():
     assert items(4, 5, 4, 4) == [[(4, i, 1, 0), (i, 0, 4, 1)] for i in range(4)]
 
 
-@pytest.mark.parametrize("config", [TURNS, Config(128, 256, 64, 8, 8, 4, "gluon", 132, 4)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        TURNS,
+        pytest.param(Config(128, 256, 64, 8, 8, 4, "gluon", 132, 4), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("out_columns", [2560, 2559])
 def test_code_for_hopper(config, out_columns):
     """Partial sums leave and come back 16 bytes a thread, and the products are as before."""

@@ -204,7 +204,7 @@ def test_simplify_keeps_the_value(tree, env, spread):
     assert evaluate(simplify(build(tree), symbol_ranges(env, spread)), env) == run(tree, env)
 
 
-@settings(SETTINGS, max_examples=600)
+@settings(SETTINGS, max_examples=300)
 @given(index_trees, values, st.integers(0, 10**6))
 def test_simplify_keeps_the_value_of_indices(tree, env, spread):
     e, ranges = build(tree), symbol_ranges(env, spread)
@@ -215,7 +215,7 @@ def test_simplify_keeps_the_value_of_indices(tree, env, spread):
     assert low <= run(tree, env) <= high
 
 
-@settings(SETTINGS, max_examples=600)
+@settings(SETTINGS, max_examples=300)
 @given(index_trees, index_trees, values, st.integers(0, 10**6))
 def test_known_is_never_wrong(x, y, env, spread):
     ranges = symbol_ranges(env, spread)
@@ -224,7 +224,7 @@ def test_known_is_never_wrong(x, y, env, spread):
         assert known(make(a, b), ranges) in (None, python(run(x, env), run(y, env))), name
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(SETTINGS, max_examples=200)
 @given(index_trees, st.data())
 def test_symbolic_ends_are_sound(tree, data):
     """b in [0, n - 1], c in [n, n + a]: ends that mention other symbols."""
