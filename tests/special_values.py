@@ -229,7 +229,7 @@ def wrong(
         off &= ~(plain & ~_unlike(got, exact, case.op))
     if not got.dtype.is_floating_point and case.op.name().split("::")[1].split(".")[0] in _DIVIDE:
         divisor = case.args[1]
-        value = tensors[divisor.name] if isinstance(divisor, Tensor) else divisor
+        value = tensors[divisor] if isinstance(divisor, Tensor) else divisor
         off &= torch.as_tensor(value != 0, device=off.device)  # what CUDA gives has no meaning
     if case.op in _OF_SIGMOID:
         off &= (tensors["y"] >= 0) & (tensors["y"] <= 1)
