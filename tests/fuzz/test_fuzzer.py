@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,11 @@ import torch
 from fuzzer import check as checking
 from fuzzer.check import check
 from fuzzer.generate import generate
+from fuzzer.group import Group
 from fuzzer.judge import difference, perturbed_runs
+from fuzzer.lead import lead
 from fuzzer.minimise import minimise
-from fuzzer.program import Input, Loaded, Program, Step, merged
+from fuzzer.program import Input, Loaded, Program, Step, completed, merged
 from fuzzer.settings import Setting, draw_setting
 from torch import Tensor
 
@@ -166,3 +171,57 @@ def test_a_failure_is_made_small() -> None:
     small, setting = minimise(program, Setting(fuse=False), fails)
     assert [s.line for s in small.steps] == [f"v90 = torch.tanh({small.inputs[0].name}.float())"]
     assert len(small.inputs) == 1 and setting.fuse
+
+
+def _options(tmp_path: Path, **given: Any) -> Namespace:
+    options = {
+        "seed": 0, "count": 8, "device": "cpu", "processes": 2, "minutes": 0.1, "group": 4,
+        "length": "5,7", "emit": None, "entry": "backend", "dynamic": False, "grad": False,
+        "minimise": 2.0, "timeout": 1.0, "out": tmp_path,
+    }  # fmt: skip
+    return Namespace(**options, **given)
+
+
+_FAKE = """
+import json, sys, time
+for line in sys.stdin:
+    job = json.loads(line)
+    if 5 in job["seeds"]:
+        time.sleep(100)
+    if 2 in job["seeds"] and len(job["seeds"]) > 1:
+        sys.exit(3)
+    failure = {"seeds": job["seeds"], "key": "numbers exp", "text": "text", "torch": False,
+               "source": "short" if job.get("small") else "source", "short": "class Graph"}
+    print(json.dumps({"calls": len(job["seeds"]), "rss": 0,
+                      "failures": [failure] if 1 in job["seeds"] else []}), flush=True)
+"""
+
+
+def test_a_run_ends_in_time_and_says_what_hangs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seed 5 sleeps, seed 2 ends the process with its group, seed 1 fails."""
+    start = time.monotonic()
+    assert lead(_options(tmp_path), [sys.executable, "-c", _FAKE]) == 1
+    assert time.monotonic() - start < 8
+    said = capsys.readouterr().out
+    assert "8 programs, 7 calls compared" in said
+    assert "    1  numbers exp   (seeds 1)" in said and "    1  hangs   (seeds 5)" in said
+    assert "class Graph" in said and (tmp_path / "numbers_exp.py").read_text() == "short"
+
+
+def test_a_failure_is_found_in_its_group_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = _program("v0 = a0.exp()\nv1 = v0.sum()", "(v1,)", "make(torch.float32, (3,), 1)")
+    right = _program("v0 = a0 + 1", "(v0,)", "make(torch.float32, (3,), 1)")
+    monkeypatch.setattr(
+        checking, "_ours",
+        lambda loaded, module, cache: lambda *a: torch.utils._pytree.tree_map(
+            lambda t: t * 1.01 if "exp" in loaded.source else t, module(*a)),
+    )  # fmt: skip
+    group = Group([0, 1], _options(tmp_path), str(tmp_path))
+    group.programs = [right, program]
+    (failure,) = group.run()["failures"]
+    assert failure["seeds"] == [1] and failure["key"] == "numbers .exp"
+    assert Loaded(completed(failure["short"])).setting == group.setting

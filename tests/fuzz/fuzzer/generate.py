@@ -282,7 +282,7 @@ def _program(rng: random.Random, setting: Setting, length: tuple[int, int]) -> P
             maker.arranged(maker.dtype())
         else:
             maker.input(maker.dtype(), maker.shape())
-    wanted = int(length[0] + (length[1] - length[0] + 1) * rng.random() ** 2)
+    wanted = int(length[0] + (length[1] - length[0] + 1) * rng.random() ** 3)
     kinds = [f for f, _ in FAMILIES]
     weights = [w for _, w in FAMILIES]
     for _ in range(4 * wanted):

@@ -1,102 +1,171 @@
-"""Several seeds as one program; where it fails, each by itself, made small."""
+"""A worker: several seeds as one program; where it fails, each by itself."""
 
 from __future__ import annotations
 
+import json
+import logging
 import random
+import re
+import sys
+import tempfile
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from fuzzer.check import Failure, Outcome, check
 from fuzzer.generate import generate
 from fuzzer.minimise import minimise
-from fuzzer.program import Loaded, Program, merged
+from fuzzer.program import Loaded, Program, merged, names_in
 from fuzzer.settings import Setting, draw_setting
 
-
-def run_group(seeds: list[int], options: Any, cache: str) -> dict[str, Any]:
-    """What a group of seeds gave, as plain data."""
-    setting = draw_setting(
-        random.Random(seeds[0]), options.emit, options.dynamic, options.grad, options.entry
-    )
-    least, most = (int(n) for n in options.length.split(","))
-    programs = [generate(seed, setting, (least, most)) for seed in seeds]
-    device = options.device
-    given: dict[str, Any] = {"calls": 0, "eager": 0, "refused": 0, "failures": [], "refusals": []}
-    alone = [(seed, program) for seed, program in zip(seeds, programs, strict=True)]
-    if len(programs) > 1:
-        outcome = _check(merged(programs), setting, cache, device)
-        if outcome.failure is None and outcome.calls:
-            _count(given, outcome, len(programs))
-            return given
-    found = False
-    for seed, program in alone:
-        outcome = _check(program, setting, cache, device)
-        _count(given, outcome, 1)
-        if outcome.failure is not None:
-            found = True
-            given["failures"].append(
-                _reported(seed, program, setting, outcome.failure, options, cache)
-            )
-    if len(programs) > 1 and not found:
-        outcome = _check(merged(programs), setting, cache, device)
-        if outcome.failure is not None:
-            given["failures"].append(
-                _reported(seeds[0], merged(programs), setting, outcome.failure, options, cache)
-            )
-    return given
+_BLOCK = 4  # seeds that follow each other and have one setting
 
 
-def _check(program: Program, setting: Setting, cache: str, device: str) -> Outcome:
-    return check(Loaded(program.source(setting), device), cache)
+def serve(options: Namespace) -> int:
+    """Reads jobs and writes what each gave, a line of JSON each."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)  # of Dynamo, thousands
+    with tempfile.TemporaryDirectory() as cache:
+        for line in sys.stdin:
+            job = json.loads(line)
+            group = Group(job["seeds"], options, cache)
+            given = group.small() if job.get("small") else group.run()
+            given["rss"] = _rss()
+            answers.write(json.dumps(given) + "\n")
+            answers.flush()
+    return 0
 
 
-def _count(given: dict[str, Any], outcome: Outcome, programs: int) -> None:
-    given["calls"] += outcome.calls * programs
-    for why in outcome.refused:
-        eager = why.startswith("eager")
-        given["eager" if eager else "refused"] += 1
-        if not eager:
-            given["refusals"].append(
-                why.splitlines()[0][:100] + " " + why[-160:].replace("\n", " ")
-            )
+def _rss() -> int:
+    """Bytes of memory that this process has now (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def _reported(
-    seed: int, program: Program, setting: Setting, failure: Failure, options: Any, cache: str
-) -> dict[str, Any]:
-    """The failure, made small unless torch's own capture fails likewise, or this process has made
-    that error small before."""
+class Group:
+    """The programs of some seeds of a block."""
 
-    def fails(smaller: Program, simpler: Setting) -> bool:
-        found = _check(smaller, simpler, cache, options.device).failure
-        if found is None or found.key != failure.key:
-            return False
-        seen.append(found)
-        return True
+    def __init__(self, seeds: list[int], options: Namespace, cache: str) -> None:
+        self.seeds, self.options, self.cache = seeds, options, cache
+        self.setting = draw_setting(
+            random.Random(seeds[0] // _BLOCK), options.emit, options.dynamic, options.grad,
+            options.entry,
+        )  # fmt: skip
+        least, most = (int(n) for n in options.length.split(","))
+        self.programs = [generate(seed, self.setting, (least, most)) for seed in seeds]
+        self.given: dict[str, Any] = {
+            "calls": 0, "eager": 0, "refused": 0, "failures": [], "refusals": [],
+        }  # fmt: skip
 
-    seen = [failure]
-    known = failure.key in _KNOWN
-    blamed = _peer(program, setting, options.device, cache, failure)
-    if options.minimise and not known and not blamed:
-        program, setting = minimise(program, setting, fails, options.minimise)
-        blamed = _peer(program, setting, options.device, cache, failure)
-        if failure.kind in ("compile", "call"):
-            _KNOWN.add(failure.key)
-    last = seen[-1]
-    note = f"seed {seed}: {last.kind} {last.where}\n{last.text}"
-    if blamed:
-        note += f"\ntorch's own capture, without a compiler, does the same: {blamed}"
-    return {
-        "seed": seed, "kind": f"torch's {last.kind}" if blamed else last.kind, "where": last.where,
-        "text": "(as before)" if known else last.text, "source": program.source(setting, note),
-        "torch": blamed is not None,
-    }  # fmt: skip
+    def run(self) -> dict[str, Any]:
+        """What the programs gave, as plain data."""
+        whole = merged(self.programs) if len(self.programs) > 1 else self.programs[0]
+        outcome = self._check(whole, self.setting)
+        if len(self.programs) == 1 or (outcome.failure is None and outcome.calls):
+            self._count(outcome, len(self.programs))
+            if outcome.failure is not None:
+                self._found(self.seeds, whole, outcome.failure)
+            return self.given
+        for seed, program in zip(self.seeds, self.programs, strict=True):
+            alone = self._check(program, self.setting)
+            self._count(alone, 1)
+            if alone.failure is not None:
+                self._found([seed], program, alone.failure)
+        if outcome.failure is not None and not self.given["failures"]:
+            self._found(self.seeds, whole, outcome.failure)
+        return self.given
+
+    def small(self) -> dict[str, Any]:
+        """The failure of these seeds, made small."""
+        program = merged(self.programs) if len(self.programs) > 1 else self.programs[0]
+        failure = self._check(program, self.setting).failure
+        if failure is None:
+            return self.given
+        last, key = failure, failure.key
+
+        def fails(smaller: Program, simpler: Setting) -> bool:
+            nonlocal last
+            found = self._check(smaller, simpler).failure
+            if found is None or found.key != key:
+                return False
+            last = found
+            return True
+
+        program, setting = minimise(program, self.setting, fails, self.options.minimise)
+        self._report(self.seeds, program, setting, last, "", False)
+        return self.given
+
+    def _check(self, program: Program, setting: Setting, compiler: str = "ours") -> Outcome:
+        loaded = Loaded(program.source(setting), self.options.device)
+        outcome = check(loaded, self.cache, compiler)
+        if outcome.failure is not None and "CUDA error" in outcome.failure.text:
+            self.given["spoilt"] = True  # nothing runs on the device in this process any more
+        return outcome
+
+    def _count(self, outcome: Outcome, programs: int) -> None:
+        self.given["calls"] += outcome.calls * programs
+        for why in outcome.refused:
+            eager = why.startswith("eager")
+            self.given["eager" if eager else "refused"] += 1
+            if not eager:
+                said = re.sub(r"\d+", "#", " ".join(why.split()))
+                self.given["refusals"].append(said[:100] + (" ... " + said[-160:])[-165:])
+
+    def _found(self, seeds: list[int], program: Program, failure: Failure) -> None:
+        spoilt = self.given.get("spoilt")
+        blamed = None if spoilt else self._peer(program, failure)
+        key = failure.key
+        if blamed is None and not spoilt and not key.startswith(("compile", "call")):
+            key = f"{key} {self._first_wrong(program, failure)}"
+        self._report(seeds, program, self.setting, failure, key, blamed is not None)
+
+    def _report(
+        self, seeds: list[int], program: Program, setting: Setting, failure: Failure, key: str,
+        torch_too: bool,
+    ) -> None:  # fmt: skip
+        note = f"seed {' '.join(map(str, seeds))}: {failure.kind} {failure.where}\n{failure.text}"
+        self.given["failures"].append({
+            "seeds": seeds, "key": key, "text": f"{failure.where}: {failure.text}",
+            "torch": torch_too, "source": program.source(setting, note),
+            "short": program.short(setting),
+        })  # fmt: skip
+
+    def _peer(self, program: Program, failure: Failure) -> str | None:
+        """What torch's own capture does, where it fails in the same way."""
+        found = self._check(program, self.setting, "peer").failure
+        return found.text if found is not None and _alike(found, failure) else None
+
+    def _first_wrong(self, program: Program, failure: Failure) -> str:
+        """The operator of the first step whose result is wrong, where all are returned."""
+        made = [(s.result, s.text) for s in program.steps if s.result]
+        if failure.kind == "gradient" or not made:
+            return ""
+        every = replace(program, result=f"({', '.join(n for n, _ in made)},)")
+        found = self._check(every, self.setting).failure
+        if found is None or found.kind != failure.kind or not found.where.startswith("result "):
+            return ""
+        return _operator(made[int(found.where.split()[1])][1])
 
 
-_KNOWN: set[str] = set()
+def _operator(text: str) -> str:
+    """`torch.add(v0, a1, alpha=2)` -> `torch.add`; `v0[1:] + a1` -> `[] +`."""
+    call = re.match(r"(?:torch|F)\.([\w.]+)\(", text)
+    if call:
+        return call.group(1)
+    bare = re.sub(r"\b(?:v|a|b|c)\d+(?:_\d+)?\b", "", text)
+    method = re.match(r"\.(\w+)", bare)
+    if method:
+        return f".{method.group(1)}"
+    return re.sub(r"[\w.]+|\s+|[(),:'-]", "", bare)[:6] if names_in(text) else ""
 
 
-def _peer(
-    program: Program, setting: Setting, device: str, cache: str, failure: Failure
-) -> str | None:
-    found = check(Loaded(program.source(setting), device), cache, "peer").failure
-    return found.text if found is not None and found.kind == failure.kind else None
+def _alike(a: Failure, b: Failure) -> bool:
+    def said(failure: Failure) -> str:
+        return re.sub(r"backend='\w+'|<fuzz \d+>:\d+", "", failure.text)[:120]
+
+    if a.kind in ("compile", "call"):
+        return b.kind in ("compile", "call") and said(a) == said(b)
+    return a.kind == b.kind

@@ -66,6 +66,10 @@ class Program:
 
     def source(self, setting: Setting | None = None, note: str = "") -> str:
         """The program as a Python file."""
+        return completed(self.short(setting, note))
+
+    def short(self, setting: Setting | None = None, note: str = "") -> str:
+        """The program without what is the same in every file (`completed` adds it)."""
         arguments = [i for i in self.inputs if i.name.startswith("a")]
         buffers = [i for i in self.inputs if i.name.startswith("b")]
         held = [f'self.register_buffer("{b.name}", {b.text})' for b in buffers] or ["pass"]
@@ -73,13 +77,9 @@ class Program:
         body += [step.line for step in self.steps]
         lines = [
             *(f"# {line}".rstrip() for line in note.splitlines()),
-            "import math", "import random", "", "import torch", "import torch.nn.functional as F",
-            "from torch import nn", "",
             f"SETTING = {(setting or Setting()).as_dict()}",
             f"SIZES = {self.sizes}",
-            f"CALLS = {list(self.calls)}",
-            'DEVICE = "cpu"', "", "",
-            inspect.getsource(make), "",
+            f"CALLS = {list(self.calls)}", "", "",
             "class Graph(nn.Module):",
             "    def __init__(self):",
             "        super().__init__()",
@@ -94,6 +94,26 @@ class Program:
             f"    return [{', '.join(i.name for i in arguments)}]",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
+
+
+_HEAD = """import math
+import random
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+DEVICE = "cpu"
+
+
+"""
+
+
+def completed(text: str) -> str:
+    """The text of a file, from a program's short form; a whole file is left as it is."""
+    if "def make(" in text:
+        return text
+    return f"{_HEAD}{inspect.getsource(make)}\n\n{text}"
 
 
 def names_in(text: str) -> list[str]:
@@ -132,7 +152,7 @@ class Loaded:
         Loaded.count += 1
         file = f"<fuzz {Loaded.count}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-        self.source = source
+        self.source, self.device = source, device
         self.space: dict[str, Any] = {"__name__": "fuzzed"}
         exec(compile(source, file, "exec"), self.space)
         self.space["DEVICE"] = device
