@@ -58,6 +58,23 @@ def test_numbers_reach_kernels_unrounded(options: dict[str, Any]) -> None:
             torch.testing.assert_close(1 / got.double(), 1 / want.double(), equal_nan=True)
 
 
+def test_roundings_that_the_program_asks_for_stay(options: dict[str, Any]) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        part = (x * 3).bfloat16()
+        return [
+            x.bfloat16().float(), x.half().float() + 1, part.float() - x, part.double(),
+            x.double().bfloat16().float(), x.long().half().float(), torch.sub(part, x),
+            y.copy_(x).float() * 2, x.bfloat16().softmax(0, dtype=torch.float32),
+        ]  # fmt: skip
+
+    x = torch.linspace(-3, 70000, 40)
+    compiled = compile_cli.compile(fn, (x, torch.zeros(40).bfloat16()), options=options)
+    assert not compiled.graph.fallbacks and len(compiled.graph.fused.nodes) <= 3
+    results = compiled(x, torch.zeros(40).bfloat16())
+    for got, want in zip(results, fn(x, torch.zeros(40).bfloat16()), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
+
+
 def test_remainders_of_any_two_doubles(special_values: Any, options: dict[str, Any]) -> None:
     tensors = special_values.tensors(torch.float64)
     x, y = tensors["x"], tensors["y"]

@@ -90,7 +90,7 @@ def run(op, arrays, kinds, dtype):
 
 
 FLOAT_OPS = [op for op in OPS if op not in ("and", "or", "xor", "not", "shl", "shr", "cast",
-                                            "bitcast", "where")]  # fmt: skip
+                                            "narrow", "bitcast", "where")]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", FLOAT_OPS)
@@ -136,6 +136,13 @@ def test_integer_power_and_where_and_logic():
               [DType.bool_, DType.f64, DType.f64], DType.f64)  # fmt: skip
     np.testing.assert_array_equal(got, [1.0, 4.0])
     np.testing.assert_array_equal(run("not", [p], [DType.bool_], DType.bool_), [False, True])
+
+
+@pytest.mark.parametrize("target", [DType.bf16, DType.f16])
+def test_narrow_rounds_as_a_cast_does(target):
+    x = np.array([1 / 3, 1e-8, 70000.0, -0.0, np.nan], np.float32)
+    got, want = (run(op, [x], [DType.f32], target) for op in ("narrow", "cast"))
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("source", [DType.f32, DType.i64, DType.bool_])

@@ -126,6 +126,17 @@ def test_drop_round_casts():
     assert "f = cast(e) : f32" in after  # an integer cast is no rounding to skip
 
 
+def test_a_rounding_that_the_program_asks_for_stays():
+    k = kernel(
+        "x: f32[4, 8]; out y: f32[4, 8]",
+        "a = load x[i0*8 + i1] : f32",
+        "b = narrow(a) : bf16",
+        "c = cast(b) : f32",
+        "store y[i0*8 + i1] = c",
+    )
+    assert drop_round_casts.drop(k) == k
+
+
 @pytest.mark.parametrize("step", ["floor", "lt", "i32"])
 def test_a_rounding_stays_where_its_value_reaches_a_step(step):
     last = {

@@ -57,6 +57,8 @@ def test_a_valid_kernel_passes():
         ("where(small, e, n)", "where(e, e, n)", errors.ElementType, "no bool"),
         ("a = load x[i0*8 + r0]            : f32", "a = load x[i0*8 + r0] : bf16",
          errors.ElementType, "x holds f32, not bf16"),
+        ("var = div(m2, n)                 : f32", "var = narrow(m2) : f32",
+         errors.ElementType, "narrow takes f32 and gives bf16 or f16"),
         ("indirect k < 100", "indirect n < 100", errors.UndefinedValue, "n"),
         ("n = const 8.0                    : f32", "n = const 8.0 : i64",
          errors.ElementType, "8.0 is no i64"),

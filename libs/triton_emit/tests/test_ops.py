@@ -142,6 +142,11 @@ def test_casts(src: DType, tools: SimpleNamespace) -> None:
         tools.check(kernel, Schedule("flat", 64), {"x0": given}, ulp=0.0)
 
 
+@pytest.mark.parametrize("dtype", [DType.bf16, DType.f16], ids=lambda d: d.value)
+def test_narrow(dtype: DType, tools: SimpleNamespace) -> None:
+    run("narrow", [DType.f32], dtype, tools, 0.0)
+
+
 @pytest.mark.parametrize("small", [DType.f8e4m3, DType.f8e5m2], ids=lambda d: d.value)
 def test_eight_bit_floats(small: DType, tools: SimpleNamespace) -> None:
     values = np.concatenate([special(DType.f32, 9, "cast")[:60], np.linspace(400, 70000, 36)])

@@ -221,17 +221,20 @@ class KernelBuilder:
         out_type = dtype
         return self._once((op, names, dtype), dtype, lambda out: Compute(out, op, names, out_type))
 
-    def cast(self, x: Value, dtype: DType) -> Value:
+    def cast(self, x: Value, dtype: DType, asked: bool = False) -> Value:
         """Conversion as torch does it: to bool is `!= 0`; wide types reach 16-bit floats through
-        f32 (`c10::Half(double)` and `c10::BFloat16(double)` round twice)."""
+        f32 (`c10::Half(double)` and `c10::BFloat16(double)` round twice). `asked`: the program
+        converts by itself, so that a rounding to 16 bits stays in fused kernels too."""
         if x.dtype is dtype:
             return x
         if dtype is DType.bool_:
             return self.op("ne", x, self.const(0, x.dtype))
         narrow = dtype in (DType.f16, DType.bf16)
+        asked = asked and x.dtype.itemsize > 1  # integers of 8 bits fit
         if narrow and (x.dtype.is_int or x.dtype is DType.f64):
             x = self.op("cast", x, dtype=DType.f32)
-        return self.op("cast", x, dtype=dtype)
+        rounds = asked and narrow and x.dtype is DType.f32
+        return self.op("narrow" if rounds else "cast", x, dtype=dtype)
 
     def where(self, condition: Value, a: Value, b: Value) -> Value:
         return self.op("where", condition, a, b)

@@ -70,6 +70,12 @@ class Call:
         result = self.results[index]
         return result if result is not None and result.used else None
 
+    @property
+    def decomposed(self) -> bool:
+        """The call is part of what another operator was decomposed into."""
+        # Copies of graphs hold copies of operators: they are told apart by name.
+        return str(self.node.meta.get("original_aten") or self.op) != str(self.op)
+
     def kernel(self, size: Sequence[sympy.Expr]) -> KernelBuilder:
         return KernelBuilder(self.node.name, size, self.origin)
 

@@ -61,8 +61,9 @@ OPS: dict[str, int] = {
     # bits, and logic on bool
     "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
     # where(condition: bool, a, b); cast(a) to the statement's dtype (float -> int truncates);
-    # bitcast(a) keeps the bits
-    "where": 3, "cast": 1, "bitcast": 1,
+    # narrow(a) is a cast of f32 to bf16 or f16 whose rounding the program asks for by itself,
+    # which no pass drops; bitcast(a) keeps the bits
+    "where": 3, "cast": 1, "narrow": 1, "bitcast": 1,
 }  # fmt: skip
 
 # Reductions: number of arguments and of results. `welford` gives mean and the sum of squared

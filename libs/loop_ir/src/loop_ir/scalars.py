@@ -168,7 +168,7 @@ _PLAIN: Mapping[str, Callable[..., Array]] = {
 def compute(op: str, args: list[Array], kinds: list[DType], dtype: DType) -> Array:
     """One operation of `OPS` on values of element types `kinds`, rounded to `dtype`."""
     with np.errstate(all="ignore"):
-        if op == "cast":
+        if op in ("cast", "narrow"):
             return to_dtype(args[0], dtype)
         if op == "bitcast":
             return from_bits(to_bits(args[0], kinds[0]), dtype)

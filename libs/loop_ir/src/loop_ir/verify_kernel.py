@@ -230,6 +230,10 @@ class KernelVerifier:
         kinds = [self.values[a].dtype for a in stmt.args]
         if op == "cast":
             return
+        if op == "narrow":
+            if kinds[0] != DType.f32 or dtype not in (DType.bf16, DType.f16):
+                self.fail(ElementType, "narrow takes f32 and gives bf16 or f16", stmt)
+            return
         if op == "bitcast":
             if kinds[0].itemsize != dtype.itemsize:
                 self.fail(ElementType, "bitcast keeps the number of bits", stmt)

@@ -12,7 +12,8 @@ BY_OP = {
     "round": "rounded", "eq": "same", "ne": "differs", "lt": "below", "le": "below",
     "gt": "above", "ge": "above", "and": "both", "or": "either", "xor": "one_of",
     "not": "inverted", "shl": "shifted", "shr": "shifted", "where": "chosen", "cast": "value",
-    "bitcast": "bits", "isnan": "nan", "isinf": "infinite", "signbit": "negative",
+    "narrow": "rounded", "bitcast": "bits", "isnan": "nan", "isinf": "infinite",
+    "signbit": "negative",
 }  # fmt: skip
 
 BY_REDUCTION = {

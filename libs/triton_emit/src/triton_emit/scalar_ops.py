@@ -81,7 +81,7 @@ class ScalarOps:
             if dtype not in TL_TYPES:
                 raise UnsupportedDType(self.kernel, dtype.value, f"{stmt.out} = {stmt.op}")
         op = stmt.op
-        if op == "cast":
+        if op in ("cast", "narrow"):
             return self.cast(args[0], stmt.dtype)
         if op == "bitcast":
             value = self.held(args[0])

@@ -102,7 +102,8 @@ def copy(call: Call, source: Operand) -> None:
     """`out = source`, broadcast to `out` and converted to its type."""
     out = call.out
     k = call.kernel(out.size)
-    k.store(out.operand, k.coords, k.load_broadcast(source, out.size, k.coords))
+    value = k.load_broadcast(source, out.size, k.coords)
+    k.store(out.operand, k.coords, k.cast(value, out.dtype, asked=not call.decomposed))
     call.emit_kernel(k)
 
 
