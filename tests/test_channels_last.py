@@ -15,7 +15,7 @@ import compile_cli
 import gemm_templates
 from compile_cli import channels_last as module
 from compile_cli import convolutions
-from compile_cli.channels_last import channels_last
+from compile_cli.channels_last import channels_last, lines_as_planes
 from compile_cli.errors import UnknownOption
 from compile_cli.measure import relative_error
 from compile_cli.stages import Record
@@ -32,6 +32,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rewritten(fn: Any, *args: Tensor) -> torch.fx.GraphModule:
     gm = make_fx(fn, tracing_mode="fake")(*args)
+    lines_as_planes(gm.graph)
     channels_last(gm.graph)
     gm.graph.lint()
     gm.recompile()
@@ -97,12 +98,27 @@ def halves(x: Tensor, w: Tensor) -> Tensor:
     return torch.cat([second, first], 1)
 
 
-@pytest.mark.parametrize("fn", [conv, pooled, viewed, one_by_one, by_groups, halves])
+def backwards(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv_transpose2d(x, w[:8].transpose(0, 1)[:8])
+
+
+def line(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv1d(x[:, :, 0], w[:, :, 0], padding=1) * 2
+
+
+def volume(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv3d(x.unflatten(2, (3, 4)), w[..., None], padding=1).relu()
+
+
+@pytest.mark.parametrize(
+    "fn", [conv, pooled, viewed, one_by_one, by_groups, halves, backwards, line, volume]
+)
 def test_the_same_numbers_and_strides(anywhere: None, fn: Any) -> None:
     gm = rewritten(fn, X, W)
     (node,) = nodes(gm, aten.convolution.default)
-    assert all(arg.meta["val"].is_contiguous(memory_format=LAST) for arg in node.args[:2])
-    assert node.meta["val"].is_contiguous(memory_format=LAST)
+    form = torch.channels_last_3d if fn is volume else LAST
+    assert all(arg.meta["val"].is_contiguous(memory_format=form) for arg in node.args[:2])
+    assert node.meta["val"].is_contiguous(memory_format=form)
     check(gm, fn, X, W)
 
 
@@ -137,19 +153,11 @@ def noisy(x: Tensor, w: Tensor) -> Tensor:
     return y + torch.rand_like(y)
 
 
-def line(x: Tensor, w: Tensor) -> Tensor:
-    return F.conv1d(x[:, :, 0], w[:, :, 0], padding=1)
-
-
-def backwards(x: Tensor, w: Tensor) -> Tensor:
-    return F.conv_transpose2d(x, w[:8].transpose(0, 1)[:8])
-
-
 def plain(x: Tensor, w: Tensor) -> Tensor:
     return x * 2
 
 
-@pytest.mark.parametrize("fn", [strided, transposed, noisy, line, backwards, plain])
+@pytest.mark.parametrize("fn", [strided, transposed, noisy, plain])
 def test_graphs_that_stay_as_they_are(anywhere: None, fn: Any) -> None:
     before = make_fx(fn, tracing_mode="fake")(X, W).code
     assert rewritten(fn, X, W).code == before
@@ -287,10 +295,11 @@ def test_equal_convolutions_are_measured_once(
 
 
 def test_copies_are_charged(anywhere: None, times: list[float], options: dict[str, Any]) -> None:
-    """A launch of 2 us for each of four, for what takes 10 us less."""
+    """A launch of 2 us for each of three, for what takes 10 us less; the sum writes its result in
+    the order that is wanted."""
     times[:] = [20e-6, 15e-6]
     compiled = compile_cli.compile(chain, (X, W, V), options=options)
-    assert "40.0 us as given; channels last 30.0 us, and at most 8.0 us for 4 copies" in (
+    assert "40.0 us as given; channels last 30.0 us, and at most 6.0 us for 4 copies" in (
         compiled.graph.explain()
     )
 

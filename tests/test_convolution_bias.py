@@ -61,7 +61,11 @@ def transposed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("fn", [followed, viewed, transposed])
+def alone(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return conv(x, w, b)
+
+
+@pytest.mark.parametrize("fn", [followed, viewed, transposed, alone])
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 def test_the_same_numbers(anywhere: None, fn: Any, order: torch.memory_format) -> None:
     x = torch.randn(2, 4, 9, 8).to(memory_format=order)
@@ -82,19 +86,15 @@ def test_other_dimensions(anywhere: None, dims: int) -> None:
     torch.testing.assert_close(gm(x, w, b), followed(x, w, b))
 
 
-def alone(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return conv(x, w, b)
-
-
-def chained(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return conv(conv(x, w[:4], b[:4]), w, b)
+def depthwise(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.conv2d(x, w[:4, :1], b[:4], groups=4)
 
 
 def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.relu(F.conv2d(x, w)) * b[0]
 
 
-@pytest.mark.parametrize("fn", [alone, chained, plain])
+@pytest.mark.parametrize("fn", [depthwise, plain])
 def test_where_nothing_would_take_it(anywhere: None, fn: Any) -> None:
     args = torch.randn(2, 4, 9, 8), torch.randn(6, 4, 3, 3), torch.randn(6)
     before = make_fx(fn, tracing_mode="fake")(*args).code

@@ -1,4 +1,4 @@
-"""Convolutions in two dimensions on tensors whose channels lie side by side in memory.
+"""Convolutions on tensors whose channels lie side by side in memory.
 
     x = [8, 64, 56, 56] (200704, 3136, 56, 1)         x = [8, 64, 56, 56] (200704, 3136, 56, 1)
     y = convolution(x, w, ...)                  ->    x1 = clone(x, channels_last)
@@ -8,12 +8,14 @@
 
 Tensor cores take channels-last operands, and the vendor's kernels for others rearrange them in each
 call. What follows a convolution keeps the order that it gives, as in eager, so that only the first
-input of a chain is rearranged; results of the graph keep the strides that they had.
+input of a chain is rearranged; results of the graph keep the strides that they had. Those in one
+dimension run as those in two, of images of one row, as in eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +23,13 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
+from compile_cli.convolution_bias import CALLS, call
+
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
-_LAST, _CONTIGUOUS = torch.channels_last, torch.contiguous_format
+_CONTIGUOUS = torch.contiguous_format
+# By the number of dimensions.
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # What says where elements lie, and so is not the same function of a tensor in another order.
 _BY_PLACE = frozenset({
     aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default,
@@ -44,18 +50,48 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A tensor in another order. fused: the kernel that computes it writes it so."""
+
+    tensor: Tensor
+    fused: bool
+
+
+@dataclass(frozen=True)
 class Rewrite:
     """What would change: the convolutions, and the copies in another order that are made."""
 
     convolutions: tuple[Convolution, ...]
-    copies: tuple[Tensor, ...]
+    copies: tuple[Copy, ...]
+
+
+def lines_as_planes(graph: fx.Graph) -> None:
+    """`convolution(x, w)` of lines becomes one of images of one row:
+
+    squeeze(convolution(unsqueeze(x, 2), unsqueeze(w, 2)), 2)
+    """
+    for node in list(graph.nodes):
+        if not _is_convolution(node, dims=(3,)):
+            continue
+        x, weight, bias, *lists = node.args
+        stride, padding, dilation, transposed, output_padding, groups = lists
+        with graph.inserting_before(node):
+            operands = [call(graph, aten.unsqueeze.default, n, 2) for n in (x, weight)]
+            wide = call(
+                graph, aten.convolution.default, *operands, bias, [1, *stride], [0, *padding],
+                [1, *dilation], transposed, [0, *output_padding], groups,
+            )  # fmt: skip
+            out = call(graph, aten.squeeze.dim, wide, 2)
+        out.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(out)
+        graph.erase_node(node)
 
 
 def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: True) -> None:
     """Changes the graph, if that pays, or leaves it where something in it depends on how memory is
     laid out: on strides, or a kernel of the user's. New nodes have fake tensors, too."""
     nodes = list(graph.nodes)
-    convolutions = [node for node in nodes if _is_two_dimensional(node)]
+    convolutions = [node for node in nodes if _format(node) is not None]
     if not convolutions or any(_depends_on_places(node) for node in nodes):
         return
     changes = _Changes()
@@ -70,20 +106,27 @@ def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: T
             change()
 
 
-def _is_two_dimensional(node: fx.Node) -> bool:
-    """A convolution of four-dimensional floating-point tensors on a device that this is for, of
-    sizes that are known, but for the batch."""
-    if node.op != "call_function" or node.target != aten.convolution.default or node.args[6]:
+def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
+    """Of floating-point tensors of so many dimensions on a device that this is for, of sizes that
+    are known, but for the batch."""
+    if node.op != "call_function" or node.target != aten.convolution.default:
         return False
     x, weight = (_value(node.args[i]) for i in range(2))
     return (
         x is not None
         and weight is not None
-        and x.dim() == weight.dim() == 4
+        and x.dim() == weight.dim()
+        and x.dim() in dims
         and x.dtype.is_floating_point
         and x.device.type in DEVICES
         and all(isinstance(n, int) for n in (*x.shape[1:], *x.stride(), *weight.shape))
     )
+
+
+def _format(node: fx.Node) -> torch.memory_format | None:
+    """The order of a convolution's operands; None of other nodes."""
+    x = _value(node.args[0]) if _is_convolution(node, _LAST) else None
+    return None if x is None else _LAST[x.dim()]
 
 
 def _depends_on_places(node: fx.Node) -> bool:
@@ -111,7 +154,7 @@ class _Changes:
         self.values: dict[fx.Node, Any] = {}
         self.pending: list[Callable[[], None]] = []
         self.convolutions: list[Convolution] = []
-        self.copies: list[Tensor] = []
+        self.copies: list[Copy] = []
 
     def value(self, node: Any) -> Any:
         return self.values.get(node, node.meta.get("val"))
@@ -121,15 +164,16 @@ class _Changes:
             self.keep_strides(node)
         if node.op != "call_function":
             return
-        chosen = _is_two_dimensional(node)
-        operands = [n for n in node.args[:2] if chosen and isinstance(n, fx.Node)]
+        chosen = _format(node)
         given = {n: self.value(n) for n in node.all_input_nodes}
-        for operand in operands:
-            if not given[operand].is_contiguous(memory_format=_LAST):
-                given[operand] = self.rearrange(node, operand, given[operand], _LAST)
-        if chosen:
+        for operand in node.args[:2]:
+            if chosen is None or not isinstance(operand, fx.Node):
+                break
+            if not given[operand].is_contiguous(memory_format=chosen):
+                given[operand] = self.rearrange(node, operand, given[operand], chosen)
+        if chosen is not None:
             self.convolutions.append(_as_call(node, given))
-        if not chosen and all(n not in self.values for n in given):
+        if chosen is None and all(n not in self.values for n in given):
             return
         found = self.called(node, given)
         if found is None:  # a view that has no strides for this order
@@ -171,7 +215,7 @@ class _Changes:
             user.replace_input_with(node, made)
 
         self.pending.append(change)
-        self.copies.append(found)
+        self.copies.append(Copy(found, _is_computed(node)))
         return found
 
     def keep_strides(self, output: fx.Node) -> None:
@@ -182,6 +226,18 @@ class _Changes:
             if not before.is_contiguous():
                 raise _Refused
             self.rearrange(output, node, now, _CONTIGUOUS)
+
+
+def _is_computed(node: fx.Node) -> bool:
+    """By a kernel that a copy of the result can be part of: not an input, nor a library's call."""
+    while node.op == "call_function":
+        if node.target in CALLS:
+            return False
+        is_view = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+        if not is_view and node.target is not operator.getitem:
+            return True
+        (node, *_) = node.all_input_nodes
+    return False
 
 
 def _as_call(node: fx.Node, given: dict[fx.Node, Any]) -> Convolution:

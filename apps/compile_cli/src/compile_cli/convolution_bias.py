@@ -4,7 +4,8 @@
     z = relu(y)                      ->    y = add(c, view(b, [64, 1, 1]))
                                            z = relu(y)
 
-The vendor's library adds it in a kernel of its own, after the result was rounded, as here.
+The vendor's library adds it in a kernel of its own, after the result was rounded, as here. Only
+depthwise kernels add it themselves: theirs stays where nothing follows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, fx
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
 # What does not take an addition into itself.
-_CALLS = frozenset({
+CALLS = frozenset({
     aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default,
     aten.baddbmm.default, aten.linear.default,
 })  # fmt: skip
@@ -34,21 +35,22 @@ def _take_out(graph: fx.Graph, node: fx.Node) -> None:
     bias, out = node.args[2], node.meta.get("val")
     if not isinstance(bias, fx.Node) or not isinstance(out, Tensor):
         return
-    fuses = any(user.op == "call_function" and user.target not in _CALLS for user in node.users)
-    if not fuses or out.device.type not in DEVICES:
+    fuses = any(user.op == "call_function" and user.target not in CALLS for user in node.users)
+    depthwise = isinstance(node.args[8], int) and node.args[8] > 1
+    if (depthwise and not fuses) or out.device.type not in DEVICES:
         return
     with graph.inserting_after(node):
-        wide = _call(graph, aten.view.default, bias, [out.shape[1], *[1] * (out.dim() - 2)])
+        wide = call(graph, aten.view.default, bias, [out.shape[1], *[1] * (out.dim() - 2)])
     with graph.inserting_after(wide):
         # The tensor of before stays that of the sum, since others share it: the call gets another.
         node.meta["val"] = aten.empty_like.default(out)
-        total = _call(graph, aten.add.Tensor, node, wide)
+        total = call(graph, aten.add.Tensor, node, wide)
     total.meta["val"] = out
     node.replace_all_uses_with(total, lambda user: user is not total)
     node.update_arg(2, None)
 
 
-def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+def call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
     node = graph.call_function(target, args)
     values = fx.map_arg(args, lambda n: n.meta["val"])
     node.meta["val"] = target(*values)

@@ -17,13 +17,15 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import gemm_templates
-from compile_cli.channels_last import Convolution, Rewrite, channels_last
+from compile_cli.channels_last import Convolution, Rewrite, channels_last, lines_as_planes
 from compile_cli.config import Options
 from gemm_templates.measuring import measure
 
 # What a copy costs beside the bytes that it moves, in seconds: a launch. An upper bound: most are
 # made together with what comes before them.
 LAUNCH = 2e-6
+# Of the time of a copy: what it costs more to write a result in another order than it is read in.
+_FUSED = 0.25
 # The times of convolutions must fall to this share: noise is not a gain.
 MARGIN = 0.97
 aten = torch.ops.aten
@@ -67,6 +69,7 @@ class ChannelsLast:
         self.comparison: Comparison | None = None
 
     def __call__(self, graph: fx.Graph) -> None:
+        lines_as_planes(graph)
         channels_last(graph, self._pays)
 
     def _pays(self, rewrite: Rewrite) -> bool:
@@ -107,8 +110,8 @@ def compare(rewrite: Rewrite, store: gemm_templates.Store) -> Comparison:
                 last += counts[_kind(one)] * times[1]
         except torch.OutOfMemoryError:
             return Comparison(*totals, missing="no memory to measure with")
-    moved = sum(2 * _bytes(copy) for copy in rewrite.copies)
-    copying = moved / info.dram_rate + LAUNCH * len(rewrite.copies)
+    moved = sum(2 * _bytes(c.tensor) * (_FUSED if c.fused else 1) for c in rewrite.copies)
+    copying = moved / info.dram_rate + LAUNCH * sum(not c.fused for c in rewrite.copies)
     return Comparison(*totals, given, last, copying)
 
 
