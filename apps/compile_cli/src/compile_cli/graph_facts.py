@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compile_cli.assemble import kernel_nodes
 from compile_cli.producers import produced
-from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, UserKernel
+from loop_ir import Graph, Kernel, Matmul
 from loop_ir.analysis import reads, writes
 from symexpr import evaluate
 
@@ -28,13 +28,11 @@ class GraphFacts:
     def aligned(self) -> frozenset[str]:
         """Buffers that are, or can be made, 16-byte aligned: what kernels write (the program
         allocates it), and inputs that nobody writes (a caller's odd one is copied first)."""
-        written = {node.dst.buffer for node in self.graph.nodes if isinstance(node, CopyBack)}
+        written = {name for node in self.graph.nodes for name in writes(node)}
         made: set[str] = set()
         for node in self.graph.nodes:
-            if isinstance(node, Extern | UserKernel):
-                written.update(node.mutates)
-            elif isinstance(node, Kernel):
-                made.update(b.name for b in node.buffers if b.written)
+            if isinstance(node, Kernel):
+                made.update(writes(node))
             elif isinstance(node, Matmul):
                 made.update(writes(node))
                 made.update(ref.buffer for _, _, ref in produced(node))

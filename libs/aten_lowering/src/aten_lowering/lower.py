@@ -103,9 +103,10 @@ def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
 
     Placeholders are tensors or SymInts. Ops without a lowering become `Extern(fallback=True)`, and
     so do higher-order operators and values without a type in the IR, with all that uses them
-    (`opaque`); a `copy_` into a placeholder becomes `CopyBack`. `gm` itself is not changed. Raises
-    `UnsupportedGraph` for inputs and results of such types: sizes that depend on data
-    (`DependsOnData`), sparse tensors. Launches of the user's Triton kernels become `UserKernel`.
+    (`opaque`); a `copy_` into a placeholder becomes a kernel, or `CopyBack`. `gm` itself
+    is not changed. Raises `UnsupportedGraph` for inputs and results of such types: sizes that
+    depend on data (`DependsOnData`), sparse tensors. Launches of the user's Triton kernels become
+    `UserKernel`.
     """
     return lower_with_report(gm, name).graph
 
@@ -463,17 +464,30 @@ class _Lowerer:
         return bool(self.value(source).type.device == self.env[target].type.device)
 
     def copy_back(self, node: fx.Node) -> Operand:
-        """`copy_(placeholder, x) -> CopyBack`, through a copy if size or element type differ."""
+        """`copy_(placeholder, x)` as a kernel, which what makes `x` may become part of; where there
+        can be none, `CopyBack`, through a copy if size or element type differ."""
         target: Operand = self.value(node.args[0])
         source: Operand = self.value(node.args[1])
-        if source.ref == target.ref:  # a launch wrote there
+        if source.ref == target.ref:  # it was written there
             return target
+        if 0 in target.size:
+            return target
+        if self.has_kernels(target):
+            try:
+                self.nodes.append(copy_kernel(self.fresh(node.name), source, target, origin(node)))
+                return target
+            except (CannotLower, NotPlain):
+                pass
         if source.size != target.size or source.dtype != target.dtype:
             value = self.buffer(f"{node.name}_value", node.meta["val"])
             self.nodes.append(copy_kernel(value.ref.buffer, source, value, origin(node)))
             source = value
         self.nodes.append(CopyBack(source.ref, target.ref))
         return target
+
+    def has_kernels(self, x: Operand) -> bool:
+        """Whether kernels run where a tensor is: not on the CPU, in a program for a GPU."""
+        return not (self.for_gpu and x.type.device.kind == "cpu")
 
     def output(self, node: fx.Node) -> tuple[GraphArg, ...]:
         values = node.args[0]

@@ -11,6 +11,7 @@ import symexpr
 from loop_ir.affine import same
 from loop_ir.align import Alignment, Mismatch, align, align_by_strides, shape_of
 from loop_ir.analysis import defined_values, statements, writes
+from loop_ir.in_place import hazard
 from loop_ir.nodes import (
     Compute,
     Const,
@@ -25,7 +26,6 @@ from loop_ir.passes import cse
 from loop_ir.rewrite import (
     Item,
     Unstageable,
-    is_in_place,
     items_of,
     ranges_of,
     rename_defs,
@@ -44,12 +44,11 @@ def combine(
     """`first; second -> fused` over one domain, values stored by `first` handed to the loads of
     `second` at the same point. `dead`: buffers that need not be stored afterwards.
 
-    Tries the row-major match of axes, then the match by the strides of each buffer that both
-    use. Where none fits, gives the reason of the first attempt that got furthest.
+    One of them, or what comes of them, may read a buffer and write it, where each point reads only
+    what it alone writes, first (`hazard`). Tries the row-major match of axes, then the match by the
+    strides of each buffer that both use. Where none fits, gives the reason of the first attempt
+    that got furthest.
     """
-    for kernel in (first, second):
-        if is_in_place(kernel):
-            return Mismatch(f"{kernel.name} changes a buffer in place")
     both = set(writes(first)) & set(writes(second))
     if both:
         return Mismatch(f"both write {', '.join(sorted(both))}")
@@ -121,10 +120,6 @@ def _fuse(
             items += [Item(s) for s in _forward(stmt, store.value, names, items)]
             continue
         items.append(replace(item, stmt=stmt))
-    later = {s.buffer for s in statements(two) if isinstance(s, Store)}
-    for stmt in statements(one):
-        if isinstance(stmt, Load) and stmt.buffer in later:
-            return Mismatch(f"{second.name} changes {stmt.buffer}, which {first.name} reads")
     items = [i for i in items if not (isinstance(i.stmt, Store) and i.stmt.buffer in dead)]
     try:
         phases = stage(items, alignment.inner)
@@ -138,7 +133,9 @@ def _fuse(
         symbols,
         union_origins(first.origins, second.origins),
     )
-    return used_buffers(cse.eliminate(kernel))
+    kernel = used_buffers(cse.eliminate(kernel))
+    why = hazard(kernel)
+    return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
 
 
 def _forward(load: Load, value: str, names: dict[str, str], items: Sequence[Item]) -> list[Stmt]:

@@ -11,9 +11,10 @@ from loop_ir.affine import same, substitute
 from loop_ir.align import Mismatch, fresh_symbols, refine
 from loop_ir.analysis import expression, is_pointwise, statements
 from loop_ir.combine import union_origins
+from loop_ir.in_place import is_in_place
 from loop_ir.nodes import Axis, Indirect, Kernel, Load, Matmul, Phase, Store
 from loop_ir.passes.merge_axes import contiguous
-from loop_ir.rewrite import is_in_place, map_expressions
+from loop_ir.rewrite import map_expressions
 from symexpr import FloorDiv, Mod
 
 

@@ -23,6 +23,7 @@ from loop_ir.analysis import (
     used_values,
 )
 from loop_ir.combine import fresh_name, rename_apart, union_origins, union_symbols
+from loop_ir.in_place import hazard, is_in_place
 from loop_ir.nodes import (
     Axis,
     Compute,
@@ -39,7 +40,6 @@ from loop_ir.passes import cse
 from loop_ir.rewrite import (
     Substitution,
     Unstageable,
-    is_in_place,
     items_of,
     map_expressions,
     ranges_of,
@@ -59,8 +59,8 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
     """`consumer` with its loads of `buffer` replaced by what `producer` stores there."""
     if not is_pointwise(producer):
         return Mismatch(f"{producer.name} reduces, so it is not computed again")
-    if is_in_place(producer) or is_in_place(consumer):
-        return Mismatch("one of them changes a buffer in place")
+    if is_in_place(producer):
+        return Mismatch(f"{producer.name} changes a buffer in place")
     stores = [s for s in statements(producer) if isinstance(s, Store) and s.buffer == buffer]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         return Mismatch(f"{producer.name} writes {buffer} in part or adds to it")
@@ -106,7 +106,9 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
             kernel = replace(kernel, phases=stage(items_of(kernel), inner))
         except Unstageable as e:
             return Mismatch(str(e))
-    return used_buffers(cse.eliminate(kernel))
+    kernel = used_buffers(cse.eliminate(kernel))
+    why = hazard(kernel)
+    return kernel if why is None else Mismatch(f"in {consumer.name}, {why}")
 
 
 def _slice(kernel: Kernel, store: Store) -> list[Stmt]:

@@ -300,9 +300,3 @@ def renumber(kernel: Kernel) -> Kernel:
         return map_expressions(stmt, lambda e: substitute(e, mapping))
 
     return map_statements(kernel, rewrite)
-
-
-def is_in_place(kernel: Kernel) -> bool:
-    """Whether the kernel loads a buffer that it stores to."""
-    stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
-    return any(isinstance(s, Load) and s.buffer in stored for s in statements(kernel))

@@ -284,6 +284,9 @@ class Scheduler:
         between = self.deps.between(number, reader)
         if between is not None:
             return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
+        callers = {i.name for i in self.graph.inputs}.intersection(writes(kernel))
+        if callers:  # an operand may lie there, and a template asks for aligned results
+            return Mismatch(f"{kernel.name} writes to the input {sorted(callers)[0]}")
         return attach(node, kernel)
 
     def run_prologues(self) -> bool:

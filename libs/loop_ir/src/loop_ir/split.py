@@ -46,7 +46,8 @@ class Cut:
 
 def split(kernel: Kernel, cut: Cut, taken: set[str]) -> list[Kernel]:
     """The kernels that do what `kernel` does, in order, with `cut.axis`, an inner axis of all its
-    phases with inner axes, shared between programs. It reads nothing that it writes. taken: names
+    phases with inner axes, shared between programs. It reads nothing that it
+    writes at inner points. taken: names
     of the graph, to which those of new kernels and buffers are added."""
     return _Splitter(cut, taken, kernel).run()
 

@@ -9,8 +9,8 @@ import sympy
 
 from loop_ir.affine import product
 from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, statements, traffic
+from loop_ir.in_place import stays_outside
 from loop_ir.nodes import Axis, Graph, Kernel, Node, Reduce
-from loop_ir.rewrite import is_in_place
 from loop_ir.split import Cut, split
 from loop_ir.strides import reduces_columns
 from symexpr import CeilDiv
@@ -42,7 +42,7 @@ class SplitReductions:
 
     Without `b`, `k_finish` does `a` too, and is the last. Which chunk an element belongs to depends
     on sizes alone, so that results are the same from run to run. Kernels that read what they write
-    stay whole, as do those where less time would be saved than the launches take.
+    at inner points stay whole, as do those where less time would be saved than the launches take.
     """
 
     name = "split_reductions"
@@ -69,7 +69,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     """How to share the reductions of a kernel, or None where one program a row is as good."""
     inner = inner_axes(kernel)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
-    if not inner or not reduces or is_in_place(kernel):
+    if not inner or not reduces or not stays_outside(kernel):
         return None
     columns = reduces_columns(kernel)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))

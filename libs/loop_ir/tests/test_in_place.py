@@ -1,0 +1,109 @@
+"""Kernels that read what they write: which are right in any order of their points."""
+
+from __future__ import annotations
+
+import pytest
+
+from loop_ir import parse_kernel
+from loop_ir.in_place import hazard, stays_outside
+from loop_ir.passes.split_reductions import choose_cut
+
+HEAD = """\
+kernel k(
+    n: i64[8] cuda:0,
+    out x: f32[8, 8] cuda:0,
+    out y: f32[8, 8] cuda:0,
+):
+  parallel i0 < 8:
+"""
+ROW = """\
+    over r0 < 8:
+      v0 = load x[i0*8 + r0] : f32
+      v1 = reduce sum(v0) : f32
+"""
+
+
+def kernel(body: str):
+    return parse_kernel(HEAD + body)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (ROW + """\
+    over r0 < 8:
+      v2 = div(v0, v1) : f32
+      store x[i0*8 + r0] = v2
+      store y[i0*8 + r0] = v0
+""", None),
+        (ROW + """\
+    over r0 < 8:
+      v2 = load x[r0*8 + i0] : f32
+      store x[i0*8 + r0] = v2
+      store y[i0*8 + r0] = v1
+""", "read at other points"),
+        (ROW + """\
+    over r0 < 8:
+      store x[i0*8 + r0] = v1
+    over r0 < 8:
+      v2 = add(v0, v1) : f32
+      store y[i0*8 + r0] = v2
+""", "needed after it is written"),
+        ("""\
+    once:
+      v0 = load x[0] : f32
+      store x[0] = v0
+      store y[i0] = v0
+""", "several points may write"),
+        ("""\
+    once:
+      v0 = load n[i0] : i64
+      t0 = indirect v0 < 8
+      v1 = load x[t0*8] : f32
+      store x[t0*8] = v1
+      store y[i0] = v1
+""", "several points may write"),
+        ("""\
+    once:
+      v0 = load x[i0] : f32
+      store x[i0] += v0
+      store y[i0] = v0
+""", "is added to and read"),
+        ("""\
+    once:
+      v0 = load y[i0] : f32
+      store x[i0] = v0
+      v1 = load x[i0] : f32
+      store y[i0] = v1
+""", "is read after it is written"),
+    ],
+)  # fmt: skip
+def test_hazards(body, why) -> None:
+    found = hazard(kernel(body))
+    assert found is None if why is None else why in found
+
+
+def test_rows_that_are_written_once_may_be_shared() -> None:
+    """Running statistics do not keep a reduction whole; what is written at inner points does."""
+    text = """\
+kernel k(
+    x: f32[1048576] cuda:0,
+    out s: f32[1] cuda:0,
+):
+  single:
+    over r0 < 1048576:
+      v0 = load x[r0] : f32
+      v1 = reduce sum(v0) : f32
+    once:
+      v2 = load s[0] : f32
+      v3 = add(v1, v2) : f32
+      store s[0] = v3
+"""
+    once = parse_kernel(text)
+    assert stays_outside(once) and choose_cut(once, {}) is not None
+    inside = parse_kernel(HEAD + ROW + """\
+    over r0 < 8:
+      store x[i0*8 + r0] = v1
+      store y[i0*8 + r0] = v1
+""")  # fmt: skip
+    assert not stays_outside(inside)
