@@ -209,8 +209,8 @@ _EITHER_ZERO = frozenset({
     aten.max.other, aten.min.other,
 })  # fmt: skip
 _DIVIDE = frozenset({"floor_divide", "remainder", "fmod", "div"})
-# Gradients are only asked about at what the forward gives.
-_OF_SIGMOID = frozenset({aten.sigmoid_backward.default})
+# Gradients are only asked about at what the forward gives, `y`: its range.
+_OF_RESULTS = {aten.sigmoid_backward.default: (0, 1), aten.tanh_backward.default: (-1, 1)}
 
 
 def wrong(
@@ -231,8 +231,9 @@ def wrong(
         divisor = case.args[1]
         value = tensors[divisor] if isinstance(divisor, Tensor) else divisor
         off &= torch.as_tensor(value != 0, device=off.device)  # what CUDA gives has no meaning
-    if case.op in _OF_SIGMOID:
-        off &= (tensors["y"] >= 0) & (tensors["y"] <= 1)
+    if case.op in _OF_RESULTS:
+        low, high = _OF_RESULTS[case.op]
+        off &= (tensors["y"] >= low) & (tensors["y"] <= high)
     if case.op in _CANCELS:
         size = torch.maximum(tensors["x"].abs(), tensors["y"].abs()).clamp_min(1.0)
         near = (got - wants[0]).abs() <= 4 * torch.finfo(got.dtype).eps * size

@@ -135,4 +135,4 @@ def test_not_where_the_value_reaches_a_step() -> None:
     steps = (Compute("low", "floor", ("g",), F32), Compute("out", "cast", ("low",), DType.bf16))
     body = (*phase.body[:-2], *steps, phase.body[-1])
     source = emit(replace(kernel, phases=(Phase((), body),)), Schedule("flat", 1024)).source
-    assert "gelu_f32(" not in source and "tl.erf(" in source
+    assert "gelu_f32(" not in source and "erf_fine_f32(" in source

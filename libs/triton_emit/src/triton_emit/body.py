@@ -230,7 +230,7 @@ class Writer:
         """Names a value on a line of its own."""
         name = self.namer.fresh(base)
         self.lines.body.append(f"{name} = {value.text}")
-        return Value(name, ATOM, value.dtype, value.axes, narrow=value.narrow)
+        return Value(name, ATOM, value.dtype, value.axes, None, value.narrow, None, value.normal)
 
     def run(
         self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]

@@ -108,6 +108,36 @@ _SOURCES = {
             r = (x * -p) * tl.rsqrt(q * q)
             return tl.where(tl.abs(x) >= 3.8325069, tl.where(x < 0.0, -1.0, 1.0), r)
     """,
+    "erf_fine_f32": """
+        # near zero the error function is 2 / sqrt(pi) times its argument, subnormal ones too,
+        # which tl.erf flushes to zero
+        def erf_fine_f32(x):
+            return tl.where(tl.abs(x) < 1e-4, x * 1.1283791670955126, tl.erf(x))
+    """,
+    "sin_f32": """
+        # near zero the sine is its argument, subnormal ones too, which tl.sin flushes to zero
+        def sin_f32(x):
+            return tl.where(tl.abs(x) < 1e-4, x, tl.sin(x))
+    """,
+    "floor_f32": """
+        # tl.floor flushes subnormal numbers to zero, which is too much for negative ones
+        def floor_f32(x):
+            r = tl.floor(x)
+            return tl.where(r > x, -1.0, r)
+    """,
+    "ceil_f32": """
+        # tl.ceil flushes subnormal numbers to zero, which is too little for positive ones
+        def ceil_f32(x):
+            r = tl.ceil(x)
+            return tl.where(r < x, 1.0, r)
+    """,
+    "rsqrt_f32": """
+        # tl.rsqrt flushes subnormal numbers to zero
+        def rsqrt_f32(x):
+            small = x < 1.1754943508222875e-38
+            r = tl.rsqrt(tl.where(small, x * 16777216.0, x))
+            return tl.where(small, r * 4096.0, r)
+    """,
     "gelu_f32": """
         # the exact GELU to 3e-5 (1.5e-4 below -4.2): max(x, 0) - |x| * 2**g(|x|), with g a weighted
         # minimax fit of log2(P(X <= -t)) on [0, 6]; at 14 what is left is far below the least f16
@@ -259,17 +289,17 @@ _SOURCES = {
             t = t * z + 2 / 3
             low = 2.0 * low + s * z * t
             h = 2.0 * s
-            p = h * 1.4426950408889634
             one_by_ln2 = tl.full((), 1.4426950408889634, tl.float64)
+            # rounded by itself: no multiply-add may be made of it and what follows
+            p = tl.fma(h, one_by_ln2, 0.0)
             p_low = tl.fma(h, one_by_ln2, -p) + h * 2.0355273740931033e-17
             p_low = p_low + low * 1.4426950408889634
             log = e + p
             log_low = (p - (log - e)) + p_low
             w = y * log
-            w_low = tl.fma(y, log, -w) + y * log_low
             n = tl.floor(w + 0.5)
             half = tl.floor(0.5 * n)
-            r = tl.exp2((w - n) + w_low) * tl.exp2(half) * tl.exp2(n - half)
+            r = tl.exp2(tl.fma(y, log, -n) + y * log_low) * tl.exp2(half) * tl.exp2(n - half)
             plain = (tl.abs(w) < 1100.0) & (a > 0.0) & (a < float("inf"))
             return pow_cases(x, y, tl.where(plain, r, tl.exp2(y * tl.log2(a))))
     """,

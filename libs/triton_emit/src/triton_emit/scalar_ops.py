@@ -7,6 +7,8 @@ approximations, floats narrower than f32 are computed in f32 and rounded once.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loop_ir import Compute, DType
 from triton_emit.errors import UnsupportedDType
 from triton_emit.values import (
@@ -45,10 +47,10 @@ _FUNCTIONS = {
     "exp": ("exp_f32", "tl.exp"), "exp2": ("exp2_f32", "tl.exp2"),
     "expm1": ("expm1_f32", "expm1_f64"), "log": ("tl.log", "tl.log"),
     "log2": ("tl.log2", "tl.log2"), "log1p": ("log1p_f32", "log1p_f64"),
-    "sqrt": ("tl.sqrt_rn", "tl.sqrt"), "sin": ("tl.sin", "tl.sin"), "cos": ("tl.cos", "tl.cos"),
-    "tanh": ("tanh_f32", "tanh_f64"), "erf": ("tl.erf", "tl.erf"),
-    "sigmoid": ("sigmoid_f32", "sigmoid_f64"), "floor": ("tl.floor", "tl.floor"),
-    "ceil": ("tl.ceil", "tl.ceil"), "trunc": ("trunc_float", "trunc_float"),
+    "sqrt": ("tl.sqrt_rn", "tl.sqrt"), "sin": ("sin_f32", "tl.sin"), "cos": ("tl.cos", "tl.cos"),
+    "tanh": ("tanh_f32", "tanh_f64"), "erf": ("erf_fine_f32", "tl.erf"),
+    "sigmoid": ("sigmoid_f32", "sigmoid_f64"), "floor": ("floor_f32", "tl.floor"),
+    "ceil": ("ceil_f32", "tl.ceil"), "trunc": ("trunc_float", "trunc_float"),
     "round": ("round_f32", "round_f64"),
 }  # fmt: skip
 
@@ -280,7 +282,10 @@ class ScalarOps:
         double = dtype is DType.f64
         if op in ("add", "sub", "mul"):
             sign, prec = _INFIX[op]
-            return self._infix(sign, prec, args, dtype)
+            value = self._infix(sign, prec, args, dtype)
+            # a sum with a number has no bits far below those of the number
+            numbers = [abs(a.literal) for a in args if a.literal is not None]
+            return replace(value, normal=op != "mul" and any(n > 1e-20 for n in numbers))
         if op == "neg":  # Triton's -x is 0 - x, which loses the sign of zero
             return self._infix("*", MUL, [literal(-1.0, dtype), typed(args[0])], dtype)
         if op == "abs":
@@ -298,7 +303,8 @@ class ScalarOps:
         if op == "rsqrt":
             if double:  # tl.rsqrt on f64 is an approximation
                 return Value(f"1.0 / tl.sqrt({typed(args[0]).text})", MUL, dtype, axes)
-            return self.call("tl.rsqrt", [typed(args[0]).text], dtype, axes)
+            function = "tl.rsqrt" if args[0].normal else "rsqrt_f32"
+            return self.call(function, [typed(args[0]).text], dtype, axes)
         if op == "log10":
             log = self.call("tl.log2", [typed(args[0]).text], dtype, axes)
             return self._infix("*", MUL, [log, literal(0.30102999566398120, dtype)], dtype)

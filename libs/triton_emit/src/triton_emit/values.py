@@ -29,7 +29,8 @@ class Value:
     """`text` has the Triton type of `dtype`, except that an index value (`narrow`) may be held
     in the integer type of the kernel's indices. `axes`: names of the tile dimensions ("x", "r0",
     ...) that it varies over. `literal` is set for a constant, whose text is a Python literal;
-    `filler` for a load whose out-of-bounds elements read as that number."""
+    `filler` for a load whose out-of-bounds elements read as that number; `normal` for a float that
+    is known to be none of the subnormal ones."""
 
     text: str
     prec: int
@@ -38,6 +39,7 @@ class Value:
     literal: Literal | None = None
     narrow: bool = False
     filler: Literal | None = None
+    normal: bool = False
 
     def at(self, prec: int) -> str:
         """The text, in parentheses if it binds looser than `prec`."""

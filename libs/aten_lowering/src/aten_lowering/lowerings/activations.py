@@ -120,6 +120,18 @@ def hardtanh(call: Call, input: Operand, min_val: float, max_val: float) -> None
     pointwise(call, ["self"], body)
 
 
+@table.lowers(aten.softshrink.default)
+def softshrink(call: Call, input: Operand, lambd: Number) -> None:
+    def body(k: KernelBuilder, x: Value, bound: Value) -> Value:
+        # What is between is the positive zero on CUDA; the vectors and loops of the CPU differ.
+        zero = k.const(0.0, _float(x).dtype)
+        below = k.where(k.op("lt", x, k.op("neg", bound)), k.op("add", x, bound), zero)
+        shrunk = k.where(k.op("gt", x, bound), k.op("sub", x, bound), below)
+        return k.where(k.op("isnan", x), x, shrunk)
+
+    pointwise(call, ["self", "lambd"], body, rounded=True)
+
+
 def _relu6(k: KernelBuilder, x: Value) -> Value:
     """`min(max(x + 3, 0), 6)`."""
     shifted = k.op("add", _float(x), k.const(3.0, x.dtype))
