@@ -1,4 +1,4 @@
-"""Windows in two dimensions against eager: values, indices, edges."""
+"""Windows in two and three dimensions against eager: values, indices, edges."""
 
 from __future__ import annotations
 
@@ -109,10 +109,38 @@ def test_any_window(oracle: Any, data: st.DataObject) -> None:
     oracle(lambda a: aten.avg_pool2d(a, size, step, padding, ceil, padded), x)
 
 
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_window_of_a_volume(oracle: Any, data: st.DataObject) -> None:
+    size = [data.draw(st.integers(1, 3)) for _ in range(3)]
+    padding = [data.draw(st.integers(0, k // 2)) for k in size]
+    step = [data.draw(st.integers(1, 3)) for _ in range(3)]
+    dilation = [data.draw(st.integers(1, 2)) for _ in range(3)]
+    least = [d * (k - 1) + 1 for k, d in zip(size, dilation, strict=True)]
+    shape = [data.draw(st.integers(n, n + 3)) for n in least]
+    ceil, padded = data.draw(st.booleans()), data.draw(st.booleans())
+    x = image(1, 2, *shape)
+    for fn in (
+        lambda a: aten.max_pool3d_with_indices(a, size, step, padding, dilation, ceil),
+        lambda a: aten.avg_pool3d(a, size, step, padding, ceil, padded),
+    ):
+        lowered = oracle(fn, x)
+        assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+
+
+def test_of_a_constant_and_of_what_is_negated_when_read(oracle: Any) -> None:
+    oracle(lambda a: F.avg_pool2d(torch.ones_like(a), 3, 2, 1) + a.sum(), image(1, 2, 7, 6))
+    oracle(lambda a: F.max_pool2d(torch._neg_view(a), 3, 2, 1), image(1, 2, 7, 6))
+
+
 def test_what_stays_a_call(oracle: Any) -> None:
     oracle(lambda a: F.max_pool2d(a, 6), image(1, 2, 12, 12),
            fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
     lowered = oracle(lambda a: F.avg_pool2d(a, 8), image(1, 2, 16, 16),
                      fallbacks=["aten.avg_pool2d.default"])  # fmt: skip
     assert [type(n) for n in lowered.graph.nodes] == [Extern]
-    assert lowered.fallbacks[0].reason == "a window of 64 places, more than 25"
+    assert lowered.fallbacks[0].reason == "a window of 64 places, more than 27"

@@ -156,12 +156,15 @@ class KernelBuilder:
     ) -> Value:
         """The element of `x` at `coords`, one coordinate a dimension."""
         if x.constant is not None:
-            return self.const(x.constant, x.dtype)
+            value = self.const(x.constant, x.dtype)
+            return value if mask is None else self.where(mask, value, self.const(other, x.dtype))
         held = x.storage.dtype
         if held is not x.dtype:
             same = held.itemsize == x.dtype.itemsize and DType.bool_ not in (held, x.dtype)
             if not same or other != 0:
                 raise NotPlain(f"{x.dtype.value} elements of a buffer of {held.value}")
+        if x.ref.neg:
+            other = -other
         self._use(x, written=False)
         index = address(x.type, coords)
         name = mask.name if mask else None

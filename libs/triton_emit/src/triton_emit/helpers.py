@@ -64,10 +64,10 @@ _SOURCES = {
     "log1p_f32": """
         # 2 ulp: e * log(2) + log(1 + r), 1 + r = (1 + x) / 2**e in [0.75, 1.5), r rounded once
         def log1p_f32(x):
-            u = 1.0 + x
-            e = (u.to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
-            s = (0x3F800000 - e).to(tl.float32, bitcast=True)
-            r = tl.fma(x, s, s - 1.0)
+            e = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+            m = (x.to(tl.int32, bitcast=True) - e).to(tl.float32, bitcast=True)
+            s = (0x40800000 - e).to(tl.float32, bitcast=True)
+            r = m + tl.fma(s, 0.25, -1.0)
             p = tl.fma(r, -4.50744666e-2, 1.04629956e-1)
             p = tl.fma(p, r, -1.31611958e-1)
             p = tl.fma(p, r, 1.44784004e-1)
@@ -77,8 +77,9 @@ _SOURCES = {
             p = tl.fma(p, r, 3.33334506e-1)
             p = tl.fma(tl.fma(p, r, -0.5), r * r, r)
             p = tl.fma(e.to(tl.float32), 8.26295832e-8, p)
-            p = tl.where((u > 0.0) & (u < 8e37), p, tl.log(u))
-            return tl.where(x == 0.0, x, p)
+            p = tl.where((x == 0.0) | (x == float("inf")), x, p)
+            edge = tl.where(x == -1.0, float("-inf"), float("nan"))
+            return tl.where(x > -1.0, p, edge)
     """,
     "log1p_f64": """
         # Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels

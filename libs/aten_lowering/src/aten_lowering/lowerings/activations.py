@@ -65,11 +65,16 @@ def silu(call: Call, input: Operand) -> None:
 
 @table.lowers(aten.mish.default)
 def mish(call: Call, input: Operand) -> None:
+    """`x tanh(log(1 + e))`, `e = exp(x)`, is `x n / (n + 2)` with `n = e (e + 2)`; above 20 it is x
+    to the last bit, and n may overflow."""
+
     def body(k: KernelBuilder, x: Value) -> Value:
-        soft = k.op("log1p", k.op("exp", _float(x)))
-        # Above 20, log1p(exp(x)) is x to the last bit, and exp may overflow.
+        two = k.const(2.0, x.dtype)
+        e = k.op("exp", _float(x))
+        n = k.op("mul", e, k.op("add", e, two))
+        share = k.op("div", n, k.op("add", n, two))
         large = k.op("gt", x, k.const(20.0, x.dtype))
-        return k.op("mul", x, k.op("tanh", k.where(large, x, soft)))
+        return k.where(large, x, k.op("mul", x, share))
 
     pointwise(call, ["self"], body)
 

@@ -1,4 +1,4 @@
-"""Pooling over windows in two dimensions: every window is written out, a load for each place.
+"""Pooling over windows of images and volumes: every window is written out, a load for each place.
 
     max_pool2d(x, 2)   ->   for n, c, h, w: max of x[n, c, 2 h + i, 2 w + j], i and j in 0, 1
 
@@ -7,13 +7,15 @@ What comes before may then be computed where it is read, and what follows on the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number, opmath
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
@@ -23,70 +25,89 @@ aten = torch.ops.aten
 table = Table()
 
 # Beyond that many places a kernel is too long to be written out.
-_MOST = 25
+_MOST = 27
 
 
 @dataclass(frozen=True)
 class _Window:
-    """What the arguments say: pairs, for rows and columns. `clips`: whether places may lie outside
-    of the input."""
+    """What the arguments say, a number for each dimension of the images, of which `x` are given
+    and `size` pooled ones."""
 
-    size: tuple[int, int]
-    step: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    ceil: bool
+    x: Operand
+    out: tuple[sympy.Expr, ...]
+    size: tuple[int, ...]
+    step: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
 
     @classmethod
     def of(
-        cls, size: Sequence[int], step: Sequence[int], padding: Sequence[int],
-        dilation: Sequence[int], ceil: bool,
+        cls, call: Call, dims: int, x: Operand, size: Sequence[int], step: Sequence[int],
+        padding: Sequence[int], dilation: Sequence[int],
     ) -> _Window:  # fmt: skip
-        """As torch takes them: one number for both, and no step for the window's size."""
-        window = cls(_pair(size), _pair(step or size), _pair(padding), _pair(dilation), ceil)
-        count = window.size[0] * window.size[1]
+        """As torch takes them: one number for all, and no step for the window's size."""
+        count = math.prod(_numbers(size, dims))
         require(count <= _MOST, f"a window of {count} places, more than {_MOST}")
-        return window
+        lists = (_numbers(n, dims) for n in (size, step or size, padding, dilation))
+        return cls(x, tuple(call.out.size[-dims:]), *lists)
 
-    def clips(self, dim: int) -> bool:
-        return self.ceil or self.padding[dim] > 0
+    @property
+    def extents(self) -> Sequence[sympy.Expr]:
+        return self.x.size[-len(self.size) :]
 
-    def start(self, coords: Coords, dim: int) -> sympy.Expr:
-        """The first place of a window along rows (0) or columns (1), which may be negative."""
-        return coords[len(coords) - 2 + dim] * self.step[dim] - self.padding[dim]
+    def start(self, k: KernelBuilder, dim: int) -> sympy.Expr:
+        """The first place of a window along a dimension, which may be negative."""
+        return k.coords[dim - len(self.size)] * self.step[dim] - self.padding[dim]
+
+    def passes(self, dim: int, offset: int) -> tuple[bool, bool]:
+        """Whether the place of this offset may lie before the image, and behind it."""
+        first = offset - self.padding[dim]
+        last = first + (self.out[dim] - 1) * self.step[dim]
+        room = sympy.expand(self.extents[dim] - 1 - last)
+        return first < 0, not (room.is_Integer and room >= 0)
 
     def loads(
-        self, k: KernelBuilder, x: Operand
+        self, k: KernelBuilder, other: float
     ) -> Iterator[tuple[Value, Value | None, sympy.Expr]]:
-        """Of each place, row by row: the element, whether it is there (None: always), and its
-        number in the image."""
-        height, width = x.size[-2:]
-        kind = _kind(x)
-        for i in range(self.size[0]):
-            row = self.start(k.coords, 0) + i * self.dilation[0]
-            for j in range(self.size[1]):
-                column = self.start(k.coords, 1) + j * self.dilation[1]
-                inside: Value | None = None
-                for dim, (place, extent) in enumerate(((row, height), (column, width))):
-                    if self.clips(dim):
-                        at = k.index(place, kind)
-                        low = k.op("ge", at, k.const(0, kind))
-                        both = k.op("and", low, k.op("lt", at, k.index(extent, kind)))
-                        inside = both if inside is None else k.op("and", inside, both)
-                loaded = k.load(x, (*k.coords[:-2], row, column), mask=inside)
-                yield k.cast(loaded, opmath(x.dtype)), inside, row * width + column
+        """Of each place, row by row: the element, or `other` where there is none; whether it is
+        there (None: always); and its number in the image."""
+        kind = _kind(self)
+        inside: dict[tuple[int, int], Value | None] = {}
+        places: dict[tuple[int, int], sympy.Expr] = {}
+        for dim, size in enumerate(self.size):
+            for i in range(size):
+                offset = i * self.dilation[dim]
+                place = places[dim, i] = self.start(k, dim) + offset
+                before, behind = self.passes(dim, offset)
+                at, inside[dim, i] = k.index(place, kind), None
+                if before:
+                    inside[dim, i] = k.op("ge", at, k.const(0, kind))
+                if behind:
+                    low, end = inside[dim, i], k.index(self.extents[dim], kind)
+                    high = k.op("lt", at, end)
+                    inside[dim, i] = k.op("and", low, high) if low else high
+        for window in product(*map(range, self.size)):
+            mask: Value | None = None
+            index: sympy.Expr = sympy.S.Zero
+            for at_dim in enumerate(window):
+                more = inside[at_dim]
+                mask = k.op("and", mask, more) if mask and more else mask or more
+                index = index * self.extents[at_dim[0]] + places[at_dim]
+            point = (*k.coords[: -len(window)], *(places[d] for d in enumerate(window)))
+            loaded = k.load(self.x, point, mask, other)
+            yield k.cast(loaded, opmath(self.x.dtype)), mask, sympy.expand(index)
 
 
-def _kind(x: Operand) -> DType:
-    """What rows and columns are counted in: 32 bits, which are faster, where that is enough."""
-    known = all(n.is_Integer and n < 2**30 for n in x.size[-2:])
+def _kind(window: _Window) -> DType:
+    """What places are counted in: 32 bits, which are faster, where that is enough."""
+    known = all(n.is_Integer and n < 2**30 for n in window.extents)
     return DType.i32 if known else DType.i64
 
 
-def _pair(values: Sequence[int]) -> tuple[int, int]:
+def _numbers(values: Sequence[int], dims: int) -> tuple[int, ...]:
     known = [int(v) for v in values if isinstance(v, int)]
     require(len(known) == len(values) > 0, "a window of sizes that are not known")
-    return known[0], known[-1]
+    return tuple(known) if len(known) == dims else (known[0],) * dims
 
 
 @table.lowers(aten.max_pool2d_with_indices.default)
@@ -96,20 +117,34 @@ def max_pool2d_with_indices(
 ) -> None:  # fmt: skip
     """NaN wins, the last one if there are several; among equals the first place does. (Where there
     is nothing but minus infinity, eager's kernel for channels-last CUDA tensors says 0.)"""
-    require(input.dtype.is_float, "max_pool2d of integers")
-    window = _Window.of(kernel_size, stride, padding, dilation, ceil_mode)
+    _max_pool(call, _Window.of(call, 2, input, kernel_size, stride, padding, dilation))
+
+
+@table.lowers(aten.max_pool3d_with_indices.default)
+def max_pool3d_with_indices(
+    call: Call, input: Operand, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool,
+) -> None:  # fmt: skip
+    _max_pool(call, _Window.of(call, 3, input, kernel_size, stride, padding, dilation))
+
+
+def _max_pool(call: Call, window: _Window) -> None:
+    require(window.x.dtype.is_float, "max_pool of integers")
     k = call.kernel(call.out.size)
-    lowest = k.const(float("-inf"), opmath(input.dtype))
+    best: Value | None = None
     places = call.result(1)
-    best, index = lowest, k.const(-1, DType.i64)
-    for value, inside, number_ in window.loads(k, input):
+    index = k.const(-1, DType.i64)
+    for value, inside, number_ in window.loads(k, other=float("-inf")):
         if places is None:
-            best = k.op("maximum", best, k.where(inside, value, lowest) if inside else value)
+            best = value if best is None else k.op("maximum", best, value)
             continue
+        if best is None:
+            best = k.const(float("-inf"), value.dtype)
         taken = k.op("or", k.op("gt", value, best), k.op("isnan", value))
         taken = k.op("or", taken, k.op("lt", index, k.const(0, DType.i64)))
         taken = k.op("and", taken, inside) if inside else taken
         best, index = k.where(taken, value, best), k.where(taken, k.index(number_), index)
+    assert best is not None
     k.store(call.out.operand, k.coords, best)
     if places is not None:
         k.store(places.operand, k.coords, index)
@@ -123,31 +158,52 @@ def avg_pool2d(
     divisor_override: Number | None,
 ) -> None:  # fmt: skip
     """Sums in the opmath type, row by row as eager."""
-    require(input.dtype.is_float, "avg_pool2d of integers")
-    window = _Window.of(kernel_size, stride, padding, (1, 1), ceil_mode)
+    window = _Window.of(call, 2, input, kernel_size, stride, padding, (1,))
+    _avg_pool(call, window, count_include_pad, divisor_override)
+
+
+@table.lowers(aten.avg_pool3d.default)
+def avg_pool3d(
+    call: Call, input: Operand, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
+    divisor_override: Number | None,
+) -> None:  # fmt: skip
+    window = _Window.of(call, 3, input, kernel_size, stride, padding, (1,))
+    _avg_pool(call, window, count_include_pad, divisor_override)
+
+
+def _avg_pool(call: Call, window: _Window, padded: bool, divisor: Number | None) -> None:
+    require(window.x.dtype.is_float, "avg_pool of integers")
     k = call.kernel(call.out.size)
-    acc = opmath(input.dtype)
-    total = zero = k.const(0, acc)
-    for value, inside, _ in window.loads(k, input):
-        total = k.op("add", total, k.where(inside, value, zero) if inside else value)
-    if divisor_override is not None:
-        count = number(k, divisor_override, acc)
+    acc = opmath(window.x.dtype)
+    total = k.const(0, acc)
+    for value, _, _ in window.loads(k, other=0):
+        total = k.op("add", total, value)
+    if divisor is not None:
+        count = number(k, divisor, acc)
     else:
-        sides = [_side(k, window, dim, input, count_include_pad) for dim in range(2)]
-        count = k.cast(k.op("mul", *sides), acc)
+        sides = [_side(k, window, dim, padded) for dim in range(len(window.size))]
+        known = math.prod(side for side in sides if isinstance(side, int))
+        count = k.const(known, acc)
+        for side in sides:
+            if isinstance(side, Value):
+                count = k.op("mul", count, k.cast(side, acc))
     k.store(call.out.operand, k.coords, k.op("div", total, count))
     call.emit_kernel(k)
 
 
-def _side(k: KernelBuilder, window: _Window, dim: int, x: Operand, padded: bool) -> Value:
-    """How many places of a window count along rows or columns: those inside of the input, or of
-    the padded one."""
-    kind = _kind(x)
-    if not window.clips(dim):
-        return k.const(window.size[dim], kind)
-    extent, start = x.size[len(x.size) - 2 + dim], window.start(k.coords, dim)
-    last, edge = start + window.size[dim], extent + window.padding[dim]
-    end = k.op("minimum", k.index(last, kind), k.index(edge, kind))
+def _side(k: KernelBuilder, window: _Window, dim: int, padded: bool) -> Value | int:
+    """How many places of a window count along a dimension: those inside of the input, or of the
+    padded one."""
+    size, padding, extent = window.size[dim], window.padding[dim], window.extents[dim]
+    kind, start, edge = _kind(window), window.start(k, dim), extent + padding
+    before, behind = window.passes(dim, 0)[0], window.passes(dim, size - 1)[1]
+    if padded:
+        room = sympy.expand(edge - window.step[dim] * (window.out[dim] - 1) + padding - size)
+        before, behind = False, behind and not (room.is_Integer and room >= 0)
+    if not (before or behind):
+        return size
+    end = k.op("minimum", k.index(start + size, kind), k.index(edge, kind))
     first = k.index(start, kind)
     if not padded:
         first = k.op("maximum", first, k.const(0, kind))
