@@ -8,6 +8,7 @@ an index that no such run changes must be exactly eager's.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +29,15 @@ _EXACT = frozenset(
     zeros_like ones_like full_like new_zeros new_ones new_full arange eye full zeros ones sort msort
     topk floor ceil round trunc sign eq ne lt le gt ge isnan isinf isfinite signbit embedding
     pad constant_pad_nd diag_embed view_as real imag diag cummax cummin clamp threshold numel
-    requires_grad_ element_size is_floating_point is_complex data_ptr storage_offset""".split()
+    grad requires_grad_ element_size is_floating_point is_complex data_ptr storage_offset""".split()
 )
 _CASTS = frozenset(
     "to type type_as int long short char byte bool half float double bfloat16".split()
+)
+# Means that are updated element by element: they round even where a sum would be exact.
+_UPDATED = frozenset(
+    """std var std_mean var_mean batch_norm instance_norm group_norm layer_norm native_layer_norm
+    native_batch_norm nanmean""".split()
 )
 _SHIFTS = frozenset(
     "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __rlshift__ __rrshift__".split()
@@ -57,11 +63,19 @@ class Perturbed(TorchFunctionMode):
         casts = name in _CASTS
         wide = None if casts else self._in_float64(func, args, kwargs, 0.0)
         near = None if casts else self._in_float64(func, args, kwargs, 1.0)
-        undefined = _undefined(name, args)
-        result = func(*args, **kwargs)
+        undefined = _undefined(name, args, kwargs)
+        largest: list[float] = []
+        watched = torch.is_grad_enabled() and not name.endswith("_") and "out" not in kwargs
+        result = func(*(self._watched(args, largest) if watched else args), **kwargs)
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
+        for tensor in flat if watched else []:
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(lambda g: largest.append(_largest(g)))
         if undefined is not None and len(flat) == 1 and flat[0].shape == undefined.shape:
             self._scramble(flat[0], undefined)
+        elif undefined is not None and bool(undefined.any()):  # a reduction of such numbers
+            for tensor in flat:
+                self._scramble(tensor, torch.ones_like(tensor, dtype=torch.bool))
         for i, tensor in enumerate(flat if not casts else []):
             pair = [w[i] for w in (wide, near) if w is not None and i < len(w)]
             self._move(tensor, *(pair if len(pair) == 2 else (None, None)))
@@ -79,7 +93,7 @@ class Perturbed(TorchFunctionMode):
             off = torch.maximum((a - values).abs().nan_to_num(0.0, 0.0, 0.0),
                                 (a - b).abs().nan_to_num(0.0, 0.0, 0.0))  # fmt: skip
             if tensor.dtype != torch.float64:
-                rounded = a != values
+                rounded = (a != values) | (b != values)
         rounded &= torch.isfinite(values)
         if tensor.dtype == torch.float16 and exact is not None and exact.shape == tensor.shape:
             # What does not fit 16 bits may stay a number in a kernel, which computes in 32.
@@ -92,6 +106,27 @@ class Perturbed(TorchFunctionMode):
         ulp = values.abs() * torch.finfo(tensor.dtype).eps
         moved = (values + self._signs(tensor) * (2 * off + 1.5 * ulp)).to(tensor.dtype)
         tensor.data.copy_(torch.where(rounded, moved, tensor.data))
+
+    def _watched(self, args: Any, largest: list[float]) -> Any:
+        """The arguments, whose gradients by this call are moved. What computes them rounds, inside
+        of it, numbers as large as the gradients by the call's results (`largest`)."""
+
+        def watched(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.requires_grad:
+                return value
+            seen = torch.ops.aten.alias.default(value)
+            seen.register_hook(functools.partial(self._moved_gradient, largest))
+            return seen
+
+        return pytree.tree_map(watched, args)
+
+    def _moved_gradient(self, largest: list[float], gradient: Tensor) -> Tensor:
+        if gradient.numel() == 0 or not gradient.dtype.is_floating_point:
+            return gradient
+        values = gradient.double()
+        by = 2 * values.abs() + max(largest, default=0.0)
+        new = values + self._signs(gradient) * torch.finfo(gradient.dtype).eps * by
+        return torch.where(gradient == 0, gradient, new.to(gradient.dtype))
 
     def _signs(self, like: Tensor) -> Tensor:
         signs = [self.rng.choice([-1.0, 1.0]) for _ in range(like.numel())]
@@ -115,7 +150,8 @@ class Perturbed(TorchFunctionMode):
                 moved = moved.clone()
             if units and value.dtype in (torch.float32, torch.float64):
                 by = self._signs(moved) * units * torch.finfo(value.dtype).eps
-                moved = torch.where(_has_digits(moved), moved * (1 + by), moved)
+                digits = _has_digits(moved) | (getattr(func, "__name__", "") in _UPDATED)
+                moved = torch.where(digits, moved * (1 + by), moved)
             return moved
 
         try:
@@ -139,21 +175,30 @@ _ARITHMETIC = frozenset(
 )  # fmt: skip
 
 
+def _largest(gradient: Tensor) -> float:
+    return float(gradient.abs().nan_to_num(0.0, 0.0, 0.0).max()) if gradient.numel() else 0.0
+
+
 def _has_digits(values: Tensor) -> Tensor:
     """Of numbers in float64: which are no small multiples of 2**-16."""
     return (values * 2**16).frac() != 0
 
 
-def _undefined(name: str, args: Any) -> Tensor | None:
+def _undefined(name: str, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
     """Where an integer's value is not defined: casts of floats out of range, shifts by too many
-    bits, the smallest integer by -1."""
+    bits."""
     if not args or not isinstance(args[0], Tensor):
         return None
     x = args[0].detach()
-    if name in _CASTS and (x.dtype.is_floating_point or x.dtype.is_complex):
-        target = next((a for a in args[1:] if isinstance(a, torch.dtype)), None)
-        short = {"int": torch.int32, "long": torch.int64, "short": torch.int16, "char": torch.int8,
-                 "byte": torch.uint8}  # fmt: skip
+    given = [kwargs.get("dtype")] if name not in _CASTS else list(args[1:])
+    if (name in _CASTS or isinstance(given[0], torch.dtype)) and (
+        x.dtype.is_floating_point or x.dtype.is_complex
+    ):
+        target = next((a for a in given if isinstance(a, torch.dtype)), None)
+        short = {
+            "int": torch.int32, "long": torch.int64, "short": torch.int16, "char": torch.int8,
+            "byte": torch.uint8,
+        }  # fmt: skip
         target = short.get(name, target)
         if name == "type_as":
             target = args[1].dtype

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
-from aten_lowering.meta import expr, storage_key, tensor_type
+from aten_lowering.meta import expr, is_unbacked, storage_key, tensor_type
 from loop_ir import TensorRef
 
 aten = torch.ops.aten
@@ -74,5 +74,25 @@ def views(
             shared = list(sources[:1])
         if not shared:
             return None
+        if op is aten.as_strided.default:
+            _check_inside(fake, shared[0][1])
         found.append(view_of(*shared[0], fake))
     return tuple(found) or None
+
+
+def _check_inside(fake: torch.Tensor, base: torch.Tensor) -> None:
+    """Raises `CannotLower` for a view of symbolic sizes that ends past its base. The answer becomes
+    a guard of the graph."""
+    sizes = [n for t in (fake, base) for n in (*t.shape, *t.stride(), t.storage_offset())]
+    symbols = [s for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols]
+    if not symbols or any(is_unbacked(s) for s in symbols):
+        return
+    end, have = _end(fake) * fake.dtype.itemsize, _end(base) * base.dtype.itemsize
+    if end > have:
+        raise CannotLower(f"a view that ends {end - have} bytes past its tensor")
+
+
+def _end(fake: torch.Tensor) -> int:
+    """Where the last element of a tensor ends, in elements from the start of the storage."""
+    steps = zip(fake.shape, fake.stride(), strict=True)
+    return fake.storage_offset() + 1 + sum((n - 1) * s for n, s in steps)

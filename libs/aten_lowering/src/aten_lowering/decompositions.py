@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 from torch._decomp import get_decompositions
 from torch._ops import OperatorBase, OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -55,6 +56,17 @@ def _into_a_clone(op: OpOverload, x: torch.Tensor, *args: Any, **kwargs: Any) ->
     return op(x.clone(), *args, **kwargs)
 
 
+def _vector_norm(
+    x: torch.Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """`norm(x, ord, [-1]) -> norm(x, ord, [rank - 1])`: of dimensions that are counted from the
+    last and have size 1, torch's fake tensors keep those that the operator drops."""
+    if not x.dim() or not any(d < 0 for d in dim or ()):
+        return NotImplemented
+    dims = [d % x.dim() for d in dim]
+    return aten.linalg_vector_norm.default(x, ord, dims, keepdim, dtype=dtype)
+
+
 def decompositions() -> Decompositions:
     """ATen op -> decomposition: torch's core table and all composite ops, less those that have a
     lowering here and those that stay whole by design (attention, matmuls, convolutions).
@@ -74,7 +86,8 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     second."""
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
-    own = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
+    own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
+    own[aten.linalg_vector_norm.default] = _vector_norm
     return {
         op: laid_out(op, decomposition)
         for op, decomposition in table.items()
@@ -89,12 +102,20 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     0.2 s, though most are to decompose as they do by themselves; this replaces those of the others.
     """
     composite, table = _split(tuple(torch._C._dispatch_get_all_op_names()))
+    _fill_with_numbers(program.graph)
     with unset_fake_temporarily():
         decomposed: ExportedProgram = _decompose_exported_program(
             program, cia_to_decomp=composite, python_decomp_table=dict(table),
             joint_loss_index=None, decompose_custom_triton_ops=False,
         )  # fmt: skip
     return decomposed
+
+
+def _fill_with_numbers(graph: fx.Graph) -> None:
+    """`copy_(x, 0.1) -> fill_(x, 0.1)`: torch looks for the node that is copied."""
+    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        if isinstance(node.args[1], bool | int | float | complex):
+            node.target = aten.fill_.Scalar
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,0 +1,88 @@
+"""Small programs that random ones were cut down to (`tests/fuzz`), against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import compile_cli
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+ENTRIES = ["torch.compile", "compile"]
+
+
+def _compiled(f: Any, args: tuple[Tensor, ...], entry: str, dynamic: bool = False) -> Any:
+    """dynamic: the first dimension of every argument."""
+    if entry == "torch.compile":
+        return torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=dynamic or None)
+    dims: dict[int | str, set[int]] = {i: {0} for i in range(len(args))}
+    return compile_cli.compile(f, args, dynamic=dims if dynamic else None)
+
+
+def _same(compiled: Any, f: Callable[..., Any], *args: Tensor) -> None:
+    given = [a.clone() for a in args]
+    expected = f(*args)
+    torch.testing.assert_close(compiled(*given), expected)
+    torch.testing.assert_close(given, list(args))
+
+
+NORMS = {
+    "1 of a row": lambda x: torch.linalg.vector_norm(x, 1, -1),
+    "3 of a row": lambda x: torch.linalg.vector_norm(x, 3, -1) / x,
+    "2 of a column": lambda x: x.norm(2, -2) * x,
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_one_element_counted_from_the_last_dimension(name: str, entry: str) -> None:
+    """torch's fake tensors keep the dimension, so what follows had another shape."""
+    for shape in [(3, 1), (1, 3), (1, 1)]:
+        x = torch.arange(1.0, 1 + shape[0] * shape[1]).reshape(shape)
+        _same(_compiled(NORMS[name], (x,), entry), NORMS[name], x)
+
+
+class Filled(nn.Module):
+    kept: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.copy_(0.1)  # type: ignore[arg-type]
+        return x + 1
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_number_is_copied_into_a_buffer(entry: str) -> None:
+    ours, eager, x = Filled(), Filled(), torch.ones(3)
+    _same(_compiled(ours, (x,), entry), eager, x)
+    assert torch.equal(ours.kept, eager.kept)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_as_strided_of_a_dynamic_size_holds_for_sizes_that_it_fits(entry: str) -> None:
+    """Of five elements it takes three: of two, eager refuses."""
+
+    def f(x: Tensor) -> Tensor:
+        return (x + 1).as_strided((2, 2), (1, 1)) * 2
+
+    compiled = _compiled(f, (torch.arange(5.0),), entry, dynamic=True)
+    for n in (5, 8, 3):
+        _same(compiled, f, torch.arange(float(n)))
+    with pytest.raises((compile_cli.CompileCliError, RuntimeError)):
+        compiled(torch.arange(2.0))
