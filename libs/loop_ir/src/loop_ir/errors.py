@@ -83,6 +83,10 @@ class MisplacedReduce(VerifyError):
     rule = "a reduction stands in a phase with inner axes"
 
 
+class MisplacedSum(VerifyError):
+    rule = "a sum over rows is stored at inner points, to elements that each row has in common"
+
+
 class OutOfBounds(VerifyError):
     rule = "an index without a mask stays inside the storage"
 

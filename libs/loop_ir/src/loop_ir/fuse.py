@@ -15,6 +15,7 @@ from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
 from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
 from loop_ir.passes.merge_axes import MergeAxes
+from loop_ir.passes.mix_orders import MixOrders
 from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.simplify_indices import SimplifyIndices
 from loop_ir.passes.split_reductions import SplitReductions
@@ -73,6 +74,7 @@ def fuse_with_report(
         middle.append(DropRoundCasts())
     after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), OrderAxes(), MergeAxes(), Rename()]
     if options.split:
+        after.append(MixOrders())
         after.append(SplitReductions())
     fused = run_passes(graph, [*before, *middle, *after], on_pass, check)
     report = FusionReport(

@@ -236,6 +236,8 @@ class _Run:
 
     def _store(self, stmt: Store) -> None:
         storage = self.storages[stmt.buffer]
+        if stmt.mode == "sum":  # also of no rows
+            storage[np.asarray(self._eval(stmt.index)).reshape(-1)] = 0
         mask = None if stmt.mask is None else np.asarray(self.values[stmt.mask])
         index = np.broadcast_to(self._index(stmt, mask), self.shape).reshape(-1)
         value = np.broadcast_to(self.values[stmt.value], self.shape).reshape(-1)

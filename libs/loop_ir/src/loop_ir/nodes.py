@@ -74,6 +74,9 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
     "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2),
 }  # fmt: skip
 
+# Modes of stores, and their signs in text.
+STORES: dict[str, str] = {"set": "=", "add": "+=", "sum": "sum="}
+
 
 def _sympify(item: object, name: str) -> None:
     """A plain `int` in a field of expressions becomes a `sympy.Integer`."""
@@ -170,7 +173,9 @@ class Reduce:
 @dataclass(frozen=True)
 class Store:
     """`store buffer[index] = value` (mode "set") or `+=`, atomically (mode "add"), at points
-    where `mask` (a bool value) holds."""
+    where `mask` (a bool value) holds. `sum=` (mode "sum"), at all inner points: the sum of the
+    value over the last parallel axis, of which the index is free. A program walks over that axis,
+    so that reductions of rows and sums of columns share one reading."""
 
     buffer: str
     index: sympy.Expr

@@ -17,6 +17,7 @@ from loop_ir.lines import FLOAT, INT, Line, Lines
 from loop_ir.nodes import (
     OPS,
     REDUCTIONS,
+    STORES,
     Axis,
     Buffer,
     Compute,
@@ -45,9 +46,10 @@ from wrapper_ir.ops import Ref, Symbol, TorchEnum
 from wrapper_ir.parser import parse_symbol
 from wrapper_ir.types import Device, TensorType
 
+_MODES = {sign: mode for mode, sign in STORES.items()}
 _NAME = r"(?a:[A-Za-z_]\w*)"
 _LOAD = re.compile(rf"({_NAME}) = load ({_NAME})\[(.*)\](?: if ({_NAME}))?(?: else (\S+))?")
-_STORE = re.compile(rf"store ({_NAME})\[(.*)\] (\+?=) ({_NAME})(?: if ({_NAME}))?")
+_STORE = re.compile(rf"store ({_NAME})\[(.*)\] (\+?=|sum=) ({_NAME})(?: if ({_NAME}))?")
 _INDEX = re.compile(rf"({_NAME}) = index (.*)")
 _CONST = re.compile(rf"({_NAME}) = const (\S+)")
 _INDIRECT = re.compile(rf"({_NAME}) = indirect ({_NAME}) < (.*)")
@@ -165,7 +167,7 @@ def parse_stmt(text: str) -> Stmt:
 def _stmt(line: Line) -> Stmt:
     if found := _STORE.fullmatch(line.text):
         index = line.expr(found.start(2), found[2])
-        return Store(found[1], index, found[4], "set" if found[3] == "=" else "add", found[5])
+        return Store(found[1], index, found[4], _MODES[found[3]], found[5])
     if found := _INDIRECT.fullmatch(line.text):
         extent = line.expr(found.start(3), found[3])
         return Indirect(symexpr.symbol(found[1]), found[2], extent)

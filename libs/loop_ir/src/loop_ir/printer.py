@@ -9,6 +9,7 @@ import sympy
 
 from loop_ir.errors import Unprintable
 from loop_ir.nodes import (
+    STORES,
     Axis,
     Compute,
     Const,
@@ -137,9 +138,9 @@ def _stmt(stmt: Stmt) -> tuple[str, DType | None]:
             call = f"{stmt.op}({', '.join(stmt.args)})"
             return f"{', '.join(stmt.outs)} = reduce {call}", stmt.dtype
         case Store():
-            if stmt.mode not in ("set", "add"):
+            if stmt.mode not in STORES:
                 raise Unprintable("store mode", stmt.mode)
-            sign = "=" if stmt.mode == "set" else "+="
+            sign = STORES[stmt.mode]
             text = f"store {stmt.buffer}[{sstr(stmt.index)}] {sign} {stmt.value}"
             return text + (f" if {stmt.mask}" if stmt.mask is not None else ""), None
 

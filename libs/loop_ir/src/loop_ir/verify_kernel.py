@@ -25,6 +25,7 @@ from loop_ir.errors import (
     InvalidName,
     LayoutMismatch,
     MisplacedReduce,
+    MisplacedSum,
     NotWritten,
     OutOfBounds,
     PhaseMismatch,
@@ -40,6 +41,7 @@ from loop_ir.errors import (
 from loop_ir.nodes import (
     OPS,
     REDUCTIONS,
+    STORES,
     Axis,
     Compute,
     Const,
@@ -182,8 +184,10 @@ class KernelVerifier:
                 value = self.values[stmt.value]
                 self._buffer_type(stmt.buffer, value.dtype, stmt)
                 self._mask(stmt.mask, stmt)
-                if stmt.mode not in ("set", "add"):
-                    self.fail(UnknownOp, f"store mode {stmt.mode!r} is not set or add", stmt)
+                if stmt.mode not in STORES:
+                    self.fail(UnknownOp, f"no store mode {stmt.mode!r}", stmt)
+                if stmt.mode == "sum":
+                    self._walked_sum(stmt, phase)
                 self.stored.setdefault(stmt.buffer, []).append(stmt)
                 if stmt.mask is None:
                     self._bounds(stmt, stmt.buffer, stmt.index, phase)
@@ -206,6 +210,16 @@ class KernelVerifier:
             case Const():
                 if isinstance(stmt.value, float) and not stmt.dtype.is_float:
                     self.fail(ElementType, f"{stmt.value!r} is no {stmt.dtype.value}", stmt)
+
+    def _walked_sum(self, stmt: Store, phase: Phase) -> None:
+        axes = self.kernel.axes
+        if not (axes and phase.axes and stmt.mask is None) or self.values[stmt.value].dtype not in (
+            DType.f32,
+            DType.f64,
+        ):
+            self.fail(MisplacedSum, "a sum over rows is of f32 or f64, at all inner points", stmt)
+        elif axes[-1].symbol in stmt.index.free_symbols:
+            self.fail(MisplacedSum, f"it runs over {axes[-1].symbol}, which its index names", stmt)
 
     def _buffer_type(self, name: str, dtype: DType, stmt: Stmt) -> None:
         buffer = self.buffers.get(name)
@@ -328,7 +342,7 @@ class KernelVerifier:
             if buffer.written != bool(stores):
                 verb = "declared as written but not stored to" if buffer.written else "stored to"
                 self.fail(NotWritten, f"{buffer.name} is {verb}", stores[0] if stores else None)
-            plain = [s for s in stores if s.mode == "set"]
+            plain = [s for s in stores if s.mode != "add"]
             if len(plain) > 1 or (plain and len(stores) > 1):
                 self.fail(WriterConflict, f"{buffer.name} is stored to twice", stores[1])
             for load in self.loaded.get(buffer.name, []):

@@ -178,9 +178,13 @@ class Writer:
 
     def _head(self, key: str, line: str) -> None:
         """Defines something of a tile, once, where the tile is defined."""
-        head = (self.top if key == "x" else self.lines).head
+        head = self.head_of(key)
         if line not in head:
             head.append(line)
+
+    def head_of(self, key: str) -> list[str]:
+        """Where the variables of a tile are defined."""
+        return (self.top if key == "x" else self.lines).head
 
     # ---- masks and shapes
 
@@ -351,7 +355,7 @@ class Writer:
         if value.dtype is not dtype or value.literal is not None:
             value = self.ops.cast(value, dtype)
         mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
-        if stmt.mode == "set" and mask_value is None and self.takes(stmt, value):
+        if stmt.mode != "add" and mask_value is None and self.takes(stmt, value):
             return
         over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
         if stmt.mode == "add":

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt, across
+from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt, Store, across
 from symexpr import FloorDiv, bounds, one_line
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
 from triton_emit.idioms import cheaper
 from triton_emit.reductions import check, finish_loop, persistent, start_loop, step_loop, working
-from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges
+from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges, walks
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
 from triton_emit.tiles import Tile, divides
+from triton_emit.values import TL_TYPES, Value
 
 INDENT = "    "
 
@@ -36,7 +37,12 @@ class KernelWriter(Writer):
         self.schedule = schedule
         self.spaces = list(dict.fromkeys(p.axes for p in kernel.phases if p.axes))
         self.constants: list[tuple[str, int]] = []
-        self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in kernel.axes))
+        # sums over rows make each program walk over the last parallel axis
+        self.walks = walks(kernel)
+        self.held: list[tuple[Store, str]] = []
+        self.walk_lines: Lines | None = None
+        programs = kernel.axes[:-1] if self.walks else kernel.axes
+        self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in programs))
         self._check()
         self.looped = schedule.kind == "looped"
         # one row a program: rows are scalars and a tile is one-dimensional
@@ -67,6 +73,8 @@ class KernelWriter(Writer):
             raise BadSchedule(name, "vector", s.vector, "0, or a power of two in a flat schedule")
         if s.kind == "tiled" and across(self.kernel) is None:
             raise BadSchedule(name, "kind", s.kind, "flat: the kernel does not transpose")
+        if self.walks and s.kind != "persistent":
+            raise BadSchedule(name, "kind", s.kind, "persistent: the kernel sums over rows")
         if s.kind == "persistent":
             for space in self.spaces:
                 high = bounds(
@@ -86,6 +94,9 @@ class KernelWriter(Writer):
             for number, space in enumerate(self.spaces):
                 self._define_inner(number, space)
         self.loads_left = self._count_loads(scopes)
+        if self.walks:
+            self._walk()
+            return self._finish()
         for number, scope in enumerate(scopes):
             outside = [s for k, s in enumerate(scopes) if k != number]
             escaping = frozenset(u for s in outside for stmt in s.body for u in uses(stmt))
@@ -113,7 +124,9 @@ class KernelWriter(Writer):
             f"{head}@triton.jit\ndef {self.kernel.name}({', '.join(signature)}):\n{body}\n"
         )
         xblock = 1 if self.by_row else self.schedule.xblock
-        programs = _cdiv(self.tiles["x"].numel if "x" in self.tiles else self.numel, xblock)
+        programs = self.numel
+        if not self.walks:
+            programs = _cdiv(self.tiles["x"].numel if "x" in self.tiles else self.numel, xblock)
         if "y" in self.tiles:
             programs *= _cdiv(self.tiles["y"].numel, self.schedule.yblock)
         return TritonKernel(
@@ -139,6 +152,9 @@ class KernelWriter(Writer):
         pid = "tl.program_id(0)"
         if self.bits == 64:
             pid += ".to(tl.int64)"
+        if self.walks:
+            self._define_walk(pid)
+            return
         if self.by_row:
             self.add_tile(Tile("x", "row", "i", self.kernel.axes, self.write_sizes))
             self.lines.head.append(f"row = {pid}")
@@ -160,6 +176,83 @@ class KernelWriter(Writer):
         self.shapes["x"] = "XBLOCK"
         if not divides(self.schedule.xblock, self.numel):
             self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(self.numel)}")
+
+    def _define_walk(self, pid: str) -> None:
+        """Each program has a part of the rows, and takes one or several of them at a time."""
+        *parts, rows = self.kernel.axes
+        if parts:
+            self.add_tile(Tile("part", "part", "p", tuple(parts), self.write_sizes))
+            self.lines.head.append(f"part = {pid}")
+        tile = Tile("x", "row" if self.by_row else "xindex", "i", (rows,), self.write_sizes)
+        self.add_tile(tile)
+        if self.by_row:
+            return
+        block = self.schedule.xblock
+        self.constants.append(("XBLOCK", block))
+        self.lines.head.append("rows = tl.arange(0, XBLOCK)[:, None]")
+        self.shapes["x"] = "XBLOCK"
+        if not divides(block, rows.extent):
+            self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(rows.extent)}")
+
+    def _walk(self) -> None:
+        """What is the same in all rows, the loop over them, and the stores of their sums."""
+        outer, end = self.lines, self.write_sizes(self.kernel.axes[-1].extent)
+        varies = {self.kernel.axes[-1].symbol.name}
+        phases: list[tuple[tuple[Axis, ...], list[Stmt]]] = []
+        for phase in self.kernel.phases:
+            same: list[Stmt] = []
+            body: list[Stmt] = []
+            for stmt in phase.body:
+                moving = not varies.isdisjoint(uses(stmt)) or isinstance(stmt, Store | Reduce)
+                varies.update(defines(stmt) if moving else ())
+                (body if moving else same).append(stmt)
+            self.run_phase(phase.axes, same, frozenset(d for s in same for d in defines(s)))
+            phases.append((phase.axes, body))
+        self.walk_lines = self.lines = Lines()
+        if not self.by_row:
+            self.lines.head.append("xindex = start + rows")
+        for axes, body in phases:
+            later = frozenset(u for a, b in phases if b is not body for s in b for u in uses(s))
+            self.run_phase(axes, body, later)
+        inside, self.lines = self.lines, outer
+        self.walk_lines = None
+        outer.body += self.before
+        step, over = ("row", f"0, {end}") if self.by_row else ("start", f"0, {end}, XBLOCK")
+        stages = self.schedule.num_stages
+        walk = f"tl.range({over}, num_stages={stages})" if stages > 1 else f"range({over})"
+        outer.body.append(f"for {step} in {walk}:")
+        outer.body += [INDENT + line for line in inside.text()]
+        for stmt, name in self.held:
+            self._store_sum(stmt, name)
+
+    def head_of(self, key: str) -> list[str]:
+        if not self.walks:
+            return super().head_of(key)
+        lines = self.walk_lines if key == "x" else None
+        return (lines or self.top).head
+
+    def _store_sum(self, stmt: Store, name: str) -> None:
+        if not self.by_row:
+            self.lines.body.append(f"{name} = tl.sum({name}, 0)[None, :]")
+        index, axes = self.index(stmt.index)
+        mask = self.mask(axes)
+        tail = f", {mask}" if mask else ""
+        param = self.params.buffers[stmt.buffer]
+        self.lines.body.append(f"tl.store({param} + {index}, {name}{tail})")
+
+    def takes(self, stmt: Store, value: Value) -> bool:
+        """A sum over rows stays in registers until the last row."""
+        if stmt.mode != "sum":
+            return False
+        over = frozenset(self.shapes)
+        name = self.namer.fresh("column_sum")
+        self.before.append(f"{name} = tl.zeros({self.shape(over)}, {TL_TYPES[value.dtype]})")
+        text = value.text
+        if mask := self.mask(frozenset({"x"}) & over):
+            text = f"tl.where({mask}, {text}, 0.0)"
+        self.lines.body.append(f"{name} += {text}")
+        self.held.append((stmt, name))
+        return True
 
     def _define_plane(self, pid: str) -> None:
         """Tiles of the last axis by all others, of which the one that is contiguous elsewhere comes

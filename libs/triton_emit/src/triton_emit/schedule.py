@@ -144,6 +144,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     # a dynamic row far narrower than its bound would waste most of a persistent tile
     snug = bound is not None and bound <= 4 * widest
     columns = reduces_columns(kernel)
+    if walks(kernel):
+        return _walking(next_power_of_two(bound or 1), bits)
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and _can_loop(kernel):
@@ -151,6 +153,14 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
         return _persistent(next_power_of_two(bound or 1), rows, bits)
     return _looped(kernel, widest, rows, bits)
+
+
+def _walking(rblock: int, bits: Literal[32, 64]) -> Schedule:
+    """Rows of 4096 elements, or as many shorter ones, 16 elements a thread, which holds that many
+    of each sum; what comes next is on its way to shared memory meanwhile."""
+    xblock = max(1, 4096 // rblock)
+    warps = max(4, min(16, xblock * rblock // 512))
+    return Schedule("persistent", xblock, rblock, warps, num_stages=2, index_bits=bits)
 
 
 def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
@@ -255,6 +265,11 @@ def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Sched
             warps = min(32, max(4, rblock // 512))
             out.append(replace(first, kind="persistent", rblock=rblock, num_warps=warps))
     return tuple(dict.fromkeys(out))
+
+
+def walks(kernel: Kernel) -> bool:
+    """Programs walk over rows, of which they store sums."""
+    return any(isinstance(s, Store) and s.mode == "sum" for _, s in statements(kernel))
 
 
 def is_double(kernel: Kernel) -> bool:

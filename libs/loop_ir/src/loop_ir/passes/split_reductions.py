@@ -10,7 +10,7 @@ import sympy
 from loop_ir.affine import product
 from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, statements, traffic
 from loop_ir.in_place import stays_outside
-from loop_ir.nodes import Axis, Graph, Kernel, Node, Reduce
+from loop_ir.nodes import Axis, Graph, Kernel, Node, Reduce, Store
 from loop_ir.split import Cut, split
 from loop_ir.strides import reduces_columns
 from symexpr import CeilDiv
@@ -21,6 +21,8 @@ _BUSY = 2 * 132
 _WANTED = 8 * 132
 # Neighbouring columns that one program reduces, so that what it reads of a row is a cache line.
 _COLUMNS = 64
+# Where columns are few, a program takes as few as this, before rows are worth sharing out.
+_FEWEST_COLUMNS = 16
 # What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
 _LAUNCH_BYTES = 8 << 20
 # Fewer elements, or rows of a column, are not worth a program.
@@ -69,11 +71,12 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     """How to share the reductions of a kernel, or None where one program a row is as good."""
     inner = inner_axes(kernel)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
-    if not inner or not reduces or not stays_outside(kernel):
+    walks = any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
+    if not inner or not reduces or walks or not stays_outside(kernel):
         return None
     columns = reduces_columns(kernel)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
-    programs = -(-rows // _COLUMNS) if columns else rows
+    programs = -(-rows // _FEWEST_COLUMNS) if columns else rows
     levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
     applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
     launches = 2 * levels - 1 + applies
@@ -81,6 +84,8 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     if moved * (_BUSY / programs - 1) <= launches * _LAUNCH_BYTES:
         return None
     points = at_hints(product(a.extent for a in inner), hints)
+    if columns:
+        programs = -(-rows // _COLUMNS)
     wanted = min(_WANTED // programs, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
     if wanted < 2:
         return None

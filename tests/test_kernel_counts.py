@@ -1,0 +1,100 @@
+"""How many kernels well-known work takes, forward and backward, and that it is right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compile_cli.compiled import CompiledGraph
+from wrapper_ir.ops import ExternCall, If, Launch, Program
+
+
+@pytest.fixture
+def programs(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
+    """Those that are compiled, in order."""
+    found: list[Program] = []
+    backend = sys.modules["compile_cli.backend"]  # whose name in the package is a function
+    original = backend.compile_graph
+
+    def compile_graph(*args: Any, **kwargs: Any) -> CompiledGraph:
+        compiled = original(*args, **kwargs)
+        found.append(compiled.program)
+        return compiled
+
+    monkeypatch.setattr(backend, "compile_graph", compile_graph)
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    torch._dynamo.reset()
+    yield found
+    torch._dynamo.reset()
+
+
+def kernels(program: Program) -> int:
+    assert not any(isinstance(op, ExternCall) for op in program.ops)
+    return sum(isinstance(op, Launch | If) for op in program.ops)  # one of several schedules
+
+
+@dataclass(frozen=True)
+class Work:
+    run: Callable[..., Any]
+    args: Callable[[], tuple[Tensor, ...]]
+    forward: int
+    backward: int | None = None
+
+
+def rows(*size: int) -> Tensor:
+    return torch.randn(size)
+
+
+WORK = {
+    "softmax": Work(lambda x: x.softmax(-1), lambda: (rows(8, 40),), 1, 1),
+    "layer norm": Work(
+        lambda x, y, w, b: F.layer_norm(x + y, (24,), w, b),
+        lambda: (rows(40, 24), rows(40, 24), rows(24), rows(24)),
+        1, 2,
+    ),
+    "rms norm": Work(lambda x, w: F.rms_norm(x, (24,), w), lambda: (rows(40, 24), rows(24)), 1, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_kernels(name: str, programs: list[Program]) -> None:
+    torch.manual_seed(0)
+    work = WORK[name]
+    args = work.args()
+    leaves = [a.requires_grad_() for a in args if a.is_floating_point() and work.backward]
+    want = work.run(*args)
+    got = torch.compile(work.run, backend="compile_cli", dynamic=False)(*args)
+    torch.testing.assert_close(got, want)
+    if leaves:
+        seed = torch.randn_like(want)
+        torch.testing.assert_close(
+            torch.autograd.grad(got, leaves, seed), torch.autograd.grad(want, leaves, seed),
+            rtol=1e-4, atol=1e-5,
+        )  # fmt: skip
+    counts = [kernels(p) for p in programs]
+    assert counts == [n for n in (work.forward, work.backward) if n is not None]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_gradients_of_a_norm_with_dynamic_rows(count: int, programs: list[Program]) -> None:
+    torch.manual_seed(0)
+
+    def run(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.layer_norm(x, (24,), w, b)
+
+    compiled = torch.compile(run, backend="compile_cli", dynamic=True)
+    w, b = rows(24).requires_grad_(), rows(24).requires_grad_()
+    for n in (40, count):
+        x = rows(n, 24).requires_grad_()
+        want = torch.autograd.grad(run(x, w, b).square().sum(), (x, w, b))
+        got = torch.autograd.grad(compiled(x, w, b).square().sum(), (x, w, b))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert [kernels(p) for p in programs[:2]] == [1, 2]
