@@ -125,6 +125,26 @@ def test_gradients() -> None:
         torch.testing.assert_close(a, p.grad)
 
 
+def test_gradients_of_16_bit_norms_with_wide_weights() -> None:
+    """The backward graph takes the statistics in the type that eager saves them in."""
+    x = torch.randn(4, 6, 5).bfloat16()
+    weight = torch.randn(6).requires_grad_()
+
+    def norms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = nn.functional.batch_norm(x, None, None, w, w, training=True)
+        return total + nn.functional.group_norm(x, 2, w, w)
+
+    def grads(f: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        y = x.clone().requires_grad_()
+        out = f(y, weight)
+        wave = torch.arange(out.numel()).cos().reshape(out.shape)
+        return torch.autograd.grad((out.float() * wave).sum(), [weight, y])
+
+    got, want = grads(torch.compile(norms, backend="compile_cli")), grads(norms)
+    torch.testing.assert_close(got[0], want[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got[1], want[1])
+
+
 def test_found_after_import() -> None:
     from compile_cli.backend import compile_cli
 

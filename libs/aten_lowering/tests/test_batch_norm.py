@@ -31,12 +31,19 @@ def test_training_gives_results_and_statistics(oracle: Any, size: Any, dtype: to
 
 
 def test_narrow_inputs_with_wide_statistics(oracle: Any) -> None:
-    """(The saved statistics have a type of their own in each of eager's kernels.)"""
+    """The saved statistics have the type of the weight, though torch's fake tensors say another."""
     x, m, v = torch.randn(4, 3, 6).bfloat16(), torch.zeros(3), torch.ones(3)
+    aten = torch.ops.aten
 
     def run(x: Any, m: Any, v: Any) -> Any:
-        found = torch.ops.aten._native_batch_norm_legit_functional(x, v, m, m, v, True, 0.1, 1e-5)
-        return found[0], found[3], found[4]
+        found = [
+            *aten._native_batch_norm_legit_functional(x, v, m, m, v, True, 0.1, 1e-5),
+            *aten._native_batch_norm_legit.no_stats(x, v, m, True, 0.1, 1e-5),
+            *aten.native_group_norm(x, v, m, 4, 3, 6, 3, 1e-5),
+            *aten.native_layer_norm(x, [6], torch.cat([v, v]), None, 1e-5),
+        ]
+        assert not any(s.dtype is torch.bfloat16 for s in found if s.dim() < 3 or s.shape[-1] == 1)
+        return found
 
     oracle(run, x, m, v)
 

@@ -44,6 +44,14 @@ _INTO_A_CLONE = (
     aten.as_strided_scatter.default,
 )  # fmt: skip
 
+# On the CPU eager saves their statistics in the type of the weight; torch's fake tensors say the
+# type of the input, which autograd would take for the backward graph.
+_STATISTICS_OF_WEIGHT = (
+    aten.native_layer_norm.default, aten.native_group_norm.default,
+    aten.native_batch_norm.default, aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+)  # fmt: skip
+
 Decompositions = dict[OpOverload, Callable[..., Any]]
 Rules = dict[OperatorBase, Callable[..., Any]]
 
@@ -67,6 +75,17 @@ def _vector_norm(
     return aten.linalg_vector_norm.default(x, ord, dims, keepdim, dtype=dtype)
 
 
+def _widened(op: OpOverload, x: torch.Tensor, *args: Any) -> Any:
+    """`op(x, ...) -> op(x.float(), ...)`, the first result in the type of `x`, for 16-bit `x` and
+    a weight of f32 on the CPU."""
+    weight = next((a for a in args if isinstance(a, torch.Tensor)), None)
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and x.device.type == "cpu"
+    if not narrow or weight is None or weight.dtype is not torch.float32:
+        return NotImplemented
+    result, *rest = op(x.float(), *args)
+    return result.to(x.dtype), *rest
+
+
 def decompositions() -> Decompositions:
     """ATen op -> decomposition: torch's core table and all composite ops, less those that have a
     lowering here and those that stay whole by design (attention, matmuls, convolutions).
@@ -88,6 +107,7 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     table.update(get_decompositions(_MORE))
     own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     own[aten.linalg_vector_norm.default] = _vector_norm
+    own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
     return {
         op: laid_out(op, decomposition)
         for op, decomposition in table.items()
