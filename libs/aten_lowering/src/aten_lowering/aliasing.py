@@ -92,7 +92,7 @@ def _check_inside(fake: torch.Tensor, base: torch.Tensor) -> None:
         raise CannotLower(f"a view that ends {end - have} bytes past its tensor")
 
 
-def _end(fake: torch.Tensor) -> int:
+def _end(fake: torch.Tensor) -> int | torch.SymInt:
     """Where the last element of a tensor ends, in elements from the start of the storage."""
     steps = zip(fake.shape, fake.stride(), strict=True)
     return fake.storage_offset() + 1 + sum((n - 1) * s for n, s in steps)
