@@ -271,6 +271,25 @@ case("pointwise", "gelu grad", F.gelu, lambda: (randn(16384, 8192),), True)
 # ---- scans, windows, gathers
 case("scan", "cumsum rows", lambda x: x.cumsum(-1), lambda: (randn(16384, 4096),))
 case("scan", "cumsum columns", lambda x: x.cumsum(0), lambda: (randn(4096, 16384),))
+case("scan", "cumsum f32", lambda x: x.cumsum(-1), lambda: (randn(8192, 8192, dtype=F32),))
+case("scan", "cumsum of short rows", lambda x: x.cumsum(-1), lambda: (randn(1 << 20, 64),))
+case("scan", "cumsum of wide rows", lambda x: x.cumsum(-1), lambda: (randn(1024, 65536),))
+case("scan", "cumsum of few long rows", lambda x: x.cumsum(-1), lambda: (randn(8, 8 << 20),))
+case("scan", "cumsum of one row", lambda x: x.cumsum(0), lambda: (randn(1 << 26, dtype=F32),))
+case("scan", "cumsum of few columns", lambda x: x.cumsum(0), lambda: (randn(1 << 20, 64),))
+case("scan", "cumsum of i64", lambda x: (x > 9).cumsum(-1), lambda: (ids(20, 8192, 4096),))
+case(
+    "scan",
+    "mul cumsum add",
+    lambda x, y, z: (x * y).cumsum(-1) + z,
+    lambda: (randn(16384, 4096), randn(16384, 4096), randn(16384, 4096)),
+)
+case("scan", "cumsum grad", lambda x: x.cumsum(-1), lambda: (randn(16384, 4096),), True)
+case("scan", "cumsum columns grad", lambda x: x.cumsum(0), lambda: (randn(4096, 16384),), True)
+case("scan", "cumprod columns", lambda x: x.cumprod(0), lambda: (randn(4096, 8192, dtype=F32),))
+case("scan", "cummax rows", lambda x: x.cummax(-1), lambda: (randn(16384, 4096),))
+case("scan", "cummax columns", lambda x: x.cummax(0), lambda: (randn(4096, 16384),))
+case("scan", "logcumsumexp", lambda x: x.logcumsumexp(-1), lambda: (randn(8192, 4096, dtype=F32),))
 case("scan", "cumprod f32", lambda x: x.cumprod(-1), lambda: (randn(8192, 4096, dtype=F32),))
 case("window", "max pool", lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (randn(64, 128, 112, 112),))
 case(

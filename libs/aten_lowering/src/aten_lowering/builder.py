@@ -25,6 +25,7 @@ from loop_ir import (
     Origin,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
     TensorRef,
@@ -255,6 +256,12 @@ class KernelBuilder:
         outs = tuple(self._fresh(dtype) for _ in range(REDUCTIONS[op][1]))
         self._body.append(Reduce(tuple(o.name for o in outs), op, (x.name,), dtype))
         return outs
+
+    def scan(self, op: str, x: Value) -> Value:
+        """An entry of `loop_ir.SCANS` along the inner axes of this phase."""
+        out = self._fresh(DType.i64 if op.startswith("arg") else x.dtype)
+        self._body.append(Scan(out.name, op, (x.name,), out.dtype))
+        return out
 
     def store(self, out: Operand, coords: Coords, value: Value) -> None:
         """Casts to the type of `out` and stores."""

@@ -1,4 +1,4 @@
-"""The frame of a reduction: parallel axes over the dimensions that stay, inner over the rest."""
+"""The frame of a reduction or scan: parallel axes over the dims that stay, inner over the rest."""
 
 from __future__ import annotations
 

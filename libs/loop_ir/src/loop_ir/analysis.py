@@ -23,6 +23,7 @@ from loop_ir.nodes import (
     Matmul,
     Node,
     Reduce,
+    Scan,
     Stmt,
     Store,
     TensorRef,
@@ -53,7 +54,7 @@ def used_values(stmt: Stmt) -> tuple[str, ...]:
     match stmt:
         case Load():
             return () if stmt.mask is None else (stmt.mask,)
-        case Compute() | Reduce():
+        case Compute() | Reduce() | Scan():
             return stmt.args
         case Indirect():
             return (stmt.value,)
@@ -65,7 +66,7 @@ def used_values(stmt: Stmt) -> tuple[str, ...]:
 
 def defined_values(stmt: Stmt) -> tuple[str, ...]:
     match stmt:
-        case Load() | Index() | Const() | Compute():
+        case Load() | Index() | Const() | Compute() | Scan():
             return (stmt.out,)
         case Reduce():
             return stmt.outs
@@ -95,7 +96,7 @@ def reaching_steps(kernel: Kernel) -> frozenset[str]:
     floors, casts to integers, places of extremes) and all that these are computed from."""
     found: set[str] = set()
     for stmt in reversed(tuple(statements(kernel))):
-        if isinstance(stmt, Compute | Reduce) and (
+        if isinstance(stmt, Compute | Reduce | Scan) and (
             stmt.op in _STEPS
             or (stmt.op == "cast" and not stmt.dtype.is_float)
             or not found.isdisjoint(defined_values(stmt))
@@ -107,6 +108,18 @@ def reaching_steps(kernel: Kernel) -> frozenset[str]:
 def is_pointwise(kernel: Kernel) -> bool:
     """No reductions and no inner axes: it may run its points in any order."""
     return all(not p.axes for p in kernel.phases)
+
+
+def scans(kernel: Kernel) -> bool:
+    return any(isinstance(s, Scan) for s in statements(kernel))
+
+
+def single_direction(kernel: Kernel) -> bool:
+    """All scans go the same way, and with reverse ones there are no reductions."""
+    ways = {s.reverse for s in statements(kernel) if isinstance(s, Scan)}
+    return ways != {True, False} and not (
+        True in ways and any(isinstance(s, Reduce) for s in statements(kernel))
+    )
 
 
 def inner_axes(kernel: Kernel) -> tuple[Axis, ...] | None:
@@ -135,7 +148,9 @@ def node_name(node: Node) -> str:
 
 
 def identity(op: str, dtype: DType) -> int | float | bool:
-    """The value that leaves a reduction as it is."""
+    """The value that leaves a reduction or scan as it is."""
+    if op == "logsumexp":
+        return float("-inf")
     if op in ("sum", "any", "welford", "prod", "all"):
         number = int(op in ("prod", "all"))
         return bool(number) if dtype == DType.bool_ else float(number) if dtype.is_float else number
@@ -325,7 +340,9 @@ def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
             if isinstance(stmt, Indirect):
                 indirect[stmt.symbol] = over
             for name in defined_values(stmt):
-                depends[name] = over - inner if isinstance(stmt, Reduce) else over
+                if isinstance(stmt, Reduce | Scan):
+                    over = over - inner if isinstance(stmt, Reduce) else over | inner
+                depends[name] = over
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     for (name, is_store), by_index in touched.items():

@@ -10,7 +10,7 @@ import sympy
 import symexpr
 from loop_ir.affine import same
 from loop_ir.align import Alignment, Mismatch, align, align_by_strides, shape_of
-from loop_ir.analysis import defined_values, statements, writes
+from loop_ir.analysis import defined_values, single_direction, statements, writes
 from loop_ir.in_place import hazard
 from loop_ir.nodes import (
     Compute,
@@ -23,6 +23,7 @@ from loop_ir.nodes import (
     Store,
 )
 from loop_ir.passes import cse
+from loop_ir.reflect import facing, forward
 from loop_ir.rewrite import (
     Item,
     Unstageable,
@@ -52,6 +53,7 @@ def combine(
     both = set(writes(first)) & set(writes(second))
     if both:
         return Mismatch(f"both write {', '.join(sorted(both))}")
+    second = facing(first, second)
     left, right = shape_of(first), shape_of(second)
     if isinstance(left, Mismatch):
         return left
@@ -133,7 +135,9 @@ def _fuse(
         symbols,
         union_origins(first.origins, second.origins),
     )
-    kernel = used_buffers(cse.eliminate(kernel))
+    if not single_direction(kernel):
+        return Mismatch("they walk over the inner axes in opposite directions")
+    kernel = used_buffers(forward(cse.eliminate(kernel)))
     why = hazard(kernel)
     return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
 

@@ -60,7 +60,7 @@ class UndefinedBuffer(VerifyError):
 
 
 class UnknownOp(VerifyError):
-    rule = "operations and reductions are those of the grammar"
+    rule = "operations, reductions and scans are those of the grammar"
 
 
 class Arity(VerifyError):
@@ -75,12 +75,16 @@ class PhaseMismatch(VerifyError):
     rule = "a value of a phase with inner axes is used only where the inner axes are the same"
 
 
+class MixedDirections(VerifyError):
+    rule = "scans of a kernel go the same way; reductions and places of extremes go forward"
+
+
 class ReduceTooEarly(VerifyError):
     rule = "the result of a reduction is known only after its phase"
 
 
 class MisplacedReduce(VerifyError):
-    rule = "a reduction stands in a phase with inner axes"
+    rule = "a reduction or scan stands in a phase with inner axes"
 
 
 class MisplacedSum(VerifyError):

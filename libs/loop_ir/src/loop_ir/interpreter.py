@@ -6,6 +6,7 @@ Tensors are numpy arrays with logical sizes; bf16 and 8-bit floats are float32 a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ from loop_ir.nodes import (
     Load,
     Matmul,
     Reduce,
+    Scan,
     Stmt,
     Store,
     TensorRef,
@@ -42,6 +44,11 @@ from wrapper_ir.types import DType, TensorType
 ExternCallable = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Grids = tuple[tuple[int, ...], ...]
 UserKernelCallable = Callable[[str, Grids, dict[str, Any], dict[str, Any]], None]
+
+_SCANS: dict[str, np.ufunc] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+    "logsumexp": np.logaddexp, "argmax": np.maximum, "argmin": np.minimum,
+}  # fmt: skip
 
 
 def interpret_kernel(
@@ -201,6 +208,9 @@ class _Run:
                 args = [np.broadcast_to(self.values[a], self.shape) for a in stmt.args]
                 for out, result in zip(stmt.outs, self._reduce(stmt, args[0]), strict=True):
                     self._define(out, result, stmt.dtype)
+            case Scan():
+                x = np.broadcast_to(self.values[stmt.args[0]], self.shape)
+                self._define(stmt.out, self._scan(stmt, x), stmt.dtype)
             case Store():
                 self._store(stmt)
 
@@ -277,6 +287,25 @@ class _Run:
                 raise IndexOutOfRange(self.kernel.name, print_stmt(stmt), 0, 0, 0)
             extreme = np.max if stmt.op == "max" else np.min
             return [np.asarray(extreme(x, axis=axes, keepdims=True))]
+
+    def _scan(self, stmt: Scan, x: Array) -> Array:
+        line = x.reshape(*self.outer, math.prod(self.inner))
+        if stmt.reverse:
+            line = line[..., ::-1]
+        wide = line.astype(np.float64) if line.dtype.kind == "f" else line
+        fold = _SCANS[stmt.op]
+        with np.errstate(all="ignore"):
+            if stmt.op in ("sum", "prod") and wide.dtype.kind in "iu":
+                found = fold.accumulate(wide, axis=-1, dtype=np.int64)
+            else:
+                found = fold.accumulate(wide, axis=-1)
+        if stmt.op in ("argmax", "argmin"):
+            places = np.arange(line.shape[-1], dtype=np.int64)
+            hits = (wide == found) | (wide != wide)
+            found = np.maximum.accumulate(np.where(hits, places, 0), axis=-1)
+        if stmt.reverse:
+            found = found[..., ::-1]
+        return to_dtype(found, stmt.dtype).reshape(self.shape)
 
     def _arg_extreme(self, op: str, x: Array) -> Array:
         flat = x.reshape(*self.outer, -1)

@@ -10,7 +10,7 @@ import sympy
 
 from loop_ir.affine import linear, product, same, substitute
 from loop_ir.align import Mismatch, fresh_symbols
-from loop_ir.analysis import defined_values, inner_axes, statements
+from loop_ir.analysis import defined_values, inner_axes, scans, statements
 from loop_ir.combine import combine, fresh_name
 from loop_ir.in_place import is_in_place
 from loop_ir.nodes import (
@@ -50,7 +50,7 @@ def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
     of the graph, to which those of new buffers are added."""
     rows = inner_axes(kernel)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
-    if not (rows and reduces and kernel.axes) or is_in_place(kernel):
+    if not (rows and reduces and kernel.axes) or is_in_place(kernel) or scans(kernel):
         return None
     if any(s.op != "sum" or s.dtype not in (DType.f32, DType.f64) for s in reduces):
         return None
@@ -90,6 +90,8 @@ def join(
     rows: Kernel, columns: Columns, rows_first: bool, hints: Mapping[str, int], dead: frozenset[str]
 ) -> Kernel | Mismatch:
     """The kernel of rows that also stores the summands of the columns, at its inner points."""
+    if scans(rows):
+        return Mismatch(f"{rows.name} scans its rows")
     pair = (rows, columns.turned) if rows_first else (columns.turned, rows)
     fused = combine(*pair, hints, dead)
     if isinstance(fused, Mismatch):

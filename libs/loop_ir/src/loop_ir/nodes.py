@@ -6,7 +6,9 @@ a value over the inner axes of their phase; their results are known, per point o
 axes, from the next phase on. A value computed in a phase with inner axes may be used in a later
 phase whose inner axes have the same extents: it means the value at the same inner point (the
 code generator keeps it in registers or computes it again). Inner symbols are shared: phases with
-the same inner extents use the same symbols.
+the same inner extents use the same symbols. A `scan` folds over the inner axes too, with a result
+at each inner point, known at once. All scans of a kernel go the same way, and a kernel whose scans
+start at the end has no reductions: so every loop over inner axes has one direction.
 
     kernel add_norm(x: bf16[s0, 768], y: bf16[s0, 768], w: f32[768], out r: bf16[s0, 768],
                     out n: bf16[s0, 768])                                # s0 in [1, 4096] hint 64
@@ -76,6 +78,11 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
 
 # Modes of stores, and their signs in text.
 STORES: dict[str, str] = {"set": "=", "add": "+=", "sum": "sum="}
+
+# Scans, of one argument: at each inner point what is folded of the points up to it. `logsumexp` is
+# of floats; `argmax`/`argmin` give the flat inner index (i64) of the last extreme so far, NaN
+# counting as the extreme (as `torch.cummax` does); `max`/`min` propagate NaN.
+SCANS = frozenset(("sum", "prod", "max", "min", "logsumexp", "argmax", "argmin"))
 
 
 def _sympify(item: object, name: str) -> None:
@@ -171,6 +178,19 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """`out = scan op(args)`: at each inner point, `op` folded over the points from the first to
+    this one, both included, in the row-major order of the inner axes; `reverse`: from this one to
+    the last. It is known from here on, in this phase too. Accumulates in `dtype`."""
+
+    out: str
+    op: str
+    args: tuple[str, ...]
+    dtype: DType
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
 class Store:
     """`store buffer[index] = value` (mode "set") or `+=`, atomically (mode "add"), at points
     where `mask` (a bool value) holds. `sum=` (mode "sum"), at all inner points: the sum of the
@@ -187,7 +207,7 @@ class Store:
         _sympify(self, "index")
 
 
-Stmt = Load | Index | Const | Compute | Indirect | Reduce | Store
+Stmt = Load | Index | Const | Compute | Indirect | Reduce | Scan | Store
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from loop_ir.lines import FLOAT, INT, Line, Lines
 from loop_ir.nodes import (
     OPS,
     REDUCTIONS,
+    SCANS,
     STORES,
     Axis,
     Buffer,
@@ -36,6 +37,7 @@ from loop_ir.nodes import (
     Origin,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
     TensorRef,
@@ -54,6 +56,7 @@ _INDEX = re.compile(rf"({_NAME}) = index (.*)")
 _CONST = re.compile(rf"({_NAME}) = const (\S+)")
 _INDIRECT = re.compile(rf"({_NAME}) = indirect ({_NAME}) < (.*)")
 _REDUCE = re.compile(rf"({_NAME}(?:, {_NAME})*) = reduce (\w+)\((.*)\)")
+_SCAN = re.compile(rf"({_NAME}) = scan (\w+)\((.*)\)( reverse)?")
 _COMPUTE = re.compile(rf"({_NAME}) = (\w+)\((.*)\)")
 _TYPED = re.compile(r"(.*?)\s* : (\w+)")
 _ORIGIN = re.compile(r"# from (\S+)(?: at (.*))?")
@@ -187,11 +190,16 @@ def _stmt(line: Line) -> Stmt:
             line.fail(f"a reduction of {', '.join(REDUCTIONS)}", found.start(2))
         outs = tuple(found[1].split(", "))
         return Reduce(outs, found[2], _names(line, found.start(3), found[3]), dtype)
+    if found := _SCAN.fullmatch(text):
+        if found[2] not in SCANS:
+            line.fail(f"a scan of {', '.join(sorted(SCANS))}", found.start(2))
+        args = _names(line, found.start(3), found[3])
+        return Scan(found[1], found[2], args, dtype, bool(found[4]))
     if found := _COMPUTE.fullmatch(text):
         if found[2] not in OPS:
             line.fail("an operation of the grammar", found.start(2))
         return Compute(found[1], found[2], _names(line, found.start(3), found[3]), dtype)
-    line.fail("a statement: load, index, const, reduce or op(args)")
+    line.fail("a statement: load, index, const, reduce, scan or op(args)")
 
 
 def _names(line: Line, start: int, text: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from loop_ir.nodes import (
     Origin,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
     TensorRef,
@@ -137,6 +138,9 @@ def _stmt(stmt: Stmt) -> tuple[str, DType | None]:
         case Reduce():
             call = f"{stmt.op}({', '.join(stmt.args)})"
             return f"{', '.join(stmt.outs)} = reduce {call}", stmt.dtype
+        case Scan():
+            text = f"{stmt.out} = scan {stmt.op}({', '.join(stmt.args)})"
+            return text + " reverse" * stmt.reverse, stmt.dtype
         case Store():
             if stmt.mode not in STORES:
                 raise Unprintable("store mode", stmt.mode)

@@ -26,6 +26,7 @@ from loop_ir.nodes import (
     Node,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
 )
@@ -63,7 +64,7 @@ def rename_uses(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     match stmt:
         case Load():
             return stmt if stmt.mask is None else replace(stmt, mask=_get(names, stmt.mask))
-        case Compute() | Reduce():
+        case Compute() | Reduce() | Scan():
             return replace(stmt, args=tuple(_get(names, a) for a in stmt.args))
         case Indirect():
             return replace(stmt, value=_get(names, stmt.value))
@@ -77,7 +78,7 @@ def rename_uses(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
 def rename_defs(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     """The statement with the values that it defines renamed."""
     match stmt:
-        case Load() | Index() | Const() | Compute():
+        case Load() | Index() | Const() | Compute() | Scan():
             return replace(stmt, out=_get(names, stmt.out))
         case Reduce():
             return replace(stmt, outs=tuple(_get(names, o) for o in stmt.outs))
@@ -162,8 +163,8 @@ def substitute_axes(kernel: Kernel, mapping: Substitution, ranges: RangeItems) -
 
 @dataclass(frozen=True)
 class Item:
-    """A statement on its way into a phase. `inner`: it runs at every inner point (only stores
-    and reductions are told; other statements go where their operands lead)."""
+    """A statement on its way into a phase. `inner`: it runs at every inner point (only stores,
+    reductions and scans are told; other statements go where their operands lead)."""
 
     stmt: Stmt
     inner: bool = False
@@ -243,7 +244,7 @@ def items_of(kernel: Kernel, spread: bool = False) -> list[Item]:
     for phase in kernel.phases:
         inner = bool(phase.axes) or spread
         for stmt in phase.body:
-            out.append(Item(stmt, inner and isinstance(stmt, (Store, Reduce))))
+            out.append(Item(stmt, inner and isinstance(stmt, (Store, Reduce, Scan))))
     return out
 
 

@@ -23,6 +23,7 @@ from loop_ir.nodes import (
     Load,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
 )
@@ -49,7 +50,7 @@ def split(kernel: Kernel, cut: Cut, taken: set[str]) -> list[Kernel]:
     phases with inner axes, shared between programs. It reads nothing that it
     writes at inner points. taken: names
     of the graph, to which those of new kernels and buffers are added."""
-    return _Splitter(cut, taken, kernel).run()
+    return Splitter(cut, taken, kernel).run()
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class _Partial:
     dtypes: tuple[DType, ...]
 
 
-class _Splitter:
+class Splitter:
     def __init__(self, cut: Cut, taken: set[str], kernel: Kernel) -> None:
         self.cut = cut
         self.taken = taken
@@ -257,7 +258,7 @@ class _Splitter:
                 return [replace(stmt, mask=mask)]
             both = self._fresh()
             return [Compute(both, "and", (mask, stmt.mask), DType.bool_), replace(stmt, mask=both)]
-        if not isinstance(stmt, Reduce):
+        if not isinstance(stmt, Reduce | Scan):
             return [stmt]
         (value,) = stmt.args
         dtype = self.types.get(value, stmt.dtype)

@@ -16,6 +16,7 @@ from loop_ir.analysis import (
     expression,
     hints_of,
     lows_of,
+    single_direction,
     used_values,
 )
 from loop_ir.errors import (
@@ -26,6 +27,7 @@ from loop_ir.errors import (
     LayoutMismatch,
     MisplacedReduce,
     MisplacedSum,
+    MixedDirections,
     NotWritten,
     OutOfBounds,
     PhaseMismatch,
@@ -41,6 +43,7 @@ from loop_ir.errors import (
 from loop_ir.nodes import (
     OPS,
     REDUCTIONS,
+    SCANS,
     STORES,
     Axis,
     Compute,
@@ -51,6 +54,7 @@ from loop_ir.nodes import (
     Load,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
 )
@@ -95,6 +99,7 @@ class KernelVerifier:
             for stmt in phase.body:
                 self._stmt(stmt, phase, number)
         self._writes()
+        self._directions()
 
     def fail(self, error: type[VerifyError], detail: str, stmt: Stmt | None = None) -> None:
         raise error(detail, self.kernel.name, "" if stmt is None else print_stmt(stmt))
@@ -195,6 +200,8 @@ class KernelVerifier:
                 self._compute(stmt)
             case Reduce():
                 self._reduce(stmt, phase)
+            case Scan():
+                self._scan(stmt, phase)
             case Indirect():
                 if not self.values[stmt.value].dtype.is_int:
                     self.fail(ElementType, f"{stmt.value} is no integer", stmt)
@@ -299,6 +306,28 @@ class KernelVerifier:
             self.fail(ElementType, f"welford takes floats, got {kind.value}", stmt)
         if stmt.op in ("sum", "prod") and kind == DType.bool_:
             self.fail(ElementType, f"{stmt.op} does not take bool", stmt)
+
+    def _scan(self, stmt: Scan, phase: Phase) -> None:
+        if stmt.op not in SCANS:
+            self.fail(UnknownOp, f"no scan {stmt.op}", stmt)
+        if len(stmt.args) != 1:
+            self.fail(Arity, f"{stmt.op} has one argument", stmt)
+        if not phase.axes:
+            self.fail(MisplacedReduce, "the phase is `once`", stmt)
+        kind = self.values[stmt.args[0]].dtype
+        place = stmt.op in ("argmax", "argmin")
+        expected = DType.i64 if place else kind
+        if stmt.dtype != expected:
+            self.fail(ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
+        fits = kind.is_float or (kind.is_int and stmt.op != "logsumexp")
+        if not fits:
+            self.fail(ElementType, f"a scan of {stmt.op} does not take {kind.value}", stmt)
+        if place and stmt.reverse:
+            self.fail(MixedDirections, f"{stmt.op} is no reverse scan", stmt)
+
+    def _directions(self) -> None:
+        if not single_direction(self.kernel):
+            self.fail(MixedDirections, "it has loops of both directions")
 
     def _bounds(self, stmt: Stmt, buffer: str, index: sympy.Expr, phase: Phase) -> None:
         """Fails only where an index provably leaves the storage, or does so at the hints."""

@@ -16,6 +16,7 @@ from loop_ir import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Stmt,
     Store,
 )  # fmt: skip
@@ -263,11 +264,17 @@ class Writer:
                 self._indirect(stmt)
             elif isinstance(stmt, Store):
                 self._store(stmt, tile_axes)
+            elif isinstance(stmt, Scan):
+                self.scan(stmt, body)
             else:
                 self.reduce(stmt)
 
     def reduce(self, stmt: Reduce) -> None:
         raise TypeError(f"{stmt.op} stands in a phase without inner axes")
+
+    def scan(self, stmt: Scan, body: Sequence[Stmt]) -> None:
+        """Writes a scan; `body`: the statements that it is one of."""
+        raise TypeError(f"a scan of {stmt.op} stands in a phase without inner axes")
 
     def _keep(self, stmt: Compute, value: Value, once: bool) -> None:
         short = len(value.text) <= INLINE_LIMIT

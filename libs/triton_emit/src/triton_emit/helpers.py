@@ -424,6 +424,36 @@ _SOURCES = {
             second = better | (same & (j < i))
             return tl.where(second, b, a), tl.where(second, j, i)
     """,
+    "last_max": """
+        # as pick_max, but the last of equals
+        def last_max(a, i, b, j):
+            better = (b > a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j > i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "last_min": """
+        # as pick_min, but the last of equals
+        def last_min(a, i, b, j):
+            better = (b < a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j > i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "logaddexp_f32": """
+        # infinities of one sign differ by NaN: their sum is the larger
+        def logaddexp_f32(a, b):
+            larger = max_nan(a, b)
+            r = larger + log1p_f32(exp_f32(-tl.abs(a - b)))
+            return tl.where(tl.abs(larger) == float("inf"), larger, r)
+    """,
+    "logaddexp_f64": """
+        # infinities of one sign differ by NaN: their sum is the larger
+        def logaddexp_f64(a, b):
+            larger = max_nan(a, b)
+            r = larger + log1p_f64(tl.exp(-tl.abs(a - b)))
+            return tl.where(tl.abs(larger) == float("inf"), larger, r)
+    """,
     "take_max": """
         # as pick_max, for a candidate that comes after all others
         def take_max(a, i, b, j):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Stmt, Store, across
+from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Scan, Stmt, Store, across
 from symexpr import FloorDiv, bounds, one_line
+from triton_emit import scans
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
@@ -50,6 +51,7 @@ class KernelWriter(Writer):
         self.loads_left: dict[str, int] = {}
         self.space = -1
         self.accumulators: dict[Reduce, list[str]] = {}
+        self.carries: dict[Scan, str] = {}
         self.working_types: dict[Reduce, DType] = {}
         self.before: list[str] = []
 
@@ -365,7 +367,13 @@ class KernelWriter(Writer):
         inside, self.lines = self.lines, outer
         outer.body += self.before
         end = self.write_sizes(tile.numel)
-        outer.body.append(f"for start in range(0, {end}, {block}):")
+        if any(isinstance(s, Scan) and s.reverse for s in scope.body):
+            width = self.schedule.rblock
+            last = self.write_sizes(sympy.sympify(FloorDiv(tile.numel - 1, width) * width))
+            outer.body.append(f"for step in range(0, {end}, {block}):")
+            outer.body.append(f"{INDENT}start = {last} - step")
+        else:
+            outer.body.append(f"for start in range(0, {end}, {block}):")
         outer.body += [INDENT + line for line in inside.text()]
         results = {stmt: finish_loop(self, stmt, self.accumulators[stmt]) for stmt in reduces}
         self.env, self.symbols = env, symbols
@@ -387,6 +395,15 @@ class KernelWriter(Writer):
             step_loop(self, stmt, value, names)
             return
         self.env.update(zip(stmt.outs, persistent(self, stmt, value), strict=True))
+
+    @property
+    def inner(self) -> str:
+        """The tile dimension of the inner axes of the current phase."""
+        return f"r{self.space}"
+
+    def scan(self, stmt: Scan, body: Sequence[Stmt]) -> None:
+        check(self.kernel.name, stmt, self.env[stmt.args[0]])
+        scans.write(self, stmt, body)
 
     def _count_loads(self, scopes: tuple[Scope, ...]) -> dict[str, int]:
         counts: dict[str, int] = {}

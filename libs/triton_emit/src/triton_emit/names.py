@@ -22,6 +22,11 @@ BY_REDUCTION = {
     "argmin": ("row_argmin",), "welford": ("mean", "m2"),
 }  # fmt: skip
 
+BY_SCAN = {
+    "sum": "running_sum", "prod": "running_prod", "max": "running_max", "min": "running_min",
+    "logsumexp": "running_lse", "argmax": "at_max", "argmin": "at_min",
+}  # fmt: skip
+
 
 class Namer:
     """Hands out names: `total`, `total_1`, ..."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loop_ir import DType, Reduce, identity
+from loop_ir import DType, Reduce, Scan, identity
 from triton_emit.errors import UnsupportedDType
 from triton_emit.names import BY_REDUCTION
 from triton_emit.scalar_ops import ScalarOps
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triton_emit.kernel import KernelWriter
 
 
-def working(ops: ScalarOps, stmt: Reduce, value: Value) -> Value:
+def working(ops: ScalarOps, stmt: Reduce | Scan, value: Value) -> Value:
     """The argument in the type that the fold is computed in: f32 for narrower floats, i32 for
     bool and for integers narrower than it (whose max, min and any fit)."""
     if stmt.op in ("argmax", "argmin", "any", "all"):
@@ -36,12 +36,12 @@ def working(ops: ScalarOps, stmt: Reduce, value: Value) -> Value:
 
 
 def _full_axes(writer: KernelWriter, value: Value) -> frozenset[str]:
-    return value.axes | {f"r{writer.space}"}
+    return value.axes | {writer.inner}
 
 
-def _masked(writer: KernelWriter, value: Value, neutral: Value) -> Value:
+def masked(writer: KernelWriter, value: Value, neutral: Value) -> Value:
     """`value` over the whole inner dimension, `neutral` where out of bounds."""
-    key = f"r{writer.space}"
+    key = writer.inner
     axes = _full_axes(writer, value)
     mask = writer.mask(frozenset({key}))
     if value.filler is not None and value.filler == neutral.literal and key in value.axes:
@@ -52,17 +52,22 @@ def _masked(writer: KernelWriter, value: Value, neutral: Value) -> Value:
             value = Value(f"tl.full({shape}, {value.text}, {TL_TYPES[value.dtype]})", ATOM,
                           value.dtype, axes)  # fmt: skip
         return Value(f"tl.where({mask}, {value.text}, {neutral.text})", ATOM, value.dtype, axes)
-    if key in value.axes:
+    return whole(writer, value)
+
+
+def whole(writer: KernelWriter, value: Value) -> Value:
+    """`value` as a tile over the whole inner dimension."""
+    if writer.inner in value.axes:
         return value
+    axes = _full_axes(writer, value)
     shape = writer.shape(axes)
     if value.literal is not None:
         return Value(f"tl.full({shape}, {value.text}, {TL_TYPES[value.dtype]})", ATOM,
                      value.dtype, axes)  # fmt: skip
-    return Value(f"tl.broadcast_to({value.text}, {writer.shape(axes)})", ATOM, value.dtype,
-                 axes)  # fmt: skip
+    return Value(f"tl.broadcast_to({value.text}, {shape})", ATOM, value.dtype, axes)
 
 
-def _fold(writer: KernelWriter, call: str, axes: frozenset[str]) -> str:
+def fold(writer: KernelWriter, call: str, axes: frozenset[str]) -> str:
     """`call` with `{axis}` filled in, one value a row; rows keep their column shape. What is the
     same in all rows is a scalar."""
     if writer.by_row:
@@ -89,13 +94,13 @@ def _reduce_call(writer: KernelWriter, op: str, value: Value) -> str:
 
 
 def _row_axes(writer: KernelWriter, value: Value) -> frozenset[str]:
-    return value.axes - {f"r{writer.space}"}
+    return value.axes - {writer.inner}
 
 
 def _simple(writer: KernelWriter, stmt: Reduce, value: Value) -> Value:
     """A fold of one value to one result, and the result in its declared type."""
     axes = _row_axes(writer, value)
-    text = _fold(writer, _reduce_call(writer, stmt.op, value), axes)
+    text = fold(writer, _reduce_call(writer, stmt.op, value), axes)
     if stmt.op in ("any", "all"):
         flag = Value(f"{text} != 0", COMPARE, DType.bool_, axes)
         return writer.ops.cast(flag, stmt.dtype)
@@ -107,13 +112,13 @@ def _extreme(writer: KernelWriter, stmt: Reduce, value: Value, at: str) -> Value
     picked = f"pick_{stmt.op[3:]}"
     text = value.text.replace("{", "{{").replace("}", "}}")
     call = f"tl.reduce(({text}, {at}), {{axis}}, {picked})[1]"
-    text = _fold(writer, call, axes)
+    text = fold(writer, call, axes)
     return Value(f"{text}.to({TL_TYPES[stmt.dtype]})", ATOM, stmt.dtype, axes)
 
 
 def _count(writer: KernelWriter, dtype: DType) -> str:
     """Number of inner points as a value of a float type."""
-    numel = writer.tiles[f"r{writer.space}"].numel
+    numel = writer.tiles[writer.inner].numel
     if numel.is_Integer:
         return f"{int(numel)}.0"
     return f"tl.cast({writer.write_sizes(numel)}, {TL_TYPES[dtype]})"
@@ -130,18 +135,20 @@ def persistent(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value,
     bases = BY_REDUCTION[stmt.op]
     if stmt.op == "welford":
         return _two_pass(writer, stmt, value)
-    value = _masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
+    value = masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
     if stmt.op in ("argmax", "argmin"):
-        at = _positions(writer, value)
+        at = positions(writer, value)
         return (writer.assign(bases[0], _extreme(writer, stmt, value, at)),)
     return (writer.assign(bases[0], _simple(writer, stmt, value)),)
 
 
-def _positions(writer: KernelWriter, value: Value) -> str:
-    tile = writer.tiles[f"r{writer.space}"]
-    if value.axes == {tile.key} and writer.by_row:
-        return tile.flat
-    return f"tl.broadcast_to({tile.flat}, {writer.shape(value.axes)})"
+def positions(writer: KernelWriter, value: Value) -> str:
+    """The places of a tile's elements along the inner dimension, in the type of indices."""
+    tile = writer.tiles[writer.inner]
+    at = tile.flat
+    if not (value.axes == {tile.key} and writer.by_row):
+        at = f"tl.broadcast_to({at}, {writer.shape(value.axes)})"
+    return f"tl.cast({at}, tl.int64)" if writer.looped and writer.bits == 64 else at
 
 
 def _two_pass(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]:
@@ -150,19 +157,19 @@ def _two_pass(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, 
     zero = literal(0, dtype)
     if value.literal is None and not value.text.isidentifier():
         value = writer.assign("centered", value)
-    summed = _masked(writer, value, zero)
+    summed = masked(writer, value, zero)
     axes = _row_axes(writer, summed)
-    total = _fold(writer, _reduce_call(writer, "sum", summed), axes)
+    total = fold(writer, _reduce_call(writer, "sum", summed), axes)
     quotient = _quotient(dtype, total, _count(writer, dtype))
     mean = writer.assign("mean", Value(quotient.text, quotient.prec, dtype, axes))
-    key = f"r{writer.space}"
+    key = writer.inner
     diff = Value(f"{value.at(ADD)} - {mean.text}", ADD, dtype, value.axes | axes)
-    masked = _masked(writer, diff, zero)
-    if key not in masked.axes:
-        masked = Value(masked.text, masked.prec, dtype, masked.axes | {key})
-    delta = writer.assign("delta", masked)
+    inside = masked(writer, diff, zero)
+    if key not in inside.axes:
+        inside = Value(inside.text, inside.prec, dtype, inside.axes | {key})
+    delta = writer.assign("delta", inside)
     square = Value(f"{delta.text} * {delta.text}", MUL, dtype, delta.axes)
-    folded = _fold(writer, _reduce_call(writer, "sum", square), axes)
+    folded = fold(writer, _reduce_call(writer, "sum", square), axes)
     m2 = writer.assign("m2", Value(folded, ATOM, dtype, axes))
     return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
 
@@ -200,10 +207,10 @@ def step_loop(writer: KernelWriter, stmt: Reduce, value: Value, names: list[str]
     if stmt.op == "welford":
         _welford_step(writer, value, names)
         return
-    value = _masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
+    value = masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
     acc = names[0]
     if stmt.op in ("argmax", "argmin"):
-        tile = writer.tiles[f"r{writer.space}"]
+        tile = writer.tiles[writer.inner]
         helper = f"take_{stmt.op[3:]}"  # a lane meets its elements in order
         shape = writer.shape(_accumulator_axes(writer, value))
         at = tile.flat if writer.by_row else f"tl.broadcast_to({tile.flat}, {shape})"
@@ -230,7 +237,7 @@ def _welford_step(writer: KernelWriter, value: Value, names: list[str]) -> None:
     mean, m2 = names
     body = writer.lines.body
     fresh = writer.namer.fresh
-    tile = writer.tiles[f"r{writer.space}"]
+    tile = writer.tiles[writer.inner]
     if not value.text.isidentifier() and value.literal is None:
         value = writer.assign("value", value)
     seen, delta, new_mean = fresh("seen"), fresh("delta"), fresh("new_mean")
@@ -247,7 +254,7 @@ def _welford_step(writer: KernelWriter, value: Value, names: list[str]) -> None:
 
 def finish_loop(writer: KernelWriter, stmt: Reduce, names: list[str]) -> tuple[Value, ...]:
     """Folds the lanes of the accumulators, after the loop."""
-    axes = frozenset({"x", f"r{writer.space}"}) & frozenset(writer.shapes)
+    axes = frozenset({"x", writer.inner}) & frozenset(writer.shapes)
     dtype = writer.working_types[stmt]
     acc = Value(names[0], ATOM, dtype, axes)
     base = BY_REDUCTION[stmt.op][0]
@@ -262,12 +269,12 @@ def _welford_finish(
     writer: KernelWriter, stmt: Reduce, names: list[str], dtype: DType, axes: frozenset[str]
 ) -> tuple[Value, ...]:
     """Joins lanes that saw `counts` values each (Chan, Golub, LeVeque 1979)."""
-    tile = writer.tiles[f"r{writer.space}"]
+    tile = writer.tiles[writer.inner]
     block = writer.shapes[tile.key]
     mean_acc, m2_acc = names
     rows = axes - {tile.key}
     numel = writer.write_sizes(tile.numel)
-    even = f"r{writer.space}" not in writer.masks
+    even = writer.inner not in writer.masks
     if even:
         steps = f"({numel}) // {block}" if not tile.numel.is_Integer else f"{numel} // {block}"
         counts = f"tl.cast({steps}, {TL_TYPES[dtype]})"
@@ -275,19 +282,19 @@ def _welford_finish(
         base = f"({numel})" if not tile.numel.is_Atom else numel
         counts = f"(({base} - lanes + {block} - 1) // {block}).to({TL_TYPES[dtype]})"
     count = writer.assign("counts", Value(counts, ATOM, dtype))
-    total = _fold(writer, f"tl.sum({mean_acc} * {count.text}, {{axis}})", rows)
+    total = fold(writer, f"tl.sum({mean_acc} * {count.text}, {{axis}})", rows)
     quotient = _quotient(dtype, total, _count(writer, dtype))
     mean = writer.assign("mean", Value(quotient.text, quotient.prec, dtype, rows))
     delta = writer.assign("delta", Value(f"{mean_acc} - {mean.text}", ADD, dtype, axes))
-    folded = _fold(
+    folded = fold(
         writer, f"tl.sum({m2_acc} + {count.text} * {delta.text} * {delta.text}, {{axis}})", rows
     )
     m2 = writer.assign("m2", Value(folded, ATOM, dtype, rows))
     return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
 
 
-def check(kernel: str, stmt: Reduce, value: Value) -> None:
+def check(kernel: str, stmt: Reduce | Scan, value: Value) -> None:
     """Raises UnsupportedDType for element types that Triton cannot fold."""
     for dtype in (stmt.dtype, value.dtype):
         if dtype not in TL_TYPES:
-            raise UnsupportedDType(kernel, dtype.value, f"reduce {stmt.op}")
+            raise UnsupportedDType(kernel, dtype.value, f"{type(stmt).__name__.lower()} {stmt.op}")

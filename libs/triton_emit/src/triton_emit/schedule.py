@@ -8,7 +8,18 @@ from typing import Literal
 
 import sympy
 
-from loop_ir import DType, Indirect, Kernel, Load, Reduce, Store, Symbol, across, reduces_columns
+from loop_ir import (
+    DType,
+    Indirect,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Store,
+    Symbol,
+    across,
+    reduces_columns,
+)
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
@@ -24,6 +35,8 @@ _L2_BYTES = 60 << 20
 # A tile narrower than this in one direction reads less than a sector at a time.
 _NARROW = 16
 _PERSISTENT_COLUMNS = 32
+# Folds of two numbers for each element.
+_PAIRS = {Reduce: ("welford",), Scan: ("argmax", "argmin")}
 INT32_MAX = 2**31 - 1
 
 
@@ -210,15 +223,17 @@ def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
 def _looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """Few warps for what is read once: programs enough wait for memory. More where rows are few,
     and where rows of all programs that run at once would not stay in L2 until they are read
-    again. 16 elements a thread; 8 where each has a mean and a sum of squares to itself."""
+    again. 16 elements a thread; 8 where two numbers are kept for each."""
     read_again = _read_again(kernel) * width
-    welford = any(isinstance(s, Reduce) and s.op == "welford" for _, s in statements(kernel))
+    pairs = any(
+        isinstance(s, Reduce | Scan) and s.op in _PAIRS[type(s)] for _, s in statements(kernel)
+    )
     warps = 4 if not read_again else 8
     while warps < 32 and rows * warps < MULTIPROCESSORS * _WARPS // 2:
         warps *= 2
     while warps < 32 and MULTIPROCESSORS * (_WARPS // warps) * read_again > _L2_BYTES // 2:
         warps *= 2
-    rblock = min((256 if welford else 512) * warps, next_power_of_two(width))
+    rblock = min((256 if pairs else 512) * warps, next_power_of_two(width))
     return Schedule("looped", 1, rblock, min(warps, max(4, rblock // 256)), index_bits=bits)
 
 

@@ -21,6 +21,7 @@ from loop_ir import (
     Load,
     Phase,
     Reduce,
+    Scan,
     Stmt,
     Store,
 )  # fmt: skip
@@ -52,7 +53,7 @@ def expressions(stmt: Stmt) -> tuple[sympy.Expr, ...]:
 def uses(stmt: Stmt) -> tuple[str, ...]:
     """Names that a statement needs: values, and symbols of its expressions."""
     names: list[str] = []
-    if isinstance(stmt, Compute | Reduce):
+    if isinstance(stmt, Compute | Reduce | Scan):
         names += stmt.args
     if isinstance(stmt, Store | Indirect):
         names.append(stmt.value)
@@ -80,7 +81,7 @@ def _renamed(stmt: Stmt, values: dict[str, str], symbols: dict[sympy.Symbol, sym
         return replace(stmt, expr=stmt.expr.xreplace(symbols))
     if isinstance(stmt, Indirect):
         return replace(stmt, value=v(stmt.value), extent=stmt.extent.xreplace(symbols))
-    if isinstance(stmt, Compute | Reduce):
+    if isinstance(stmt, Compute | Reduce | Scan):
         return replace(stmt, args=tuple(v(a) for a in stmt.args))
     return stmt
 
@@ -98,6 +99,8 @@ def _key(stmt: Stmt, version: int, phase: int) -> tuple[object, ...] | None:
         return ("indirect", stmt.value, stmt.extent)
     if isinstance(stmt, Reduce):
         return ("reduce", phase, stmt.op, stmt.args, stmt.dtype)
+    if isinstance(stmt, Scan):
+        return ("scan", phase, stmt.op, stmt.args, stmt.dtype, stmt.reverse)
     return None
 
 
@@ -178,7 +181,9 @@ def inner_dependent(kernel: Kernel) -> dict[str, bool]:
     varies = {a.symbol.name: True for phase in kernel.phases for a in phase.axes}
     for phase in kernel.phases:
         for stmt in phase.body:
-            over = not isinstance(stmt, Reduce) and any(varies.get(u, False) for u in uses(stmt))
+            over = any(varies.get(u, False) for u in uses(stmt))
+            if isinstance(stmt, Reduce | Scan):
+                over = isinstance(stmt, Scan)
             varies.update(dict.fromkeys(defines(stmt), over))
     return varies
 

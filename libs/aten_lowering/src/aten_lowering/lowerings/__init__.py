@@ -13,6 +13,7 @@ from aten_lowering.lowerings import (
     pooling,
     rearrange,
     reductions,
+    scans,
     selection,
 )
 from aten_lowering.registry import Table
@@ -26,6 +27,7 @@ for _family in (
     rearrange,
     indexing,
     reductions,
+    scans,
     pooling,
     normalizations,
     batch_norm,

@@ -19,6 +19,7 @@ from loop_ir.nodes import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Stmt,
     Store,
 )
@@ -88,6 +89,8 @@ def _key(stmt: Stmt, stored: set[str]) -> Hashable | None:
             return (stmt.op, args, stmt.dtype)
         case Reduce():
             return ("reduce", stmt.op, stmt.args, stmt.dtype)
+        case Scan():
+            return ("scan", stmt.op, stmt.args, stmt.dtype, stmt.reverse)
         case Indirect():
             return ("indirect", stmt.value, stmt.extent)
         case Store():

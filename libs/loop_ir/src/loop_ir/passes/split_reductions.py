@@ -1,4 +1,4 @@
-"""Shares long reductions between programs where there are too few of them for the machine."""
+"""Shares long reductions and scans between programs where there are too few for the machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.affine import product
-from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, statements, traffic
+from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, scans, statements, traffic
 from loop_ir.in_place import stays_outside
 from loop_ir.nodes import Axis, Graph, Kernel, Node, Reduce, Store
 from loop_ir.split import Cut, split
+from loop_ir.split_scans import can_split_scans, split_scans
 from loop_ir.strides import reduces_columns
 from symexpr import CeilDiv
 
@@ -42,9 +43,10 @@ class SplitReductions:
         k_finish:  parallel i0 < 4: over r0 < 256: reduce the partial results; store the results
         k:         parallel i1 < 256, i0 < 4: once: a; over r0 < 4096: b
 
-    Without `b`, `k_finish` does `a` too, and is the last. Which chunk an element belongs to depends
-    on sizes alone, so that results are the same from run to run. Kernels that read what they write
-    at inner points stay whole, as do those where less time would be saved than the launches take.
+    Without `b`, `k_finish` does `a` too, and is the last. Scans are cut likewise
+    (`loop_ir.split_scans`). Which chunk an element belongs to depends on sizes alone, so that
+    results are the same from run to run. Kernels that read what they write at inner points stay
+    whole, as do those where less time would be saved than the launches take.
     """
 
     name = "split_reductions"
@@ -55,7 +57,8 @@ class SplitReductions:
         nodes: list[Node] = []
         for node in graph.nodes:
             if isinstance(node, Kernel) and (cut := choose_cut(node, hints)) is not None:
-                nodes += split(node, cut, taken)
+                cuts = split_scans if can_split_scans(node) else split
+                nodes += cuts(node, cut, taken)
             else:
                 nodes.append(node)
         return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
@@ -71,17 +74,23 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     """How to share the reductions of a kernel, or None where one program a row is as good."""
     inner = inner_axes(kernel)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
+    scanning = scans(kernel)
     walks = any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
-    if not inner or not reduces or walks or not stays_outside(kernel):
+    if not inner or not (reduces or scanning) or walks or not stays_outside(kernel):
+        return None
+    if scanning and not can_split_scans(kernel):
         return None
     columns = reduces_columns(kernel)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
     programs = -(-rows // _FEWEST_COLUMNS) if columns else rows
-    levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
-    applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
-    launches = 2 * levels - 1 + applies
-    moved = traffic(kernel, hints).total
-    if moved * (_BUSY / programs - 1) <= launches * _LAUNCH_BYTES:
+    moved = traffic(kernel, hints)
+    if scanning:
+        cost = 2 * _LAUNCH_BYTES + sum(moved.read.values())
+    else:
+        levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
+        applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
+        cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
+    if moved.total * (_BUSY / programs - 1) <= cost:
         return None
     points = at_hints(product(a.extent for a in inner), hints)
     if columns:

@@ -1,0 +1,159 @@
+"""Scans: whole rows, chunks with a carry, columns, both ways; and that they compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from loop_ir import parse_kernel
+from triton_emit import Schedule, default_schedule, emit
+from triton_rt import Target
+from triton_rt.compiler import compile_here
+
+SCHEDULES = {
+    "rows": Schedule("persistent", 2, 64),
+    "row": Schedule("persistent", 1, 64),
+    "chunks": Schedule("looped", 1, 16),
+    "chunks of rows": Schedule("looped", 2, 16, index_bits=64),
+}
+
+
+def scan(op: str, dtype: str, rows: int, width: int, columns: bool = False, tail: str = "") -> str:
+    """`z = scan(2 * x) + y` over rows, or columns, of `width`."""
+    at = f"r0*{rows} + i0" if columns else f"i0*{width} + r0"
+    size = f"{width}, {rows}" if columns else f"{rows}, {width}"
+    return f"""
+kernel k(
+    x: {dtype}[{size}] cuda:0,
+    y: {dtype}[{rows}] cuda:0,
+    out z: {dtype}[{size}] cuda:0,
+):
+  parallel i0 < {rows}:
+    over r0 < {width}:
+      v0 = load x[{at}] : {dtype}
+      v1 = add(v0, v0) : {dtype}
+      v2 = scan {op}(v1){tail} : {dtype}
+      v3 = load y[i0] : {dtype}
+      v4 = add(v2, v3) : {dtype}
+      store z[{at}] = v4
+"""
+
+
+PLACES = """
+kernel k(
+    x: {0}[3, 37] cuda:0,
+    out m: {0}[3, 37] cuda:0,
+    out a: i64[3, 37] cuda:0,
+    out b: i64[3, 37] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 37:
+      v0 = load x[i0*37 + r0] : {0}
+      v1 = scan max(v0) : {0}
+      v2 = scan argmax(v0) : i64
+      v3 = scan argmin(v0) : i64
+      store m[i0*37 + r0] = v1
+      store a[i0*37 + r0] = v2
+      store b[i0*37 + r0] = v3
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("tail", ["", " reverse"])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("sum", "f32"), ("sum", "i64"), ("prod", "f64"), ("max", "f32"), ("min", "i8"),
+     ("logsumexp", "f32")],
+)  # fmt: skip
+def test_scans(op: str, dtype: str, tail: str, schedule: str, tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(scan(op, dtype, 3, 37, tail=tail))
+    tools.check(kernel, SCHEDULES[schedule], ulp=32)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:
+    """The last of equal extremes; a NaN is one, and stays one."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 3, (3, 37)).astype(np.float32 if dtype == "f32" else np.int8)
+    if dtype == "f32":
+        x[1, :5] = -np.inf
+        x[2, 20] = x[2, 30] = np.nan
+    tools.check(parse_kernel(PLACES.format(dtype)), SCHEDULES[schedule], {"x": x})
+
+
+@pytest.mark.parametrize("tail", ["", " reverse"])
+def test_columns(tail: str, tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(scan("sum", "f32", 5, 37, columns=True, tail=tail))
+    tools.check(kernel, Schedule("looped", 4, 16), ulp=16)
+    tools.check(kernel, ulp=16)
+
+
+INFINITE = [
+    [-np.inf, -np.inf, 1.0, 2.0, np.inf, np.inf, 3.0, -np.inf],
+    [0.0, 300.0, -300.0, 1.0, np.nan, 1.0, np.inf, 0.0],
+]
+
+
+@pytest.mark.parametrize("schedule", [Schedule("persistent", 1, 8), Schedule("looped", 1, 2)])
+def test_sums_of_exponents_at_infinities(schedule: Schedule, tools: SimpleNamespace) -> None:
+    x = np.array(INFINITE, np.float32) / 2
+    kernel = parse_kernel(scan("logsumexp", "f32", 2, 8))
+    tools.check(kernel, schedule, {"x": x, "y": np.zeros(2, np.float32)})
+
+
+FORWARD = """
+kernel k(
+    x: f32[3, 37] cuda:0,
+    out z: f32[3, 37] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 37:
+      v0 = load x[i0*37 + r0] : f32
+      v1 = scan sum(v0) : f32
+      v2 = reduce max(v1) : f32
+      v9 = const 1.0 : f32
+      v10 = scan sum(v9) : f32
+    over r0 < 37:
+      v3 = sub(v1, v2) : f32
+      v4 = div(v3, v10) : f32
+      v5 = scan sum(v4) : f32
+      store z[i0*37 + r0] = v5
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_a_later_loop_needs_is_scanned_again(schedule: str, tools: SimpleNamespace) -> None:
+    tools.check(parse_kernel(FORWARD), SCHEDULES[schedule], ulp=64)
+
+
+def test_text(golden: Callable[[str, str], None]) -> None:
+    texts = []
+    for rows, width, columns, tail in (
+        (4096, 1000, False, ""), (4096, 100000, False, ""), (4096, 100000, False, " reverse"),
+        (4096, 1000, True, ""),
+    ):  # fmt: skip
+        kernel = parse_kernel(scan("sum", "f32", rows, width, columns, tail))
+        emitted = emit(kernel, default_schedule(kernel, {}))
+        texts.append(f"# {emitted.schedule}\n{emitted.source}")
+    golden("scans.py.txt", "\n\n".join(texts))
+
+
+@pytest.mark.parametrize(
+    ("op", "width", "columns", "tail"),
+    [("sum", 4096, False, " reverse"), ("prod", 100000, False, ""), ("logsumexp", 4096, True, "")],
+)
+def test_compiles(op: str, width: int, columns: bool, tail: str, tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(scan(op, "f32", 16384, width, columns, tail))
+    emitted = emit(kernel, default_schedule(kernel, {}))
+    assert compile_here(tools.kernel_source(emitted), Target(90)).cubin
+
+
+def test_places_compile(tools: SimpleNamespace) -> None:
+    for width in (4096, 100000):
+        kernel = parse_kernel(PLACES.format("f32").replace("37", str(width)))
+        emitted = emit(kernel, default_schedule(kernel, {}))
+        assert compile_here(tools.kernel_source(emitted), Target(90)).cubin

@@ -1,0 +1,49 @@
+"""Scans on a GPU, at sizes that every form of kernel serves, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import compile_cli
+from compile_cli.measure import relative_error
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    "size",
+    [(1000, 64), (300, 4097), (100, 100000), (3, 3000001), (1, 1 << 24), (64, 1), (1 << 19, 33)],
+)
+def test_sums_and_extremes(size: tuple[int, int], dim: int, options: dict[str, Any]) -> None:
+    x = torch.randn(size, device="cuda") + 0.1
+
+    def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        back = x.flip(dim).cumsum(dim).flip(dim)
+        return (x.cumsum(dim) * 2, back, *x.cummax(dim), x.logcumsumexp(dim))
+
+    got = compile_cli.compile(scans, (x,), options=options)(x)
+    wanted = scans(x.double())
+    assert torch.equal(got[2], wanted[2].float()) and torch.equal(got[3], wanted[3])
+    for mine, exact in zip((*got[:2], got[4]), (*wanted[:2], wanted[4]), strict=True):
+        assert relative_error(mine, exact) < 1e-5
+
+
+@pytest.mark.parametrize("size", [(5000, 300), (40, 100003)])
+def test_places_of_ties_and_nan(size: tuple[int, int], options: dict[str, Any]) -> None:
+    x = torch.randint(-3, 4, size, device="cuda").float()
+    x[1, 200:] = float("nan")
+    x[2, :50] = float("-inf")
+
+    def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*x.cummax(1), *x.cummin(0))
+
+    got = compile_cli.compile(scans, (x,), options=options)(x)
+    for mine, exact in zip(got, scans(x.cpu()), strict=True):
+        torch.testing.assert_close(mine.cpu(), exact, rtol=0, atol=0, equal_nan=True)
