@@ -244,6 +244,16 @@ def row_added(x: Tensor, i: Tensor) -> None:
     x[0].add_(1)
 
 
+def row_filled(x: Tensor, i: Tensor) -> None:
+    x[0] = 5.0
+
+
+def expanded_filled(x: Tensor, i: Tensor) -> Tensor:
+    y = x + 1
+    y.expand(2, *x.shape).fill_(2.0)
+    return y
+
+
 FOLDED = ramp(12).as_strided((3, 7), (1, 1))
 
 
@@ -251,8 +261,8 @@ FOLDED = ramp(12).as_strided((3, 7), (1, 1))
     ("fn", "x"),
     [
         (diagonal_of_itself, ramp(4, 4)), (rows_of_itself, ramp(2, 3)), (shifted, ramp(2, 4)),
-        (transposed_sum, ramp(3, 3)), (added, FOLDED), (row_added, FOLDED),
-        (added, ramp(3).expand(2, 3)),
+        (transposed_sum, ramp(3, 3)), (added, FOLDED), (row_added, FOLDED), (row_filled, FOLDED),
+        (expanded_filled, ramp(3)), (added, ramp(3).expand(2, 3)),
     ],
 )  # fmt: skip
 def test_writes_whose_result_hangs_on_an_order_are_refused(fn: Any, x: Tensor) -> None:
@@ -263,7 +273,13 @@ def test_writes_whose_result_hangs_on_an_order_are_refused(fn: Any, x: Tensor) -
 
 @pytest.mark.parametrize(
     ("fn", "x"),
-    [(diagonal_of_itself, ramp(4, 4)), (shifted, ramp(2, 4)), (row_added, FOLDED)],
+    [
+        (diagonal_of_itself, ramp(4, 4)),
+        (shifted, ramp(2, 4)),
+        (row_added, FOLDED),
+        (row_filled, FOLDED),
+        (expanded_filled, ramp(3)),
+    ],
 )
 def test_dynamo_leaves_them_to_eager(fn: Any, x: Tensor) -> None:
     with pytest.warns(UserWarning, match="leaves a graph to eager"):
@@ -291,8 +307,26 @@ def test_writes_beside_what_they_read(backend: str) -> None:
     as_eager(apart, (ramp(4, 4),), backend)
 
 
-def test_filling_an_overlapping_input() -> None:
-    as_eager(lambda x: x.fill_(2.0) * 1, (ramp(12).as_strided((3, 7), (1, 1)),), "export")
+def assigned(x: Tensor) -> Tensor:
+    x[:] = 5.0
+    return x * 1
+
+
+@both
+@pytest.mark.parametrize("fill", [lambda x: x.fill_(2.0) * 1, assigned])
+def test_filling_an_overlapping_input(fill: Any, backend: str) -> None:
+    as_eager(fill, (FOLDED,), backend)
+
+
+def moved_ahead(x: Tensor) -> Tensor:
+    x[:, :-1] = x[:, 1:]
+    x[:, :-2] *= x[:, 2:]
+    return x.expand(1, *x.shape).squeeze_(0) + 1
+
+
+@both
+def test_writes_behind_what_they_read(backend: str) -> None:
+    as_eager(moved_ahead, (ramp(3, 5),), backend)
 
 
 @pytest.mark.parametrize("change", [torch.t, lambda x: x.resize_(2), lambda x: x.t_().add_(1)])

@@ -2,12 +2,13 @@
 
 A functional graph reads everything before it writes. Eager refuses most programs in which that
 makes a difference, and gives others an answer that hangs on the order in which elements are
-visited; both are refused here.
+visited, and on the vectors and threads that visit them; both are refused here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from compile_cli.errors import BadInput
 
 aten = torch.ops.aten
 
-# They give every element one value, whatever the order.
+# They give every element one value, whatever the order; so does a copy of one element.
 _FILLS = frozenset({aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor})
 # They write and read elements at places that are data.
 _SCATTERS = ("index_", "_index_put", "scatter", "put_", "masked_scatter")
@@ -76,7 +77,7 @@ def overlaps_itself(x: Tensor) -> bool:
 def refuse_overlaps(graph: GraphModule) -> None:
     """Raises `BadInput` for a write that reads what it writes, that writes one place twice, or that
     goes to an input whose elements share places. `graph` is not functional yet."""
-    folded = _folded(n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder"))
+    folded = _folded([n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")])
     for node in graph.graph.nodes:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             given = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
@@ -92,7 +93,8 @@ def order_matters(graph: GraphModule) -> str | None:
     """The same of a graph of Dynamo's, which calls torch's functions: the operator, and why it must
     run as eager runs it. None where a functional graph gives eager's answer."""
     found: list[str] = []
-    folded = _folded(n.meta.get("example_value") for n in graph.graph.find_nodes(op="placeholder"))
+    inputs = [n.meta.get("example_value") for n in graph.graph.find_nodes(op="placeholder")]
+    folded = _folded(inputs)
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         def __torch_dispatch__(
@@ -129,19 +131,25 @@ def _writes(node: Node) -> bool:
     return in_place or (method and name not in _LAYOUTS) or "out" in node.kwargs
 
 
-def _folded(inputs: Iterable[Any]) -> set[int]:
-    """Storages of the inputs whose elements share places."""
-    return {storage_key(t) for t in inputs if isinstance(t, Tensor) and overlaps_itself(t)}
+def _folded(inputs: Sequence[Any]) -> dict[int, Tensor]:
+    """The inputs whose elements share places, by storage."""
+    return {storage_key(t): t for t in inputs if isinstance(t, Tensor) and overlaps_itself(t)}
 
 
 def _hangs_on_order(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], folded: set[int]
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], folded: Mapping[int, Tensor]
 ) -> str | None:
-    if op in _FILLS:
+    if torch.Tag.inplace_view in op.tags:  # it changes the tensor's layout, no memory
         return None
     written, read = _arguments(op, args, kwargs)
+    one_value = op in _FILLS or (
+        op is aten.copy_.default and all(s == 0 for _, s in _layout(read[0]))
+    )
     for i, x in enumerate(written):
-        if overlaps_itself(x) or storage_key(x) in folded:
+        whole = folded.get(storage_key(x))
+        if one_value and whole is not None and _placed(x) == _placed(whole):
+            continue
+        if overlaps_itself(x) or whole is not None:
             return "several elements of a tensor that it writes lie in one place"
         if any(_reads(op, x, y) for y in (*written[:i], *read)):
             return "it reads memory that it writes, at other places"
@@ -179,10 +187,24 @@ def _changes_layout(user: Node, node: Node) -> bool:
 def _reads(op: OpOverload, written: Tensor, read: Tensor) -> bool:
     if storage_key(written) != storage_key(read):
         return False
-    layouts = [(t.dtype, _layout(t), _int(t.storage_offset())) for t in (written, read)]
-    if layouts[0] == layouts[1] and written.shape == read.shape:
+    if _placed(written) == _placed(read) and written.shape == read.shape:
         return op._schema.name.removeprefix("aten::").startswith(_SCATTERS)
-    return share_elements(written, read)
+    return share_elements(written, read) and not _reads_ahead(op, written, read)
+
+
+def _placed(x: Tensor) -> Any:
+    """Where a tensor's elements lie."""
+    return x.dtype, _layout(x), _int(x.storage_offset())
+
+
+def _reads_ahead(op: OpOverload, written: Tensor, read: Tensor) -> bool:
+    """`x[:, :-1] = x[:, 1:]`: in the order of memory, each element is read before it is written.
+    (Of tensors without gaps, eager refuses this too.)"""
+    (dtype, layout, start), (other, same, later) = _placed(written), _placed(read)
+    by_element = op is aten.copy_.default or torch.Tag.pointwise in op.tags
+    alike = dtype == other and layout == same and start < later and all(s > 0 for _, s in layout)
+    gaps = sum((n - 1) * s for n, s in layout) + 1 > math.prod(n for n, _ in layout)
+    return by_element and alike and gaps
 
 
 def _arguments(
