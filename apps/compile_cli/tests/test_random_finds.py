@@ -86,3 +86,12 @@ def test_as_strided_of_a_dynamic_size_holds_for_sizes_that_it_fits(entry: str) -
         _same(compiled, f, torch.arange(float(n)))
     with pytest.raises((compile_cli.CompileCliError, RuntimeError)):
         compiled(torch.arange(2.0))
+
+
+def test_an_input_of_dynamic_sizes_is_written_and_returned() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.index_add_(0, torch.arange(3) % x.shape[0], torch.ones(3, 3))
+
+    compiled = _compiled(f, (torch.zeros(5, 3),), "compile", dynamic=True)
+    for n in (5, 2, 8):
+        _same(compiled, f, torch.zeros(n, 3))

@@ -96,3 +96,21 @@ def test_results_without_a_type_are_refused(f: Any, mode: str, error: type[Excep
     gm = traced(f, torch.randn(4), mode=mode)
     with pytest.raises(error, match=r"depends on data|sparse_coo"):
         lower(gm)
+
+
+def test_sizes_that_stand_in_a_call_are_passed_to_its_part() -> None:
+    """As those of an `as_strided` that a pass made: no node computes them."""
+    gm = traced(lambda x: x.t() * 2, torch.randn(3, 4), mode="symbolic")
+    (view,) = gm.graph.find_nodes(op="call_function", target=aten.t.default)
+    with gm.graph.inserting_before(view):
+        fake = view.meta["val"]
+        layout = (list(fake.shape), list(fake.stride()))
+        strided = gm.graph.call_function(aten.as_strided.default, (view.args[0], *layout))
+    strided.meta["val"] = fake
+    view.replace_all_uses_with(strided)
+    assert all(isinstance(node, Kernel) for node in lower(gm).nodes)
+    graph = enclose(gm, gm.graph, {strided.name: "asked for"})
+    (call,) = [n for n in graph.nodes if isinstance(n.target, Opaque)]
+    x = torch.randn(5, 2)
+    (got,) = call.target(x, *(5 if s == fake.shape[1] else 2 for s in call.args[1:]))
+    torch.testing.assert_close(got, x.t())

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
-from aten_lowering.meta import device_of, dtype_of
+from aten_lowering.meta import device_of, dtype_of, expr
 from loop_ir import GraphArg, TorchEnum
 
 aten = torch.ops.aten
@@ -61,6 +61,8 @@ def extern_argument(value: Any) -> GraphArg:
             return tuple(extern_argument(v) for v in value)
         case None | bool() | int() | float() | str() | complex() | sympy.Expr():
             return value
+        case torch.SymInt() | torch.SymFloat():
+            return expr(value)
         case torch.dtype():
             return dtype_of(value)
         case torch.device():

@@ -500,7 +500,7 @@ class _Lowerer:
             return self.env[argument]
         if isinstance(argument, list | tuple):
             return tuple(self.value(a) for a in argument)
-        return argument
+        return expr(argument) if isinstance(argument, SYMBOLIC) else argument
 
 
 def _run_lowering(call: Call) -> str | None:

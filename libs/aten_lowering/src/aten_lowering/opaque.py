@@ -281,8 +281,20 @@ class _Parts:
                 else:
                     inputs.append(n)
                     inner[n] = graph.placeholder(n.name)
+        sizes: dict[str, tuple[Any, fx.Node]] = {}
+
+        def passed(value: Any) -> Any:
+            """A size that stands in a call, and is no node, is passed, too."""
+            if not isinstance(value, SYMBOLIC):
+                return value
+            if str(value) not in sizes:
+                sizes[str(value)] = value, graph.placeholder(f"size_{len(sizes)}")
+            return sizes[str(value)][1]
+
         for node in members:
-            inner[node] = graph.node_copy(node, inner.__getitem__)
+            copied = inner[node] = graph.node_copy(node, inner.__getitem__)
+            copied.args = fx.node.map_aggregate(copied.args, passed)
+            copied.kwargs = fx.node.map_aggregate(copied.kwargs, passed)
         results = [n for n in members if any(u not in inside for u in n.users)]
         graph.output(tuple(inner[n] for n in results))
         _placeholders_first(graph)
@@ -295,7 +307,9 @@ class _Parts:
             op, fx.GraphModule(self.root, graph), self.reasons[cause], values,
             _written(members, inputs), any(_acts(n) for n in members),
         )  # fmt: skip
-        call = out.call_function(target, tuple(env[n] for n in inputs))
+        call = out.call_function(
+            target, (*(env[n] for n in inputs), *(v for v, _ in sizes.values()))
+        )
         call.meta.update(cause.meta)
         call.meta["val"] = tuple(values)
         for i, n in enumerate(results):
