@@ -95,3 +95,21 @@ def test_an_input_of_dynamic_sizes_is_written_and_returned() -> None:
     compiled = _compiled(f, (torch.zeros(5, 3),), "compile", dynamic=True)
     for n in (5, 2, 8):
         _same(compiled, f, torch.zeros(n, 3))
+
+
+def test_kernels_named_after_the_functions_that_they_call() -> None:
+    """An operator between them keeps `cos` and `log` apart: `log` was a launch of `cos`."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.sort(torch.cos(x)).values.add(2).log()
+
+    x = torch.arange(4.0)
+    _same(_compiled(f, (x,), "compile"), f, x)
+
+
+def test_unfused_kernels_named_after_the_functions_that_they_call() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.log(torch.cos(x))
+
+    x = torch.arange(4.0) / 4
+    _same(compile_cli.compile(f, (x,), options={"fuse": False}), f, x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -35,14 +34,30 @@ class DedupeKernels:
 
 
 def _identity(op: DefineKernel) -> tuple[Any, ...]:
-    # `__kernel__` is no name that a kernel has; two that differ in it alone are still equal.
-    source = re.sub(rf"\b{re.escape(op.name)}\b", "__kernel__", op.source)
+    source = op.source
     with contextlib.suppress(SyntaxError, ValueError):
-        source = ast.dump(ast.parse(source))
+        source = ast.dump(_Anonymous(op.name).visit(ast.parse(source)))
     # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
     constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
     rest = (op.num_warps, op.num_stages, op.num_ctas, op.max_registers, op.overlap)
     return source, op.params, constants, rest
+
+
+class _Anonymous(ast.NodeTransformer):
+    """Takes a kernel's name out of its source: `def cos(x): tl.cos(x)` -> `def (x): tl.cos(x)`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name == self.name:
+            node.name = ""
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id == self.name:
+            node.id = ""
+        return node
 
 
 def _rename(ops: Sequence[Op], names: dict[str, str]) -> tuple[Op, ...]:
