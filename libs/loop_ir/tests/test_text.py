@@ -251,6 +251,34 @@ def test_errors_say_where(old, new, line, column, expected):
     assert expected in error.expected
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("const 1.0         : f32", "const 7 : i64"), ("i1] : f32", "i1] if v3 else 7 : f32")],
+)
+def test_numbers_of_thousands_of_digits_are_refused(old, new):
+    with pytest.raises(ParseError, match="an integer of at most 1000 digits"):
+        parse_kernel(KERNEL.replace(old, new.replace("7", "7" * 5000), 1))
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("7" * 5000, "an integer of at most 1000 digits"),
+        ("[" * 3000 + "]" * 3000, "at most 50 brackets inside of one another"),
+        ("(" * 3000 + ")" * 3000, "an integer expression"),
+        ("complex(1, x)", "an integer expression"),
+        ("complex(1.0, x)", "an integer expression"),
+        ("device cuda:" + "7" * 5000, "a device such as cuda:0"),
+        ("\u0663", "an integer expression"),  # a digit of another script
+    ],
+    ids=lambda text: text[:16],
+)
+def test_arguments_that_are_none(argument, expected):
+    text = f"graph g(\n):\n  extern aten.f.default({argument})\n    out y: f32[4] cpu\n  return ()"
+    with pytest.raises(ParseError, match=expected):
+        parse_graph(text)
+
+
 def test_text_that_ends_or_goes_on():
     with pytest.raises(ParseError, match="line 4, column 1: expected `parallel` or `single`"):
         parse_kernel("kernel k(\n):\n\n")

@@ -13,11 +13,10 @@ import symexpr
 from loop_ir.errors import ParseError
 from wrapper_ir.errors import ParseError as WrapperParseError
 from wrapper_ir.parser import parse_type
+from wrapper_ir.scanner import FLOAT, INTEGER, MAX_DIGITS
 from wrapper_ir.types import DType, TensorType
 
 _DTYPES = {d.value: d for d in DType}
-FLOAT = re.compile(r"-?(inf|nan|\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+)")
-INT = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,17 @@ class Line:
     def literal(self, at: int, text: str) -> int | float | bool:
         if text in ("true", "false"):
             return text == "true"
-        if INT.fullmatch(text):
+        if (number := self.numeral(at, text)) is None:
+            self.fail("a number, true or false", at)
+        return number
+
+    def numeral(self, at: int, text: str) -> int | float | None:
+        """The number that `text` is, if it is one."""
+        if INTEGER.fullmatch(text):
+            if len(text) > MAX_DIGITS:
+                self.fail(f"an integer of at most {MAX_DIGITS} digits", at)
             return int(text)
-        if FLOAT.fullmatch(text):
-            return float(text)
-        self.fail("a number, true or false", at)
+        return float(text) if FLOAT.fullmatch(text) else None
 
     def split(self, start: int, text: str) -> list[tuple[int, str]]:
         """Pieces between top-level commas, each with its position in the line."""

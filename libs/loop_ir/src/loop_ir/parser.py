@@ -13,7 +13,7 @@ import sympy
 
 import symexpr
 from loop_ir.errors import ParseError
-from loop_ir.lines import FLOAT, INT, Line, Lines
+from loop_ir.lines import Line, Lines
 from loop_ir.nodes import (
     OPS,
     REDUCTIONS,
@@ -46,6 +46,7 @@ from loop_ir.nodes import (
 from wrapper_ir.errors import ParseError as WrapperParseError
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
 from wrapper_ir.parser import parse_symbol
+from wrapper_ir.scanner import FLOAT, MAX_DEPTH
 from wrapper_ir.types import Device, TensorType
 
 _MODES = {sign: mode for mode, sign in STORES.items()}
@@ -61,8 +62,8 @@ _COMPUTE = re.compile(rf"({_NAME}) = (\w+)\((.*)\)")
 _TYPED = re.compile(r"(.*?)\s* : (\w+)")
 _ORIGIN = re.compile(r"# from (\S+)(?: at (.*))?")
 _TENSOR = re.compile(rf"({_NAME}): (.*)")
-_DEVICE = re.compile(rf"({_NAME})(?::(\d+))?")
-_COMPLEX = re.compile(r"complex\(([^,()]+), ([^,()]+)\)")
+_DEVICE = re.compile(rf"({_NAME})(?::(\d{{1,9}}))?", re.ASCII)
+_COMPLEX = re.compile(rf"complex\(({FLOAT.pattern}), ({FLOAT.pattern})\)", re.ASCII)
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -211,7 +212,7 @@ def _names(line: Line, start: int, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _arg(line: Line, at: int, text: str) -> GraphArg:
+def _arg(line: Line, at: int, text: str, depth: int = 0) -> GraphArg:
     if text in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text]
     if text.startswith('"'):
@@ -222,18 +223,18 @@ def _arg(line: Line, at: int, text: str) -> GraphArg:
         if stop != len(text):
             line.fail("',' or ')'", at + stop)
         return str(value)
-    if INT.fullmatch(text):
-        return int(text)
-    if FLOAT.fullmatch(text):
-        return float(text)
+    if (number := line.numeral(at, text)) is not None:
+        return number
     if text.startswith("["):
         if not text.endswith("]"):
             line.fail("a tuple `[a, b]`", at)
-        return tuple(_arg(line, a, t) for a, t in line.split(at + 1, text[1:-1]))
+        if depth == MAX_DEPTH:
+            line.fail(f"at most {MAX_DEPTH} brackets inside of one another", at)
+        return tuple(_arg(line, a, t, depth + 1) for a, t in line.split(at + 1, text[1:-1]))
     if found := _TENSOR.fullmatch(text):
         return _reference(line, found, at)
-    if found := _COMPLEX.fullmatch(text):
-        return complex(float(found[1]), float(found[2]))
+    if _COMPLEX.fullmatch(text):
+        return complex(*map(float, text[8:-1].split(", ")))
     if found := re.fullmatch(r"(?!not )([A-Za-z_]\w*) ([\w.:]+)", text):
         kind, word = found[1], found[2]
         if kind == "ref":
