@@ -143,7 +143,7 @@ def _hangs_on_order(
         return None
     written, read = _arguments(op, args, kwargs)
     one_value = op in _FILLS or (
-        op is aten.copy_.default and all(s == 0 for _, s in _layout(read[0]))
+        op is aten.copy_.default and all(s == 0 for x in read[:1] for _, s in _layout(x))
     )
     for i, x in enumerate(written):
         whole = folded.get(storage_key(x))
