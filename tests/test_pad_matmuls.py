@@ -119,12 +119,11 @@ class Odd(torch.nn.Module):
 
 @pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
 @pytest.mark.parametrize("gemm", ["auto", "template", "extern"])
-def test_a_model(anywhere: None, tmp_path: Any, emit: str, gemm: str) -> None:
+def test_a_model(anywhere: None, options: dict[str, Any], emit: str, gemm: str) -> None:
     torch.manual_seed(0)
     model = Odd().to(torch.bfloat16).eval()
     x = torch.randn(20, 33, dtype=torch.bfloat16)
-    options = {"cache_dir": str(tmp_path), "emit": emit, "gemm": gemm}
-    compiled = compile_cli.compile(model, (x,), options=options)
+    compiled = compile_cli.compile(model, (x,), options={**options, "emit": emit, "gemm": gemm})
     wanted = Odd().eval().double()
     wanted.load_state_dict(model.state_dict())
     with torch.no_grad():

@@ -236,11 +236,11 @@ def test_sizes_that_kernels_cannot_compute(
     check(tmp_path, model, {0: {0, 1}}, *((shape,) for shape in shapes))
 
 
-def test_floats_of_sizes_in_cpp(tmp_path: Path) -> None:
+def test_floats_of_sizes_in_cpp(own_cache: Path) -> None:
     def both(x: Tensor) -> Any:
         return mean_of_rows(x), rounded(x)
 
-    check(tmp_path, both, {0: {0, 1}}, ((5, 4),), ((9, 3),), emit="cpp")
+    check(own_cache, both, {0: {0, 1}}, ((5, 4),), ((9, 3),), emit="cpp")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_the_backend_takes_them_too(
 
 
 @pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
-def test_symbols_of_a_stride_and_of_a_multiple(tmp_path: Path, emit: str) -> None:
+def test_symbols_of_a_stride_and_of_a_multiple(own_cache: Path, emit: str) -> None:
     """No size is the symbol by itself: of `x` it is twice it and one more, of `y` the stride."""
 
     class Halves(nn.Module):
@@ -274,7 +274,7 @@ def test_symbols_of_a_stride_and_of_a_multiple(tmp_path: Path, emit: str) -> Non
     auto = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
     args = (torch.randn(9, 3), torch.randn(6, 10)[:, :5].detach())
     program = torch.export.export(Halves(), args, dynamic_shapes=({0: 2 * half + 1}, auto))
-    settings: Any = {"cache_dir": str(tmp_path), "emit": emit}
+    settings: Any = {"cache_dir": str(own_cache), "emit": emit}
     run = compile_cli.compile(program, args, options=settings)
     symbols = [op for op in run.graph.program.ops if isinstance(op, SymbolDef)]
     defined = {(op.of, op.factor, op.plus) for op in symbols}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cpp_emit
-from cpp_emit.build import find_compiler
+from cpp_emit.build import FLAGS, find_compiler, find_torch
 from cpp_emit.errors import (
     BuildFailed,
     CompilerNotFound,
@@ -26,6 +27,7 @@ from cpp_emit.errors import (
 )
 from cpp_emit.extern import float_literal
 from cpp_emit.names import Names
+from cpp_emit.parts import compiled_parts
 from cpp_emit.schema import NO_DEFAULT, bind, parse_schema
 from wrapper_ir import Launch, Program, Ref, Return, parse_program
 
@@ -111,11 +113,22 @@ def _returns(name: str) -> tuple[str, Any]:
 
 
 def test_damaged_parts_are_made_again(tmp_path: Path) -> None:
+    """Of small headers: the real ones take seconds."""
+    headers = {
+        "cpp_emit/runtime.h": "int answer();\n",
+        "cpp_emit/runtime_body.h": "int answer() { return 42; }\n",
+    }
+    source = tmp_path / "program.cpp"
+    source.write_text('#include "cpp_emit/runtime.h"\nextern "C" int f() { return answer(); }\n')
+    compiler = [find_compiler(), *FLAGS, "-fvisibility=default"]
+    torch_at = find_torch()
     for name in ("first", "second"):
-        text, program = _returns(name)
-        x = torch.ones(2)
-        assert cpp_emit.load(cpp_emit.build(text, tmp_path, name), program)(x)[0] is not None
-        (made,) = tmp_path.glob("parts_*/runtime.o")
+        parts = compiled_parts(tmp_path / "parts", compiler, headers, torch_at.include)
+        assert parts is not None
+        library = tmp_path / f"{name}.so"
+        assert parts.link(source, library, torch_at.lib)
+        assert ctypes.CDLL(str(library)).f() == 42
+        made = parts.folder / "runtime.o"
         whole = made.read_bytes()
         assert whole.startswith(b"\x7fELF")
         made.write_bytes(whole[: len(whole) // 2])
@@ -232,7 +245,8 @@ def test_results_of_different_types_go_through_python() -> None:
     assert "results of different types" in cpp_emit.emit(program, schemas=schema)
 
 
-def test_readme_example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_readme_example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, libraries: Path) -> None:
+    (tmp_path / "built").symlink_to(libraries)
     monkeypatch.chdir(tmp_path)
     readme = Path(__file__).parent.parent / "README.md"
     example = re.search(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)

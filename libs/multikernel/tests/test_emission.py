@@ -67,7 +67,7 @@ def test_fx(chain):
 
 
 @pytest.mark.parametrize("chain", CHAINS[:1], ids=["measured"])
-def test_cpp(chain, tmp_path):
+def test_cpp(chain, libraries):
     torch = pytest.importorskip("torch")
     cpp_emit = pytest.importorskip("cpp_emit")
     wrapper_ir = pytest.importorskip("wrapper_ir")
@@ -76,7 +76,7 @@ def test_cpp(chain, tmp_path):
     for branch in chain:
         for c in branch.comparisons:
             assert c.text(["s0", "s1"]) in text
-    run = cpp_emit.load(cpp_emit.build(text, tmp_path), parsed)
+    run = cpp_emit.load(cpp_emit.build(text, libraries), parsed)
     for sizes in points(chain):
         (y,) = run(torch.empty(sizes))
         assert int(y) == follow(chain, sizes)

@@ -59,22 +59,22 @@ def test_processes_that_need_the_same_kernels_compile_each_once(tmp_path: Path) 
     script = tmp_path / "build.py"
     script.write_text(
         "import sys\n"
-        "from triton_rt import *\n"
-        "from triton_rt import compiler\n"
+        "from triton_rt import Cache, CompilePool, KernelParam, KernelSource, Target\n"
+        "from triton_rt import compile_many\n"
         "text = '''import triton, triton.language as tl\n"
         "@triton.jit\n"
         "def k(x, B: tl.constexpr):\n"
         "    i = tl.arange(0, B)\n"
         "    tl.store(x + i, tl.load(x + i) + 1)\n'''\n"
         "sources = [KernelSource('k', text, (KernelParam('x', '*f32', True),), (('B', 2**b),))\n"
-        "           for b in range(5, 9)]\n"
+        "           for b in range(5, 8)]\n"
         "cache, built = Cache(sys.argv[1], 1 << 30), []\n"
         "put = cache.put\n"
         "cache.put = lambda key, binary: (built.append(key), put(key, binary))\n"
         "pool = CompilePool(1) if sys.argv[2] == '0' else None\n"
         "order = sources if sys.argv[2] != '1' else sources[::-1]\n"
         "binaries = compile_many(order, Target(90), cache=cache, pool=pool)\n"
-        "assert len({b.cubin for b in binaries}) == 4\n"
+        "assert len({b.cubin for b in binaries}) == 3\n"
         "if pool: pool.close()\n"
         "print(len(built))\n"
     )
@@ -87,7 +87,7 @@ def test_processes_that_need_the_same_kernels_compile_each_once(tmp_path: Path) 
         for i in range(2)
     ]
     built = [int(p.communicate(timeout=120)[0]) for p in processes]
-    assert sum(built) == 4, built
+    assert sum(built) == 3, built
     assert not list((tmp_path / "cache").glob("??/*.lock"))
 
 

@@ -50,10 +50,9 @@ def within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 def gone(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def blocks(source: KernelSource, count: int) -> list[KernelSource]:

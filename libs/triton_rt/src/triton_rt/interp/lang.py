@@ -29,6 +29,7 @@ from triton_rt.errors import InterpreterError, NotInterpretable
 from triton_rt.interp import reduce
 from triton_rt.interp.builder import NumpyBuilder
 from triton_rt.interp.floats import numpy_dtype
+from triton_rt.interp.operators import quick
 from triton_rt.interp.rewrite import rewrite
 
 
@@ -321,7 +322,7 @@ def _tensor_class(world: World) -> type:
         if name in _OVERRIDES and not name.startswith("__"):
             members[name] = _method(functools.partial(_OVERRIDES[name], world))
         elif core.is_builtin(member) or isinstance(member, (JITCallable, InterpretedFunction)):
-            members[name] = _method(_late(world, member))
+            members[name] = quick(name, _method(_late(world, member)), _Block)
         elif inspect.isfunction(member) and not name.startswith("_") and member.__closure__:
             inner = [c.cell_contents for c in member.__closure__]
             jit = next((c for c in inner if isinstance(c, InterpretedFunction)), None)
@@ -350,6 +351,8 @@ def _late(world: World, member: Any) -> Callable[..., Any]:
 
 
 def _semantic_class(tensor_class: type) -> Any:
+    integers: dict[int, Any] = {}
+
     class NumpySemantic(TritonSemantic):  # type: ignore[misc]
         tensor = tensor_class
 
@@ -375,6 +378,24 @@ def _semantic_class(tensor_class: type) -> Any:
                 shape = tuple(map(builtins.max, one, other))
                 return self._stretched(lhs, shape), self._stretched(rhs, shape)
             return super().broadcast_impl_value(lhs, rhs)
+
+        def expand_dims(self, input: Any, axis: int) -> Any:
+            type = input.type
+            if type.__class__ is not _Block or axis < 0:
+                return super().expand_dims(input, axis)
+            shape = (*type.key[:axis], 1, *type.key[axis:])
+            handle = TensorHandle(input.handle.data.reshape(shape), input.handle.dtype)
+            return self.tensor(handle, _Block.of(type.scalar, shape))
+
+        def to_tensor(self, x: Any, check_type: bool = True) -> Any:
+            if x.__class__ is not int:
+                return super().to_tensor(x, check_type)
+            known = integers.get(x)
+            if known is None:
+                known = super().to_tensor(x, check_type)
+                if len(integers) < 4096:
+                    integers[x] = known
+            return known
 
         def _stretched(self, value: Any, shape: tuple[int, ...]) -> Any:
             """`value` as a block of `shape`, which its own shape broadcasts to."""
