@@ -89,6 +89,17 @@ def test_the_gradient_of_a_running_sum_is_one_scan(oracle: Any, dim: int) -> Non
     assert isinstance(kernel, Kernel) and " reverse" in print_kernel(kernel)
 
 
+def test_scatters_of_one_element_a_row(oracle: Any) -> None:
+    x, i = torch.randn(3, 4, 5), torch.randint(0, 4, (3, 1, 5))
+    oracle(lambda x, i: x.scatter(1, i, -1.0), x, i)
+    oracle(lambda x, i, s: x.scatter(1, i, s), x, i, torch.randn(3, 1, 5))
+    oracle(lambda x, i: x.to(torch.bool).scatter(-2, i, True), x.round(), i)
+    several = "aten.scatter.value"
+    oracle(lambda x, i: x.scatter(1, i, 2.0), x, torch.zeros(3, 2, 5, dtype=torch.int64),
+           fallbacks=[several])  # fmt: skip
+    oracle(lambda x, i: x.scatter(1, i, 2.0), x, i[:2], fallbacks=[several])
+
+
 @pytest.mark.parametrize("order", [1, 2, float("inf"), -float("inf"), 3])
 def test_vector_norm(oracle: Any, order: float) -> None:
     whole = ["aten.linalg_vector_norm.default"] if order == 3 else []

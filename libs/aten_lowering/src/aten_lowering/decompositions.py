@@ -28,6 +28,8 @@ _MORE: list[Any] = [
     aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d,
     aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d,
     aten.upsample_bicubic2d,
+    # so that a gradient may save the statistics of rows, and a loss read but one element of each
+    aten._log_softmax,
 ]  # fmt: skip
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,

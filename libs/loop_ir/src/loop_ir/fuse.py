@@ -19,6 +19,7 @@ from loop_ir.passes.mix_orders import MixOrders
 from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.simplify_indices import SimplifyIndices
 from loop_ir.passes.split_reductions import SplitReductions
+from loop_ir.passes.sum_one_hot import SumOneHot
 from loop_ir.rewrite import renumber
 from loop_ir.schedule import Fusion
 
@@ -72,7 +73,9 @@ def fuse_with_report(
         middle.append(FusePrologues(options, decisions.extend))
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
-    after: list[Pass] = [SimplifyIndices(), Cse(), DeadCode(), OrderAxes(), MergeAxes(), Rename()]
+    after: list[Pass] = [
+        SimplifyIndices(), Cse(), SumOneHot(), DeadCode(), OrderAxes(), MergeAxes(), Rename(),
+    ]  # fmt: skip
     if options.split:
         after.append(MixOrders())
         after.append(SplitReductions())

@@ -30,6 +30,8 @@ from loop_ir.prologue import attach_prologue
 # One operation on the elements of a byte that is moved anyway is free up to this many: about
 # 60 Tflop/s of f32 against 4.8 TB/s of memory (NVIDIA H200 data sheet).
 _OPS_PER_BYTE = 12
+# A reader that picks elements reads at most one of so many.
+_PICKED = 8
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
      "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "pow", "div", "floordiv",
@@ -165,14 +167,25 @@ class Scheduler:
             return Mismatch("they read the same buffer at other points")
         return fused
 
-    def run_inline(self) -> bool:
+    def run_inline(self, picked: bool = False) -> bool:
         """Computes pointwise producers in their consumers, where all consumers can and that
-        saves traffic. True if anything changed."""
+        saves traffic. picked: only those of which a consumer picks few elements, which no fusion
+        over one domain would spare. True if anything changed."""
         changed = False
         for number in sorted(self.deps.nodes, key=lambda n: -self.deps.order[n]):
-            if isinstance(self.deps.nodes[number], Kernel) and self._inline(number):
+            if isinstance(self.deps.nodes[number], Kernel) and (
+                (not picked or self._is_picked_from(number)) and self._inline(number)
+            ):
                 changed = True
         return changed
+
+    def _is_picked_from(self, number: int) -> bool:
+        written = self._traffic(number).written
+        return len(written) == 1 and any(
+            _PICKED * self._traffic(reader).read.get(name, count) <= count
+            for name, count in written.items()
+            for reader in self.deps.readers.get(name, ())
+        )
 
     def _inline(self, number: int) -> bool:
         producer = self._kernel(number)

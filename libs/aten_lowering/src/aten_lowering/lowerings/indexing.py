@@ -1,4 +1,5 @@
-"""Loads at places that are data: embedding, index_select, gather, advanced indexing.
+"""Loads at places that are data: embedding, index_select, gather, advanced indexing; stores of one
+element a row.
 
 An index out of range is the caller's error, as in eager. Where eager raises for negative indices
 (embedding, gather), these count from the end here.
@@ -12,7 +13,7 @@ import sympy
 import torch
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand
-from aten_lowering.call import Call, wrap_dim
+from aten_lowering.call import Call, Number, number, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -63,6 +64,37 @@ def gather(call: Call, input: Operand, dim: int, index: Operand, sparse_grad: bo
     k = call.kernel(out.size)
     i = _lookup(k, index, k.coords, input.size[dim])
     k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.scatter.value)
+def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: Number) -> None:
+    _scatter(call, input, dim, index, value)
+
+
+@table.lowers(aten.scatter.src)
+def scatter(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
+    _scatter(call, input, dim, index, src)
+
+
+def _scatter(call: Call, input: Operand, dim: int, index: Operand, src: Operand | Number) -> None:
+    """A copy of the input with one element a row replaced, at the place that the index says: every
+    element asks whether it is that. (Several a row may meet in one place.)"""
+    out = call.out
+    require(len(out.size) > 0 and len(index.size) == len(out.size), "scatter of rank 0")
+    require(index.dtype in (DType.i32, DType.i64), f"indices of {index.dtype.value}")
+    dim = wrap_dim(dim, len(out.size))
+    rows = (*out.size[:dim], sympy.S.One, *out.size[dim + 1 :])
+    require(tuple(index.size) == rows, "a scatter that is not of one element to every row")
+    k = call.kernel(out.size)
+    at = (*k.coords[:dim], sympy.S.Zero, *k.coords[dim + 1 :])
+    place = k.cast(k.load(index, at), DType.i64)
+    here = k.op("eq", place, k.index(k.coords[dim]))
+    if isinstance(src, Operand):
+        new = k.cast(k.load(src, at), out.dtype)
+    else:
+        new = number(k, src, out.dtype)
+    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
     call.emit_kernel(k)
 
 

@@ -21,37 +21,20 @@ table = Table()
 # -- softmax
 
 
-def _shifted(
-    call: Call, x: Operand, dim: int
-) -> tuple[ReductionFrame, Coords, Value, Value, Value]:
-    """`x - max(x)`, its exponential and their sum; an inner phase is open for the store."""
-    require(x.dtype.is_float, "softmax of integers")
-    frame = ReductionFrame(call, x, [dim] if x.size else ())
-    k = frame.k
-    coords = frame.start()
-    value = k.cast(k.load(x, coords), opmath(call.out.dtype))
-    (peak,) = k.reduce("max", value)
-    frame.start()
-    shifted = k.op("sub", value, peak)
-    exp = k.op("exp", shifted)
-    (total,) = k.reduce("sum", exp)
-    frame.start()
-    return frame, coords, shifted, exp, total
-
-
 @table.lowers(aten._softmax.default)
 def softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> None:
-    # half_to_float shows in the type of the result.
-    frame, coords, _, exp, total = _shifted(call, input, dim)
-    frame.k.store(call.out.operand, coords, frame.k.op("div", exp, total))
-    call.emit_kernel(frame.k)
-
-
-@table.lowers(aten._log_softmax.default)
-def log_softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> None:
-    frame, coords, shifted, _, total = _shifted(call, input, dim)
+    """`exp(x - max(x))` over its sum. half_to_float shows in the type of the result."""
+    require(input.dtype.is_float, "softmax of integers")
+    frame = ReductionFrame(call, input, [dim] if input.size else ())
     k = frame.k
-    k.store(call.out.operand, coords, k.op("sub", shifted, k.op("log", total)))
+    coords = frame.start()
+    value = k.cast(k.load(input, coords), opmath(call.out.dtype))
+    (peak,) = k.reduce("max", value)
+    frame.start()
+    exp = k.op("exp", k.op("sub", value, peak))
+    (total,) = k.reduce("sum", exp)
+    frame.start()
+    k.store(call.out.operand, coords, k.op("div", exp, total))
     call.emit_kernel(k)
 
 

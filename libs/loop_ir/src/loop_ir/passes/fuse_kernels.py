@@ -16,8 +16,9 @@ def _ignore(fusions: list[Fusion]) -> None:
 
 @dataclass(frozen=True)
 class FuseKernels:
-    """Producers with consumers, then kernels that read the same tensor, then cheap producers
-    into consumers that read them at other points; again until nothing changes.
+    """Producers into consumers that pick few of their elements, producers with consumers, then
+    kernels that read the same tensor, then cheap producers into consumers that read them at other
+    points; again until nothing changes.
     `report` gets the decisions."""
 
     options: FuseOptions = field(default_factory=FuseOptions)
@@ -26,6 +27,8 @@ class FuseKernels:
 
     def run(self, graph: Graph) -> Graph:
         scheduler = Scheduler(graph, self.options)
+        if self.options.inline:
+            scheduler.run_inline(picked=True)
         if self.options.vertical:
             scheduler.run_pairs(lambda vertical: vertical)
         while True:

@@ -90,13 +90,11 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
         applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
         cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
-    if moved.total * (_BUSY / programs - 1) <= cost:
-        return None
     points = at_hints(product(a.extent for a in inner), hints)
-    if columns:
-        programs = -(-rows // _COLUMNS)
-    wanted = min(_WANTED // programs, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
-    if wanted < 2:
+    wide = -(-rows // _COLUMNS) if columns else rows
+    wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
+    busy = min(_BUSY, wide * wanted)
+    if wanted < 2 or moved.total * (_BUSY / programs - _BUSY / busy) <= cost:
         return None
     # the first extreme is in the first chunk that has one if chunks are cut off the outermost axis
     ordered = any(s.op in ("argmax", "argmin") for s in reduces)

@@ -1,0 +1,135 @@
+"""Sums over rows of which one element differs from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from loop_ir.analysis import (
+    defined_values,
+    expression,
+    inner_axes,
+    scans,
+    statements,
+    used_values,
+)
+from loop_ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Index,
+    Indirect,
+    Kernel,
+    Reduce,
+    Stmt,
+)
+from loop_ir.rewrite import Item, items_of, map_kernels, rename_defs, rename_uses, stage
+from wrapper_ir.types import DType
+
+
+@dataclass(frozen=True)
+class SumOneHot:
+    """`sum over r0 < n of f(r0 == t) -> f(true) + (n - 1) * f(false)` where `0 <= t < n`, else
+    `n * f(false)`, when f depends on r0 by that comparison alone (the gradient of a picked element,
+    as of a cross entropy). The row is not walked over for it."""
+
+    name = "sum_one_hot"
+
+    def run(self, graph: Graph) -> Graph:
+        return map_kernels(graph, rewrite)
+
+
+def rewrite(kernel: Kernel) -> Kernel:
+    inner = inner_axes(kernel)
+    if not inner or len(inner) != 1 or scans(kernel):
+        return kernel
+    known = {n for s in statements(kernel) for n in defined_values(s)}
+    fresh = (f"v{n}" for n in count() if f"v{n}" not in known)
+    items: list[Item] = []
+    before: list[Stmt] = []
+    changed = False
+    for item in items_of(kernel):
+        made = _sum(item.stmt, before, inner[0], fresh) if isinstance(item.stmt, Reduce) else None
+        before += [item.stmt] if made is None else made
+        items += [item] if made is None else [Item(s) for s in made]
+        changed = changed or made is not None
+    return replace(kernel, phases=stage(items, inner)) if changed else kernel
+
+
+def _sum(
+    stmt: Reduce, before: Sequence[Stmt], axis: Axis, fresh: Iterator[str]
+) -> list[Stmt] | None:
+    """What gives the result of a reduction of such a row, once a row; None if it is no such sum."""
+    if stmt.op != "sum":
+        return None
+    varying = _varying(before, axis)
+    needed = {*stmt.args}
+    body: list[Compute] = []
+    hot: Compute | None = None
+    for s in reversed(before):
+        if needed.isdisjoint(defined_values(s)) or varying.isdisjoint(defined_values(s)):
+            continue
+        if not isinstance(s, Compute):
+            return None
+        if _is_place(s, before, axis, varying):
+            if hot is not None:
+                return None
+            hot = s
+            continue
+        needed.update(s.args)
+        body.insert(0, s)
+    if hot is None:
+        return None
+    place = next(a for a in hot.args if a not in varying)
+    (value,), dtype = stmt.args, stmt.dtype
+    out: list[Stmt] = []
+
+    def make(s: Stmt) -> str:
+        out.append(s)
+        return defined_values(s)[0]
+
+    def at(condition: bool) -> str:
+        names = {hot.out: make(Const(next(fresh), condition, DType.bool_))}
+        for s in body:
+            if s.op == "where" and s.args[0] == hot.out:
+                chosen = s.args[1 if condition else 2]
+                names[s.out] = names.get(chosen, chosen)
+                continue
+            names[s.out] = make(rename_defs(rename_uses(s, names), {s.out: next(fresh)}))
+        return names[value]
+
+    one, other = at(True), at(False)
+    kind = next(s.dtype for s in before if place in defined_values(s))  # type: ignore[union-attr]
+    zero, end = make(Const(next(fresh), 0, kind)), make(Index(next(fresh), axis.extent, kind))
+    inside = make(Compute(next(fresh), "and", (
+        make(Compute(next(fresh), "ge", (place, zero), DType.bool_)),
+        make(Compute(next(fresh), "lt", (place, end), DType.bool_))), DType.bool_))  # fmt: skip
+    rest = make(Index(next(fresh), axis.extent - 1, DType.i64))
+    number = make(Compute(next(fresh), "cast", (rest,), dtype))
+    others = make(Compute(next(fresh), "mul", (other, number), dtype))
+    last = make(Compute(next(fresh), "where", (inside, one, other), dtype))
+    out.append(Compute(stmt.outs[0], "add", (last, others), dtype))
+    return out
+
+
+def _varying(body: Sequence[Stmt], axis: Axis) -> set[str]:
+    """Values that differ between inner points."""
+    varying: set[object] = set()
+    for s in body:
+        expr = expression(s)
+        symbols = expr.free_symbols if expr is not None else set()
+        moves = axis.symbol in symbols or not varying.isdisjoint({*used_values(s), *symbols})
+        if moves and not isinstance(s, Reduce):
+            varying.update((s.symbol,) if isinstance(s, Indirect) else defined_values(s))
+    return {name for name in varying if isinstance(name, str)}
+
+
+def _is_place(stmt: Compute, before: Sequence[Stmt], axis: Axis, varying: set[str]) -> bool:
+    """`r0 == t` for a `t` that is the same all over the row."""
+    if stmt.op != "eq" or len([a for a in stmt.args if a in varying]) != 1:
+        return False
+    (name,) = (a for a in stmt.args if a in varying)
+    made = next(s for s in before if name in defined_values(s))
+    return isinstance(made, Index) and made.expr == axis.symbol
