@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from loop_ir import (
     Graph,
     GraphInput,
     Kernel,
+    Reduce,
     TensorRef,
     interpret_graph,
     parse_kernel,
     print_kernel,
     verify,
 )
+from loop_ir.analysis import inner_axes, statements
 from loop_ir.passes.split_reductions import SplitReductions, choose_cut
-from loop_ir.split import Cut, split
+from loop_ir.split import Cut, separate, split
+from loop_ir.strides import reduces_columns
 from symexpr import CeilDiv, evaluate
 
 SUM = """
@@ -170,8 +174,27 @@ def arrays(kernel: Kernel, sizes: dict[str, int] | None = None):
                 )
 
 
+def cut_alike(cut: Cut):
+    """Of each stage of reductions, once: in as many chunks as `cut`."""
+    done: set[str] = set()
+
+    def cut_of(kernel: Kernel) -> Cut | None:
+        reduces = any(isinstance(s, Reduce) for s in statements(kernel))
+        if not reduces or kernel.name in done or "partial" in kernel.name:
+            return None
+        if len(separate(kernel, set())) == 1:
+            done.add(kernel.name)
+        axis = inner_axes(kernel)[0]
+        if axis.extent == cut.axis.extent:
+            return replace(cut, axis=axis)
+        length = -(-axis.extent // cut.count)
+        return Cut(axis, cut.count, length, axis.extent == length * cut.count)
+
+    return cut_of
+
+
 def agree(kernel: Kernel, cut: Cut, sizes: dict[str, int] | None = None) -> list[Kernel]:
-    parts = split(kernel, cut, {kernel.name, *(b.name for b in kernel.buffers)})
+    parts = split(kernel, cut_alike(cut), {kernel.name, *(b.name for b in kernel.buffers)})
     whole, cut_up = graph_of([kernel], kernel), graph_of(parts, kernel)
     verify(cut_up)
     given = list(arrays(kernel, sizes))
@@ -211,7 +234,8 @@ def test_symbolic_extents(name, size):
 def test_nan_and_infinities_reach_the_result():
     kernel = parse_kernel(EXTREMES)
     axis = kernel.phases[0].axes[0]
-    parts = split(kernel, Cut(axis, sympy.Integer(6), sympy.Integer(7), False), set())
+    cut = Cut(axis, sympy.Integer(6), sympy.Integer(7), False)
+    parts = split(kernel, cut_alike(cut), set())
     x = np.full((3, 40), np.inf, np.float32)
     x[1, 33] = np.nan
     x[2, 5] = x[2, 39] = -np.inf
@@ -240,8 +264,9 @@ def test_what_follows_the_reduction_ends_the_second_kernel():
 def test_a_norm_is_statistics_and_what_applies_them():
     kernel = parse_kernel(NORM)
     parts = agree(kernel, Cut(kernel.phases[0].axes[0], sympy.Integer(4), sympy.Integer(10), True))
-    assert [p.name for p in parts] == ["k_partial", "k_finish", "k"]
+    assert [p.name for p in parts] == ["k_stage_partial", "k_stage", "k"]
     assert "out m" in print_kernel(parts[1]) and "out y" in print_kernel(parts[2])
+    assert not any(p.axes for p in parts[2].phases)
 
 
 def big(text: str, rows: int, width: int) -> Kernel:
@@ -270,6 +295,52 @@ def test_when_a_reduction_is_shared(text, rows, width, splits):
     if cut is not None:
         assert cut.count * cut.length >= width
         assert cut.exact == (cut.count * cut.length == width)
+
+
+GROUPS = """
+kernel k(
+    x: f32[SIZE] cuda:0,
+    out y: f32[SIZE] cuda:0,
+):
+  parallel i0 < ROWS, i1 < 16:
+    over r0 < LONG, r1 < 4:
+      v0 = load x[i0*ROW + r0*64 + i1*4 + r1] : f32
+      v1, v2 = reduce welford(v0) : f32
+    once:
+      v3 = sqrt(v2) : f32
+    over r0 < LONG, r1 < 4:
+      v4 = sub(v0, v1) : f32
+      v5 = div(v4, v3) : f32
+      store y[i0*ROW + r0*64 + i1*4 + r1] = v5
+"""
+
+
+def groups(rows: int, long: int) -> Kernel:
+    text = GROUPS.replace("ROWS", str(rows)).replace("LONG", str(long))
+    return parse_kernel(text.replace("ROW", str(64 * long)).replace("SIZE", str(64 * long * rows)))
+
+
+def test_short_pieces_of_rows_become_columns():
+    """Groups of four channels of channels-last images, of which a row alone reads 16 bytes at a
+    time: sums of single channels first."""
+    parts = split(groups(256, 16384), lambda k: choose_cut(k, {}), {"k", "x", "y"})
+    first, *_, last = parts
+    assert reduces_columns(first)
+    assert not last.phases[0].axes and len(last.axes) >= 3
+    small = groups(3, 5)
+    kernels = split(small, cut_alike(Cut(small.phases[0].axes[1], 4, 1, True)), {"k", "x", "y"})
+    given = [np.random.default_rng(0).standard_normal(3 * 5 * 64, np.float32)]
+    whole = interpret_graph(graph_of([small], small), given)
+    np.testing.assert_allclose(
+        interpret_graph(graph_of(kernels, small), given)[0], whole[0], rtol=1e-5, atol=1e-6
+    )
+    assert choose_cut(small, {}) is None
+
+
+def test_an_image_a_chunk():
+    """Chunks that are one run of memory, rather than runs far from each other."""
+    cut = choose_cut(big(PLANES, 64, 1 << 14), {})
+    assert cut is None or cut.length == 1
 
 
 def test_chunks_begin_at_aligned_elements():

@@ -1,8 +1,8 @@
-"""Cuts a reduction into partial results of chunks, and what becomes of them."""
+"""Cuts kernels into stages, and reductions into partial results of chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -29,6 +29,7 @@ from loop_ir.nodes import (
 )
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
+from loop_ir.passes.order_axes import order
 from loop_ir.rewrite import map_expressions, renumber, used_buffers
 from symexpr import Max, Min
 from wrapper_ir.types import DType, TensorType, contiguous_strides
@@ -45,12 +46,34 @@ class Cut:
     exact: bool
 
 
-def split(kernel: Kernel, cut: Cut, taken: set[str]) -> list[Kernel]:
-    """The kernels that do what `kernel` does, in order, with `cut.axis`, an inner axis of all its
-    phases with inner axes, shared between programs. It reads nothing that it
-    writes at inner points. taken: names
-    of the graph, to which those of new kernels and buffers are added."""
-    return Splitter(cut, taken, kernel).run()
+def split(kernel: Kernel, cut_of: Callable[[Kernel], Cut | None], taken: set[str]) -> list[Kernel]:
+    """The kernels that do what `kernel` does, in order, where `cut_of` says that it pays: one
+    for each reduction that others wait for, shared between programs as `cut_of` says of it, and one
+    for all points that are left. It reads nothing that it writes, but where nothing is reduced.
+    taken: names of the graph, to which those of new kernels and buffers are added."""
+    cut = cut_of(kernel)
+    if cut is None:
+        return [kernel]
+    stages = separate(kernel, taken)
+    if len(stages) > 1:
+        return [part for stage in stages for part in split(stage, cut_of, taken)]
+    partial, finish = chunks(kernel, cut, taken)
+    return [*split(partial, cut_of, taken), finish]
+
+
+def separate(kernel: Kernel, taken: set[str]) -> list[Kernel]:
+    """Kernels with one stage of reductions each, and one of what follows at all points:
+
+    k: over r0: reduce; once: a; over r0: b   ->   k_stage: over r0: reduce; once: a; store
+                                                   k: at all points: a; b
+    """
+    return _Stages(kernel, taken).run()
+
+
+def chunks(kernel: Kernel, cut: Cut, taken: set[str]) -> list[Kernel]:
+    """A kernel with one stage of reductions as two: `cut.axis`, an inner axis of all its phases
+    with inner axes, is shared between programs, and their partial results are reduced."""
+    return Chunks(cut, taken, kernel).run()
 
 
 @dataclass(frozen=True)
@@ -62,19 +85,12 @@ class _Partial:
     dtypes: tuple[DType, ...]
 
 
-class Splitter:
-    def __init__(self, cut: Cut, taken: set[str], kernel: Kernel) -> None:
-        self.cut = cut
-        self.taken = taken
+class _Kernels:
+    """What is made of a kernel."""
+
+    def __init__(self, kernel: Kernel, taken: set[str]) -> None:
         self.kernel = kernel
-        self.inner = inner_axes(kernel) or ()
-        used = {a.symbol.name for a in (*kernel.axes, *self.inner)}
-        used |= {s.name for s in kernel.symbols}
-        used |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
-        self.chunk = next(fresh_symbols("i", used))
-        self.which = (s for s in fresh_symbols("t", used))
-        known = {name for s in statements(kernel) for name in defined_values(s)}
-        self.values = (f"v{n}" for n in count() if f"v{n}" not in known)
+        self.taken = taken
         self.types = {
             name: s.dtype
             for s in statements(kernel)
@@ -83,40 +99,9 @@ class Splitter:
         }
         self.buffers = {b.name: b for b in kernel.buffers}
         self.device = kernel.buffers[0].type.device
-        others = (a.extent for a in self.inner if a is not cut.axis)
-        self.others = product(others)  # points of an inner space for one step along the axis
         self.out: list[Kernel] = []
 
-    # ---- the whole
-
-    def run(self) -> list[Kernel]:
-        rest = self.kernel
-        while True:
-            level = next(n for n, p in enumerate(rest.phases) if _reduces(p))
-            parts = [self._partial(s) for s in rest.phases[level].body if isinstance(s, Reduce)]
-            self._add("partial", self._chunked(self._partial_phases(rest, level, parts)))
-            finish = [phase for part in parts for phase in self._finish_phases(part)]
-            rest = self._rest(rest, level)
-            later = [p for p in rest.phases if p.axes]
-            once = tuple(p for p in rest.phases if not p.axes)
-            results = [name for part in parts for name in part.reduce.outs]
-            if not later:
-                self._add("", (*finish, *once))
-                return self.out
-            buffers = {name: fresh_name(f"{self.kernel.name}_{name}", self.taken)
-                       for name in results}  # fmt: skip
-            store = [self._store_result(name, buffers[name]) for name in results]
-            more = any(map(_reduces, later))
-            finish.append(Phase((), tuple(store)))
-            self._add("finish", tuple(finish) if more else (*finish, *once))
-            load = [self._load_result(name, buffers[name]) for name in results]
-            rest = replace(rest, phases=(Phase((), tuple(load)), *rest.phases))
-            if not more:
-                phases = tuple(p if p.axes else _without_stores(p) for p in rest.phases)
-                self._add("", self._chunked(phases))
-                return self.out
-
-    def _add(self, suffix: str, nest: tuple[Phase, ...] | Kernel) -> None:
+    def add(self, suffix: str, nest: tuple[Phase, ...] | Kernel) -> None:
         kernel = nest if isinstance(nest, Kernel) else replace(self.kernel, phases=nest)
         name = self.kernel.name
         if suffix:
@@ -125,7 +110,35 @@ class Splitter:
         stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
         slim = drop_dead_statements(replace(kernel, name=name, buffers=buffers), stored)
         if slim is not None and stored:
-            self.out.append(renumber(merge(used_buffers(slim))))
+            self.out.append(renumber(merge(order(used_buffers(slim)))))
+
+
+class _Stages(_Kernels):
+    def run(self) -> list[Kernel]:
+        rest = self.kernel
+        while True:
+            level = next(n for n, p in enumerate(rest.phases) if _reduces(p))
+            after = self._rest(rest, level)
+            later = [p for p in after.phases if p.axes]
+            more = any(map(_reduces, later))
+            head = [p if p.axes or not more else _without_stores(p)
+                    for p in rest.phases[: level + 1]]  # fmt: skip
+            tail = () if more else tuple(p for p in rest.phases[level + 1 :] if not p.axes)
+            if not later:
+                self.add("", (*head, *tail))
+                return self.out
+            reduces = [s for s in rest.phases[level].body if isinstance(s, Reduce)]
+            results = [name for s in reduces for name in s.outs]
+            store = [self._store(name) for name in results]
+            self.add("stage", (*head, Phase((), tuple(store)), *tail))
+            load = [Load(n, s.buffer, s.index, self.types[n])
+                    for n, s in zip(results, store, strict=True)]  # fmt: skip
+            rest = replace(after, phases=(Phase((), tuple(load)), *after.phases))
+            if not more:
+                body = [s for p in rest.phases for s in (p if p.axes else _without_stores(p)).body]
+                axes = (*rest.axes, *(inner_axes(rest) or ()))
+                self.add("", replace(rest, axes=axes, phases=(Phase((), tuple(body)),)))
+                return self.out
 
     def _rest(self, kernel: Kernel, level: int) -> Kernel:
         """What is left of a kernel once its reductions up to `level` are known, and all that is
@@ -140,6 +153,48 @@ class Splitter:
         rest = drop_dead_statements(replace(kernel, phases=tuple(phases)), stored)
         return replace(kernel, phases=()) if rest is None else rest
 
+    def _store(self, value: str) -> Store:
+        """Of a result, into a new contiguous buffer over the parallel axes."""
+        name = fresh_name(f"{self.kernel.name}_{value}", self.taken)
+        size = tuple(a.extent for a in self.kernel.axes)
+        layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
+        self.buffers[name] = Buffer(name, layout, True)
+        return Store(name, _place(self.kernel.axes), value)
+
+
+def _place(axes: Sequence[Axis], first: sympy.Expr = sympy.S.Zero) -> sympy.Expr:
+    """The element of a contiguous buffer over `first` and the axes."""
+    index = first
+    for axis in axes:
+        index = index * axis.extent + axis.symbol
+    return sympy.expand(index)
+
+
+class Chunks(_Kernels):
+    def __init__(self, cut: Cut, taken: set[str], kernel: Kernel) -> None:
+        super().__init__(kernel, taken)
+        self.cut = cut
+        self.inner = inner_axes(kernel) or ()
+        used = {a.symbol.name for a in (*kernel.axes, *self.inner)}
+        used |= {s.name for s in kernel.symbols}
+        used |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
+        self.chunk = next(fresh_symbols("i", used))
+        self.which = (s for s in fresh_symbols("t", used))
+        known = {name for s in statements(kernel) for name in defined_values(s)}
+        self.values = (f"v{n}" for n in count() if f"v{n}" not in known)
+        others = (a.extent for a in self.inner if a is not cut.axis)
+        self.others = product(others)  # points of an inner space for one step along the axis
+
+    # ---- the whole
+
+    def run(self) -> list[Kernel]:
+        (level,) = (n for n, p in enumerate(self.kernel.phases) if _reduces(p))
+        parts = [self._partial(s) for s in self.kernel.phases[level].body if isinstance(s, Reduce)]
+        self.add("partial", self._chunked(self._partial_phases(level, parts)))
+        finish = [phase for part in parts for phase in self._finish_phases(part)]
+        self.add("", (*finish, *(p for p in self.kernel.phases if not p.axes)))
+        return self.out
+
     # ---- buffers
 
     def _buffer(self, name: str, dtype: DType, size: tuple[sympy.Expr, ...]) -> str:
@@ -149,12 +204,9 @@ class Splitter:
         )
         return name
 
-    def _at(self, first: Sequence[tuple[sympy.Expr, sympy.Expr]] = ()) -> sympy.Expr:
-        """The element of a contiguous buffer over `first` (index, extent), then parallel axes."""
-        index: sympy.Expr = sympy.S.Zero
-        for symbol, extent in (*first, *((a.symbol, a.extent) for a in self.kernel.axes)):
-            index = index * extent + symbol
-        return sympy.expand(index)
+    def _at(self, chunk: sympy.Expr) -> sympy.Expr:
+        """The element of a contiguous buffer over chunks, then parallel axes."""
+        return _place(self.kernel.axes, chunk)
 
     def _partial(self, stmt: Reduce) -> _Partial:
         size = (self.cut.count, *(a.extent for a in self.kernel.axes))
@@ -166,24 +218,13 @@ class Splitter:
         )
         return _Partial(stmt, names, tuple(dtypes))
 
-    def _store_result(self, value: str, buffer: str) -> Store:
-        size = tuple(a.extent for a in self.kernel.axes)
-        layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
-        self.buffers[buffer] = Buffer(buffer, layout, True)
-        return Store(buffer, self._at(), value)
-
-    def _load_result(self, value: str, buffer: str) -> Load:
-        return Load(value, buffer, self._at(), self.types[value])
-
     # ---- the kernel over chunks
 
-    def _partial_phases(
-        self, kernel: Kernel, level: int, parts: Sequence[_Partial]
-    ) -> tuple[Phase, ...]:
+    def _partial_phases(self, level: int, parts: Sequence[_Partial]) -> tuple[Phase, ...]:
         """All that leads to the reductions of a level, and stores of what they give of a chunk."""
-        phases = [p if p.axes else _without_stores(p) for p in kernel.phases[:level]]
-        at = self._at(((self.chunk, self.cut.count),))
-        last = kernel.phases[level]
+        phases = [p if p.axes else _without_stores(p) for p in self.kernel.phases[:level]]
+        at = self._at(self.chunk)
+        last = self.kernel.phases[level]
         body: list[Stmt] = [s for s in last.body if not isinstance(s, Reduce)]
         after: list[Phase] = []
         stores: list[Stmt] = []
@@ -274,7 +315,7 @@ class Splitter:
         stmt = part.reduce
         chunk = self.cut.axis.symbol
         over = (Axis(chunk, self.cut.count),)
-        at = self._at(((chunk, self.cut.count),))
+        at = self._at(chunk)
         loads: list[Stmt] = []
         values = []
         for buffer, dtype in zip(part.partial, part.dtypes, strict=True):
@@ -310,7 +351,7 @@ class Splitter:
         """The chunk of the first extreme, and its place in it."""
         chunk, place, base = self._fresh(), self._fresh(), self._fresh()
         symbol = next(self.which)
-        at = self._at(((symbol, self.cut.count),))
+        at = self._at(symbol)
         start = sympy.expand(symbol * self.cut.length * self.others)
         return [
             Phase(over, (load, Reduce((chunk,), part.reduce.op, (value,), DType.i64))),

@@ -21,7 +21,7 @@ from loop_ir.nodes import (
     Store,
 )
 from loop_ir.passes.cse import eliminate
-from loop_ir.split import Cut, Splitter
+from loop_ir.split import Chunks, Cut
 from wrapper_ir.types import DType
 
 _JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
@@ -57,10 +57,10 @@ def split_scans(kernel: Kernel, cut: Cut, taken: set[str]) -> list[Kernel]:
        k:         parallel i1 < 256, i0 < 4: over r0 < 4096: v = what the chunks before fold to,
                   joined with scan(x); store f(v)
     """
-    return _ScanSplitter(cut, taken, kernel).run()
+    return _ScanChunks(cut, taken, kernel).run()
 
 
-class _ScanSplitter(Splitter):
+class _ScanChunks(Chunks):
     def run(self) -> list[Kernel]:
         self.scans: dict[_Key, Scan] = {}
         for scan in statements(self.kernel):
@@ -77,9 +77,9 @@ class _ScanSplitter(Splitter):
             self.totals[key] = self._buffer(name, scan.dtype, size)
             self.before[key] = self._buffer(f"{name}_before", scan.dtype, size)
         *once, last = self.kernel.phases
-        self._add("partial", self._partial_kernel(tuple(once), last))
-        self._add("before", (Phase((Axis(self.cut.axis.symbol, self.cut.count),), self._before()),))
-        self._add("", eliminate(self._chunked(self._joined(tuple(once), last))))
+        self.add("partial", self._partial_kernel(tuple(once), last))
+        self.add("before", (Phase((Axis(self.cut.axis.symbol, self.cut.count),), self._before()),))
+        self.add("", eliminate(self._chunked(self._joined(tuple(once), last))))
         return self.out
 
     def _extreme(self, scan: Scan) -> Scan:
@@ -93,7 +93,7 @@ class _ScanSplitter(Splitter):
     def _partial_kernel(self, once: tuple[Phase, ...], last: Phase) -> Kernel:
         """What each chunk folds to; where there is no such reduction, its scan's last result."""
         body: list[Stmt] = [s for s in last.body if not isinstance(s, Scan | Store)]
-        at = self._at(((self.chunk, self.cut.count),))
+        at = self._at(self.chunk)
         stores: list[Stmt] = []
         ends: list[tuple[Scan, str]] = []
         for key, scan in self.scans.items():
@@ -109,7 +109,7 @@ class _ScanSplitter(Splitter):
 
     def _with_ends(self, kernel: Kernel, ends: list[tuple[Scan, str]]) -> Kernel:
         """The chunked kernel with stores of the last results of scans."""
-        at = self._at(((self.chunk, self.cut.count),))
+        at = self._at(self.chunk)
         place, end = self._fresh(), self._fresh()
         length = self.cut.length
         more: list[Stmt] = [
@@ -133,7 +133,7 @@ class _ScanSplitter(Splitter):
     def _before(self) -> tuple[Stmt, ...]:
         """What the chunks fold to up to each of them."""
         symbol, count = self.cut.axis.symbol, self.cut.count
-        at = self._at(((symbol, count),))
+        at = self._at(symbol)
         body: list[Stmt] = []
         for key, scan in self.scans.items():
             value, result = self._fresh(), self._fresh()
@@ -144,7 +144,7 @@ class _ScanSplitter(Splitter):
                 which = next(self.which)
                 body.append(Indirect(which, result, count))
                 result = self._fresh()
-                there = self._at(((which, count),))
+                there = self._at(which)
                 body.append(Load(result, self.totals[key], there, scan.dtype))
             body.append(Store(self.before[key], at, result))
         return tuple(body)
@@ -158,7 +158,7 @@ class _ScanSplitter(Splitter):
         head.append(Index(number, self.chunk, DType.i64))
         head.append(Index(limit, count - 1 if reverse else sympy.S.Zero, DType.i64))
         some = self._emit(head, "lt" if reverse else "gt", number, limit, dtype=DType.bool_)
-        at = self._at(((self.chunk + (1 if reverse else -1), count),))
+        at = self._at(self.chunk + (1 if reverse else -1))
         starts: dict[_Key, str] = {}
         for key, scan in self.scans.items():
             starts[key] = self._fresh()

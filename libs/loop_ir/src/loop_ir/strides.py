@@ -21,7 +21,7 @@ def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]
     return found
 
 
-def _step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
+def step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
     """How far one step along `axis` moves the index; None where that is not the same everywhere."""
     s = axis.symbol
     if s not in index.free_symbols:
@@ -38,10 +38,10 @@ def across(kernel: Kernel) -> Axis | None:
     *others, last = kernel.axes
     votes: Counter[Axis] = Counter()
     for (_, index, _), size in _accesses(kernel).items():
-        if _step(index, last) in (0, 1):
+        if step(index, last) in (0, 1):
             continue
         for axis in others:
-            if _step(index, axis) == 1:
+            if step(index, axis) == 1:
                 votes[axis] += size
     return max(votes, key=lambda a: votes[a]) if votes else None
 
@@ -53,6 +53,6 @@ def reduces_columns(kernel: Kernel) -> bool:
         return False
     last = kernel.axes[-1]
     return any(
-        bool(inner) and _step(index, last) == 1 and _step(index, inner[-1]) not in (0, 1)
+        bool(inner) and step(index, last) == 1 and step(index, inner[-1]) not in (0, 1)
         for _, index, inner in _accesses(kernel)
     )

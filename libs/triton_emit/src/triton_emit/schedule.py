@@ -34,7 +34,7 @@ _WARPS = 64
 _L2_BYTES = 60 << 20
 # A tile narrower than this in one direction reads less than a sector at a time.
 _NARROW = 16
-_PERSISTENT_COLUMNS = 32
+_PERSISTENT_COLUMNS = 128
 # Folds of two numbers for each element.
 _PAIRS = {Reduce: ("welford",), Scan: ("argmax", "argmin")}
 INT32_MAX = 2**31 - 1
@@ -195,16 +195,20 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
 def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
     """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16
     elements a thread."""
-    return Schedule("persistent", 64, rblock, max(1, rblock // 8), index_bits=bits)
+    xblock = 64 if rblock <= 32 else 32
+    return Schedule("persistent", xblock, rblock, max(1, xblock * rblock // 512), index_bits=bits)
 
 
 def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Few rows a program where there are few: each has the whole reduction to do."""
+    """Few rows a program where there are few: each has the whole reduction to do. Where most
+    multiprocessors have nothing to do, it does as much at a time as registers hold."""
     xblock = 64
     while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
         xblock //= 2
-    rblock = min(2048 // xblock, next_power_of_two(width))
-    return Schedule("looped", xblock, rblock, max(1, xblock * rblock // 512), index_bits=bits)
+    tile = 2048 if 2 * rows >= MULTIPROCESSORS * xblock else 16384
+    rblock = min(tile // xblock, next_power_of_two(width))
+    warps = max(1, min(32, xblock * rblock // 512))
+    return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 
 def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:

@@ -1,4 +1,4 @@
-"""Puts the parallel axes in the order in which most of the memory is walked."""
+"""Puts axes in the order in which most of the memory is walked."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.affine import linear
-from loop_ir.analysis import statements
-from loop_ir.nodes import Axis, Graph, Kernel, Load, Store
+from loop_ir.analysis import inner_axes, statements
+from loop_ir.nodes import Axis, Graph, Kernel, Load, Reduce, Scan, Stmt, Store
 from loop_ir.passes.merge_axes import rename_axes
 from loop_ir.rewrite import map_kernels
+from loop_ir.strides import step
 from symexpr import symbol
+
+# What an access at inner points counts for: there are many of them to one of the others. Those of
+# rows that are contiguous themselves do not care for the order of rows.
+_INNER = 1024
 
 
 @dataclass(frozen=True)
 class OrderAxes:
     """`y[96*i1 + i0], i0 < 96, i1 < 3136 -> y[96*i0 + i1], i0 < 3136, i1 < 96`: the axis of the
     smallest stride is the innermost, as `y`'s bytes (and those of everything laid out like it)
-    outweigh the others'. Points of parallel axes may run in any order. Only accesses that differ
-    along every axis vote; stores decide a draw. Epilogues keep the axes of their matmul.
+    outweigh the others'. Points of parallel axes may run in any order, and those of inner axes that
+    all phases share, too, unless a reduction counts them (argmax). Only accesses that differ along
+    every axis vote; stores decide a draw. Epilogues keep the axes of their matmul.
     """
 
     name = "order_axes"
@@ -31,29 +37,50 @@ class OrderAxes:
 
 
 def order(kernel: Kernel) -> Kernel:
-    unit = tuple(a for a in kernel.axes if a.extent == 1)
-    axes = tuple(a for a in kernel.axes if a.extent != 1)
+    out = kernel
+    ordered = _ordered(kernel, kernel.axes)
+    if ordered is not None:
+        out = replace(out, axes=ordered)
+    inner = inner_axes(kernel)
+    if inner and not any(map(_counts_points, statements(kernel))):
+        ordered = _ordered(kernel, inner)
+        if ordered is not None:
+            phases = tuple(replace(p, axes=ordered) if p.axes else p for p in out.phases)
+            out = replace(out, phases=phases)
+    return out if out is kernel else rename_axes(out, kernel)
+
+
+def _counts_points(stmt: Stmt) -> bool:
+    """Its result depends on the order of the inner points, not by rounding alone."""
+    return isinstance(stmt, Scan) or (isinstance(stmt, Reduce) and stmt.op in ("argmax", "argmin"))
+
+
+def _ordered(kernel: Kernel, given: tuple[Axis, ...]) -> tuple[Axis, ...] | None:
+    """The parallel or inner axes in the order of the votes; None: as they are."""
+    unit = tuple(a for a in given if a.extent == 1)
+    axes = tuple(a for a in given if a.extent != 1)
     if len(axes) < 2:
-        return kernel
+        return None
     hints = {symbol(s.name): sympy.Integer(max(1, s.hint or s.low or 64)) for s in kernel.symbols}
     itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     votes: Counter[tuple[int, ...]] = Counter()
-    accesses: set[tuple[str, sympy.Expr, bool]] = set()
-    for stmt in statements(kernel):
-        if isinstance(stmt, Load | Store):
-            accesses.add((stmt.buffer, stmt.index, isinstance(stmt, Store)))
-    for buffer, index, stored in accesses:
+    accesses: set[tuple[str, sympy.Expr, bool, bool]] = set()
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            if isinstance(stmt, Load | Store):
+                inner = [a for a in phase.axes if a.extent != 1]
+                often = bool(inner) and (given == phase.axes or step(stmt.index, inner[-1]) != 1)
+                accesses.add((stmt.buffer, stmt.index, isinstance(stmt, Store), often))
+    for buffer, index, stored, often in accesses:
         ranked = _rank(index, axes, hints)
         if ranked is not None:
-            votes[ranked] += 16 * itemsize[buffer] + stored
+            votes[ranked] += (16 * itemsize[buffer] + stored) * (_INNER if often else 1)
     if not votes:
-        return kernel
+        return None
     most = max(votes.values())
     kept = tuple(range(len(axes)))
     best = kept if votes[kept] == most else min(r for r, n in votes.items() if n == most)
-    if best == kept:
-        return kernel
-    return rename_axes(replace(kernel, axes=(*unit, *(axes[i] for i in best))), kernel)
+    return None if best == kept else (*unit, *(axes[i] for i in best))
 
 
 def _rank(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from loop_ir.affine import product
+from loop_ir.affine import linear, product
 from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, scans, statements, traffic
 from loop_ir.in_place import stays_outside
-from loop_ir.nodes import Axis, Graph, Kernel, Node, Reduce, Store
+from loop_ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
 from loop_ir.split import Cut, split
 from loop_ir.split_scans import can_split_scans, split_scans
 from loop_ir.strides import reduces_columns
@@ -29,6 +29,10 @@ _LAUNCH_BYTES = 8 << 20
 # Fewer elements, or rows of a column, are not worth a program.
 _LEAST_ELEMENTS = 2048
 _LEAST_ROWS = 32
+# Elements side by side that are worth a program, rather than several such runs.
+_LONG_RUN = 4096
+# Pieces of a row of fewer bytes than this are read a sector or less at a time.
+_SHORT_PIECE = 128
 # Chunks begin at multiples of this where they can, so that no step of a loop needs a mask.
 _ALIGNED = 4096
 
@@ -56,9 +60,12 @@ class SplitReductions:
         taken = {name for node in graph.nodes for name in _names(node)}
         nodes: list[Node] = []
         for node in graph.nodes:
-            if isinstance(node, Kernel) and (cut := choose_cut(node, hints)) is not None:
-                cuts = split_scans if can_split_scans(node) else split
-                nodes += cuts(node, cut, taken)
+            if not isinstance(node, Kernel):
+                nodes.append(node)
+            elif not can_split_scans(node):
+                nodes += split(node, lambda k: choose_cut(k, hints), taken)
+            elif (cut := choose_cut(node, hints)) is not None:
+                nodes += split_scans(node, cut, taken)
             else:
                 nodes.append(node)
         return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
@@ -80,6 +87,8 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         return None
     if scanning and not can_split_scans(kernel):
         return None
+    # the first extreme is in the first chunk that has one if chunks are cut off the outermost axis
+    ordered = any(s.op in ("argmax", "argmin") for s in reduces)
     columns = reduces_columns(kernel)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
     programs = -(-rows // _FEWEST_COLUMNS) if columns else rows
@@ -90,22 +99,44 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
         applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
         cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
+    if not ordered and _is_in_pieces(kernel) and moved.total > cost:
+        return Cut(inner[-1], inner[-1].extent, sympy.S.One, True)
     points = at_hints(product(a.extent for a in inner), hints)
     wide = -(-rows // _COLUMNS) if columns else rows
     wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
     busy = min(_BUSY, wide * wanted)
     if wanted < 2 or moved.total * (_BUSY / programs - _BUSY / busy) <= cost:
         return None
-    # the first extreme is in the first chunk that has one if chunks are cut off the outermost axis
-    ordered = any(s.op in ("argmax", "argmin") for s in reduces)
     longest = max(inner, key=lambda a: at_hints(a.extent, hints))
     first = inner[0]
     axis = first if ordered or at_hints(first.extent, hints) >= wanted else longest
     extent = axis.extent
+    if extent.is_Integer and axis is first and len(inner) > 1 and not columns:
+        run = points // max(1, int(extent))
+        if run >= _LONG_RUN and extent <= 64 * wanted:
+            return Cut(axis, extent, sympy.S.One, True)  # each chunk is one run of memory
     if not extent.is_Integer:
         count = min(wanted, max(2, at_hints(extent, hints)))
         return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
     return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
+
+
+def _is_in_pieces(kernel: Kernel) -> bool:
+    """Most of what is read lies in short pieces of the row, those of the next row beside them."""
+    inner = inner_axes(kernel)
+    if not inner or len(inner) < 2 or not kernel.axes or not inner[-1].extent.is_Integer:
+        return False
+    pieces, all_bytes = 0, 0
+    for load in {s for s in statements(kernel) if isinstance(s, Load)}:
+        form = linear(load.index, tuple(a.symbol for a in (*kernel.axes, *inner)))
+        if form is None or any(form.coefficient(a.symbol) == 0 for a in inner):
+            continue
+        size, piece = load.dtype.itemsize, inner[-1]
+        all_bytes += size
+        if form.coefficient(piece.symbol) == 1 and piece.extent * size < _SHORT_PIECE:
+            beside = any(form.coefficient(a.symbol) == piece.extent for a in kernel.axes)
+            pieces += size * beside
+    return 2 * pieces > all_bytes
 
 
 def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
