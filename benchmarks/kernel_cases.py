@@ -266,6 +266,19 @@ case(
     lambda x, y: F.dropout(x, 0.1) + y,
     lambda: (randn(16384, 4096), randn(16384, 4096)),
 )
+case(
+    "pointwise",
+    "dropout add grad",
+    lambda x, y: F.dropout(x, 0.1) + y,
+    lambda: (randn(16384, 4096), randn(16384, 4096)),
+    True,
+)
+case(
+    "pointwise", "dropout f32", lambda x: F.dropout(x, 0.1), lambda: (randn(8192, 8192, dtype=F32),)
+)
+case("pointwise", "rand", torch.rand_like, lambda: (randn(8192, 8192, dtype=F32),))
+case("pointwise", "randn", torch.randn_like, lambda: (randn(8192, 8192, dtype=F32),))
+case("pointwise", "bernoulli", lambda x: x.sigmoid().bernoulli(), lambda: (randn(8192, 8192),))
 case("pointwise", "gelu grad", F.gelu, lambda: (randn(16384, 8192),), True)
 
 # ---- scans, windows, gathers

@@ -154,7 +154,10 @@ def evaluate_graph() -> Callable[..., list[Any]]:
 def lower_fn() -> Callable[..., Lowered]:
     """Lowers without evaluating."""
 
-    def run(fn: Callable[..., Any], *inputs: Any, functional: bool = True) -> Lowered:
-        return lower_with_report(trace(fn, inputs, functional=functional))
+    def run(
+        fn: Callable[..., Any], *inputs: Any, functional: bool = True, eager_random: bool = False
+    ) -> Lowered:
+        traced = trace(fn, inputs, functional=functional)
+        return lower_with_report(traced, eager_random=eager_random)
 
     return run

@@ -267,9 +267,11 @@ def test_externs(oracle: Any) -> None:
     oracle(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), q)
 
 
-def test_random_numbers_are_eagers(lower_fn: Any) -> None:
+def test_random_numbers_can_be_eagers(lower_fn: Any) -> None:
     lowered = lower_fn(
-        lambda a: torch.native_dropout(a, 0.5, True)[0] + torch.rand(3), torch.randn(2, 3)
+        lambda a: torch.native_dropout(a, 0.5, True)[0] + torch.rand(3),
+        torch.randn(2, 3),
+        eager_random=True,
     )
     calls = [n for n in lowered.graph.nodes if isinstance(n, Extern)]
     assert [c.target for c in calls] == ["aten.native_dropout.default", "aten.rand.default"]

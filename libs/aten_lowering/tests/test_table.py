@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from aten_lowering import decompose, decompositions
 from aten_lowering.extern import by_design
 from aten_lowering.lowerings import TABLE
-from aten_lowering.registry import Table
+from aten_lowering.registry import NAMES, Table
 
 aten = torch.ops.aten
 OPS = sorted(TABLE, key=lambda entry: str(entry[0]))
@@ -21,7 +21,7 @@ OPS = sorted(TABLE, key=lambda entry: str(entry[0]))
 @pytest.mark.parametrize(("op", "lowering"), OPS, ids=[str(o) for o, _ in OPS])
 def test_no_argument_is_ignored(op: Any, lowering: Any) -> None:
     """Every lowering takes exactly the arguments of the schemas that it serves."""
-    expected = {"input" if a.name == "self" else a.name for a in op._schema.arguments}
+    expected = {NAMES.get(a.name, a.name) for a in op._schema.arguments}
     _, *names = inspect.signature(lowering).parameters
     assert set(names) == expected
 

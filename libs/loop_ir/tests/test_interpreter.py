@@ -30,7 +30,7 @@ from loop_ir import (
     verify,
 )
 from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch
-from loop_ir.scalars import from_bits, round_bf16, to_bits, to_dtype
+from loop_ir.scalars import from_bits, philox, round_bf16, to_bits, to_dtype
 from symexpr import symbol
 
 torch = pytest.importorskip("torch")
@@ -90,7 +90,7 @@ def run(op, arrays, kinds, dtype):
 
 
 FLOAT_OPS = [op for op in OPS if op not in ("and", "or", "xor", "not", "shl", "shr", "cast",
-                                            "narrow", "bitcast", "where")]  # fmt: skip
+                                            "narrow", "bitcast", "where", "philox")]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", FLOAT_OPS)
@@ -345,3 +345,14 @@ def test_copy_back_changes_the_input(make_builder):
 
 def test_to_dtype_wraps_integers():
     np.testing.assert_array_equal(to_dtype(np.array([300, -1]), DType.u8), [44, 255])
+
+
+def test_philox_is_random123s():
+    """Known answers of Philox-2x32-10, first words, from Random123's `kat_vectors`; the key is the
+    low half of the seed, and its high half is xored into the counter's."""
+    ones = -1  # counter ffffffff ffffffff, key ffffffff: the seed's high half is 0
+    vectors = [(0, 0, 0xFF1DAE59), (0xFFFFFFFF, ones, 0x2C3F628B),
+               (0x13198A2E, 0x85A308D3243F6A88, 0xDD7CE038)]  # fmt: skip
+    for key, counter, expected in vectors:
+        counter = counter - (1 << 64) if counter >> 63 == 1 else counter
+        assert int(philox(np.int64(key), np.int64(counter))) == expected

@@ -15,6 +15,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "gemm": ("auto", "extern", "template"),
     "multikernel": ("auto", "off"),
     "channels_last": ("auto", "on", "off"),
+    "random": ("fast", "eager"),
 }
 
 # Modes of `torch.compile`. Matmuls and convolutions are measured in all of them.
@@ -48,6 +49,9 @@ class Options:
     channels_last: `on`: convolutions in two dimensions on a GPU get their operands, and give their
         results, with the channels side by side in memory; results of the graph keep their strides.
         `auto` measures both ways, and takes this one where it is faster.
+    random: `fast`: random numbers (dropout, `rand`, ...) are computed in the kernels that use
+        them: eager's distributions, decided by torch's generators, whose state moves on, but other
+        numbers than eager's. `eager`: the very numbers of eager, by calls of its operators.
     """
 
     emit: str = "fx"
@@ -60,6 +64,7 @@ class Options:
     jobs: int = 0
     cuda_graphs: bool = False
     channels_last: str = "auto"
+    random: str = "fast"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

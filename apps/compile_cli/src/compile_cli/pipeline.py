@@ -40,6 +40,7 @@ def compile_graph(
             gm,
             on_pass=lambda name, g: record.after("aten", name, (gm, g)),
             before=early_passes(options, last),
+            eager_random=options.random == "eager",
         )
         loop = serve_one(lowered.graph)
         record.after("loop", "lower", loop)

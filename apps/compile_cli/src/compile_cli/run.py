@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,9 @@ from wrapper_ir.memory import peak_bytes
 
 
 def run_target(target: Target, dynamic: list[str], options: Options, record: Record) -> RunReport:
-    """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree."""
+    """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree. Random
+    numbers are eager's, so that the results can be compared."""
+    options = replace(options, random="eager")
     eager = _eager(target)
     with record.stage("eager"):
         try:

@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from aten_lowering.builder import KernelBuilder, Operand, Scalar, Value
 from aten_lowering.errors import CannotLower, require
 from aten_lowering.meta import dtype_of
+from aten_lowering.seeds import Seeds
 from loop_ir import DType, Extern, Kernel, Matmul, Node, Origin
 
 Number: TypeAlias = Scalar | sympy.Expr
@@ -44,6 +45,7 @@ class Call:
     SymInts and SymFloats are numbers or expressions, the rest is as in FX.
     fakes: schema argument name -> what FX had (fake tensors, Python scalars), for promotion.
     results: the fresh tensors to be written (None for results that are no tensors).
+    seeds: the seeds of random operators; None where these stay torch's.
     for_gpu: the program computes on a GPU; no kernel is launched for the CPU tensors beside.
     """
 
@@ -55,6 +57,7 @@ class Call:
     results: tuple[Result | None, ...]
     extern: Extern
     for_gpu: bool = False
+    seeds: Seeds | None = None
     nodes: list[Node] = field(default_factory=list)
 
     @property

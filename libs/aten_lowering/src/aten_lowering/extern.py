@@ -29,8 +29,8 @@ _WHOLE = (
 
 
 def by_design(op: OpOverload) -> bool:
-    """The op stays extern on purpose: attention, matmuls, convolutions, random numbers (whose
-    stream has to be eager's), uninitialised memory."""
+    """The op stays extern on purpose: attention, matmuls, convolutions, random numbers (where
+    the stream has to be eager's), uninitialised memory."""
     return str(op).startswith(_WHOLE) or torch.Tag.nondeterministic_seeded in op.tags
 
 

@@ -43,6 +43,8 @@ from aten_lowering.meta import (
 from aten_lowering.opaque import Opaque, attribute, enclose
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
+from aten_lowering.registry import NAMES
+from aten_lowering.seeds import Seeds
 from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
 from loop_ir import (
@@ -116,11 +118,14 @@ def lower_with_report(
     name: str = "graph",
     on_pass: Callable[[str, fx.Graph], None] | None = None,
     before: Sequence[Callable[[fx.Graph], None]] = (),
+    eager_random: bool = False,
 ) -> Lowered:
     """`lower`, with the tensors of the constants and the reason of every fallback.
 
     before: the caller's own passes, which run first, on a copy of the graph; nodes that they add
-    carry fake tensors. `on_pass(name, graph)` sees the FX graph after every pass.
+    carry fake tensors. eager_random: random operators stay torch's own, whose numbers eager has;
+    else they are kernels, of other numbers. `on_pass(name, graph)` sees the FX graph after every
+    pass.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
@@ -133,7 +138,7 @@ def lower_with_report(
     refused: set[str] = set()
     while True:
         try:
-            return _Lowerer(gm, graph, name).run()
+            return _Lowerer(gm, graph, name, eager_random).run()
         except _Stuck as stuck:
             node = stuck.node
             if node.op != "call_function" or node.name in refused:
@@ -146,7 +151,7 @@ class _Lowerer:
     """One run. `env` says what an FX node means: an `Operand`, an integer expression, a Python
     value, or a tuple of those."""
 
-    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, name: str) -> None:
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, name: str, eager_random: bool) -> None:
         self.gm = gm
         self.graph = graph
         self.name = name
@@ -163,6 +168,7 @@ class _Lowerer:
         # What no op writes to has the value that it has now.
         self.constant_values = not mutates(graph)
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
+        self.seeds = None if eager_random else Seeds(graph, self.fresh)
         self.for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
 
     def run(self) -> Lowered:
@@ -171,6 +177,8 @@ class _Lowerer:
                 self.node(node)
             except CannotLower as e:
                 raise _Stuck(node, e) from e
+        if self.seeds is not None:
+            self.nodes[:0] = self.seeds.nodes()
         used = used_buffers((tuple(self.nodes), self.outputs))
         graph = Graph(
             name=self.name,
@@ -438,7 +446,15 @@ class _Lowerer:
         )
         fake_arguments = {name: _fake(v) for name, v in bound.items()}
         return Call(
-            node, op, origin(node), arguments, fake_arguments, results, extern, self.for_gpu
+            node,
+            op,
+            origin(node),
+            arguments,
+            fake_arguments,
+            results,
+            extern,
+            self.for_gpu,
+            self.seeds,
         )
 
     def plain(self, value: Any, origin: Origin) -> Any:
@@ -510,7 +526,7 @@ def _run_lowering(call: Call) -> str | None:
         return "no lowering"
     if any(n == 0 for r in call.results if r is not None and r.used for n in r.size):
         return "the result is empty"
-    arguments = {("input" if k == "self" else k): v for k, v in call.arguments.items()}
+    arguments = {NAMES.get(k, k): v for k, v in call.arguments.items()}
     try:
         lowering(call, **arguments)
     except NotPlain:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 
 from torch._ops import OpOverload
 
-# Called with the `Call` and every argument of the op's schema by name (`input` for `self`);
+# Called with the `Call` and every argument of the op's schema by name (but for `NAMES`);
 # emits nodes that write all used results of the call, or raises `CannotLower`.
 Lowering = Callable[..., None]
+
+# What lowerings call arguments whose names Python has another use for.
+NAMES = {"self": "input", "from": "low"}
 
 
 class Table:

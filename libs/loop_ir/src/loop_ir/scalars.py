@@ -165,6 +165,21 @@ _PLAIN: Mapping[str, Callable[..., Array]] = {
 }  # fmt: skip
 
 
+def philox(seed: Array, counter: Array) -> Array:
+    """Philox-2x32-10's first word, for 64-bit seeds and counters."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    seeds, counters = (np.asarray(a).astype(np.int64).astype(np.uint64) for a in (seed, counter))
+    key: Array = seeds & low
+    left: Array
+    right: Array
+    left, right = counters & low, (counters >> half) ^ (seeds >> half)
+    for _ in range(10):
+        product = left * np.uint64(0xD256D193)
+        left, right = (product >> half) ^ key ^ right, product & low
+        key = (key + np.uint64(0x9E3779B9)) & low
+    return left.astype(np.uint32)
+
+
 def compute(op: str, args: list[Array], kinds: list[DType], dtype: DType) -> Array:
     """One operation of `OPS` on values of element types `kinds`, rounded to `dtype`."""
     with np.errstate(all="ignore"):
@@ -176,6 +191,8 @@ def compute(op: str, args: list[Array], kinds: list[DType], dtype: DType) -> Arr
             if dtype.is_float:
                 return _round(np.power(*(np.asarray(a, np.float64) for a in args)), dtype)
             return to_dtype(np.power(args[0], np.maximum(args[1], 0)), dtype)
+        if op == "philox":
+            return philox(*args)
         if op == "fma":
             if dtype.is_float:
                 a, b, c = (np.asarray(x, np.float64) for x in args)

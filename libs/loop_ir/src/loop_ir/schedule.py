@@ -35,7 +35,7 @@ _PICKED = 8
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
      "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "pow", "div", "floordiv",
-     "truncdiv", "mod", "fmod")
+     "truncdiv", "mod", "fmod", "philox")
 )  # fmt: skip
 
 

@@ -267,6 +267,10 @@ class KernelVerifier:
         if any(k != first for k in kinds):
             names = ", ".join(k.value for k in kinds)
             self.fail(ElementType, f"arguments differ in type: {names}", stmt)
+        if op == "philox":
+            if first != DType.i64 or dtype != DType.u32:
+                self.fail(ElementType, "philox of i64 gives u32", stmt)
+            return
         result = DType.bool_ if op in _COMPARISONS or op in _PREDICATES else first
         if dtype != result:
             self.fail(ElementType, f"{op} of {first.value} gives {result.value}", stmt)

@@ -454,6 +454,19 @@ _SOURCES = {
             r = larger + log1p_f64(tl.exp(-tl.abs(a - b)))
             return tl.where(tl.abs(larger) == float("inf"), larger, r)
     """,
+    "philox_u32": """
+        # Philox-2x32-10, the first word; the seed's high half is part of the counter
+        def philox_u32(seed, counter):
+            key = seed.to(tl.uint32)
+            left = counter.to(tl.uint32)
+            right = (counter >> 32).to(tl.uint32) ^ (seed >> 32).to(tl.uint32)
+            for _ in tl.static_range(10):
+                product = left.to(tl.uint64) * 0xD256D193
+                left = (product >> 32).to(tl.uint32) ^ key ^ right
+                right = product.to(tl.uint32)
+                key = key + 0x9E3779B9
+            return left
+    """,
     "take_max": """
         # as pick_max, for a candidate that comes after all others
         def take_max(a, i, b, j):

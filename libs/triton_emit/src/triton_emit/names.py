@@ -6,6 +6,7 @@ BY_OP = {
     "add": "total", "sub": "diff", "mul": "scaled", "neg": "negated", "abs": "magnitude",
     "maximum": "larger", "minimum": "smaller", "div": "ratio", "floordiv": "quotient",
     "truncdiv": "quotient", "mod": "remainder", "fmod": "remainder", "pow": "power",
+    "philox": "random",
     "fma": "fused", "exp": "e", "exp2": "e", "log": "log_", "sqrt": "root", "rsqrt": "inv_std",
     "sin": "sine", "cos": "cosine", "tanh": "t", "erf": "erf_", "sigmoid": "gate",
     "gelu": "activated",

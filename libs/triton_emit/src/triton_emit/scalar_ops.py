@@ -94,6 +94,9 @@ class ScalarOps:
         if op in COMPARISONS or op in ("isnan", "isinf", "signbit"):
             return self._predicate(op, args)
         args = [self.held(a) for a in args]
+        if op == "philox":
+            axes = args[0].axes | args[1].axes
+            return self.call("philox_u32", [typed(a).text for a in args], stmt.dtype, axes)
         kind = args[0].dtype
         if kind is DType.bool_:
             return self._on_bool(op, args, stmt.dtype)

@@ -1,0 +1,233 @@
+"""Random numbers: Philox of a seed (`aten_lowering.seeds`) and the place of an element among all.
+
+The distributions are eager's, the numbers are not. An element has the same ones wherever it is
+computed, and whatever the strides of the result are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sympy
+import torch
+
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number, number, opmath
+from aten_lowering.errors import require
+from aten_lowering.registry import Table
+from loop_ir import DType
+
+aten = torch.ops.aten
+table = Table()
+
+
+class _Source:
+    """The kernel of a random operator over the elements of its result, and its random bits."""
+
+    def __init__(self, call: Call, generator: Any = None, layout: Any = None) -> None:
+        require(call.seeds is not None, "random numbers are torch's own")
+        require(generator is None, "a generator of its own")
+        require(layout in (None, torch.strided), "layout")
+        assert call.seeds is not None
+        self.call = call
+        self.size = call.results[0].size if call.results[0] is not None else ()
+        self.k: KernelBuilder = call.kernel(self.size)
+        self.seed = call.seeds.load(self.k, call.node)
+        place: sympy.Expr = sympy.S.Zero
+        for n, c in zip(self.size, self.k.coords, strict=True):
+            place = place * n + c
+        self.place = sympy.expand(place)
+
+    @property
+    def coords(self) -> Coords:
+        return self.k.coords
+
+    def bits(self, draw: int = 0, draws: int = 1) -> Value:
+        """32 random bits; `draw`: which of the `draws` that an element takes."""
+        k = self.k
+        counter = k.index(sympy.expand(self.place * draws + draw))
+        return k.op("philox", self.seed, counter, dtype=DType.u32)
+
+    def uniform(self, dtype: DType, draw: int = 0, draws: int = 1) -> Value:
+        """Uniform in [0, 1): multiples of 2**-24 in f32, of 2**-53 in f64."""
+        k = self.k
+        if dtype is not DType.f64:
+            bits = k.op("shr", self.bits(draw, draws), k.const(8, DType.u32))
+            return k.op("mul", k.cast(bits, DType.f32), k.const(2.0**-24, DType.f32))
+        high = k.op("shr", self.bits(2 * draw, 2 * draws), k.const(5, DType.u32))
+        low = k.op("shr", self.bits(2 * draw + 1, 2 * draws), k.const(6, DType.u32))
+        scaled = k.op("mul", k.cast(high, DType.f64), k.const(2.0**26, DType.f64))
+        total = k.op("add", scaled, k.cast(low, DType.f64))
+        return k.op("mul", total, k.const(2.0**-53, DType.f64))
+
+    def positive(self, dtype: DType, draw: int = 0, draws: int = 1) -> Value:
+        """Uniform in (0, 1]."""
+        return self.k.op("sub", self.k.const(1, dtype), self.uniform(dtype, draw, draws))
+
+    def normal(self, dtype: DType) -> Value:
+        """Standard normal, after Box and Muller."""
+        k = self.k
+        log = k.op("log", self.positive(dtype, 0, 2))
+        radius = k.op("sqrt", k.op("mul", log, k.const(-2, dtype)))
+        angle = k.op("mul", self.uniform(dtype, 1, 2), k.const(2 * math.pi, dtype))
+        return k.op("mul", radius, k.op("cos", angle))
+
+    def chance(self, p: float) -> Value:
+        """True with the probability `p`, to 2**-32."""
+        k = self.k
+        if p in (0, 1):
+            return k.const(p == 1, DType.bool_)
+        return k.op("lt", self.bits(), k.const(min(round(p * 2**32), 2**32 - 1), DType.u32))
+
+    def store(self, value: Value) -> None:
+        self.k.store(self.call.out.operand, self.coords, value)
+        self.call.emit_kernel(self.k)
+
+
+def _computed(call: Call) -> DType:
+    dtype = call.out.dtype
+    require(dtype.is_float, f"random numbers of {dtype.value}")
+    return opmath(dtype)
+
+
+def _between(source: _Source, low: Number, high: Number) -> None:
+    """Uniform in [low, high); what rounds up to `high` is `low`, as in eager."""
+    call, k = source.call, source.k
+    dtype, out = _computed(call), call.out.dtype
+    first, last = number(k, low, dtype), number(k, high, dtype)
+    value = k.op("fma", source.uniform(dtype), k.op("sub", last, first), first)
+    value = k.cast(value, out)
+    at_end = k.op("ge", value, k.cast(last, out))
+    source.store(k.where(at_end, k.cast(first, out), value))
+
+
+@table.lowers(aten.rand.default)
+def rand(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
+    require(not pin_memory, "pinned memory")
+    _between(_Source(call, layout=layout), 0, 1)
+
+
+@table.lowers(aten.rand_like.default)
+def rand_like(
+    call: Call, input: Operand, dtype: Any, layout: Any, device: Any, pin_memory: Any,
+    memory_format: Any,
+) -> None:  # fmt: skip
+    rand(call, None, dtype, layout, device, pin_memory)
+
+
+@table.lowers(aten.uniform.default)
+def uniform(call: Call, input: Operand, low: Number, to: Number, generator: Any) -> None:
+    _between(_Source(call, generator), low, to)
+
+
+@table.lowers(aten.randn.default)
+def randn(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
+    require(not pin_memory, "pinned memory")
+    source = _Source(call, layout=layout)
+    source.store(source.normal(_computed(call)))
+
+
+@table.lowers(aten.randn_like.default)
+def randn_like(
+    call: Call, input: Operand, dtype: Any, layout: Any, device: Any, pin_memory: Any,
+    memory_format: Any,
+) -> None:  # fmt: skip
+    randn(call, None, dtype, layout, device, pin_memory)
+
+
+@table.lowers(aten.normal_functional.default)
+def normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any) -> None:
+    source = _Source(call, generator)
+    k, dtype = source.k, _computed(call)
+    scale, shift = number(k, std, dtype), number(k, mean, dtype)
+    source.store(k.op("fma", source.normal(dtype), scale, shift))
+
+
+@table.lowers(aten.exponential.default)
+def exponential(call: Call, input: Operand, lambd: float, generator: Any) -> None:
+    """`-log(u) / lambd`, never 0: as in eager, a `u` next to 1 counts as half an epsilon below."""
+    source = _Source(call, generator)
+    k, dtype = source.k, _computed(call)
+    half = (2.0**-52 if dtype is DType.f64 else 2.0**-23) / 2
+    u = source.positive(dtype)
+    high = k.op("ge", u, k.const(1 - half, dtype))
+    log = k.where(high, k.const(-half, dtype), k.op("log", u))
+    source.store(k.op("div", k.op("neg", log), k.const(lambd, dtype)))
+
+
+def _integers(call: Call, low: Number, high: Number, layout: Any, pin_memory: Any) -> None:
+    require(isinstance(low, int) and isinstance(high, int), "bounds that depend on sizes")
+    require(not pin_memory, "pinned memory")
+    assert isinstance(low, int) and isinstance(high, int)
+    require(0 < high - low < 2**31, "a range of 32 bits or more")
+    source = _Source(call, layout=layout)
+    k, i64 = source.k, DType.i64
+    scaled = k.op("mul", k.cast(source.bits(), i64), k.const(high - low, i64))
+    place = k.op("shr", scaled, k.const(32, i64))
+    source.store(k.op("add", place, k.const(low, i64)))
+
+
+@table.lowers(aten.randint.default)
+def randint(
+    call: Call, high: Number, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any
+) -> None:
+    _integers(call, 0, high, layout, pin_memory)
+
+
+@table.lowers(aten.randint.low)
+def randint_low(
+    call: Call, low: Number, high: Number, size: Any, dtype: Any, layout: Any, device: Any,
+    pin_memory: Any,
+) -> None:  # fmt: skip
+    _integers(call, low, high, layout, pin_memory)
+
+
+@table.lowers(aten.randint_like.default)
+def randint_like(
+    call: Call, input: Operand, high: Number, dtype: Any, layout: Any, device: Any,
+    pin_memory: Any, memory_format: Any,
+) -> None:  # fmt: skip
+    _integers(call, 0, high, layout, pin_memory)
+
+
+@table.lowers(aten.randint_like.low_dtype)
+def randint_like_low(
+    call: Call, input: Operand, low: Number, high: Number, dtype: Any, layout: Any, device: Any,
+    pin_memory: Any, memory_format: Any,
+) -> None:  # fmt: skip
+    _integers(call, low, high, layout, pin_memory)
+
+
+@table.lowers(aten.bernoulli.default)
+def bernoulli(call: Call, input: Operand, generator: Any) -> None:
+    source = _Source(call, generator)
+    k, dtype = source.k, _computed(call)
+    p = k.cast(k.load(input, source.coords), dtype)
+    source.store(k.op("lt", source.uniform(dtype), p))
+
+
+@table.lowers(aten.bernoulli.p)
+def bernoulli_p(call: Call, input: Operand, p: float, generator: Any) -> None:
+    require(0 <= p <= 1, f"a probability of {p}")
+    source = _Source(call, generator)
+    source.store(source.chance(p))
+
+
+@table.lowers(aten.native_dropout.default)
+def dropout(call: Call, input: Operand, p: float, train: bool | None) -> None:
+    require(0 <= p <= 1 and input.dtype.is_float, f"dropout of {input.dtype.value} with {p}")
+    source = _Source(call)
+    k, kept = source.k, 1 - p if train is not False else 1.0
+    mask = source.chance(kept)
+    result, places = call.result(0), call.result(1)
+    if result is not None:
+        value = k.load(input, source.coords)
+        if kept != 1:
+            dtype = opmath(input.dtype)
+            scale = k.const(0.0 if kept == 0 else 1 / kept, dtype)
+            value = k.op("mul", k.op("mul", k.cast(value, dtype), k.cast(mask, dtype)), scale)
+        k.store(result.operand, source.coords, value)
+    if places is not None:
+        k.store(places.operand, source.coords, mask)
+    call.emit_kernel(k)
