@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,28 @@ from wrapper_ir.ops import DefineKernel, ExternCall, If, Launch, Program
 EMITS = ("fx", "hop", "cpp")
 
 
-def compile_encoder(encoder: Any, example: Any, options: dict[str, Any], **more: Any) -> Any:
-    dynamic = more.pop("dynamic", False)
-    args = tuple(example.get_inputs())
-    return compile_cli.compile(
-        encoder,
-        args,
-        dynamic={"ids": {0}, "mask": {0}} if dynamic else None,
-        options={**options, **more},
-        record=Record(keep=True),
-    )
+Encoders = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def compile_encoder(
+    encoder: Any, example: Any, libraries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Encoders:
+    """`compile_encoder(dynamic=False, emit="fx", **options)`: compiled once for each."""
+    folder = tmp_path_factory.mktemp("encoder")
+    (folder / "cpp").symlink_to(libraries)
+
+    @functools.cache
+    def made(dynamic: bool, **more: Any) -> Any:
+        return compile_cli.compile(
+            encoder,
+            tuple(example.get_inputs()),
+            dynamic={"ids": {0}, "mask": {0}} if dynamic else None,
+            options={"cache_dir": str(folder), **more},
+            record=Record(keep=True),
+        )
+
+    return lambda dynamic=False, emit="fx", **more: made(dynamic, emit=emit, **more)
 
 
 def launches(program: Program) -> list[Launch]:
@@ -42,19 +56,19 @@ def launches(program: Program) -> list[Launch]:
 
 @pytest.mark.parametrize("emit", EMITS)
 def test_as_good_as_eager_against_float64(
-    encoder: Any, example: Any, options: dict[str, Any], emit: str
+    encoder: Any, example: Any, compile_encoder: Encoders, emit: str
 ) -> None:
     args = tuple(example.get_inputs())
     exact = copy.deepcopy(encoder).double()(*args)
-    compiled = compile_encoder(encoder, example, options, emit=emit)
+    compiled = compile_encoder(emit=emit)
     ours = relative_error(compiled(*args), exact)
     eager = relative_error(encoder(*args), exact)
     assert ours < 1e-6
     assert ours < 2 * eager
 
 
-def test_what_is_fused(encoder: Any, example: Any, options: dict[str, Any]) -> None:
-    compiled = compile_encoder(encoder, example, options)
+def test_what_is_fused(compile_encoder: Encoders) -> None:
+    compiled = compile_encoder()
     graph = compiled.graph.fused
     kernels = [n for n in graph.nodes if isinstance(n, Kernel)]
     ops = [[o.op for o in k.origins] for k in kernels]
@@ -73,13 +87,11 @@ def test_what_is_fused(encoder: Any, example: Any, options: dict[str, Any]) -> N
     assert fusion.bytes_after < fusion.bytes_before
 
 
-def test_host_program_means_what_it_says(
-    encoder: Any, example: Any, options: dict[str, Any]
-) -> None:
+def test_host_program_means_what_it_says(example: Any, compile_encoder: Encoders) -> None:
     """The reference interpreter of the host program gives the emitted module's very numbers."""
     from fx_emit import TorchRuntime
 
-    compiled = compile_encoder(encoder, example, options)
+    compiled = compile_encoder()
     args = tuple(example.get_inputs())
     inputs = [*compiled.captured.lifted.values(), *args]
     runtime = TorchRuntime(lambda define: triton_rt.LazyKernel(kernel_source(define)))
@@ -90,9 +102,10 @@ def test_host_program_means_what_it_says(
 
 @pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_one_compilation_serves_every_batch(
-    encoder: Any, example: Any, options: dict[str, Any], emit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = compile_encoder(encoder, example, options, emit=emit, dynamic=True)
+    encoder: Any, example: Any, compile_encoder: Encoders, emit: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compiled = compile_encoder(emit=emit, dynamic=True)
 
     def again(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("compiled again")
@@ -120,9 +133,9 @@ def test_grids_are_integer_divisions(encoder: Any, example: Any, options: dict[s
     assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
 
 
-def test_several_kernels_for_one_job(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+def test_several_kernels_for_one_job(encoder: Any, example: Any, compile_encoder: Encoders) -> None:
     """A dynamic batch gets kernels for the sizes it may have; integers decide, all are right."""
-    compiled = compile_encoder(encoder, example, options, dynamic=True)
+    compiled = compile_encoder(dynamic=True)
     branches = [op for op in walk(compiled.graph.program.ops) if isinstance(op, If)]
     assert branches
     symbol = compiled.graph.program.symbols[0].name
@@ -133,13 +146,13 @@ def test_several_kernels_for_one_job(encoder: Any, example: Any, options: dict[s
         for batch in (threshold, threshold + 1):
             args = example.tokenize(tuple(f"text {i}" for i in range(batch)), 32)
             assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
-    plain = compile_encoder(encoder, example, options, dynamic=True, multikernel="off")
+    plain = compile_encoder(dynamic=True, multikernel="off")
     assert not any(isinstance(op, If) for op in plain.graph.program.ops)
 
 
-def test_templates_take_the_epilogue(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+def test_templates_take_the_epilogue(encoder: Any, example: Any, compile_encoder: Encoders) -> None:
     """Every matmul as our template, the MLP's with bias and GELU inside, interpreted."""
-    compiled = compile_encoder(encoder, example, options, gemm="template")
+    compiled = compile_encoder(gemm="template")
     program = compiled.graph.program
     externs = [op.target for op in program.ops if isinstance(op, ExternCall)]
     assert externs == ["aten.scaled_dot_product_attention.default"] * 2
@@ -150,10 +163,10 @@ def test_templates_take_the_epilogue(encoder: Any, example: Any, options: dict[s
 
 
 def test_kernels_compile_for_a_gpu_that_is_not_there(
-    encoder: Any, example: Any, options: dict[str, Any], tmp_path: Path
+    compile_encoder: Encoders, tmp_path: Path
 ) -> None:
     """Every kernel of the encoder to an sm_90 cubin; the second time from the disk."""
-    program = compile_encoder(encoder, example, options).graph.program
+    program = compile_encoder().graph.program
     target = triton_rt.Target(90)
     cache = triton_rt.Cache(tmp_path)
     variants = expected_variants(program)
@@ -166,15 +179,15 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(
     assert (again.hits, again.misses) == (len(variants), 0)
 
 
-def test_layers_share_their_kernels(encoder: Any, example: Any, options: dict[str, Any]) -> None:
-    program = compile_encoder(encoder, example, options).graph.program
+def test_layers_share_their_kernels(compile_encoder: Encoders) -> None:
+    program = compile_encoder().graph.program
     defined = [op for op in program.ops if isinstance(op, DefineKernel)]
     assert len(defined) < len(launches(program))
 
 
-def test_memory_is_planned(encoder: Any, example: Any, options: dict[str, Any]) -> None:
+def test_memory_is_planned(compile_encoder: Encoders) -> None:
     from wrapper_ir.memory import peak_bytes
 
-    planned = compile_encoder(encoder, example, options).graph.program
-    plain = compile_encoder(encoder, example, options, plan_memory=False).graph.program
+    planned = compile_encoder().graph.program
+    plain = compile_encoder(plan_memory=False).graph.program
     assert peak_bytes(planned) <= peak_bytes(plain)

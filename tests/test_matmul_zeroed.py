@@ -108,20 +108,26 @@ def reread(compiled: Any) -> None:
     assert parse_program(print_program(program)) == program
 
 
-@pytest.mark.parametrize("emit", EMITS)
+FILLED = [
+    (16, (FEW_ROWS, SPLIT, STREAM)),
+    (1, (ONE_ROW, ONE_ROW, SPLIT)),
+    (20, (SPLIT, TILED, FEW_ROWS)),
+    (20, (TILED, STREAM, DECOMPOSED)),
+    (20, (TILED, TILED, SPLIT)),  # in what the first one wrote
+]
+
+
 @pytest.mark.parametrize(
-    ("rows", "configs"),
+    ("rows", "configs", "emit"),
     [
-        (1, (ONE_ROW, ONE_ROW, SPLIT)),
-        (16, (FEW_ROWS, SPLIT, STREAM)),
-        (20, (SPLIT, TILED, FEW_ROWS)),
-        (20, (TILED, STREAM, DECOMPOSED)),
-        (20, (TILED, TILED, SPLIT)),  # in what the first one wrote
+        pytest.param(*case, emit, marks=() if not i or emit == "fx" else pytest.mark.slow)
+        for i, case in enumerate(FILLED)
+        for emit in EMITS
     ],
 )
 def test_one_fill_serves_all(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str,
-    rows: int, configs: tuple[Config, Config, Config],
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module,
+    rows: int, configs: tuple[Config, Config, Config], emit: str,
 ) -> None:  # fmt: skip
     order: list[str] = []
 
@@ -163,7 +169,7 @@ def _made_between(found: list[Op], fill: Op, user: Op) -> int:
     return len(between)
 
 
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_rows_are_dynamic_and_one_is_known(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str
 ) -> None:
@@ -185,7 +191,7 @@ def test_rows_are_dynamic_and_one_is_known(
         check(compiled, model, rows)
 
 
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_calls_of_several_threads_do_not_meet(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str
 ) -> None:

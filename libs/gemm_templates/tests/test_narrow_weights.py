@@ -82,17 +82,22 @@ def weights(n, k, columns):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-@pytest.mark.parametrize("columns", [True, False], ids=["K contiguous", "N contiguous"])
 @pytest.mark.parametrize(
-    ("m", "n", "k"),
+    ("m", "n", "k", "layout"),
     [
-        (1, 64, 256), (3, 50, 131), (16, 33, 128),
-        *(pytest.param(*size, marks=pytest.mark.slow) for size in ((33, 40, 200), (64, 32, 100))),
-        (18, 33, 40),
+        (1, 64, 256, "N contiguous"), (3, 50, 131, "K contiguous"), (3, 50, 131, "N contiguous"),
+        (16, 33, 128, "K contiguous"), (18, 33, 40, "N contiguous"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+            (1, 64, 256, "K contiguous"), (16, 33, 128, "N contiguous"),
+            (18, 33, 40, "K contiguous"), (33, 40, 200, "K contiguous"),
+            (33, 40, 200, "N contiguous"), (64, 32, 100, "K contiguous"),
+            (64, 32, 100, "N contiguous"),
+        )),
     ],
 )  # fmt: skip
-def test_int8_weights_of_scaled_rows(m, n, k, columns, config):
+def test_int8_weights_of_scaled_rows(m, n, k, layout, config):
     torch.manual_seed(0)
+    columns = layout == "K contiguous"
     a, q = torch.randn(m, k).bfloat16(), weights(n, k, columns)
     row, zero, scale = torch.rand(m) + 0.5, torch.randn(k) * 20, torch.rand(n) * 0.01
     bias, out = torch.randn(n), torch.full((m, n), float("nan"))

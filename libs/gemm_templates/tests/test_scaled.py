@@ -84,8 +84,14 @@ def spread(scales, rows, columns):
 
 
 @pytest.mark.parametrize("config", [TILED, TMA, Config(16, 256, 128, 2, 4, 2), None])
-@pytest.mark.parametrize(("a_rows", "b_columns"), [(1, 128), (1, 1), (128, 128)])
-@pytest.mark.parametrize("k", [256, 208])
+@pytest.mark.parametrize(
+    ("a_rows", "b_columns", "k"),
+    [
+        (1, 128, 208), (1, 1, 256), (128, 128, 208),
+        *(pytest.param(*c, marks=pytest.mark.slow)
+          for c in ((1, 128, 256), (1, 1, 208), (128, 128, 256))),
+    ],
+)  # fmt: skip
 def test_blocks(k, a_rows, b_columns, config):
     m, n = 144, 272
     a, b = operands(m, n, k)
