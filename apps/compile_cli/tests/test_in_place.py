@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import compile_cli
+from loop_ir.analysis import traffic, writes
 from wrapper_ir.ops import Allocate, CopyBack, ExternCall, Launch
 
 
@@ -116,3 +117,114 @@ def test_sizes_that_change(rows: int) -> None:
     given, wanted = ramp(rows, 4), ramp(rows, 4)
     torch.testing.assert_close(compiled(given), added_and_read(wanted))
     torch.testing.assert_close(given, wanted)
+
+
+def cache_rows(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    cache.index_copy_(1, at, new)
+    return cache[:, :2] * 2
+
+
+def cache_part(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    cache[:, 2:4] = new * 2
+    return cache.sum(1)
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("fn", [cache_rows, cache_part])
+def test_a_cache_is_changed_in_two_rows(fn: Any, emit: str) -> None:
+    cache, new = ramp(2, 50, 3), -ramp(2, 2, 3)
+    compiled = run(fn, cache, new, torch.tensor([7, 2]), emit=emit)
+    assert (launches(compiled), buffers(compiled)) == (2, 1)
+    graph = compiled.graph.fused
+    (update,) = [n for n in graph.nodes if graph.inputs[0].name in writes(n)]
+    assert traffic(update, {}).total <= 2 * new.nbytes + 2 * 8
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_a_part_of_dynamic_size(rows: int) -> None:
+    def fn(cache: Tensor, new: Tensor) -> Tensor:
+        cache[:, 1 : 1 + new.shape[1]] = new
+        cache[0].add_(1)
+        return new + 1
+
+    compiled = run(fn, ramp(2, 9, 3), -ramp(2, 2, 3), dynamic={1: {1}})
+    given, wanted = ramp(2, 9, 3), ramp(2, 9, 3)
+    torch.testing.assert_close(compiled(given, ramp(2, rows, 3)), fn(wanted, ramp(2, rows, 3)))
+    torch.testing.assert_close(given, wanted)
+
+
+def test_sums_of_16_bit_numbers_are_rounded_once() -> None:
+    """Eager on the CPU gives 256: it adds ones to a number that they are too small for."""
+    ids, ones = torch.zeros(300, dtype=torch.int64), torch.ones(300, 2, dtype=torch.bfloat16)
+    compiled = compile_cli.compile(lambda x, i, v: x.index_add(0, i, v), (ones[:3], ids, ones))
+    assert launches(compiled) == 3
+    got = compiled(ones[:3], ids, ones)
+    torch.testing.assert_close(got[:, 0], torch.tensor([301.0, 1.0, 1.0]).bfloat16())
+
+
+@torch.library.custom_op("in_place_tests::add_to", mutates_args={"x"})
+def add_to(x: Tensor, y: Tensor, k: float = 1.0) -> None:
+    x.add_(y, alpha=k)
+
+
+@torch.library.custom_op("in_place_tests::scale", mutates_args={"xs", "o"})
+def scale(xs: list[Tensor], o: Tensor | None, k: int) -> Tensor:
+    for x in xs:
+        x.mul_(k)
+    if o is not None:
+        o.add_(1)
+    return xs[0].sum(0)
+
+
+@scale.register_fake
+def _(xs: list[Tensor], o: Tensor | None, k: int) -> Tensor:
+    return xs[0].new_empty(xs[0].shape[1:])
+
+
+def custom_in_place(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    add_to(z[0], y)
+    add_to(x[1:], y, 3.0)
+    return z
+
+
+def custom_lists(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    first = scale([z[:1], z[1:]], y, 3)
+    return first, z
+
+
+def custom_old_value(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    old = z.t()
+    add_to(z, y)
+    return old.sum(), z, x
+
+
+def custom_old_row(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    w = z.clone()
+    add_to(w, y)
+    return z, w
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize(
+    ("fn", "made"),  # of a list of views of one tensor, the older operator of torch wants a copy
+    [(custom_in_place, 1), (custom_lists, 2), (custom_old_value, 2),
+                     (custom_old_row, 2)],
+)  # fmt: skip
+@pytest.mark.parametrize("entry", ["export", "dynamo"])
+def test_custom_operators_write_in_place(fn: Any, made: int, emit: str, entry: str) -> None:
+    args = ramp(2, 3), ramp(3)
+    if entry == "dynamo":
+        torch._dynamo.reset()
+        given, wanted = copy.deepcopy(args), copy.deepcopy(args)
+        compiled = torch.compile(fn, backend="compile_cli", options={"emit": emit})
+        torch.testing.assert_close(compiled(*given), fn(*wanted))
+        torch.testing.assert_close(given, wanted)
+        return
+    program = run(fn, *args, emit=emit).graph.program
+    calls = [o for o in program.ops if isinstance(o, ExternCall)]
+    assert all(o.target.startswith("in_place_tests.") for o in calls)
+    assert sum(isinstance(o, Allocate) for o in program.ops) == made

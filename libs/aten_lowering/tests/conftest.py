@@ -122,7 +122,7 @@ class Oracle:
         functional: bool = True,
         fallbacks: Sequence[str] = (),
     ) -> Lowered:
-        want = fn(*inputs)
+        want = fn(*(i.clone() if isinstance(i, torch.Tensor) else i for i in inputs))
         lowered = lower_with_report(trace(fn, inputs, symbolic, functional))
         found = [f"{f.op}: {f.reason}" for f in lowered.fallbacks]
         assert [f.op for f in lowered.fallbacks] == list(fallbacks), found

@@ -94,10 +94,8 @@ def test_scatters_of_one_element_a_row(oracle: Any) -> None:
     oracle(lambda x, i: x.scatter(1, i, -1.0), x, i)
     oracle(lambda x, i, s: x.scatter(1, i, s), x, i, torch.randn(3, 1, 5))
     oracle(lambda x, i: x.to(torch.bool).scatter(-2, i, True), x.round(), i)
-    several = "aten.scatter.value"
-    oracle(lambda x, i: x.scatter(1, i, 2.0), x, torch.zeros(3, 2, 5, dtype=torch.int64),
-           fallbacks=[several])  # fmt: skip
-    oracle(lambda x, i: x.scatter(1, i, 2.0), x, i[:2], fallbacks=[several])
+    oracle(lambda x, i: x.scatter(1, i, 2.0), x, torch.zeros(3, 2, 5, dtype=torch.int64))
+    oracle(lambda x, i: x.scatter(1, i, 2.0), x, i[:2])
 
 
 @pytest.mark.parametrize("order", [1, 2, float("inf"), -float("inf"), 3])

@@ -18,7 +18,8 @@ def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
     run(gm.graph)
     gm.graph.lint()
     gm.recompile()
-    torch.testing.assert_close(gm(*inputs), fn(*inputs))
+    got, want = (f(*(x.clone() for x in inputs)) for f in (gm, fn))
+    torch.testing.assert_close(got, want)
     names = (str(n.target).split(".")[1] for n in gm.graph.nodes if n.op == "call_function")
     return Counter(names)
 
@@ -91,6 +92,32 @@ def test_copies_stay_where_something_is_written_in_place() -> None:
         return b + c
 
     assert calls(no_ops, fn, torch.randn(3))["clone"] == 1
+
+
+def test_copies_of_what_changes_at_the_end_stay() -> None:
+    def swapped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        c = a.clone()
+        d = b.exp().clone()
+        a.copy_(d)
+        b.copy_(c)
+        return d
+
+    assert calls(no_ops, swapped, torch.randn(3), torch.randn(3))["clone"] == 1
+
+
+def test_equal_values_become_one_where_inputs_change_at_the_end() -> None:
+    def doubled(a: torch.Tensor) -> torch.Tensor:
+        b = a.exp() + a.exp()
+        a.copy_(b * 0)
+        return b
+
+    def changed(a: torch.Tensor) -> torch.Tensor:
+        b = a.exp()
+        a.copy_(b * 0)
+        return b + a.exp()
+
+    assert calls(common_subexpressions, doubled, torch.zeros(3))["exp"] == 1
+    assert calls(common_subexpressions, changed, torch.zeros(3))["exp"] == 2
 
 
 def test_copies_that_change_strides_stay() -> None:

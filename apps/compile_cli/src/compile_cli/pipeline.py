@@ -16,6 +16,7 @@ from compile_cli.convolutions import ChannelsLast
 from compile_cli.cuda_graphs import graphed
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
+from compile_cli.lists import gather
 from compile_cli.pad_matmuls import pad_matmuls
 from compile_cli.runtime import Kernels
 from compile_cli.select import hints_of, select
@@ -50,13 +51,15 @@ def compile_graph(
             loop, fuse_options(options, loop), lambda name, g: record.after("fused", name, g),
             options.verify,
         )  # fmt: skip
+        fused, lists = gather(fused, hints_of(fused)) if options.fuse else (fused, {})
+        record.after("fused", "gather", fused)
 
     with kernels.compiling():
         with record.stage("triton"):
             planner = MatmulPlanner(options, kernels, fused)
             planner.prefetch(hints_of(fused))
             user_kernels = UserKernelPlanner(options, kernels, fused, lowered.kernels)
-            plans = select(fused, options, planner, user_kernels)
+            plans = select(fused, options, planner, user_kernels, lists)
             record.after("triton", "emit", plans)
 
         with record.stage("wrapper"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,8 +16,16 @@ from wrapper_ir.types import Device
 def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     """triton_emit's, overlapping the launch before it where all that it touches is on a GPU that
     can do that."""
-    schedule = triton_emit.default_schedule(kernel, hints)
-    devices = {buffer.type.device for buffer in kernel.buffers}
+    return _overlapping(triton_emit.default_schedule(kernel, hints), (kernel,))
+
+
+def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
+    """The same for kernels that are one launch."""
+    return _overlapping(triton_emit.list_schedule(kernels, hints), kernels)
+
+
+def _overlapping(schedule: Schedule, kernels: Sequence[Kernel]) -> Schedule:
+    devices = {buffer.type.device for kernel in kernels for buffer in kernel.buffers}
     return replace(schedule, overlap=bool(devices) and all(map(_overlaps, devices)))
 
 

@@ -1,6 +1,7 @@
 """A plan for each node: which kernels run it, under which schedules.
 
 kernel of a static size     -> one launch
+alike kernels side by side  -> one launch of all of them
 kernel of dynamic sizes     -> a launch for each schedule that sizes in range want, at most
                                `MAX_VARIANTS`; integer comparisons pick the nearest
 the user's Triton kernel    -> its launch, with one of its configs
@@ -16,13 +17,14 @@ from dataclasses import replace
 from math import prod
 
 from compile_cli.config import Options
+from compile_cli.lists import Lists
 from compile_cli.plans import Choice, Choices, Condition, LaunchPlan, NodePlan
 from compile_cli.runtime import define_kernel
-from compile_cli.schedules import default_schedule
+from compile_cli.schedules import default_schedule, list_schedule
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
 from symexpr import DivisionByZero, parse
-from triton_emit import Schedule, TritonKernel, emit
+from triton_emit import Schedule, TritonKernel, emit, emit_list
 
 # How far from its hint a dynamic size is looked at: beyond, the farthest schedule serves.
 HINT_RATIO = 64
@@ -46,14 +48,22 @@ def select(
     options: Options,
     plan_matmul: MatmulPlanner,
     plan_user_kernel: UserKernelPlanner,
+    lists: Lists | None = None,
 ) -> tuple[NodePlan | CopyBack, ...]:
-    """Plans of all nodes, in order. `plan_matmul` gives what to run under which conditions, each
-    of which implies those after it, or None for the vendor's operator."""
+    """Plans of all nodes, in order; of `lists`, one for all kernels of each. `plan_matmul` gives
+    what to run under which conditions, each of which implies those after it, or None for the
+    vendor's operator."""
+    lists = lists or {}
     hints = hints_of(graph)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
     plans: list[NodePlan | CopyBack] = []
+    planned = {kernel.name for kernels in lists.values() for kernel in kernels[1:]}
     for node in graph.nodes:
-        if isinstance(node, CopyBack):
+        if isinstance(node, Kernel) and node.name in planned:
+            continue
+        if isinstance(node, Kernel) and node.name in lists:
+            plans.append(_list(lists[node.name], hints, made))
+        elif isinstance(node, CopyBack):
             plans.append(node)
         elif isinstance(node, Extern):
             made.update(out[0] for out in node.outs if out is not None)
@@ -97,6 +107,13 @@ def _new_buffers(kernel: Kernel, made: set[str]) -> tuple[tuple[str, TensorType]
     new = tuple((b.name, b.type) for b in kernel.buffers if b.written and b.name not in made)
     made.update(name for name, _ in new)
     return new
+
+
+def _list(kernels: tuple[Kernel, ...], hints: Mapping[str, int], made: set[str]) -> NodePlan:
+    allocate = tuple(new for kernel in kernels for new in _new_buffers(kernel, made))
+    launch = plan_launch(emit_list(kernels, list_schedule(kernels, hints)))
+    origins = tuple(dict.fromkeys(o for kernel in kernels for o in kernel.origins))
+    return NodePlan(allocate, None, ((None, launch),), origins)
 
 
 def _kernel(node: Kernel, hints: Mapping[str, int], options: Options, made: set[str]) -> NodePlan:

@@ -263,12 +263,12 @@ class KernelBuilder:
         self._body.append(Scan(out.name, op, (x.name,), out.dtype))
         return out
 
-    def store(self, out: Operand, coords: Coords, value: Value) -> None:
-        """Casts to the type of `out` and stores."""
+    def store(self, out: Operand, coords: Coords, value: Value, mode: str = "set") -> None:
+        """Casts to the type of `out` and stores, or (mode "add") adds to what is there."""
         require(out.is_plain, "a result that is no plain view of its memory")
         value = self.cast(value, out.dtype)
         self._use(out, written=True)
-        self._body.append(Store(out.ref.buffer, address(out.type, coords), value.name))
+        self._body.append(Store(out.ref.buffer, address(out.type, coords), value.name, mode))
 
     # -- names
 

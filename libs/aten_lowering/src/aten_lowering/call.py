@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -47,6 +47,7 @@ class Call:
     results: the fresh tensors to be written (None for results that are no tensors).
     seeds: the seeds of random operators; None where these stay torch's.
     for_gpu: the program computes on a GPU; no kernel is launched for the CPU tensors beside.
+    fresh: a new name. in_place: the result lies in the memory of the first argument.
     """
 
     node: fx.Node
@@ -56,8 +57,10 @@ class Call:
     fakes: dict[str, Any]
     results: tuple[Result | None, ...]
     extern: Extern
+    fresh: Callable[[str], str]
     for_gpu: bool = False
     seeds: Seeds | None = None
+    in_place: bool = False
     nodes: list[Node] = field(default_factory=list)
 
     @property
@@ -79,8 +82,9 @@ class Call:
         # Copies of graphs hold copies of operators: they are told apart by name.
         return str(self.node.meta.get("original_aten") or self.op) != str(self.op)
 
-    def kernel(self, size: Sequence[sympy.Expr]) -> KernelBuilder:
-        return KernelBuilder(self.node.name, size, self.origin)
+    def kernel(self, size: Sequence[sympy.Expr], name: str = "") -> KernelBuilder:
+        """name: of a kernel beside the one that is named after the call."""
+        return KernelBuilder(self.fresh(name) if name else self.node.name, size, self.origin)
 
     def emit(self, node: Node) -> None:
         self.nodes.append(node)

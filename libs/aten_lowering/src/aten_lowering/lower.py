@@ -20,8 +20,13 @@ from aten_lowering.aliasing import views
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
 from aten_lowering.conditions import Conditions, assumed
+from aten_lowering.custom_operators import (
+    Surroundings,
+    is_functionalized,
+    lower_functionalized,
+)
 from aten_lowering.elementwise import copy_kernel
-from aten_lowering.errors import CannotLower, NotPlain
+from aten_lowering.errors import CannotLower, NotPlain, require
 from aten_lowering.extern import (
     bind,
     by_design,
@@ -43,6 +48,7 @@ from aten_lowering.meta import (
 from aten_lowering.opaque import Opaque, attribute, enclose
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
+from aten_lowering.placement import UPDATES, Placement, is_partial
 from aten_lowering.registry import NAMES
 from aten_lowering.seeds import Seeds
 from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
@@ -293,6 +299,10 @@ class _Lowerer:
             return self.env[node.args[0]][node.args[1]]
         if isinstance(node.target, Opaque):
             return self.opaque(node, node.target)
+        if is_functionalized(node):
+            around = Surroundings(self.placement, self.nodes, self.value, self.buffer, self.fresh)
+            self.fallbacks.append(Fallback(str(node.args[0]), source_line(node), "no lowering"))
+            return lower_functionalized(node, around)
         if isinstance(fake, bool | float | torch.SymBool):
             return fake
         if isinstance(fake, int | torch.SymInt | torch.SymFloat):
@@ -301,10 +311,9 @@ class _Lowerer:
         if isinstance(node.target, OpOverload):
             return self.call(node, node.target)
         if is_launch(node):
-            inputs = frozenset(i.name for i in self.inputs if i.type is not None)
             return lower_launch(node, Scope(
-                self.graph, self.env, self.nodes, inputs, frozenset(self.constants), self.fresh,
-                self.kernels, lambda x: self.plain(x, origin(node)),
+                self.env, self.nodes, self.placement, self.fresh, self.kernels,
+                lambda x: self.plain(x, origin(node)),
             ))  # fmt: skip
         raise CannotLower(f"`{node.target}` is no ATen op")
 
@@ -328,10 +337,19 @@ class _Lowerer:
                 return self.outside(node, sources[0][0])
             if aliases is not None:
                 return aliases if several else aliases[0]
+        in_place = self.placement.may_overwrite(node)
+        if in_place and is_partial(node):
+            return self.overwrite(node)
         bound = bind(node, op)
         arguments = {name: self.value(v) for name, v in bound.items()}
         values = self.results(node, op, fakes, arguments, several)
+        if in_place:
+            values = (self.value(node.args[0]),)
         call = self.start(node, op, bound, arguments, fakes, values, several)
+        if in_place:
+            mutates = (call.out.operand.ref.buffer,)
+            extern = replace(call.extern, target=str(UPDATES[op]), outs=(None,), mutates=mutates)
+            call = replace(call, in_place=True, extern=extern)
         before = len(self.nodes)
         try:
             reason = _run_lowering(call)
@@ -350,6 +368,26 @@ class _Lowerer:
                 self.fallbacks.append(Fallback(str(op), source_line(node), reason))
             self.nodes.append(replace(call.extern, fallback=not designed))
         return values if several else values[0]
+
+    @property
+    def placement(self) -> Placement:
+        inputs = frozenset(i.name for i in self.inputs if i.type is not None)
+        return Placement(self.graph, self.env, inputs, frozenset(self.constants))
+
+    def overwrite(self, node: fx.Node) -> Operand:
+        """Puts a tensor in the place of a view of another."""
+        base: Operand = self.value(node.args[0])
+        source: Operand = self.value(node.args[1])
+        part = self.placement.part(node)
+        if source.ref == part.ref or 0 in part.size:
+            return base
+        try:
+            require(self.has_kernels(base), "CPU tensors of a program for a GPU")
+            require(source.type.device == base.type.device, "a copy between devices")
+            self.nodes.append(copy_kernel(self.fresh(node.name), source, part, origin(node)))
+        except (CannotLower, NotPlain):
+            self.nodes.append(CopyBack(source.ref, part.ref))
+        return base
 
     def opaque(self, node: fx.Node, part: Opaque) -> tuple[Any, ...]:
         """Nodes that torch runs: an extern call of the part itself."""
@@ -446,16 +484,9 @@ class _Lowerer:
         )
         fake_arguments = {name: _fake(v) for name, v in bound.items()}
         return Call(
-            node,
-            op,
-            origin(node),
-            arguments,
-            fake_arguments,
-            results,
-            extern,
-            self.for_gpu,
-            self.seeds,
-        )
+            node, op, origin(node), arguments, fake_arguments, results, extern, self.fresh,
+            self.for_gpu, self.seeds,
+        )  # fmt: skip
 
     def plain(self, value: Any, origin: Origin) -> Any:
         """An argument, copied where it does not show its memory as it is."""
@@ -533,7 +564,8 @@ def _run_lowering(call: Call) -> str | None:
         raise
     except CannotLower as e:
         return str(e)
-    needed = {r.operand.ref.buffer for r in call.results if r is not None and r.used}
+    used = [r for r in call.results if r is not None and r.used and not call.in_place]
+    needed = {r.operand.ref.buffer for r in used}
     if missing := needed - call.written():
         raise AssertionError(f"the lowering of {call.op} does not write {sorted(missing)}")
     return None

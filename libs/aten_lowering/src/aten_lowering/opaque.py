@@ -25,6 +25,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from aten_lowering.custom_operators import is_functionalized
 from aten_lowering.errors import CannotLower, SizeOfData
 from aten_lowering.extern import extern_argument
 from aten_lowering.meta import (
@@ -328,7 +329,9 @@ def attribute(root: torch.nn.Module, node: fx.Node) -> object:
 def call_reason(node: fx.Node) -> str | None:
     """Why a call is none that the IR can say; None where it can."""
     known = isinstance(node.target, OpOverload | Opaque) or node.target is operator.getitem
-    if is_launch(node) or (not known and isinstance(node.meta.get("val"), _NUMBERS)):
+    if is_launch(node) or is_functionalized(node):
+        return None
+    if not known and isinstance(node.meta.get("val"), _NUMBERS):
         return None
     if not known:
         return f"`{op_name(node)}` is no ATen op"

@@ -10,7 +10,7 @@ computed, once for each config.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -24,13 +24,11 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 
 from aten_lowering.builder import Operand
-from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
-from aten_lowering.meta import expr, source_line, storage_key
+from aten_lowering.meta import expr, source_line
+from aten_lowering.placement import Placement, moved
 from aten_lowering.symbols import used_buffers
 from loop_ir import DType, Extern, GraphArg, Node, Origin, Ref, TensorRef, TensorType, UserKernel
-
-aten = torch.ops.aten
 
 # The smallest integer that Triton no longer types as i32.
 _WIDE = 1 << 31
@@ -100,16 +98,14 @@ def writes_in_place(node: fx.Node) -> bool:
 class Scope:
     """What lowering a launch needs of the graph around it.
 
-    env: what the FX nodes so far mean. nodes: the loop IR so far. inputs: buffers of the caller;
-    constants: buffers that nobody may write. fresh: a new name. kernels: the table of kernels.
-    plain: a tensor, copied if it is lazily conjugated or negated.
+    env: what the FX nodes so far mean. nodes: the loop IR so far. placement: which buffers may be
+    written. fresh: a new name. kernels: the table of kernels. plain: a tensor, copied if it is
+    lazily conjugated or negated.
     """
 
-    graph: fx.Graph
     env: Mapping[fx.Node, Any]
     nodes: list[Node]
-    inputs: frozenset[str]
-    constants: frozenset[str]
+    placement: Placement
     fresh: Callable[[str], str]
     kernels: dict[str, KernelObject]
     plain: Callable[[Operand], Operand]
@@ -253,58 +249,25 @@ class _Launch:
 
     def _place(self, buffer: str, group: dict[str, Operand]) -> dict[str, Operand]:
         """The arguments of one buffer, in the memory that the kernel writes to."""
-        aliases = [n for n, v in self.scope.env.items() if buffer in _buffers(v)]
-        position = {n: i for i, n in enumerate(self.scope.graph.nodes)}
-        now = position[self.node]
-        later = {u for n in aliases for u in n.users if position[u] > now}
-        in_place = not self.functional
-        if self.functional and buffer in self.scope.inputs:
-            in_place = self._is_overwritten(aliases, later) and not self._is_returned()
-        elif self.functional and buffer not in self.scope.constants:
-            in_place = not later
+        scope = self.scope
         maker = self._uninitialised(buffer)
-        if in_place:
+        if not self.functional or scope.placement.takes_over(self.node, buffer):
             if maker is not None and self._is_only_user(buffer, maker):
-                self.scope.nodes.remove(maker)
+                scope.nodes.remove(maker)
                 (out,) = maker.outs
                 assert out is not None
                 self.outs.append(out)
             else:
                 self.mutates.append(buffer)
             return group
-        new = self.scope.fresh(f"{buffer}_new")
-        if maker is not None:
-            (out,) = maker.outs
-            assert out is not None
-            storage = out[1]
-            self.outs.append((new, storage))
-        else:
-            storage = self._copy(new, group)
+        new = scope.fresh(f"{buffer}_new")
+        if maker is None:
             self.mutates.append(new)
-        return {
-            k: Operand(TensorRef(new, v.ref.type), storage) for k, v in group.items()
-        }  # fmt: skip
-
-    def _is_overwritten(self, aliases: list[fx.Node], later: set[fx.Node]) -> bool:
-        """An input that is only a destination from here on: `copy_(input, new value)`."""
-        return bool(later) and all(
-            n.target is aten.copy_.default
-            and isinstance(n.args[0], fx.Node)
-            and n.args[0].op == "placeholder"
-            and n.args[1] not in aliases
-            for n in later
-        )
-
-    def _is_returned(self) -> bool:
-        """The graph returns what this launch writes, as a tensor of its own."""
-        made = {
-            storage_key(user.meta["val"])
-            for user in self.node.users
-            if isinstance(user.meta.get("val"), torch.Tensor)
-        }
-        returned = self.scope.graph.output_node().all_input_nodes
-        values = (n.meta.get("val") for n in returned)
-        return any(isinstance(v, torch.Tensor) and storage_key(v) in made for v in values)
+            return moved(group, new, scope.nodes, self.origin)
+        (out,) = maker.outs
+        assert out is not None
+        self.outs.append((new, out[1]))
+        return {k: Operand(TensorRef(new, v.ref.type), out[1]) for k, v in group.items()}
 
     def _uninitialised(self, buffer: str) -> Extern | None:
         """The call that made the buffer without content, if no node has used it since."""
@@ -326,24 +289,6 @@ class _Launch:
         others = tuple(n for n in self.scope.nodes if n is not maker)
         return buffer not in used_buffers(others)
 
-    def _copy(self, new: str, group: Mapping[str, Operand]) -> TensorType:
-        """Copies the buffer: as far as the arguments see it, if they see it alike and without
-        gaps; else all of it. Gives the layout of the copy."""
-        first = next(iter(group.values()))
-        seen = {v.ref for v in group.values()}
-        source = first if len(seen) == 1 and _is_dense(first.ref.type) else _whole(first)
-        type = replace(source.ref.type, offset=sympy.S.Zero)
-        target = Operand(TensorRef(new, type), type)
-        try:
-            self.scope.nodes.append(copy_kernel(new, source, target, self.origin))
-        except CannotLower:  # an element type that kernels do not compute on
-            clone = Extern(
-                "aten.clone.default", (source.ref,), (), ((new, type),),
-                fallback=False, origins=(self.origin,),
-            )  # fmt: skip
-            self.scope.nodes.append(clone)
-        return type
-
 
 def _kernel_object(index: int, constants_index: int) -> KernelObject:
     called: Any = kernel_side_table.get_kernel(index)
@@ -358,30 +303,3 @@ def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     """By the order of the function's parameters; what is none of them comes last."""
     first = {n: values[n] for n in names if n in values}
     return first | {n: v for n, v in values.items() if n not in first}
-
-
-def _buffers(value: Any) -> set[str]:
-    """Buffers that the meaning of an FX node refers to."""
-    if isinstance(value, Operand):
-        return {value.ref.buffer}
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, list | tuple):
-        return {b for v in value for b in _buffers(v)}
-    return set()
-
-
-def _is_dense(type: TensorType) -> bool:
-    """The view starts its buffer and has no gaps, so that a copy of it is a copy of memory."""
-    gapless = sympy.expand(type.extent - type.numel) == 0 and 0 not in type.stride
-    return bool(type.offset == 0 and gapless)
-
-
-def _whole(x: Operand) -> Operand:
-    """The whole buffer, element by element: `f32[2, 3] stride (8, 1) -> f32[11]`."""
-    storage = x.storage
-    if _is_dense(storage):
-        return Operand(TensorRef(x.ref.buffer, storage), storage)
-    span = sympy.expand(storage.offset + storage.extent)
-    flat = TensorType(storage.dtype, (span,), (sympy.S.One,), storage.device)
-    return Operand(TensorRef(x.ref.buffer, flat), storage)

@@ -32,6 +32,7 @@ from loop_ir.prologue import attach_prologue
 _OPS_PER_BYTE = 12
 # A reader that picks elements reads at most one of so many.
 _PICKED = 8
+_NUMBER = 8  # bytes
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
      "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "pow", "div", "floordiv",
@@ -134,8 +135,10 @@ class Scheduler:
 
     def estimate(self, first: int, second: int) -> int:
         """Bytes saved if `first` and `second` became one kernel: what both read is read once,
-        what one hands to the other is not read, and not written if nobody else wants it."""
+        what one hands to the other is not read, and not written if nobody else wants it. A number
+        that all points of both read is no reason: the parameters of an optimizer share some."""
         one, two = self._traffic(first), self._traffic(second)
+        least = min(_NUMBER + 1, min(one.total, two.total) // 4)
         saved = 0
         for name, count in two.read.items():
             if name in one.written:
@@ -143,7 +146,8 @@ class Scheduler:
                 if self.deps.is_dead_after(name, (first, second)):
                     saved += one.written[name]
             elif name in one.read:
-                saved += min(count, one.read[name])
+                both = min(count, one.read[name])
+                saved += both if both >= least else 0
         return saved
 
     def try_pair(self, first: int, second: int) -> Kernel | Mismatch:

@@ -14,6 +14,7 @@ from triton_emit.errors import (
     UnsupportedKernel,
 )
 from triton_emit.kernel import emit
+from triton_emit.lists import emit_list, likeness, list_schedule
 from triton_emit.prologue import emit_prologue
 from triton_emit.schedule import Schedule, candidate_schedules, default_schedule
 from triton_emit.source import EpilogueSource, PrologueSource, TritonKernel
@@ -21,5 +22,6 @@ from triton_emit.source import EpilogueSource, PrologueSource, TritonKernel
 __all__ = [
     "BadEpilogue", "BadPrologue", "BadSchedule", "EpilogueSource", "PrologueSource", "Schedule",
     "TritonEmitError", "TritonKernel", "UnsupportedDType", "UnsupportedKernel",
-    "candidate_schedules", "default_schedule", "emit", "emit_epilogue", "emit_prologue",
+    "candidate_schedules", "default_schedule", "emit", "emit_epilogue", "emit_list",
+    "emit_prologue", "likeness", "list_schedule",
 ]  # fmt: skip

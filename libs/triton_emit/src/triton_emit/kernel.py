@@ -109,6 +109,30 @@ class KernelWriter(Writer):
         return self._finish()
 
     def _finish(self) -> TritonKernel:
+        params, args = self.parameters()
+        signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
+        first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
+        lines = (*first, *self.prelude(), *self.top.text())
+        body = "\n".join(INDENT + line for line in lines)
+        head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
+        blocks = ["import triton\nimport triton.language as tl", helper_text(called(body))]
+        blocks.append(
+            f"{head}@triton.jit\ndef {self.kernel.name}({', '.join(signature)}):\n{body}\n"
+        )
+        return TritonKernel(
+            self.kernel.name,
+            "\n\n\n".join(b for b in blocks if b),
+            tuple(params),
+            tuple(args),
+            (self.programs(), sympy.S.One, sympy.S.One),
+            tuple(self.constants),
+            self.schedule.num_warps,
+            self.schedule.num_stages,
+            self.schedule,
+        )
+
+    def parameters(self) -> tuple[list[tuple[str, str, bool]], list[str | sympy.Expr]]:
+        """Name, kind, and whether it is written, of each run-time parameter; what to pass."""
         params = [
             (name, f"*{self.params.dtypes[buffer].value}", self.params.mutated[buffer])
             for buffer, name in self.params.buffers.items()
@@ -117,31 +141,25 @@ class KernelWriter(Writer):
         for name, kind, size in self.params.scalars(self.schedule.index_bits):
             params.append((name, kind, False))
             args.append(size)
-        signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
-        first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
-        body = "\n".join(INDENT + line for line in (*first, *self.top.text()))
-        head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
-        blocks = ["import triton\nimport triton.language as tl", helper_text(called(body))]
-        blocks.append(
-            f"{head}@triton.jit\ndef {self.kernel.name}({', '.join(signature)}):\n{body}\n"
-        )
+        return params, args
+
+    def prelude(self) -> list[str]:
+        """Lines before the tiles."""
+        return []
+
+    def program(self) -> str:
+        """The number of the program, from 0."""
+        return "tl.program_id(0)" + (".to(tl.int64)" if self.bits == 64 else "")
+
+    def programs(self) -> sympy.Expr:
+        """How many there are."""
         xblock = 1 if self.by_row else self.schedule.xblock
         programs = self.numel
         if not self.walks:
             programs = _cdiv(self.tiles["x"].numel if "x" in self.tiles else self.numel, xblock)
         if "y" in self.tiles:
             programs *= _cdiv(self.tiles["y"].numel, self.schedule.yblock)
-        return TritonKernel(
-            self.kernel.name,
-            "\n\n\n".join(b for b in blocks if b),
-            tuple(params),
-            tuple(args),
-            (programs, sympy.S.One, sympy.S.One),
-            tuple(self.constants),
-            self.schedule.num_warps,
-            self.schedule.num_stages,
-            self.schedule,
-        )
+        return programs
 
     # ---- tiles
 
@@ -151,9 +169,7 @@ class KernelWriter(Writer):
             self.dimensions = ("r",) if self.by_row else ("x", "r")
         if not self.kernel.axes:
             return
-        pid = "tl.program_id(0)"
-        if self.bits == 64:
-            pid += ".to(tl.int64)"
+        pid = self.program()
         if self.walks:
             self._define_walk(pid)
             return

@@ -15,6 +15,7 @@ from aten_lowering.lowerings import (
     rearrange,
     reductions,
     scans,
+    scatters,
     selection,
 )
 from aten_lowering.registry import Table
@@ -28,6 +29,7 @@ for _family in (
     random,
     rearrange,
     indexing,
+    scatters,
     reductions,
     scans,
     pooling,

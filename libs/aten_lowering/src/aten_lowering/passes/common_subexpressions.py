@@ -13,7 +13,8 @@ from aten_lowering.passes.purity import escaping_storages, is_pure, mutates
 
 def common_subexpressions(graph: fx.Graph) -> None:
     """`a = op(x); b = op(x)` -> `b` replaced by `a`, when op is pure, nothing in the graph is
-    written in place, and neither is a result of the graph (two results must not become one)."""
+    written in place before the end, and neither is a result of the graph (two results must not
+    become one)."""
     if mutates(graph):
         return
     escaping = escaping_storages(graph)

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from aten_lowering.meta import storage_key
-from aten_lowering.passes.purity import escaping_storages, mutates
+from aten_lowering.passes.purity import escaping_storages, mutates, written_inputs
 
 aten = torch.ops.aten
 
@@ -20,15 +20,21 @@ _COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_
 def no_ops(graph: fx.Graph) -> None:
     """`view(x)` -> `x`, when layout and type are x's.
     `clone(x)` -> `x`, when layout, type and device are x's, nothing in the graph is written in
-    place, and the copy does not keep a result of the graph apart from its inputs and results."""
+    place but inputs other than x, at the end, and the copy does not keep a result of the graph
+    apart from its inputs and results."""
     copies = not mutates(graph)
+    written = written_inputs(graph)
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _VIEWS | _COPIES:
             continue
         source = node.args[0]
         if not isinstance(source, fx.Node) or not _same(node, source):
             continue
-        if node.target in _COPIES and not (copies and _private(graph, node, source)):
+        if node.target in _COPIES and not (
+            copies
+            and _private(graph, node, source)
+            and storage_key(source.meta["val"]) not in written
+        ):
             continue
         node.replace_all_uses_with(source)
         graph.erase_node(node)

@@ -14,13 +14,28 @@ from aten_lowering.user_kernels import writes_in_place
 
 
 def mutates(graph: fx.Graph) -> bool:
-    """Any op of the graph writes to an argument in place (a trailing `copy_` included)."""
+    """Any op of the graph writes to an argument in place. What inputs are given at the end, after
+    everything else has run, does not count (`written_inputs`)."""
+    nodes = [n for n in graph.nodes if n.op == "call_function"]
+    while nodes and _gives_back(nodes[-1]):
+        nodes.pop()
     return any(
         writes_in_place(n)
         or (isinstance(n.target, Opaque) and n.target.written)
         or (isinstance(n.target, OpOverload) and n.target._schema.is_mutable)
-        for n in graph.nodes
+        for n in nodes
     )
+
+
+def written_inputs(graph: fx.Graph) -> set[int]:
+    """Storages of the inputs that `copy_` writes to."""
+    copies = [n for n in graph.nodes if n.op == "call_function" and _gives_back(n)]
+    return {storage_key(n.args[0].meta["val"]) for n in copies}
+
+
+def _gives_back(node: fx.Node) -> bool:
+    target = node.args[0] if node.target is torch.ops.aten.copy_.default else None
+    return isinstance(target, fx.Node) and target.op == "placeholder"
 
 
 def is_pure(node: fx.Node) -> bool:

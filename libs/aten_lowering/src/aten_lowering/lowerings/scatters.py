@@ -1,0 +1,163 @@
+"""Stores and sums at places that are data: index_put, scatter, scatter_add.
+
+A copy of the input, of which the points of the index then change elements; or the input itself
+(`Call.in_place`). Sums are atomic: their order, and with floats the last bits, differ from run to
+run, as in eager; under `torch.use_deterministic_algorithms` the operator runs. An index out of
+range is the caller's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+import torch
+
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number, number, opmath, wrap_dim
+from aten_lowering.elementwise import copy_kernel
+from aten_lowering.errors import require
+from aten_lowering.lowerings.indexing import Advanced, lookup
+from aten_lowering.registry import Table
+from loop_ir import DType, TensorRef, TensorType, contiguous_strides
+
+aten = torch.ops.aten
+table = Table()
+
+_SUMMED = frozenset(
+    (DType.f32, DType.f64, DType.i32, DType.i64, DType.f16, DType.bf16)
+)  # what atomic instructions add, or a wider copy of it
+
+Place = Callable[[KernelBuilder], tuple[Coords, Value]]
+
+
+def _update(
+    call: Call, input: Operand, points: Sequence[sympy.Expr], place: Place, sums: bool
+) -> None:
+    """Stores, or adds, a value at a place for each of the points."""
+    require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
+    out = call.out.operand
+    require(not sums or out.dtype in _SUMMED, f"sums of {out.dtype.value}")
+    target = out
+    if sums and opmath(out.dtype) is not out.dtype:
+        # each sum is rounded once: 16-bit numbers would lose all that is small beside them
+        require(not call.in_place, "sums of 16-bit numbers in place")
+        size = call.out.size
+        wide = TensorType(opmath(out.dtype), size, contiguous_strides(size), out.type.device)
+        target = Operand(TensorRef(call.fresh(f"{call.node.name}_sums"), wide), wide)
+    if not call.in_place:
+        k = call.kernel(call.out.size, f"{call.node.name}_start")
+        k.store(target, k.coords, k.load(input, k.coords))
+        call.emit_kernel(k)
+    if 0 not in points:
+        k = call.kernel(points)
+        coords, value = place(k)
+        k.store(target, coords, value, "add" if sums else "set")
+        call.emit_kernel(k)
+    if target is not out:
+        end = call.fresh(f"{call.node.name}_end")
+        call.emit(copy_kernel(end, target, out, call.origin))
+
+
+@table.lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    call: Call,
+    input: Operand,
+    indices: Sequence[Operand | None],
+    values: Operand,
+    accumulate: bool,
+) -> None:
+    masks = [i for i in indices if i is not None and i.dtype is DType.bool_]
+    if masks:
+        require(len(indices) == 1 and not accumulate, "several masks")
+        _fill_masked(call, input, masks[0], values)
+        return
+    found = Advanced.of(indices, input.size)
+
+    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        coords = found.places(k, k.coords)
+        return coords, k.load_broadcast(values, found.points, k.coords)
+
+    _update(call, input, found.points, place, accumulate)
+
+
+def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> None:
+    require(all(n == 1 for n in value.size), "a mask and several values")
+    require(not call.in_place, "a mask in place")
+    out = call.out
+    k = call.kernel(out.size)
+    inside = k.load(mask, k.coords[: len(mask.size)])
+    new = k.cast(k.load(value, (sympy.S.Zero,) * len(value.size)), out.dtype)
+    k.store(out.operand, k.coords, k.where(inside, new, k.load(input, k.coords)))
+    call.emit_kernel(k)
+
+
+def _scatter(
+    call: Call,
+    input: Operand,
+    dim: int,
+    index: Operand,
+    value: Callable[[KernelBuilder], Value],
+    sums: bool,
+) -> None:
+    require(len(input.size) > 0 and len(index.size) == len(input.size), "scatter of rank 0")
+    dim = wrap_dim(dim, len(input.size))
+
+    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        at = lookup(k, index, k.coords, input.size[dim])
+        return (*k.coords[:dim], at, *k.coords[dim + 1 :]), value(k)
+
+    _update(call, input, index.size, place, sums)
+
+
+def _one_a_row(call: Call, input: Operand, dim: int, index: Operand, src: Operand | Number) -> bool:
+    """A copy of the input with one element a row replaced, at the place that the index says: every
+    element asks whether it is that. (Several a row may meet in one place.)"""
+    out = call.out
+    dim = wrap_dim(dim, len(out.size))
+    rows = (*out.size[:dim], sympy.S.One, *out.size[dim + 1 :])
+    if call.in_place or len(out.size) == 0 or tuple(index.size) != rows:
+        return False
+    require(index.dtype in (DType.i32, DType.i64), f"indices of {index.dtype.value}")
+    k = call.kernel(out.size)
+    at = (*k.coords[:dim], sympy.S.Zero, *k.coords[dim + 1 :])
+    place = k.cast(k.load(index, at), DType.i64)
+    here = k.op("eq", place, k.index(k.coords[dim]))
+    if isinstance(src, Operand):
+        new = k.cast(k.load(src, at), out.dtype)
+    else:
+        new = number(k, src, out.dtype)
+    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
+    call.emit_kernel(k)
+    return True
+
+
+@table.lowers(aten.scatter.src)
+def scatter_src(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
+    if not _one_a_row(call, input, dim, index, src):
+        _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), False)
+
+
+@table.lowers(aten.scatter.value)
+def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: Number) -> None:
+    if not _one_a_row(call, input, dim, index, value):
+        _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype), False)
+
+
+@table.lowers(aten.scatter_add.default)
+def scatter_add(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
+    _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), True)
+
+
+@table.lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    call: Call,
+    input: Operand,
+    dim: int,
+    index: Operand,
+    src: Operand,
+    reduce: str,
+    include_self: bool,
+) -> None:
+    require(reduce == "sum" and include_self, f"scatter_reduce of {reduce}")
+    scatter_add(call, input, dim, index, src)

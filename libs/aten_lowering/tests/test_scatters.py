@@ -1,0 +1,222 @@
+"""Stores and sums at places that are data, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from aten_lowering import Lowered
+from loop_ir import CopyBack, Extern, Kernel, Store
+from loop_ir.affine import product
+from loop_ir.analysis import statements, writes
+
+aten = torch.ops.aten
+Fn = Callable[..., Any]
+
+X = torch.arange(24.0).reshape(4, 6) / 4
+ROWS = torch.tensor([2, 0, 2])
+INTO = torch.tensor([[5, 0], [1, 1], [2, 3], [0, 0]])
+FEW = -torch.arange(1.0, 9).reshape(4, 2)
+
+
+def put_rows(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return x.index_put((i[:2],), v[:2, :1])
+
+
+def put_pairs(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return aten.index_put(x, [i, i + 1], v[0, :1])
+
+
+def put_columns(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return aten.index_put(x.view(4, 3, 2), [i[:2], None, i[:2] // 2], v[:2, :1].expand(2, 3))
+
+
+def sum_rows(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return x.index_put((i,), v[:1, :1] * 3, accumulate=True)
+
+
+def added_rows(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return x.index_add(0, i, v[:1, :1].expand(i.shape[0], x.shape[1]), alpha=2)
+
+
+def copied_columns(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return x.index_copy(1, i + 1, v[:, :1].expand(x.shape[0], i.shape[0]))
+
+
+def masked(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return aten.index_put(x, [x > 2], v[0, 0])
+
+
+def masked_rows(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return aten.index_put(x, [x[:, 0] > 2], v[:1, 0])
+
+
+FUNCTIONS: list[Fn] = [
+    put_rows, put_pairs, put_columns, sum_rows, added_rows, copied_columns, masked, masked_rows,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_places_that_are_data(oracle: Any, fn: Fn, symbolic: bool) -> None:
+    oracle(fn, X, ROWS, FEW, symbolic=symbolic)
+
+
+def scattered(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    sums = x.t().scatter_add(0, i.t(), v.t())
+    return x.scatter(1, i, v), x.scatter(1, i[:2], 7), sums, x.scatter_reduce(1, i, v, "sum")
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_scatters(oracle: Any, symbolic: bool) -> None:
+    index = torch.tensor([[5, 0], [1, 4], [2, 3], [0, 1]])  # no order to tell
+    oracle(scattered, X, index, FEW, symbolic=symbolic)
+    oracle(lambda x, i, v: x.scatter_add(1, i, v), X, INTO, FEW, symbolic=symbolic)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int32, torch.int64])
+def test_sums_of_types(oracle: Any, dtype: torch.dtype) -> None:
+    many = torch.zeros(300, dtype=torch.int64)
+    oracle(
+        lambda x, i, v: aten.index_put(x, [i], v, True),
+        torch.ones(2, dtype=dtype), many, torch.ones(300, dtype=dtype),
+    )  # fmt: skip
+
+
+def test_sums_that_stay_with_the_operator(oracle: Any) -> None:
+    bytes_ = X.to(torch.uint8)
+    fallbacks = ["aten.index_put.default"]
+    oracle(sum_rows, bytes_, ROWS, FEW.to(torch.uint8), fallbacks=fallbacks)
+    oracle(lambda x, v: x.scatter_reduce(1, INTO, v, "amax"), X, FEW,
+           fallbacks=["aten.scatter_reduce.two"])  # fmt: skip
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_deterministic_algorithms(oracle: Any, deterministic: None) -> None:
+    oracle(sum_rows, X, ROWS, FEW, fallbacks=["aten.index_put.default"])
+
+
+def test_gradient_of_an_embedding(oracle: Any) -> None:
+    def fn(gradient: Tensor, ids: Tensor) -> Tensor:
+        return aten.embedding_dense_backward(gradient, ids, 5, 3, False)
+
+    lowered = oracle(fn, torch.randn(2, 4, 6), torch.tensor([[0, 3, 1, 1], [1, 4, 3, 0]]))
+    assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
+# -- in place
+
+
+def written(lowered: Lowered) -> list[str]:
+    """What the kernels and calls write to, in order; nothing is copied back."""
+    assert not any(isinstance(n, CopyBack) for n in lowered.graph.nodes)
+    return [name for n in lowered.graph.nodes for name in writes(n)]
+
+
+def changing(fn: Fn) -> Fn:
+    """A model that puts the result of `fn` into its first argument."""
+
+    def run(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        y = fn(x, i, v)
+        aten.copy_.default(x, y)
+        return y * 2
+
+    return run
+
+
+@pytest.mark.parametrize("fn", [*FUNCTIONS[:2], *FUNCTIONS[3:6]])
+def test_an_input_that_changes_is_written_where_it_lies(oracle: Any, fn: Fn) -> None:
+    lowered = oracle(changing(fn), X, ROWS, FEW, functional=False)
+    x = lowered.graph.inputs[0].name
+    (kernel,) = [n for n in lowered.graph.nodes if isinstance(n, Kernel) and x in writes(n)]
+    (store,) = [s for s in statements(kernel) if isinstance(s, Store)]
+    assert "t0" in str(store.index) and not any(s in str(store.index) for s in ("v", "r"))
+    assert written(lowered).count(x) == 1
+
+
+def nested(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    row = x[1:3]
+    part = row[:, :2]
+    new = part.select_scatter(v[1:3, 0], 1, 1)
+    return x.slice_scatter(row.slice_scatter(new, 1, 0, 2), 0, 1, 3)
+
+
+def diagonal(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return x.diagonal_scatter(x.diagonal() * 2)
+
+
+def strided(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    return x.as_strided_scatter(v[:2], (2, 2), (6, 2), 1)
+
+
+def rows_of_a_part(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    part = x[:, ::2]
+    return x.slice_scatter(part.index_put((i[:2],), v[:2, :1]), 1, 0, 9999, 2)
+
+
+@pytest.mark.parametrize(("fn", "points"), [(nested, 2), (diagonal, 4), (strided, 4),
+                                            (rows_of_a_part, 6)])  # fmt: skip
+def test_a_part_is_written_alone(oracle: Any, fn: Fn, points: int) -> None:
+    lowered = oracle(changing(fn), X, ROWS, FEW, functional=False)
+    x = lowered.graph.inputs[0].name
+    (kernel,) = [n for n in lowered.graph.nodes if isinstance(n, Kernel) and x in writes(n)]
+    assert product(a.extent for a in kernel.axes) == points
+
+
+def returned(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    y = put_rows(x, i, v)
+    aten.copy_.default(x, y)
+    return y
+
+
+def old_value(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    y = put_rows(x, i, v)
+    z = x[0] * 2
+    aten.copy_.default(x, y)
+    return z
+
+
+def old_row(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    y = x.slice_scatter(v[:2, :1].expand(2, 6), 0, 1, 3)
+    z = x.slice_scatter(y[:1] + 1, 0, 2, 3)
+    aten.copy_.default(x, z)
+    return y[2] + z[1]
+
+
+def own_rows(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    y = x.index_put((i[:2],), x[1:3])
+    aten.copy_.default(x, y)
+    return y + 1
+
+
+@pytest.mark.parametrize("fn", [returned, old_value, old_row, own_rows, put_rows])
+def test_what_is_needed_later_is_kept(oracle: Any, fn: Fn) -> None:
+    lowered = oracle(fn, X, ROWS, FEW, functional=False)
+    x = lowered.graph.inputs[0].name
+    scatters = [n for n in lowered.graph.nodes if isinstance(n, Kernel) and x in writes(n)]
+    assert all("t0" not in str(s.index) for n in scatters for s in statements(n)
+               if isinstance(s, Store))  # fmt: skip
+
+
+def test_what_dies_is_taken_over(oracle: Any) -> None:
+    """`y` is no input: rows of it change where it lies. A sum that no kernel does is a call that
+    writes in place."""
+    lowered = oracle(lambda x, i, v: put_rows(x * 2, i, v), X, ROWS, FEW)
+    assert len(set(written(lowered))) == 1
+    half = X.bfloat16()
+    calls = oracle(changing(sum_rows), half, ROWS, FEW.bfloat16(), functional=False,
+                   fallbacks=["aten.index_put.default"])  # fmt: skip
+    (call,) = [n for n in calls.graph.nodes if isinstance(n, Extern)]
+    assert call.target == "aten.index_put_.default" and call.mutates == (
+        calls.graph.inputs[0].name,
+    )

@@ -1,0 +1,73 @@
+"""Kernels that do the same to different buffers, as one launch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from loop_ir import Kernel, parse_kernel
+from triton_emit import emit_list, likeness, list_schedule
+from triton_rt.modules import load_jit
+
+TEXT = """\
+kernel k{n}(
+    x{n}: f32[{size}] cuda:0,
+    c: f32[1] cuda:0,
+    out y{n}: f32[{size}] cuda:0,
+):
+  parallel i0 < {size}:
+    once:
+      v0 = load x{n}[i0] : f32
+      v1 = load c[0] : f32
+      v2 = load y{n}[i0] : f32
+      v3 = fma(v0, v1, v2) : f32
+      store y{n}[i0] = v3
+"""
+
+
+def kernels(*sizes: int) -> tuple[Kernel, ...]:
+    return tuple(parse_kernel(TEXT.format(n=n, size=size)) for n, size in enumerate(sizes))
+
+
+def test_what_is_alike() -> None:
+    a, b, c = kernels(16, 4096, 17)
+    assert likeness(a) == likeness(b) is not None
+    assert likeness(a) != likeness(c)  # its accesses are narrower
+    other = parse_kernel(TEXT.format(n=1, size=16).replace("fma(v0, v1, v2)", "fma(v0, v2, v1)"))
+    assert likeness(other) != likeness(a)
+
+
+@pytest.mark.parametrize("sizes", [(16, 4096, 32), (5, 1, 1000, 77, 3), (2048, 1024)])
+def test_each_program_finds_its_buffers(tools: SimpleNamespace, sizes: tuple[int, ...]) -> None:
+    nests = kernels(*sizes)
+    kernel = emit_list(nests, list_schedule(nests, {}))
+    tensors = {"c": torch.tensor([3.0])}
+    for n, size in enumerate(sizes):
+        tensors[f"x{n}"] = torch.arange(size) + n + 0.5
+        tensors[f"y{n}"] = torch.full((size,), float(n))
+    want = {f"y{n}": tensors[f"x{n}"] * 3 + n for n in range(len(sizes))}
+    tools.launch(kernel, tensors, {})
+    for name, value in want.items():
+        torch.testing.assert_close(tensors[name], value)
+    assert ("xmask" in kernel.source) == any(n % kernel.schedule.xblock for n in sizes)
+
+
+@pytest.mark.parametrize(("sizes", "width"), [((16, 4096, 48), ".v4"), ((15, 4096, 47), "")])
+def test_accesses_are_as_wide_as_all_sizes_allow(
+    tools: SimpleNamespace, sizes: tuple[int, ...], width: str
+) -> None:
+    """That the buffers of a program are chosen in it does not hide that they are aligned."""
+    nests = kernels(*sizes)
+    kernel = emit_list(nests, list_schedule(nests, {}))
+    source = tools.kernel_source(kernel)
+    pointers = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(source.params)
+                if p.is_pointer}  # fmt: skip
+    ast = ASTSource(load_jit(source), source.signature(), dict(source.constants), pointers)
+    target = GPUTarget("cuda", 90, 32)
+    binary = triton.compile(ast, target=target, options={"num_warps": source.num_warps})
+    assert f"st.global{width}.b32" in binary.asm["ptx"]
