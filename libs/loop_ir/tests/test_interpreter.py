@@ -237,6 +237,9 @@ def test_reductions_match_torch(op, nan):
         mean = t.mean(-1)
         np.testing.assert_allclose(got["y_p"], mean)
         np.testing.assert_allclose(got["y_q"], ((t - mean[:, None]) ** 2).sum(-1))
+    elif op == "softmax":
+        np.testing.assert_array_equal(got["y_p"], t.amax(-1))
+        np.testing.assert_allclose(got["y_q"], (t - t.amax(-1)[:, None]).exp().sum(-1))
     else:
         np.testing.assert_array_equal(got["y_p"], REDUCE[op](t).numpy())
 

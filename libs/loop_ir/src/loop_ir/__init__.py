@@ -39,6 +39,7 @@ from loop_ir.nodes import (
     TensorRef,
     UserKernel,
 )
+from loop_ir.online import pair_softmax
 from loop_ir.options import FuseOptions
 from loop_ir.parser import parse_graph, parse_kernel
 from loop_ir.passes.base import Pass, run_passes
@@ -103,6 +104,7 @@ __all__ = [
     "interpret_kernel",
     "is_plain",
     "over_operand",
+    "pair_softmax",
     "parse_graph",
     "parse_kernel",
     "print_graph",

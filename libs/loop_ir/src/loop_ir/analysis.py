@@ -149,7 +149,7 @@ def node_name(node: Node) -> str:
 
 def identity(op: str, dtype: DType) -> int | float | bool:
     """The value that leaves a reduction or scan as it is."""
-    if op == "logsumexp":
+    if op in ("logsumexp", "softmax"):
         return float("-inf")
     if op in ("sum", "any", "welford", "prod", "all"):
         number = int(op in ("prod", "all"))

@@ -276,6 +276,12 @@ class _Run:
                 mean = wide.mean(axes, keepdims=True)
                 m2 = ((wide - mean) ** 2).sum(axes, keepdims=True)
                 return [to_dtype(mean, stmt.dtype), to_dtype(m2, stmt.dtype)]
+            if stmt.op == "softmax":
+                wide = x.astype(np.float64)
+                peak = wide.max(axes, keepdims=True, initial=-np.inf)
+                total = np.exp(wide - peak).sum(axes, keepdims=True)
+                total = np.where(peak == -np.inf, 0.0, total)
+                return [to_dtype(peak, stmt.dtype), to_dtype(total, stmt.dtype)]
             if stmt.op in ("sum", "prod"):
                 wide = x.astype(np.float64) if stmt.dtype.is_float else x.astype(np.int64)
                 run = np.sum if stmt.op == "sum" else np.prod

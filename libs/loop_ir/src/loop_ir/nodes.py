@@ -73,10 +73,11 @@ OPS: dict[str, int] = {
 
 # Reductions: number of arguments and of results. `welford` gives mean and the sum of squared
 # differences from it; `argmax`/`argmin` take a value and give the flat inner index (i64) of the
-# first extreme, NaN counting as the extreme; `max`/`min` propagate NaN.
+# first extreme, NaN counting as the extreme; `max`/`min` propagate NaN. `softmax` gives the maximum
+# m of floats and the sum of exp(v - m), which is 0 where m is -inf.
 REDUCTIONS: dict[str, tuple[int, int]] = {
     "sum": (1, 1), "prod": (1, 1), "max": (1, 1), "min": (1, 1), "any": (1, 1), "all": (1, 1),
-    "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2),
+    "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2), "softmax": (1, 2),
 }  # fmt: skip
 
 # Modes of stores, and their signs in text.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -30,7 +31,7 @@ from loop_ir.nodes import (
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
 from loop_ir.passes.order_axes import order
-from loop_ir.rewrite import map_expressions, renumber, used_buffers
+from loop_ir.rewrite import items_of, map_expressions, renumber, stage, used_buffers
 from symexpr import Max, Min
 from wrapper_ir.types import DType, TensorType, contiguous_strides
 
@@ -109,8 +110,11 @@ class _Kernels:
         buffers = tuple(self.buffers.values())
         stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
         slim = drop_dead_statements(replace(kernel, name=name, buffers=buffers), stored)
-        if slim is not None and stored:
-            self.out.append(renumber(merge(order(used_buffers(slim)))))
+        if slim is None or not stored:
+            return
+        if inner := inner_axes(slim):
+            slim = replace(slim, phases=stage(items_of(slim), inner))
+        self.out.append(renumber(merge(order(used_buffers(slim)))))
 
 
 class _Stages(_Kernels):
@@ -323,6 +327,8 @@ class Chunks(_Kernels):
             loads.append(Load(values[-1], buffer, at, dtype))
         if stmt.op in ("argmax", "argmin"):
             return self._finish_extreme(part, over, loads[0], values[0])
+        if stmt.op == "softmax":
+            return self._finish_softmax(stmt, over, loads, values)
         if stmt.op != "welford":
             return [Phase(over, (*loads, replace(stmt, args=(values[0],))))]
         dtype, (mean, m2) = stmt.dtype, stmt.outs
@@ -343,6 +349,25 @@ class Chunks(_Kernels):
                          Compute(scaled, "mul", (_result(square), number), dtype),
                          Compute(whole, "add", (values[1], scaled), dtype),
                          Reduce((m2,), "sum", (whole,), dtype))),
+        ]  # fmt: skip
+
+    def _finish_softmax(
+        self, stmt: Reduce, over: tuple[Axis, ...], loads: list[Stmt], values: list[str]
+    ) -> list[Phase]:
+        """The maximum of all chunks, and their sums as seen from there. (Of nothing but -inf, a sum
+        is 0, and so is what it counts.)"""
+        dtype, (peak, total) = stmt.dtype, stmt.outs
+        none, empty, shift, scale, part = (self._fresh() for _ in range(5))
+        least, counted = self._fresh(), self._fresh()
+        return [
+            Phase(over, (*loads, Reduce((peak,), "max", (values[0],), dtype))),
+            Phase(over, (Const(least, -math.inf, dtype), Const(none, 0.0, dtype),
+                         Compute(empty, "eq", (values[0], least), DType.bool_),
+                         Compute(shift, "sub", (values[0], peak), dtype),
+                         Compute(scale, "exp", (shift,), dtype),
+                         Compute(part, "mul", (values[1], scale), dtype),
+                         Compute(counted, "where", (empty, none, part), dtype),
+                         Reduce((total,), "sum", (counted,), dtype))),
         ]  # fmt: skip
 
     def _finish_extreme(

@@ -306,8 +306,8 @@ class KernelVerifier:
             expected = kind
         if stmt.dtype != expected:
             self.fail(ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
-        if stmt.op == "welford" and not kind.is_float:
-            self.fail(ElementType, f"welford takes floats, got {kind.value}", stmt)
+        if stmt.op in ("welford", "softmax") and not kind.is_float:
+            self.fail(ElementType, f"{stmt.op} takes floats, got {kind.value}", stmt)
         if stmt.op in ("sum", "prod") and kind == DType.bool_:
             self.fail(ElementType, f"{stmt.op} does not take bool", stmt)
 

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import Axis, DType, Kernel, Load, Origin, Reduce, Scan, Stmt, Store, across
+from loop_ir import (
+    Axis,
+    DType,
+    Kernel,
+    Load,
+    Origin,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+    across,
+    pair_softmax,
+)
 from symexpr import FloorDiv, bounds, one_line
 from triton_emit import scans
 from triton_emit.body import Lines, Writer
@@ -29,7 +41,10 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     Raises BadSchedule when the two do not fit, UnsupportedDType for element types that Triton
     lacks, UnsupportedKernel when a loop would have to read what it overwrote.
     """
-    return KernelWriter(cheaper(clean(kernel)), schedule).emit()
+    kernel = cheaper(clean(kernel))
+    if schedule.kind == "looped":
+        kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
+    return KernelWriter(kernel, schedule).emit()
 
 
 class KernelWriter(Writer):

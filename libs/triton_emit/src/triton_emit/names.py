@@ -20,7 +20,7 @@ BY_OP = {
 BY_REDUCTION = {
     "sum": ("row_sum",), "prod": ("row_prod",), "max": ("row_max",), "min": ("row_min",),
     "any": ("row_any",), "all": ("row_all",), "argmax": ("row_argmax",),
-    "argmin": ("row_argmin",), "welford": ("mean", "m2"),
+    "argmin": ("row_argmin",), "welford": ("mean", "m2"), "softmax": ("row_max", "row_sum"),
 }  # fmt: skip
 
 BY_SCAN = {

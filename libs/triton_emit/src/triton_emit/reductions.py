@@ -13,6 +13,8 @@ from triton_emit.names import BY_REDUCTION
 from triton_emit.scalar_ops import ScalarOps
 from triton_emit.values import ADD, ATOM, COMPARE, MUL, SMALL_FLOATS, TL_TYPES, Value, literal
 
+LARGEST = {DType.f32: 3.4028234663852886e38, DType.f64: 1.7976931348623157e308}
+
 if TYPE_CHECKING:
     from triton_emit.kernel import KernelWriter
 
@@ -136,6 +138,8 @@ def persistent(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value,
     if stmt.op == "welford":
         return _two_pass(writer, stmt, value)
     value = masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
+    if stmt.op == "softmax":
+        return _softmax(writer, stmt, writer.assign("value", value))
     if stmt.op in ("argmax", "argmin"):
         at = positions(writer, value)
         return (writer.assign(bases[0], _extreme(writer, stmt, value, at)),)
@@ -174,6 +178,18 @@ def _two_pass(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, 
     return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
 
 
+def _softmax(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]:
+    """Maximum, then the sum of the exponentials of what is below it; of a row of -inf that is 0."""
+    axes = _row_axes(writer, value)
+    bases = BY_REDUCTION[stmt.op]
+    text = fold(writer, _reduce_call(writer, "max", value), axes)
+    peak = writer.assign(bases[0], Value(text, ATOM, value.dtype, axes))
+    text = fold(writer, f"tl.sum(tl.exp({value.text} - {peak.text}), {{axis}})", axes)
+    text = f'tl.where({peak.text} == float("-inf"), 0.0, {text})'
+    total = writer.assign(bases[1], Value(text, ATOM, value.dtype, axes))
+    return (writer.ops.cast(peak, stmt.dtype), writer.ops.cast(total, stmt.dtype))
+
+
 # ---- accumulated in a loop
 
 
@@ -188,6 +204,12 @@ def start_loop(writer: KernelWriter, stmt: Reduce, value: Value) -> list[str]:
     if stmt.op == "welford":
         names = [writer.namer.fresh("mean_acc"), writer.namer.fresh("m2_acc")]
         writer.before += [f"{n} = tl.zeros({shape}, {dtype})" for n in names]
+        return names
+    if stmt.op == "softmax":
+        names = [writer.namer.fresh("max_acc"), writer.namer.fresh("sum_acc")]
+        least = repr(-LARGEST[value.dtype])  # from where even -inf has a distance
+        writer.before.append(f"{names[0]} = tl.full({shape}, {least}, {dtype})")
+        writer.before.append(f"{names[1]} = tl.zeros({shape}, {dtype})")
         return names
     name = writer.namer.fresh(f"{stmt.op}_acc")
     start = literal(identity(stmt.op, value.dtype), value.dtype).text
@@ -209,7 +231,9 @@ def step_loop(writer: KernelWriter, stmt: Reduce, value: Value, names: list[str]
         return
     value = masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
     acc = names[0]
-    if stmt.op in ("argmax", "argmin"):
+    if stmt.op == "softmax":
+        _softmax_step(writer, value, names)
+    elif stmt.op in ("argmax", "argmin"):
         tile = writer.tiles[writer.inner]
         helper = f"take_{stmt.op[3:]}"  # a lane meets its elements in order
         shape = writer.shape(_accumulator_axes(writer, value))
@@ -230,6 +254,19 @@ def step_loop(writer: KernelWriter, stmt: Reduce, value: Value, names: list[str]
         body.append(f"{acc} = {stmt.op}_nan({acc}, {value.text})")
     else:
         body.append(f"{acc} = tl.{stmt.op}imum({acc}, {value.text})")
+
+
+def _softmax_step(writer: KernelWriter, value: Value, names: list[str]) -> None:
+    """A new maximum scales the sum so far, anything else adds its exponential: one either way."""
+    peak, total = names
+    body = writer.lines.body
+    if not value.text.isidentifier():
+        value = writer.assign("value", value)
+    shift, e = writer.namer.fresh("above"), writer.namer.fresh("e")
+    body.append(f"{shift} = {value.text} - {peak}")
+    body.append(f"{e} = tl.exp(-tl.abs({shift}))")
+    body.append(f"{total} = tl.where({shift} > 0.0, {total} * {e} + 1.0, {total} + {e})")
+    body.append(f"{peak} = max_nan({peak}, {value.text})")
 
 
 def _welford_step(writer: KernelWriter, value: Value, names: list[str]) -> None:
@@ -260,9 +297,24 @@ def finish_loop(writer: KernelWriter, stmt: Reduce, names: list[str]) -> tuple[V
     base = BY_REDUCTION[stmt.op][0]
     if stmt.op == "welford":
         return _welford_finish(writer, stmt, names, dtype, axes)
+    if stmt.op == "softmax":
+        return _softmax_finish(writer, stmt, acc, names[1])
     if stmt.op in ("argmax", "argmin"):
         return (writer.assign(base, _extreme(writer, stmt, acc, names[1])),)
     return (writer.assign(base, _simple(writer, stmt, acc)),)
+
+
+def _softmax_finish(writer: KernelWriter, stmt: Reduce, acc: Value, sums: str) -> tuple[Value, ...]:
+    """Joins lanes, each of which has its own maximum. Nothing was summed: all is -inf."""
+    axes = _row_axes(writer, acc)
+    bases = BY_REDUCTION[stmt.op]
+    text = fold(writer, _reduce_call(writer, "max", acc), axes)
+    peak = writer.assign(bases[0], Value(text, ATOM, acc.dtype, axes))
+    text = fold(writer, f"tl.sum({sums} * tl.exp({acc.text} - {peak.text}), {{axis}})", axes)
+    total = writer.assign(bases[1], Value(text, ATOM, acc.dtype, axes))
+    text = f'tl.where({total.text} == 0.0, float("-inf"), {peak.text})'
+    peak = writer.assign(bases[0], Value(text, ATOM, acc.dtype, axes))
+    return (writer.ops.cast(peak, stmt.dtype), writer.ops.cast(total, stmt.dtype))
 
 
 def _welford_finish(

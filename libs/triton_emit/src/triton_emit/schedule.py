@@ -18,6 +18,7 @@ from loop_ir import (
     Store,
     Symbol,
     across,
+    pair_softmax,
     reduces_columns,
 )
 from symexpr import Ranges, bounds, symbol
@@ -36,7 +37,7 @@ _L2_BYTES = 60 << 20
 _NARROW = 16
 _PERSISTENT_COLUMNS = 128
 # Folds of two numbers for each element.
-_PAIRS = {Reduce: ("welford",), Scan: ("argmax", "argmin")}
+_PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin")}
 INT32_MAX = 2**31 - 1
 
 
@@ -165,7 +166,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return _looped_columns(widest, rows, bits)
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
         return _persistent(next_power_of_two(bound or 1), rows, bits)
-    return _looped(kernel, widest, rows, bits)
+    return _looped(pair_softmax(kernel), widest, rows, bits)
 
 
 def _walking(rblock: int, bits: Literal[32, 64]) -> Schedule:

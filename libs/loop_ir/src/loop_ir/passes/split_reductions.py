@@ -11,6 +11,7 @@ from loop_ir.affine import linear, product
 from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, scans, statements, traffic
 from loop_ir.in_place import stays_outside
 from loop_ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
+from loop_ir.online import pair_softmax
 from loop_ir.split import Cut, split
 from loop_ir.split_scans import can_split_scans, split_scans
 from loop_ir.strides import reduces_columns
@@ -63,7 +64,8 @@ class SplitReductions:
             if not isinstance(node, Kernel):
                 nodes.append(node)
             elif not can_split_scans(node):
-                nodes += split(node, lambda k: choose_cut(k, hints), taken)
+                parts = split(pair_softmax(node), lambda k: choose_cut(k, hints), taken)
+                nodes += parts if len(parts) > 1 else [node]
             elif (cut := choose_cut(node, hints)) is not None:
                 nodes += split_scans(node, cut, taken)
             else:

@@ -1,0 +1,60 @@
+"""Softmax of rows that do not fit: one loop for the maximum and the sum."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from loop_ir import Kernel, parse_kernel
+from triton_emit import Schedule
+from triton_emit.schedule import Kind
+
+SYMBOLS = {"s0": 6}
+TEXT = """\
+kernel statistics(
+    x: {dtype}[s0, 40] cuda:0,
+    out m: {dtype}[s0] cuda:0,
+    out s: {dtype}[s0] cuda:0,
+):
+  where s0 in [0, 64] hint 6
+  parallel i0 < s0:
+    over r0 < 40:
+      v0 = load x[{index}] : {dtype}
+      v1, v2 = reduce softmax(v0) : {dtype}
+    once:
+      store m[i0] = v1
+      store s[i0] = v2
+"""
+
+
+def values(dtype: str) -> np.ndarray:
+    x = np.random.default_rng(1).standard_normal((6, 40)) * 3
+    x[1, 3:] = -np.inf
+    x[2] = -np.inf
+    x[3, 17] = np.inf
+    x[4, 5] = np.nan
+    return x.astype(np.float64 if dtype == "f64" else np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("kind", ["persistent", "looped"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_statistics(dtype: str, kind: Kind, rows: int, tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(TEXT.format(dtype=dtype, index="i0*40 + r0"))
+    schedule = Schedule(kind, rows, 64 if kind == "persistent" else 16)
+    tools.check(kernel, schedule, {"x": values(dtype)}, SYMBOLS, ulp=8.0)
+
+
+def test_columns(tools: SimpleNamespace) -> None:
+    text = TEXT.replace("s0, 40", "40, 6").replace("  where s0 in [0, 64] hint 6\n", "")
+    kernel = parse_kernel(text.replace("s0", "6").format(dtype="f32", index="r0*6 + i0"))
+    tools.check(kernel, Schedule("looped", 4, 16), {"x": values("f32").T.copy()}, ulp=8.0)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_softmax(rows: int, tools: SimpleNamespace) -> None:
+    kernel: Kernel = tools.kernels["softmax"]
+    emitted = tools.check(kernel, Schedule("looped", rows, 128))
+    assert emitted.source.count("for start in") == 2
