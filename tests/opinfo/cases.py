@@ -104,7 +104,7 @@ def _modules(device: str) -> Iterator[Subject]:
                     yield Case(module, tuple(given.args), dict(given.kwargs), lambda out: out)
 
             dtypes = frozenset(info.supported_dtypes(torch.device(device).type))
-            gradients = dtypes if info.supports_gradgrad else frozenset()
+            gradients = dtypes
             variant = "train" if training else "eval"
             yield Subject(info.name, variant, dtypes, gradients, samples)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions
-from aten_lowering.layouts import LAYOUTS
+from aten_lowering.layouts import LAYOUTS, OPERANDS
 
 aten = torch.ops.aten
 IMAGE = torch.randn(2, 4, 6, 6).contiguous(memory_format=torch.channels_last)
@@ -17,6 +18,9 @@ PLACES = torch.arange(36).reshape(6, 6).expand(2, 4, 6, 6)
 ONE = torch.tensor(1.0)
 MATRIX = torch.rand(5, 4).t()
 LINE, CUBE = torch.randn(4, 3, 2).transpose(0, 2), torch.randn(4, 4, 4, 3, 2).transpose(0, 4)
+VOLUME = torch.randn(2, 4, 3, 4, 4).to(memory_format=torch.channels_last_3d)
+PADDED = torch.randn(2, 4, 5, 6, 6)
+ROWS, ROW = torch.rand(4, 1, 8).half().permute(2, 0, 1), torch.rand(1)
 CALLS: dict[Any, tuple[Any, ...]] = {
     aten.huber_loss_backward.default: (ONE, MATRIX, -MATRIX, 1, 1.0),
     aten.smooth_l1_loss_backward.default: (ONE, MATRIX, -MATRIX, 1, 1.0),
@@ -30,6 +34,16 @@ CALLS: dict[Any, tuple[Any, ...]] = {
     aten.reflection_pad2d.default: (IMAGE, [1, 1, 1, 1]),
     aten.reflection_pad2d_backward.default: (WIDE, IMAGE, [1, 1, 1, 1]),
     aten.replication_pad2d.default: (IMAGE, [1, 1, 1, 1]),
+    aten.reflection_pad3d.default: (VOLUME, [1, 1, 1, 1, 1, 1]),
+    aten.reflection_pad3d_backward.default: (PADDED, VOLUME, [1, 1, 1, 1, 1, 1]),
+    aten.replication_pad3d.default: (VOLUME, [1, 1, 1, 1, 1, 1]),
+    aten.channel_shuffle.default: (IMAGE, 2),
+    aten.log_sigmoid_forward.default: (MATRIX,),
+    aten.xlogy.Tensor: (ROWS, ROW),
+    aten.special_xlog1py.default: (MATRIX.contiguous(), MATRIX),
+    aten.heaviside.default: (ROWS[0, :, 0].expand(8, 4), MATRIX.new_ones(4, 8).t().half()),
+    aten.logaddexp.default: (MATRIX[0].expand(4, 5), MATRIX),
+    aten.logaddexp2.default: (MATRIX[0].expand(4, 5), MATRIX),
     aten.max_unpool2d.default: (
         IMAGE, PLACES.contiguous(memory_format=torch.channels_last), [12, 12],
     ),
@@ -41,5 +55,46 @@ def test_a_decomposition_lays_out_its_result_as_eager(op: Any) -> None:
     for change in (lambda t: t, torch.Tensor.contiguous):
         args = [change(a) if isinstance(a, torch.Tensor) else a for a in CALLS[op]]
         got, want = decompositions()[op](*args), op(*args)
-        assert got.stride() == want.stride()
-        torch.testing.assert_close(got, want)
+        results = zip(*((r if isinstance(r, tuple) else (r,)) for r in (got, want)), strict=True)
+        for mine, eager in results:
+            assert mine.stride() == eager.stride()
+            torch.testing.assert_close(mine, eager)
+
+
+WEIGHT = torch.rand(4)
+NORM: tuple[Any, ...] = (WEIGHT, WEIGHT, WEIGHT, WEIGHT)
+TURNED = torch.randn(4, 5, 6, 2).permute(3, 0, 1, 2)
+WHOLE: dict[Any, list[tuple[Any, ...]]] = {
+    op: [(MATRIX.contiguous(), MATRIX), (MATRIX, MATRIX.contiguous()), (ROWS, ROW)]
+    for op in (aten.copysign.Tensor, aten.floor_divide.default)
+} | {
+    aten.div.Tensor_mode: [(ROWS, ROW), (MATRIX.contiguous(), MATRIX)],
+    aten.logical_and.default: [(MATRIX[0].expand(4, 5), MATRIX)],
+    aten.logical_or.default: [(MATRIX[0].expand(4, 5), MATRIX)],
+    aten.logical_xor.default: [(MATRIX[0].expand(4, 5), MATRIX)],
+    aten.native_batch_norm.default: [(TURNED, *NORM, False, 0.1, 1e-5)],
+    aten._native_batch_norm_legit_functional.default: [(TURNED, *NORM, True, 0.1, 1e-5)],
+    aten._native_batch_norm_legit_no_training.default: [(TURNED, *NORM, 0.1, 1e-5)],
+    aten._native_batch_norm_legit.no_stats: [(TURNED, None, None, True, 0.1, 1e-5)],
+}
+
+
+@pytest.mark.parametrize("op", OPERANDS, ids=str)
+def test_fake_results_of_whole_operators_lie_as_eager(op: Any) -> None:
+    """(Batch norm takes permuted images too, and channels last as they are.)"""
+    mode = {"rounding_mode": "floor"} if op is aten.div.Tensor_mode else {}
+    cases = WHOLE[op] + [(IMAGE, *c[1:]) for c in WHOLE[op] if c[0] is TURNED]
+    for args in cases:
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+
+        def run(*given: torch.Tensor, args: Any = args) -> Any:
+            left = list(given)
+            result = op(*(left.pop(0) if isinstance(a, torch.Tensor) else a for a in args), **mode)
+            return result[0] if isinstance(result, tuple) else result
+
+        traced: Any = make_fx(run, decomposition_table=decompositions(), tracing_mode="fake")
+        graph = traced(*tensors)
+        (output,) = graph.graph.find_nodes(op="output")
+        want = run(*tensors)
+        assert output.args[0].meta["val"].stride() == want.stride()
+        torch.testing.assert_close(graph(*tensors), want)

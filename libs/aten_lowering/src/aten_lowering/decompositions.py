@@ -18,7 +18,7 @@ from torch.export.exported_program import (
 )
 
 from aten_lowering.extern import by_design
-from aten_lowering.layouts import laid_out
+from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 
 aten = torch.ops.aten
@@ -88,6 +88,18 @@ def _widened(op: OpOverload, x: torch.Tensor, *args: Any) -> Any:
     return result.to(x.dtype), *rest
 
 
+def _first(first: Callable[..., Any] | None, then: Callable[..., Any]) -> Callable[..., Any]:
+    """The first of two rules that has an answer."""
+    if first is None:
+        return then
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        result = first(*args, **kwargs)
+        return then(*args, **kwargs) if result is NotImplemented else result
+
+    return either
+
+
 def decompositions() -> Decompositions:
     """ATen op -> decomposition: torch's core table and all composite ops, less those that have a
     lowering here and those that stay whole by design (attention, matmuls, convolutions).
@@ -110,6 +122,8 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
+    for op, rule in OPERANDS.items():
+        own[op] = _first(own.get(op), functools.partial(rule, op))
     return {
         op: laid_out(op, decomposition)
         for op, decomposition in table.items()

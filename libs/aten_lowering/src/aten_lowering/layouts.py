@@ -1,4 +1,4 @@
-"""Layouts of results that torch's decompositions lose: eager's rule, by operator.
+"""Layouts of results that torch's decompositions and fake tensors lose: eager's rule, by operator.
 
 A decomposition gives the layout that its last operation happens to have; the kernel in eager
 allocates its result by a rule of its own (ATen/native: `zeros_like(..., LEGACY_CONTIGUOUS)`,
@@ -8,12 +8,14 @@ allocates its result by a rule of its own (ATen/native: `zeros_like(..., LEGACY_
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import compute_elementwise_output_strides
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 aten = torch.ops.aten
 Layout = Callable[..., Tensor]
@@ -27,9 +29,14 @@ def like(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
     """Dimensions in the order of those of `x`, the first argument."""
     if result.dim() != x.dim() or (x.is_contiguous() and result.is_contiguous()):
         return result
-    order = sorted(range(x.dim()), key=lambda d: x.stride(d), reverse=True)
+    return _ordered(result, x.stride())
+
+
+def _ordered(x: Tensor, strides: Sequence[int | torch.SymInt]) -> Tensor:
+    """Without gaps, dimensions in the order of these strides."""
+    order = sorted(range(x.dim()), key=lambda d: strides[d], reverse=True)
     inverse = [order.index(d) for d in range(x.dim())]
-    return result.permute(order).contiguous().permute(inverse)
+    return x.permute(order).contiguous().permute(inverse)
 
 
 def suggested(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
@@ -45,6 +52,73 @@ def suggested_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
     return suggested(result, x) if x.device.type == "cpu" else result
 
 
+def suggested_by_second_on_cpu(result: Tensor, _grad: Tensor, x: Tensor, *_args: Any) -> Tensor:
+    return suggested_on_cpu(result, x)
+
+
+def contiguous_on_cpu(result: Tensor, *_args: Any) -> Tensor:
+    return result.contiguous() if result.device.type == "cpu" else result
+
+
+def by_operands(result: Tensor, *args: Any) -> Tensor:
+    """As TensorIterator allocates: in the order of all operands together, the first one's where
+    they differ."""
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    strides = _iterated(result, tensors)
+    return result if result.stride() == strides else _ordered(result, strides)
+
+
+def _iterated(result: Tensor, operands: Sequence[Tensor]) -> tuple[int, ...]:
+    """The strides that TensorIterator gives a result of `operands`."""
+    if all(x.is_contiguous() and x.shape == result.shape for x in (*operands, result)):
+        return result.stride()
+    with disable_proxy_modes_tracing():
+        # On the CPU operands are converted before they are looked at.
+        converts = result.device.type == "cpu" and result.dtype.is_floating_point
+        cast = [x.to(result.dtype) if converts else x for x in operands if x.dim()]
+        return compute_elementwise_output_strides(*(x.expand(result.shape) for x in cast))
+
+
+def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """`op(x, y) -> op` of copies that lie as eager's result would, where torch's fake tensors say
+    otherwise of the operator: what they say of operands alike is right."""
+    tensors = [a for a in args if isinstance(a, Tensor) and a.dim()]
+    if all(x.is_contiguous() and x.shape == tensors[0].shape for x in tensors):
+        return NotImplemented
+    with disable_proxy_modes_tracing():
+        fake = op(*args, **kwargs)
+    strides = _iterated(fake, tensors)
+    if fake.stride() == strides:
+        return NotImplemented
+
+    def copied(x: Any) -> Any:
+        whole = isinstance(x, Tensor) and x.dim()
+        return _ordered(x.expand(fake.shape), strides) if whole else x
+
+    return op(*map(copied, args), **kwargs)
+
+
+def suggested_input_on_cpu(op: OpOverload, x: Tensor, *args: Any) -> Any:
+    """`op(x, ...) -> op(x.contiguous(), ...)`, or channels last, on the CPU."""
+    if x.device.type != "cpu" or suggested(x, x) is x:
+        return NotImplemented
+    return op(suggested(x, x), *args)
+
+
+# Of operators that stay whole: rules on their operands.
+OPERANDS: dict[OpOverload, Callable[..., Any]] = {
+    aten.copysign.Tensor: alike,
+    aten.floor_divide.default: alike,
+    aten.div.Tensor_mode: alike,
+    aten.logical_and.default: alike,
+    aten.logical_or.default: alike,
+    aten.logical_xor.default: alike,
+    aten.native_batch_norm.default: suggested_input_on_cpu,
+    aten._native_batch_norm_legit_functional.default: suggested_input_on_cpu,
+    aten._native_batch_norm_legit_no_training.default: suggested_input_on_cpu,
+    aten._native_batch_norm_legit.no_stats: suggested_input_on_cpu,
+}
+
 LAYOUTS: dict[OpOverload, Layout] = {
     aten.huber_loss_backward.default: contiguous,
     aten.smooth_l1_loss_backward.default: contiguous,
@@ -56,8 +130,18 @@ LAYOUTS: dict[OpOverload, Layout] = {
     aten.upsample_nearest3d.default: suggested,
     aten._upsample_nearest_exact3d.default: suggested,
     aten.reflection_pad2d.default: suggested_on_cpu,
-    aten.reflection_pad2d_backward.default: suggested_on_cpu,
+    aten.reflection_pad2d_backward.default: suggested_by_second_on_cpu,
     aten.replication_pad2d.default: suggested_on_cpu,
+    aten.reflection_pad3d.default: suggested_on_cpu,
+    aten.reflection_pad3d_backward.default: suggested_by_second_on_cpu,
+    aten.replication_pad3d.default: suggested_on_cpu,
+    aten.channel_shuffle.default: suggested_on_cpu,
+    aten.log_sigmoid_forward.default: contiguous_on_cpu,
+    aten.xlogy.Tensor: by_operands,
+    aten.special_xlog1py.default: by_operands,
+    aten.heaviside.default: by_operands,
+    aten.logaddexp.default: by_operands,
+    aten.logaddexp2.default: by_operands,
     aten.max_unpool2d.default: suggested_on_cpu,
 }
 
@@ -70,4 +154,6 @@ def laid_out(op: OpOverload, decomposition: Callable[..., Any]) -> Callable[...,
 
 def _run(layout: Layout, decomposition: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     result = decomposition(*args, **kwargs)
+    if isinstance(result, tuple):
+        return tuple(layout(r, *args) for r in result)
     return layout(result, *args) if isinstance(result, Tensor) else result
