@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,24 @@ def libraries(cache_of_run: Path) -> Path:
     folder = cache_of_run / "cpp"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def share_parts(libraries: Path) -> Callable[[Path], None]:
+    """`share_parts(folder)`: libraries built there take what all have in common, which g++ needs
+    seconds for, from the run's, where it is made unless it is there."""
+
+    def share(folder: Path) -> None:
+        import cpp_emit
+        from wrapper_ir import parse_program
+
+        program = parse_program("program none(x: f32[1] cpu):\n  return (x,)\n")
+        cpp_emit.build(cpp_emit.emit(program), libraries, "none")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for parts in libraries.glob("parts_*"):
+            (folder / parts.name).symlink_to(parts)
+
+    return share
 
 
 @pytest.fixture

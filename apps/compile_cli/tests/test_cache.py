@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,9 @@ def test_damaged_kernel(tmp_path: Path) -> None:
     assert build(triton_rt.Cache(tmp_path / "kernels")).cubin == good.cubin
 
 
-def test_damaged_library(tmp_path: Path) -> None:
+def test_damaged_library(tmp_path: Path, share_parts: Callable[[Path], None]) -> None:
     """A C++ library that was cut short or overwritten, found by another compilation."""
+    share_parts(tmp_path / "cpp")
     x = torch.randn(64)
 
     def run() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import compile_cli
-from compile_cli import CompileCliError
+from compile_cli import CompileCliError, cpp_host
 from compile_cli.errors import (
     CacheNotWritten,
     DataDependent,
@@ -53,7 +53,10 @@ def test_no_compiler(
     assert NoCompiler.exit_code == 6
 
 
-def test_a_cache_that_cannot_be_written_is_said_once_and_done_without(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_said_once_and_done_without(
+    tmp_path: Path, share_parts: Callable[[Path], None]
+) -> None:
+    share_parts(Path(cpp_host._folder_of_process()))
     (tmp_path / "file").write_text("")
     options = {"cache_dir": str(tmp_path / "file" / "cache"), "emit": "cpp"}
     x = torch.randn(3)
