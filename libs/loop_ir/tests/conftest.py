@@ -26,6 +26,7 @@ from loop_ir import (
     Origin,
     Phase,
     Reduce,
+    Scan,
     Store,
     Symbol,
     TensorRef,
@@ -245,6 +246,21 @@ class Builder:
         result = "acc" if out.type.dtype == F32 else emit.op("cast", "acc", dtype=out.type.dtype)
         second.append(Store(out.name, self._index(out, [*point[:-1], 0]), result))
         self._kernel(op, [x], out, outer, [Phase(inner, tuple(first)), Phase((), tuple(second))])
+        return out
+
+    def scan(self, op, x, reverse=False):
+        """Along the last axis."""
+        out = self.new(op, x.type.dtype, x.size)
+        outer, inner, point = self._rows(x)
+        body = []
+        emit = Emitter(body)
+        value = emit.load(x.name, self._index(x, point), x.type.dtype)
+        body.append(Scan("running", op, (value,), F32, reverse))
+        emit.types["running"] = F32
+        same = out.type.dtype == F32
+        result = "running" if same else emit.op("cast", "running", dtype=out.type.dtype)
+        body.append(Store(out.name, self._index(out, point), result))
+        self._kernel(op, [x], out, outer, [Phase(inner, tuple(body))])
         return out
 
     def layer_norm(self, x, weight, bias, eps=1e-5):

@@ -54,7 +54,7 @@ def programs(draw, builder_class):
             st.sampled_from(
                 ("unary", "unary", "binary", "binary", "binary", "softmax", "norm", "reduce",
                  "transpose", "reshape", "flatten", "residual", "slice", "scale", "shift",
-                 "pad", "flip", "rows", "linear")
+                 "pad", "flip", "rows", "linear", "scan")
             )
         )  # fmt: skip
         x = pool[-1 - draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4, 5)))]
@@ -76,6 +76,11 @@ def programs(draw, builder_class):
             pool.append(b.layer_norm(x, pool[2], pool[2]))
         elif kind == "reduce" and x.size[-1] != 1:
             pool.append(b.reduce(draw(st.sampled_from(("sum", "max"))), x))
+        elif kind == "scan" and x.size[-1] != 1:
+            op, turned = draw(st.sampled_from((("sum", False), ("sum", True), ("max", False))))
+            y = b.flip(x) if turned and x.size[-1].is_Integer else x
+            y = b.scan(op, y, draw(st.booleans()))
+            pool.append(b.flip(y) if y is not x and turned and x.size[-1].is_Integer else y)
         elif kind == "transpose" and len(x.size) >= 2:
             i = draw(st.integers(0, len(x.size) - 2))
             pool.append(b.copy("clone", x.transpose(i, len(x.size) - 1)))
