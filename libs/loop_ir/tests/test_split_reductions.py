@@ -337,6 +337,15 @@ def test_short_pieces_of_rows_become_columns():
     assert choose_cut(small, {}) is None
 
 
+def test_large_weights_are_read_in_pieces_that_stay_in_the_cache():
+    kernel = big(NORM, 4, 1 << 22)
+    *_, last = split(kernel, lambda k: choose_cut(k, {}), {"k"})
+    assert [str(a.extent) for a in last.axes] == ["512", "4", "8192"]
+    small = big(NORM, 4, 1 << 13)
+    *_, last = split(small, cut_alike(Cut(small.phases[0].axes[0], 4, 2048, True)), {"k"})
+    assert len(last.axes) == 2
+
+
 def test_an_image_a_chunk():
     """Chunks that are one run of memory, rather than runs far from each other."""
     cut = choose_cut(big(PLANES, 64, 1 << 14), {})

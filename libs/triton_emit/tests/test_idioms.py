@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from loop_ir import (
     Axis,
@@ -136,3 +137,31 @@ def test_not_where_the_value_reaches_a_step() -> None:
     body = (*phase.body[:-2], *steps, phase.body[-1])
     source = emit(replace(kernel, phases=(Phase((), body),)), Schedule("flat", 1024)).source
     assert "gelu_f32(" not in source and "erf_fine_f32(" in source
+
+
+@pytest.mark.parametrize("op", ["sigmoid", "tanh"])
+@pytest.mark.parametrize("dtype", [DType.bf16, DType.f16])
+def test_near_forms_over_all_numbers(op: str, dtype: DType, tools: SimpleNamespace) -> None:
+    """Within a tenth of a unit in the last place of the nearest."""
+    body = (
+        Load("v0", "x", I0, dtype),
+        Compute("v1", "cast", ("v0",), F32),
+        Compute("v2", op, ("v1",), F32),
+        Compute("v3", "cast", ("v2",), dtype),
+        Store("y", I0, "v3"),
+    )
+    layout = TensorType(dtype, (65536,), (1,), Device("cpu"))
+    buffers = (Buffer("x", layout, False), Buffer("y", layout, True))
+    kernel = Kernel("near", buffers, (Axis(I0, 65536),), (Phase((), body),))
+    bits = torch.arange(65536, dtype=torch.int32).to(torch.uint16)
+    x = bits.view(torch.bfloat16 if dtype is DType.bf16 else torch.float16)
+    emitted = emit(kernel, Schedule("flat", 65536))
+    assert f"{op}_near(" in emitted.source
+    tensors = {"x": x, "y": torch.zeros_like(x)}
+    tools.launch(emitted, tensors, {})
+    exact = getattr(torch, op)(x.double())
+    assert tensors["y"].isnan().equal(exact.isnan())
+    rounded = exact.to(x.dtype).double()
+    unit = 2.0**-7 if dtype is DType.bf16 else 2.0**-10
+    more = (tensors["y"].double() - exact).abs() - (rounded - exact).abs()
+    assert (more.nan_to_num() <= 0.1 * unit * exact.abs().nan_to_num() + 2.0**-126).all()

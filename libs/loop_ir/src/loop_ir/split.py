@@ -35,6 +35,11 @@ from loop_ir.rewrite import items_of, map_expressions, renumber, stage, used_buf
 from symexpr import Max, Min
 from wrapper_ir.types import DType, TensorType, contiguous_strides
 
+# Bytes that stay in an H200's second-level cache beside what streams through it, and elements that
+# are read of them at a time.
+_CACHED = 8 << 20
+_PIECE = 8192
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -102,7 +107,8 @@ class _Kernels:
         self.device = kernel.buffers[0].type.device
         self.out: list[Kernel] = []
 
-    def add(self, suffix: str, nest: tuple[Phase, ...] | Kernel) -> None:
+    def add(self, suffix: str, nest: tuple[Phase, ...] | Kernel, in_order: bool = False) -> None:
+        """in_order: the parallel axes stay in the order that they are in."""
         kernel = nest if isinstance(nest, Kernel) else replace(self.kernel, phases=nest)
         name = self.kernel.name
         if suffix:
@@ -114,7 +120,8 @@ class _Kernels:
             return
         if inner := inner_axes(slim):
             slim = replace(slim, phases=stage(items_of(slim), inner))
-        self.out.append(renumber(merge(order(used_buffers(slim)))))
+        slim = used_buffers(slim)
+        self.out.append(renumber(merge(slim if in_order else order(slim))))
 
 
 class _Stages(_Kernels):
@@ -141,8 +148,34 @@ class _Stages(_Kernels):
             if not more:
                 body = [s for p in rest.phases for s in (p if p.axes else _without_stores(p)).body]
                 axes = (*rest.axes, *(inner_axes(rest) or ()))
-                self.add("", replace(rest, axes=axes, phases=(Phase((), tuple(body)),)))
+                flat = replace(rest, axes=axes, phases=(Phase((), tuple(body)),))
+                pieces = self._by_rows(flat, len(rest.axes))
+                self.add("", pieces, in_order=pieces is not flat)
                 return self.out
+
+    def _by_rows(self, flat: Kernel, rows: int) -> Kernel:
+        """What all rows read (weights of a norm), if it is large, is read in pieces, each for one
+        row after the other, so that it stays in the cache: `x[i0*2**22 + i1] * w[i1]`
+        -> `x[i1*2**22 + i0*2**13 + i2] * w[i0*2**13 + i2]`."""
+        last = flat.axes[-1]
+        row = {a.symbol for a in flat.axes[:rows]}
+        shared = [s for s in statements(flat) if isinstance(s, Load)
+                  and last.symbol in s.index.free_symbols
+                  and row.isdisjoint(s.index.free_symbols)]  # fmt: skip
+        if len(flat.axes) == rows or not rows or not last.extent.is_Integer:
+            return flat
+        piece = min(int(last.extent) & -int(last.extent), _PIECE)
+        if sum(s.dtype.itemsize for s in shared) * last.extent < _CACHED or piece < _PIECE:
+            return flat
+        used = {a.symbol.name for a in flat.axes} | {s.name for s in flat.symbols}
+        used |= {s.symbol.name for s in statements(flat) if isinstance(s, Indirect)}
+        outer = next(fresh_symbols("i", used))
+        shift = ((last.symbol, outer * piece + last.symbol),)
+        (phase,) = flat.phases
+        body = tuple(map_expressions(s, lambda e: substitute(e, shift)) for s in phase.body)
+        axes = (Axis(outer, last.extent / piece), *flat.axes[:-1],
+                replace(last, extent=sympy.Integer(piece)))  # fmt: skip
+        return replace(flat, axes=axes, phases=(Phase((), body),))
 
     def _rest(self, kernel: Kernel, level: int) -> Kernel:
         """What is left of a kernel once its reductions up to `level` are known, and all that is

@@ -100,7 +100,9 @@ class Writer:
         self.bits = bits
         self.params = Params(kernel)
         self.ops = ScalarOps(
-            kernel.name, may_approximate(kernel, "erf"), may_approximate(kernel, "div", "exp")
+            kernel.name,
+            may_approximate(kernel, "erf"),
+            may_approximate(kernel, "div", "exp", "sigmoid", "tanh"),
         )
         self.namer = Namer()
         self.ranges = axis_ranges(kernel)

@@ -177,6 +177,20 @@ _SOURCES = {
         def sigmoid_f32(x):
             return tl.div_rn(1.0, 1.0 + exp_f32(-x))
     """,
+    "sigmoid_near": """
+        # 8 ulp: the square of a reciprocal square root costs less than a quotient
+        def sigmoid_near(x):
+            r = tl.rsqrt(1.0 + tl.exp(-x))
+            return r * r
+    """,
+    "tanh_near": """
+        # 1 - 2 / (exp(2|x|) + 1), off by 3e-7; where x is small that is more than x - tanh(x)
+        def tanh_near(x):
+            a = tl.abs(x)
+            r = tl.rsqrt(tl.exp(2.0 * a) + 1.0)
+            t = tl.fma(-2.0 * r, r, 1.0)
+            return tl.where(a < 0.00390625, x, tl.where(x < 0.0, -t, t))
+    """,
     "sigmoid_f64": """
         def sigmoid_f64(x):
             return 1.0 / (1.0 + tl.exp(-x))

@@ -43,6 +43,8 @@ _BOOL_AS = {
 }  # fmt: skip
 
 # unary functions: Triton text for f32 and for f64; a bare name is a helper
+# In f32, where a few ulp do not count.
+_NEAR = {"exp": "tl.exp", "sigmoid": "sigmoid_near", "tanh": "tanh_near"}
 _FUNCTIONS = {
     "exp": ("exp_f32", "tl.exp"), "exp2": ("exp2_f32", "tl.exp2"),
     "expm1": ("expm1_f32", "expm1_f64"), "log": ("tl.log", "tl.log"),
@@ -319,8 +321,8 @@ class ScalarOps:
             return self.call("gelu_f32", [typed(args[0]).text], dtype, axes)
         if op == "erf" and self.narrow_results and not double:
             return self.call("erf_f32", [typed(args[0]).text], dtype, axes)
-        if op == "exp" and self.approximate:
-            return self.call("tl.exp", [typed(args[0]).text], dtype, axes)
+        if op in _NEAR and self.approximate and not double:
+            return self.call(_NEAR[op], [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
             return self.call(function, [typed(args[0]).text], dtype, axes)

@@ -201,14 +201,16 @@ def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
 
 
 def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Few rows a program where there are few: each has the whole reduction to do. Where most
-    multiprocessors have nothing to do, it does as much at a time as registers hold."""
+    """Few rows a program where there are few: each has the whole reduction to do, with as many
+    warps as keep the multiprocessors reading; 16 elements a thread."""
     xblock = 64
-    while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
+    while xblock > 16 and rows < 3 * MULTIPROCESSORS * xblock // 2:
         xblock //= 2
-    tile = 2048 if 2 * rows >= MULTIPROCESSORS * xblock else 16384
-    rblock = min(tile // xblock, next_power_of_two(width))
-    warps = max(1, min(32, xblock * rblock // 512))
+    warps, programs = 4, -(-rows // xblock)
+    while warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
+        warps *= 2
+    rblock = min(512 * warps // xblock, next_power_of_two(width))
+    warps = max(1, xblock * rblock // 512)
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 

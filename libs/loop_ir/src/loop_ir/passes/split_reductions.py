@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -101,8 +102,9 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
         applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
         cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
-    if not ordered and _is_in_pieces(kernel) and moved.total > cost:
-        return Cut(inner[-1], inner[-1].extent, sympy.S.One, True)
+    piece = None if ordered or scanning else _short_piece(kernel)
+    if piece is not None and moved.total > cost:
+        return Cut(piece, piece.extent, sympy.S.One, True)
     points = at_hints(product(a.extent for a in inner), hints)
     wide = -(-rows // _COLUMNS) if columns else rows
     wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
@@ -123,22 +125,25 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
 
 
-def _is_in_pieces(kernel: Kernel) -> bool:
-    """Most of what is read lies in short pieces of the row, those of the next row beside them."""
+def _short_piece(kernel: Kernel) -> Axis | None:
+    """The inner axis of short pieces of a row that most of what is read lies in, if those of the
+    next row are beside them."""
     inner = inner_axes(kernel)
-    if not inner or len(inner) < 2 or not kernel.axes or not inner[-1].extent.is_Integer:
-        return False
-    pieces, all_bytes = 0, 0
+    if not inner or len(inner) < 2 or not kernel.axes:
+        return None
+    votes: Counter[Axis | None] = Counter()
     for load in {s for s in statements(kernel) if isinstance(s, Load)}:
         form = linear(load.index, tuple(a.symbol for a in (*kernel.axes, *inner)))
         if form is None or any(form.coefficient(a.symbol) == 0 for a in inner):
             continue
-        size, piece = load.dtype.itemsize, inner[-1]
-        all_bytes += size
-        if form.coefficient(piece.symbol) == 1 and piece.extent * size < _SHORT_PIECE:
-            beside = any(form.coefficient(a.symbol) == piece.extent for a in kernel.axes)
-            pieces += size * beside
-    return 2 * pieces > all_bytes
+        (piece, *_) = *(a for a in inner if form.coefficient(a.symbol) == 1), None
+        beside = piece is not None and any(
+            form.coefficient(a.symbol) == piece.extent for a in kernel.axes
+        )
+        size = load.dtype.itemsize
+        short = piece is not None and piece.extent.is_Integer and piece.extent * size < _SHORT_PIECE
+        votes[piece if beside and short else None] += size
+    return max(votes, key=lambda a: votes[a]) if votes else None
 
 
 def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
