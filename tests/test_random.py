@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import compile_cli
 from compile_cli.errors import UnknownOption
-from loop_ir import Kernel
+from loop_ir import Extern, Kernel, Matmul
 
 EMITS = ("fx", "hop", "cpp")
 
@@ -69,6 +69,22 @@ def test_dropout_and_add_is_one_kernel(options: dict[str, Any]) -> None:
     model = compile_cli.compile(fn, (torch.ones(8, 8), torch.ones(8, 8)), options=options)
     kernels = [n for n in model.graph.fused.nodes if isinstance(n, Kernel)]
     assert len(kernels) == 1 and len(model.graph.fused.nodes) == 2  # and its seed
+
+
+def test_dropout_ends_a_matmul(options: dict[str, Any]) -> None:
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.dropout(F.linear(x, w, b), 0.5) + 0.0
+
+    args = torch.rand(16, 32) + 1, torch.rand(48, 32) + 1, torch.rand(48)
+    model = compile_cli.compile(fn, args, options={**options, "gemm": "template"})
+    assert [type(n) for n in model.graph.fused.nodes] == [Extern, Matmul]
+    torch.manual_seed(0)
+    got = model(*args)
+    kept = got != 0
+    assert 0.3 < float(kept.float().mean()) < 0.7
+    torch.testing.assert_close(got, F.linear(*args) * 2 * kept)
+    torch.manual_seed(0)
+    assert torch.equal(model(*args), got) and not torch.equal(model(*args), got)
 
 
 @pytest.mark.parametrize("emit", EMITS)
