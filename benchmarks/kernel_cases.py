@@ -238,6 +238,50 @@ case(
     lambda: (randn(16384, 8192),),
 )
 case("pointwise", "add in place", lambda x: x.add_(1), lambda: (randn(8192, 8192),))
+
+
+def slice_in_place(cache: Tensor, new: Tensor) -> Tensor:
+    cache[:, :, 100:102] = new
+    return new + 1
+
+
+def rows_in_place(cache: Tensor, at: Tensor, new: Tensor) -> Tensor:
+    cache.index_copy_(2, at, new)
+    return new + 1
+
+
+def index_put_in_place(x: Tensor, at: Tensor, new: Tensor) -> Tensor:
+    x[at] = new * 2
+    return at + 1
+
+
+def adamw_in_place(step: Tensor, *state: Tensor) -> Tensor:
+    """Parameters, gradients, means and mean squares, one after the other."""
+    for p, g, m, v in zip(*(state[n::4] for n in range(4)), strict=True):
+        m.lerp_(g, 0.1)
+        v.mul_(0.999).addcmul_(g, g, value=0.001)
+        m_hat, v_hat = m / (1 - 0.9**step), v / (1 - 0.999**step)
+        p.mul_(1 - 1e-5).add_(m_hat / (v_hat.sqrt() + 1e-8), alpha=-1e-3)
+    return step + 1
+
+
+def states(count: int, *size: int) -> tuple[Any, ...]:
+    state = [randn(*size, dtype=F32).abs() for _ in range(4 * count)]
+    return torch.tensor(3.0, device="cuda"), *state
+
+
+def cache() -> Tensor:
+    return randn(16, 32, 4096, 128)
+
+
+case("write", "slice in place", slice_in_place, lambda: (cache(), randn(16, 32, 2, 128)))
+case("write", "rows in place", rows_in_place,
+     lambda: (cache(), torch.tensor([7, 90], device="cuda"), randn(16, 32, 2, 128)))  # fmt: skip
+case("write", "index_put in place", index_put_in_place,
+     lambda: (randn(65536, 4096), torch.randperm(65536, device="cuda")[:8192],
+              randn(8192, 4096)))  # fmt: skip
+case("write", "adamw of 100 in place", adamw_in_place, lambda: states(100, 512, 512))
+case("write", "adamw of 2 in place", adamw_in_place, lambda: states(2, 8192, 4096))
 case(
     "pointwise",
     "cat silu",

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import compile_cli
+from aten_lowering import lower
+from compile_cli.capture import capture, export
+from compile_cli.loading import FunctionModule
+from loop_ir import fuse
 from loop_ir.analysis import traffic, writes
 from wrapper_ir.ops import Allocate, CopyBack, ExternCall, Launch
 
@@ -228,3 +232,17 @@ def test_custom_operators_write_in_place(fn: Any, made: int, emit: str, entry: s
     calls = [o for o in program.ops if isinstance(o, ExternCall)]
     assert all(o.target.startswith("in_place_tests.") for o in calls)
     assert sum(isinstance(o, Allocate) for o in program.ops) == made
+
+
+def test_running_statistics_are_written_by_the_kernel_that_has_them() -> None:
+    """Three kernels for batch norm in training: partial sums, statistics, what uses them."""
+
+    def fn(x: Tensor, mean: Tensor, var: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, mean, var, w, b, True)
+
+    channels = [torch.ones(64) for _ in range(4)]
+    program = export(FunctionModule(fn), (torch.empty(64, 64, 56, 56), *channels), {})
+    graph = fuse(lower(capture(program).graph))
+    _, finish, apply = graph.nodes
+    given = {i.name for i in graph.inputs}
+    assert len(given.intersection(writes(finish))) == 2 and not given.intersection(writes(apply))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sympy
 
@@ -22,6 +23,7 @@ from loop_ir import (
     Symbol,
     TensorType,
     contiguous_strides,
+    parse_kernel,
 )  # fmt: skip
 from symexpr import evaluate, symbol
 from triton_emit import (
@@ -168,3 +170,25 @@ def test_a_loop_never_reads_again_what_it_overwrote(tools: SimpleNamespace) -> N
     assert default_schedule(kernel, {}).kind == "persistent"
     emitted = tools.check(kernel, ulp=8)
     assert [p for p in emitted.params if p[2]] == [("inout0", "*f32", True), ("out0", "*f32", True)]
+
+
+@pytest.mark.parametrize("width", [1024, 700, 257])
+def test_a_row_looks_its_place_up_once(tools: SimpleNamespace, width: int) -> None:
+    kernel = parse_kernel(f"""\
+kernel k(
+    x: f32[5, {width}] cuda:0,
+    at: i64[7] cuda:0,
+    out y: f32[7, {width}] cuda:0,
+    out z: f32[5, {width}] cuda:0,
+):
+  parallel i0 < 7, i1 < {width}:
+    once:
+      v0 = load at[i0] : i64
+      t0 = indirect v0 < 5
+      v1 = load x[t0*{width} + i1] : f32
+      store y[i0*{width} + i1] = v1
+      store z[t0*{width} + i1] += v1
+""")
+    at = np.array([4, 0, 2, -1, 2, 2, 1])
+    emitted = tools.check(kernel, tensors={"at": at})
+    assert emitted.schedule.kind == "tiled" and "tl.load(in1 + yindex)" in emitted.source

@@ -45,7 +45,7 @@ from loop_ir.parser import parse_graph, parse_kernel
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.printer import print_graph, print_kernel
 from loop_ir.prologue import Prologue, over_operand
-from loop_ir.strides import across, reduces_columns
+from loop_ir.strides import across, picks_rows, reduces_columns
 from loop_ir.sums import is_plain, whole_epilogue
 from loop_ir.verify import verify
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
@@ -107,6 +107,7 @@ __all__ = [
     "pair_softmax",
     "parse_graph",
     "parse_kernel",
+    "picks_rows",
     "print_graph",
     "print_kernel",
     "reaching_steps",

@@ -6,7 +6,8 @@ from collections import Counter
 
 import sympy
 
-from loop_ir.nodes import Axis, Kernel, Load, Store
+from loop_ir.analysis import defined_values, expression, statements, used_values
+from loop_ir.nodes import Axis, Indirect, Kernel, Load, Store
 
 
 def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
@@ -44,6 +45,25 @@ def across(kernel: Kernel) -> Axis | None:
             if step(index, axis) == 1:
                 votes[axis] += size
     return max(votes, key=lambda a: votes[a]) if votes else None
+
+
+def picks_rows(kernel: Kernel) -> bool:
+    """A flat kernel reads or writes rows at places that are data, the same all along its last axis:
+    `y[t0*64 + i1]`, t0 loaded at i0. A program of one row looks its place up once."""
+    if len(kernel.axes) < 2 or any(p.axes for p in kernel.phases):
+        return False
+    varying: set[object] = {kernel.axes[-1].symbol}
+    found = False
+    for stmt in statements(kernel):
+        expr = expression(stmt)
+        uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
+        if varying.isdisjoint(uses):
+            found |= isinstance(stmt, Indirect)
+        elif isinstance(stmt, Indirect):
+            return False
+        else:
+            varying.update(defined_values(stmt))
+    return found
 
 
 def reduces_columns(kernel: Kernel) -> bool:

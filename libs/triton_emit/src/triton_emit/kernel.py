@@ -18,6 +18,7 @@ from loop_ir import (
     Store,
     across,
     pair_softmax,
+    picks_rows,
 )
 from symexpr import FloorDiv, bounds, one_line
 from triton_emit import scans
@@ -88,7 +89,7 @@ class KernelWriter(Writer):
             )  # fmt: skip
         if s.vector and (s.kind != "flat" or s.vector < 0 or s.vector & (s.vector - 1)):
             raise BadSchedule(name, "vector", s.vector, "0, or a power of two in a flat schedule")
-        if s.kind == "tiled" and across(self.kernel) is None:
+        if s.kind == "tiled" and across(self.kernel) is None and not picks_rows(self.kernel):
             raise BadSchedule(name, "kind", s.kind, "flat: the kernel does not transpose")
         if self.walks and s.kind != "persistent":
             raise BadSchedule(name, "kind", s.kind, "persistent: the kernel sums over rows")
@@ -292,11 +293,15 @@ class KernelWriter(Writer):
         last; programs that follow each other are neighbours along the last axis."""
         *others, last = self.kernel.axes
         inner = across(self.kernel)
-        assert inner is not None
-        rows = (*(a for a in others if a is not inner), inner)
+        rows = tuple(others)
+        if inner is not None:
+            rows = (*(a for a in others if a is not inner), inner)
         self.dimensions = ("y", "x")
         self.lines.head.append(f"pid = {pid}")
         block = self.schedule.xblock
+        alone = self.schedule.yblock == 1  # a row is a scalar
+        if alone:
+            self.dimensions = ("x",)
         columns = self.write_sizes(_cdiv(last.extent, block))
         x, y = ("0", "pid") if columns == "1" else (f"pid % ({columns})", f"pid // ({columns})")
         for key, axes, block, first, spread in (
@@ -307,7 +312,12 @@ class KernelWriter(Writer):
             tile = Tile(key, flat, "i" if key == "x" else "j", axes, self.write_sizes)
             self.add_tile(tile)
             self.constants.append((name, block))
+            if alone and key == "y":
+                self.constants.pop()
+                self.lines.head.append(f"{flat} = {first}")
+                continue
             start = "" if first == "0" else f"{first} * {name} + "
+            spread = "" if alone else spread
             self.lines.head.append(f"{flat} = {start}tl.arange(0, {name}){spread}")
             self.shapes[key] = name
             if not divides(block, tile.numel):

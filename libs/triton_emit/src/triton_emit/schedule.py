@@ -19,6 +19,7 @@ from loop_ir import (
     Symbol,
     across,
     pair_softmax,
+    picks_rows,
     reduces_columns,
 )
 from symexpr import Ranges, bounds, symbol
@@ -35,6 +36,8 @@ _WARPS = 64
 _L2_BYTES = 60 << 20
 # A tile narrower than this in one direction reads less than a sector at a time.
 _NARROW = 16
+# The shortest row, in elements, that is worth a program.
+_ROW = 256
 _PERSISTENT_COLUMNS = 128
 # Folds of two numbers for each element.
 _PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin")}
@@ -151,6 +154,10 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             neighbours = hinted(other.extent, hints, ranges)
             if min(columns, neighbours) >= _NARROW:
                 return _tiled(columns, neighbours, rows, bits)
+        elif picks_rows(kernel):
+            columns = hinted(kernel.axes[-1].extent, hints, ranges)
+            if columns >= _ROW:
+                return _picking(columns, bits)
         return replace(_flat(rows, bits), vector=vector(kernel))
     bound = inner_bound(kernel)
     widest = max(hinted(e, hints, ranges) for e in inner)
@@ -191,6 +198,14 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
     while x * y > 1024 and points < 2 * MULTIPROCESSORS * x * y:
         x, y = (x // 2, y) if x >= y else (x, y // 2)
     return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
+
+
+def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:
+    """A row, or a part of it, a program, 8 elements a thread: its place is looked up once."""
+    x = min(1024, next_power_of_two(columns))
+    while x > _ROW and 0 < columns % x < x // 2:
+        x //= 2
+    return Schedule("tiled", x, num_warps=x // 256, index_bits=bits)
 
 
 def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
