@@ -27,6 +27,7 @@ from loop_ir.errors import Arity, ElementType, MisplacedReduce, MixedDirections
 from loop_ir.passes.split_reductions import choose_cut
 from loop_ir.split import Cut
 from loop_ir.split_scans import can_split_scans, split_scans
+from symexpr import CeilDiv
 
 ONE = """
 kernel k(
@@ -249,6 +250,21 @@ def test_every_cut_computes_the_same(op, tail):
     kernel = one(op, tail=tail)
     for cut in cuts(kernel):
         agree(kernel, cut, [values()])
+
+
+@pytest.mark.parametrize("tail", ["", " reverse"])
+@pytest.mark.parametrize("op", OPS)
+def test_symbolic_extents(op, tail):
+    if tail and op.startswith("arg"):
+        return
+    text = print_kernel(one(op, tail=tail)).replace("40", "s0")
+    text = text.replace("):\n", "):\n  where s0 in [0, 4096] hint 40\n", 1)
+    kernel = parse_kernel(text)
+    axis, count = kernel.phases[-1].axes[0], sympy.Integer(4)
+    cut = Cut(axis, count, sympy.sympify(CeilDiv(axis.extent, count)), False)
+    # the reference has no extreme of nothing; what a kernel stores for it there nobody reads
+    for size in (1, 2, 3, 5, 40) if op in ("max", "min") else (0, 1, 2, 3, 5, 40):
+        agree(kernel, cut, [values()[:, :size]])
 
 
 def test_several_scans_are_cut_together():
