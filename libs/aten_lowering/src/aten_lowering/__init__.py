@@ -5,7 +5,7 @@ one small function an op, and an exact extern call for every op that has none.
 """
 
 from aten_lowering.conditions import Conditions
-from aten_lowering.decompositions import decompose, decompositions
+from aten_lowering.decompositions import decompose, decompositions, states_of_lstms
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.meta import in_memory, lazy_memory, storage_key
@@ -26,5 +26,6 @@ __all__ = [
     "lower",
     "lower_with_report",
     "run_captured",
+    "states_of_lstms",
     "storage_key",
 ]

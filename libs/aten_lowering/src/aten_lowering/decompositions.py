@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -129,6 +130,23 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
         for op, decomposition in table.items()
         if isinstance(op, OpOverload) and op not in TABLE and op not in _WHOLE and not by_design(op)
     } | own
+
+
+@contextmanager
+def states_of_lstms() -> Iterator[None]:
+    """While it is open, the states that torch's fake tensors say an LSTM has are eager's, of rank
+    3: torch squeezes a dimension of the batch in place of the one that it added."""
+    one_layer: Any = torch._decomp.decompositions.one_layer_lstm
+
+    def with_its_states(*args: Any, **kwargs: Any) -> Any:
+        out, states = one_layer(*args, **kwargs)
+        return out, tuple(s.squeeze(0) if s.dim() == 3 else s for s in states)
+
+    torch._decomp.decompositions.one_layer_lstm = with_its_states
+    try:
+        yield
+    finally:
+        torch._decomp.decompositions.one_layer_lstm = one_layer
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
