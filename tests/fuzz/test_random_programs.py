@@ -1,32 +1,37 @@
-"""Random programs against eager, ten to a compilation; `run.py` makes as many as one likes."""
+"""300 random programs against eager, ten to a compilation; `run.py` makes as many as one likes."""
 
 from __future__ import annotations
 
-import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fuzzer.check import check
 from fuzzer.generate import generate
 from fuzzer.program import Loaded, merged
-from fuzzer.settings import draw_setting
+from fuzzer.settings import Setting
 
-# First seeds of tens of programs that torch traces; one in ten has gradients, one named sizes.
-GROUPS = (
-    0, 4, 5, 6, 8, 10, 15, 16, 17, 20, 22, 24, 25, 26, 28, 31, 32, 33, 34, 36, 40, 41, 42, 44,
-    45, 46, 47, 48,
-)  # fmt: skip
 _SIZE = 10
+_BACKEND, _COMPILE = Setting(), Setting(entry="compile")
+# Settings, and the first seeds of tens of programs that torch traces.
+GROUPS: tuple[tuple[Setting, tuple[int, ...]], ...] = (
+    (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 180)),
+    (_COMPILE, (90, 100, 120, 130, 310, 380, 420)),
+    (replace(_COMPILE, emit="hop"), (140, 150, 160)),
+    (replace(_BACKEND, fuse=False, plan_memory=False), (170,)),
+    (replace(_BACKEND, emit="cpp"), (190, 200)),
+    (replace(_COMPILE, dynamic="n"), (240, 330, 460)),
+    (replace(_COMPILE, dynamic="m", emit="hop"), (400,)),
+    (replace(_COMPILE, dynamic="mk", fuse=False), (410,)),
+    (replace(_BACKEND, grad=True), (260, 270, 280)),
+)
+_CASES = [(setting, first) for setting, seeds in GROUPS for first in seeds]
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_ten_programs(group: int, tmp_path: Path) -> None:
-    first = group * _SIZE
-    setting = draw_setting(
-        random.Random(first), cpp=0, dynamic=group % 10 == 9, grad=group % 10 == 8
-    )
-    programs = [generate(seed, setting, (5, 7)) for seed in range(first, first + _SIZE)]
-    source = merged(programs).source(setting)
+@pytest.mark.parametrize("setting, first", _CASES, ids=[str(first) for _, first in _CASES])
+def test_ten_programs(setting: Setting, first: int, tmp_path: Path) -> None:
+    program = merged([generate(s, setting, (5, 5)) for s in range(first, first + _SIZE)])
+    source = replace(program, calls=program.calls[:1]).source(setting)
     outcome = check(Loaded(source), str(tmp_path))
-    assert outcome.calls, outcome.refused
     assert outcome.failure is None, f"{outcome.failure}\n{source}"
+    assert outcome.calls == 1 + bool(setting.dynamic), outcome.refused

@@ -113,3 +113,14 @@ def test_unfused_kernels_named_after_the_functions_that_they_call() -> None:
 
     x = torch.arange(4.0) / 4
     _same(compile_cli.compile(f, (x,), options={"fuse": False}), f, x)
+
+
+def test_a_part_of_a_part_of_dynamic_sizes() -> None:
+    """Rows 1 to 3 of at least 4, then column 1 of at least 2, which were taken for at least 1."""
+
+    def f(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        part = torch.addmm(c, a, b).narrow(0, 1, 3).narrow(1, 1, 1)
+        return part @ part.mT
+
+    args = torch.rand(6, 3), torch.rand(3, 3), torch.rand(3)
+    _same(torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True), f, *args)

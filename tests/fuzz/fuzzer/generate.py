@@ -135,6 +135,8 @@ class Maker:
     def index(self, x: str, d: int, sizes: Sequence[int]) -> str:
         """Integers that are positions of dimension `d` of `x`, with repetitions."""
         high = self.value(x).shape[d] if self.value(x).dim() else 1
+        if high == 0:  # no index is right, and operators that look at no element take any
+            sizes = [0 for _ in sizes]
         if self.setting.dynamic and high in self.sizes.values():
             raw = self.input(torch.int64, sizes, "index", 16)
             return f"({raw} % {x}.shape[{d}])"

@@ -68,14 +68,15 @@ def _at_least(least: int, e: sympy.Expr, ranges: Ranges) -> bool:
 
 def _keep_views_inside(graph: Graph, wide: dict[str, Symbol]) -> None:
     """Raises the lower bounds of symbols in `wide` for which a view is larger than its storage:
-    of each by itself, and of all that a view has together."""
+    of each by itself, and of all that a view has together; with the others as they were at
+    capture, and at their least."""
     storages = {i.name: i.type for i in graph.inputs if i.type is not None} | dict(graph.constants)
     for item in walk(graph.nodes):
         if isinstance(item, Buffer):
             storages.setdefault(item.name, item.type)
         elif isinstance(item, Extern):
             storages |= dict(out for out in item.outs if out is not None)
-    captured = {s.name: s.low or 0 for s in graph.symbols}
+    captured = {s.name: max(s.low or 0, 0) for s in graph.symbols}
     hints = hints_of(graph.symbols)
     refs = (r for r in walk((graph.nodes, graph.outputs)) if isinstance(r, TensorRef))
     for ref in dict.fromkeys(refs):
@@ -86,7 +87,8 @@ def _keep_views_inside(graph: Graph, wide: dict[str, Symbol]) -> None:
         names = sorted({s.name for e in both for s in e.free_symbols} & wide.keys())
         for group in (*([n] for n in names), names):
             while lows := {n: wide[n].low or 0 for n in group if wide[n].low != captured[n]}:
-                if _inside(ref.type, storage, {**hints, **lows}):
+                others = (hints, hints | captured)
+                if all(_inside(ref.type, storage, {**env, **lows}) for env in others):
                     break
                 for n, low in lows.items():
                     wide[n] = replace(wide[n], low=low + 1)
