@@ -67,6 +67,17 @@ def test_a_kernel_with_helpers_and_constants(modules: Modules, monkeypatch: obje
     assert code(alone) == code(imported)
 
 
+def test_constants_that_have_no_literal(modules: Modules) -> None:
+    module = modules(
+        rt_endless="LOW = tl.constexpr(float('-inf'))\nNONE = tl.constexpr(float('nan'))\n"
+        "@triton.jit\ndef k(x):\n    tl.store(x, tl.where(tl.load(x) > LOW, LOW, NONE))\n"
+    )
+    text = standalone_text(module.k)
+    assert text is not None and 'LOW = tl.constexpr(float("-inf"))' in text
+    source = KernelSource("k", text, (KernelParam("x", "*f32", True),))
+    assert "0fFF800000" in compile(source, Target(90), keep_ptx=True).ptx
+
+
 def test_libraries_of_triton(modules: Modules) -> None:
     module = modules(
         rt_math="from triton.language.extra import libdevice\n"

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import math
 import re
 import types
 from collections.abc import Iterator
@@ -49,9 +50,9 @@ def closed_text(fn: Any) -> str:
                 else:
                     visit(value.fn)
             elif isinstance(value, (bool, int, float, str)):
-                imports.append(f"{name} = {value!r}")
+                imports.append(f"{name} = {_literal(value)}")
             elif type(value).__name__ == "constexpr":
-                imports.append(f"{name} = tl.constexpr({value.value!r})")
+                imports.append(f"{name} = tl.constexpr({_literal(value.value)})")
             else:
                 raise BadSource(
                     f"{fn.__name__}: from_jit cannot carry the global {name} = {value!r}; move the "
@@ -64,6 +65,13 @@ def closed_text(fn: Any) -> str:
 
     visit(fn)
     return "\n".join([*dict.fromkeys(imports), "", *parts.values()]) + "\n"
+
+
+def _literal(value: Any) -> str:
+    """Text that Python reads back as the value: infinities and NaN have no literal."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
 
 
 def globals_of(fn: Any) -> Iterator[tuple[str, Any]]:
