@@ -81,6 +81,12 @@ WORK = {
         lambda x: (s := x.abs().amax(-1, keepdim=True) / 448, (x / s).to(torch.float8_e4m3fn)),
         lambda: (rows(6, 40),), 1,
     ),
+    "gated halves": Work(
+        lambda x: F.silu(x[..., :8]) * x[..., 8:], lambda: (rows(6, 16),), 1, 2
+    ),
+    "sum of columns beside what reads them": Work(
+        lambda x: (x.sum((0, 1)), x * 2), lambda: (rows(4, 8, 16),), 1
+    ),
     "rms norm": Work(lambda x, w: F.rms_norm(x, (24,), w), lambda: (rows(40, 24), rows(24)), 1, 2),
 }  # fmt: skip
 

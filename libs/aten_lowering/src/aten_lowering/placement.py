@@ -48,6 +48,13 @@ UPDATES: dict[Any, OpOverload] = {
     aten.put.default: aten.put_.default,
 }
 
+# What is one number everywhere is no memory that a part is written into: it is computed with it.
+_FILLS = (
+    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default,
+    aten.ones.default, aten.ones_like.default, aten.new_ones.default,
+    aten.full.default, aten.full_like.default, aten.new_full.default,
+)  # fmt: skip
+
 _SCATTERS = (aten.scatter.src, aten.scatter.value)
 
 
@@ -94,6 +101,8 @@ class Placement:
         if not (is_partial(node) or node.target in UPDATES):
             return False
         base = node.args[0]
+        if is_partial(node) and isinstance(base, fx.Node) and base.target in _FILLS:
+            return False
         x = self.env[base] if isinstance(base, fx.Node) else None
         if not (isinstance(x, Operand) and x.is_plain and x.constant is None):
             return False

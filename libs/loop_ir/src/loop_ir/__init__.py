@@ -45,7 +45,7 @@ from loop_ir.parser import parse_graph, parse_kernel
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.printer import print_graph, print_kernel
 from loop_ir.prologue import Prologue, over_operand
-from loop_ir.strides import across, picks_rows, reduces_columns
+from loop_ir.strides import across, columns_at_once, picks_rows, reduces_columns
 from loop_ir.sums import is_plain, whole_epilogue
 from loop_ir.verify import verify
 from wrapper_ir.ops import Ref, Symbol, TorchEnum
@@ -95,6 +95,7 @@ __all__ = [
     "VerifyError",
     "across",
     "bytes_moved",
+    "columns_at_once",
     "contiguous_strides",
     "explain",
     "fuse",

@@ -10,7 +10,7 @@ import sympy
 import symexpr
 from loop_ir.affine import same
 from loop_ir.align import Alignment, Mismatch, align, align_by_strides, shape_of
-from loop_ir.analysis import defined_values, single_direction, statements, writes
+from loop_ir.analysis import defined_values, reads, single_direction, statements, writes
 from loop_ir.in_place import hazard
 from loop_ir.nodes import (
     Compute,
@@ -38,6 +38,8 @@ from loop_ir.rewrite import (
 )
 from wrapper_ir.ops import Symbol
 
+_APART = Mismatch("they read the same buffer at other points")
+
 
 def combine(
     first: Kernel, second: Kernel, hints: Mapping[str, int], dead: frozenset[str] = frozenset()
@@ -47,8 +49,8 @@ def combine(
 
     One of them, or what comes of them, may read a buffer and write it, where each point reads only
     what it alone writes, first (`hazard`). Tries the row-major match of axes, then the match by the
-    strides of each buffer that both use. Where none fits, gives the reason of the first attempt
-    that got furthest.
+    strides of each buffer that both use. Where `first` hands nothing over, both must read something
+    at the same point. Where none fits, gives the reason of the last attempt.
     """
     both = set(writes(first)) & set(writes(second))
     if both:
@@ -59,21 +61,22 @@ def combine(
         return left
     if isinstance(right, Mismatch):
         return right
+    feeds = not set(writes(first)).isdisjoint(reads(second))
     plain = align(left, right)
     reason = plain
     if isinstance(plain, Alignment):
         fused = _fuse(first, second, plain, dead)
-        if isinstance(fused, Kernel):
+        if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
             return fused
-        reason = fused
+        reason = fused if isinstance(fused, Mismatch) else _APART
     for one, two in _links(first, second):
         linked = align_by_strides(left, right, one, two, hints)
         if isinstance(linked, Mismatch) or linked == plain:
             continue
         fused = _fuse(first, second, linked, dead)
-        if isinstance(fused, Kernel):
+        if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
             return fused
-        reason = fused
+        reason = fused if isinstance(fused, Mismatch) else _APART
     assert isinstance(reason, Mismatch)
     return reason
 
@@ -202,3 +205,12 @@ def union_symbols(first: Sequence[Symbol], second: Sequence[Symbol]) -> tuple[Sy
 
 def union_origins(first: Sequence[Origin], second: Sequence[Origin]) -> tuple[Origin, ...]:
     return tuple(dict.fromkeys((*first, *second)))
+
+
+def _shares_a_load(first: Kernel, second: Kernel, fused: Kernel) -> bool:
+    """Whether the fused kernel loads less often than both did."""
+
+    def count(kernel: Kernel) -> int:
+        return len({(s.buffer, s.index) for s in statements(kernel) if isinstance(s, Load)})
+
+    return count(fused) < count(first) + count(second)

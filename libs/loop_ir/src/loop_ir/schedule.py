@@ -22,7 +22,7 @@ from loop_ir.combine import combine
 from loop_ir.dependencies import Dependencies
 from loop_ir.epilogue import attach
 from loop_ir.inline import inline
-from loop_ir.nodes import Compute, Graph, Kernel, Load, Matmul, Origin
+from loop_ir.nodes import Compute, Graph, Kernel, Matmul, Origin
 from loop_ir.options import FuseOptions
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.prologue import attach_prologue
@@ -164,12 +164,7 @@ class Scheduler:
             return Mismatch(f"{name} needs {one.name} and {two.name} needs {name}")
         merged = (first, second)
         dead = frozenset(n for n in writes(one) if self.deps.is_dead_after(n, merged))
-        fused = combine(one, two, self.hints, dead)
-        if isinstance(fused, Mismatch) or self._feeds(one, two):
-            return fused
-        if not _shares_a_load(one, two, fused):
-            return Mismatch("they read the same buffer at other points")
-        return fused
+        return combine(one, two, self.hints, dead)
 
     def run_inline(self, picked: bool = False) -> bool:
         """Computes pointwise producers in their consumers, where all consumers can and that
@@ -364,12 +359,3 @@ class Scheduler:
                     self.deps.remove(number)
                 else:
                     self.deps.replace(number, slim)
-
-
-def _shares_a_load(first: Kernel, second: Kernel, fused: Kernel) -> bool:
-    """Whether the fused kernel loads less often than both did."""
-
-    def count(kernel: Kernel) -> int:
-        return len({(s.buffer, s.index) for s in statements(kernel) if isinstance(s, Load)})
-
-    return count(fused) < count(first) + count(second)

@@ -18,6 +18,7 @@ from loop_ir import (
     Store,
     Symbol,
     across,
+    columns_at_once,
     pair_softmax,
     picks_rows,
     reduces_columns,
@@ -170,7 +171,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and _can_loop(kernel):
-        return _looped_columns(widest, rows, bits)
+        return _looped_columns(columns_at_once(kernel), widest, rows, bits)
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
         return _persistent(next_power_of_two(bound or 1), rows, bits)
     return _looped(pair_softmax(kernel), widest, rows, bits)
@@ -215,11 +216,18 @@ def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
     return Schedule("persistent", xblock, rblock, max(1, xblock * rblock // 512), index_bits=bits)
 
 
+<<<<<<< HEAD
 def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
     warps as keep the multiprocessors reading; 16 elements a thread."""
     xblock = 64
     while xblock > 16 and rows < 3 * MULTIPROCESSORS * xblock // 2:
+=======
+def _looped_columns(xblock: int, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """Few rows a program where there are few: each has the whole reduction to do. Where most
+    multiprocessors have nothing to do, it does as much at a time as registers hold."""
+    while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
+>>>>>>> c69d895 (loop_ir, triton_emit, aten_lowering: sums of columns and what reads the same rows are one kernel, whose stores are of whole lines; programs of the shortest rows are four warps; a gradient of a slice is no write into zeros)
         xblock //= 2
     warps, programs = 4, -(-rows // xblock)
     while warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
@@ -231,10 +239,12 @@ def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
 
 def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
-    elements is shared. Wider rows take one program each, at 16 elements a thread: two 16-byte
-    vectors of bf16 in flight from each operand, and few warps to join at the end of a reduction."""
+    elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
+    one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
+    operand, and few warps to join at the end of a reduction."""
     if rblock <= 1024:
-        xblock = max(1, min(64, (2048 if rblock > 256 else 1024) // rblock))
+        tile = 2048 if rblock > 256 else 1024 if rblock > 128 else 4096
+        xblock = max(1, min(64, tile // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
         warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))

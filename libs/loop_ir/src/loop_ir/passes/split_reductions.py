@@ -15,15 +15,13 @@ from loop_ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
 from loop_ir.online import pair_softmax
 from loop_ir.split import Cut, split
 from loop_ir.split_scans import can_split_scans, split_scans
-from loop_ir.strides import reduces_columns
+from loop_ir.strides import columns_at_once, reduces_columns
 from symexpr import CeilDiv
 
 # Programs that keep an H200 busy (132 multiprocessors): with fewer, memory is not read at its full
 # speed; with eight a multiprocessor, the last ones to end leave little of it idle.
 _BUSY = 2 * 132
 _WANTED = 8 * 132
-# Neighbouring columns that one program reduces, so that what it reads of a row is a cache line.
-_COLUMNS = 64
 # Where columns are few, a program takes as few as this, before rows are worth sharing out.
 _FEWEST_COLUMNS = 16
 # What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
@@ -106,7 +104,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     if piece is not None and moved.total > cost:
         return Cut(piece, piece.extent, sympy.S.One, True)
     points = at_hints(product(a.extent for a in inner), hints)
-    wide = -(-rows // _COLUMNS) if columns else rows
+    wide = -(-rows // columns_at_once(kernel)) if columns else rows
     wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
     busy = min(_BUSY, wide * wanted)
     if wanted < 2 or moved.total * (_BUSY / programs - _BUSY / busy) <= cost:
