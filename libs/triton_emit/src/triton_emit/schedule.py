@@ -216,18 +216,10 @@ def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
     return Schedule("persistent", xblock, rblock, max(1, xblock * rblock // 512), index_bits=bits)
 
 
-<<<<<<< HEAD
-def _looped_columns(width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def _looped_columns(xblock: int, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
     warps as keep the multiprocessors reading; 16 elements a thread."""
-    xblock = 64
     while xblock > 16 and rows < 3 * MULTIPROCESSORS * xblock // 2:
-=======
-def _looped_columns(xblock: int, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Few rows a program where there are few: each has the whole reduction to do. Where most
-    multiprocessors have nothing to do, it does as much at a time as registers hold."""
-    while xblock > 16 and rows < 2 * MULTIPROCESSORS * xblock:
->>>>>>> c69d895 (loop_ir, triton_emit, aten_lowering: sums of columns and what reads the same rows are one kernel, whose stores are of whole lines; programs of the shortest rows are four warps; a gradient of a slice is no write into zeros)
         xblock //= 2
     warps, programs = 4, -(-rows // xblock)
     while warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
