@@ -39,20 +39,22 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
     lists: dict[str, tuple[Kernel, ...]] = {}
 
     def may_go(number: int, node: Kernel) -> bool:
+        if not deps.before[number] <= done:
+            return False
         made = {b.name for b in node.buffers if b.written} - given
-        small = not made or traffic(node, hints).total <= _SMALL
-        return small and deps.before[number] <= done
+        return not made or traffic(node, hints).total <= _SMALL
 
     def alike(number: int, first: Kernel) -> Iterator[int]:
         room = _MOST_BUFFERS // len(first.buffers)
         for other in waiting.get(kinds[first.name], ()):
             node = deps.nodes[other]
-            if other != number and other not in done and isinstance(node, Kernel):
-                room -= may_go(other, node)
+            if other == number or other in done or not isinstance(node, Kernel):
+                continue
+            if may_go(other, node):
+                room -= 1
                 if room < 1:
                     return
-                if may_go(other, node):
-                    yield other
+                yield other
 
     for number, node in deps.nodes.items():
         if number in done:
