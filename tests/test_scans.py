@@ -11,8 +11,9 @@ from torch import nn
 import compile_cli
 from compile_cli.measure import relative_error
 from loop_ir import Kernel
+from loop_ir.passes import split_reductions
 
-EMITS = ("fx", "hop", "cpp")
+EMITS = ("fx", "cpp")
 
 
 class Scans(nn.Module):
@@ -31,10 +32,13 @@ class Scans(nn.Module):
 def test_dynamic_sizes(options: dict[str, Any], emit: str) -> None:
     args = (torch.randn(6, 40), torch.randn(6, 40))
     model = compile_cli.compile(
-        Scans(), args, dynamic={0: {0, 1}, 1: {0, 1}}, options={**options, "emit": emit}
+        Scans(),
+        args,
+        dynamic={0: {0, 1}, 1: {0, 1}},
+        options={**options, "emit": emit, "multikernel": "off"},
     )
     assert not model.graph.fallbacks
-    for rows, columns in ((6, 40), (2, 3), (3, 300), (70, 2), (1, 5), (5, 1), (0, 4), (4, 0)):
+    for rows, columns in ((6, 40), (3, 70), (1, 5), (5, 1), (0, 4), (4, 0)):
         x, y = torch.randn(rows, columns), torch.randn(rows, columns)
         for got, wanted in zip(model(x, y), Scans()(x.double(), y.double()), strict=True):
             assert got.shape == wanted.shape
@@ -63,3 +67,29 @@ def test_one_kernel(options: dict[str, Any]) -> None:
     assert len(model.graph.fused.nodes) == 1 and isinstance(model.graph.fused.nodes[0], Kernel)
     exact = (args[0] * args[1]).double().cumsum(-1) + args[1].double()
     torch.testing.assert_close(model(*args).double(), exact, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_lines_that_programs_share(
+    options: dict[str, Any], dim: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three kernels a scan: what chunks fold to, a scan of that, the scan. Small sizes stand in
+    for those at which it pays."""
+    for name, value in (("_LAUNCH_BYTES", -(1 << 20)), ("_LEAST_ELEMENTS", 16), ("_LEAST_ROWS", 8),
+                        ("_WANTED", 6)):  # fmt: skip
+        monkeypatch.setattr(split_reductions, name, value)
+
+    def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        back = x.flip(dim).cumsum(dim).flip(dim)
+        return (x.cumsum(dim) + 1, back, x.logcumsumexp(dim), *x.cummax(dim))
+
+    x = torch.randn((2, 203) if dim else (203, 2))
+    dims = {0: {0, 1}} if dynamic else {}
+    model = compile_cli.compile(scans, (x,), dynamic=dims, options=options)
+    assert len(model.graph.fused.nodes) >= 6
+    sizes = [(2, 203), (3, 5), (2, 1), (1, 0), (2, 400)] if dynamic else [(2, 203)]
+    for size in sizes:
+        x = torch.randn(size if dim else size[::-1])
+        for got, wanted in zip(model(x), scans(x.double()), strict=True):
+            assert relative_error(got, wanted) < 1e-5
