@@ -337,6 +337,32 @@ def test_short_pieces_of_rows_become_columns():
     assert choose_cut(small, {}) is None
 
 
+TRANSPOSED = """
+kernel k(
+    x: f32[1048576, 64] cuda:0,
+    out y: f32[64, 1048576] cuda:0,
+):
+  parallel i0 < 16384, i1 < 64:
+    over r0 < 640:
+      v0 = load x[i0*40960 + r0*64 + i1] : f32
+      v1 = reduce max(v0) : f32
+    over r0 < 640:
+      v2 = sub(v0, v1) : f32
+      store y[i0*40960 + i1*640 + r0] = v2
+"""
+
+
+def test_columns_that_are_stored_as_rows_are_applied_apart():
+    text = TRANSPOSED.replace("1048576", "10485760")
+    graph = graph_of([parse_kernel(text)], parse_kernel(text))
+    stage, last = SplitReductions().run(graph).nodes
+    assert reduces_columns(stage) and not any(p.axes for p in last.phases)
+    plain = text.replace("i0*40960 + i1*640 + r0", "i0*40960 + r0*64 + i1")
+    assert (
+        len(SplitReductions().run(graph_of([parse_kernel(plain)], parse_kernel(plain))).nodes) == 1
+    )
+
+
 def test_large_weights_are_read_in_pieces_that_stay_in_the_cache():
     kernel = big(NORM, 4, 1 << 22)
     *_, last = split(kernel, lambda k: choose_cut(k, {}), {"k"})

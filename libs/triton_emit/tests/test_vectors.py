@@ -142,19 +142,6 @@ kernel copy(
       v0 = load x[{index}] : {t}
       store y[i0] = v0
 """
-GATHER = """
-kernel gather(
-    ids: i64[{rows}] cuda:0,
-    x: {t}[50000, {columns}] cuda:0,
-    out y: {t}[{rows}, 4096] cuda:0,
-):
-  parallel i0 < {rows}, i1 < 4096:
-    once:
-      v0 = load ids[i0] : i64
-      at0 = indirect v0 < 50000
-      v1 = load x[at0*{columns} + i1] : {t}
-      store y[i0*4096 + i1] = v1
-"""
 
 DYNAMIC = """
 kernel clone(
@@ -266,19 +253,38 @@ def test_digits_do_not_depend_on_it(text: str, tools: SimpleNamespace) -> None:
         made(COPY, points=1 << 20, index="1048575 - i0"),
         made(BIAS, columns=4096),
         made(COPY, points=1 << 20, index="i0*64"),
-        made(GATHER, columns=4096),
-        made(GATHER, columns=4097),
         made(MAXIMUM),
         made(ADD),
         made(DYNAMIC),
     ],
     ids=["aligned", "aligned offset", "odd offset", "backwards", "bias", "strided",
-         "gather", "odd gather", "maximum", "add", "dynamic"],
+         "maximum", "add", "dynamic"],
 )  # fmt: skip
 def test_others_stay_as_they_are(kernel: Kernel) -> None:
     schedule = default_schedule(kernel, {})
     assert schedule.kind == "flat" and schedule.vector == 0
     assert "multiple_of" not in emit(kernel, schedule).source
+
+
+def test_no_vectors_over_windows() -> None:
+    window = """
+kernel w(
+    x: f32[1048584] cuda:0,
+    out y: f32[1048576] cuda:0,
+):
+  parallel i0 < 1048576:
+    once:
+      v0 = load x[i0 + {a}] : f32
+      v1 = load x[i0 + {b}] : f32
+      v2 = load x[i0 + {c}] : f32
+      v3 = add(v0, v1) : f32
+      v4 = add(v3, v2) : f32
+      store y[i0] = v4
+"""
+    schedule = default_schedule(parse_kernel(window.format(a=0, b=1, c=2)), {})
+    assert (schedule.vector, schedule.num_warps) == (1, 8)
+    aligned = default_schedule(parse_kernel(window.format(a=0, b=4, c=8)), {})
+    assert (aligned.vector, aligned.num_warps) == (0, 4)
 
 
 @pytest.mark.parametrize("index", ["i0*2", "i0*3 + 1", "40 - i0*2"])

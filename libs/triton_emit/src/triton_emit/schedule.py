@@ -26,7 +26,7 @@ from loop_ir import (
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
-from triton_emit.vectors import vector
+from triton_emit.vectors import reads_windows, vector
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
@@ -159,7 +159,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             columns = hinted(kernel.axes[-1].extent, hints, ranges)
             if columns >= _ROW:
                 return _picking(columns, bits)
-        return replace(_flat(rows, bits), vector=vector(kernel))
+        flat = replace(_flat(rows, bits), vector=vector(kernel))
+        return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)
     widest = max(hinted(e, hints, ranges) for e in inner)
     small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
@@ -173,7 +174,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if columns and _can_loop(kernel):
         return _looped_columns(columns_at_once(kernel), widest, rows, bits)
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
-        return _persistent(next_power_of_two(bound or 1), rows, bits)
+        applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
+        return _persistent(next_power_of_two(bound or 1), rows, bits, applies)
     return _looped(pair_softmax(kernel), widest, rows, bits)
 
 
@@ -229,13 +231,14 @@ def _looped_columns(xblock: int, width: int, rows: int, bits: Literal[32, 64]) -
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 
-def _persistent(rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def _persistent(rblock: int, rows: int, bits: Literal[32, 64], applies: bool) -> Schedule:
     """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
     elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
     one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
-    operand, and few warps to join at the end of a reduction."""
+    operand, and few warps to join at the end of a reduction. applies: something is stored for each
+    element."""
     if rblock <= 1024:
-        tile = 2048 if rblock > 256 else 1024 if rblock > 128 else 4096
+        tile = 4096 if rblock <= 128 else 2048 if rblock > 256 or not applies else 1024
         xblock = max(1, min(64, tile // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2

@@ -15,7 +15,7 @@ from loop_ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
 from loop_ir.online import pair_softmax
 from loop_ir.split import Cut, split
 from loop_ir.split_scans import can_split_scans, split_scans
-from loop_ir.strides import columns_at_once, reduces_columns
+from loop_ir.strides import columns_at_once, reduces_columns, step
 from symexpr import CeilDiv
 
 # Programs that keep an H200 busy (132 multiprocessors): with fewer, memory is not read at its full
@@ -31,6 +31,8 @@ _LEAST_ELEMENTS = 2048
 _LEAST_ROWS = 32
 # Elements side by side that are worth a program, rather than several such runs.
 _LONG_RUN = 4096
+# Columns that no program holds whole.
+_LONG_COLUMN = 512
 # Pieces of a row of fewer bytes than this are read a sector or less at a time.
 _SHORT_PIECE = 128
 # Chunks begin at multiples of this where they can, so that no step of a loop needs a mask.
@@ -63,7 +65,8 @@ class SplitReductions:
             if not isinstance(node, Kernel):
                 nodes.append(node)
             elif not can_split_scans(node):
-                parts = split(pair_softmax(node), lambda k: choose_cut(k, hints), taken)
+                paired = pair_softmax(node)
+                parts = split(paired, lambda k: choose_cut(k, hints), taken, _transposes)
                 nodes += parts if len(parts) > 1 else [node]
             elif (cut := choose_cut(node, hints)) is not None:
                 nodes += split_scans(node, cut, taken)
@@ -121,6 +124,18 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         count = min(wanted, max(2, at_hints(extent, hints)))
         return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
     return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
+
+
+def _transposes(kernel: Kernel) -> bool:
+    """Long columns are read, and what is stored of them lies along them."""
+    inner = inner_axes(kernel)
+    if not inner or not stays_outside(kernel) or not reduces_columns(kernel) or scans(kernel):
+        return False
+    if not any(isinstance(s, Reduce) for s in statements(kernel)):
+        return False
+    stores = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Store)]
+    long = inner[-1].extent.is_Integer and inner[-1].extent >= _LONG_COLUMN
+    return long and any(s.mode == "set" and step(s.index, inner[-1]) == 1 for s in stores)
 
 
 def _short_piece(kernel: Kernel) -> Axis | None:
