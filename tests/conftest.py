@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch._dynamo.backends.common import aot_autograd
 
-import gemm_templates
-from aten_lowering import decompositions
-from compile_cli import Options, ladder, pipeline
-from compile_cli.compiled import CompiledGraph
-from compile_cli.gemm import MatmulPlanner
-from compile_cli.pipeline import compile_graph
-from compile_cli.stages import Record
-from loop_ir import FuseOptions
+if TYPE_CHECKING:  # torch takes seconds, for which pytest's first process keeps the others waiting
+    import torch
+
+    import gemm_templates
+    from compile_cli.compiled import CompiledGraph
+    from compile_cli.gemm import MatmulPlanner
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,6 +54,8 @@ def special_values() -> ModuleType:
 @pytest.fixture(scope="session")
 def encoder(example: ModuleType) -> Any:
     """The encoder with the example's sizes and fixed weights."""
+    import torch
+
     torch.manual_seed(0)
     return example.Encoder(*example.get_init_inputs()).eval()
 
@@ -69,6 +67,8 @@ def options(own_cache: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def fresh_dynamo() -> Iterator[None]:
+    import torch
+
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield
@@ -79,10 +79,18 @@ class Compiled:
     """`torch.compile` with our backend, keeping what was compiled."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        from compile_cli import Options
+
         self.options = Options.from_mapping(options)
         self.graphs: list[CompiledGraph] = []
 
     def backend(self, gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        from torch._dynamo.backends.common import aot_autograd
+
+        from aten_lowering import decompositions
+        from compile_cli.pipeline import compile_graph
+        from compile_cli.stages import Record
+
         def compile_fx(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
             self.graphs.append(compile_graph(graph, self.options, Record()))
             run = self.graphs[-1].run
@@ -101,6 +109,8 @@ class Compiled:
         return make(gm, inputs)  # type: ignore[no-any-return]
 
     def __call__(self, fn: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+        import torch
+
         compiled: Callable[..., Any] = torch.compile(
             fn, backend=self.backend, fullgraph=True, **more
         )
@@ -133,6 +143,11 @@ Timer = Callable[[Any, Any], list[float]]
 def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[gemm_templates.Choice]]:
     """`as_on_gpu(timer)`: matmuls on the CPU are decided as on a GPU, by the times that `timer`
     gives. What was chosen, in order."""
+    import gemm_templates
+    from compile_cli import ladder, pipeline
+    from compile_cli.gemm import MatmulPlanner
+    from loop_ir import FuseOptions
+
     choices: list[gemm_templates.Choice] = []
     make_task, choose = MatmulPlanner._make_task, gemm_templates.choose
 

@@ -1,10 +1,8 @@
 """C++ and Triton text, compiled and run, against Python's value."""
 
 import importlib.util
-import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 import sympy
@@ -168,17 +166,11 @@ def test_a_new_language_is_a_subclass():
 
 
 MODULE = """
-import torch, triton, triton.language as tl
+import triton, triton.language as tl
 
 {prelude}
 
 {kernels}
-
-for kernel, points in {work}:
-    columns = [torch.tensor([p[k] for p in points], dtype=torch.int32) for k in "abn"]
-    out = torch.zeros(len(points), dtype=torch.int64)
-    globals()[kernel][(1,)](*columns, out, len(points), triton.next_power_of_2(len(points)))
-    print(*out.tolist())
 """
 KERNEL = """
 @triton.jit
@@ -192,9 +184,18 @@ def k{i}(pa, pb, pn, out, count, BLOCK: tl.constexpr):
 """
 
 
-def test_triton_has_pythons_value_in_the_interpreter(tmp_path, expressions, points):
+def load(path, text):
+    """Triton reads the source of a kernel from its module's file."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_triton_has_pythons_value_in_the_interpreter(tmp_path, monkeypatch, expressions, points):
     """Both signs-unknown and ranges; then values at the ends of int32, which need widening."""
-    pytest.importorskip("triton")
+    triton, torch = pytest.importorskip("triton"), pytest.importorskip("torch")
     cases = [
         (e, to_triton(e, ranges=RANGES if k % 2 else None), points)
         for k, e in enumerate(expressions(40, seed=3))
@@ -206,16 +207,14 @@ def test_triton_has_pythons_value_in_the_interpreter(tmp_path, expressions, poin
             continue
     assert len(cases) > 80
     kernels = "\n".join(KERNEL.format(i=i, text=t) for i, (_, t, _) in enumerate(cases))
-    work = [(f"k{i}", ps) for i, (_, _, ps) in enumerate(cases)]
-    path = tmp_path / "kernels.py"
-    path.write_text(MODULE.format(prelude=TRITON_PRELUDE, kernels=kernels, work=work))
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    out = subprocess.run(
-        [sys.executable, str(path)], env=env, capture_output=True, text=True, check=False
-    )
-    assert out.returncode == 0, out.stderr[-3000:]
-    got = [list(map(int, line.split())) for line in out.stdout.splitlines()]
-    assert got == [[evaluate(e, p) for p in ps] for e, _, ps in cases]
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    module = load(tmp_path / "kernels.py", MODULE.format(prelude=TRITON_PRELUDE, kernels=kernels))
+    for i, (e, _, ps) in enumerate(cases):
+        columns = [torch.tensor([p[k] for p in ps], dtype=torch.int32) for k in "abn"]
+        out = torch.zeros(len(ps), dtype=torch.int64)
+        kernel = getattr(module, f"k{i}")
+        kernel[(1,)](*columns, out, len(ps), triton.next_power_of_2(len(ps)))
+        assert out.tolist() == [evaluate(e, p) for p in ps], e
 
 
 def test_triton_text_compiles_for_sm90(tmp_path, expressions):
@@ -228,14 +227,11 @@ def test_triton_text_compiles_for_sm90(tmp_path, expressions):
         to_triton(e, ranges=RANGES if k % 2 else None) for k, e in enumerate(expressions(20, 5))
     ]
     stores = "\n".join(f"    tl.store(out + {i}, {t})" for i, t in enumerate(texts))
-    path = tmp_path / "compiled_kernels.py"
-    path.write_text(
+    module = load(
+        tmp_path / "compiled_kernels.py",
         f"import triton\nimport triton.language as tl\n\n\n{TRITON_PRELUDE}\n\n"
-        f"@triton.jit\ndef k(a, b, n, out):\n{stores}\n"
+        f"@triton.jit\ndef k(a, b, n, out):\n{stores}\n",
     )
-    spec = importlib.util.spec_from_file_location("compiled_kernels", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     signature = {"a": "i32", "b": "i32", "n": "i32", "out": "*i64"}
     source = ASTSource(fn=module.k, signature=signature)
     binary = triton.compile(source, target=GPUTarget("cuda", 90, 32))

@@ -11,7 +11,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from loop_ir import LEAST, Axis, Buffer, Graph, Indirect, Kernel, Symbol, TensorRef
+from loop_ir import LEAST, Axis, Buffer, Graph, Indirect, Kernel, Node, Symbol, TensorRef
 from loop_ir.analysis import walk
 from symexpr import from_torch
 
@@ -19,12 +19,16 @@ from symexpr import from_torch
 def graph_symbols(graph: Graph, gm: fx.GraphModule) -> Graph:
     """Declares the size symbols that the graph and its kernels use."""
     known = _known(gm)
-    nodes = tuple(
-        replace(n, symbols=_declare(_symbols(n), known)) if isinstance(n, Kernel) else n
-        for n in graph.nodes
-    )
-    bound = {i.name for i in graph.inputs if i.type is None}
-    return replace(graph, nodes=nodes, symbols=_declare(_symbols(graph) | bound, known))
+    free, bound = _symbols(replace(graph, nodes=()))
+    free |= {i.name for i in graph.inputs if i.type is None}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        own, axes = _symbols(node)
+        free, bound = free | own, bound | axes
+        if isinstance(node, Kernel):
+            node = replace(node, symbols=_declare(own - axes, known))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), symbols=_declare(free - bound, known))
 
 
 def _declare(names: set[str], known: dict[str, Symbol]) -> tuple[Symbol, ...]:
@@ -33,15 +37,25 @@ def _declare(names: set[str], known: dict[str, Symbol]) -> tuple[Symbol, ...]:
 
 def used_buffers(value: object) -> set[str]:
     """Names of all buffers that nodes and results refer to."""
-    found = {b.name for b in walk(value) if isinstance(b, Buffer)}
-    return found | {r.buffer for r in walk(value) if isinstance(r, TensorRef)}
+    found: set[str] = set()
+    for item in walk(value):
+        if isinstance(item, Buffer):
+            found.add(item.name)
+        elif isinstance(item, TensorRef):
+            found.add(item.buffer)
+    return found
 
 
-def _symbols(value: object) -> set[str]:
-    """Free symbols of all expressions, less the axes and indirect symbols of kernels."""
-    free = {str(s) for e in walk(value) if isinstance(e, sympy.Basic) for s in e.free_symbols}
-    bound = {str(b.symbol) for b in walk(value) if isinstance(b, Axis | Indirect)}
-    return free - bound
+def _symbols(value: object) -> tuple[set[str], set[str]]:
+    """Free symbols of all expressions; the axes and indirect symbols of kernels among them."""
+    free: set[str] = set()
+    bound: set[str] = set()
+    for item in walk(value):
+        if isinstance(item, sympy.Basic):
+            free.update(str(s) for s in item.free_symbols)
+        elif isinstance(item, Axis | Indirect):
+            bound.add(str(item.symbol))
+    return free, bound
 
 
 def _known(gm: fx.GraphModule) -> dict[str, Symbol]:

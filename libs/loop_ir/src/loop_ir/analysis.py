@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 
 import sympy
 
@@ -33,15 +34,23 @@ from wrapper_ir.ops import Ref, Symbol
 from wrapper_ir.types import DType
 
 
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Those of a dataclass, the last one first."""
+    return tuple(f.name for f in reversed(fields(kind))) if is_dataclass(kind) else ()
+
+
 def walk(value: object) -> Iterator[object]:
     """A value, and all that tuples and dataclasses hold, at any depth."""
-    yield value
-    if isinstance(value, tuple):
-        for v in value:
-            yield from walk(v)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for f in fields(value):
-            yield from walk(getattr(value, f.name))
+    left = [value]
+    while left:
+        item = left.pop()
+        yield item
+        if isinstance(item, tuple):
+            left.extend(reversed(item))
+        else:
+            kind: type = type(item)
+            left.extend([getattr(item, name) for name in _field_names(kind)])
 
 
 def statements(kernel: Kernel) -> Iterator[Stmt]:

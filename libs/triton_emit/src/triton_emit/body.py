@@ -243,10 +243,11 @@ class Writer:
         self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]
     ) -> None:
         """Writes statements. `escaping`: names that are used in other scopes."""
-        count: Counter[str] = Counter(u for stmt in body for u in uses(stmt))
+        used = [uses(stmt) for stmt in body]
+        count: Counter[str] = Counter(u for names in used for u in names)
         readers: dict[str, list[Stmt]] = {}
-        for stmt in body:
-            for u in uses(stmt):
+        for stmt, names in zip(body, used, strict=True):
+            for u in names:
                 readers.setdefault(u, []).append(stmt)
         for stmt in body:
             if all(d in self.env for d in defines(stmt)) and defines(stmt):

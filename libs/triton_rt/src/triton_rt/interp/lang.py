@@ -124,11 +124,12 @@ class World:
     def bind(self, builtin: Callable[..., Any]) -> Callable[..., Any]:
         """A Triton builtin with its `_semantic` argument filled in."""
         semantic, adopt = self.semantic, self.adopt
+        inner = getattr(builtin, "__wrapped__", builtin)  # without Triton's check of `_semantic`
 
         @functools.wraps(builtin)
         def bound(*args: Any, **kwargs: Any) -> Any:
             kwargs["_semantic"] = semantic
-            return adopt(builtin(*args, **kwargs))
+            return adopt(inner(*args, **kwargs))
 
         return bound
 
