@@ -94,8 +94,9 @@ def test_linear_takes_all_rows_at_once(dynamic_graph: Graph) -> None:
 def test_aot_autograd(encoder: Any, evaluate_graph: Any) -> None:
     """The graph that torch.compile would hand over: parameters first, then inputs."""
     torch.manual_seed(0)
-    model = encoder.Encoder().eval()
-    inputs = encoder.get_inputs()
+    model = encoder.Encoder(vocab=50, hidden=16, heads=2, mlp=32, max_len=16).eval()
+    ids, mask = (x[:, :8] for x in encoder.get_inputs())
+    inputs = (ids % 50, mask)
     found: list[Any] = []
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:

@@ -91,7 +91,7 @@ class Scheduler:
             if isinstance(fused, Mismatch):
                 continue
             one, two = self._kernel(first), self._kernel(second)
-            kind = "vertical" if self._feeds(one, two) else "horizontal"
+            kind = "vertical" if self._feeds(first, second) else "horizontal"
             saved = self._traffic(first).total + self._traffic(second).total
             self.traffic.pop(first)
             self.traffic.pop(second)
@@ -109,8 +109,9 @@ class Scheduler:
         assert isinstance(node, Kernel)
         return node
 
-    def _feeds(self, first: Kernel, second: Kernel) -> bool:
-        return not set(writes(first)).isdisjoint(reads(second))
+    def _feeds(self, first: int, second: int) -> bool:
+        made = writes(self.deps.nodes[first])
+        return any(second in self.deps.readers.get(name, ()) for name in made)
 
     def _traffic(self, number: int) -> Traffic:
         if number not in self.traffic:
@@ -125,7 +126,7 @@ class Scheduler:
         if not isinstance(self.deps.nodes[two], Kernel):
             return None
         first, second = sorted((one, two), key=lambda n: self.deps.order[n])
-        vertical = self._feeds(self._kernel(first), self._kernel(second))
+        vertical = self._feeds(first, second)
         if not accept(vertical):
             return None
         saved = self.estimate(first, second)
