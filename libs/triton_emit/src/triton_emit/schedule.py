@@ -23,6 +23,7 @@ from loop_ir import (
     picks_rows,
     reduces_columns,
 )
+from loop_ir.analysis import scans
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
@@ -31,6 +32,8 @@ from triton_emit.vectors import reads_windows, vector
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
 PERSISTENT_LIMIT = 8192
+# Where nothing but the row itself is kept: 32 elements a thread.
+WIDEST_ROW = 32768
 # Of an H200: multiprocessors, warps that one of them holds, and its second-level cache.
 MULTIPROCESSORS = 132
 _WARPS = 64
@@ -172,11 +175,19 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and _can_loop(kernel):
-        return _looped_columns(columns_at_once(kernel), widest, rows, bits)
+        return _looped_columns(kernel, widest, rows, bits)
+    if _reads_one_row(kernel) and snug and next_power_of_two(bound or 1) <= WIDEST_ROW:
+        small = True
     if (small and snug) or (bound is not None and not _can_loop(kernel)):
         applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
         return _persistent(next_power_of_two(bound or 1), rows, bits, applies)
     return _looped(pair_softmax(kernel), widest, rows, bits)
+
+
+def _reads_one_row(kernel: Kernel) -> bool:
+    """All that is read at inner points is one buffer's row."""
+    found = {s.buffer for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
+    return len(found) == 1 and _read_again(kernel) > 0 and not scans(kernel)
 
 
 def _walking(rblock: int, bits: Literal[32, 64]) -> Schedule:
@@ -218,13 +229,15 @@ def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
     return Schedule("persistent", xblock, rblock, max(1, xblock * rblock // 512), index_bits=bits)
 
 
-def _looped_columns(xblock: int, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
-    warps as keep the multiprocessors reading; 16 elements a thread."""
+    warps as keep the multiprocessors reading; 16 elements a thread. Scans take four warps: each
+    waits for those before it."""
+    xblock = columns_at_once(kernel)
     while xblock > 16 and rows < 3 * MULTIPROCESSORS * xblock // 2:
         xblock //= 2
     warps, programs = 4, -(-rows // xblock)
-    while warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
+    while not scans(kernel) and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
         warps *= 2
     rblock = min(512 * warps // xblock, next_power_of_two(width))
     warps = max(1, xblock * rblock // 512)
@@ -244,7 +257,8 @@ def _persistent(rblock: int, rows: int, bits: Literal[32, 64], applies: bool) ->
             xblock //= 2
         warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
-    return Schedule("persistent", 1, rblock, min(16, rblock // 512), index_bits=bits)
+    most = 16 if rblock <= PERSISTENT_LIMIT else 32
+    return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
 
 
 def _looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
