@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -254,40 +253,34 @@ def triton_module(cases: list[Case]) -> str:
 
 
 def triton_values(cases: list[Case], folder: Path, device: str) -> list[list[int]]:
+    import triton
+
     (folder / "kernels.py").write_text(triton_module(cases))
-    (folder / "inputs.json").write_text(json.dumps([c.inputs for c in cases]))
-    env = dict(os.environ)
-    if device == "cpu":
-        env["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, __file__, "--worker", str(folder), "--device", device]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-3000:])
-    out: list[list[int]] = json.loads((folder / "outputs.json").read_text())
-    return out
-
-
-def run_kernels(folder: Path, device: str) -> None:
-    import torch
-
     spec = importlib.util.spec_from_file_location("kernels", folder / "kernels.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    inputs = json.loads((folder / "inputs.json").read_text())
-    points = len(inputs[0])
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = device == "cpu"
+        spec.loader.exec_module(module)
+        return run_kernels(module, cases, device)
+
+
+def run_kernels(module: Any, cases: list[Case], device: str) -> list[list[int]]:
+    import torch
+
+    points = len(cases[0].inputs)
     block = 1 << (points - 1).bit_length()
-    out = []
-    for start in range(0, len(inputs), GROUP):
-        group = inputs[start : start + GROUP]
+    out: list[list[int]] = []
+    for start in range(0, len(cases), GROUP):
+        group = cases[start : start + GROUP]
         table = torch.ones(len(group), SLOTS, points, dtype=torch.int64)
-        for i, rows in enumerate(group):
-            values = torch.tensor(rows, dtype=torch.int64)
+        for i, case in enumerate(group):
+            values = torch.tensor(case.inputs, dtype=torch.int64)
             table[i, : values.shape[1]] = values.T
         result = torch.zeros(len(group), points, dtype=torch.int64, device=device)
         getattr(module, f"k{start // GROUP}")[(1,)](table.to(device), result, points, block)
         out += result.tolist()
-    (folder / "outputs.json").write_text(json.dumps(out))
+    return out
 
 
 def compare(
@@ -331,11 +324,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        run_kernels(options.worker, options.device)
-        return
     result = compare(options.expressions, options.points, options.seed, options.device)
     targets = [t for t in result["seconds"] if t != "sympy"]
     print(f"{result['pairs']} pairs of {result['expressions']} expressions; "
