@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -191,19 +192,29 @@ def mul(call: Call, input: Operand, other: Operand | Number) -> None:
 def div(call: Call, input: Operand, other: Operand | Number) -> None:
     """CUDA's kernel multiplies by the reciprocal of a number, in the type that it computes in
     (`div_true_kernel_cuda`)."""
-    plain = isinstance(other, int | float) and 2e-38 < abs(other) < 1e38
 
     def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        if plain and call.out.fake.is_cuda and x.dtype in (DType.f32, DType.f64):
-            assert isinstance(other, int | float)
-            return k.op("mul", x, k.const(1.0 / _rounded(other, x.dtype), x.dtype))
+        cuda = call.out.fake.is_cuda and x.dtype in (DType.f32, DType.f64)
+        if cuda and isinstance(other, int | float):
+            return k.op("mul", x, k.const(_reciprocal(other, x.dtype), x.dtype))
         return k.op("div", x, y)
 
     pointwise(call, ["self", "other"], body, Promotion.INT_TO_FLOAT)
 
 
+def _reciprocal(x: float, dtype: DType) -> float:
+    """As the type has it: infinite of zero and of the least numbers."""
+    x = _rounded(float(x), dtype)
+    return _rounded(1.0 / x, dtype) if x else math.copysign(math.inf, x)
+
+
 def _rounded(x: float, dtype: DType) -> float:
-    return x if dtype is DType.f64 else float(struct.unpack("f", struct.pack("f", x))[0])
+    if dtype is DType.f64:
+        return x
+    try:
+        return float(struct.unpack("f", struct.pack("f", x))[0])
+    except OverflowError:
+        return math.copysign(math.inf, x)
 
 
 @table.lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
