@@ -103,7 +103,7 @@ def test_writes_under_cuda_graphs(options: dict[str, Any]) -> None:
     x.mul_(0.01)
     wanted = x.clone()
     for _ in range(4):
-        torch.testing.assert_close(compiled(x, i, y), added(wanted, i, y))
-        torch.testing.assert_close(x, wanted)
+        torch.testing.assert_close(compiled(x, i, y), added(wanted, i, y), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(x, wanted, rtol=1e-4, atol=1e-5)
     launches = [o for o in compiled.graph.program.ops if isinstance(o, Launch)]
     assert len(launches) == 1

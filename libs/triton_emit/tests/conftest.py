@@ -278,7 +278,7 @@ def _kernels() -> dict[str, Kernel]:
         "gelu_bias": gelu("gelu_bias", sympy.Integer(64), ()),
         "gelu_bias_dynamic": gelu("gelu_bias_dynamic", s0, (Symbol("s0", 1, 65536, 64),)),
         "add_norm": add_norm, "embed_norm": embed, "softmax": softmax("softmax", 1000),
-        "softmax_wide": softmax("softmax_wide", 65536), "attention_mask": mask,
+        "softmax_wide": softmax("softmax_wide", 131072), "attention_mask": mask,
     }  # fmt: skip
 
 

@@ -50,4 +50,4 @@ def test_every_schedule_computes_the_same(
 def test_wide_rows_are_looped_over(tools: SimpleNamespace) -> None:
     emitted = tools.check(tools.kernels["softmax_wide"])
     assert emitted.schedule.kind == "looped"
-    assert emitted.source.count("for start in range(0, 65536, RBLOCK):") == 2
+    assert emitted.source.count("for start in range(0, 131072, RBLOCK):") == 2

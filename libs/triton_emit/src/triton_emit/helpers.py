@@ -65,9 +65,8 @@ _SOURCES = {
         # 2 ulp: e * log(2) + log(1 + r), 1 + r = (1 + x) / 2**e in [0.75, 1.5), r rounded once
         def log1p_f32(x):
             e = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
-            m = (x.to(tl.int32, bitcast=True) - e).to(tl.float32, bitcast=True)
             s = (0x40800000 - e).to(tl.float32, bitcast=True)
-            r = m + tl.fma(s, 0.25, -1.0)
+            r = tl.fma(x * s, 0.25, tl.fma(s, 0.25, -1.0))
             p = tl.fma(r, -4.50744666e-2, 1.04629956e-1)
             p = tl.fma(p, r, -1.31611958e-1)
             p = tl.fma(p, r, 1.44784004e-1)

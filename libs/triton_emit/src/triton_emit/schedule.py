@@ -185,9 +185,11 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
 
 
 def _reads_one_row(kernel: Kernel) -> bool:
-    """All that is read at inner points is one buffer's row."""
+    """All that is read at inner points is one buffer's row, and it is summed once: a softmax, which
+    also holds its exponentials, leaves room for one program a multiprocessor."""
     found = {s.buffer for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
-    return len(found) == 1 and _read_again(kernel) > 0 and not scans(kernel)
+    reduces = [s.op for _, s in statements(kernel) if isinstance(s, Reduce)]
+    return len(found) == 1 and _read_again(kernel) > 0 and reduces == ["sum"]
 
 
 def _walking(rblock: int, bits: Literal[32, 64]) -> Schedule:
