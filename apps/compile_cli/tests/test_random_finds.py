@@ -124,3 +124,13 @@ def test_a_part_of_a_part_of_dynamic_sizes() -> None:
 
     args = torch.rand(6, 3), torch.rand(3, 3), torch.rand(3)
     _same(torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True), f, *args)
+
+
+def test_operands_of_different_order_and_dynamic_sizes() -> None:
+    """The strides of the result are products of sizes that are not known."""
+
+    def added(x: Tensor, y: Tensor) -> Tensor:
+        return torch.logaddexp(x.permute(1, 2, 0), y)
+
+    x, y = torch.randn(11, 2, 2), torch.randn(1, 1, 11)
+    _same(_compiled(added, (x, y), "torch.compile", dynamic=True), added, x, y)

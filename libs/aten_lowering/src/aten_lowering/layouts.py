@@ -34,7 +34,8 @@ def like(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
 
 def _ordered(x: Tensor, strides: Sequence[int | torch.SymInt]) -> Tensor:
     """Without gaps, dimensions in the order of these strides."""
-    order = sorted(range(x.dim()), key=lambda d: strides[d], reverse=True)
+    with disable_proxy_modes_tracing():  # products of sizes that no node of the graph has
+        order = sorted(range(x.dim()), key=lambda d: strides[d], reverse=True)
     inverse = [order.index(d) for d in range(x.dim())]
     return x.permute(order).contiguous().permute(inverse)
 
@@ -65,7 +66,9 @@ def by_operands(result: Tensor, *args: Any) -> Tensor:
     they differ."""
     tensors = [a for a in args if isinstance(a, Tensor)]
     strides = _iterated(result, tensors)
-    return result if result.stride() == strides else _ordered(result, strides)
+    with disable_proxy_modes_tracing():
+        same = result.stride() == strides
+    return result if same else _ordered(result, strides)
 
 
 def _iterated(result: Tensor, operands: Sequence[Tensor]) -> tuple[int, ...]:
@@ -81,8 +84,11 @@ def _iterated(result: Tensor, operands: Sequence[Tensor]) -> tuple[int, ...]:
 
 def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """`op(x, y) -> op` of copies that lie as eager's result would, where torch's fake tensors say
-    otherwise of the operator: what they say of operands alike is right."""
+    otherwise of the operator: what they say of operands alike is right. Sizes that are not known
+    give strides that no operand has, which cannot be traced: the operator stays as it is."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.dim()]
+    if not all(isinstance(n, int) for x in tensors for n in x.shape):
+        return NotImplemented
     if all(x.is_contiguous() and x.shape == tensors[0].shape for x in tensors):
         return NotImplemented
     with disable_proxy_modes_tracing():

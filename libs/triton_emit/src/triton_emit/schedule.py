@@ -233,13 +233,15 @@ def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
 
 def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
-    warps as keep the multiprocessors reading; 16 elements a thread. Scans take four warps: each
-    waits for those before it."""
-    xblock = columns_at_once(kernel)
-    while xblock > 16 and rows < 3 * MULTIPROCESSORS * xblock // 2:
+    warps as keep the multiprocessors reading; 16 elements a thread. Scans keep to small tiles: each
+    step waits for the one before it."""
+    scanning = bool(scans(kernel))
+    xblock = 64 if scanning else columns_at_once(kernel)
+    least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
+    while xblock > 16 and rows < least * xblock:
         xblock //= 2
     warps, programs = 4, -(-rows // xblock)
-    while not scans(kernel) and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
+    while not scanning and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
         warps *= 2
     rblock = min(512 * warps // xblock, next_power_of_two(width))
     warps = max(1, xblock * rblock // 512)
