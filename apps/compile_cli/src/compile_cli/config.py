@@ -46,7 +46,7 @@ class Options:
     jobs: compile workers; 0 is the number of cores.
     cuda_graphs: from the second call with the same layouts on, replay a CUDA graph. Worth it where
         the host is slower than the GPU: small batches. Takes memory for each layout.
-    channels_last: `on`: convolutions in two dimensions on a GPU get their operands, and give their
+    channels_last: `on`: convolutions on a GPU get their operands, and give their
         results, with the channels side by side in memory; results of the graph keep their strides.
         `auto` measures both ways, and takes this one where it is faster.
     random: `fast`: random numbers (dropout, `rand`, ...) are computed in the kernels that use
