@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -132,21 +133,26 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     } | own
 
 
+_PATCHING = threading.RLock()
+
+
 @contextmanager
 def states_of_lstms() -> Iterator[None]:
     """While it is open, the states that torch's fake tensors say an LSTM has are eager's, of rank
-    3: torch squeezes a dimension of the batch in place of the one that it added."""
-    one_layer: Any = torch._decomp.decompositions.one_layer_lstm
+    3: torch squeezes a dimension of the batch in place of the one that it added. One thread at a
+    time: a function of torch is another meanwhile."""
+    with _PATCHING:
+        one_layer: Any = torch._decomp.decompositions.one_layer_lstm
 
-    def with_its_states(*args: Any, **kwargs: Any) -> Any:
-        out, states = one_layer(*args, **kwargs)
-        return out, tuple(s.squeeze(0) if s.dim() == 3 else s for s in states)
+        def with_its_states(*args: Any, **kwargs: Any) -> Any:
+            out, states = one_layer(*args, **kwargs)
+            return out, tuple(s.squeeze(0) if s.dim() == 3 else s for s in states)
 
-    torch._decomp.decompositions.one_layer_lstm = with_its_states
-    try:
-        yield
-    finally:
-        torch._decomp.decompositions.one_layer_lstm = one_layer
+        torch._decomp.decompositions.one_layer_lstm = with_its_states
+        try:
+            yield
+        finally:
+            torch._decomp.decompositions.one_layer_lstm = one_layer
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
