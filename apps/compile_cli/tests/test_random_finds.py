@@ -63,7 +63,7 @@ class Filled(nn.Module):
         self.register_buffer("kept", torch.ones(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.kept.copy_(0.1)  # type: ignore[arg-type]
+        self.kept.copy_(0.1)  # type: ignore[arg-type]  # a number, which torch takes
         return x + 1
 
 

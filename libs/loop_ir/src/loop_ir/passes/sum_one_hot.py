@@ -24,6 +24,7 @@ from loop_ir.nodes import (
     Kernel,
     Reduce,
     Stmt,
+    Store,
 )
 from loop_ir.rewrite import Item, items_of, map_kernels, rename_defs, rename_uses, stage
 from wrapper_ir.types import DType
@@ -101,7 +102,8 @@ def _sum(
         return names[value]
 
     one, other = at(True), at(False)
-    kind = next(s.dtype for s in before if place in defined_values(s))  # type: ignore[union-attr]
+    known = (s for s in before if not isinstance(s, Store | Indirect))
+    kind = next(s.dtype for s in known if place in defined_values(s))
     zero, end = make(Const(next(fresh), 0, kind)), make(Index(next(fresh), axis.extent, kind))
     inside = make(Compute(next(fresh), "and", (
         make(Compute(next(fresh), "ge", (place, zero), DType.bool_)),
