@@ -1,6 +1,7 @@
 """Memory-bound work through `torch.compile`: eager, Inductor and compile_cli in one run.
 
     python benchmarks/kernels.py [--only softmax norm] [--out kernels.json] [--processes 8]
+    python benchmarks/kernels.py --cases block_cases
 
 Times are medians between CUDA events of calls whose host work is hidden behind a spinning kernel,
 after L2 was overwritten; the three interleaved, inputs changing. The bytes are those of inputs and
@@ -11,6 +12,7 @@ fails or is wrong is a row that says so, and the exit code is 1.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import statistics
@@ -23,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from kernel_cases import CASES, Case
+from kernel_cases import Case
 from torch import Tensor
 
 import compile_cli  # noqa: F401  # registers the backend
@@ -133,9 +135,9 @@ def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
     return row
 
 
-def warm(part: int, processes: int, only: list[str]) -> None:
+def warm(part: int, processes: int, cases: list[Case]) -> None:
     """Compiles a part of the cases, so that caches are warm: compiling is not what is measured."""
-    for case in chosen(only)[part::processes]:
+    for case in cases[part::processes]:
         for backend in BACKENDS:
             try:
                 compiled(case, backend)(*inputs(case))
@@ -143,22 +145,25 @@ def warm(part: int, processes: int, only: list[str]) -> None:
                 print(backend, case.name, str(error).splitlines()[0][:100])
 
 
-def chosen(only: list[str]) -> list[Case]:
-    return [c for c in CASES if not only or any(o in (c.family, c.name) for o in only)]
+def chosen(cases: str, only: list[str]) -> list[Case]:
+    listed: list[Case] = importlib.import_module(cases).CASES
+    return [c for c in listed if not only or any(o in (c.family, c.name) for o in only)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", default="kernel_cases", help="a module beside this one")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--warm", type=int)
     options = parser.parse_args()
+    cases = chosen(options.cases, options.only)
     if options.warm is not None:
-        warm(options.warm, options.processes, options.only)
+        warm(options.warm, options.processes, cases)
         return 0
-    command = [sys.executable, __file__, "--processes", str(options.processes), "--only",
-               *options.only]  # fmt: skip
+    command = [sys.executable, __file__, "--processes", str(options.processes),
+               "--cases", options.cases, "--only", *options.only]  # fmt: skip
     parts = [subprocess.Popen([*command, "--warm", str(n)]) for n in range(options.processes)]
     for part in parts:
         part.wait()
@@ -167,7 +172,7 @@ def main() -> int:
     print(f"copy {rate / 1e6:.2f} TB/s, torch {torch.__version__}")
     rows = []
     print(f"{'':38}{'eager':>9}{'Inductor':>9}{'ours':>9}{'/best':>7}{'of copy':>8}")
-    for case in chosen(options.only):
+    for case in cases:
         row = bench(case, rate, flush)
         torch.cuda.empty_cache()
         rows.append(row)
