@@ -54,7 +54,7 @@ def programs(draw, builder_class):
             st.sampled_from(
                 ("unary", "unary", "binary", "binary", "binary", "softmax", "norm", "reduce",
                  "transpose", "reshape", "flatten", "residual", "slice", "scale", "shift",
-                 "pad", "flip", "rows", "linear", "scan")
+                 "pad", "flip", "rows", "linear", "scan", "columns")
             )
         )  # fmt: skip
         x = pool[-1 - draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4, 5)))]
@@ -76,6 +76,8 @@ def programs(draw, builder_class):
             pool.append(b.layer_norm(x, pool[2], pool[2]))
         elif kind == "reduce" and x.size[-1] != 1:
             pool.append(b.reduce(draw(st.sampled_from(("sum", "max"))), x))
+        elif kind == "columns" and len(x.size) > 1 and x.size[-2] != 1:
+            pool.append(b.reduce("sum", x.transpose(len(x.size) - 2, len(x.size) - 1)))
         elif kind == "scan" and x.size[-1] != 1:
             op, turned = draw(st.sampled_from((("sum", False), ("sum", True), ("max", False))))
             y = b.flip(x) if turned and x.size[-1].is_Integer else x

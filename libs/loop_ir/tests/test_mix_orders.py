@@ -135,6 +135,76 @@ def test_what_stays_as_it_is() -> None:
     assert MixOrders().run(graph) is graph  # they read different tensors
 
 
+# sums of columns, rows divided by what comes of them, and sums of columns of the quotients
+CHAIN = """
+graph g(
+    x: f32[40, 6] cuda:0,
+    w: f32[6] cuda:0,
+):
+  kernel first(
+      x: f32[40, 6] cuda:0,
+      out a: f32[6] cuda:0,
+  ):
+    parallel i0 < 6:
+      over r0 < 40:
+        v0 = load x[r0*6 + i0] : f32
+        v1 = reduce sum(v0) : f32
+      once:
+        v2 = exp(v1) : f32
+        store a[i0] = v2
+  kernel rows(
+      x: f32[40, 6] cuda:0,
+      DIVISOR: f32[6] cuda:0,
+      out y: f32[40] cuda:0,
+  ):
+    parallel i0 < 40:
+      over r0 < 6:
+        v0 = load x[i0*6 + r0] : f32
+        v1 = load DIVISOR[r0] : f32
+        v2 = div(v0, v1) : f32
+        v3 = reduce max(v2) : f32
+      once:
+        store y[i0] = v3
+  kernel second(
+      x: f32[40, 6] cuda:0,
+      a: f32[6] cuda:0,
+      out b: f32[6] cuda:0,
+  ):
+    parallel i0 < 6:
+      over r0 < 40:
+        v0 = load x[r0*6 + i0] : f32
+        v1 = load a[i0] : f32
+        v2 = mul(v0, v1) : f32
+        v3 = reduce sum(v2) : f32
+      once:
+        store b[i0] = v3
+  return (a: f32[6] cuda:0, y: f32[40] cuda:0, b: f32[6] cuda:0)
+"""
+
+
+def test_rows_that_need_the_sums_come_after_them() -> None:
+    mixed = agree(parse_graph(CHAIN.replace("DIVISOR", "a")), 40)
+    assert [len(k.axes) for k in mixed.nodes if isinstance(k, Kernel)] == [1, 2, 1]  # with `second`
+
+
+def test_sums_that_need_other_sums_of_the_same_reading() -> None:
+    mixed = agree(parse_graph(CHAIN.replace("DIVISOR", "w")), 40)
+    assert print_graph(mixed).count("sum=") == 1
+
+
+def test_what_a_kernel_of_columns_reads_at_its_end_is_stored() -> None:
+    text = NORM
+    for old, new in (
+        ("      once:\n        v0 = load w[i0] : f32\n", ""),
+        ("      w: f32[6] cuda:0,\n      out a", "      out a"),
+        ("mul(v1, v0)", "abs(v1)"),
+        ("v6 = mul(v3, v0)", "v6 = load t[i0]"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    assert "sum=" in print_graph(agree(of_rows(text, 40), 40))
+
+
 def test_sums_of_rows_are_verified() -> None:
     mixed = print_graph(MixOrders().run(of_rows(NORM, 40)))
     row = re.search(r"(store \w+\[)(i1\*6 \+ r0)(\] sum= )", mixed)

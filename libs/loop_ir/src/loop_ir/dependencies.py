@@ -87,6 +87,10 @@ class Dependencies:
             stack += self.before[number]
         return None
 
+    def needs(self, number: int, other: int) -> bool:
+        """Whether node `number` must run after `other`, with none between them that must."""
+        return other in self.before[number]
+
     def single_writer(self, name: str) -> bool:
         return len(self.writers.get(name, ())) <= 1
 
@@ -98,7 +102,7 @@ class Dependencies:
         return self.readers.get(name, set()) <= gone and self.writers.get(name, set()) <= gone
 
     def replace(self, number: int, node: Node) -> None:
-        """Another node in the place of `number`, with the same or fewer buffers written."""
+        """Another node in the place of `number`, which waits for no more nodes than that did."""
         self._unindex(number)
         self.nodes[number] = node
         self._index(number)
@@ -126,6 +130,15 @@ class Dependencies:
         """`number` takes over the inputs of `producer`, which it computes again."""
         for before in self.before[producer]:
             self._edge(before, number)
+
+    def share(self, number: int, node: Node, after: int, left: Node) -> None:
+        """`node` does what `number` did and a part of what `after` did, of which `left` remains,
+        which needs `node`."""
+        self.inherit(number, after)
+        self._edge(number, after)
+        self.replace(number, node)
+        self.replace(after, left)
+        self._sort()
 
     def remove(self, number: int) -> None:
         """Takes out a node that nothing reads any more."""

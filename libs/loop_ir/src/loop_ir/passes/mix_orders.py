@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import sympy
 
 from loop_ir.affine import product
 from loop_ir.align import Mismatch
-from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, statements, traffic, writes
+from loop_ir.analysis import (
+    at_hints,
+    hints_of,
+    inner_axes,
+    node_name,
+    reads,
+    statements,
+    traffic,
+    writes,
+)
 from loop_ir.dependencies import Dependencies
 from loop_ir.in_place import is_in_place
 from loop_ir.mix import Columns, columns_of, finish, join, walked
@@ -52,24 +61,16 @@ class MixOrders:
         return replace(graph, nodes=mixer.nodes()) if mixer.joined else graph
 
 
-@dataclass
-class _Joined:
-    """What a kernel of rows sums: the summands of kernels of columns."""
-
-    columns: list[Columns] = field(default_factory=list)
-
-    @property
-    def summands(self) -> dict[str, Reduce]:
-        return {name: s for c in self.columns for name, s in c.summands.items()}
-
-
 class _Mixer:
+    """joined: of a kernel of rows what it sums, by buffer. The kernels of columns are what is left
+    of them (`finish`) from then on, so that the dependencies are those of the graph to come."""
+
     def __init__(self, graph: Graph) -> None:
         self.deps = Dependencies(graph)
         self.hints = hints_of(graph.symbols)
         self.taken = {name for node in graph.nodes for name in (node_name(node), *writes(node))}
         self.taken |= {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
-        self.joined: dict[int, _Joined] = {}
+        self.joined: dict[int, Mapping[str, Reduce]] = {}
 
     def mix(self, number: int) -> None:
         """Joins the sums of columns of node `number`, if it is such a kernel, to a kernel of
@@ -85,30 +86,32 @@ class _Mixer:
             if not isinstance(rows, Kernel) or not _reduces_rows(rows):
                 continue
             first, second = sorted((other, number), key=lambda n: self.deps.order[n])
-            if self.deps.between(first, second) is not None:
+            if self.deps.between(first, second) is not None or self.deps.needs(other, number):
                 continue
-            joined = self.joined.get(other, _Joined())
-            both = _Joined([*joined.columns, columns])
+            parts, _ = share(rows.axes[0].extent, self.hints)
+            left = finish(columns, parts)
+            summed = self.joined.get(other, {})
             dead = frozenset(
                 n
                 for n in writes(rows)
-                if n not in both.summands and self.deps.is_dead_after(n, (first, second))
+                if n not in reads(left) and self.deps.is_dead_after(n, (other, number))
             )
             fused = join(rows, columns, first == other, self.hints, dead)
             if isinstance(fused, Mismatch):
                 continue
-            if not (self._fits(fused, both) and self._saves(rows, columns, fused)):
+            both = {**summed, **columns.summands}
+            if not (self._fits(fused, len(both)) and self._saves(rows, columns, fused)):
                 continue
-            self.joined.pop(other, None)
-            self.joined[self.deps.merge(first, second, fused)] = both
+            self.deps.share(other, fused, number, left)
+            self.joined[other] = both
             return
 
-    def _fits(self, fused: Kernel, joined: _Joined) -> bool:
+    def _fits(self, fused: Kernel, sums: int) -> bool:
         width = product(a.extent for a in inner_axes(fused) or ())
         if not width.is_Integer:
             return False
         held = 1 << max(0, int(width) - 1).bit_length()
-        return held * (len(joined.summands) + _VALUES) <= _REGISTERS
+        return held * (sums + _VALUES) <= _REGISTERS
 
     def _saves(self, rows: Kernel, columns: Columns, fused: Kernel) -> bool:
         """Whether fewer bytes are moved, partial sums included, which are written and read; and
@@ -125,18 +128,14 @@ class _Mixer:
         return moved.total - summed + 2 * partial < one.total + two.total
 
     def nodes(self) -> tuple[Node, ...]:
-        out: list[Node] = []
-        for number in self.deps.order:
-            node = self.deps.nodes[number]
-            joined = self.joined.get(number)
-            if joined is None:
-                out.append(node)
-                continue
-            assert isinstance(node, Kernel)
-            parts, length = share(node.axes[0].extent, self.hints)
-            out.append(walked(node, parts, length, joined.summands))
-            out += [finish(c, parts) for c in joined.columns]
-        return tuple(out)
+        return tuple(
+            self._walked(node, self.joined[number]) if number in self.joined else node
+            for number, node in ((n, self.deps.nodes[n]) for n in self.deps.order)
+        )
+
+    def _walked(self, rows: Node, summands: Mapping[str, Reduce]) -> Kernel:
+        assert isinstance(rows, Kernel)
+        return walked(rows, *share(rows.axes[0].extent, self.hints), summands)
 
 
 def _reduces_rows(kernel: Kernel) -> bool:
