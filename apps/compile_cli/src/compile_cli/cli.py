@@ -1,8 +1,8 @@
 """The command line: `compile-cli run | dump | explain | doctor`.
 
-Exit codes: 0 ok, 1 the model could not be compiled, 2 usage, 3 the numbers differ, 4 no such
-device, 5 the model needs what compiled programs do not have (results whose size depends on data),
-6 this machine lacks something (a C++ compiler, a folder to write to).
+Exit codes: 0 ok, 1 the model could not be compiled, 2 usage, 3 the numbers differ or are not
+finite, 4 no such device, 5 the model needs what compiled programs do not have (results whose size
+depends on data), 6 this machine lacks something (a C++ compiler, a folder to write to).
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ GraphsOpt = Annotated[bool, typer.Option(help="replay CUDA graphs from the secon
 LastOpt = Annotated[
     str, typer.Option(help="convolutions on channels-last tensors: auto, on or off")
 ]
+NansOpt = Annotated[
+    bool, typer.Option(help="stop at the first kernel that makes a NaN or an infinity")
+]
 FuseOpt = Annotated[bool, typer.Option(help="join loop nests into fewer kernels")]
 CacheOpt = Annotated[str | None, typer.Option(help="directory for compiled kernels")]
 TrainOpt = Annotated[
@@ -71,6 +74,7 @@ def run(
     fuse: FuseOpt = True,
     cuda_graphs: GraphsOpt = False,
     channels_last: LastOpt = "auto",
+    nan_asserts: NansOpt = False,
     cache_dir: CacheOpt = None,
     seed: SeedOpt = 0,
     train: TrainOpt = False,
@@ -80,7 +84,7 @@ def run(
     """Compile a model, run it, and compare it with eager."""
     options = Options(
         emit=emit, gemm=gemm, fuse=fuse, cache_dir=cache_dir, cuda_graphs=cuda_graphs,
-        channels_last=channels_last,
+        channels_last=channels_last, nan_asserts=nan_asserts,
     )  # fmt: skip
     where = pick_device(device)
     steps = ["load", "eager", *STAGES, "check", "time"]

@@ -52,6 +52,8 @@ class Options:
     random: `fast`: random numbers (dropout, `rand`, ...) are computed in the kernels that use
         them: eager's distributions, decided by torch's generators, whose state moves on, but other
         numbers than eager's. `eager`: the very numbers of eager, by calls of its operators.
+    nan_asserts: stop (`NotFinite`) at the first kernel or operator that makes a NaN or an infinity
+        of finite numbers, and at inputs that hold one; for debugging: every result is read back.
     """
 
     emit: str = "fx"
@@ -65,6 +67,7 @@ class Options:
     cuda_graphs: bool = False
     channels_last: str = "auto"
     random: str = "fast"
+    nan_asserts: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -73,7 +76,7 @@ class Options:
                     f"option {name}={getattr(self, name)!r} is not known\n"
                     f"  expected: one of {', '.join(choices)}"
                 )
-        for name in ("fuse", "plan_memory", "verify", "cuda_graphs"):
+        for name in ("fuse", "plan_memory", "verify", "cuda_graphs", "nan_asserts"):
             if not isinstance(getattr(self, name), bool):
                 raise UnknownOption(
                     f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"
@@ -81,6 +84,12 @@ class Options:
         if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
             raise UnknownOption(
                 f"option jobs={self.jobs!r} is not known\n  expected: a whole number from 0"
+            )
+        if self.nan_asserts and self.cuda_graphs:
+            raise UnknownOption(
+                "options nan_asserts=True and cuda_graphs=True exclude each other\n"
+                "  why:   a replayed CUDA graph does not stop at the kernel that made a NaN\n"
+                "  to do: leave one of them out"
             )
 
     @classmethod

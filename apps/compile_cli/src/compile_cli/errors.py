@@ -122,6 +122,13 @@ class BadInput(UsageError):
     """The inputs do not fit the model or the compiled program."""
 
 
+class NotFinite(CompileCliError):
+    """With `nan_asserts`: a kernel or an operator made a NaN or an infinity, or an input holds
+    one."""
+
+    exit_code = 3
+
+
 class NumbersDiffer(CompileCliError):
     """The compiled model and eager disagree."""
 

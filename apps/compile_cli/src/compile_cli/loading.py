@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import sys
@@ -9,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -40,10 +41,22 @@ class FunctionModule(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.function = _as_forward(function)
 
     def forward(self, *args: Any) -> Any:
         return self.function(*args)
+
+
+def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose code is called `forward`: torch.export keeps the lines of frames of
+    that name alone, so that operators can be said to come from the function's own."""
+    if not isinstance(function, FunctionType):
+        return function
+    code = function.__code__.replace(co_name="forward")
+    args = function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    renamed = FunctionType(code, *args)
+    renamed.__kwdefaults__ = function.__kwdefaults__
+    return functools.wraps(function)(renamed)
 
 
 def pick_device(name: str | None) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -17,6 +18,7 @@ from compile_cli.cuda_graphs import graphed
 from compile_cli.emitters import EMITTERS
 from compile_cli.gemm import MatmulPlanner
 from compile_cli.lists import gather
+from compile_cli.nan_asserts import ASSERT_FINITE, OPERATORS
 from compile_cli.pad_matmuls import pad_matmuls
 from compile_cli.runtime import Kernels
 from compile_cli.select import hints_of, select
@@ -66,6 +68,10 @@ def compile_graph(
             program = assemble(fused, plans, lowered.conditions.known)
             record.after("wrapper", "assemble", program)
             passes: list[Pass] = [DedupeKernels(), InsertFrees()]
+            if options.nan_asserts:
+                passes.insert(0, ASSERT_FINITE)
+                operators = {**lowered.operators, **OPERATORS}
+                lowered = replace(lowered, operators=operators)
             if options.plan_memory:
                 passes.append(PlanMemory())
             program = run_passes(

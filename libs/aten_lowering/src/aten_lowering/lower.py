@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,7 +95,7 @@ class Lowered:
     fallbacks: tuple[Fallback, ...]
     kernels: dict[str, KernelObject] = field(default_factory=dict)
     conditions: Conditions = field(default_factory=Conditions)
-    operators: dict[str, Opaque] = field(default_factory=dict)
+    operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 class _Stuck(Exception):

@@ -25,6 +25,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
+from aten_lowering.extern import UNFILLED
 from aten_lowering.meta import expr, source_line
 from aten_lowering.placement import Placement, moved
 from aten_lowering.symbols import used_buffers
@@ -39,8 +40,6 @@ _TRITON_DTYPES = {
     "uint64": DType.u64, "fp16": DType.f16, "bf16": DType.bf16, "fp32": DType.f32,
     "fp64": DType.f64, "fp8e4nv": DType.f8e4m3, "fp8e5": DType.f8e5m2,
 }  # fmt: skip
-_UNINITIALISED = ("aten.empty.", "aten.empty_strided.", "aten.empty_permuted.", "aten.empty_like.",
-                  "aten.new_empty.", "aten.new_empty_strided.")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -272,7 +271,7 @@ class _Launch:
     def _uninitialised(self, buffer: str) -> Extern | None:
         """The call that made the buffer without content, if no node has used it since."""
         for node in self.scope.nodes:
-            if isinstance(node, Extern) and node.target.startswith(_UNINITIALISED):
+            if isinstance(node, Extern) and node.target.startswith(UNFILLED):
                 (out,) = node.outs
                 if out is not None and out[0] == buffer:
                     return node if self._is_untouched(buffer, node) else None

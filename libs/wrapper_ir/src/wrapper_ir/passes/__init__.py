@@ -1,8 +1,11 @@
 """Rewrites of programs: valid in, valid out, one a file."""
 
+from wrapper_ir.passes.assert_finite import AssertFinite
 from wrapper_ir.passes.dedupe_kernels import DedupeKernels
 from wrapper_ir.passes.insert_frees import InsertFrees
 from wrapper_ir.passes.pipeline import Pass, run_passes
 from wrapper_ir.passes.plan_memory import PlanMemory
 
-__all__ = ["DedupeKernels", "InsertFrees", "Pass", "PlanMemory", "run_passes"]
+__all__ = [
+    "AssertFinite", "DedupeKernels", "InsertFrees", "Pass", "PlanMemory", "run_passes",
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""Compares every tensor that a program takes or makes with NaN and infinity, as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from wrapper_ir.analysis import accesses, alias_source, definitions, walk
+from wrapper_ir.ops import (
+    Allocate,
+    Assert,
+    Comment,
+    Constant,
+    DefineKernel,
+    Describe,
+    ExternCall,
+    If,
+    Launch,
+    Op,
+    Program,
+    Ref,
+    Reuse,
+    SymbolDef,
+)
+from wrapper_ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class AssertFinite:
+    """`launch k ... (x, b0)` -> the same, then `extern <operator>(b0, "b0", "kernel k", comment)`:
+    an operator of the host that stops unless all elements of its first argument are finite. The
+    others are the name of the tensor, who wrote it (`input`, `constant`, `kernel k`, `operator f`),
+    and where that comes from.
+
+    Inputs and constants are checked before all else, and what a launch or an operator writes right
+    after it: at the first check that fails, what its kernel read was finite. So that this holds of
+    memory that several kernels fill, new memory is zeroed first, and so are results of operators
+    whose names begin with one of `unfilled`. Only elements that may be NaN: floats, complex.
+    """
+
+    operator: str
+    unfilled: tuple[str, ...] = ()
+    name: ClassVar[str] = "assert_finite"
+
+    def run(self, program: Program) -> Program:
+        types = {p.name: p.type for p in program.params if p.type is not None}
+        described: dict[str, str] = {}
+        kernels: dict[str, DefineKernel] = {}
+        for op in walk(program.ops):
+            types.update(definitions(op))
+            if isinstance(op, Describe):
+                described[op.out] = op.src
+            elif isinstance(op, DefineKernel):
+                kernels[op.name] = op
+        work = _Checks(self, types, described, kernels)
+        head = next(
+            (i for i, op in enumerate(program.ops) if not isinstance(op, _HEAD)), len(program.ops)
+        )
+        inputs = [check for p in program.params for check in work.checks([p.name], "input", "")]
+        ops = (*program.ops[:head], *inputs, *work.block(program.ops[head:], ""))
+        return replace(program, ops=ops)
+
+
+_HEAD = (SymbolDef, DefineKernel, Assert, Comment)
+
+
+@dataclass(frozen=True)
+class _Checks:
+    options: AssertFinite
+    types: dict[str, TensorType]
+    described: dict[str, str]
+    kernels: dict[str, DefineKernel]
+
+    def block(self, ops: Sequence[Op], comment: str) -> Iterator[Op]:
+        """comment: of the `if` around it."""
+        for op in ops:
+            if isinstance(op, If):
+                about = op.comment or comment
+                then, orelse = self.block(op.then, about), self.block(op.orelse, about)
+                op = replace(op, then=tuple(then), orelse=tuple(orelse))
+            yield op
+            yield from self.after(op, comment)
+
+    def after(self, op: Op, comment: str) -> Iterator[Op]:
+        made = [name for name, _ in definitions(op)] if alias_source(op) is None else []
+        match op:
+            case Allocate() | Reuse():
+                yield from self.zeroed(made)
+            case ExternCall() if op.target.startswith(self.options.unfilled):
+                yield from self.zeroed(made)
+            case Constant():
+                yield from self.checks(made, "constant", op.comment)
+            case ExternCall():
+                who = f"operator {op.target}"
+                yield from self.checks([*made, *op.mutates], who, op.comment or comment)
+            case Launch():
+                about = op.comment or comment or self.kernels[op.kernel].comment
+                written = accesses(op, self.kernels)[1]
+                yield from self.checks(written, f"kernel {op.kernel}", about)
+
+    def checks(self, names: Sequence[str], who: str, comment: str) -> Iterator[ExternCall]:
+        for name in dict.fromkeys(self.described.get(n, n) for n in names):
+            if self.may_differ(name):
+                yield ExternCall(self.options.operator, (Ref(name), name, who, comment))
+
+    def zeroed(self, names: Sequence[str]) -> Iterator[ExternCall]:
+        for name in filter(self.may_differ, names):
+            yield ExternCall("aten.zero_.default", (Ref(name),), mutates=(name,))
+
+    def may_differ(self, name: str) -> bool:
+        type = self.types.get(name)  # None: an integer parameter
+        return type is not None and (type.dtype.is_float or type.dtype.is_complex)
