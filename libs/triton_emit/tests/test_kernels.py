@@ -10,6 +10,7 @@ import pytest
 import sympy
 
 from loop_ir import (
+    LEAST,
     Axis,
     Buffer,
     Compute,
@@ -167,3 +168,46 @@ def test_transposed_axes_are_recovered_from_the_flat_index() -> None:
     assert "i1_2 = xindex % 768\n" in text
     assert "i1 = xindex // 64 % 12\n" in text
     assert "tl.store(out0 + xindex, " in text
+
+
+A0, A1, S0 = (symbol(n) for n in ("a0", "a1", "s0"))
+
+
+@pytest.mark.parametrize(
+    ("symbols", "size", "values"),
+    [
+        # integers without bounds, as `pad` takes them
+        ((Symbol("a0", LEAST), Symbol("a1", LEAST), Symbol("s0", 0)), S0 + A0 + A1,
+         {"s0": 5, "a0": -2, "a1": 4}),
+        # a bound on what a convolution takes, far above what there is memory for
+        ((Symbol("s0", 0, 2**31 - 1),), S0**3, {"s0": 3}),
+    ],
+    ids=["sum", "power"],
+)  # fmt: skip
+def test_sizes_whose_ranges_pass_64_bits_are_computed_by_the_host(
+    symbols: tuple[Symbol, ...], size: Any, values: dict[str, int], tools: SimpleNamespace
+) -> None:
+    body = (Load("a", "x", I1 * 3 + I0, F32), Store("y", I0 * size + I1, "a"))
+    kernel = Kernel(
+        "sized", buffers(("y",), x=tensor(F32, size, 3), y=tensor(F32, 3, size)),
+        (Axis(I0, N(3)), Axis(I1, size)), (Phase((), body),), symbols,
+    )  # fmt: skip
+    emitted = tools.check(kernel, symbols=values)
+    assert size in emitted.args and "floor_" not in emitted.source
+
+
+def test_a_place_in_a_tensor_needs_no_bound(tools: SimpleNamespace) -> None:
+    """Products of an index that is data, and of sizes: addresses within a tensor."""
+    rows = symbol("at")
+    body = (
+        Load("i", "n", I0, I64),
+        Indirect(rows, "i", S0**3),
+        Load("a", "x", rows * S0**2, F32),
+        Store("y", I0, "a"),
+    )
+    kernel = Kernel(
+        "picked", buffers(("y",), n=tensor(I64, 4), x=tensor(F32, S0**5), y=tensor(F32, 4)),
+        (Axis(I0, N(4)),), (Phase((), body),), (Symbol("s0", 0, 2**31 - 1),),
+    )  # fmt: skip
+    given = {"n": np.array([0, 7, 3, -1])}
+    tools.check(kernel, tensors=given, symbols={"s0": 2})

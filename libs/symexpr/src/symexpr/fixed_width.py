@@ -22,16 +22,17 @@ class FixedWidthPrinter(Printer):
     bits: the width in which symbols are held. With ranges, an operation that may leave 32 bits
     is done in 64, and OverflowRisk is raised for one that may leave 64; a symbol without a range
     may have any value of its width. Without ranges (None), the caller has shown that the width
-    is enough, and signs are unknown.
+    is enough, and signs are unknown. fits: the caller has shown that 64 bits are enough, or that
+    only the value modulo 2**64 counts, as in an address: nothing is refused.
     """
 
     true, false = "true", "false"
 
-    def __init__(self, bits: int, ranges: Ranges | None) -> None:
+    def __init__(self, bits: int, ranges: Ranges | None, fits: bool = False) -> None:
         super().__init__()
         if bits not in (32, 64):
             raise UnsupportedByTarget(f"int{bits}", self.target, "integers are of 32 or 64 bits")
-        self.bits, self.wants_checks = bits, ranges is not None
+        self.bits, self.wants_checks, self.fits = bits, ranges is not None, fits
         self.ranges: dict[Any, Any] = dict(ranges or {})
         self.facts = self.given = facts(ranges)
         self.checked = self.wants_checks  # whether a value of the expression may be too wide
@@ -109,7 +110,7 @@ class FixedWidthPrinter(Printer):
             wide = wide or parts[k].bits == 64
             if self._fits(x, 32):
                 continue
-            if not self._fits(x, 64):
+            if not self.fits and not self._fits(x, 64):
                 reason = f"a value may reach {max(-x[0], x[1])}, beyond 64 bits"
                 raise OverflowRisk(sstr(join(*exprs)), self.target, reason)
             if wide:

@@ -93,11 +93,12 @@ class TritonPrinter(FixedWidthPrinter):
         return self.widen(self.call(names[name], self.visit(e.args[0])))
 
 
-def to_triton(e: Any, int_bits: int = 32, ranges: Ranges | None = None) -> str:
-    """Triton text; symbols hold integers of `int_bits`. See FixedWidthPrinter for ranges.
+def to_triton(e: Any, int_bits: int = 32, ranges: Ranges | None = None, fits: bool = False) -> str:
+    """Triton text; symbols hold integers of `int_bits`. See FixedWidthPrinter for ranges, and for
+    what a caller says with `fits`.
 
     >>> from symexpr import parse, symbol
     >>> to_triton(parse("i*65536"), ranges={symbol("i"): (0, 1 << 20)})
     'tl.cast(i, tl.int64)*65536'
     """
-    return TritonPrinter(int_bits, ranges).print(e)
+    return TritonPrinter(int_bits, ranges, fits).print(e)

@@ -127,16 +127,17 @@ class Writer:
             self._axis_tile[axis.symbol] = tile.key
 
     def write_sizes(self, e: sympy.Expr) -> str:
-        """An expression of sizes only."""
+        """An expression of sizes only. Tensors of such sizes exist, so they fit in 64 bits; so do
+        their places, which `index` writes."""
         names, ranges = self._sizes(e)
-        return str(to_triton(e.xreplace(names), self.bits, ranges))
+        return to_triton(e.xreplace(names), self.bits, ranges, fits=True)
 
     def _sizes(
         self, e: sympy.Expr, known: frozenset[sympy.Symbol] = frozenset()
     ) -> tuple[dict[sympy.Expr, sympy.Symbol], dict[sympy.Symbol, tuple[int | None, int | None]]]:
         """Parameters for the size symbols of an expression, and for those parts of it that the
         host computes; their ranges. known: symbols that are no sizes."""
-        parts = host_parts(e, known)
+        parts = host_parts(e, self.ranges, known)
         part = sympy.Dummy(integer=True)
         rest = e.xreplace(dict.fromkeys(parts, part)).free_symbols - known - {part}
         names: dict[sympy.Expr, sympy.Symbol] = {}
@@ -173,7 +174,8 @@ class Writer:
                 ranges[part] = (0, None if high is None else max(high - 1, 0))
             self._define_parts(tile)
         own, more = self._sizes(e, frozenset(names) | frozenset(ranges))
-        return str(to_triton(e.xreplace(names | own), self.bits, ranges | more)), frozenset(axes)
+        text = to_triton(e.xreplace(names | own), self.bits, ranges | more, fits=True)
+        return text, frozenset(axes)
 
     def _define_parts(self, tile: Tile) -> None:
         for name, text in tile.definitions.items():

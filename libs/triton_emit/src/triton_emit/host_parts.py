@@ -1,7 +1,8 @@
-"""Parts of a size expression that the host computes: floats, their rounding, powers.
+"""Parts of a size expression that the host computes: floats, their rounding, powers, and what its
+ranges let grow beyond 64 bits.
 
 Python and C++ compute them exactly as eager does, once a call; Triton has no `trunc`, and its
-floats round otherwise.
+floats round otherwise. What is beyond 64 bits is no argument of a launch, so the host finds it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from symexpr import (
     FloorToInt,
     IntTrueDiv,
     PowByNatural,
+    Ranges,
     RoundToInt,
     ToFloat,
     TruncToInt,
+    bounds,
 )
 
 _HOST = (
@@ -25,18 +28,27 @@ _HOST = (
 
 
 def host_parts(
-    e: sympy.Expr, inside: frozenset[sympy.Symbol] = frozenset()
+    e: sympy.Expr, ranges: Ranges, inside: frozenset[sympy.Symbol] = frozenset()
 ) -> tuple[sympy.Expr, ...]:
     """The largest parts of sizes alone that need the host, each once. inside: symbols that only
     the kernel knows.
 
-    >>> from symexpr import parse, sstr
-    >>> [sstr(part) for part in host_parts(parse("i0 + Max(1, TruncToInt(ToFloat(s0)*0.5))"))]
+    >>> from symexpr import parse, sstr, symbol
+    >>> [sstr(p) for p in host_parts(parse("i0 + Max(1, TruncToInt(ToFloat(s0)*0.5))"), {})]
     ['TruncToInt(ToFloat(s0)*0.5)']
+    >>> [sstr(p) for p in host_parts(parse("i0 + 8*s0**3"), {symbol("s0"): (0, 2**31 - 1)})]
+    ['s0**3*8']
     """
-    if not e.has(*_HOST) and e.is_integer is not False:
+    if e.is_Symbol or e.is_number:
         return ()
-    real = not e.is_integer and not e.is_Boolean
-    if e.free_symbols and not e.free_symbols & inside and (real or isinstance(e, _HOST)):
-        return (e,)
-    return tuple(dict.fromkeys(part for arg in e.args for part in host_parts(arg, inside)))
+    if not e.free_symbols & inside:
+        real = not e.is_integer and not e.is_Boolean
+        if real or isinstance(e, _HOST) or (e.is_integer and _beyond(e, ranges)):
+            return (e,)
+    return tuple(dict.fromkeys(p for arg in e.args for p in host_parts(arg, ranges, inside)))
+
+
+def _beyond(e: sympy.Expr, ranges: Ranges) -> bool:
+    """Whether the ranges have an end for `e`, and it is beyond 64 bits."""
+    low, high = bounds(e, ranges)
+    return (low is not None and low < -(2**63)) or (high is not None and high >= 2**63)
