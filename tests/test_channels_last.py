@@ -106,12 +106,17 @@ def line(x: Tensor, w: Tensor) -> Tensor:
     return F.conv1d(x[:, :, 0], w[:, :, 0], padding=1) * 2
 
 
+def turned_line(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv1d(x[:, :, 0].permute(0, 2, 1).contiguous().permute(0, 2, 1), w[:, :, 0]) * 2
+
+
 def volume(x: Tensor, w: Tensor) -> Tensor:
     return F.conv3d(x.unflatten(2, (3, 4)), w[..., None], padding=1).relu()
 
 
 @pytest.mark.parametrize(
-    "fn", [conv, pooled, viewed, one_by_one, by_groups, halves, backwards, line, volume]
+    "fn",
+    [conv, pooled, viewed, one_by_one, by_groups, halves, backwards, line, turned_line, volume],
 )
 def test_the_same_numbers_and_strides(anywhere: None, fn: Any) -> None:
     gm = rewritten(fn, X, W)
@@ -303,6 +308,15 @@ def test_equal_convolutions_are_measured_once(
     assert "3 convolutions of 2 kinds: 300.0 us as given; channels last 150.0 us" in (
         compiled.graph.explain()
     )
+
+
+def test_an_expanded_tensor_is_measured(
+    anywhere: None, times: list[float], options: dict[str, Any]
+) -> None:
+    x = X[..., :1].expand(2, 8, 12, 10)
+    compiled = compile_cli.compile(conv, (x, W), options=options)
+    assert len(times) - 2 == 1
+    torch.testing.assert_close(compiled(x, W), conv(x, W), rtol=1e-4, atol=1e-4)
 
 
 def test_copies_are_charged(anywhere: None, times: list[float], options: dict[str, Any]) -> None:

@@ -87,3 +87,20 @@ def test_auto_in_torch_compile(options: dict[str, Any]) -> None:
         for found, eager in zip(compiled(x), net(x), strict=True):
             assert found.stride() == eager.stride()
             assert relative_error(found, eager.double()) < 2e-2
+
+
+@pytest.mark.parametrize("option", ["on", "off", "auto"])
+@torch.no_grad()
+def test_lines_that_lie_channels_last(options: dict[str, Any], option: str) -> None:
+    """As images of one row they give channels-last results, which fake tensors of lines do not."""
+    x = torch.randn(2, 9, 6, device="cuda").permute(0, 2, 1)
+    wide = torch.randn(2, 6, 1, device="cuda").expand(2, 6, 9)
+    weight = torch.randn(4, 6, 3, device="cuda")
+
+    def lines(x: Tensor, wide: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return F.conv1d(x, weight, padding=1), F.conv1d(wide, weight).relu()
+
+    run = torch.compile(lines, backend="compile_cli", options={**options, "channels_last": option})
+    exact = lines(x.double(), wide.double(), weight.double())
+    for found, wanted in zip(run(x, wide, weight), exact, strict=True):
+        assert relative_error(found, wanted) < 5e-3  # tf32

@@ -69,9 +69,11 @@ def lines_as_planes(graph: fx.Graph) -> None:
     """`convolution(x, w)` of lines becomes one of images of one row:
 
     squeeze(convolution(unsqueeze(x, 2), unsqueeze(w, 2)), 2)
+
+    The image may be channels-last where the line, for its fake tensor, is not: a copy is.
     """
     for node in list(graph.nodes):
-        if not _is_convolution(node, dims=(3,)):
+        if not _is_convolution(node, dims=(3,)) or not node.meta["val"].is_contiguous():
             continue
         x, weight, bias, *lists = node.args
         stride, padding, dilation, transposed, output_padding, groups = lists
@@ -82,6 +84,10 @@ def lines_as_planes(graph: fx.Graph) -> None:
                 [1, *dilation], transposed, [0, *output_padding], groups,
             )  # fmt: skip
             out = call(graph, aten.squeeze.dim, wide, 2)
+            if out.meta["val"].stride() != node.meta["val"].stride():
+                out = graph.call_function(
+                    aten.clone.default, (out,), {"memory_format": _CONTIGUOUS}
+                )
         out.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(out)
         graph.erase_node(node)

@@ -151,13 +151,18 @@ def _call(one: Convolution, operands: Sequence[Tensor]) -> Callable[[], object]:
     """The convolution of random numbers in these layouts."""
     generator = torch.Generator(operands[0].device).manual_seed(0)
     made = [
-        torch.empty_strided(
-            _sizes(t), _numbers(t.stride()), dtype=t.dtype, device=t.device
-        ).normal_(generator=generator)
-        for t in (*operands, *((one.bias,) if one.bias is not None else ()))
+        _random(t, generator) for t in (*operands, *((one.bias,) if one.bias is not None else ()))
     ]
     x, weight, bias = (*made, None)[:3]
     return lambda: aten.convolution.default(x, weight, bias, *one.rest)
+
+
+def _random(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Elements may lie in one place, as those of an expanded tensor do."""
+    size, stride = _sizes(like), _numbers(like.stride())
+    span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+    memory = torch.empty(span, dtype=like.dtype, device=like.device)
+    return memory.normal_(generator=generator).as_strided(size, stride)
 
 
 def _sizes(tensor: Tensor) -> tuple[int, ...]:
