@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import keyword
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,9 +12,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from aten_lowering.aliasing import views
+from aten_lowering.buffers import Buffers
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
 from aten_lowering.conditions import Conditions, assumed
@@ -25,6 +23,7 @@ from aten_lowering.custom_operators import (
     is_functionalized,
     lower_functionalized,
 )
+from aten_lowering.dispatch import fake_value, moves_device, run_lowering, used_results
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower, NotPlain, require
 from aten_lowering.extern import (
@@ -35,21 +34,18 @@ from aten_lowering.extern import (
     returned_arguments,
     written_arguments,
 )
-from aten_lowering.lowerings import TABLE
 from aten_lowering.meta import (
     SYMBOLIC,
     expr,
-    in_memory,
     origin,
     source_line,
     tensor_type,
     unsupported,
 )
-from aten_lowering.opaque import Opaque, attribute, enclose
+from aten_lowering.opaque import Opaque, enclose
 from aten_lowering.passes import PASSES
 from aten_lowering.passes.purity import mutates
 from aten_lowering.placement import UPDATES, Placement, is_partial
-from aten_lowering.registry import NAMES
 from aten_lowering.seeds import Seeds
 from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
@@ -58,7 +54,6 @@ from loop_ir import (
     Extern,
     Graph,
     GraphArg,
-    GraphInput,
     Node,
     Origin,
     TensorRef,
@@ -162,17 +157,13 @@ class _Lowerer:
         self.graph = graph
         self.name = name
         self.env: dict[fx.Node, Any] = {}
-        self.inputs: list[GraphInput] = []
         self.nodes: list[Node] = []
         self.outputs: tuple[GraphArg, ...] = ()
-        self.constants: dict[str, Operand] = {}
-        self.tensors: dict[str, torch.Tensor] = {}
         self.fallbacks: list[Fallback] = []
         self.kernels: dict[str, KernelObject] = {}
         self.operators: dict[str, Opaque] = {}
-        self.names: set[str] = set()
-        # What no op writes to has the value that it has now.
-        self.constant_values = not mutates(graph)
+        self.buffers = Buffers(gm, constant_values=not mutates(graph))
+        self.fresh, self.buffer = self.buffers.fresh, self.buffers.declare
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
         self.seeds = None if eager_random else Seeds(graph, self.fresh)
         self.for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
@@ -188,12 +179,12 @@ class _Lowerer:
         used = used_buffers((tuple(self.nodes), self.outputs))
         graph = Graph(
             name=self.name,
-            inputs=tuple(self.inputs),
+            inputs=tuple(self.buffers.inputs),
             nodes=tuple(self.nodes),
             outputs=self.outputs,
-            constants=tuple((n, o.storage) for n, o in self.constants.items() if n in used),
+            constants=tuple((n, o.storage) for n, o in self.buffers.constants.items() if n in used),
         )
-        tensors = {name: t for name, t in self.tensors.items() if name in used}
+        tensors = {name: t for name, t in self.buffers.tensors.items() if name in used}
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
         bound = assumed(self.gm, {s.name for s in graph.symbols})
@@ -202,35 +193,15 @@ class _Lowerer:
     def node(self, node: fx.Node) -> None:
         match node.op:
             case "placeholder":
-                self.env[node] = self.placeholder(node)
+                self.env[node] = self.buffers.placeholder(node)
             case "get_attr":
-                self.env[node] = self.constant(node)
+                self.env[node] = self.buffers.constant(node)
             case "call_function":
                 self.env[node] = self.call_function(node)
             case "output":
                 self.outputs = self.output(node)
             case _:
                 raise CannotLower(f"an FX node `{node.op}` is no ATen call")
-
-    # -- buffers
-
-    def fresh(self, name: str) -> str:
-        """A buffer name: an identifier that is no axis, value or size symbol (`i0`, `v1`, `s2`)."""
-        name = re.sub(r"\W", "_", name)
-        if keyword.iskeyword(name) or re.fullmatch(r"[a-z]{1,3}\d+", name):
-            name = f"{name}_"
-        candidate, count = name, 0
-        while candidate in self.names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self.names.add(candidate)
-        return candidate
-
-    def buffer(self, name: str, fake: torch.Tensor) -> Operand:
-        """Declares a buffer that starts at the first element of `fake`. It holds the elements
-        before they are conjugated or negated."""
-        type = tensor_type(fake)
-        return Operand(TensorRef(self.fresh(name), type, fake.is_conj(), fake.is_neg()), type)
 
     def copied(self, x: Operand, origin: Origin) -> Operand:
         """`x` in new memory, where its elements lie as they are: all of the memory that it spans
@@ -262,36 +233,6 @@ class _Lowerer:
         return Operand(TensorRef(name, replace(type, offset=sympy.S.Zero)), flat)
 
     # -- nodes
-
-    def placeholder(self, node: fx.Node) -> Any:
-        fake = node.meta.get("val")
-        if isinstance(fake, torch.Tensor):
-            operand = self.buffer(node.name, fake)
-            self.inputs.append(GraphInput(operand.ref.buffer, operand.type))
-            return operand
-        if isinstance(fake, int | torch.SymInt) and not isinstance(fake, bool):
-            value = expr(fake)
-            bound = {i.name for i in self.inputs if i.type is None}
-            fits = value.is_Symbol and str(value) not in bound
-            self.inputs.append(GraphInput(str(value) if fits else self.fresh(node.name), None))
-            return value
-        raise CannotLower(f"a placeholder of type {type(fake).__name__}")
-
-    def constant(self, node: fx.Node) -> Operand:
-        value = attribute(self.gm, node)
-        if not isinstance(value, torch.Tensor):
-            raise CannotLower(f"an attribute of type {type(value).__name__}")
-        for name, tensor in self.tensors.items():
-            if tensor is value:
-                return self.constants[name]
-        operand = self.buffer(str(node.target), node.meta.get("val", value))
-        plain = value.dim() == 0 and value.device.type == "cpu" and not value.is_complex()
-        if plain and self.constant_values and not isinstance(value, FakeTensor):
-            with unset_fake_temporarily():  # AOTAutograd compiles inside of its fake mode
-                operand = replace(operand, constant=value.item())
-        self.tensors[operand.ref.buffer] = in_memory(value)
-        self.constants[operand.ref.buffer] = operand
-        return operand
 
     def call_function(self, node: fx.Node) -> Any:
         fake = node.meta.get("val")
@@ -352,18 +293,18 @@ class _Lowerer:
             call = replace(call, in_place=True, extern=extern)
         before = len(self.nodes)
         try:
-            reason = _run_lowering(call)
+            reason = run_lowering(call)
         except NotPlain as e:
             self.fallbacks.append(Fallback("aten.clone.default", source_line(node), str(e)))
             plain = {name: self.plain(v, origin(node)) for name, v in arguments.items()}
             call = replace(call, arguments=plain, nodes=[])
-            reason = _run_lowering(call)
+            reason = run_lowering(call)
         if reason is None:
             self.nodes.extend(call.nodes)
         else:
             if len(self.nodes) > before:
                 del self.nodes[before:], self.fallbacks[-1]
-            designed = by_design(op) or _moves_device(call)
+            designed = by_design(op) or moves_device(call)
             if not designed:
                 self.fallbacks.append(Fallback(str(op), source_line(node), reason))
             self.nodes.append(replace(call.extern, fallback=not designed))
@@ -371,8 +312,8 @@ class _Lowerer:
 
     @property
     def placement(self) -> Placement:
-        inputs = frozenset(i.name for i in self.inputs if i.type is not None)
-        return Placement(self.graph, self.env, inputs, frozenset(self.constants))
+        inputs = frozenset(i.name for i in self.buffers.inputs if i.type is not None)
+        return Placement(self.graph, self.env, inputs, frozenset(self.buffers.constants))
 
     def overwrite(self, node: fx.Node) -> Operand:
         """Puts a tensor in the place of a view of another."""
@@ -394,7 +335,7 @@ class _Lowerer:
         arguments = [self.value(a) for a in node.args]
         values: list[Any] = []
         for i, (fake, used) in enumerate(
-            zip(node.meta["val"], _used(node, len(node.meta["val"]), True), strict=True)
+            zip(node.meta["val"], used_results(node, len(node.meta["val"]), True), strict=True)
         ):
             if isinstance(fake, torch.Tensor):
                 values.append(self.buffer(f"{node.name}_{i}", fake) if used else None)
@@ -463,7 +404,7 @@ class _Lowerer:
         several: bool,
     ) -> Call:
         returned = returned_arguments(op)
-        used = _used(node, len(fakes), several)
+        used = used_results(node, len(fakes), several)
         results = tuple(
             Result(v, f, u) if isinstance(v, Operand) and i not in returned else None
             for i, (v, f, u) in enumerate(zip(values, fakes, used, strict=True))
@@ -482,7 +423,7 @@ class _Lowerer:
             fallback=False,
             origins=(origin(node),),
         )
-        fake_arguments = {name: _fake(v) for name, v in bound.items()}
+        fake_arguments = {name: fake_value(v) for name, v in bound.items()}
         return Call(
             node, op, origin(node), arguments, fake_arguments, results, extern, self.fresh,
             self.for_gpu, self.seeds,
@@ -550,57 +491,7 @@ class _Lowerer:
         return expr(argument) if isinstance(argument, SYMBOLIC) else argument
 
 
-def _run_lowering(call: Call) -> str | None:
-    """Lowers the call; the reason if there is no lowering or it declines."""
-    lowering = TABLE.get(call.op)
-    if lowering is None:
-        return "no lowering"
-    if any(n == 0 for r in call.results if r is not None and r.used for n in r.size):
-        return "the result is empty"
-    arguments = {NAMES.get(k, k): v for k, v in call.arguments.items()}
-    try:
-        lowering(call, **arguments)
-    except NotPlain:
-        raise
-    except CannotLower as e:
-        return str(e)
-    used = [r for r in call.results if r is not None and r.used and not call.in_place]
-    needed = {r.operand.ref.buffer for r in used}
-    if missing := needed - call.written():
-        raise AssertionError(f"the lowering of {call.op} does not write {sorted(missing)}")
-    return None
-
-
 def _flat(type: TensorType) -> TensorType:
     """One dimension that holds the memory which a layout spans."""
     length = type.numel if type.is_contiguous else type.extent
     return replace(type, size=(length,), stride=(sympy.S.One,), offset=sympy.S.Zero)
-
-
-def _moves_device(call: Call) -> bool:
-    """A copy between devices: always a call of the driver."""
-    if call.op is not aten._to_copy.default:
-        return False
-    return bool(call.arguments["self"].type.device != call.out.operand.type.device)
-
-
-def _used(node: fx.Node, count: int, several: bool) -> list[bool]:
-    """Which results the graph looks at."""
-    if not several:
-        return [bool(node.users)]
-    used = [False] * count
-    for user in node.users:
-        if user.target is not operator.getitem:
-            return [True] * count
-        index = user.args[1]
-        assert isinstance(index, int)
-        used[index] = bool(user.users)
-    return used
-
-
-def _fake(argument: Any) -> Any:
-    if isinstance(argument, fx.Node):
-        return argument.meta.get("val")
-    if isinstance(argument, list | tuple):
-        return type(argument)(_fake(a) for a in argument)
-    return argument

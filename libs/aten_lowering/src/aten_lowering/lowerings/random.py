@@ -121,13 +121,20 @@ def _between(source: _Source, low: Number, high: Number) -> None:
     source.store(k.where(at_end, k.cast(first, out), value))
 
 
-@table.lowers(aten.rand.default)
+_NORMAL = (aten.randn.default, aten.randn_like.default)
+
+
+@table.lowers(aten.rand.default, aten.randn.default)
 def rand(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
     require(not pin_memory, "pinned memory")
-    _between(_Source(call, layout=layout), 0, 1)
+    source = _Source(call, layout=layout)
+    if call.op in _NORMAL:
+        source.store(source.normal(_computed(call)))
+    else:
+        _between(source, 0, 1)
 
 
-@table.lowers(aten.rand_like.default)
+@table.lowers(aten.rand_like.default, aten.randn_like.default)
 def rand_like(
     call: Call, input: Operand, dtype: Any, layout: Any, device: Any, pin_memory: Any,
     memory_format: Any,
@@ -138,21 +145,6 @@ def rand_like(
 @table.lowers(aten.uniform.default)
 def uniform(call: Call, input: Operand, low: Number, to: Number, generator: Any) -> None:
     _between(_Source(call, generator), low, to)
-
-
-@table.lowers(aten.randn.default)
-def randn(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
-    require(not pin_memory, "pinned memory")
-    source = _Source(call, layout=layout)
-    source.store(source.normal(_computed(call)))
-
-
-@table.lowers(aten.randn_like.default)
-def randn_like(
-    call: Call, input: Operand, dtype: Any, layout: Any, device: Any, pin_memory: Any,
-    memory_format: Any,
-) -> None:  # fmt: skip
-    randn(call, None, dtype, layout, device, pin_memory)
 
 
 @table.lowers(aten.normal_functional.default)
