@@ -307,3 +307,41 @@ def test_a_view_that_a_small_size_has_no_room_for(
 
 def test_a_view_that_lies_inside_at_one(tmp_path: Path) -> None:
     check(tmp_path, lambda x: x[:, 0], {0: {1}}, ((2, 5),), ((2, 9),), ((2, 1),))
+
+
+def places(x: Tensor, i: int) -> tuple[Tensor, ...]:
+    return torch.select(x, 1, i), torch.select(x, 0, i) + 1, x[3], x[i : i + 2] * 2
+
+
+def strided(x: Tensor, i: int) -> tuple[Tensor, ...]:
+    """Of a part of a larger tensor: it may begin in front of the part, and end after it."""
+    part = x.view(-1)[4:20]
+    return part.as_strided((2, i), (i, 1), 3 * i), part.as_strided((i,), (2,), i) + 1
+
+
+def padded(x: Tensor, i: int) -> tuple[Tensor, ...]:
+    return F.pad(x, (i, 1 - i)), F.pad(x, (1, i), mode="reflect"), F.pad(x, (i, 0), "replicate")
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [(places, (3, 2, -1, 5)), (strided, (2, 1, 4, 7)), (padded, (2, 3, -1))],
+    ids=["places", "strided", "padded"],
+)
+def test_layouts_that_hang_on_an_integer_of_the_callers(
+    tmp_path: Path, model: Callable[[Tensor, int], Any], values: tuple[int, ...]
+) -> None:
+    """It has no bounds but those that eager checks: what eager refuses is refused, and nothing
+    is read outside of a tensor."""
+    torch._dynamo.reset()
+    options: Any = {"cache_dir": str(tmp_path)}
+    run = torch.compile(model, backend="compile_cli", dynamic=True, options=options)
+    for i in values:
+        x = torch.randn(6 - max(i, 0) % 3, 6)
+        try:
+            expected = model(x, i)
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error), match=str(error)[:6]):
+                run(x, i)
+        else:
+            torch.testing.assert_close(run(x, i), expected, rtol=0, atol=0)

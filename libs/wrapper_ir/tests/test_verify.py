@@ -218,6 +218,9 @@ VALID = [
     HEAD + D + "  e = describe x block (2, 4)\n  if n < 3:\n    launch d grid (1, 1, 1) (e, e)\n"
     "  b = alloc f32[4] cpu\n  f = describe b block (8,)\n  free b\n  return ()\n",
     HEAD + "  assert s0 >= 2 \"no one\"\n  b = alloc f32[s0 - 2] cpu\n  return ()\n",
+    # No end of a range meets the assertion: the hints do.
+    HEAD.replace("[1, 8]", "[1, 8] hint 5\n  where n hint 3")
+    + "  assert s0 == n + 2 \"\"\n  v = view x f32[s0 - n, 4] cpu offset n*4\n  return (v,)\n",
 ]  # fmt: skip
 
 

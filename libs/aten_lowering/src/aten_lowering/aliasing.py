@@ -15,6 +15,10 @@ from loop_ir import TensorRef
 
 aten = torch.ops.aten
 
+# Views of a place that is given as a number: capturing a graph with symbolic sizes does not ask
+# whether there is such a place.
+_PLACED = frozenset({aten.as_strided.default, aten.select.int})
+
 # Views that their schema does not tell of.
 _UNDECLARED = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
 
@@ -74,15 +78,16 @@ def views(
             shared = list(sources[:1])
         if not shared:
             return None
-        if op is aten.as_strided.default:
-            _check_inside(fake, shared[0][1])
+        base = shared[0][1]
+        if op in _PLACED:
+            _check_inside(fake, base)
         found.append(view_of(*shared[0], fake))
     return tuple(found) or None
 
 
 def _check_inside(fake: torch.Tensor, base: torch.Tensor) -> None:
-    """Raises `CannotLower` for a view of symbolic sizes that ends past its base. The answer becomes
-    a guard of the graph."""
+    """Raises `CannotLower` for a view of symbolic layout that reaches out of its base. The answer
+    becomes a guard of the graph."""
     sizes = [n for t in (fake, base) for n in (*t.shape, *t.stride(), t.storage_offset())]
     symbols = [s for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols]
     if not symbols or any(is_unbacked(s) for s in symbols):
@@ -90,6 +95,9 @@ def _check_inside(fake: torch.Tensor, base: torch.Tensor) -> None:
     end, have = _end(fake) * fake.dtype.itemsize, _end(base) * base.dtype.itemsize
     if end > have:
         raise CannotLower(f"a view that ends {end - have} bytes past its tensor")
+    ahead = base.storage_offset() * base.itemsize - fake.storage_offset() * fake.itemsize
+    if ahead > 0:
+        raise CannotLower(f"a view that begins {ahead} bytes in front of its tensor")
 
 
 def _end(fake: torch.Tensor) -> int | torch.SymInt:

@@ -222,20 +222,24 @@ def ranges(program: Program) -> dict[sympy.Symbol, tuple[int | None, int | None]
 
 
 def sample_envs(program: Program) -> list[dict[str, int]]:
-    """Values of the symbols to try: combinations of lower bound, hint and upper bound (or
-    something large), `MAX_SAMPLES` at most. One empty environment if there are no symbols.
-    What is given, and assertions, hold in each of them, unless none satisfies them all."""
+    """Values of the symbols to try: the hints, then combinations of lower bound, hint and upper
+    bound (or something large), `MAX_SAMPLES` at most. One empty environment if there are no
+    symbols. What is given, and assertions, hold in each of them, unless none satisfies them all:
+    the hints do, where the program was made for them."""
     hints = {s.name: s.hint for s in program.symbols}
     choices: list[list[int]] = []
+    typical: list[int] = []
     names: list[str] = []
     for name, (low, high) in ranges(program).items():
         first = low if low is not None else min(1, high if high is not None else 1)
         last = high if high is not None else max(first + 1, 4096)
         middle = hints.get(str(name))
         names.append(str(name))
+        typical.append(first if middle is None else middle)
         choices.append(sorted({first, last} if middle is None else {middle, first, last}))
     corners = zip_longest(*([*c, *[c[-1]] * (3 - len(c))] for c in choices))  # all at once first
-    values = dict.fromkeys(islice(chain(corners, product(*choices)), MAX_SAMPLES))
+    found = chain([tuple(typical)], corners, product(*choices))
+    values = dict.fromkeys(islice(found, MAX_SAMPLES))
     envs = [dict(zip(names, v, strict=True)) for v in values] or [{}]
     hold = [*program.given, *(op.condition for op in program.ops if isinstance(op, Assert))]
     hold = [c for c in hold if free_symbols([c]) <= set(names)]
