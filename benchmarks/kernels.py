@@ -15,6 +15,7 @@ import argparse
 import importlib
 import json
 import math
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,10 @@ import compile_cli  # noqa: F401  # registers the backend
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11
 SPIN = 1_000_000  # cycles: longer than the host takes for a call
+
+
+def too_long(*_: Any) -> None:
+    raise TimeoutError("did not compile in a minute")
 
 
 def callable_of(case: Case, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,6 +119,7 @@ def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
     row["bytes"] = moved(sets[0], want) + (moved((), want) if case.grad else 0)
     for backend in BACKENDS:
         start = time.perf_counter()
+        signal.alarm(60)
         try:
             call = compiled(case, backend)
             got = call(*[x.clone() if "place" in case.name else x for x in sets[0]])
@@ -123,6 +129,7 @@ def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
             calls[backend] = call
         except Exception as error:  # a compiler's failure is a row
             row.setdefault("failed", {})[backend] = str(error).splitlines()[0][:200]
+        signal.alarm(0)
         row[f"{backend}_s"] = time.perf_counter() - start
     del want
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -139,10 +146,12 @@ def warm(part: int, processes: int, cases: list[Case]) -> None:
     """Compiles a part of the cases, so that caches are warm: compiling is not what is measured."""
     for case in cases[part::processes]:
         for backend in BACKENDS:
+            signal.alarm(60)
             try:
                 compiled(case, backend)(*inputs(case))
             except Exception as error:
                 print(backend, case.name, str(error).splitlines()[0][:100])
+            signal.alarm(0)
 
 
 def chosen(cases: str, only: list[str]) -> list[Case]:
@@ -158,6 +167,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--warm", type=int)
     options = parser.parse_args()
+    signal.signal(signal.SIGALRM, too_long)
     cases = chosen(options.cases, options.only)
     if options.warm is not None:
         warm(options.warm, options.processes, cases)
