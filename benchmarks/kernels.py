@@ -1,12 +1,17 @@
 """Memory-bound work through `torch.compile`: eager, Inductor and compile_cli in one run.
 
     python benchmarks/kernels.py [--only softmax norm] [--out kernels.json] [--processes 8]
+                                 [--tune max]
     python benchmarks/kernels.py --cases block_cases
 
 Times are medians between CUDA events of calls whose host work is hidden behind a spinning kernel,
 after L2 was overwritten; the three interleaved, inputs changing. The bytes are those of inputs and
 results, each moved once, and the fraction is of what a copy in the same run moves. A case that
 fails or is wrong is a row that says so, and the exit code is 1.
+
+`--tune` is our option of that name. What was measured of the schedules of a row's kernels is
+printed below it, with the time of the guesses over that of the fastest, and at the end the share of
+rows where that is at most 1.05.
 """
 
 from __future__ import annotations
@@ -29,10 +34,14 @@ import torch.utils._pytree as pytree
 from kernel_cases import Case
 from torch import Tensor
 
-import compile_cli  # noqa: F401  # registers the backend
+import compile_cli.backend  # registers the backend
+import triton_rt
+from compile_cli.compiled import CompiledGraph
+from compile_cli.tuning import Chosen
 
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11
+NEAR = 1.05  # a guess of schedules within this factor of the fastest is as good
 SPIN = 1_000_000  # cycles: longer than the host takes for a call
 
 
@@ -71,9 +80,39 @@ def inputs(case: Case) -> tuple[Any, ...]:
     return made
 
 
-def compiled(case: Case, backend: str) -> Callable[..., Any]:
+def compiled(case: Case, backend: str, **options: Any) -> Callable[..., Any]:
     torch._dynamo.reset()
-    return callable_of(case, torch.compile(case.run, backend=backend, dynamic=False))
+    ours = options if backend == "compile_cli" else None
+    run = torch.compile(case.run, backend=backend, dynamic=False, options=ours)
+    return callable_of(case, run)
+
+
+_GRAPHS: list[CompiledGraph] = []
+_compile_graph = compile_cli.backend.compile_graph
+
+
+def _keeping(*args: Any, **more: Any) -> CompiledGraph:
+    _GRAPHS.append(_compile_graph(*args, **more))
+    return _GRAPHS[-1]
+
+
+compile_cli.backend.compile_graph = _keeping
+
+
+def tuned() -> dict[str, Any]:
+    """What was measured of the schedules of the graphs compiled since the last call: the time of
+    all guesses over that of the fastest, and a line for each kernel."""
+    found = [(n, c) for graph in _GRAPHS for (n, _), c in graph.schedules.items() if c.times]
+    _GRAPHS.clear()
+    if not found:
+        return {}
+    guess = sum(dict(c.times)[c.guess] for _, c in found)
+    return {"guess": guess / sum(_best(c) for _, c in found),
+            "schedules": [f"{name}: {c}" for name, c in found]}  # fmt: skip
+
+
+def _best(chosen: Chosen) -> float:
+    return min(seconds for _, seconds in chosen.times)
 
 
 def event_us(call: Callable[[], Any], flush: Tensor) -> float:
@@ -111,7 +150,7 @@ def wrong(want: Any, got: Any) -> str:
     return ""
 
 
-def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
+def bench(case: Case, rate: float, flush: Tensor, tune: str) -> dict[str, Any]:
     sets = [inputs(case) for _ in range(2)]
     calls = {"eager": callable_of(case, case.run)}
     row: dict[str, Any] = {"family": case.family, "name": case.name}
@@ -121,7 +160,7 @@ def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
         start = time.perf_counter()
         signal.alarm(60)
         try:
-            call = compiled(case, backend)
+            call = compiled(case, backend, tune=tune)
             got = call(*[x.clone() if "place" in case.name else x for x in sets[0]])
             torch.cuda.synchronize()
             if "dropout" not in case.name and (text := wrong(want, got)):
@@ -131,6 +170,7 @@ def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
             row.setdefault("failed", {})[backend] = str(error).splitlines()[0][:200]
         signal.alarm(0)
         row[f"{backend}_s"] = time.perf_counter() - start
+    row |= tuned()
     del want
     times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(REPEATS):
@@ -142,13 +182,20 @@ def bench(case: Case, rate: float, flush: Tensor) -> dict[str, Any]:
     return row
 
 
-def warm(part: int, processes: int, cases: list[Case]) -> None:
-    """Compiles a part of the cases, so that caches are warm: compiling is not what is measured."""
+def warm(part: int, processes: int, cases: list[Case], tune: str) -> None:
+    """Compiles a part of the cases, so that caches are warm: compiling is not what is measured. All
+    candidates are compiled, and none is measured, while other processes use the GPU."""
+
+    def refuse(*args: Any, **more: Any) -> triton_rt.Tuned:
+        raise triton_rt.errors.TuningError("other processes use the GPU")
+
+    triton_rt.autotune = refuse
+    tune = "off" if tune == "off" else "max"
     for case in cases[part::processes]:
         for backend in BACKENDS:
             signal.alarm(60)
             try:
-                compiled(case, backend)(*inputs(case))
+                compiled(case, backend, tune=tune, jobs=2)(*inputs(case))
             except Exception as error:
                 print(backend, case.name, str(error).splitlines()[0][:100])
             signal.alarm(0)
@@ -165,15 +212,16 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--tune", choices=("auto", "off", "max"), default="auto")
     parser.add_argument("--warm", type=int)
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, too_long)
     cases = chosen(options.cases, options.only)
     if options.warm is not None:
-        warm(options.warm, options.processes, cases)
+        warm(options.warm, options.processes, cases, options.tune)
         return 0
-    command = [sys.executable, __file__, "--processes", str(options.processes),
-               "--cases", options.cases, "--only", *options.only]  # fmt: skip
+    command = [sys.executable, __file__, "--processes", str(options.processes), "--tune",
+               options.tune, "--cases", options.cases, "--only", *options.only]  # fmt: skip
     parts = [subprocess.Popen([*command, "--warm", str(n)]) for n in range(options.processes)]
     for part in parts:
         part.wait()
@@ -183,7 +231,7 @@ def main() -> int:
     rows = []
     print(f"{'':38}{'eager':>9}{'Inductor':>9}{'ours':>9}{'/best':>7}{'of copy':>8}")
     for case in cases:
-        row = bench(case, rate, flush)
+        row = bench(case, rate, flush, options.tune)
         torch.cuda.empty_cache()
         rows.append(row)
         ours, best = row.get("compile_cli"), min(row["eager"], row.get("inductor", math.inf))
@@ -192,6 +240,8 @@ def main() -> int:
         note = " ".join(f"{k} {row[k]}" for k in ("wrong", "failed") if k in row)
         print(f"{case.family + ': ' + case.name:38}{text}{ratio:7.2f}{row['fraction']:8.2f} {note}",
               flush=True)  # fmt: skip
+        if "guess" in row:
+            print(f"    guess / fastest {row['guess']:.3f}", *row["schedules"], sep="\n      ")
     if options.out:
         options.out.write_text(json.dumps({"copy": rate, "rows": rows}, indent=1))
     both = [r for r in rows if "compile_cli" in r and "inductor" in r]
@@ -199,6 +249,11 @@ def main() -> int:
         ratios = [r[peer] / r["compile_cli"] for r in both]
         print(f"{peer} / ours: {statistics.geometric_mean(ratios):.3f} over {len(ratios)} rows,"
               f" {sum(x < 0.97 for x in ratios)} below 0.97")  # fmt: skip
+    guesses = [r["guess"] for r in rows if "guess" in r]
+    if guesses:
+        near = sum(g <= NEAR for g in guesses)
+        print(f"guessed schedules within {NEAR - 1:.0%} of the fastest: {near} of {len(guesses)} "
+              f"rows ({near / len(guesses):.0%})")  # fmt: skip
     print(f"of the copy: {statistics.geometric_mean(r['fraction'] for r in both):.3f}")
     return int(any("failed" in r or "wrong" in r for r in rows))
 

@@ -13,6 +13,7 @@ import gemm_templates
 from aten_lowering import Conditions, Fallback, lazy_memory
 from compile_cli.gemm import Decided
 from compile_cli.stages import Record
+from compile_cli.tuning import Chosen
 from loop_ir import FusionReport, Graph
 from triton_rt import GraphedCallable
 from wrapper_ir.ops import Program
@@ -27,8 +28,9 @@ class CompiledGraph:
     loop, fused: loop IR before and after fusion. program: the host program. host: what the
     emitter made of it (a GraphModule, or the text of a C++ library). run: calls it. fallbacks:
     operators without a lowering, and why. matmuls: what was measured for each; decided: what came
-    of it. explain: decisions on fusion and matmuls in words. conditions: what capturing and
-    lowering assumed of the sizes. graphs: the CUDA graphs of `run`, if asked for.
+    of it. explain: decisions on fusion, matmuls and schedules in words. conditions: what capturing
+    and lowering assumed of the sizes. schedules: those of kernels that move much, by name and
+    sizes, and what was measured of them. graphs: the CUDA graphs of `run`, if asked for.
     """
 
     loop: Graph
@@ -43,6 +45,7 @@ class CompiledGraph:
     explain: Callable[[], str]
     record: Record
     conditions: Conditions
+    schedules: Mapping[tuple[str, tuple[int, ...]], Chosen]
     graphs: GraphedCallable | None = None
 
 

@@ -13,9 +13,10 @@ from compile_cli.errors import UnknownOption
 _CHOICES: dict[str, tuple[str, ...]] = {
     "emit": ("fx", "hop", "cpp"),
     "gemm": ("auto", "extern", "template"),
-    "multikernel": ("auto", "off"),
+    "multikernel": ("auto", "off", "persistent", "looped"),
     "channels_last": ("auto", "on", "off"),
     "random": ("fast", "eager"),
+    "tune": ("auto", "off", "max"),
 }
 
 # Modes of `torch.compile`. Matmuls and convolutions are measured in all of them.
@@ -37,7 +38,9 @@ class Options:
     gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
         CPU; `extern` and `template` force one.
     multikernel: `auto` compiles a kernel of dynamic sizes up to three times where sizes want
-        different schedules, and decides a matmul for each of several ranges of rows.
+        different schedules, and decides a matmul for each of several ranges of rows. `persistent`
+        and `looped` have reductions hold their rows whole, or walk over them, where they can: to
+        find faults of either.
     fuse: join loop nests; off shows the kernels of single operators.
     plan_memory: let a dead buffer's storage serve a later one.
     verify: check both IRs after every pass.
@@ -54,6 +57,9 @@ class Options:
         numbers than eager's. `eager`: the very numbers of eager, by calls of its operators.
     nan_asserts: stop (`NotFinite`) at the first kernel or operator that makes a NaN or an infinity
         of finite numbers, and at inputs that hold one; for debugging: every result is read back.
+    tune: `auto` measures a few schedules of kernels that move more than a megabyte, where the guess
+        is in doubt, within a tenth of the time that a compilation takes; `max` measures all
+        candidates of all such kernels; `off` none. What was measured is kept in the cache.
     """
 
     emit: str = "fx"
@@ -68,6 +74,7 @@ class Options:
     channels_last: str = "auto"
     random: str = "fast"
     nan_asserts: bool = False
+    tune: str = "auto"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

@@ -21,9 +21,10 @@ from compile_cli.lists import gather
 from compile_cli.nan_asserts import ASSERT_FINITE, OPERATORS
 from compile_cli.pad_matmuls import pad_matmuls
 from compile_cli.runtime import Kernels
-from compile_cli.select import hints_of, select
+from compile_cli.select import hints_of, measured_sizes, select
 from compile_cli.serve_one import serve_one
 from compile_cli.stages import Record
+from compile_cli.tuning import ScheduleTuner
 from compile_cli.user_kernels import UserKernelPlanner
 from loop_ir import FuseOptions, Graph, explain, fuse_with_report
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
@@ -37,6 +38,7 @@ def compile_graph(
     check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself."""
     kernels = Kernels(options)
     last = ChannelsLast(options)
+    tuner = ScheduleTuner(options, kernels)
 
     with record.stage("lower"):
         lowered = lower_with_report(
@@ -58,10 +60,12 @@ def compile_graph(
 
     with kernels.compiling():
         with record.stage("triton"):
+            tuner.start(measured_sizes(fused, options, lists))
             planner = MatmulPlanner(options, kernels, fused)
             planner.prefetch(hints_of(fused))
             user_kernels = UserKernelPlanner(options, kernels, fused, lowered.kernels)
-            plans = select(fused, options, planner, user_kernels, lists)
+            tuner.measure()
+            plans = select(fused, options, planner, user_kernels, lists, tuner)
             record.after("triton", "emit", plans)
 
         with record.stage("wrapper"):
@@ -88,7 +92,7 @@ def compile_graph(
 
     def explained() -> str:
         fusing = explain(loop, fuse_options(options, loop))
-        return "\n".join(filter(None, (fusing, planner.explain(), last.explain())))
+        return "\n".join(filter(None, (fusing, planner.explain(), tuner.explain(), last.explain())))
 
     graphs = graphed(run, program) if options.cuda_graphs else None
     needed = [i for i, p in enumerate(program.params) if p.name in planner.needs_alignment]
@@ -96,7 +100,8 @@ def compile_graph(
         loop, fused, program, host,
         in_memory_run(aligned_run(graphs or run, needed), gm), fusion,
         (*lowered.fallbacks, *user_kernels.fallbacks),
-        planner.choices, planner.decided, explained, record, lowered.conditions, graphs,
+        planner.choices, planner.decided, explained, record, lowered.conditions, tuner.chosen,
+        graphs,
     )  # fmt: skip
 
 

@@ -172,17 +172,25 @@ def layout_at(type_: TensorType, hints: Mapping[str, int]) -> tuple[list[int], l
     return size, [int(evaluate(n, hints)) for n in type_.stride]
 
 
-def random_tensor(type_: TensorType, hints: Mapping[str, int]) -> Tensor:
-    """A tensor of this layout at the hints: random floats, small integers."""
+def random_tensor(
+    type_: TensorType,
+    hints: Mapping[str, int],
+    generator: torch.Generator | None = None,
+    below: int = 2,
+) -> Tensor:
+    """A tensor of this layout at the hints: random floats, integers below `below`. generator: where
+    the random numbers are from (torch's own, unless given)."""
     size, stride = layout_at(type_, hints)
     stored = [1 if s == 0 and n > 1 else n for n, s in zip(size, stride, strict=True)]
     out: Tensor = torch.empty_strided(
         stored, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
     )
-    if type_.dtype.is_float:
-        out.normal_()
+    if type_.dtype.is_float and type_.dtype.itemsize == 1:  # bits of finite positive numbers
+        out.view(torch.uint8).random_(0, 0x78, generator=generator)
+    elif type_.dtype.is_float:
+        out.normal_(generator=generator)
     else:
-        out.random_(0, 2)
+        out.random_(0, below, generator=generator)
     return out.as_strided(size, stride)
 
 

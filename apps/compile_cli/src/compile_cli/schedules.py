@@ -19,6 +19,12 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     return _overlapping(triton_emit.default_schedule(kernel, hints), (kernel,))
 
 
+def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """The same of a few that may be faster, that one first."""
+    found = triton_emit.candidate_schedules(kernel, hints)
+    return tuple(_overlapping(schedule, (kernel,)) for schedule in found)
+
+
 def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
     """The same for kernels that are one launch."""
     return _overlapping(triton_emit.list_schedule(kernels, hints), kernels)

@@ -12,7 +12,7 @@ everything else             -> its operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -36,6 +36,7 @@ SAMPLES = 8
 
 MatmulPlanner = Callable[[Matmul, Mapping[str, int]], Choices | None]
 UserKernelPlanner = Callable[[UserKernel, Mapping[str, int]], NodePlan]
+Scheduler = Callable[[Kernel, Mapping[str, int]], Schedule]
 
 
 def hints_of(graph: Graph) -> dict[str, int]:
@@ -49,10 +50,11 @@ def select(
     plan_matmul: MatmulPlanner,
     plan_user_kernel: UserKernelPlanner,
     lists: Lists | None = None,
+    schedule: Scheduler = default_schedule,
 ) -> tuple[NodePlan | CopyBack, ...]:
     """Plans of all nodes, in order; of `lists`, one for all kernels of each. `plan_matmul` gives
     what to run under which conditions, each of which implies those after it, or None for the
-    vendor's operator."""
+    vendor's operator. `schedule` gives the schedule of a kernel at some sizes."""
     lists = lists or {}
     hints = hints_of(graph)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
@@ -72,7 +74,7 @@ def select(
             made.update(name for name, _ in node.outs)
             plans.append(plan_user_kernel(node, hints))
         elif isinstance(node, Kernel):
-            plans.append(_kernel(node, hints, options, made))
+            plans.append(_kernel(node, hints, options, made, schedule))
         else:
             plans.extend(_matmul(node, hints, options, made, plan_matmul))
     return tuple(plans)
@@ -116,15 +118,37 @@ def _list(kernels: tuple[Kernel, ...], hints: Mapping[str, int], made: set[str])
     return NodePlan(allocate, None, ((None, launch),), origins)
 
 
-def _kernel(node: Kernel, hints: Mapping[str, int], options: Options, made: set[str]) -> NodePlan:
+def measured_sizes(
+    graph: Graph, options: Options, lists: Lists
+) -> Iterator[tuple[Kernel, Mapping[str, int]]]:
+    """The kernels that are launched alone, each with the sizes that its schedule may be measured
+    at: the hints, and with `tune="max"` all that `select` looks at."""
+    hints = hints_of(graph)
+    listed = {kernel.name for kernels in lists.values() for kernel in kernels}
+    for node in graph.nodes:
+        if isinstance(node, Kernel) and node.name not in listed:
+            names = [n for n in _dynamic(node) if hints[n] >= 1]
+            yield node, hints
+            if names and options.multikernel == "auto" and options.tune == "max":
+                for sizes in _samples(node, names, hints)[1:]:
+                    yield node, {**hints, **dict(zip(names, sizes, strict=True))}
+
+
+def _kernel(
+    node: Kernel,
+    hints: Mapping[str, int],
+    options: Options,
+    made: set[str],
+    scheduler: Scheduler = default_schedule,
+) -> NodePlan:
     allocate = _new_buffers(node, made)
     names = [n for n in _dynamic(node) if hints[n] >= 1]  # no number of elements is below
     schedules: list[tuple[Schedule, tuple[int, ...]]] = []
     table = DecisionTable(())
-    if names and options.multikernel == "auto":
-        schedules, table = _schedules(node, names, hints)
+    if names and options.multikernel != "off":
+        schedules, table = _schedules(node, names, hints, scheduler)
     if len(schedules) < 2:
-        schedule = schedules[0][0] if schedules else default_schedule(node, hints)
+        schedule = schedules[0][0] if schedules else scheduler(node, hints)
         return NodePlan(allocate, None, ((None, plan_launch(emit(node, schedule))),), node.origins)
     choices: list[tuple[Condition, Choice]] = []
     launches: dict[int, LaunchPlan] = {}
@@ -146,11 +170,31 @@ def _dynamic(node: Kernel) -> list[str]:
 
 
 def _schedules(
-    node: Kernel, names: list[str], hints: Mapping[str, int]
+    node: Kernel, names: list[str], hints: Mapping[str, int], scheduler: Scheduler
 ) -> tuple[list[tuple[Schedule, tuple[int, ...]]], DecisionTable]:
     """The schedules that sizes up to `HINT_RATIO` times the hints want, each with the first sizes
     that want it, and which of them serves what sizes. The hints are looked at first, then the
     ends of the ranges; what wants a schedule beyond `MAX_VARIANTS` takes the nearest."""
+    found: dict[Schedule, tuple[int, ...]] = {}
+    table = DecisionTable(tuple(map(str, range(MAX_VARIANTS))))
+    for sizes in _samples(node, names, hints):
+        try:
+            schedule = scheduler(node, {**hints, **dict(zip(names, sizes, strict=True))})
+        except DivisionByZero:
+            continue  # such sizes do not exist: `n // (n // 8)` rows of 1
+        if schedule in found or len(found) < MAX_VARIANTS:
+            found.setdefault(schedule, sizes)
+            cell = table.cell(sizes)
+            if cell not in table.cells:
+                decision = Decision(str(list(found).index(schedule)), {}, sizes)
+                table = table.decide(cell, decision)
+    return list(found.items()), table
+
+
+def _samples(
+    node: Kernel, names: list[str], hints: Mapping[str, int]
+) -> tuple[tuple[int, ...], ...]:
+    """The hints, then sizes up to `HINT_RATIO` times them, the ends first."""
     ranges = {s.name: s for s in node.symbols}
     box = []
     for name in names:
@@ -162,20 +206,7 @@ def _schedules(
         )
     samples = sample_hints(box, min(SAMPLES * len(names), prod(b - a + 1 for a, b in box)))
     typical = tuple(max(1, hints[name]) for name in names)
-    found: dict[Schedule, tuple[int, ...]] = {}
-    table = DecisionTable(tuple(map(str, range(MAX_VARIANTS))))
-    for sizes in dict.fromkeys([typical, *samples]):
-        try:
-            schedule = default_schedule(node, {**hints, **dict(zip(names, sizes, strict=True))})
-        except DivisionByZero:
-            continue  # such sizes do not exist: `n // (n // 8)` rows of 1
-        if schedule in found or len(found) < MAX_VARIANTS:
-            found.setdefault(schedule, sizes)
-            cell = table.cell(sizes)
-            if cell not in table.cells:
-                decision = Decision(str(list(found).index(schedule)), {}, sizes)
-                table = table.decide(cell, decision)
-    return list(found.items()), table
+    return tuple(dict.fromkeys([typical, *samples]))
 
 
 def plan_launch(kernel: TritonKernel) -> LaunchPlan:

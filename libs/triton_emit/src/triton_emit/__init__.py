@@ -4,6 +4,7 @@ The text is meant to be read: it is what a person would have written for this ke
 schedule, and it runs as it is under Triton and under Triton's interpreter.
 """
 
+from triton_emit.candidates import as_kind, candidate_schedules
 from triton_emit.epilogue import emit_epilogue
 from triton_emit.errors import (
     BadEpilogue,
@@ -16,12 +17,12 @@ from triton_emit.errors import (
 from triton_emit.kernel import emit
 from triton_emit.lists import emit_list, likeness, list_schedule
 from triton_emit.prologue import emit_prologue
-from triton_emit.schedule import Schedule, candidate_schedules, default_schedule
+from triton_emit.schedule import Schedule, default_schedule
 from triton_emit.source import EpilogueSource, PrologueSource, TritonKernel
 
 __all__ = [
     "BadEpilogue", "BadPrologue", "BadSchedule", "EpilogueSource", "PrologueSource", "Schedule",
     "TritonEmitError", "TritonKernel", "UnsupportedDType", "UnsupportedKernel",
-    "candidate_schedules", "default_schedule", "emit", "emit_epilogue", "emit_list",
+    "as_kind", "candidate_schedules", "default_schedule", "emit", "emit_epilogue", "emit_list",
     "emit_prologue", "likeness", "list_schedule",
 ]  # fmt: skip

@@ -126,7 +126,7 @@ def inner_bound(kernel: Kernel) -> int | None:
     return None if None in highs else max((h for h in highs if h is not None), default=1)
 
 
-def _can_loop(kernel: Kernel) -> bool:
+def can_loop(kernel: Kernel) -> bool:
     try:
         loops(clean(kernel))
     except UnsupportedKernel:
@@ -174,11 +174,11 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return _walking(next_power_of_two(bound or 1), bits)
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
-    if columns and _can_loop(kernel):
+    if columns and can_loop(kernel):
         return _looped_columns(kernel, widest, rows, bits)
     if _reads_one_row(kernel) and snug and next_power_of_two(bound or 1) <= WIDEST_ROW:
         small = True
-    if (small and snug) or (bound is not None and not _can_loop(kernel)):
+    if (small and snug) or (bound is not None and not can_loop(kernel)):
         applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
         return _persistent(next_power_of_two(bound or 1), rows, bits, applies)
     return _looped(pair_softmax(kernel), widest, rows, bits)
@@ -291,40 +291,6 @@ def _read_again(kernel: Kernel) -> int:
     found = {s.buffer for p in phases for s in p.body
              if isinstance(s, Load) and not rows.isdisjoint(s.index.free_symbols)}  # fmt: skip
     return sum(sizes[name] for name in found) if len(phases) > 1 else 0
-
-
-def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
-    """A short list for a tuner, the default first; all compute the same."""
-    first = default_schedule(kernel, hints)
-    out = [first]
-    if first.kind == "flat":
-        out += [replace(first, xblock=x, num_warps=w)
-                for x, w in ((256, 1), (512, 2), (1024, 4), (2048, 4), (2048, 8))]  # fmt: skip
-        if first.vector:
-            out.append(replace(first, vector=0))
-    elif first.kind == "tiled":
-        out += [
-            replace(first, xblock=x, yblock=y, num_warps=w)
-            for x, y, w in ((32, 32, 4), (64, 32, 4), (32, 64, 4), (64, 64, 8), (128, 32, 8))
-        ]
-        out.append(_flat(1 << 30, first.index_bits))
-    elif first.kind == "persistent":
-        for rows in (1, 2, 4, 8):
-            for warps in (1, 2, 4, 8, 16):
-                per_thread = rows * first.rblock / (32 * warps)
-                if 4 <= per_thread <= 32 and rows <= max(first.xblock * 4, 4):
-                    out.append(replace(first, xblock=rows, num_warps=warps))
-        if first.rblock >= 2048 and _can_loop(kernel):
-            out.append(replace(first, kind="looped", xblock=1, rblock=1024, num_warps=4))
-    else:
-        out += [replace(first, rblock=r, num_warps=w)
-                for r, w in ((1024, 4), (2048, 8), (4096, 8), (4096, 16))]  # fmt: skip
-        bound = inner_bound(kernel)
-        if bound is not None and bound <= 4 * PERSISTENT_LIMIT:
-            rblock = next_power_of_two(bound)
-            warps = min(32, max(4, rblock // 512))
-            out.append(replace(first, kind="persistent", rblock=rblock, num_warps=warps))
-    return tuple(dict.fromkeys(out))
 
 
 def walks(kernel: Kernel) -> bool:

@@ -95,6 +95,7 @@ def autotune(
     store: TuningStore | None = None,
     name: str | None = None,
     pool: TuningPool | None = None,
+    keys: Sequence[str] | None = None,
     repeats: int | None = None,
     flush_bytes: int | None = None,
 ) -> Tuned:
@@ -104,8 +105,10 @@ def autotune(
     that evicts the L2 cache, with the host ahead of the device. Arguments that a kernel mutates
     have their first values before each run, and afterwards. With `work`, candidates whose
     estimated time is far from the best are not measured. With `store`, results are kept and found
-    again, under `name` (default: the kernel's). With `pool`, candidates run in worker processes on
-    copies of the arguments, and what crashes, hangs or corrupts memory there harms nobody.
+    again, under `name` (default: the kernel's) and `keys`, what tells the candidates apart there
+    (default: their sources, names and comments included). With `pool`, candidates run in worker
+    processes on copies of the arguments, and what crashes, hangs or corrupts memory there harms
+    nobody.
 
     Raises `NoGPU` on CPU tensors, unless the pool has a CPU worker, and the last failure if every
     candidate fails.
@@ -133,7 +136,7 @@ def autotune(
     device = tensors[0].device
     guard = contextlib.nullcontext() if on_cpu else torch.cuda.device(device)
     with guard:
-        tuning = _Tuning(candidates, args, device, work, options, store, name, pool)
+        tuning = _Tuning(candidates, args, device, work, options, store, name, pool, keys)
         return tuning.run(began)
 
 
@@ -162,6 +165,7 @@ class _Tuning:
         store: TuningStore | None,
         name: str | None,
         pool: TuningPool | None,
+        keys: Sequence[str] | None,
     ) -> None:
         self.candidates = candidates
         self.args = args
@@ -171,7 +175,7 @@ class _Tuning:
         self.store = store
         self.pool = pool
         first = candidates[0][0].source
-        self.keys = candidate_keys([k.source for k, _ in candidates])
+        self.keys = tuple(keys or candidate_keys([k.source for k, _ in candidates]))
         self.machine = Machine.of(device.index) if device.type == "cuda" else None
         label = self.machine.name if self.machine else "cpu"
         self.query = Query.of(name or first.name, label, first.params, flatten(args))

@@ -1,0 +1,376 @@
+"""Which schedule runs a kernel: triton_emit's guess, or the fastest of a few by measurement.
+
+A kernel is measured on memory of its own, with the layouts that it will meet; what was measured is
+kept on disk, by the kernel's text, sizes, GPU and versions. `tune="auto"` measures where the guess
+is in doubt, within a share of the time that the compilation takes without it: what is left out, the
+next compilation of such a kernel measures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Literal
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+import triton_emit
+import triton_rt
+from compile_cli.config import Options
+from compile_cli.measured_arguments import arguments, layouts, overwritten, why_not
+from compile_cli.runtime import Kernels, define_kernel, kernel_source
+from compile_cli.schedules import candidate_schedules, default_schedule
+from loop_ir import Kernel
+from loop_ir.analysis import traffic
+from symexpr import DivisionByZero, evaluate
+from triton_emit import Schedule, TritonKernel, as_kind, emit
+from triton_rt.errors import TritonRTError
+from triton_rt.tune.store import Query
+
+Hints = Mapping[str, int]
+
+# Bytes that a kernel moves at least to be measured: below, the launch is the cost.
+WORTH = 1 << 20
+# A schedule must be this much faster than the guess to replace it: noise is no gain.
+MARGIN = 0.02
+# Of `auto`: candidates of a kernel, the guess among them; runs of each that stays in the race; what
+# measuring may add to the time of a compilation, and seconds that it may take in any case.
+_FEW = 4
+_FEW_RUNS = 10
+_SHARE = 0.1
+_FLOOR = 0.1
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The schedule of a kernel and where it is from. times: seconds by schedule, the guess first;
+    empty where nothing was measured, and `why` says why. failures: schedules that did not compile,
+    launch or agree with the guess."""
+
+    schedule: Schedule
+    guess: Schedule
+    how: Literal["guess", "measured", "stored"] = "guess"
+    times: tuple[tuple[Schedule, float], ...] = ()
+    failures: tuple[tuple[Schedule, str], ...] = ()
+    why: str = ""
+
+    @property
+    def lost(self) -> float:
+        """By how much the guess is slower than the fastest: 0.05 for 5 %."""
+        known = [t for _, t in self.times if t < math.inf]
+        return self.times[0][1] / min(known) - 1 if known else 0.0
+
+    def __str__(self) -> str:
+        if not self.times:
+            return f"{label(self.schedule)} (guess: {self.why})"
+        times = dict(self.times)
+        text = f"{label(self.schedule)} {_us(times[self.schedule])} ({self.how}"
+        if self.schedule == self.guess:
+            text += ", the guess"
+        rest = [f"{label(s)} {_us(t)}" for s, t in self.times if s != self.schedule]
+        rest += [f"{label(s)} failed: {why}" for s, why in self.failures]
+        return f"{text}); {'; '.join(rest)}" if rest else f"{text})"
+
+
+def _us(seconds: float) -> str:
+    return "slow" if seconds == math.inf else f"{seconds * 1e6:.1f} us"
+
+
+def label(schedule: Schedule) -> str:
+    """`persistent x2 r1024 w4`: what tells the schedules of one kernel apart."""
+    blocks = (("x", schedule.xblock), ("y", schedule.yblock), ("r", schedule.rblock))
+    parts = [f"{name}{size}" for name, size in blocks if name == "x" or size != 1]
+    parts.append(f"w{schedule.num_warps}")
+    parts += [f"s{schedule.num_stages}"] if schedule.num_stages != 1 else []
+    parts += [f"v{schedule.vector}"] if schedule.vector else []
+    return " ".join((schedule.kind, *parts))
+
+
+@dataclass(eq=False)
+class _Job:
+    """One kernel at some sizes, to be measured. name: its text, and versions, as a digest."""
+
+    kernel: Kernel
+    hints: Hints
+    schedules: tuple[Schedule, ...]
+    emitted: tuple[TritonKernel, ...]
+    name: str
+    query: Query
+    keys: list[tuple[str, tuple[int, ...]]]
+    kernels: tuple[triton_rt.LazyKernel, ...] = ()
+    futures: dict[int, Future[triton_rt.Binary]] = field(default_factory=dict)
+
+
+@dataclass
+class ScheduleTuner:
+    """Schedules of the kernels of one graph: `start`, then `measure`, then it is asked for each.
+
+    chosen: by kernel and the values of its symbols, for those that move more than `WORTH`.
+    guessing: why nothing is measured at all; empty where something may be. pool: where candidates
+    are measured, in place of this process. began: when the compilation did.
+    """
+
+    options: Options
+    kernels: Kernels
+    pool: triton_rt.TuningPool | None = None
+    began: float = field(default_factory=perf_counter)
+    chosen: dict[tuple[str, tuple[int, ...]], Chosen] = field(default_factory=dict)
+    guessing: str = ""
+    _jobs: dict[tuple[str, Query], _Job] = field(default_factory=dict)
+
+    @cached_property
+    def store(self) -> triton_rt.TuningStore:
+        """Times on disk."""
+        return triton_rt.TuningStore(self.options.cache_path / "schedules")
+
+    def __call__(self, kernel: Kernel, hints: Hints) -> Schedule:
+        """The schedule of a kernel at these sizes."""
+        found = self.chosen.get(_key(kernel, hints))
+        guess = default_schedule(kernel, hints) if found is None else found.schedule
+        if self.options.multikernel in ("persistent", "looped"):
+            return as_kind(kernel, guess, self.options.multikernel) or guess  # type: ignore[arg-type]  # one of two
+        return guess
+
+    def start(self, kernels: Iterable[tuple[Kernel, Hints]]) -> None:
+        """Looks up what is known of kernels at sizes, and begins to compile, side by side, what
+        will be measured of the others: those that move most first."""
+        self.guessing = self._why_not()
+        if self.guessing:
+            return
+        found = [(traffic(kernel, hints).total, kernel, hints) for kernel, hints in kernels]
+        for moved, kernel, hints in sorted(found, key=lambda item: -item[0]):
+            if moved <= WORTH:
+                break
+            try:
+                schedules = candidate_schedules(kernel, hints)
+            except DivisionByZero:
+                continue  # such sizes do not exist
+            guess = schedules[0]
+            why = why_not(kernel)
+            if not why and self.options.tune == "auto" and guess.kind == "flat":
+                # candidates differ by what one measurement differs from the next
+                why = "" if guess.vector else "pointwise, in the order of memory"
+            if why:
+                self.chosen[_key(kernel, hints)] = Chosen(guess, guess, why=why)
+            elif len(schedules) > 1:
+                self._start(kernel, hints, schedules)
+        self._compile()
+
+    def _why_not(self) -> str:
+        if self.options.tune == "off":
+            return "tune=off"
+        if self.options.multikernel in ("persistent", "looped"):
+            return f"multikernel={self.options.multikernel}"
+        if self.pool is None:
+            if not torch.cuda.is_available():
+                return "no GPU to measure on"
+            if torch.cuda.is_current_stream_capturing():
+                return "nothing is measured while a stream is captured"
+        if torch.are_deterministic_algorithms_enabled():
+            return "nothing is measured for deterministic algorithms"
+        return ""
+
+    def _start(self, kernel: Kernel, hints: Hints, offered: tuple[Schedule, ...]) -> None:
+        emitted: dict[Schedule, TritonKernel] = {offered[0]: emit(kernel, offered[0])}
+        wanted = offered if self.options.tune == "max" else offered[:_FEW]
+        first = emitted[offered[0]]
+        name = _digest(first)
+        with unset_fake_temporarily():
+            device = torch.device(str(kernel.buffers[0].type.device))
+            on_gpu = device.type == "cuda"
+            where = torch.cuda.get_device_name(device) if on_gpu else "cpu"
+            params = kernel_source(define_kernel(first)).params
+            query = Query.of(name, where, params, layouts(kernel, first.args, hints))
+        key = _key(kernel, hints)
+        job = self._jobs.get((name, query))
+        if job is not None:
+            job.keys.append(key)
+            return
+        record = self.store.get(query)
+        if record is not None and {label(s) for s in wanted} <= set(record.candidates):
+            by_label = {label(s): s for s in offered}
+            times = [
+                (by_label[c], record.times.get(c, math.inf) * 1e-3)
+                for c in record.candidates
+                if c in by_label
+            ]
+            self.chosen[key] = _decide(offered[0], times, "stored")
+            return
+        for schedule in wanted[1:]:
+            try:
+                emitted[schedule] = emit(kernel, schedule)
+            except triton_emit.TritonEmitError:
+                continue  # the guess may do what this one cannot
+        self._jobs[name, query] = _Job(
+            kernel, hints, tuple(emitted), tuple(emitted.values()), name, query, [key]
+        )
+
+    def _compile(self) -> None:
+        """All guesses, which are needed anyway, before other candidates; of these, `auto` has no
+        more compiled than half of the workers do side by side."""
+        room = math.inf if self.options.tune == "max" else max(1, self.options.workers // 2)
+        for job in self._jobs.values():
+            job.kernels = tuple(
+                triton_rt.LazyKernel(
+                    kernel_source(define_kernel(e)), cache=self.kernels.cache,
+                    pool=self.kernels.pool,
+                )
+                for e in job.emitted
+            )  # fmt: skip
+        if self.pool is not None or self.kernels.pool is None:
+            return
+        for job in self._jobs.values():
+            job.futures[0] = _prefetch(job, 0)
+        for job in self._jobs.values():
+            for i in range(1, len(job.kernels)):
+                if room <= 0:
+                    return
+                job.futures[i] = _prefetch(job, i)
+                room -= not job.futures[i].done()
+
+    def measure(self) -> None:
+        """Times what was started, as far as there is time."""
+        if not self._jobs:
+            return
+        wait([job.futures[0] for job in self._jobs.values() if job.futures])
+        now = perf_counter()
+        end = math.inf
+        if self.options.tune != "max":
+            end = now + max(_FLOOR, _SHARE * (now - self.began))
+        with unset_fake_temporarily(), torch.no_grad():
+            for number, job in enumerate(self._jobs.values()):
+                if number and perf_counter() > end:
+                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
+                else:
+                    chosen = self._measure(job, end)
+                self.chosen.update(dict.fromkeys(job.keys, chosen))
+        self._jobs.clear()
+
+    def _measure(self, job: _Job, end: float) -> Chosen:
+        guess = job.schedules[0]
+        left = end - perf_counter()
+        wait(job.futures.values(), None if left == math.inf else max(0.0, left))
+        ready, failures = [], []
+        for i, schedule in enumerate(job.schedules):
+            future = job.futures.get(i)
+            if future is None and job.futures:
+                continue  # not begun
+            if future is not None and not future.done():
+                continue
+            error = future.exception() if future is not None else None
+            if error is None:
+                ready.append(i)
+            elif i == 0:
+                return Chosen(guess, guess, why=f"it does not compile: {_first_line(error)}")
+            else:
+                failures.append((schedule, _first_line(error)))
+        if len(ready) < 2:
+            why = "no other compiles" if failures else "no time left"
+            return Chosen(guess, guess, failures=tuple(failures), why=why)
+        if not self._has_room(job):
+            return Chosen(guess, guess, why="no memory to measure with")
+        emitted = [job.emitted[i] for i in ready]
+        grids = [tuple(int(evaluate(g, job.hints)) for g in e.grid) for e in emitted]
+        names = dict(zip(emitted[0].args, (p[0] for p in emitted[0].params), strict=True))
+        runs = triton_rt.Options().repeats if self.options.tune == "max" else _FEW_RUNS
+        try:
+            tuned = triton_rt.autotune(
+                list(zip((job.kernels[i] for i in ready), grids, strict=True)),
+                arguments(job.kernel, emitted[0].args, job.hints),
+                options=triton_rt.Options(
+                    runs,
+                    overwritten=tuple(
+                        names[b] for b in sorted(overwritten(job.kernel)) if b in names
+                    ),
+                    verify=True,
+                ),
+                store=self.store,
+                name=job.name,
+                keys=[label(job.schedules[i]) for i in ready],
+                pool=self.pool,
+            )
+        except torch.OutOfMemoryError:
+            return Chosen(guess, guess, why="no memory to measure with")
+        except TritonRTError as error:
+            return Chosen(guess, guess, why=f"not measured: {_first_line(error)}")
+        times = [(job.schedules[i], t * 1e-3) for i, t in zip(ready, tuned.times, strict=True)]
+        failures += [(job.schedules[ready[i]], why) for i, why in tuned.failures]
+        how: Literal["stored", "measured"] = "stored" if tuned.how == "stored" else "measured"
+        return _decide(guess, times, how, failures)
+
+    def _has_room(self, job: _Job) -> bool:
+        """Whether a quarter of the free memory holds what the kernel touches."""
+        if self.pool is not None:
+            return True
+        size = sum(
+            int(evaluate(b.type.extent, job.hints)) * b.type.dtype.itemsize
+            for b in job.kernel.buffers
+        )
+        return size <= torch.cuda.mem_get_info()[0] // 4
+
+    def explain(self) -> str:
+        """What runs each kernel that is worth measuring, and why."""
+        lines = [f"guesses ({self.guessing})"] if self.guessing else []
+        for (name, sizes), chosen in self.chosen.items():
+            at = f" at {', '.join(map(str, sizes))}" if sizes else ""
+            lines.append(f"{name}{at}: {chosen}")
+        return "\n  ".join(["schedules:", *lines]) if lines else ""
+
+
+def _key(kernel: Kernel, hints: Hints) -> tuple[str, tuple[int, ...]]:
+    return kernel.name, tuple(hints[s.name] for s in kernel.symbols)
+
+
+def _prefetch(job: _Job, index: int) -> Future[triton_rt.Binary]:
+    """Of the variant for pointers that allocators align."""
+    emitted = job.emitted[index]
+    mask = 0
+    for i, (arg, (_, kind, _)) in enumerate(zip(emitted.args, emitted.params, strict=True)):
+        whole = isinstance(arg, str) or (
+            kind[0] in "iu" and int(evaluate(arg, job.hints)) % 16 == 0
+        )
+        mask |= whole << i
+    return job.kernels[index].prefetch(alignment=mask)
+
+
+def _decide(
+    guess: Schedule,
+    times: Sequence[tuple[Schedule, float]],
+    how: Literal["measured", "stored"],
+    failures: Sequence[tuple[Schedule, str]] = (),
+) -> Chosen:
+    """The fastest, where it is `MARGIN` faster than the guess."""
+    known = {guess: math.inf, **dict(times)}
+    best = min(known, key=lambda s: known[s])
+    if known[best] > (1 - MARGIN) * known[guess]:
+        best = guess
+    return Chosen(best, guess, how, tuple(known.items()), tuple(failures))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+
+
+def _digest(guess: TritonKernel) -> str:
+    """Of the text, without names and origins, and of what makes candidates of it and compiles
+    them."""
+    lines = (line for line in guess.source.splitlines() if not line.startswith("#"))
+    text = "\n".join(lines).replace(f"def {guess.name}(", "def kernel(")
+    parts = (text, str(guess.grid), str(guess.schedule), _makers())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def _makers() -> str:
+    folder = Path(triton_emit.__file__).parent
+    texts = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return f"triton {version('triton')}, {hashlib.sha256(texts).hexdigest()}"

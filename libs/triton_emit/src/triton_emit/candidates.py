@@ -1,0 +1,133 @@
+"""Schedules near the default: a short list for a tuner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from loop_ir import Kernel, across, reduces_columns
+from triton_emit.schedule import (
+    WIDEST_ROW,
+    Schedule,
+    can_loop,
+    default_schedule,
+    inner_bound,
+    next_power_of_two,
+    walks,
+)
+
+# Candidates of a kernel at most, the default among them.
+MOST_CANDIDATES = 6
+# Elements of a tile that a thread may hold: fewer leave it without work, more spill.
+_LEAST_HELD, _MOST_HELD = 1, 64
+_MOST_WARPS = 32
+
+# Steps from the default, as powers of two that xblock, yblock, rblock and the warps are multiplied
+# by, the most promising first.
+_Step = tuple[int, int, int, int]
+_FLAT: tuple[_Step, ...] = ((0, 0, 0, 1), (0, 0, 0, -1), (1, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 0))
+_TILED: tuple[_Step, ...] = (
+    (0, 0, 0, 1), (1, -1, 0, 0), (-1, 1, 0, 0), (-1, 0, 0, -1), (1, 0, 0, 1),
+)  # fmt: skip
+_PICKING: tuple[_Step, ...] = ((0, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 1), (0, 0, 0, -1))
+_PERSISTENT: tuple[_Step, ...] = (
+    (0, 0, 0, -1), (0, 0, 0, 1), (1, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 0),
+)  # fmt: skip
+_LOOPED: tuple[_Step, ...] = (
+    (0, 0, 1, 1), (0, 0, -1, -1), (0, 0, 1, 0), (0, 0, 0, 1), (0, 0, -1, 0),
+)  # fmt: skip
+_LOOPED_COLUMNS: tuple[_Step, ...] = (
+    (-1, 0, 0, 0), (1, 0, -1, 0), (0, 0, 1, 1), (-1, 0, 1, 0), (0, 0, -1, -1),
+)  # fmt: skip
+
+
+def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """A short list for a tuner, at most `MOST_CANDIDATES`: the default first, then what differs
+    most in kind, then neighbours of the default. All compute the same."""
+    first = default_schedule(kernel, hints)
+    found = dict.fromkeys((first, *_other_kinds(kernel, first), *_neighbours(kernel, first)))
+    return tuple(found)[:MOST_CANDIDATES]
+
+
+def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
+    if first.kind == "flat":
+        if first.vector:
+            yield replace(first, vector=0)
+    elif first.kind == "tiled":
+        yield replace(first, kind="flat", xblock=1024, yblock=1, num_warps=4)
+    elif walks(kernel):
+        yield replace(first, num_stages=1 if first.num_stages > 1 else 2)
+    elif first.kind == "looped":
+        made = as_kind(kernel, first, "persistent")
+        if made is not None and made.xblock * made.rblock <= WIDEST_ROW:
+            yield made
+    elif first.rblock >= (64 if reduces_columns(kernel) else 2048):
+        made = as_kind(kernel, first, "looped")
+        if made is not None:
+            yield made
+
+
+def as_kind(
+    kernel: Kernel, schedule: Schedule, kind: Literal["persistent", "looped"]
+) -> Schedule | None:
+    """A persistent schedule for one that loops, or the reverse; None where the kernel has no such,
+    and for one that has no inner axes."""
+    if schedule.kind == kind or schedule.kind not in ("persistent", "looped") or walks(kernel):
+        return schedule if schedule.kind == kind else None
+    if kind == "looped":
+        if not can_loop(kernel):
+            return None
+        if reduces_columns(kernel):
+            return replace(schedule, kind=kind, xblock=64, rblock=32, num_warps=4)
+        rblock = min(1024, schedule.rblock)
+        return replace(
+            schedule, kind=kind, xblock=1, rblock=rblock, num_warps=max(1, rblock // 256)
+        )
+    bound = inner_bound(kernel)
+    if bound is None:
+        return None
+    rblock = next_power_of_two(bound)
+    warps = min(_MOST_WARPS, max(4, schedule.xblock * rblock // 512))
+    return replace(schedule, kind=kind, rblock=rblock, num_warps=warps)
+
+
+def _neighbours(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
+    if first.kind == "flat":
+        steps = _FLAT
+    elif first.kind == "tiled":
+        steps = _TILED if across(kernel) is not None else _PICKING
+    elif first.kind == "persistent":
+        steps = _PERSISTENT
+    else:
+        steps = _LOOPED_COLUMNS if first.xblock > 1 else _LOOPED
+    bound = inner_bound(kernel)
+    widest = None if bound is None else next_power_of_two(bound)
+    for x, y, r, warps in steps:
+        if x and not kernel.axes:
+            continue
+        made = replace(
+            first,
+            xblock=_times(first.xblock, x),
+            yblock=_times(first.yblock, y),
+            rblock=_times(first.rblock, r),
+            num_warps=_times(first.num_warps, warps),
+        )
+        blocks = (made.xblock, made.yblock, made.rblock, made.num_warps)
+        if 0 in blocks or made.num_warps > _MOST_WARPS:
+            continue
+        if first.kind == "looped" and widest is not None and made.rblock > widest:
+            continue
+        if _LEAST_HELD <= _held(made) <= max(_MOST_HELD, _held(first)):
+            yield made
+
+
+def _times(n: int, power: int) -> int:
+    """`n` times two to a power; 0 where that is no whole number."""
+    return n << power if power >= 0 else n >> -power if n >= 1 << -power else 0
+
+
+def _held(schedule: Schedule) -> float:
+    """Elements of a tile that a thread holds."""
+    tile = schedule.xblock * schedule.yblock * schedule.rblock
+    return tile / (32 * schedule.num_warps)

@@ -1,0 +1,393 @@
+"""Which schedule runs a kernel: what is measured, kept and looked up; what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import compile_cli
+import triton_rt
+from compile_cli import pipeline, select, tuning
+from compile_cli.config import Options
+from compile_cli.errors import UnknownOption
+from compile_cli.measured_arguments import arguments, places, why_not
+from compile_cli.runtime import Kernels
+from compile_cli.schedules import candidate_schedules, default_schedule
+from compile_cli.tuning import Chosen, ScheduleTuner, label
+from loop_ir import Kernel
+from triton_emit import emit
+from triton_rt.errors import (
+    CandidateCrashed,
+    CompileFailed,
+    CorruptTuningRecord,
+    OutOfSharedMemory,
+    TritonRTError,
+)
+from wrapper_ir.analysis import walk
+from wrapper_ir.ops import DefineKernel, If
+
+ROWS, COLUMNS = 64, 4096  # two megabytes of f32, read and written
+
+Times = Callable[[int, str], "float | TritonRTError"]
+
+
+class Clock(triton_rt.TuningPool):
+    """A bench whose times are made up: of the candidates by number and text."""
+
+    def __init__(self, times: Times) -> None:
+        super().__init__(("cpu",))
+        self.times = times
+        self.measured: list[list[str]] = []
+
+    @contextmanager
+    def session(
+        self, candidates: Any, args: Any, device: Any, options: Any, ready: Any
+    ) -> Iterator[Any]:
+        self.measured.append([kernel.source.name for kernel, _ in candidates])
+        self.args, self.options, self.candidates = args, options, candidates
+        yield self
+
+    def measure(self, indices: Sequence[int], runs: int) -> Iterator[tuple[int, Any]]:
+        for i in indices:
+            outcome = self.times(i, self.candidates[i][0].source.text)
+            yield i, outcome if isinstance(outcome, TritonRTError) else [outcome] * runs
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], Clock]:
+    """`clock(times)`: from now on schedules are chosen as on a GPU, by these times (ms)."""
+
+    def start(times: Times) -> Clock:
+        pool = Clock(times)
+
+        def made(*args: Any) -> ScheduleTuner:
+            return ScheduleTuner(*args, pool=pool)
+
+        monkeypatch.setattr(pipeline, "ScheduleTuner", made)
+        return pool
+
+    return start
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def compiled(options: dict[str, Any], model: Any = softmax, *sizes: int, **more: Any) -> Any:
+    args = (torch.randn(sizes or (ROWS, COLUMNS)),)
+    return compile_cli.compile(model, args, options={**options, **more})
+
+
+def only(model: Any) -> Chosen:
+    (chosen,) = model.graph.schedules.values()
+    return chosen
+
+
+def third(i: int, text: str) -> float:
+    return 1.0 if i == 2 else 2.0 + i
+
+
+def test_the_fastest_runs(options: dict[str, Any], clock: Any) -> None:
+    pool = clock(third)
+    model = compiled(options)
+    chosen = only(model)
+    assert chosen.how == "measured" and len(pool.measured) == 1
+    assert chosen.schedule == chosen.times[2][0] != chosen.guess == chosen.times[0][0]
+    assert chosen.lost == pytest.approx(1.0)
+    (define,) = [op for op in model.graph.program.ops if isinstance(op, DefineKernel)]
+    assert define.num_warps == chosen.schedule.num_warps
+    x = torch.randn(ROWS, COLUMNS)
+    torch.testing.assert_close(model(x), softmax(x))
+    text = model.graph.explain()
+    assert f"{label(chosen.schedule)} 1000.0 us (measured)" in text
+    assert f"{label(chosen.guess)} 2000.0 us" in text
+
+
+def test_a_kernel_seen_before_is_looked_up(options: dict[str, Any], clock: Any) -> None:
+    clock(third)
+    first = only(compiled(options))
+    again = clock(lambda i, text: pytest.fail("measured"))
+    chosen = only(compiled(options, lambda other: torch.softmax(other, -1)))
+    assert chosen.how == "stored" and not again.measured
+    assert (chosen.schedule, chosen.times) == (first.schedule, first.times)
+    other = clock(third)
+    compiled(options, softmax, ROWS * 2, COLUMNS)  # of other sizes it was not seen
+    assert len(other.measured) == 1
+
+
+def test_what_was_measured_of_more_serves_for_less(options: dict[str, Any], clock: Any) -> None:
+    clock(third)
+    most = only(compiled(options, tune="max"))
+    clock(lambda i, text: pytest.fail("measured"))
+    few = only(compiled(options))
+    assert few.how == "stored" and few.times == most.times and len(few.times) > 4
+
+
+def test_alike_kernels_are_measured_once(options: dict[str, Any], clock: Any) -> None:
+    pool = clock(third)
+    args = (torch.randn(ROWS, COLUMNS), torch.randn(ROWS, COLUMNS))
+    model = compile_cli.compile(
+        lambda x, y: (x.softmax(-1), y.softmax(-1)), args, options={**options, "fuse": False}
+    )
+    assert len(pool.measured) == 1 and len(model.graph.schedules) == 2
+    assert len({id(chosen) for chosen in model.graph.schedules.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "more", "why"),
+    [
+        (softmax, (8, 64), {}, None),
+        (softmax, (), {"tune": "off"}, "guesses (tune=off)"),
+        (lambda x: x * 2, (), {}, "pointwise, in the order of memory"),
+        (lambda x: x * 2, (), {"tune": "max"}, "measured"),
+    ],
+)
+def test_what_is_measured(
+    options: dict[str, Any], clock: Any, model: Any, size: Any, more: dict[str, Any], why: str
+) -> None:
+    pool = clock(third)
+    graph = compiled(options, model, *size, **more).graph
+    assert bool(pool.measured) == (why == "measured")
+    assert why is None or why in graph.explain()
+    assert (why is None) == ("schedules" not in graph.explain())
+
+
+def test_nothing_is_measured_where_results_must_not_change(
+    options: dict[str, Any], clock: Any
+) -> None:
+    pool = clock(third)
+    torch.use_deterministic_algorithms(True)
+    try:
+        text = compiled(options).graph.explain()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not pool.measured and "deterministic" in text
+
+
+def test_without_a_gpu_the_guess_is_taken(options: dict[str, Any]) -> None:
+    graph = compiled(options, tune="max").graph
+    assert not graph.schedules and "guesses (no GPU to measure on)" in graph.explain()
+
+
+def test_noise_is_no_gain(options: dict[str, Any], clock: Any) -> None:
+    clock(lambda i, text: 1.0 if i else 1.015)
+    chosen = only(compiled(options))
+    assert chosen.schedule == chosen.guess and chosen.lost == pytest.approx(0.015)
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize("error", [OutOfSharedMemory("too large"), CandidateCrashed("gone")])
+def test_a_candidate_that_fails_is_out(
+    options: dict[str, Any], clock: Any, error: TritonRTError
+) -> None:
+    clock(lambda i, text: error if i == 1 else 2.0 - 0.1 * i)
+    chosen = only(compiled(options))
+    ((schedule, why),) = chosen.failures
+    assert schedule == chosen.times[1][0] and type(error).__name__ in why
+    assert chosen.schedule not in (schedule, chosen.guess)
+    assert f"{label(schedule)} failed: {type(error).__name__}" in str(chosen)
+
+
+def test_where_all_fail_the_guess_is_taken(options: dict[str, Any], clock: Any) -> None:
+    clock(lambda i, text: OutOfSharedMemory("too large"))
+    chosen = only(compiled(options))
+    assert chosen.schedule == chosen.guess and "OutOfSharedMemory" in chosen.why
+
+
+def test_a_folder_that_cannot_be_written_to(
+    options: dict[str, Any], clock: Any, own_cache: Path
+) -> None:
+    own_cache.mkdir(parents=True, exist_ok=True)
+    (own_cache / "schedules").write_text("no folder")
+    clock(third)
+    with pytest.warns(UserWarning, match="tuning results .* not written"):
+        chosen = only(compiled(options))
+    assert chosen.how == "measured" and chosen.schedule != chosen.guess
+
+
+def test_a_damaged_record_is_measured_again(
+    options: dict[str, Any], clock: Any, own_cache: Path
+) -> None:
+    clock(third)
+    compiled(options)
+    (record,) = (own_cache / "schedules").rglob("*.json")
+    record.write_text(record.read_text().replace("1.0", "9.0", 1))
+    pool = clock(third)
+    with pytest.warns(CorruptTuningRecord):
+        assert only(compiled(options)).how == "measured"
+    assert len(pool.measured) == 1
+
+
+# ---- compiling and time
+
+
+def kernel_of(model: Any) -> Kernel:
+    (kernel,) = [n for n in model.graph.fused.nodes if isinstance(n, Kernel)]
+    return kernel
+
+
+@pytest.fixture
+def started(options: dict[str, Any]) -> tuple[ScheduleTuner, Any, Kernel]:
+    """A tuner that waits for the candidates of a kernel to be compiled."""
+    kernel = kernel_of(compiled(options))
+    settings = Options.from_mapping(options)
+    tuner = ScheduleTuner(settings, Kernels(settings), Clock(third))
+    tuner.start([(kernel, {})])
+    (job,) = tuner._jobs.values()
+    job.futures = {i: Future() for i in range(len(job.schedules))}
+    return tuner, job, kernel
+
+
+def done(future: Future[Any], error: Exception | None = None) -> None:
+    future.set_exception(error) if error is not None else future.set_result(None)
+
+
+def test_a_candidate_that_does_not_compile_is_out(started: Any) -> None:
+    tuner, job, kernel = started
+    for i, future in job.futures.items():
+        done(future, CompileFailed("ptxas", "too many registers", "") if i == 1 else None)
+    tuner.measure()
+    (chosen,) = tuner.chosen.values()
+    assert "CompileFailed" in dict(chosen.failures)[job.schedules[1]]
+    assert chosen.schedule == job.schedules[3] == tuner(kernel, {})
+
+
+def test_what_is_not_compiled_in_time_is_left_for_later(started: Any, own_cache: Path) -> None:
+    tuner, job, kernel = started
+    done(job.futures[0])
+    tuner.measure()
+    (chosen,) = tuner.chosen.values()
+    assert chosen.why == "no time left" and tuner(kernel, {}) == default_schedule(kernel, {})
+    assert not list((own_cache / "schedules").rglob("*.json"))
+
+
+def test_measuring_ends_when_its_share_is_spent(
+    options: dict[str, Any], clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock is a second later: the first kernel is measured all the same."""
+    seconds = iter(range(1000))
+    monkeypatch.setattr(tuning, "perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr(tuning, "_FLOOR", 0.0)
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.softmax(-1), y.cumsum(-1)
+
+    args = (torch.randn(ROWS, COLUMNS), torch.randn(ROWS, COLUMNS))
+    pool = clock(third)
+    graph = compile_cli.compile(both, args, options={**options, "fuse": False}).graph
+    assert len(pool.measured) == 1
+    assert sorted(c.why for c in graph.schedules.values()) == ["", "no time left"]
+    pool = clock(third)
+    compile_cli.compile(both, args, options={**options, "fuse": False, "tune": "max"})
+    assert len(pool.measured) == 2
+
+
+# ---- arguments
+
+
+def test_places_exist_and_torchs_random_numbers_stay(options: dict[str, Any]) -> None:
+    weight, ids = torch.randn(50, 8), torch.randint(50, (6, 3))
+    kernel = kernel_of(
+        compile_cli.compile(lambda w, i: F.embedding(i, w), (weight, ids), options=options)
+    )
+    emitted = emit(kernel, default_schedule(kernel, {}))
+    before = torch.get_rng_state()
+    made = [a for a in arguments(kernel, emitted.args, {}) if isinstance(a, torch.Tensor)]
+    assert torch.equal(torch.get_rng_state(), before)
+    (places_,) = [t for t in made if t.dtype == torch.int64]
+    assert places_.shape == ids.shape and places_.min() >= 0 and 10 < places_.max() < 50
+    (table,) = [t for t in made if t.shape == weight.shape]
+    assert table.std() > 0.5
+
+
+def test_places_that_are_computed_are_not_made_up(options: dict[str, Any]) -> None:
+    def shifted(w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return w[i * 2 - 7]
+
+    args = (torch.randn(50, 8), torch.randint(4, 28, (6,)))
+    kernel = kernel_of(compile_cli.compile(shifted, args, options=options))
+    assert places(kernel) is None and "computes places" in why_not(kernel)
+
+
+def test_measuring_does_not_write_to_what_it_is_for(options: dict[str, Any], clock: Any) -> None:
+    pool = clock(third)
+    x = torch.randn(ROWS, COLUMNS)
+    before = x.clone()
+    model = compile_cli.compile(lambda t: t.sub_(t.amax(-1, True)), (x,), options=options)
+    assert len(pool.measured) == 1 and torch.equal(x, before)
+    mine = {x.data_ptr(), before.data_ptr()}
+    assert not any(a.data_ptr() in mine for a in pool.args if isinstance(a, torch.Tensor))
+    assert pool.options.overwritten == ()
+    torch.testing.assert_close(model(x), before - before.amax(-1, True))
+
+
+# ---- dynamic sizes
+
+
+def dynamic(options: dict[str, Any], **more: Any) -> Any:
+    args = (torch.randn(ROWS, COLUMNS),)
+    return compile_cli.compile(softmax, args, dynamic={0: {0, 1}}, options={**options, **more})
+
+
+def test_dynamic_sizes_are_measured_at_their_hints(
+    options: dict[str, Any], clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the winner runs there, the guesses elsewhere, chosen by comparisons of sizes."""
+    pool = clock(third)
+    model = dynamic(options)
+    chosen = only(model)
+    assert len(pool.measured) == 1 and chosen.schedule != chosen.guess
+    graph = model.graph
+    assert any(isinstance(op, If) for op in walk(graph.program.ops))
+    defines = [op for op in graph.program.ops if isinstance(op, DefineKernel)]
+    assert any(
+        (d.num_warps, dict(d.constants)["RBLOCK"])
+        == (chosen.schedule.num_warps, chosen.schedule.rblock)
+        for d in defines
+    )
+    x = torch.randn(3, 70)
+    torch.testing.assert_close(model(x), softmax(x))
+    monkeypatch.setattr(select, "HINT_RATIO", 2)
+    pool = clock(third)
+    dynamic(options, tune="max")
+    assert len(pool.measured) > 1  # at all sizes that are looked at, as far as they move much
+
+
+@pytest.mark.parametrize("kind", ["persistent", "looped"])
+def test_a_kind_may_be_forced(options: dict[str, Any], clock: Any, kind: str) -> None:
+    pool = clock(third)
+    for columns in (48, 700):
+        model = compiled(options, softmax, 5, columns, multikernel=kind)
+        (define,) = [op for op in model.graph.program.ops if isinstance(op, DefineKernel)]
+        assert ("for start in range" in define.source) == (kind == "looped")
+        x = torch.randn(5, columns)
+        torch.testing.assert_close(model(x), softmax(x))
+    assert not pool.measured
+
+
+def test_unknown_values_are_refused() -> None:
+    with pytest.raises(UnknownOption, match="auto, off, max"):
+        Options(tune="always")
+
+
+def test_candidates_keep_how_a_launch_meets_the_one_before(options: dict[str, Any]) -> None:
+    kernel = kernel_of(compiled(options))
+    on_gpu = replace(
+        kernel,
+        buffers=tuple(
+            replace(b, type=replace(b.type, device=replace(b.type.device, kind="cuda", index=0)))
+            for b in kernel.buffers
+        ),
+    )
+    assert {s.overlap for s in candidate_schedules(on_gpu, {})} == {True}
+    assert {s.overlap for s in candidate_schedules(kernel, {})} == {False}
