@@ -1,4 +1,5 @@
-"""Windows in two dimensions, and biases of convolutions, compiled for a real GPU, against eager."""
+"""Windows in two dimensions, their gradients, and biases of convolutions, compiled for a real GPU,
+against eager."""
 
 from __future__ import annotations
 
@@ -95,3 +96,27 @@ def test_biases(options: dict[str, Any], dtype: torch.dtype, emit: str) -> None:
     assert [call.args[2] for call in calls if "convolution" in call.target] == [None] * 3
     exact = copy.deepcopy(net).double()(x.double())
     assert relative_error(compiled(x), exact) < 1.5 * relative_error(net(x), exact) + 1e-6
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool2d(x, 3, 2, 2, 2),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, 8, 4),
+        lambda x: F.adaptive_avg_pool2d(x, (7, 6)),
+        lambda x: F.adaptive_max_pool2d(x, (7, 8)),
+    ],
+)
+def test_gradients(options: dict[str, Any], fn: Any, order: torch.memory_format) -> None:
+    x = torch.randn(4, 32, 29, 31, device="cuda").to(memory_format=order).requires_grad_()
+    want = fn(x)
+    got = torch.compile(fn, backend="compile_cli", options=options)(x)
+    seed = torch.randn_like(want)
+    torch.testing.assert_close(got, want)
+    found, wanted = (torch.autograd.grad(y, x, seed)[0] for y in (got, want))
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()

@@ -137,10 +137,119 @@ def test_of_a_constant_and_of_what_is_negated_when_read(oracle: Any) -> None:
     oracle(lambda a: F.max_pool2d(torch._neg_view(a), 3, 2, 1), image(1, 2, 7, 6))
 
 
+def gradients(x: Tensor, forward: Any, backward: Any, *args: Any) -> tuple[Any, tuple[Tensor, ...]]:
+    """The gradient of a pooling as a function, and what it takes."""
+    result = forward(x, *args)
+    out, indices = result if isinstance(result, tuple) else (result, None)
+    inputs = (image(*out.shape, dtype=x.dtype), x) + (() if indices is None else (indices,))
+
+    def run(gradient: Tensor, x: Tensor, *indices: Tensor) -> Tensor:
+        return backward(gradient, x, *args, *indices)
+
+    return run, inputs
+
+
+def averages(x: Tensor, size: tuple[int, ...]) -> Tensor:
+    return [aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d][len(size) - 2](x, size)
+
+
+def averages_backward(gradient: Tensor, x: Tensor, size: tuple[int, ...]) -> Tensor:
+    ops = [aten._adaptive_avg_pool2d_backward, aten._adaptive_avg_pool3d_backward]
+    return ops[len(size) - 2](gradient, x)
+
+
+def largest(x: Tensor, size: tuple[int, ...]) -> Any:
+    return [aten.adaptive_max_pool2d, aten.adaptive_max_pool3d][len(size) - 2](x, size)
+
+
+def largest_backward(gradient: Tensor, x: Tensor, size: Any, indices: Tensor) -> Tensor:
+    ops = [aten.adaptive_max_pool2d_backward, aten.adaptive_max_pool3d_backward]
+    return ops[len(size) - 2](gradient, x, indices)
+
+
+ADAPTIVE = [
+    ((2, 3, 7, 5), (3, 2)), ((1, 2, 6, 4), (3, 4)), ((2, 5, 7), (7, 1)), ((1, 2, 3, 2), (5, 4)),
+    ((1, 2, 5, 6, 3), (2, 4, 3)), ((1, 1, 40, 3), (3, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "size"), ADAPTIVE, ids=str)
+def test_adaptive_pooling(oracle: Any, shape: tuple[int, ...], size: tuple[int, ...]) -> None:
+    x = image(*shape)
+    oracle(lambda a: averages(a, size), x)
+    run, inputs = gradients(x, averages, averages_backward, size)
+    lowered = oracle(run, *inputs)
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+    if shape[-2] < 40:  # more places than are written out
+        oracle(lambda a: largest(a, size), x)
+    run, inputs = gradients(x, largest, largest_backward, size)
+    oracle(run, *inputs)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_gradients_of_any_window(oracle: Any, data: st.DataObject) -> None:
+    dims = data.draw(st.sampled_from((2, 2, 3)))
+    size = [data.draw(st.integers(1, 4)) for _ in range(dims)]
+    padding = [data.draw(st.integers(0, n // 2)) for n in size]
+    step = [data.draw(st.integers(1, 4)) for _ in range(dims)]
+    dilation = [data.draw(st.integers(1, 2)) for _ in range(dims)]
+    least = [d * (n - 1) + 1 for n, d in zip(size, dilation, strict=True)]
+    shape = [data.draw(st.integers(n, n + 5)) for n in least]
+    ceil, padded = data.draw(st.booleans()), data.draw(st.booleans())
+    x = image(1, 2, *shape)
+    divisor = data.draw(st.sampled_from((None, 5)))
+    maxima, maxima_backward, means, means_backward = (
+        getattr(aten, name.format(dims))
+        for name in ("max_pool{}d_with_indices", "max_pool{}d_with_indices_backward",
+                     "avg_pool{}d", "avg_pool{}d_backward")
+    )  # fmt: skip
+    args = (size, step, padding, dilation, ceil)
+    run, inputs = gradients(x, maxima, maxima_backward, *args)
+    assert [type(n) for n in oracle(run, *inputs).graph.nodes] == [Kernel]
+    run, inputs = gradients(x, means, means_backward, size, step, padding, ceil, padded, divisor)
+    assert [type(n) for n in oracle(run, *inputs).graph.nodes] == [Kernel]
+
+
+def test_gradients_of_other_layouts_and_types(oracle: Any) -> None:
+    x = image(2, 4, 7, 6, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    args = ([3, 3], [2, 2], [1, 1])
+    maxima = aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward
+    run, inputs = gradients(x, *maxima, *args, [1, 1], False)
+    oracle(run, *inputs)
+    run, inputs = gradients(x.double(), aten.avg_pool2d, aten.avg_pool2d_backward, *args, False,
+                            True, None)  # fmt: skip
+    oracle(run, *inputs)
+
+
+def test_large_windows(oracle: Any) -> None:
+    x = image(1, 2, 11, 10)
+    x[0, 1, 3, 4] = NAN
+    for fn in (
+        lambda a: F.max_pool2d(a, 7, 1, 3) + 1,
+        lambda a: F.avg_pool2d(a, 8, 2, 1),
+        lambda a: F.avg_pool2d(a, 7, 3, 2, ceil_mode=True, count_include_pad=False),
+    ):
+        lowered = oracle(fn, x)
+        assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+    run, inputs = gradients(x, aten.avg_pool2d, aten.avg_pool2d_backward, [7, 6], [1, 1], [3, 2],
+                            False, False, None)  # fmt: skip
+    oracle(run, *inputs)
+
+
+def test_integers(oracle: Any) -> None:
+    x = image(1, 2, 6, 5, dtype=torch.int64)
+    oracle(maxima([3, 3], [2, 2], [1, 1]), x)
+    oracle(lambda a: F.avg_pool2d(a, 2), x)
+    oracle(maxima([2, 2]), x.to(torch.uint8))
+
+
 def test_what_stays_a_call(oracle: Any) -> None:
-    oracle(lambda a: F.max_pool2d(a, 6), image(1, 2, 12, 12),
-           fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
-    lowered = oracle(lambda a: F.avg_pool2d(a, 8), image(1, 2, 16, 16),
-                     fallbacks=["aten.avg_pool2d.default"])  # fmt: skip
+    lowered = oracle(maxima([6]), image(1, 2, 12, 12),
+                     fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
     assert [type(n) for n in lowered.graph.nodes] == [Extern]
-    assert lowered.fallbacks[0].reason == "a window of 64 places, more than 27"
+    assert lowered.fallbacks[0].reason == "places in windows of more than 27"

@@ -2,15 +2,14 @@
 
     max_pool2d(x, 2)   ->   for n, c, h, w: max of x[n, c, 2 h + i, 2 w + j], i and j in 0, 1
 
-What comes before may then be computed where it is read, and what follows on the result.
+What comes before may then be computed where it is read, and what follows on the result. Large
+windows are walked over. A gradient is the sum over the windows that a place belongs to: no place is
+written twice, and nothing has to be zeroed.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Sequence
 
 import sympy
 import torch
@@ -18,132 +17,93 @@ import torch
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number, opmath
 from aten_lowering.errors import require
+from aten_lowering.lowerings.windows import MOST, Along, Share, Window, every, is_written_out, kind
 from aten_lowering.registry import Table
 from loop_ir import DType
 
 aten = torch.ops.aten
 table = Table()
 
-# Beyond that many places a kernel is too long to be written out.
-_MOST = 27
+Sizes = Sequence[sympy.Expr]
+Ints = Sequence[int]
+# Of a window's coordinates, how much its sum is divided by.
+Count = Callable[[KernelBuilder, Sizes], list[Value | int]]
 
 
-@dataclass(frozen=True)
-class _Window:
-    """What the arguments say, a number for each dimension of the images, of which `x` are given
-    and `size` pooled ones."""
-
-    x: Operand
-    out: tuple[sympy.Expr, ...]
-    size: tuple[int, ...]
-    step: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls, call: Call, dims: int, x: Operand, size: Sequence[int], step: Sequence[int],
-        padding: Sequence[int], dilation: Sequence[int],
-    ) -> _Window:  # fmt: skip
-        """As torch takes them: one number for all, and no step for the window's size."""
-        count = math.prod(_numbers(size, dims))
-        require(count <= _MOST, f"a window of {count} places, more than {_MOST}")
-        lists = (_numbers(n, dims) for n in (size, step or size, padding, dilation))
-        return cls(x, tuple(call.out.size[-dims:]), *lists)
-
-    @property
-    def extents(self) -> Sequence[sympy.Expr]:
-        return self.x.size[-len(self.size) :]
-
-    def start(self, k: KernelBuilder, dim: int) -> sympy.Expr:
-        """The first place of a window along a dimension, which may be negative."""
-        return k.coords[dim - len(self.size)] * self.step[dim] - self.padding[dim]
-
-    def passes(self, dim: int, offset: int) -> tuple[bool, bool]:
-        """Whether the place of this offset may lie before the image, and behind it."""
-        first = offset - self.padding[dim]
-        last = first + (self.out[dim] - 1) * self.step[dim]
-        room = sympy.expand(self.extents[dim] - 1 - last)
-        return first < 0, not (room.is_Integer and room >= 0)
-
-    def loads(
-        self, k: KernelBuilder, other: float
-    ) -> Iterator[tuple[Value, Value | None, sympy.Expr]]:
-        """Of each place, row by row: the element, or `other` where there is none; whether it is
-        there (None: always); and its number in the image."""
-        kind = _kind(self)
-        inside: dict[tuple[int, int], Value | None] = {}
-        places: dict[tuple[int, int], sympy.Expr] = {}
-        for dim, size in enumerate(self.size):
-            for i in range(size):
-                offset = i * self.dilation[dim]
-                place = places[dim, i] = self.start(k, dim) + offset
-                before, behind = self.passes(dim, offset)
-                at, inside[dim, i] = k.index(place, kind), None
-                if before:
-                    inside[dim, i] = k.op("ge", at, k.const(0, kind))
-                if behind:
-                    low, end = inside[dim, i], k.index(self.extents[dim], kind)
-                    high = k.op("lt", at, end)
-                    inside[dim, i] = k.op("and", low, high) if low else high
-        for window in product(*map(range, self.size)):
-            mask: Value | None = None
-            index: sympy.Expr = sympy.S.Zero
-            for at_dim in enumerate(window):
-                more = inside[at_dim]
-                mask = k.op("and", mask, more) if mask and more else mask or more
-                index = index * self.extents[at_dim[0]] + places[at_dim]
-            point = (*k.coords[: -len(window)], *(places[d] for d in enumerate(window)))
-            loaded = k.load(self.x, point, mask, other)
-            yield k.cast(loaded, opmath(self.x.dtype)), mask, sympy.expand(index)
+def _windows(
+    x: Sizes, out: Sizes, size: Ints, step: Ints, padding: Ints, dilation: Ints
+) -> list[Window]:
+    """As torch takes them: one number for all of the last dimensions, and no step for the
+    window's size."""
+    lists = (_numbers(n, len(out)) for n in (size, step or size, padding, dilation))
+    return [Window(*each) for each in zip(x[-len(out) :], out, *lists, strict=True)]
 
 
-def _kind(window: _Window) -> DType:
-    """What places are counted in: 32 bits, which are faster, where that is enough."""
-    known = all(n.is_Integer and n < 2**30 for n in window.extents)
-    return DType.i32 if known else DType.i64
-
-
-def _numbers(values: Sequence[int], dims: int) -> tuple[int, ...]:
+def _numbers(values: Ints, dims: int) -> tuple[int, ...]:
     known = [int(v) for v in values if isinstance(v, int)]
     require(len(known) == len(values) > 0, "a window of sizes that are not known")
     return tuple(known) if len(known) == dims else (known[0],) * dims
 
 
-@table.lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d_with_indices(
-    call: Call, input: Operand, kernel_size: Sequence[int], stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool,
+def _shares(x: Sizes, out: Sizes) -> list[Share]:
+    return [Share(*each) for each in zip(x[-len(out) :], out, strict=True)]
+
+
+def _dims(call: Call) -> int:
+    return 3 if "3d" in str(call.op) else 2
+
+
+def _places(k: KernelBuilder, along: Sequence[Window | Share]) -> list[Along]:
+    return [w.places(at) for w, at in zip(along, k.coords[-len(along) :], strict=True)]
+
+
+# -- the largest
+
+
+@table.lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+def max_pool(
+    call: Call, input: Operand, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints,
+    ceil_mode: bool,
 ) -> None:  # fmt: skip
     """NaN wins, the last one if there are several; among equals the first place does. (Where there
     is nothing but minus infinity, eager's kernel for channels-last CUDA tensors says 0.)"""
-    _max_pool(call, _Window.of(call, 2, input, kernel_size, stride, padding, dilation))
+    out = call.out.size[-_dims(call) :]
+    _max_pool(call, input, _windows(input.size, out, kernel_size, stride, padding, dilation))
 
 
-@table.lowers(aten.max_pool3d_with_indices.default)
-def max_pool3d_with_indices(
-    call: Call, input: Operand, kernel_size: Sequence[int], stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool,
-) -> None:  # fmt: skip
-    _max_pool(call, _Window.of(call, 3, input, kernel_size, stride, padding, dilation))
+@table.lowers(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def adaptive_max_pool(call: Call, input: Operand, output_size: Ints) -> None:
+    _max_pool(call, input, _shares(input.size, call.out.size[-_dims(call) :]))
 
 
-def _max_pool(call: Call, window: _Window) -> None:
-    require(window.x.dtype.is_float, "max_pool of integers")
+def _max_pool(call: Call, x: Operand, windows: Sequence[Window | Share]) -> None:
+    require(x.dtype is not DType.bool_, "max_pool of bool")
     k = call.kernel(call.out.size)
-    best: Value | None = None
+    alongs = _places(k, windows)
     places = call.result(1)
+    least = _least(x.dtype)
+    acc = opmath(x.dtype)
+    best: Value | None = None
     index = k.const(-1, DType.i64)
-    for value, inside, number_ in window.loads(k, other=float("-inf")):
-        if places is None:
+    if not is_written_out(alongs):
+        require(places is None, f"places in windows of more than {MOST}")
+    for at, inside in every(k, alongs):
+        value = k.cast(k.load(x, (*k.coords[: -len(at)], *at), inside, least), acc)
+        if not is_written_out(alongs):
+            (best,) = k.reduce("max", value)
+            k.once()
+        elif places is None:
             best = value if best is None else k.op("maximum", best, value)
-            continue
-        if best is None:
-            best = k.const(float("-inf"), value.dtype)
-        taken = k.op("or", k.op("gt", value, best), k.op("isnan", value))
-        taken = k.op("or", taken, k.op("lt", index, k.const(0, DType.i64)))
-        taken = k.op("and", taken, inside) if inside else taken
-        best, index = k.where(taken, value, best), k.where(taken, k.index(number_), index)
+        else:
+            if best is None:
+                best = k.const(least, value.dtype)
+            taken = k.op("gt", value, best)
+            if value.dtype.is_float:
+                taken = k.op("or", taken, k.op("isnan", value))
+            taken = k.op("or", taken, k.op("lt", index, k.const(0, DType.i64)))
+            taken = k.op("and", taken, inside) if inside else taken
+            best = k.where(taken, value, best)
+            index = k.where(taken, k.index(_number(at, x.size)), index)
     assert best is not None
     k.store(call.out.operand, k.coords, best)
     if places is not None:
@@ -151,61 +111,186 @@ def _max_pool(call: Call, window: _Window) -> None:
     call.emit_kernel(k)
 
 
-@table.lowers(aten.avg_pool2d.default)
-def avg_pool2d(
-    call: Call, input: Operand, kernel_size: Sequence[int], stride: Sequence[int],
-    padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
-    divisor_override: Number | None,
+def _least(dtype: DType) -> int | float:
+    if dtype.is_float:
+        return float("-inf")
+    return 0 if dtype.value.startswith("u") else -(1 << (8 * dtype.itemsize - 1))
+
+
+def _number(at: Sizes, size: Sizes) -> sympy.Expr:
+    """Of a place in its image."""
+    result: sympy.Expr = sympy.S.Zero
+    for place, extent in zip(at, size[-len(at) :], strict=True):
+        result = result * extent + place
+    return sympy.expand(result)
+
+
+@table.lowers(
+    aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
+)
+def max_pool_backward(
+    call: Call, grad_output: Operand, input: Operand, kernel_size: Ints, stride: Ints,
+    padding: Ints, dilation: Ints, ceil_mode: bool, indices: Operand,
+) -> None:  # fmt: skip
+    out = grad_output.size[-_dims(call) :]
+    windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
+    _max_gradient(call, grad_output, indices, windows)
+
+
+@table.lowers(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool_backward(
+    call: Call, grad_output: Operand, input: Operand, indices: Operand
+) -> None:
+    windows = _shares(input.size, grad_output.size[-_dims(call) :])
+    _max_gradient(call, grad_output, indices, windows)
+
+
+def _max_gradient(
+    call: Call, gradient: Operand, indices: Operand, windows: Sequence[Window | Share]
+) -> None:
+    def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
+        lead = k.coords[: -len(at)]
+        own = k.index(_number(k.coords[-len(at) :], call.out.size))
+        chosen = k.op("eq", k.load(indices, (*lead, *at), inside, -1), own)
+        value = k.cast(k.load(gradient, (*lead, *at), inside), opmath(gradient.dtype))
+        return k.where(chosen, value, k.const(0, value.dtype))
+
+    _gradient(call, windows, share)
+
+
+# -- means
+
+
+@table.lowers(aten.avg_pool2d.default, aten.avg_pool3d.default)
+def avg_pool(
+    call: Call, input: Operand, kernel_size: Ints, stride: Ints, padding: Ints, ceil_mode: bool,
+    count_include_pad: bool, divisor_override: Number | None,
 ) -> None:  # fmt: skip
     """Sums in the opmath type, row by row as eager."""
-    window = _Window.of(call, 2, input, kernel_size, stride, padding, (1,))
-    _avg_pool(call, window, count_include_pad, divisor_override)
+    out = call.out.size[-_dims(call) :]
+    windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
+    _mean(call, input, windows, _counting(windows, count_include_pad, divisor_override))
 
 
-@table.lowers(aten.avg_pool3d.default)
-def avg_pool3d(
-    call: Call, input: Operand, kernel_size: Sequence[int], stride: Sequence[int],
-    padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
-    divisor_override: Number | None,
-) -> None:  # fmt: skip
-    window = _Window.of(call, 3, input, kernel_size, stride, padding, (1,))
-    _avg_pool(call, window, count_include_pad, divisor_override)
+@table.lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def adaptive_avg_pool(call: Call, input: Operand, output_size: Ints) -> None:
+    shares = _shares(input.size, call.out.size[-_dims(call) :])
+    _mean(call, input, shares, _lengths(shares))
 
 
-def _avg_pool(call: Call, window: _Window, padded: bool, divisor: Number | None) -> None:
-    require(window.x.dtype.is_float, "avg_pool of integers")
+def _mean(call: Call, x: Operand, windows: Sequence[Window | Share], count: Count) -> None:
+    require(x.dtype.is_float or x.dtype is DType.i64, f"means of {x.dtype.value}")
     k = call.kernel(call.out.size)
-    acc = opmath(window.x.dtype)
+    acc = opmath(x.dtype)
+    alongs = _places(k, windows)
     total = k.const(0, acc)
-    for value, _, _ in window.loads(k, other=0):
-        total = k.op("add", total, value)
-    if divisor is not None:
-        count = number(k, divisor, acc)
-    else:
-        sides = [_side(k, window, dim, padded) for dim in range(len(window.size))]
-        known = math.prod(side for side in sides if isinstance(side, int))
-        count = k.const(known, acc)
-        for side in sides:
-            if isinstance(side, Value):
-                count = k.op("mul", count, k.cast(side, acc))
-    k.store(call.out.operand, k.coords, k.op("div", total, count))
+    for at, inside in every(k, alongs):
+        value = k.cast(k.load(x, (*k.coords[: -len(at)], *at), inside), acc)
+        if is_written_out(alongs):
+            total = k.op("add", total, value)
+        else:
+            (total,) = k.reduce("sum", value)
+            k.once()
+    mean = _divided(k, total, count(k, k.coords[-len(windows) :]))
+    k.store(call.out.operand, k.coords, mean)
     call.emit_kernel(k)
 
 
-def _side(k: KernelBuilder, window: _Window, dim: int, padded: bool) -> Value | int:
+def _divided(k: KernelBuilder, total: Value, counts: Sequence[Value | int]) -> Value:
+    for count in counts:
+        by = k.cast(count, total.dtype) if isinstance(count, Value) else k.const(count, total.dtype)
+        total = k.op("div" if total.dtype.is_float else "truncdiv", total, by)
+    return total
+
+
+@table.lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+def avg_pool_backward(
+    call: Call, grad_output: Operand, input: Operand, kernel_size: Ints, stride: Ints,
+    padding: Ints, ceil_mode: bool, count_include_pad: bool, divisor_override: Number | None,
+) -> None:  # fmt: skip
+    out = grad_output.size[-_dims(call) :]
+    windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
+    count = _counting(windows, count_include_pad, divisor_override)
+    _mean_gradient(call, grad_output, windows, count)
+
+
+@table.lowers(
+    aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default
+)
+def adaptive_avg_pool_backward(call: Call, grad_output: Operand, input: Operand) -> None:
+    shares = _shares(input.size, grad_output.size[-_dims(call) :])
+    _mean_gradient(call, grad_output, shares, _lengths(shares))
+
+
+def _mean_gradient(
+    call: Call, gradient: Operand, windows: Sequence[Window | Share], count: Count
+) -> None:
+    def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
+        value = k.load(gradient, (*k.coords[: -len(at)], *at), inside)
+        part = _divided(k, k.cast(value, opmath(gradient.dtype)), count(k, at))
+        return k.where(inside, part, k.const(0, part.dtype)) if inside else part
+
+    _gradient(call, windows, share)
+
+
+def _gradient(
+    call: Call,
+    windows: Sequence[Window | Share],
+    share: Callable[[KernelBuilder, Sizes, Value | None], Value],
+) -> None:
+    """At each place the sum of what its windows give it."""
+    require(call.out.dtype.is_float, "a gradient of integers")
+    k = call.kernel(call.out.size)
+    own = k.coords[-len(windows) :]
+    alongs = [w.windows(at) for w, at in zip(windows, own, strict=True)]
+    total: Value | None = None
+    for at, inside in every(k, alongs):
+        value = share(k, at, inside)
+        if is_written_out(alongs):
+            total = value if total is None else k.op("add", total, value)
+        else:
+            (total,) = k.reduce("sum", value)
+            k.once()
+    k.store(call.out.operand, k.coords, total or k.const(0, call.out.dtype))
+    call.emit_kernel(k)
+
+
+def _lengths(shares: Sequence[Share]) -> Count:
+    """Eager divides by one side after the other."""
+    return lambda k, at: [s.length(k, o) for s, o in zip(shares, at, strict=True)]
+
+
+def _counting(windows: Sequence[Window], padded: bool, divisor: Number | None) -> Count:
+    def count(k: KernelBuilder, at: Sizes) -> list[Value | int]:
+        if divisor is not None:
+            return [number(k, divisor, DType.i64)]
+        known, rest = 1, None
+        for window, o in zip(windows, at, strict=True):
+            side = _side(k, window, o, padded)
+            if isinstance(side, int):
+                known *= side
+            else:
+                rest = side if rest is None else k.op("mul", rest, side)
+        if rest is None:
+            return [known]
+        return [k.op("mul", rest, k.const(known, rest.dtype))]
+
+    return count
+
+
+def _side(k: KernelBuilder, window: Window, o: sympy.Expr, padded: bool) -> Value | int:
     """How many places of a window count along a dimension: those inside of the input, or of the
     padded one."""
-    size, padding, extent = window.size[dim], window.padding[dim], window.extents[dim]
-    kind, start, edge = _kind(window), window.start(k, dim), extent + padding
-    before, behind = window.passes(dim, 0)[0], window.passes(dim, size - 1)[1]
+    counted, start, edge = kind(window.extent), window.start(o), window.extent + window.padding
+    before, behind = window.passes(0)[0], window.passes(window.size - 1)[1]
     if padded:
-        room = sympy.expand(edge - window.step[dim] * (window.out[dim] - 1) + padding - size)
+        room = sympy.expand(edge - window.start(window.out - 1) - window.size)
         before, behind = False, behind and not (room.is_Integer and room >= 0)
     if not (before or behind):
-        return size
-    end = k.op("minimum", k.index(start + size, kind), k.index(edge, kind))
-    first = k.index(start, kind)
+        return window.size
+    end = k.op("minimum", k.index(start + window.size, counted), k.index(edge, counted))
+    first = k.index(start, counted)
     if not padded:
-        first = k.op("maximum", first, k.const(0, kind))
-        end = k.op("minimum", end, k.index(extent, kind))
+        first = k.op("maximum", first, k.const(0, counted))
+        end = k.op("minimum", end, k.index(window.extent, counted))
     return k.op("sub", end, first)

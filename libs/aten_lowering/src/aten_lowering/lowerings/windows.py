@@ -1,0 +1,187 @@
+"""Which places of an image a pooled element covers, and which pooled elements cover a place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import sympy
+
+from aten_lowering.builder import KernelBuilder, Value
+from aten_lowering.errors import require
+from loop_ir import DType
+from symexpr import FloorDiv, Mod
+
+# Beyond that many places a kernel is too long to be written out: it walks over them.
+MOST = 27
+
+Extents = Sequence[sympy.Expr]
+
+
+@dataclass(frozen=True)
+class Along:
+    """The places of one dimension that belong to a coordinate of the other tensor.
+
+    count: the most of them. place: the i-th, in ascending order. inside: whether it is one (None:
+    always), of the place and its number.
+    """
+
+    count: int
+    place: Callable[[sympy.Expr], sympy.Expr]
+    inside: Callable[[KernelBuilder, sympy.Expr, sympy.Expr], Value | None]
+
+
+def every(
+    k: KernelBuilder, alongs: Sequence[Along]
+) -> Iterator[tuple[tuple[sympy.Expr, ...], Value | None]]:
+    """Each point, row by row, and whether it counts; beyond `MOST` a phase over all of them."""
+    if is_written_out(alongs):
+        numbers = [[sympy.Integer(i) for i in range(a.count)] for a in alongs]
+    else:
+        numbers = [[n] for n in k.inner([sympy.Integer(a.count) for a in alongs])]
+    found: list[list[tuple[sympy.Expr, Value | None]]] = []
+    for along, own in zip(alongs, numbers, strict=True):
+        places = [along.place(i) for i in own]
+        tested = zip(places, own, strict=True)
+        found.append([(place, along.inside(k, place, i)) for place, i in tested])
+    for point in product(*found):
+        mask: Value | None = None
+        for _, inside in point:
+            mask = both(k, mask, inside)
+        yield tuple(place for place, _ in point), mask
+
+
+def is_written_out(alongs: Sequence[Along]) -> bool:
+    return math.prod(a.count for a in alongs) <= MOST
+
+
+def both(k: KernelBuilder, a: Value | None, b: Value | None) -> Value | None:
+    return k.op("and", a, b) if a and b else a or b
+
+
+def kind(*extents: sympy.Expr) -> DType:
+    """What places are counted in: 32 bits, which are faster, where that is enough."""
+    return DType.i32 if all(n.is_Integer and n < 2**30 for n in extents) else DType.i64
+
+
+@dataclass(frozen=True)
+class Window:
+    """One dimension of a pooling: `out` windows of `size` places, `dilation` apart, each `step`
+    behind the one before it, over `extent` places with `padding` on both sides."""
+
+    extent: sympy.Expr
+    out: sympy.Expr
+    size: int
+    step: int
+    padding: int
+    dilation: int = 1
+
+    def start(self, window: sympy.Expr) -> sympy.Expr:
+        """Its first place, which may be negative."""
+        return window * self.step - self.padding
+
+    def passes(self, offset: int) -> tuple[bool, bool]:
+        """Whether the place of this offset may lie before the image, and behind it."""
+        first = offset - self.padding
+        room = sympy.expand(self.extent - 1 - first - (self.out - 1) * self.step)
+        return first < 0, not (room.is_Integer and room >= 0)
+
+    def places(self, window: sympy.Expr) -> Along:
+        """Those of a window."""
+
+        def inside(k: KernelBuilder, place: sympy.Expr, i: sympy.Expr) -> Value | None:
+            ends = (i, i) if i.is_Integer else (sympy.S.Zero, sympy.Integer(self.size - 1))
+            before = self.passes(int(ends[0]) * self.dilation)[0]
+            behind = self.passes(int(ends[1]) * self.dilation)[1]
+            return _between(k, place, self.extent, before, behind)
+
+        return Along(self.size, lambda i: self.start(window) + i * self.dilation, inside)
+
+    def windows(self, place: sympy.Expr) -> Along:
+        """Those that a place belongs to."""
+        padded = place + self.padding
+        if self.dilation != 1:
+            return self._dilated(padded)
+        count = -(-self.size // self.step)
+        first = FloorDiv(padded, sympy.Integer(self.step)) - (count - 1)
+
+        def inside(k: KernelBuilder, window: sympy.Expr, i: sympy.Expr) -> Value | None:
+            mask = _between(k, window, self.out, True, True)
+            if self.size % self.step == 0:
+                return mask
+            number = kind(self.extent, self.out)
+            end = k.index(self.start(window) + self.size, number)
+            return both(k, mask, k.op("gt", end, k.index(place, number)))
+
+        return Along(count, lambda i: first + i, inside)
+
+    def _dilated(self, padded: sympy.Expr) -> Along:
+        step = sympy.Integer(self.step)
+
+        def behind(i: sympy.Expr) -> sympy.Expr:
+            return padded - (self.size - 1 - i) * self.dilation
+
+        def inside(k: KernelBuilder, window: sympy.Expr, i: sympy.Expr) -> Value | None:
+            number = kind(self.extent, self.out)
+            rest = k.index(Mod(behind(i), step), number)
+            starts = k.op("eq", rest, k.const(0, number))
+            return both(k, _between(k, window, self.out, True, True), starts)
+
+        return Along(self.size, lambda i: FloorDiv(behind(i), step), inside)
+
+
+@dataclass(frozen=True)
+class Share:
+    """One dimension of adaptive pooling: window `o` of `out` has the places from
+    `floor(o * extent / out)` up to `ceil((o + 1) * extent / out)`."""
+
+    extent: sympy.Expr
+    out: sympy.Expr
+
+    def places(self, window: sympy.Expr) -> Along:
+        return _share(window, self.extent, self.out)
+
+    def windows(self, place: sympy.Expr) -> Along:
+        return _share(place, self.out, self.extent)
+
+    def length(self, k: KernelBuilder, window: sympy.Expr) -> Value | int:
+        """Places of a window."""
+        if self.extent % self.out == 0:
+            return int(self.extent // self.out)
+        first, end = _ends(window, self.extent, self.out)
+        return k.index(end - first, kind(self.extent * self.out))
+
+
+def _ends(
+    at: sympy.Expr, extent: sympy.Expr, out: sympy.Expr
+) -> tuple[sympy.Expr, sympy.Expr]:  # fmt: skip
+    return FloorDiv(at * extent, out), -FloorDiv(-(at + 1) * extent, out)
+
+
+def _share(at: sympy.Expr, extent: sympy.Expr, out: sympy.Expr) -> Along:
+    require(extent.is_Integer and out.is_Integer, "adaptive pooling of a dynamic size")
+    n, m = int(extent), int(out)
+    require(m <= 4096, "adaptive pooling to many places")
+    counts = {-(-(o + 1) * n // m) - o * n // m for o in range(m)}
+    first, end = _ends(at, extent, out)
+
+    def inside(k: KernelBuilder, place: sympy.Expr, i: sympy.Expr) -> Value | None:
+        if len(counts) == 1 or (i.is_Integer and i < min(counts)):
+            return None
+        number = kind(extent * out)
+        return k.op("lt", k.index(place, number), k.index(end, number))
+
+    return Along(max(counts), lambda i: first + i, inside)
+
+
+def _between(
+    k: KernelBuilder, at: sympy.Expr, end: sympy.Expr, before: bool, behind: bool
+) -> Value | None:
+    """`0 <= at < end`, as far as that has to be asked."""
+    number = kind(end)
+    value = k.index(at, number)
+    low = k.op("ge", value, k.const(0, number)) if before else None
+    high = k.op("lt", value, k.index(end, number)) if behind else None
+    return both(k, low, high)
