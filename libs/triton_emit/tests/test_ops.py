@@ -25,6 +25,7 @@ from loop_ir import (
     Store,
     TensorType,
     contiguous_strides,
+    interpret_kernel,
 )
 from symexpr import symbol
 from triton_emit import Schedule, UnsupportedDType, default_schedule, emit
@@ -255,4 +256,30 @@ def test_a_division_proves_nothing_of_its_divisor() -> None:
     axes = (Axis(i0, sympy.Integer(64)),)
     kernel = Kernel("guarded", buffers, axes, (Phase((), body),))
     emitted = emit(kernel, Schedule("flat", 64, num_warps=1))
-    assert "divisor(" in emitted.source
+    assert "int_floor_div(x, y)" in emitted.source
+
+
+@pytest.mark.parametrize("dtype", [DType.i64, DType.i32, DType.i8, DType.u8], ids=lambda d: d.value)
+def test_an_integer_by_zero_is_what_a_gpu_gives(dtype: DType, tools: SimpleNamespace) -> None:
+    """All bits set, as torch's own tests have it; half of them for 64-bit dividends below 2**32."""
+    i0, n = symbol("i0"), sympy.Integer(8)
+    ops = ("floordiv", "mod", "truncdiv", "fmod")
+    computed = (Compute(op, op, ("x", "y"), dtype) for op in ops)
+    stores = (Store(f"out_{op}", i0, op) for op in ops)
+    body = (Load("x", "x", i0, dtype), Load("y", "y", i0, dtype), *computed, *stores)
+    type_ = TensorType(dtype, (n,), (sympy.Integer(1),), Device("cuda", 0))
+    names = ("x", "y", *(f"out_{op}" for op in ops))
+    buffers = tuple(Buffer(name, type_, name.startswith("out")) for name in names)
+    kernel = Kernel("divided", buffers, (Axis(i0, n),), (Phase((), body),))
+    x = np.array([7, -7, 0, 100, 7, -7, 0, -1] if dtype is not DType.u8 else range(8))
+    x[3] = {DType.i64: 2**40, DType.i32: 2**30}.get(dtype, 100)
+    y = np.array([0, 0, 0, 0, 2, 2, 2, 2])
+    kind = dtype.value.replace("i", "int").replace("u", "uint")
+    given = {"x": x.astype(kind), "y": y.astype(kind)}
+    given |= {name: np.zeros(8, kind) for name in names[2:]}
+    tools.check(kernel, tensors=given)
+    ones = np.array(-1).astype(kind)
+    half = 2**32 - 1 if dtype is DType.i64 else ones
+    result = interpret_kernel(kernel, given, {})
+    assert result["out_fmod"].tolist()[:4] == [half, half if x[1] >= 0 else ones, half, ones]
+    assert result["out_floordiv"].tolist()[1] == (ones if x[1] >= 0 else -2)

@@ -51,6 +51,7 @@ OPS: dict[str, int] = {
     "div": 2,  # true division, floats
     "floordiv": 2, "truncdiv": 2,  # rounds down; rounds to zero
     "mod": 2, "fmod": 2,  # sign of the divisor (Python); sign of the dividend (C)
+    # Integers by zero, as on a GPU: all bits set (64-bit dividends below 2**32: half of them).
     "pow": 2, "fma": 3,
     # floats
     "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1,

@@ -180,6 +180,19 @@ def philox(seed: Array, counter: Array) -> Array:
     return left.astype(np.uint32)
 
 
+_DIVISIONS = ("floordiv", "truncdiv", "mod", "fmod")
+
+
+def _by_zero(op: str, x: Array, dtype: DType) -> Array:
+    """What integers divided by zero give, as on a GPU: all bits set, or the lower half of them for
+    64-bit dividends that fit in 32. Rounded down, one less below zero."""
+    x = np.asarray(x)
+    ones = to_dtype(np.full(x.shape, -1), dtype)
+    if dtype.itemsize == 8:
+        ones = np.where(x >> x.dtype.type(32) == 0, to_dtype(2**32 - 1, dtype), ones)
+    return ones - (x < 0).astype(ones.dtype) if op == "floordiv" else ones
+
+
 def compute(op: str, args: list[Array], kinds: list[DType], dtype: DType) -> Array:
     """One operation of `OPS` on values of element types `kinds`, rounded to `dtype`."""
     with np.errstate(all="ignore"):
@@ -198,6 +211,9 @@ def compute(op: str, args: list[Array], kinds: list[DType], dtype: DType) -> Arr
                 a, b, c = (np.asarray(x, np.float64) for x in args)
                 return _round(a * b + c, dtype)
             return to_dtype(args[0] * args[1] + args[2], dtype)
+        if op in _DIVISIONS and not dtype.is_float and dtype is not DType.bool_:
+            quotient = to_dtype(_PLAIN[op](*args), dtype)
+            return np.where(np.asarray(args[1]) == 0, _by_zero(op, args[0], dtype), quotient)
         if op in _WIDE:
             return _round(_WIDE[op](*(np.asarray(a, np.float64) for a in args)), dtype)
         return _round(_PLAIN[op](*args), dtype)

@@ -321,6 +321,32 @@ _SOURCES = {
         def divisor(y):
             return tl.where(y == 0, y + 1, y)
     """,
+    "by_zero": """
+        # what a GPU gives for the quotient and the rest of a division by zero: all bits set; of
+        # 64-bit dividends that fit in 32, which it divides as such, the lower half
+        def by_zero(x):
+            ones = x * 0 - 1
+            if x.dtype.primitive_bitwidth == 64:
+                ones = tl.where((x >> 32) == 0, ones & 0xFFFFFFFF, ones)
+            return ones
+    """,
+    "int_div": """
+        def int_div(x, y):
+            return tl.where(y == 0, by_zero(x), x // divisor(y))
+    """,
+    "int_rem": """
+        def int_rem(x, y):
+            return tl.where(y == 0, by_zero(x), x % divisor(y))
+    """,
+    "int_floor_div": """
+        # as eager rounds down, also by zero
+        def int_floor_div(x, y):
+            return tl.where(y == 0, by_zero(x) - (x < 0).to(x.dtype), floor_div(x, divisor(y)))
+    """,
+    "int_floor_mod": """
+        def int_floor_mod(x, y):
+            return tl.where(y == 0, by_zero(x), floor_mod(x, divisor(y)))
+    """,
     "pow_int": """
         # square and multiply; wraps around as repeated multiplication does
         def pow_int(base, exponent):

@@ -42,6 +42,12 @@ _BOOL_AS = {
     "ne": "xor", "gt": None, "lt": None, "ge": None, "le": None,
 }  # fmt: skip
 
+# helpers for integers whose divisor may be zero
+_BY_ZERO = {
+    "floordiv": "int_floor_div", "mod": "int_floor_mod", "truncdiv": "int_div", "fmod": "int_rem",
+}  # fmt: skip
+_UNSIGNED = {"floordiv": "truncdiv", "mod": "fmod"}
+
 # unary functions: Triton text for f32 and for f64; a bare name is a helper
 # In f32, where a few ulp do not count.
 _NEAR = {"exp": "tl.exp", "sigmoid": "sigmoid_near", "tanh": "tanh_near"}
@@ -226,10 +232,13 @@ class ScalarOps:
             return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
         if op in ("maximum", "minimum"):
             return self.call(f"tl.{op}", self._all_in_call(args), dtype, axes)
-        if op in ("floordiv", "mod", "truncdiv", "fmod"):
-            args = [args[0], self._divisor(args[1])]
+        divisor = args[1].literal if len(args) > 1 else None
+        if op in _BY_ZERO and not divisor:
+            # no bare division: a compiler takes it for proof that the divisor is not zero, in all
+            # that the kernel computes, so that `where(y != 0, x // y, -1)` would lose its condition
+            helper = _BY_ZERO[op if signed else _UNSIGNED.get(op, op)]
+            return self.call(helper, [typed(a).text for a in args], dtype, axes)
         if op in ("floordiv", "mod") and signed:
-            divisor = args[1].literal
             if op == "mod" and isinstance(divisor, int) and _is_mask(divisor - 1):
                 low = literal(divisor - 1, dtype)
                 return self._infix("&", BIT_AND, [args[0], low], dtype)
@@ -249,15 +258,6 @@ class ScalarOps:
         if op in ("floor", "ceil", "trunc", "round"):
             return args[0]
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
-
-    def _divisor(self, value: Value) -> Value:
-        """The value, 1 where it is 0. What is divided by zero has no meaning, but a compiler that
-        sees the division takes it for proof that the divisor is not zero, in all that the kernel
-        computes: `where(y != 0, x // y, -1)` would lose its condition."""
-        if value.literal is not None and value.literal != 0:
-            return value
-        value = typed(value)
-        return self.call("divisor", [value.text], value.dtype, value.axes)
 
     def _shift(self, op: str, args: list[Value], dtype: DType) -> Value:
         """A shift by the width or more gives 0 (-1 for a negative number shifted right)."""
