@@ -85,3 +85,21 @@ def test_remainders_of_any_two_doubles(special_values: Any, options: dict[str, A
         for a, b in zip(x.tolist(), y.tolist(), strict=True)
     ], dtype=torch.float64)  # fmt: skip
     assert torch.equal(compiled(x, y).nan_to_num(9e9), want.nan_to_num(9e9))
+
+
+def of_zeros(x: torch.Tensor) -> list[torch.Tensor]:
+    """What the sign of zero of folds hangs on, along lines of 1, 4 and 5 elements."""
+    out = [x[0, 0].cumsum(0), x[0, 0].logcumsumexp(0), x[0, 0].sum(0)]
+    for y in (x[:, :1], x[:, :4], x):
+        out += [y.sum(1), y.sum((0, 1)), y.mean(1), y.cumsum(1), y.logcumsumexp(1)]
+        out += [torch.cummax(y, 1)[0], torch.cummin(y, 1)[0]]
+        out += [torch.nn.functional.batch_norm(y, None, None, x[0, : y.shape[1]], training=True)]
+    return out
+
+
+def test_zeros_of_folds(options: dict[str, Any]) -> None:
+    x = torch.tensor([[-0.0, 0.0, -0.0, 0.0, -0.0], [-0.0, -0.0, -0.0, -0.0, -0.0]])
+    for got, want in zip(
+        compile_cli.compile(of_zeros, (x,), options=options)(x), of_zeros(x), strict=True
+    ):
+        torch.testing.assert_close(1 / got, 1 / want)

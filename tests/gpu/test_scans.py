@@ -47,3 +47,21 @@ def test_places_of_ties_and_nan(size: tuple[int, int], options: dict[str, Any]) 
     got = compile_cli.compile(scans, (x,), options=options)(x)
     for mine, exact in zip(got, scans(x.cpu()), strict=True):
         torch.testing.assert_close(mine.cpu(), exact, rtol=0, atol=0, equal_nan=True)
+
+
+def test_zeros_of_folds(options: dict[str, Any]) -> None:
+    """The sign of zero, along lines of 1, 4 and 5 elements: lanes may all have elements, or some
+    none."""
+
+    def folds(x: torch.Tensor) -> list[torch.Tensor]:
+        out = [x[0, 0].cumsum(0), x[0, 0].logcumsumexp(0), x[0, 0].sum(0), x[1].cumsum(0)]
+        for y in (x[:, :1], x[:, :4], x):
+            out += [y.sum(1), y.sum((0, 1)), y.mean(1), y.cumsum(1), y.logcumsumexp(1)]
+            out += [torch.cummax(y, 1)[0], torch.cummin(y, 1)[0]]
+            out += [torch.nn.functional.layer_norm(y, y.shape[1:])]
+        return out
+
+    x = torch.tensor([[-0.0, 0.0, -0.0, 0.0, -0.0], [-0.0] * 5], device="cuda")
+    got = compile_cli.compile(folds, (x,), options=options)(x)
+    for mine, eager in zip(got, folds(x), strict=True):
+        torch.testing.assert_close(1 / mine, 1 / eager, equal_nan=True)

@@ -451,6 +451,16 @@ _SOURCES = {
         def min_nan(a, b):
             return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
     """,
+    "later_max": """
+        # the second of equals, which may be zeros of either sign
+        def later_max(a, b):
+            return tl.where((a > b) | (a != a), a, b)
+    """,
+    "later_min": """
+        # the second of equals, which may be zeros of either sign
+        def later_min(a, b):
+            return tl.where((a < b) | (a != a), a, b)
+    """,
     "product": """
         def product(a, b):
             return a * b

@@ -103,10 +103,19 @@ def _simple(writer: KernelWriter, stmt: Reduce, value: Value) -> Value:
     """A fold of one value to one result, and the result in its declared type."""
     axes = _row_axes(writer, value)
     text = fold(writer, _reduce_call(writer, stmt.op, value), axes)
+    if stmt.op == "sum" and _is_full(writer, value):
+        total = Value(f"{text} + 0.0", ADD, value.dtype, axes)
+        return writer.ops.cast(total, stmt.dtype)
     if stmt.op in ("any", "all"):
         flag = Value(f"{text} != 0", COMPARE, DType.bool_, axes)
         return writer.ops.cast(flag, stmt.dtype)
     return writer.ops.cast(Value(text, ATOM, value.dtype, axes), stmt.dtype)
+
+
+def _is_full(writer: KernelWriter, value: Value) -> bool:
+    """Of a sum of floats: whether neither a lane that is masked nor an accumulator adds the 0 that
+    it starts from, so that it would be -0 where all elements are."""
+    return value.dtype.is_float and not writer.looped and writer.inner not in writer.masks
 
 
 def _extreme(writer: KernelWriter, stmt: Reduce, value: Value, at: str) -> Value:
@@ -164,6 +173,8 @@ def _two_pass(writer: KernelWriter, stmt: Reduce, value: Value) -> tuple[Value, 
     summed = masked(writer, value, zero)
     axes = _row_axes(writer, summed)
     total = fold(writer, _reduce_call(writer, "sum", summed), axes)
+    if _is_full(writer, summed):
+        total = f"({total} + 0.0)"
     quotient = _quotient(dtype, total, _count(writer, dtype))
     mean = writer.assign("mean", Value(quotient.text, quotient.prec, dtype, axes))
     key = writer.inner

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triton_emit.kernel import KernelWriter
 
 _FOLDS = {"sum": "{a} + {b}", "prod": "{a} * {b}"}
-_HELPERS = {"prod": "product", "max": "max_nan", "min": "min_nan"}
+_HELPERS = {"prod": "product", "max": "later_max", "min": "later_min"}
 
 
 def write(writer: KernelWriter, stmt: Scan, body: Sequence[Stmt]) -> None:

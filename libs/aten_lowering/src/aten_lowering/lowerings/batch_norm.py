@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from aten_lowering.builder import Operand
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
 from aten_lowering.call import Call, number, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
@@ -61,7 +61,7 @@ def native_batch_norm(
     mean, variance = (k.cast(k.load(s, channel), acc) for s in (running_mean, running_var))
     rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
     normal = k.op("mul", k.op("sub", x, mean), rstd)
-    store_used(call, 0, k, k.coords, affine(k, normal, weight, bias, channel))
+    store_used(call, 0, k, k.coords, _affine(k, normal, weight, bias, channel))
     call.emit_kernel(k)
 
 
@@ -127,5 +127,13 @@ def _training(
                 store_used(call, 3 + index, k, channel, total)
     coords = frame.start()
     normal = k.op("mul", k.op("sub", x, mean), rstd)
-    store_used(call, 0, k, coords, affine(k, normal, weight, bias, coords[1:2]))
+    store_used(call, 0, k, coords, _affine(k, normal, weight, bias, coords[1:2]))
     call.emit_kernel(k)
+
+
+def _affine(
+    k: KernelBuilder, x: Value, weight: Operand | None, bias: Operand | None, coords: Coords
+) -> Value:
+    """Without a bias eager adds 0, so that there is no -0."""
+    x = affine(k, x, weight, bias, coords)
+    return x if bias is not None else k.op("add", x, k.const(0.0, x.dtype))

@@ -19,13 +19,18 @@ table = Table()
 
 def _scan(call: Call, x: Operand, dim: int, op: str) -> None:
     """The input is converted to the type of the result, as eager does, and scanned in its opmath
-    type."""
+    type. Eager's sums start from 0, so that there is no -0 among them, but where it copies a number
+    or, on a GPU, has but one line to scan."""
     frame = ReductionFrame(call, x, [dim])
     k, out = frame.k, call.out
     require(out.dtype is not DType.bool_, f"{op} with a bool result")
     coords = frame.start()
     value = k.cast(k.load(x, coords), out.dtype)
-    k.store(out.operand, coords, k.scan(op, k.cast(value, opmath(out.dtype))))
+    result = k.scan(op, k.cast(value, opmath(out.dtype)))
+    plain = not x.size or (call.for_gpu and all(x.size[d] == 1 for d in frame.kept))
+    if op != "prod" and result.dtype.is_float and not plain:
+        result = k.op("add", result, k.const(0.0, result.dtype))
+    k.store(out.operand, coords, result)
     call.emit_kernel(k)
 
 
