@@ -146,6 +146,7 @@ def test_alike_kernels_are_measured_once(options: dict[str, Any], clock: Any) ->
     [
         (softmax, (8, 64), {}, None),
         (softmax, (), {"tune": "off"}, "guesses (tune=off)"),
+        (softmax, (), {"emit": "hop"}, "guesses (Triton compiles what hop launches)"),
         (lambda x: x * 2, (), {}, "pointwise, in the order of memory"),
         (lambda x: x * 2, (), {"tune": "max"}, "measured"),
     ],
@@ -252,6 +253,24 @@ def done(future: Future[Any], error: Exception | None = None) -> None:
     future.set_exception(error) if error is not None else future.set_result(None)
 
 
+@pytest.mark.parametrize("tune", ["auto", "max"])
+def test_the_end_of_a_compilation_waits_for_no_candidate(
+    options: dict[str, Any], started: Any, tune: str
+) -> None:
+    """They are jobs of a pool that nobody closes, which has half of the workers; all that `max`
+    starts is measured."""
+    kernel = started[2]
+    settings = Options.from_mapping({**options, "tune": tune, "jobs": 6})
+    kernels = Kernels(settings)
+    tuner = ScheduleTuner(settings, kernels, Clock(third))
+    with kernels.compiling():
+        tuner.start([(kernel, {})])
+        (job,) = tuner._jobs.values()
+        guess, *others = (k.pool for k in job.kernels)
+        assert guess is kernels.pool and others
+        assert all((pool is guess) == (tune == "max") for pool in others)
+
+
 def test_a_candidate_that_does_not_compile_is_out(started: Any) -> None:
     tuner, job, kernel = started
     for i, future in job.futures.items():
@@ -269,6 +288,17 @@ def test_what_is_not_compiled_in_time_is_left_for_later(started: Any, own_cache:
     (chosen,) = tuner.chosen.values()
     assert chosen.why == "no time left" and tuner(kernel, {}) == default_schedule(kernel, {})
     assert not list((own_cache / "schedules").rglob("*.json"))
+
+
+def test_a_cpp_program_is_not_kept_from_its_compiler(started: Any) -> None:
+    """Not even for the guess, which compiles meanwhile."""
+    tuner, job, _ = started
+    done(job.futures[1])
+    done(job.futures[2])
+    tuner.options = replace(tuner.options, emit="cpp")
+    tuner.measure()
+    (chosen,) = tuner.chosen.values()
+    assert chosen.why == "no time left" and not chosen.times
 
 
 def test_measuring_ends_when_its_share_is_spent(
@@ -361,6 +391,19 @@ def test_dynamic_sizes_are_measured_at_their_hints(
     pool = clock(third)
     dynamic(options, tune="max")
     assert len(pool.measured) > 1  # at all sizes that are looked at, as far as they move much
+
+
+def test_candidates_take_the_same_arguments(options: dict[str, Any], clock: Any) -> None:
+    """Several rows at once need to know how many there are, one at a time do not."""
+    args = (torch.randn(ROWS, COLUMNS),)
+    for how in ("measured", "stored"):
+        pool = clock(third)
+        model = compile_cli.compile(softmax, args, dynamic={0: {0}}, options=options)
+        assert only(model).how == how
+    pool = clock(third)
+    compile_cli.compile(softmax, args, dynamic={0: {0}}, options={**options, "tune": "max"})
+    assert len({kernel.source.params for kernel, _ in pool.candidates}) == 1
+    assert len(pool.candidates) < 6
 
 
 @pytest.mark.parametrize("kind", ["persistent", "looped"])

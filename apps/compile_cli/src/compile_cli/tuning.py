@@ -26,12 +26,12 @@ import triton_emit
 import triton_rt
 from compile_cli.config import Options
 from compile_cli.measured_arguments import arguments, layouts, overwritten, why_not
-from compile_cli.runtime import Kernels, define_kernel, kernel_source
+from compile_cli.runtime import FEW, Kernels, define_kernel, kernel_source
 from compile_cli.schedules import candidate_schedules, default_schedule
 from loop_ir import Kernel
 from loop_ir.analysis import traffic
 from symexpr import DivisionByZero, evaluate
-from triton_emit import Schedule, TritonKernel, as_kind, emit
+from triton_emit import Schedule, TritonEmitError, TritonKernel, as_kind, emit
 from triton_rt.errors import TritonRTError
 from triton_rt.tune.store import Query
 
@@ -41,9 +41,8 @@ Hints = Mapping[str, int]
 WORTH = 1 << 20
 # A schedule must be this much faster than the guess to replace it: noise is no gain.
 MARGIN = 0.02
-# Of `auto`: candidates of a kernel, the guess among them; runs of each that stays in the race; what
-# measuring may add to the time of a compilation, and seconds that it may take in any case.
-_FEW = 4
+# Of `auto`: runs of each candidate that stays in the race; what measuring may add to the time of a
+# compilation, and seconds that it may take in any case.
 _FEW_RUNS = 10
 _SHARE = 0.1
 _FLOOR = 0.1
@@ -169,6 +168,8 @@ class ScheduleTuner:
             return "tune=off"
         if self.options.multikernel in ("persistent", "looped"):
             return f"multikernel={self.options.multikernel}"
+        if self.options.emit == "hop" and self.options.tune == "auto":
+            return "Triton compiles what hop launches"
         if self.pool is None:
             if not torch.cuda.is_available():
                 return "no GPU to measure on"
@@ -179,9 +180,8 @@ class ScheduleTuner:
         return ""
 
     def _start(self, kernel: Kernel, hints: Hints, offered: tuple[Schedule, ...]) -> None:
-        emitted: dict[Schedule, TritonKernel] = {offered[0]: emit(kernel, offered[0])}
-        wanted = offered if self.options.tune == "max" else offered[:_FEW]
-        first = emitted[offered[0]]
+        guess, key = offered[0], _key(kernel, hints)
+        first = emit(kernel, guess)
         name = _digest(first)
         with unset_fake_temporarily():
             device = torch.device(str(kernel.buffers[0].type.device))
@@ -189,42 +189,43 @@ class ScheduleTuner:
             where = torch.cuda.get_device_name(device) if on_gpu else "cpu"
             params = kernel_source(define_kernel(first)).params
             query = Query.of(name, where, params, layouts(kernel, first.args, hints))
-        key = _key(kernel, hints)
-        job = self._jobs.get((name, query))
-        if job is not None:
+        if (job := self._jobs.get((name, query))) is not None:
             job.keys.append(key)
             return
         record = self.store.get(query)
-        if record is not None and {label(s) for s in wanted} <= set(record.candidates):
-            by_label = {label(s): s for s in offered}
-            times = [
-                (by_label[c], record.times.get(c, math.inf) * 1e-3)
-                for c in record.candidates
-                if c in by_label
-            ]
-            self.chosen[key] = _decide(offered[0], times, "stored")
+        known = {} if record is None else {c: record.times.get(c) for c in record.candidates}
+        wanted = offered if self.options.tune == "max" else offered[:FEW]
+        emitted = {guess: first}
+        for schedule in sorted(wanted[1:], key=lambda s: label(s) in known):
+            if len(emitted) == 1 and label(schedule) in known:
+                break  # and so are all that follow
+            if (made := _like(first, kernel, schedule)) is not None:
+                emitted[schedule] = made
+        if len(emitted) == 1:
+            seconds = {s: known[label(s)] for s in offered if label(s) in known}
+            times = [(s, math.inf if t is None else t * 1e-3) for s, t in seconds.items()]
+            if times:
+                self.chosen[key] = _decide(guess, times, "stored")
             return
-        for schedule in wanted[1:]:
-            try:
-                emitted[schedule] = emit(kernel, schedule)
-            except triton_emit.TritonEmitError:
-                continue  # the guess may do what this one cannot
-        self._jobs[name, query] = _Job(
-            kernel, hints, tuple(emitted), tuple(emitted.values()), name, query, [key]
-        )
+        ordered = tuple(s for s in wanted if s in emitted)
+        texts = tuple(emitted[s] for s in ordered)
+        self._jobs[name, query] = _Job(kernel, hints, ordered, texts, name, query, [key])
 
     def _compile(self) -> None:
         """All guesses, which are needed anyway, before other candidates; of these, `auto` has no
-        more compiled than half of the workers do side by side."""
-        room = math.inf if self.options.tune == "max" else max(1, self.options.workers // 2)
+        more compiled than half of the workers do side by side, and waits for none at the end."""
+        most = self.options.tune == "max"
+        half = max(1, self.options.workers // 2)
+        room = math.inf if most else half
+        pool = others = self.kernels.pool
+        if pool is not None and not most:
+            others = triton_rt.shared_pool(half)
         for job in self._jobs.values():
+            sources = [kernel_source(define_kernel(e)) for e in job.emitted]
             job.kernels = tuple(
-                triton_rt.LazyKernel(
-                    kernel_source(define_kernel(e)), cache=self.kernels.cache,
-                    pool=self.kernels.pool,
-                )
-                for e in job.emitted
-            )  # fmt: skip
+                triton_rt.LazyKernel(source, cache=self.kernels.cache, pool=others if i else pool)
+                for i, source in enumerate(sources)
+            )
         if self.pool is not None or self.kernels.pool is None:
             return
         for job in self._jobs.values():
@@ -240,7 +241,8 @@ class ScheduleTuner:
         """Times what was started, as far as there is time."""
         if not self._jobs:
             return
-        wait([job.futures[0] for job in self._jobs.values() if job.futures])
+        if self.options.emit != "cpp":  # a C++ host program is built while its kernels compile
+            wait([job.futures[0] for job in self._jobs.values() if job.futures])
         now = perf_counter()
         end = math.inf
         if self.options.tune != "max":
@@ -272,8 +274,8 @@ class ScheduleTuner:
                 return Chosen(guess, guess, why=f"it does not compile: {_first_line(error)}")
             else:
                 failures.append((schedule, _first_line(error)))
-        if len(ready) < 2:
-            why = "no other compiles" if failures else "no time left"
+        if len(ready) < 2 or ready[0] != 0:
+            why = "no other compiles" if len(failures) + 1 == len(job.schedules) else "no time left"
             return Chosen(guess, guess, failures=tuple(failures), why=why)
         if not self._has_room(job):
             return Chosen(guess, guess, why="no memory to measure with")
@@ -327,6 +329,16 @@ class ScheduleTuner:
 
 def _key(kernel: Kernel, hints: Hints) -> tuple[str, tuple[int, ...]]:
     return kernel.name, tuple(hints[s.name] for s in kernel.symbols)
+
+
+def _like(first: TritonKernel, kernel: Kernel, schedule: Schedule) -> TritonKernel | None:
+    """The kernel under another schedule, where it can be emitted so and takes the same arguments: a
+    dynamic size is one only where a mask needs it."""
+    try:
+        made = emit(kernel, schedule)
+    except TritonEmitError:
+        return None
+    return made if (made.params, made.args) == (first.params, first.args) else None
 
 
 def _prefetch(job: _Job, index: int) -> Future[triton_rt.Binary]:
