@@ -22,6 +22,7 @@ from torch.export.exported_program import (
 from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
+from aten_lowering.rules import RULES
 
 aten = torch.ops.aten
 
@@ -32,6 +33,8 @@ _MORE: list[Any] = [
     aten.upsample_bicubic2d,
     # so that a gradient may save the statistics of rows, and a loss read but one element of each
     aten._log_softmax,
+    aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
+    aten.tril_indices, aten.triu_indices, aten.rrelu_with_noise_backward,
 ]  # fmt: skip
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
@@ -124,6 +127,7 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
+    own |= RULES
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
     return {

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand
-from aten_lowering.call import Call, wrap_dim
+from aten_lowering.call import Call, Number, number, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -49,24 +49,68 @@ def embedding(
 
 @table.lowers(aten.index_select.default)
 def index_select(call: Call, input: Operand, dim: int, index: Operand) -> None:
-    require(len(input.size) > 0 and len(index.size) == 1, "index_select of rank 0")
     out = call.out
     dim = wrap_dim(dim, len(input.size))
     k = call.kernel(out.size)
-    i = lookup(k, index, (k.coords[dim],), input.size[dim])
-    k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
+    if not input.size:  # of its one element
+        k.store(out.operand, k.coords, k.load(input, ()))
+    else:
+        i = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
+        k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
     call.emit_kernel(k)
 
 
 @table.lowers(aten.gather.default)
 def gather(call: Call, input: Operand, dim: int, index: Operand, sparse_grad: bool) -> None:
-    require(len(input.size) > 0 and len(index.size) == len(input.size), "gather of rank 0")
     out = call.out
     dim = wrap_dim(dim, len(input.size))
     k = call.kernel(out.size)
-    i = lookup(k, index, k.coords, input.size[dim])
-    k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
+    if not input.size:
+        k.store(out.operand, k.coords, k.load(input, ()))
+    else:
+        i = lookup(k, index, k.coords, input.size[dim])
+        k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
     call.emit_kernel(k)
+
+
+def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, row: bool) -> None:
+    """How many of the sorted bounds lie before each value: a bit of the count a step, the highest
+    first. NaN is behind all. row: bounds are those of the value's row."""
+    n = bounds.size[-1]
+    require(n.is_Integer, "a search among a number of bounds that is not known")
+    out = call.out
+    k = call.kernel(out.size)
+    lead = k.coords[:-1] if row else ()
+    kinds = {bounds.dtype, value.dtype} if isinstance(value, Operand) else {bounds.dtype}
+    require(len(kinds) == 1, "a search among bounds of another type")
+    wanted = k.load(value, k.coords) if isinstance(value, Operand) else number(k, value, *kinds)
+    count = k.const(0, DType.i64)
+    for bit in reversed(range(int(n).bit_length())):
+        more = k.op("add", count, k.const(1 << bit, DType.i64))
+        last = k.op("minimum", k.op("sub", more, k.const(1, DType.i64)), k.index(n - 1))
+        bound = k.load(bounds, (*lead, k.indirect(last, n)))
+        before = k.op("not", k.op("gt" if right else "ge", bound, wanted))
+        before = k.op("and", before, k.op("le", more, k.index(n)))
+        count = k.where(before, more, count)
+    k.store(out.operand, k.coords, count)
+    call.emit_kernel(k)
+
+
+@table.lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(
+    call: Call, input: Operand | Number, boundaries: Operand, out_int32: bool, right: bool
+) -> None:
+    _search(call, boundaries, input, right, False)
+
+
+@table.lowers(aten.searchsorted.Tensor)
+def searchsorted(
+    call: Call, sorted_sequence: Operand, input: Operand, out_int32: bool, right: bool,
+    side: str | None, sorter: Operand | None,
+) -> None:  # fmt: skip
+    require(sorter is None, "a search with a sorter")
+    row = len(sorted_sequence.size) > 1
+    _search(call, sorted_sequence, input, right or side == "right", row)
 
 
 @dataclass(frozen=True)

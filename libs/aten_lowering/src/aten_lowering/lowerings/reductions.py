@@ -152,17 +152,26 @@ def argmin(call: Call, input: Operand, dim: int | None, keepdim: bool) -> None:
 def vector_norm(
     call: Call, input: Operand, ord: Number, dim: Dims, keepdim: bool, dtype: Any
 ) -> None:
-    """`(sum |x|^ord)^(1/ord)` for orders 1 and 2; the largest or smallest `|x|` for infinities."""
+    """`(sum |x|^ord)^(1/ord)`; the largest or smallest `|x|` for infinities, of order 0 the number
+    of elements that are not 0."""
     require(input.dtype.is_float, "norm of this input")
-    require(ord in (1, 2, math.inf, -math.inf), f"norm of order {ord}")
+    require(isinstance(ord, int | float), "a norm of an order that is not known")
+    assert isinstance(ord, int | float)
     frame = ReductionFrame(call, input, dim)
     k, out = frame.k, call.out
     x = k.cast(k.cast(k.load(input, frame.start()), out.dtype), opmath(out.dtype))
     term = k.op("mul", x, x) if ord == 2 else k.op("abs", x)
-    fold = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[ord]
-    (result,) = k.reduce(fold, term)
+    if ord == 0:
+        term = k.cast(k.op("ne", x, k.const(0, x.dtype)), x.dtype)
+    elif ord not in (1, 2, math.inf, -math.inf):
+        term = k.op("pow", term, k.const(ord, x.dtype))
+    (result,) = k.reduce({math.inf: "max", -math.inf: "min"}.get(ord, "sum"), term)
     k.once()
-    k.store(out.operand, frame.out_coords(keepdim), k.op("sqrt", result) if ord == 2 else result)
+    if ord == 2:
+        result = k.op("sqrt", result)
+    elif ord not in (0, 1, math.inf, -math.inf):
+        result = k.op("pow", result, k.const(1 / ord, x.dtype))
+    k.store(out.operand, frame.out_coords(keepdim), result)
     call.emit_kernel(k)
 
 

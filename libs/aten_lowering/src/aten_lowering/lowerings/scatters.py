@@ -100,10 +100,11 @@ def _scatter(
     value: Callable[[KernelBuilder], Value],
     sums: bool,
 ) -> None:
-    require(len(input.size) > 0 and len(index.size) == len(input.size), "scatter of rank 0")
     dim = wrap_dim(dim, len(input.size))
 
     def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        if not input.size:  # its one element is the place
+            return (), value(k)
         at = lookup(k, index, k.coords, input.size[dim])
         return (*k.coords[:dim], at, *k.coords[dim + 1 :]), value(k)
 
@@ -142,6 +143,41 @@ def scatter_src(call: Call, input: Operand, dim: int, index: Operand, src: Opera
 def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: Number) -> None:
     if not _one_a_row(call, input, dim, index, value):
         _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype), False)
+
+
+@table.lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(
+    call: Call, input: Operand, dim: int, index: Operand, value: Operand | Number
+) -> None:
+    dim = wrap_dim(dim, len(input.size))
+    size = list(input.size)
+    if size:
+        size[dim] = index.size[0] if index.size else sympy.S.One
+
+    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        new = k.load(value, ()) if isinstance(value, Operand) else number(k, value, input.dtype)
+        if not size:
+            return (), new
+        at = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
+        return (*k.coords[:dim], at, *k.coords[dim + 1 :]), new
+
+    _update(call, input, size, place, False)
+
+
+@table.lowers(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    call: Call, input: Operand, src: Operand, offset: int, dim1: int, dim2: int
+) -> None:
+    """Every element asks whether it lies on the diagonal."""
+    out = call.out
+    k = call.kernel(out.size)
+    dims = wrap_dim(dim1, len(out.size)), wrap_dim(dim2, len(out.size))
+    row, column = (k.coords[d] for d in dims)
+    here = k.op("eq", k.index(column - row), k.const(offset, DType.i64))
+    rest = tuple(c for d, c in enumerate(k.coords) if d not in dims)
+    new = k.load(src, (*rest, row if offset >= 0 else column), here)
+    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
+    call.emit_kernel(k)
 
 
 @table.lowers(aten.scatter_add.default)

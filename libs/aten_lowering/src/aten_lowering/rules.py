@@ -1,0 +1,144 @@
+"""Decompositions of operators that torch has none for, or whose own are not what eager computes.
+
+Each is what ATen's kernel computes, in operators that become kernels; `NotImplemented` leaves the
+operator as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+RULES: dict[OpOverload, Callable[..., Any]] = {}
+
+
+def _rule(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return register
+
+
+@_rule(aten.scatter_reduce.two)
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Sums without what was there, and means: sums and counts."""
+    if reduce not in ("sum", "mean") or (reduce == "sum" and include_self) or 0 in index.shape:
+        return NotImplemented
+    if x.dtype is torch.bool or not x.dim() or torch.are_deterministic_algorithms_enabled():
+        return NotImplemented
+    base = x if include_self else aten.scatter.value(x, dim, index, 0)
+    total = aten.scatter_add(base, dim, index, src)
+    if reduce == "sum":
+        return total
+    narrow = x.dtype in (torch.float16, torch.bfloat16)
+    kind = torch.float32 if narrow else x.dtype
+    none = torch.full_like(x, int(include_self), dtype=kind)
+    one = torch.full(index.shape, 1, dtype=kind, device=x.device)
+    count = aten.scatter_add(none, dim, index, one).clamp(min=1).to(x.dtype)
+    mode = None if x.dtype.is_floating_point else "floor"
+    if mode and x.device.type == "cpu":
+        return NotImplemented  # no kernel divides by integers that may be zero
+    return aten.div.Tensor_mode(total, count, rounding_mode=mode)
+
+
+@_rule(aten.index_reduce.default)
+def index_reduce(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    if reduce != "mean" or not x.dim() or index.dim() != 1:
+        return NotImplemented
+    dim %= x.dim()
+    shape = [-1 if d == dim else 1 for d in range(x.dim())]
+    rows = index.view(shape).expand(source.shape).to(torch.int64)
+    return scatter_reduce(x, dim, rows, source, "mean", include_self=include_self)
+
+
+@_rule(aten.scatter.reduce)
+def scatter_with(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str
+) -> Any:  # fmt: skip
+    return aten.scatter_add(x, dim, index, src) if reduce == "add" else NotImplemented
+
+
+@_rule(aten.scatter.value_reduce)
+def scatter_number_with(x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str) -> Any:
+    if reduce != "add":
+        return NotImplemented
+    src = torch.full(index.shape, value, dtype=x.dtype, device=x.device)
+    return aten.scatter_add(x, dim, index, src)
+
+
+@_rule(aten.put.default)
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    if not x.is_contiguous() or not x.numel():
+        return NotImplemented
+    flat = aten.index_put(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    return flat.view(x.shape)
+
+
+@_rule(aten.masked_scatter.default)
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """The n-th place of the mask takes the n-th element of the source."""
+    if not x.is_contiguous() or not source.numel() or mask.dim() > x.dim():
+        return NotImplemented
+    mask = mask.expand(x.shape)
+    number = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
+    picked = aten._unsafe_index(source.reshape(-1), [number.clamp(min=0)])
+    return torch.where(mask, picked.view(x.shape), x)
+
+
+@_rule(aten.masked_scatter_backward.default)
+def masked_scatter_backward(gradient: Tensor, mask: Tensor, sizes: Sequence[int]) -> Any:
+    """What the mask picks, one after the other; zeros behind them."""
+    if gradient.shape != mask.shape or not gradient.numel():
+        return NotImplemented
+    count = torch.Size(sizes).numel()
+    chosen = mask.reshape(-1)
+    number = chosen.to(torch.int64).cumsum(0) - 1
+    nowhere = torch.where(chosen & (number < count), number, count)
+    out = torch.zeros(count + 1, dtype=gradient.dtype, device=gradient.device)
+    return aten.scatter.src(out, 0, nowhere, gradient.reshape(-1))[:count].reshape(sizes)
+
+
+@_rule(
+    aten.replication_pad1d_backward.default, aten.replication_pad2d_backward.default,
+    aten.replication_pad3d_backward.default,
+)  # fmt: skip
+def replication_pad_backward(gradient: Tensor, x: Tensor, padding: Sequence[int]) -> Any:
+    """At the ends of each dimension the sum of what was padded there."""
+    if not all(isinstance(n, int) and n >= 0 for n in padding):
+        return NotImplemented
+    if not x.is_contiguous() or 0 in gradient.shape:
+        return NotImplemented
+    kind = gradient.dtype
+    total = gradient.float() if kind in (torch.float16, torch.bfloat16) else gradient
+    for i in range(0, len(padding), 2):
+        before, behind = padding[i : i + 2]
+        d = x.dim() - 1 - i // 2
+        n = x.shape[d]
+        inner = total.narrow(d, before, n)
+        for start, count, place in ((0, before, 0), (before + n, behind, n - 1)):
+            if count:
+                ends = total.narrow(d, start, count).sum(d, keepdim=True)
+                at = torch.arange(n, device=x.device).view(-1, *[1] * (x.dim() - 1 - d))
+                inner = torch.where(at == place, inner + ends, inner)
+        total = inner
+    return total.to(kind).contiguous()
+
+
+@_rule(aten.dist.default)
+def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
+    return aten.linalg_vector_norm((x - y).reshape(-1), p) if x.numel() else NotImplemented
+
+
+@_rule(aten.ldexp.Tensor)
+def ldexp(x: Tensor, other: Tensor) -> Any:
+    return x * torch.pow(2.0, other)

@@ -1,0 +1,97 @@
+"""Operators that become kernels by a decomposition of ours, and indexing of a few forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loop_ir import Extern
+
+aten = torch.ops.aten
+
+X = torch.arange(24.0).reshape(4, 6) / 4 - 2
+ROWS = torch.tensor([2, 0, 2])
+INTO = torch.tensor([[5, 0], [1, 1], [2, 3], [0, 0]])
+FEW = -torch.arange(1.0, 9).reshape(4, 2)
+ONE = torch.tensor(1.5)
+AT = torch.tensor(0)
+MASK = X.remainder(1.5) > 0.5
+SORTED = torch.tensor([-1.5, -0.5, -0.5, 0.25, 2.0])
+WITH_NAN = X.masked_fill(X == 1, torch.nan)
+
+
+def scattered(reduce: str, include: bool) -> Callable[..., Any]:
+    return lambda x, i, v: x.scatter_reduce(1, i, v, reduce, include_self=include)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "mean": (scattered("mean", True), (X, INTO, FEW)),
+    "mean of the others": (scattered("mean", False), (X, INTO, FEW)),
+    "sum of the others": (scattered("sum", False), (X, INTO, FEW)),
+    "rows' mean": (lambda x, i, v: x.index_reduce(0, i, v[:3].repeat(1, 3), "mean"),
+                   (X, ROWS, FEW)),
+    "added by name": (lambda x, i, v: x.scatter(1, i, v, reduce="add"), (X, INTO, FEW)),
+    "number added by name": (lambda x, i: x.scatter(1, i, 2.5, reduce="add"), (X, INTO)),
+    "rows filled": (lambda x, i: x.index_fill(0, i, 3), (X, ROWS)),
+    "columns filled": (lambda x, i, v: x.t().index_fill(-1, i, v), (X, ROWS, ONE)),
+    "one row filled": (lambda x, i: x.index_fill(0, i, 3), (X, AT)),
+    "number filled": (lambda x, i: x.index_fill(0, i, 3), (ONE, AT)),
+    "number gathered": (lambda x, i: x.gather(0, i), (ONE, AT)),
+    "number selected": (lambda x, i: x.index_select(0, i), (ONE, AT[None])),
+    "number scattered": (lambda x, i, v: x.scatter(0, i, v), (ONE, AT, ONE * 2)),
+    "number added": (lambda x, i, v: x.scatter_add(0, i, v), (ONE, AT, ONE * 2)),
+    "one selected": (lambda x, i: x.index_select(1, i), (X, AT)),
+    "put": (lambda x, i, v: aten.put(x, i, v[0]), (X, torch.tensor([7, 23]), FEW)),
+    "put and added": (lambda x, i, v: aten.put(x, i, v[0], True), (X, torch.tensor([7, 7]), FEW)),
+    "by a mask": (lambda x, m: x.masked_scatter(m, x.flip(0)), (X, MASK)),
+    "by a row's mask": (lambda x, m: x.masked_scatter(m[0], x.flip(0) * 2), (X, MASK)),
+    "by a mask, its gradient": (lambda x, m: aten.masked_scatter_backward(x, m, [5, 4]),
+                                (X, MASK)),
+    "a diagonal": (lambda x, v: x.diagonal_scatter(v[:, 0]), (X, FEW)),
+    "a diagonal below": (lambda x, v: x.diagonal_scatter(v[:2, 0], -2), (X, FEW)),
+    "a diagonal of others": (lambda x, v: x.view(2, 2, 6).diagonal_scatter(v[:2], -1, 2, 0),
+                             (X, FEW)),
+    "buckets": (lambda x, b: torch.bucketize(x, b), (WITH_NAN, SORTED)),
+    "buckets closed on the right": (
+        lambda x, b: torch.bucketize(x, b, right=True, out_int32=True), (WITH_NAN, SORTED)),
+    "rows searched": (lambda x, b: torch.searchsorted(b.expand(4, 5).contiguous(), x),
+                      (X, SORTED)),
+    "one searched": (lambda x, b: torch.searchsorted(b, x, side="right"), (X, SORTED[:1])),
+    "distance": (lambda x, y: torch.dist(x, y[0, 0], 3), (X, FEW)),
+    "norm of order 0": (lambda x: torch.linalg.vector_norm(x, 0, 1), (X,)),
+    "norm of order 1.5": (lambda x: torch.linalg.vector_norm(x, 1.5, [0], True), (X,)),
+    "powers of two": (lambda x, i: torch.ldexp(x[:3, 0], i), (X, ROWS)),
+    "a copy of a view": (lambda x: torch.view_copy(x, (6, 4)) + torch.permute_copy(x, (1, 0)),
+                         (X,)),
+    "corners": (lambda x: (torch.tril_indices(4, 3, 1), torch.triu_indices(4, 3, -1)), (X,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels(oracle: Any, name: str) -> None:
+    fn, inputs = CASES[name]
+    lowered = oracle(fn, *inputs)
+    assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
+@pytest.mark.parametrize("padding", [(2, 1), (1, 0, 3, 2), (0, 1, 2, 2, 1, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.dtype) -> None:
+    dims = len(padding) // 2
+    x = torch.randn(2, 3, *(4, 1, 3)[:dims]).to(dtype)
+    op = getattr(aten, f"replication_pad{dims}d_backward")
+    gradient = torch.randn_like(F.pad(x, padding, "replicate"))
+    lowered = oracle(lambda g, x: op(g, x, padding), gradient, x)
+    assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
+def test_what_stays_a_call(oracle: Any) -> None:
+    for reduce in ("prod", "amax", "amin"):
+        oracle(scattered(reduce, True), X, INTO, FEW, fallbacks=["aten.scatter_reduce.two"])
+    oracle(lambda x, i, v: x.scatter(1, i, v, reduce="multiply"), X, INTO, FEW,
+           fallbacks=["aten.scatter.reduce"])  # fmt: skip
