@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import lower_with_report
-from loop_ir import Extern, Kernel, print_graph
+from loop_ir import Extern, Kernel, interpret_kernel, print_graph
 
 
 def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
@@ -33,6 +36,29 @@ def test_a_number_divides_as_cuda_does_it() -> None:
         cpu = lower_with_report(make_fx(lambda x: x / 448)(torch.empty(8))).graph
     assert "mul(" in print_graph(gpu) and "div(v" not in print_graph(gpu)
     assert "div(v" in print_graph(cpu)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (None, [math.nan, math.inf, math.inf, math.nan]),
+        ("trunc", [math.nan, math.inf, math.inf, math.nan]),
+        ("floor", [math.nan, math.nan, math.inf, math.nan]),
+    ],
+)
+def test_the_reciprocal_of_the_least_number_is_infinite(
+    mode: str | None, expected: list[float]
+) -> None:
+    """As it is to eager: zero times that is NaN."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(4, device="cuda")
+        graph = make_fx(lambda x: torch.div(x, 7e-45, rounding_mode=mode))(x)
+        lowered = lower_with_report(graph)
+    (kernel,) = lowered.graph.nodes
+    assert isinstance(kernel, Kernel)
+    x = np.array([0.0, 2e-45, 1.0, math.nan], np.float32)
+    (got,) = interpret_kernel(kernel, {kernel.buffers[0].name: x}).values()
+    np.testing.assert_array_equal(got, np.array(expected, np.float32))
 
 
 @pytest.mark.parametrize("narrow", [torch.float8_e4m3fn, torch.float8_e5m2])

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
+import sympy
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
+from loop_ir import (
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Device,
+    DType,
+    Kernel,
+    Load,
+    Phase,
+    Store,
+    TensorType,
+)
+from symexpr import symbol
 from triton_emit import Schedule, default_schedule, emit
 from triton_rt import Target
 from triton_rt.compiler import compile_here
+from triton_rt.modules import load_jit
 
 
 @pytest.mark.parametrize(
@@ -27,3 +48,24 @@ def test_compiles_for_sm_90(name: str, schedule: Schedule | None, tools: SimpleN
     emitted = emit(kernel, schedule or default_schedule(kernel, {"s0": 64}))
     binary = compile_here(tools.kernel_source(emitted), Target(90))
     assert binary.name == name
+
+
+@pytest.mark.parametrize("number", [4.5917748078995606e-40, 1.2345e-7, 1.2345e-5, 3e38, 0.1, -0.3])
+def test_numbers_of_16_bits_are_what_they_say(number: float, tools: SimpleNamespace) -> None:
+    """Triton writes a constant of bf16 with six decimals."""
+    i0, n = symbol("i0"), sympy.Integer(64)
+    bits = int(torch.tensor(number, dtype=torch.bfloat16).view(torch.int16))
+    body = (
+        Load("x", "x", i0, DType.bf16), Const("s", number, DType.bf16),
+        Compute("le", "le", ("x", "s"), DType.bool_),
+        Compute("w", "where", ("le", "x", "s"), DType.bf16), Store("y", i0, "w"),
+    )  # fmt: skip
+    type_ = TensorType(DType.bf16, (n,), (sympy.S.One,), Device("cuda", 0))
+    buffers = (Buffer("x", type_, False), Buffer("y", type_, True))
+    kernel = Kernel("chosen", buffers, (Axis(i0, n),), (Phase((), body),))
+    source = tools.kernel_source(emit(kernel, Schedule("flat", 64)))
+    types = {p.name: p.kind for p in source.params} | {"XBLOCK": "constexpr"}
+    traced = ASTSource(load_jit(source, interpret=False), types, {"XBLOCK": 64})
+    ptx = triton.compile(traced, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    constants = re.findall(r"(?:mov|selp)\.b16 .* (-?\w+)[,;]", ptx)
+    assert {int(c, 0) & 0xFFFF for c in constants} == {bits & 0xFFFF}

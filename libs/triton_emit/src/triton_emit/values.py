@@ -96,6 +96,10 @@ def literal(value: Literal, dtype: DType) -> Value:
         text = f"-1.0 * tl.full((), 0.0, {TL_TYPES[dtype]})"
         return Value(text, MUL, dtype, literal=number)
     text = literal_text(number, dtype)
+    if not _is_spelled(number, dtype):
+        return Value(
+            f"tl.full((), {text}, tl.float32).to(tl.bfloat16)", ATOM, dtype, literal=number
+        )
     return Value(text, UNARY if text.startswith("-") else ATOM, dtype, literal=number)
 
 
@@ -108,7 +112,7 @@ def typed(value: Value) -> Value:
     if value.dtype in (DType.f8e4m3, DType.f8e5m2):
         return Value(f"tl.full((), {text}, tl.float32).to({TL_TYPES[value.dtype]})", ATOM,
                      value.dtype)  # fmt: skip
-    if _is_minus_zero(value.literal):
+    if _is_minus_zero(value.literal) or not _is_spelled(value.literal, value.dtype):
         return Value(text, value.prec, value.dtype)
     return Value(f"tl.full((), {text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype)
 
@@ -142,6 +146,13 @@ def in_call(value: Value) -> str:
     if value.dtype is DType.f64 and _is_f32(float(number)):
         return value.text
     return typed(value).text
+
+
+def _is_spelled(number: Literal, dtype: DType) -> bool:
+    """Triton makes a bf16 constant of the number's first six decimals: of 1.2e-7 it makes 0."""
+    if dtype is not DType.bf16 or not math.isfinite(number):
+        return True
+    return round_to(float(f"{number:f}"), dtype) == number
 
 
 def _is_minus_zero(value: Literal | None) -> bool:

@@ -190,21 +190,25 @@ def mul(call: Call, input: Operand, other: Operand | Number) -> None:
 
 @table.lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(call: Call, input: Operand, other: Operand | Number) -> None:
-    """CUDA's kernel multiplies by the reciprocal of a number, in the type that it computes in
-    (`div_true_kernel_cuda`)."""
-
     def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        cuda = call.out.fake.is_cuda and x.dtype in (DType.f32, DType.f64)
-        if cuda and isinstance(other, int | float):
-            return k.op("mul", x, k.const(_reciprocal(other, x.dtype), x.dtype))
-        return k.op("div", x, y)
+        return _quotient(k, x, y, _reciprocal(call, other, x.dtype))
 
     pointwise(call, ["self", "other"], body, Promotion.INT_TO_FLOAT)
 
 
-def _reciprocal(x: float, dtype: DType) -> float:
-    """As the type has it: infinite of zero and of the least numbers."""
-    x = _rounded(float(x), dtype)
+def _quotient(k: KernelBuilder, x: Value, y: Value, reciprocal: float | None) -> Value:
+    if reciprocal is None:
+        return k.op("div", x, y)
+    return k.op("mul", x, k.const(reciprocal, x.dtype))
+
+
+def _reciprocal(call: Call, other: Operand | Number, dtype: DType) -> float | None:
+    """Of a number, by which CUDA's kernels multiply in the type that they compute in
+    (`div_true_kernel_cuda` and its like): infinite of zero and of the least numbers."""
+    cuda = call.out.fake.is_cuda and dtype in (DType.f32, DType.f64)
+    if not cuda or not isinstance(other, int | float):
+        return None
+    x = _rounded(float(other), dtype)
     return _rounded(1.0 / x, dtype) if x else math.copysign(math.inf, x)
 
 
@@ -228,9 +232,10 @@ def div_mode(
 
     def body(k: KernelBuilder, x: Value, y: Value) -> Value:
         if x.dtype.is_float:
+            reciprocal = _reciprocal(call, other, x.dtype)
             if rounding_mode == "trunc":
-                return k.op("trunc", k.op("div", x, y))
-            return _floor_div(k, x, y)
+                return k.op("trunc", _quotient(k, x, y, reciprocal))
+            return _floor_div(k, x, y, reciprocal)
         _check_divisor(call, other)
         return k.op("floordiv" if rounding_mode == "floor" else "truncdiv", _no_bool(x), y)
 
@@ -249,18 +254,18 @@ def _check_divisor(call: Call, other: Operand | Number) -> None:
     require(known or not on_cpu, "integer division whose divisor may be zero")
 
 
-def _floor_div(k: KernelBuilder, x: Value, y: Value) -> Value:
+def _floor_div(k: KernelBuilder, x: Value, y: Value, reciprocal: float | None) -> Value:
     """Floats, as `c10::div_floor_floating`: exact where `floor(x / y)` would round up first."""
     zero, one, half = (k.const(c, x.dtype) for c in (0.0, 1.0, 0.5))
     mod = k.op("fmod", x, y)
-    quotient = k.op("div", k.op("sub", x, mod), y)
+    quotient = _quotient(k, k.op("sub", x, mod), y, reciprocal)
     opposite = k.op("ne", k.op("lt", y, zero), k.op("lt", mod, zero))
     lower = k.op("and", k.op("ne", mod, zero), opposite)
     quotient = k.where(lower, k.op("sub", quotient, one), quotient)
     floor = k.op("floor", quotient)
     up = k.op("gt", k.op("sub", quotient, floor), half)
     floor = k.where(up, k.op("add", floor, one), floor)
-    ratio = k.op("div", x, y)
+    ratio = _quotient(k, x, y, reciprocal)
     signed_zero = k.op("mul", zero, ratio)
     result = k.where(k.op("eq", quotient, zero), signed_zero, floor)
     return k.where(k.op("eq", y, zero), ratio, result)
