@@ -351,11 +351,14 @@ def test_to_dtype_wraps_integers():
 
 
 def test_philox_is_random123s():
-    """Known answers of Philox-2x32-10, first words, from Random123's `kat_vectors`; the key is the
-    low half of the seed, and its high half is xored into the counter's."""
-    ones = -1  # counter ffffffff ffffffff, key ffffffff: the seed's high half is 0
-    vectors = [(0, 0, 0xFF1DAE59), (0xFFFFFFFF, ones, 0x2C3F628B),
-               (0x13198A2E, 0x85A308D3243F6A88, 0xDD7CE038)]  # fmt: skip
-    for key, counter, expected in vectors:
-        counter = counter - (1 << 64) if counter >> 63 == 1 else counter
-        assert int(philox(np.int64(key), np.int64(counter))) == expected
+    """Known answers of Philox-2x32-10 from Random123's `kat_vectors`, both words of a block; the
+    key is the low half of the seed, and its high half is xored into the block's."""
+    vectors = [(0, 0, 0xFF1DAE59, 0x6CD10DF2),
+               (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 0x2C3F628B, 0xAB4FD7AD),
+               (0x13198A2E, 0x85A308D3243F6A88, 0xDD7CE038, 0xF62A4C12)]  # fmt: skip
+    for key, block, *expected in vectors:
+        # the number of a block has 63 bits, the highest is the seed's
+        seed = np.uint64(key | block >> 63 << 63).astype(np.int64)
+        counter = np.array([2 * block, 2 * block + 1], object) & 0xFFFFFFFFFFFFFFFF
+        words = philox(seed, counter.astype(np.uint64).astype(np.int64))
+        assert words.tolist() == expected

@@ -63,8 +63,9 @@ OPS: dict[str, int] = {
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,
     # bits, and logic on bool
     "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
-    # random bits (u32): philox(seed: i64, counter: i64), Philox-2x32-10 with the low half of the
-    # seed as its key and the high half in its counter, the first of two words (Salmon et al., SC11)
+    # random bits (u32): philox(seed: i64, counter: i64), the stream of words of Philox-2x32-10
+    # (Salmon et al., SC11), two from each block: block counter // 2, of an unsigned counter, with
+    # the low half of the seed as its key and the high half in its counter
     "philox": 2,
     # where(condition: bool, a, b); cast(a) to the statement's dtype (float -> int truncates);
     # narrow(a) is a cast of f32 to bf16 or f16 whose rounding the program asks for by itself,

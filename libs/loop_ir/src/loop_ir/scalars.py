@@ -166,18 +166,19 @@ _PLAIN: Mapping[str, Callable[..., Array]] = {
 
 
 def philox(seed: Array, counter: Array) -> Array:
-    """Philox-2x32-10's first word, for 64-bit seeds and counters."""
+    """The words of Philox-2x32-10, two from each block, for 64-bit seeds and counters."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     seeds, counters = (np.asarray(a).astype(np.int64).astype(np.uint64) for a in (seed, counter))
     key: Array = seeds & low
     left: Array
     right: Array
-    left, right = counters & low, (counters >> half) ^ (seeds >> half)
+    blocks = counters >> np.uint64(1)
+    left, right = blocks & low, (blocks >> half) ^ (seeds >> half)
     for _ in range(10):
         product = left * np.uint64(0xD256D193)
         left, right = (product >> half) ^ key ^ right, product & low
         key = (key + np.uint64(0x9E3779B9)) & low
-    return left.astype(np.uint32)
+    return np.where(counters & np.uint64(1), right, left).astype(np.uint32)
 
 
 _DIVISIONS = ("floordiv", "truncdiv", "mod", "fmod")

@@ -268,10 +268,69 @@ _SOURCES = {
             unit = (x == 1.0) | (y == 0.0) | ((x == -1.0) & (tl.abs(y) == float("inf")))
             return tl.where(unit, 1.0, r)
     """,
-    "pow_wide": """
-        # for results of f32 and narrower: relative error 2**-53 * |y log2 x|
-        def pow_wide(x, y):
-            return pow_cases(x, y, tl.exp2(y * tl.log2(tl.abs(x))))
+    "pow_near_f32": """
+        # a**y of a >= 0 to 2 ulp, 4 where y is past 150: a = m * 2**n, log2(m) = 2 atanh(s) / ln 2,
+        # s = (m-1)/(m+1), all of it as a sum of two numbers
+        def pow_near_f32(a, y):
+            tiny = a < 1.1754943508222875e-38
+            bits = tl.where(tiny, a * 16777216.0, a).to(tl.int32, bitcast=True)
+            e = (bits - 0x3F3504F3) & -0x800000
+            m = (bits - e).to(tl.float32, bitcast=True)
+            least = tl.where(a == 0.0, float("-inf"), -24.0)
+            n = tl.fma(e.to(tl.float32), 1.1920928955078125e-07, tl.where(tiny, least, 0.0))
+            f = m - 1.0
+            d = m + 1.0
+            inverse = tl.rsqrt(d * d)
+            s = f * inverse
+            s_low = tl.fma(-s, f, tl.fma(s, -2.0, f)) * inverse
+            z = tl.fma(s + s, s_low, s * s)
+            t = tl.fma(z, 9.56038870e-02, 1.11023755e-01)
+            t = tl.fma(t, z, 1.42857665e-01)
+            t = tl.fma(t, z, 2.00000003e-01)
+            t = tl.fma(t, z, 3.33333333e-01) * z
+            h = s * 2.885390043258667
+            low = tl.fma(s, 2.885390043258667, -h)
+            low = tl.fma(s, 3.8519260e-08, low)
+            low = tl.fma(s_low, 2.885390043258667, low)
+            low = tl.fma(h, t, tl.fma(low, t, low))
+            log = n + h
+            low = ((n - log) + h) + low
+            log = tl.where(a < float("inf"), log, a)
+            w = y * log
+            w_low = tl.fma(y, low, tl.fma(y, log, -w))
+            w_low = tl.where(tl.abs(w) < float("inf"), w_low, 0.0)
+            k = (w + w_low) + 12582912.0
+            k = tl.minimum(tl.maximum(k, 12582786.0), 12583039.0)
+            scale = ((k.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
+            return tl.exp2((w - (k - 12582912.0)) + w_low) * scale
+    """,
+    "pow_even_f32": """
+        # y: an even number
+        def pow_even_f32(x, y):
+            return pow_near_f32(tl.abs(x), y)
+    """,
+    "pow_odd_f32": """
+        # y: an odd number
+        def pow_odd_f32(x, y):
+            r = pow_near_f32(tl.abs(x), y)
+            return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
+    """,
+    "pow_part_f32": """
+        # y: a number that is not whole
+        def pow_part_f32(x, y):
+            r = pow_near_f32(tl.abs(x), y)
+            return tl.where((x < 0.0) & (x > float("-inf")), float("nan"), r)
+    """,
+    "pow_f32": """
+        def pow_f32(x, y):
+            a = tl.abs(x)
+            r = pow_near_f32(a, y)
+            whole = tl.floor(y) == y
+            odd = whole & (tl.floor(0.5 * y) * 2.0 != y) & (tl.abs(y) < 16777216.0)
+            r = tl.where(odd & (x.to(tl.int32, bitcast=True) < 0), -1.0 * r, r)
+            r = tl.where((x < 0.0) & ~whole & (a != float("inf")), float("nan"), r)
+            unit = (x == 1.0) | (y == 0.0) | ((x == -1.0) & (tl.abs(y) == float("inf")))
+            return tl.where(unit, 1.0, r)
     """,
     "pow_f64": """
         # |x| = m * 2**e; log2(m) = 2 atanh(s) / ln 2 as a sum of two numbers, s = (m-1)/(m+1):
@@ -504,17 +563,20 @@ _SOURCES = {
             return tl.where(tl.abs(larger) == float("inf"), larger, r)
     """,
     "philox_u32": """
-        # Philox-2x32-10, the first word; the seed's high half is part of the counter
+        # Philox-2x32-10, two words of each block, which a thread computes once for neighbours;
+        # the seed's high half is part of the block's number
         def philox_u32(seed, counter):
             key = seed.to(tl.uint32)
-            left = counter.to(tl.uint32)
-            right = (counter >> 32).to(tl.uint32) ^ (seed >> 32).to(tl.uint32)
+            low = counter.to(tl.uint32)
+            high = (counter >> 32).to(tl.uint32)
+            left = (low >> 1) | (high << 31)
+            right = (high >> 1) ^ (seed >> 32).to(tl.uint32)
             for _ in tl.static_range(10):
                 product = left.to(tl.uint64) * 0xD256D193
                 left = (product >> 32).to(tl.uint32) ^ key ^ right
                 right = product.to(tl.uint32)
                 key = key + 0x9E3779B9
-            return left
+            return tl.where((low & 1) != 0, right, left)
     """,
     "take_max": """
         # as pick_max, for a candidate that comes after all others

@@ -7,6 +7,7 @@ approximations, floats narrower than f32 are computed in f32 and rounded once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from loop_ir import Compute, DType
@@ -297,7 +298,9 @@ class ScalarOps:
             return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
         if op in ("maximum", "minimum"):
             texts = [*self._all_in_call(args), "propagate_nan=tl.PropagateNan.ALL"]
-            return self.call(f"tl.{op}", texts, dtype, axes)
+            value = self.call(f"tl.{op}", texts, dtype, axes)
+            floors = [a.literal for a in args if a.literal is not None]
+            return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
         if op == "div":
             return self._divide(args, dtype)
         if op == "fma":
@@ -326,13 +329,15 @@ class ScalarOps:
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
             return self.call(function, [typed(args[0]).text], dtype, axes)
+        if op == "pow" and not double:
+            function = _pow_of(args[1].literal)
+            return self.call(function, [typed(a).text for a in args], dtype, axes)
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
             if op in ("fmod", "mod", "floordiv"):
                 # the quotient's bits over 25: below 2**278 for f32 and narrower
                 wide.append("0" if double else "12")
-            function = "pow_wide" if op == "pow" and not double else _WIDE[op]
-            return self.cast(self.call(function, wide, DType.f64, axes), dtype)
+            return self.cast(self.call(_WIDE[op], wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
     def _divide(self, args: list[Value], dtype: DType) -> Value:
@@ -356,6 +361,15 @@ class ScalarOps:
         if exponent == -1.0:
             return self._divide([one, base], dtype)
         return None
+
+
+def _pow_of(exponent: int | float | None) -> str:
+    """The helper for a power in f32 whose exponent may be a number."""
+    if exponent is None or exponent == 0 or not math.isfinite(exponent):
+        return "pow_f32"
+    if exponent != math.floor(exponent):
+        return "pow_part_f32"
+    return "pow_odd_f32" if exponent % 2 else "pow_even_f32"
 
 
 def _is_power_of_two(value: float) -> bool:

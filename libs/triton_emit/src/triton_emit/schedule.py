@@ -240,7 +240,7 @@ def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]
     least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
     while xblock > 16 and rows < least * xblock:
         xblock //= 2
-    warps, programs = 4, -(-rows // xblock)
+    warps, programs = 4 if scanning else 2, -(-rows // xblock)
     while not scanning and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
         warps *= 2
     rblock = min(512 * warps // xblock, next_power_of_two(width))
