@@ -175,7 +175,7 @@ def test_nothing_is_measured_where_results_must_not_change(
 
 def test_without_a_gpu_the_guess_is_taken(options: dict[str, Any]) -> None:
     graph = compiled(options, tune="max").graph
-    assert not graph.schedules and "guesses (no GPU to measure on)" in graph.explain()
+    assert not graph.schedules and "schedules" not in graph.explain()
 
 
 def test_noise_is_no_gain(options: dict[str, Any], clock: Any) -> None:

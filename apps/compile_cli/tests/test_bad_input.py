@@ -83,7 +83,10 @@ def test_wrong_device(cli: Cli, model: Model, device: str) -> None:
     assert cli("run", model(LINEAR), "--input", "f32[2,4]", "--device", device).code == 4
 
 
-@pytest.mark.parametrize("option", [("--emit", "rust"), ("--gemm", "best"), ("--dtype", "i64")])
+@pytest.mark.parametrize(
+    "option",
+    [("--emit", "rust"), ("--gemm", "best"), ("--dtype", "i64"), ("--tune", "always")],
+)
 def test_wrong_option_value(cli: Cli, model: Model, option: tuple[str, str]) -> None:
     got = cli("run", model(LINEAR), "--input", "f32[2,4]", "--device", "cpu", *option)
     assert got.code == 2

@@ -53,6 +53,7 @@ LastOpt = Annotated[
 NansOpt = Annotated[
     bool, typer.Option(help="stop at the first kernel that makes a NaN or an infinity")
 ]
+TuneOpt = Annotated[str, typer.Option(help="measure schedules of kernels: auto, max or off")]
 FuseOpt = Annotated[bool, typer.Option(help="join loop nests into fewer kernels")]
 CacheOpt = Annotated[str | None, typer.Option(help="directory for compiled kernels")]
 TrainOpt = Annotated[
@@ -75,6 +76,7 @@ def run(
     cuda_graphs: GraphsOpt = False,
     channels_last: LastOpt = "auto",
     nan_asserts: NansOpt = False,
+    tune: TuneOpt = "auto",
     cache_dir: CacheOpt = None,
     seed: SeedOpt = 0,
     train: TrainOpt = False,
@@ -84,7 +86,7 @@ def run(
     """Compile a model, run it, and compare it with eager."""
     options = Options(
         emit=emit, gemm=gemm, fuse=fuse, cache_dir=cache_dir, cuda_graphs=cuda_graphs,
-        channels_last=channels_last, nan_asserts=nan_asserts,
+        channels_last=channels_last, nan_asserts=nan_asserts, tune=tune,
     )  # fmt: skip
     where = pick_device(device)
     steps = ["load", "eager", *STAGES, "check", "time"]
@@ -136,13 +138,17 @@ def explain(
     dynamic: DynamicOpt = [],  # noqa: B006
     device: DeviceOpt = None,
     dtype: DtypeOpt = None,
+    tune: TuneOpt = "auto",
+    cache_dir: CacheOpt = None,
     seed: SeedOpt = 0,
     train: TrainOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Say what was fused, what was not, and why, and what runs each matmul."""
+    """Say what was fused, what was not, and why; what runs each matmul, and the schedules of large
+    kernels, with times."""
     loaded = load_target(target, input, pick_device(device), _dtype(dtype), seed, train)
-    compiled = compile_target(loaded, dynamic, Options(), Record(keep=True))
+    options = Options(tune=tune, cache_dir=cache_dir)
+    compiled = compile_target(loaded, dynamic, options, Record(keep=True))
     sys.stdout.write(compiled.graph.explain().rstrip("\n") + "\n")
 
 

@@ -19,13 +19,13 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "tune": ("auto", "off", "max"),
 }
 
-# Modes of `torch.compile`. Matmuls and convolutions are measured in all of them.
+# Modes of `torch.compile`. Matmuls, convolutions and some kernels are measured in all of them.
 MODES: dict[str | None, dict[str, Any]] = {
     None: {},
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
-    "max-autotune": {"cuda_graphs": True},
-    "max-autotune-no-cudagraphs": {},
+    "max-autotune": {"cuda_graphs": True, "tune": "max"},
+    "max-autotune-no-cudagraphs": {"tune": "max"},
 }
 
 

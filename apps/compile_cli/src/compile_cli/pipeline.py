@@ -65,7 +65,7 @@ def compile_graph(
             planner.prefetch(hints_of(fused))
             user_kernels = UserKernelPlanner(options, kernels, fused, lowered.kernels)
             tuner.measure()
-            plans = select(fused, options, planner, user_kernels, lists, tuner)
+            plans = select(fused, options, planner, user_kernels, lists, tuner, tuner.emit)
             record.after("triton", "emit", plans)
 
         with record.stage("wrapper"):

@@ -37,6 +37,7 @@ SAMPLES = 8
 MatmulPlanner = Callable[[Matmul, Mapping[str, int]], Choices | None]
 UserKernelPlanner = Callable[[UserKernel, Mapping[str, int]], NodePlan]
 Scheduler = Callable[[Kernel, Mapping[str, int]], Schedule]
+Emitter = Callable[[Kernel, Schedule], TritonKernel]
 
 
 def hints_of(graph: Graph) -> dict[str, int]:
@@ -51,10 +52,12 @@ def select(
     plan_user_kernel: UserKernelPlanner,
     lists: Lists | None = None,
     schedule: Scheduler = default_schedule,
+    text: Emitter = emit,
 ) -> tuple[NodePlan | CopyBack, ...]:
     """Plans of all nodes, in order; of `lists`, one for all kernels of each. `plan_matmul` gives
     what to run under which conditions, each of which implies those after it, or None for the
-    vendor's operator. `schedule` gives the schedule of a kernel at some sizes."""
+    vendor's operator. `schedule` gives the schedule of a kernel at some sizes, `text` the
+    kernel under it."""
     lists = lists or {}
     hints = hints_of(graph)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
@@ -74,7 +77,7 @@ def select(
             made.update(name for name, _ in node.outs)
             plans.append(plan_user_kernel(node, hints))
         elif isinstance(node, Kernel):
-            plans.append(_kernel(node, hints, options, made, schedule))
+            plans.append(_kernel(node, hints, options, made, schedule, text))
         else:
             plans.extend(_matmul(node, hints, options, made, plan_matmul))
     return tuple(plans)
@@ -140,6 +143,7 @@ def _kernel(
     options: Options,
     made: set[str],
     scheduler: Scheduler = default_schedule,
+    text: Emitter = emit,
 ) -> NodePlan:
     allocate = _new_buffers(node, made)
     names = [n for n in _dynamic(node) if hints[n] >= 1]  # no number of elements is below
@@ -149,7 +153,7 @@ def _kernel(
         schedules, table = _schedules(node, names, hints, scheduler)
     if len(schedules) < 2:
         schedule = schedules[0][0] if schedules else scheduler(node, hints)
-        return NodePlan(allocate, None, ((None, plan_launch(emit(node, schedule))),), node.origins)
+        return NodePlan(allocate, None, ((None, plan_launch(text(node, schedule))),), node.origins)
     choices: list[tuple[Condition, Choice]] = []
     launches: dict[int, LaunchPlan] = {}
     for branch in compare_chain(table):
@@ -157,7 +161,7 @@ def _kernel(
             schedule, at = schedules[branch.variant]
             sizes = "_".join(f"{n}_{size}" for n, size in zip(names, at, strict=True))
             variant = replace(node, name=f"{node.name}_{sizes}")
-            launches[branch.variant] = plan_launch(emit(variant, schedule))
+            launches[branch.variant] = plan_launch(text(variant, schedule))
         condition = parse(branch.text(names)) if branch.comparisons else None
         choices.append((condition, launches[branch.variant]))
     return NodePlan(allocate, None, tuple(choices), node.origins)

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -124,6 +125,7 @@ class ScheduleTuner:
     chosen: dict[tuple[str, tuple[int, ...]], Chosen] = field(default_factory=dict)
     guessing: str = ""
     _jobs: dict[tuple[str, Query], _Job] = field(default_factory=dict)
+    _texts: dict[tuple[str, Schedule], TritonKernel] = field(default_factory=dict)
 
     @cached_property
     def store(self) -> triton_rt.TuningStore:
@@ -138,20 +140,32 @@ class ScheduleTuner:
             return as_kind(kernel, guess, self.options.multikernel) or guess  # type: ignore[arg-type]  # one of two
         return guess
 
+    def emit(self, kernel: Kernel, schedule: Schedule) -> TritonKernel:
+        """A kernel as Triton's, which may have been emitted already to be measured. Kernels of a
+        graph have names of their own."""
+        made = self._texts.get((kernel.name, schedule))
+        return emit(kernel, schedule) if made is None else made
+
     def start(self, kernels: Iterable[tuple[Kernel, Hints]]) -> None:
         """Looks up what is known of kernels at sizes, and begins to compile, side by side, what
         will be measured of the others: those that move most first."""
-        self.guessing = self._why_not()
+        self.guessing = "tune=off" if self.options.tune == "off" else ""
         if self.guessing:
             return
-        found = [(traffic(kernel, hints).total, kernel, hints) for kernel, hints in kernels]
-        for moved, kernel, hints in sorted(found, key=lambda item: -item[0]):
-            if moved <= WORTH:
-                break
+        found = []
+        for kernel, hints in kernels:
+            if self.pool is not None or _on_gpu(kernel):
+                with suppress(DivisionByZero):  # such sizes do not exist
+                    found.append((traffic(kernel, hints).total, kernel, hints))
+        found = [item for item in found if item[0] > WORTH]
+        self.guessing = self._why_not() if found else ""
+        if self.guessing:
+            return
+        for _, kernel, hints in sorted(found, key=lambda item: -item[0]):
             try:
                 schedules = candidate_schedules(kernel, hints)
             except DivisionByZero:
-                continue  # such sizes do not exist
+                continue
             guess = schedules[0]
             why = why_not(kernel)
             if not why and self.options.tune == "auto" and guess.kind == "flat":
@@ -164,8 +178,6 @@ class ScheduleTuner:
         self._compile()
 
     def _why_not(self) -> str:
-        if self.options.tune == "off":
-            return "tune=off"
         if self.options.multikernel in ("persistent", "looped"):
             return f"multikernel={self.options.multikernel}"
         if self.options.emit == "hop" and self.options.tune == "auto":
@@ -181,7 +193,7 @@ class ScheduleTuner:
 
     def _start(self, kernel: Kernel, hints: Hints, offered: tuple[Schedule, ...]) -> None:
         guess, key = offered[0], _key(kernel, hints)
-        first = emit(kernel, guess)
+        first = self._texts[kernel.name, guess] = emit(kernel, guess)
         name = _digest(first)
         with unset_fake_temporarily():
             device = torch.device(str(kernel.buffers[0].type.device))
@@ -200,7 +212,7 @@ class ScheduleTuner:
             if len(emitted) == 1 and label(schedule) in known:
                 break  # and so are all that follow
             if (made := _like(first, kernel, schedule)) is not None:
-                emitted[schedule] = made
+                emitted[schedule] = self._texts[kernel.name, schedule] = made
         if len(emitted) == 1:
             seconds = {s: known[label(s)] for s in offered if label(s) in known}
             times = [(s, math.inf if t is None else t * 1e-3) for s, t in seconds.items()]
@@ -325,6 +337,10 @@ class ScheduleTuner:
             at = f" at {', '.join(map(str, sizes))}" if sizes else ""
             lines.append(f"{name}{at}: {chosen}")
         return "\n  ".join(["schedules:", *lines]) if lines else ""
+
+
+def _on_gpu(kernel: Kernel) -> bool:
+    return all(buffer.type.device.kind == "cuda" for buffer in kernel.buffers)
 
 
 def _key(kernel: Kernel, hints: Hints) -> tuple[str, tuple[int, ...]]:
