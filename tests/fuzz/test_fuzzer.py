@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -102,6 +103,51 @@ def test_a_wrong_compiler_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checking, "_ours", lambda loaded, module, cache: wrong(module))
     failure = check(Loaded(program.source()), "").failure
     assert failure is not None and failure.kind == kind
+
+
+_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
+    # a program, an element of its result, another value for it
+    "a variance that overflows": (
+        _program("v0 = F.layer_norm(a0 * 1e38, (4,))", "(v0,)",
+                 "make(torch.float32, (2, 4), 3, 'wide')"), 0, math.nan,
+    ),
+    "a bias of 0": (
+        _program("v0 = F.layer_norm(a0 * 0, (4,))", "(v0,)",
+                 "make(torch.float32, (2, 4), 3, 'wide')"), 0, -0.0,
+    ),
+}  # fmt: skip
+_NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
+    "a variance": (
+        _program("v0 = F.layer_norm(a0, (4,))", "(v0,)",
+                 "make(torch.float32, (2, 4), 3, 'wide')"), 0, math.nan,
+    ),
+    "a maximum": (
+        _program("v0 = (a0 * 1e38).amax(1)", "(v0,)",
+                 "make(torch.float32, (2, 4), 3, 'wide')"), 0, math.nan,
+    ),
+    "an addition of 0": (
+        _program("v0 = a0 * 0 + 0.0", "(v0,)", "make(torch.float32, (2, 4), 3, 'wide')"), 0, -0.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*_ARTEFACTS, *_NO_ARTEFACTS])
+def test_what_hangs_on_eagers_own_order_may_differ(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, at, value = {**_ARTEFACTS, **_NO_ARTEFACTS}[case]
+
+    def another(module: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            (result,) = module(*args)
+            result.view(-1)[at] = value
+            return (result,)
+
+        return run
+
+    monkeypatch.setattr(checking, "_ours", lambda loaded, module, cache: another(module))
+    failure = check(Loaded(program.source()), "").failure
+    assert (failure is None) == (case in _ARTEFACTS)
 
 
 def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

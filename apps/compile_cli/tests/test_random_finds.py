@@ -134,3 +134,24 @@ def test_operands_of_different_order_and_dynamic_sizes() -> None:
 
     x, y = torch.randn(11, 2, 2), torch.randn(1, 1, 11)
     _same(_compiled(added, (x, y), "torch.compile", dynamic=True), added, x, y)
+
+
+def test_one_window_that_is_written() -> None:
+    """As long as more than a step: torch takes it for windows that overlap."""
+
+    def f(x: Tensor) -> None:
+        x.unfold(1, 3, 2).add_(1)
+
+    _same(_compiled(f, (torch.arange(6.0).reshape(2, 3),), "compile"), f, torch.zeros(2, 3))
+
+
+def test_gradients_of_nan_are_nan() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.nn.functional.smooth_l1_loss(x, -x, beta=0.5)
+
+    given = torch.tensor([0.1, -3.0, float("nan"), float("inf")])
+    run = _compiled(f, (given,), "torch.compile")
+    mine, eager = (given.clone().requires_grad_() for _ in range(2))
+    run(mine).backward()
+    f(eager).backward()
+    torch.testing.assert_close(mine.grad, eager.grad, equal_nan=True)

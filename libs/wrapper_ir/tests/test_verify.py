@@ -94,6 +94,7 @@ BROKEN = {
     "InvalidLayout": [
         (HEAD + "  b = alloc f32[4] cpu offset 2\n  return ()\n", "1", "offset 2"),
         (HEAD + "  b = alloc f32[s0 - 2] cpu\n  return ()\n", "1", "size (-1,)"),
+        (HEAD + "  y = extern aten.f(x) -> f32[s0 - 9] cpu\n  return (y,)\n", "1", "size (-8,)"),
         (HEAD + "  b = alloc f32[2] cpu\n  c = reuse b f32[1] cpu offset 1\n  return ()\n", "2",
          "offset 1"),
     ],
@@ -218,6 +219,9 @@ VALID = [
     HEAD + D + "  e = describe x block (2, 4)\n  if n < 3:\n    launch d grid (1, 1, 1) (e, e)\n"
     "  b = alloc f32[4] cpu\n  f = describe b block (8,)\n  free b\n  return ()\n",
     HEAD + "  assert s0 >= 2 \"no one\"\n  b = alloc f32[s0 - 2] cpu\n  return ()\n",
+    # An operator refuses sizes for which its result would have a negative one.
+    HEAD + "  y = extern aten.f(x) -> f32[6 - s0] cpu\n  v = view y f32[1, 6 - s0] cpu\n"
+    "  return (v,)\n",
     # No end of a range meets the assertion: the hints do.
     HEAD.replace("[1, 8]", "[1, 8] hint 5\n  where n hint 3")
     + "  assert s0 == n + 2 \"\"\n  v = view x f32[s0 - n, 4] cpu offset n*4\n  return (v,)\n",

@@ -164,7 +164,9 @@ def _operator(text: str) -> str:
 
 def _alike(a: Failure, b: Failure) -> bool:
     def said(failure: Failure) -> str:
-        return re.sub(r"backend='\w+'|<fuzz \d+>:\d+", "", failure.text)[:120]
+        """Without what wraps it: a backend, or an error of ours that says where and why."""
+        bare = re.sub(r"backend='\w+'|<fuzz \d+>:\d+", "", failure.text)
+        return re.split(r"\b[A-Z]\w+Error: ", bare)[-1][:100]
 
     if a.kind in ("compile", "call"):
         return b.kind in ("compile", "call") and said(a) == said(b)

@@ -18,6 +18,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fuzzer.artefacts import blur
+
 # What moves, picks or compares elements, and rounds nothing.
 _EXACT = frozenset(
     """__get__ __set__ __getitem__ __setitem__ __len__ size dim stride view reshape flatten
@@ -27,7 +29,7 @@ _EXACT = frozenset(
     tril triu repeat tile repeat_interleave neg abs maximum minimum amax amin max min fmax fmin relu
     copy_ fill_ zero_ masked_fill masked_fill_ index_fill_ index_copy_ index_copy scatter scatter_
     zeros_like ones_like full_like new_zeros new_ones new_full arange eye full zeros ones sort msort
-    topk floor ceil round trunc sign eq ne lt le gt ge isnan isinf isfinite signbit embedding
+    topk floor ceil round trunc sign eq ne lt le gt ge isnan isinf isfinite embedding
     pad constant_pad_nd diag_embed view_as real imag diag cummax cummin clamp threshold numel
     grad requires_grad_ element_size is_floating_point is_complex data_ptr storage_offset""".split()
 )
@@ -79,6 +81,7 @@ class Perturbed(TorchFunctionMode):
         for i, tensor in enumerate(flat if not casts else []):
             pair = [w[i] for w in (wide, near) if w is not None and i < len(w)]
             self._move(tensor, *(pair if len(pair) == 2 else (None, None)))
+        blur(self.rng, func, args, kwargs, flat, wide)
         return result
 
     def _move(self, tensor: Tensor, exact: Tensor | None, near: Tensor | None) -> None:

@@ -82,6 +82,16 @@ def _vector_norm(
     return aten.linalg_vector_norm.default(x, ord, dims, keepdim, dtype=dtype)
 
 
+@torch._decomp.decompositions.pw_cast_for_opmath
+def _smooth_l1_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """As torch's, which gives 0 for NaN."""
+    off = x - target
+    scaled = grad / x.numel() if reduction == torch.nn._reduction.get_enum("mean") else grad
+    return torch.where(off.abs() >= beta, scaled * off.sign(), scaled * off / beta)
+
+
 def _widened(op: OpOverload, x: torch.Tensor, *args: Any) -> Any:
     """`op(x, ...) -> op(x.float(), ...)`, the first result in the type of `x`, for 16-bit `x` and
     a weight of f32 on the CPU."""
@@ -124,6 +134,7 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     second."""
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
+    table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
     own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
@@ -167,6 +178,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     """
     composite, table = _split(tuple(torch._C._dispatch_get_all_op_names()))
     _fill_with_numbers(program.graph)
+    _step_over_single_windows(program.graph)
     with unset_fake_temporarily():
         decomposed: ExportedProgram = _decompose_exported_program(
             program, cia_to_decomp=composite, python_decomp_table=dict(table),
@@ -180,6 +192,16 @@ def _fill_with_numbers(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
         if isinstance(node.args[1], bool | int | float | complex):
             node.target = aten.fill_.Scalar
+
+
+def _step_over_single_windows(graph: fx.Graph) -> None:
+    """`unfold(x, d, 3, 2) -> unfold(x, d, 3, 3)` where there is one window: torch makes no
+    functional graph of a write to windows that the step says overlap."""
+    for node in graph.find_nodes(op="call_function", target=aten.unfold.default):
+        _, dim, size, step = node.args
+        windows = node.meta["val"].shape[dim]
+        if isinstance(windows, int) and windows == 1 and step < size:
+            node.update_arg(3, size)
 
 
 @functools.lru_cache(maxsize=1)

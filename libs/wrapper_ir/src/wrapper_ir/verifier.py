@@ -441,12 +441,20 @@ def _check_extern(state: _State, op: ExternCall, at: _At, prefix: str) -> None:
         raise at.error(InvalidExtern, f"{', '.join(stray)} is no argument")
     if len(op.outs) > 1 and not op.tuple_result:
         raise at.error(InvalidExtern, f"{len(op.outs)} results that are no tuple")
+    state.active = [i for i in state.active if i == 0 or _has_results(op, state.samples[i])]
     for name, type in definitions(op):
         if op.alias is not None:
             _check_alias(state, name, type, op.alias, at)
         else:
             _define(state, name, type, at)
             _new_storage(state, name, type, owned=True, block=prefix)
+
+
+def _has_results(op: ExternCall, env: Env) -> bool:
+    """Whether no result has a negative size. An operator refuses what it would be for, as a
+    convolution does a kernel larger than its input; nothing after it runs then."""
+    sizes = (evaluate_type(type, env)[0] for _, type in definitions(op))
+    return all(n >= 0 for size in sizes for n in size)
 
 
 def _check_copy(state: _State, op: CopyBack, at: _At) -> None:

@@ -1,0 +1,89 @@
+"""Where eager's answer hangs on its own order of operations, and another is as good.
+
+Each rule is as narrow as it can be said: it names operators, and the elements for which it holds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+# They square what they are given.
+_SQUARES = frozenset(
+    """layer_norm rms_norm group_norm batch_norm instance_norm normalize norm vector_norm std var
+    std_mean var_mean""".split()
+)
+
+
+def blur(
+    rng: random.Random, func: Callable[..., Any], args: Any, kwargs: dict[str, Any],
+    results: Sequence[Tensor], exact: Sequence[Tensor] | None,
+) -> None:  # fmt: skip
+    """Changes such elements of the results at random. exact: the results in float64."""
+    name = getattr(func, "__name__", "")
+    given = [a.detach() for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+    floats = [a for a in given if a.dtype.is_floating_point]
+    for i, result in enumerate(results):
+        if name == "signbit":
+            _set(rng, result, floats[0].isnan() if floats else None, not result.any())
+        if not result.dtype.is_floating_point or result.numel() == 0 or not floats:
+            continue
+        values = result.detach()
+        if name == "copysign" and len(floats) > 1:
+            _set(rng, result, floats[1].isnan().expand(result.shape), -values)
+        if name == "layer_norm" and _without_bias(args, kwargs) and not result.is_cuda:
+            _set(rng, result, values == 0, -values)
+        if name in _SQUARES:
+            off = torch.zeros_like(values, dtype=torch.bool)
+            if exact is not None and i < len(exact) and exact[i].shape == values.shape:
+                off = _overflowed(floats, values, exact[i])
+            if result.is_cuda:
+                off = off | _another_on_cpu(func, args, kwargs, i, values)
+            _set(rng, result, off, torch.where(values.isfinite(), math.nan, 0.0))
+
+
+def _set(rng: random.Random, result: Tensor, where: Tensor | None, other: Any) -> None:
+    if where is None or where.shape != result.shape or not bool(where.any()):
+        return
+    if rng.random() < 0.5:
+        new = torch.as_tensor(other, dtype=result.dtype, device=result.device)
+        result.data.copy_(torch.where(where, new, result.data))
+
+
+def _without_bias(args: Any, kwargs: dict[str, Any]) -> bool:
+    """A CPU adds a bias of 0, a GPU none, so that -0 becomes 0."""
+    return (args[3] if len(args) > 3 else kwargs.get("bias")) is None
+
+
+def _overflowed(floats: Sequence[Tensor], values: Tensor, exact: Tensor) -> Tensor:
+    """What is grossly off from float64 where a number's square is more than f32 holds: a row's mean
+    or variance has overflowed, and what comes of that differs from one order of additions to
+    another."""
+    wide, limit = exact.detach().double(), math.sqrt(torch.finfo(torch.float32).max)
+    full = [x.double().nan_to_num(0.0, 0.0, 0.0).abs() for x in floats if x.numel()]
+    count, largest = max(x.numel() for x in full), max(float(x.max()) for x in full)
+    if values.dtype == torch.float64 or largest < limit / count:
+        return torch.zeros_like(values, dtype=torch.bool)
+    off = (values.double() - wide).abs() > 0.5 * wide.abs()
+    return wide.isfinite() & (off | ~values.isfinite())
+
+
+def _another_on_cpu(
+    func: Callable[..., Any], args: Any, kwargs: dict[str, Any], i: int, values: Tensor
+) -> Tensor:
+    """Where torch's own operator gives NaN or an infinity on one of GPU and CPU alone, from the
+    same numbers."""
+
+    def moved(value: Any) -> Any:
+        return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+
+    with torch.no_grad():
+        found = func(*pytree.tree_map(moved, args), **pytree.tree_map(moved, kwargs))
+    host = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)][i].to(values.device)
+    return (host.isfinite() != values.isfinite()) | (host.isnan() != values.isnan())
