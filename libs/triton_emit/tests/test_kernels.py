@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
+import torch
 
 from loop_ir import (
     LEAST,
@@ -29,7 +30,7 @@ from loop_ir import (
     contiguous_strides,
 )  # fmt: skip
 from symexpr import symbol
-from triton_emit import Schedule, emit
+from triton_emit import Schedule, default_schedule, emit
 
 I0, I1, I2, R0, R1 = (symbol(n) for n in ("i0", "i1", "i2", "r0", "r1"))
 F32, I64 = DType.f32, DType.i64
@@ -211,3 +212,30 @@ def test_a_place_in_a_tensor_needs_no_bound(tools: SimpleNamespace) -> None:
     )  # fmt: skip
     given = {"n": np.array([0, 7, 3, -1])}
     tools.check(kernel, tensors=given, symbols={"s0": 2})
+
+
+@pytest.mark.parametrize("mode", ["set", "add"])
+def test_a_place_outside_of_its_tensor_is_not_touched(mode: str, tools: SimpleNamespace) -> None:
+    """Eager stops there; a kernel reads NaN, and writes nothing."""
+    row = symbol("at")
+    body = (
+        Load("i", "n", I0, I64), Indirect(row, "i", N(4)), Load("a", "x", row * 8 + I1, F32),
+        Store("y", I0 * 8 + I1, "a"), Store("z", row * 8 + I1, "a", mode),
+    )  # fmt: skip
+    kernel = Kernel(
+        "places", buffers(("y", "z"), n=tensor(I64, 5), x=tensor(F32, 4, 8), y=tensor(F32, 5, 8),
+                          z=tensor(F32, 4, 8)),
+        (Axis(I0, N(5)), Axis(I1, N(8))), (Phase((), body),),
+    )  # fmt: skip
+    memory = torch.arange(96, dtype=torch.float32)
+    x, around = memory.clone()[32:64], memory.clone()
+    y = torch.zeros(5, 8)
+    given = {"n": torch.tensor([3, 4, -1, -5, 7]), "x": x, "y": y, "z": around[32:64]}
+    around[32:64] = 0
+    tools.launch(emit(kernel, default_schedule(kernel, {})), given, {})
+    assert y.isnan().all(1).tolist() == [False, True, False, True, True]
+    assert y[0].tolist() == y[2].tolist() == x[24:].tolist()
+    expected = memory.clone()
+    expected[32:56] = 0
+    expected[56:64] = x[24:] * (2 if mode == "add" else 1)
+    assert around.tolist() == expected.tolist()

@@ -163,7 +163,8 @@ class Compute:
 class Indirect:
     """`symbol = indirect value < extent`: from here on in this and later phases the integer
     `value` may stand in an index as `symbol`. Negative values count from the end; the result is
-    in [0, extent), anything else is the caller's error (as in eager)."""
+    in [0, extent), anything else is the caller's error (as in eager): kernels write nothing there,
+    and read NaN or 0."""
 
     symbol: sympy.Symbol
     value: str

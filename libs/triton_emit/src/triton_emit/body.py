@@ -29,9 +29,10 @@ from triton_emit.scalar_ops import ScalarOps
 from triton_emit.schedule import axis_ranges
 from triton_emit.ssa import defines, statements, uses
 from triton_emit.tiles import Tile
-from triton_emit.values import ATOM, TL_TYPES, Value, in_memory, literal, typed
+from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
 
 INLINE_LIMIT = 48
+_WITH_NAN = (DType.f16, DType.bf16, DType.f32, DType.f64)
 
 
 class Params:
@@ -114,6 +115,8 @@ class Writer:
         self.dimensions: tuple[str, ...] = ("x",)
         self.env: dict[str, Value] = {}
         self.symbols: dict[sympy.Symbol, tuple[sympy.Symbol, frozenset[str]]] = {}
+        # whether a place that is data lies inside of its tensor
+        self.inside: dict[sympy.Symbol, Value] = {}
         self.top = Lines()
         self.lines = self.top
         self.stored: set[str] = set()
@@ -290,7 +293,7 @@ class Writer:
 
     def _load(self, stmt: Load, readers: list[Stmt], alone: bool) -> None:
         index, axes = self.index(stmt.index)
-        mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
+        mask_value = self.mask_value(stmt)
         if mask_value is not None and not mask_value.axes <= axes:
             index = self.spread(index, axes, axes | mask_value.axes)
             axes |= mask_value.axes
@@ -309,6 +312,17 @@ class Writer:
                 return
         self.env[stmt.out] = self.assign(base, value)
 
+    def mask_value(self, stmt: Load | Store) -> Value | None:
+        """Where a load or store happens at all, by its own mask and because its places that are
+        data lie inside of their tensor."""
+        parts = [] if stmt.mask is None else [typed(self.env[stmt.mask])]
+        symbols = sorted(self.inside.keys() & stmt.index.free_symbols, key=lambda s: s.name)
+        parts += [self.inside[s] for s in symbols]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        axes = frozenset[str]().union(*(p.axes for p in parts))
+        return Value(" & ".join(p.at(5) for p in parts), BIT_AND, DType.bool_, axes)
+
     def load_text(self, stmt: Load, index: str, mask: str) -> str:
         """The call that loads `stmt`."""
         text = f"tl.load({_at(self.params.buffers[stmt.buffer], index)}"
@@ -316,6 +330,8 @@ class Writer:
             text += f", {mask}"
         if stmt.mask is not None:
             text += f", other={in_memory(literal(stmt.other, stmt.dtype))}"
+        elif self.inside.keys() & stmt.index.free_symbols:
+            text += ', other=float("nan")' if stmt.dtype in _WITH_NAN else ", other=0"
         return text + self.eviction(stmt) + ")"
 
     def eviction(self, stmt: Load) -> str:
@@ -357,8 +373,14 @@ class Writer:
             wrapped = f"tl.where({value.text} < 0, {value.text} + {extent}, {value.text})"
             value = Value(wrapped, ATOM, value.dtype, value.axes)
         named = self.assign("idx", value)
+        self.inside[stmt.symbol] = self._inside(named, extent)
         self.symbols[stmt.symbol] = (symbol(named.text), value.axes)
         self.env[stmt.symbol.name] = named
+
+    def _inside(self, at: Value, extent: str) -> Value:
+        """Whether a place that is data is one of the first `extent`."""
+        text = f"({at.text} >= 0) & ({at.text} < {extent})"
+        return self.assign("inside", Value(text, BIT_AND, DType.bool_, at.axes))
 
     def _store(self, stmt: Store, tile_axes: frozenset[str]) -> None:
         index, axes = self.index(stmt.index)
@@ -366,7 +388,7 @@ class Writer:
         dtype = self.params.dtypes[stmt.buffer]
         if value.dtype is not dtype or value.literal is not None:
             value = self.ops.cast(value, dtype)
-        mask_value = None if stmt.mask is None else typed(self.env[stmt.mask])
+        mask_value = self.mask_value(stmt)
         if stmt.mode != "add" and mask_value is None and self.takes(stmt, value):
             return
         over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
