@@ -86,6 +86,20 @@ def test_each_fault_is_one_candidates_own(
     assert other.times[8] < math.inf and pool.restarts == 2
 
 
+def test_candidates_are_found_again_by_keys_of_ones_own(
+    pool: TuningPool, add_one: KernelSource, tmp_path: Path
+) -> None:
+    """Where their texts differ in a comment alone."""
+    store, args = TuningStore(tmp_path), (torch.randn(64), torch.zeros(64), 64)
+    other = replace(add_one, text=f"# of another model\n{add_one.text}")
+    for source, how in ((add_one, "measured"), (other, "stored")):
+        pair = [(LazyKernel(source), 1)]
+        tuned = autotune(pair, args, pool=pool, store=store, name="k", keys=["first"])
+        assert tuned.how == how
+    again = autotune([(LazyKernel(other), 1)], args, pool=pool, store=store, name="k")
+    assert again.how == "measured"
+
+
 def test_the_reference_may_be_the_one_that_fails(pool: TuningPool, add_one: KernelSource) -> None:
     crash = faulty(add_one, header="import os\nos._exit(3)\n")
     x, y = torch.randn(64), torch.zeros(64)
