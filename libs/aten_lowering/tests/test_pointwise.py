@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+from loop_ir import Extern
 
 aten = torch.ops.aten
 
@@ -16,17 +19,19 @@ UNARY = [
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
     "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid", "neg", "abs", "floor",
     "ceil", "trunc", "round", "reciprocal", "square", "frac", "sign", "sgn", "isnan", "isinf",
-    "signbit", "isfinite", "logical_not",
+    "signbit", "isfinite", "logical_not", "acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma",
+    "digamma", "angle",
 ]  # fmt: skip
 
 BINARY = [
     "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "maximum", "minimum",
     "atan2", "fmax", "fmin", "copysign", "eq", "ne", "lt", "le", "gt", "ge",
-    "logical_and", "logical_or", "logical_xor",
+    "logical_and", "logical_or", "logical_xor", "hypot",
 ]  # fmt: skip
 
 TENSORS_ONLY = {
-    "maximum", "minimum", "atan2", "fmax", "fmin", "logical_and", "logical_or", "logical_xor"
+    "maximum", "minimum", "atan2", "fmax", "fmin", "logical_and", "logical_or", "logical_xor",
+    "hypot",
 }  # fmt: skip
 
 ACTIVATIONS = [
@@ -237,3 +242,30 @@ def test_numbers_wrap_as_integers_do(oracle: Any) -> None:
     oracle(lambda a: a + 300, torch.arange(5, dtype=torch.uint8))
     oracle(lambda a: a.to(torch.float64).add(0.9999999999).to(torch.int8), torch.arange(5))
     oracle(lambda a: a * -1, torch.tensor([-128, 127], dtype=torch.int8))
+
+
+def native(lowered: Any) -> None:
+    assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_functions_of_mathematics(oracle: Any, dtype: torch.dtype) -> None:
+    x = torch.cat([torch.linspace(-6.3, 30, 40, dtype=dtype), special(dtype).flatten()])
+    x = torch.cat([x, torch.tensor([-math.inf, -3, 10, 1e20, 1e-20], dtype=dtype)])
+    native(oracle(lambda x: torch.digamma(x), x))
+    native(oracle(lambda x: torch.polygamma(1, x), x.abs() + 0.1))
+    for decimals in (0, 2, -1):
+        native(oracle(lambda x, n=decimals: torch.round(x, decimals=n), x))
+    share = torch.tensor([0.0, 1.0, 0.3, -0.1, 1.2, math.nan, 0.04], dtype=dtype)
+    for eps in (None, 0.1):
+        native(oracle(lambda g, x, eps=eps: aten.logit_backward(g, x, eps), share + 1, share))
+    oracle(lambda x: torch.polygamma(2, x), x.abs() + 1, fallbacks=["aten.polygamma.default"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
+def test_integers(oracle: Any, dtype: torch.dtype) -> None:
+    x = torch.tensor([-3, -2, -1, 0, 1, 2, 3], dtype=dtype)[:, None]
+    n = torch.tensor([-2, -1, 0, 1, 2, 3, 4, 31, 63, 64], dtype=dtype)
+    native(oracle(lambda x, n: (x << n, x >> n), x, n))
+    native(oracle(torch.pow, x, n[:6]))
+    native(oracle(lambda x: (F.hardtanh(x, -2, 1), F.threshold(x, 1, 7)), x))

@@ -239,6 +239,7 @@ FLOAT_OPS = [
     "maximum", "minimum", "div", "floordiv", "truncdiv", "mod", "fmod", "pow", "fma", "exp", "exp2",
     "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos",
     "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round",
+    "acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma", "hypot",
 ]  # fmt: skip
 INT_OPS = ["floordiv", "truncdiv", "mod", "fmod", "pow", "maximum", "shl", "shr", "abs", "not"]
 

@@ -36,7 +36,8 @@ ARITHMETIC = ["add", "sub", "mul", "neg", "abs", "maximum", "minimum", "floordiv
               "mod", "fmod"]  # fmt: skip
 FLOAT_ONLY = ["div", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
               "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "erf",
-              "sigmoid", "floor", "ceil", "trunc", "round", "pow", "fma"]  # fmt: skip
+              "sigmoid", "floor", "ceil", "trunc", "round", "pow", "fma", "acosh", "asinh",
+              "atanh", "erfc", "erfinv", "lgamma", "hypot"]  # fmt: skip
 PREDICATES = ["eq", "ne", "lt", "le", "gt", "ge"]
 BITS = ["and", "or", "xor", "not", "shl", "shr"]
 COUNT = 96

@@ -41,7 +41,6 @@ _MORE: list[Any] = [
 # or gives another number than eager.
 _WHOLE = frozenset({
     aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
-    aten.logit_backward.default,  # torch's rule gives 0 for NaN
 })  # fmt: skip
 
 # Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where

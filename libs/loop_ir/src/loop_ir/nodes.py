@@ -57,6 +57,7 @@ OPS: dict[str, int] = {
     "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1,
     "rsqrt": 1, "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "atan2": 2,
     "sinh": 1, "cosh": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "floor": 1, "ceil": 1, "trunc": 1,
+    "acosh": 1, "asinh": 1, "atanh": 1, "erfc": 1, "erfinv": 1, "lgamma": 1, "hypot": 2,
     "round": 1,  # half to even
     "isnan": 1, "isinf": 1, "signbit": 1,
     # comparisons (bool)

@@ -132,6 +132,26 @@ def _vectorize(f: Callable[[float], float]) -> Callable[[Array], Array]:
 _erf = _vectorize(math.erf)
 
 
+def _log_gamma(x: float) -> float:
+    """Infinite at the poles; minus infinity counts as one."""
+    pole = x == -math.inf or (x <= 0 and x == math.floor(x))
+    return math.inf if pole or x > 2.5e305 else math.lgamma(x)
+
+
+def _inverse_erf(y: float) -> float:
+    """By bisection of `erf`, or of `erfc` next to 1."""
+    if not -1 <= y <= 1:
+        return math.nan
+    if abs(y) == 1 or y == 0:
+        return math.copysign(math.inf, y) if y else y
+    low, high, rest = 0.0, 6.0, 1 - abs(y)
+    for _ in range(80):
+        middle = (low + high) / 2
+        below = math.erf(middle) < abs(y) if rest > 0.5 else math.erfc(middle) > rest
+        low, high = (middle, high) if below else (low, middle)
+    return math.copysign(high, y)
+
+
 def _sigmoid(x: Array) -> Array:
     x = np.asarray(x, np.float64)
     e = np.exp(-np.abs(x))
@@ -151,7 +171,9 @@ _WIDE: Mapping[str, Callable[..., Array]] = {
     "log10": np.log10, "log1p": np.log1p, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
-    "erf": _erf, "sigmoid": _sigmoid,
+    "erf": _erf, "sigmoid": _sigmoid, "acosh": np.arccosh, "asinh": np.arcsinh,
+    "atanh": np.arctanh, "erfc": _vectorize(math.erfc), "erfinv": _vectorize(_inverse_erf),
+    "lgamma": _vectorize(_log_gamma), "hypot": np.hypot,
 }  # fmt: skip
 _PLAIN: Mapping[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,

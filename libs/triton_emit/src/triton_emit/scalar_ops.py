@@ -63,6 +63,9 @@ _FUNCTIONS = {
     "round": ("round_f32", "round_f64"),
 }  # fmt: skip
 
+# CUDA's own, which eager calls too
+_LIBDEVICE = frozenset(("acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma", "hypot"))
+
 # computed in f64 and rounded once for the narrower types: rare, and simple to get right
 _WIDE = {
     "tan": "tan_f64", "asin": "asin_f64", "acos": "acos_f64", "atan": "atan_f64",
@@ -332,6 +335,9 @@ class ScalarOps:
         if op == "pow" and not double:
             function = _pow_of(args[1].literal)
             return self.call(function, [typed(a).text for a in args], dtype, axes)
+        if op in _LIBDEVICE:
+            texts = [typed(a).text for a in args]
+            return self.call(f"tl.extra.cuda.libdevice.{op}", texts, dtype, axes)
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
             if op in ("fmod", "mod", "floordiv"):

@@ -17,6 +17,7 @@ from aten_lowering.lowerings import (
     scans,
     scatters,
     selection,
+    special,
 )
 from aten_lowering.registry import Table
 
@@ -25,6 +26,7 @@ for _family in (
     pointwise,
     selection,
     activations,
+    special,
     creation,
     random,
     rearrange,

@@ -119,7 +119,7 @@ def elu(call: Call, input: Operand, alpha: float, scale: float, input_scale: flo
 @table.lowers(aten.hardtanh.default)
 def hardtanh(call: Call, input: Operand, min_val: float, max_val: float) -> None:
     def body(k: KernelBuilder, x: Value) -> Value:
-        low = at_least(k, _float(x), k.const(min_val, x.dtype))
+        low = at_least(k, x, k.const(min_val, x.dtype))
         return at_most(k, low, k.const(max_val, x.dtype))
 
     pointwise(call, ["self"], body)
@@ -162,9 +162,9 @@ def threshold(call: Call, input: Operand, threshold: Number, value: Number) -> N
     def body(k: KernelBuilder, x: Value) -> Value:
         require(isinstance(threshold, int | float) and isinstance(value, int | float), "symbolic")
         assert isinstance(threshold, int | float) and isinstance(value, int | float)
-        keep = k.op("gt", _float(x), k.const(threshold, x.dtype))
-        # NaN is kept, as in eager.
-        keep = k.op("or", keep, k.op("isnan", x))
+        keep = k.op("gt", x, k.const(threshold, x.dtype))
+        if x.dtype.is_float:  # NaN is kept, as in eager
+            keep = k.op("or", keep, k.op("isnan", x))
         return k.where(keep, x, k.const(value, x.dtype))
 
     pointwise(call, ["self"], body)

@@ -40,7 +40,8 @@ _TO_FLOAT = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2",
     "log10": "log10", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
     "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
-    "cosh": "cosh", "tanh": "tanh", "erf": "erf", "sigmoid": "sigmoid",
+    "cosh": "cosh", "tanh": "tanh", "erf": "erf", "sigmoid": "sigmoid", "acosh": "acosh",
+    "asinh": "asinh", "atanh": "atanh", "erfc": "erfc", "erfinv": "erfinv", "lgamma": "lgamma",
 }  # fmt: skip
 for _name, _op in _TO_FLOAT.items():
     table.add(getattr(aten, _name).default, _unary(_op, Promotion.INT_TO_FLOAT))
@@ -331,10 +332,22 @@ def _power(k: KernelBuilder, x: Value, n: int) -> Value:
 @table.lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_(call: Call, input: Operand | Number, exponent: Operand) -> None:
     def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        require(x.dtype.is_float, "integer powers of a tensor")
-        return k.op("pow", x, y)
+        return k.op("pow", x, y) if x.dtype.is_float else _whole_power(k, _no_bool(x), y)
 
     pointwise(call, ["self", "exponent"], body, rounded=True)
+
+
+def _whole_power(k: KernelBuilder, x: Value, n: Value) -> Value:
+    """Of integers: 0 for a negative exponent, but of 1 and -1."""
+    zero, one = k.const(0, x.dtype), k.const(1, x.dtype)
+    power = k.op("pow", x, k.op("maximum", n, zero))
+    if x.dtype.value.startswith("u"):
+        return power
+    odd = k.op("eq", k.op("and", n, one), one)
+    sign = k.where(odd, k.const(-1, x.dtype), one)
+    small = k.where(k.op("eq", x, k.const(-1, x.dtype)), sign, zero)
+    small = k.where(k.op("eq", x, one), one, small)
+    return k.where(k.op("lt", n, zero), small, power)
 
 
 @table.lowers(aten.atan2.default)
@@ -494,6 +507,29 @@ for _name, _op in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor",
 @table.lowers(aten.bitwise_not.default)
 def bitwise_not(call: Call, input: Operand) -> None:
     pointwise(call, ["self"], lambda k, x: k.op("not", _bits(x)))
+
+
+def _shift_by(op: str) -> Any:
+    def lowering(call: Call, input: Operand, other: Operand) -> None:
+        """By the width or more, or a negative count: 0, or -1 of a negative number to the right."""
+
+        def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+            require(x.dtype.value.startswith("i"), "a shift of something else than an integer")
+            last = 8 * x.dtype.itemsize - 1
+            inside = k.op("ge", y, k.const(0, x.dtype))
+            inside = k.op("and", inside, k.op("le", y, k.const(last, x.dtype)))
+            if op == "shr":
+                return k.op("shr", x, k.where(inside, y, k.const(last, x.dtype)))
+            zero = k.const(0, x.dtype)
+            return k.where(inside, k.op("shl", x, k.where(inside, y, zero)), zero)
+
+        pointwise(call, ["self", "other"], body)
+
+    return lowering
+
+
+table.lowers(aten.bitwise_left_shift.Tensor, aten.__lshift__.Tensor)(_shift_by("shl"))
+table.lowers(aten.bitwise_right_shift.Tensor, aten.__rshift__.Tensor)(_shift_by("shr"))
 
 
 def _shift(op: str) -> Any:
