@@ -201,6 +201,19 @@ def test_cheap_mask_is_computed_where_it_is_read(make_builder, inputs_of):
     assert_same(graph, fused, *inputs_of(graph))
 
 
+def test_a_cast_is_read_again_rather_than_stored(make_builder, inputs_of):
+    """Rows and columns of a cast: neither writes it for the other."""
+    b = make_builder()
+    x = b.input("x", DType.bf16, 64, 128)
+    wide = b.pointwise("cast", lambda v, e: v[0], x, dtype=DType.f32)
+    columns = b.reduce("sum", wide.view((128, 64), (1, 128)))
+    graph = b.graph(columns, b.reduce("sum", wide))
+    fused = fuse(graph, FuseOptions(split=False))
+    assert [ops(k) for k in kernels(fused)] == [["cast", "sum"]] * 2
+    assert all("f32[64, 128]" not in str(b.type) for k in kernels(fused) for b in k.buffers)
+    assert_same(graph, fused, *inputs_of(graph))
+
+
 def test_expensive_producer_is_stored_not_computed_again(make_builder, inputs_of):
     """64 readers of each value: exp of everything would cost more than the small buffer."""
     b = make_builder()

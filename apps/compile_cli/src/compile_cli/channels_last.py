@@ -15,7 +15,7 @@ dimension run as those in two, of images of one row, as in eager.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
-from compile_cli.convolution_bias import CALLS, call
+from compile_cli.convolution_bias import CALLS, call, take_out_bias
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
@@ -40,8 +40,8 @@ _BY_PLACE = frozenset({
 
 @dataclass(frozen=True)
 class Convolution:
-    """A call: input and weight as they are given and channels-last, and its other arguments. All
-    tensors are fake."""
+    """A call: input and weight as they are given and channels-last, where a bias is added by what
+    follows, and its other arguments. All tensors are fake."""
 
     given: tuple[Tensor, Tensor]
     last: tuple[Tensor, Tensor]
@@ -106,10 +106,12 @@ def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: T
             changes.follow(node)
     except _Refused:
         return
-    rewrite = Rewrite(tuple(changes.convolutions), tuple(changes.copies))
+    rewrite = Rewrite(tuple(changes.convolutions), (*changes.copies, *changes.biases()))
     if changes.pending and pays(rewrite):
         for change in changes.pending:
             change()
+        for node in convolutions:
+            take_out_bias(graph, node)
 
 
 def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
@@ -161,6 +163,7 @@ class _Changes:
         self.pending: list[Callable[[], None]] = []
         self.convolutions: list[Convolution] = []
         self.copies: list[Copy] = []
+        self.rearranged: set[fx.Node] = set()
 
     def value(self, node: Any) -> Any:
         return self.values.get(node, node.meta.get("val"))
@@ -221,8 +224,15 @@ class _Changes:
             user.replace_input_with(node, made)
 
         self.pending.append(change)
+        self.rearranged.add(node)
         self.copies.append(Copy(found, _is_computed(node)))
         return found
+
+    def biases(self) -> Iterator[Copy]:
+        """A result to which a bias is added: as much as a copy, unless a copy does so."""
+        for node, value in self.values.items():
+            if _format(node) is not None and node.args[2] and node not in self.rearranged:
+                yield Copy(value, False)
 
     def keep_strides(self, output: fx.Node) -> None:
         for node in output.all_input_nodes:

@@ -5,7 +5,7 @@
                                            z = relu(y)
 
 The vendor's library adds it in a kernel of its own, after the result was rounded, as here. Only
-depthwise kernels add it themselves: theirs stays where nothing follows.
+depthwise kernels of contiguous tensors add it themselves: theirs stays where nothing follows.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ CALLS = frozenset({
 def convolution_bias(graph: fx.Graph) -> None:
     """Changes the graph; new nodes have fake tensors, too."""
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target == aten.convolution.default:
-            _take_out(graph, node)
+        if node.op != "call_function" or node.target != aten.convolution.default:
+            continue
+        fuses = any(user.op == "call_function" and user.target not in CALLS for user in node.users)
+        depthwise = isinstance(node.args[8], int) and node.args[8] > 1
+        if fuses or not depthwise:
+            take_out_bias(graph, node)
 
 
-def _take_out(graph: fx.Graph, node: fx.Node) -> None:
+def take_out_bias(graph: fx.Graph, node: fx.Node) -> None:
+    """Of one convolution, if it has a bias."""
     bias, out = node.args[2], node.meta.get("val")
     if not isinstance(bias, fx.Node) or not isinstance(out, Tensor):
         return
-    fuses = any(user.op == "call_function" and user.target not in CALLS for user in node.users)
-    depthwise = isinstance(node.args[8], int) and node.args[8] > 1
-    if (depthwise and not fuses) or out.device.type not in DEVICES:
+    if out.device.type not in DEVICES:
         return
     with graph.inserting_after(node):
         wide = call(graph, aten.view.default, bias, [out.shape[1], *[1] * (out.dim() - 2)])

@@ -168,17 +168,28 @@ class Scheduler:
         dead = frozenset(n for n in writes(one) if self.deps.is_dead_after(n, merged))
         return combine(one, two, self.hints, dead)
 
-    def run_inline(self, picked: bool = False) -> bool:
+    def run_inline(self, early: bool = False) -> bool:
         """Computes pointwise producers in their consumers, where all consumers can and that
-        saves traffic. picked: only those of which a consumer picks few elements, which no fusion
-        over one domain would spare. True if anything changed."""
+        saves traffic. early: only those that fusion over one domain might not spare: of which a
+        consumer picks few elements, or that several read and that are as cheap to read again from
+        what they read. True if anything changed."""
         changed = False
         for number in sorted(self.deps.nodes, key=lambda n: -self.deps.order[n]):
-            if isinstance(self.deps.nodes[number], Kernel) and (
-                (not picked or self._is_picked_from(number)) and self._inline(number)
-            ):
+            if not isinstance(self.deps.nodes[number], Kernel):
+                continue
+            first = not early or self._is_picked_from(number) or self._is_a_view(number)
+            if first and self._inline(number):
                 changed = True
         return changed
+
+    def _is_a_view(self, number: int) -> bool:
+        """Whether several kernels read it, such as a cast, of which the operands are no more bytes
+        than the result, and what is computed hides behind them."""
+        moved = self._traffic(number)
+        read, written = sum(moved.read.values()), sum(moved.written.values())
+        readers = {r for name in moved.written for r in self.deps.readers.get(name, ())}
+        cheap = self._work(self._kernel(number)) <= read * _OPS_PER_BYTE // 4
+        return len(readers) > 1 and read <= written and cheap
 
     def _is_picked_from(self, number: int) -> bool:
         written = self._traffic(number).written

@@ -16,9 +16,9 @@ def _ignore(fusions: list[Fusion]) -> None:
 
 @dataclass(frozen=True)
 class FuseKernels:
-    """Producers into consumers that pick few of their elements, producers with consumers, then
-    kernels that read the same tensor, then cheap producers into consumers that read them at other
-    points; again until nothing changes.
+    """Producers into consumers that pick few of their elements or read as much without them,
+    producers with consumers, then kernels that read the same tensor, then cheap producers into
+    consumers that read them at other points; again until nothing changes.
     `report` gets the decisions."""
 
     options: FuseOptions = field(default_factory=FuseOptions)
@@ -28,7 +28,7 @@ class FuseKernels:
     def run(self, graph: Graph) -> Graph:
         scheduler = Scheduler(graph, self.options)
         if self.options.inline:
-            scheduler.run_inline(picked=True)
+            scheduler.run_inline(early=True)
         if self.options.vertical:
             scheduler.run_pairs(lambda vertical: vertical)
         while True:
