@@ -36,8 +36,8 @@ from torch import Tensor
 
 import compile_cli.backend  # registers the backend
 import triton_rt
+from compile_cli.chosen import Chosen
 from compile_cli.compiled import CompiledGraph
-from compile_cli.tuning import Chosen
 
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11

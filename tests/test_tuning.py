@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,17 +13,22 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
 import triton_rt
+from aten_lowering import lower_with_report
 from compile_cli import pipeline, select, tuning
+from compile_cli.assemble import assemble
+from compile_cli.chosen import Chosen, label
 from compile_cli.config import Options
 from compile_cli.errors import UnknownOption
 from compile_cli.measured_arguments import arguments, places, why_not
-from compile_cli.runtime import Kernels
+from compile_cli.runtime import Kernels, expected_variants, kernel_source
 from compile_cli.schedules import candidate_schedules, default_schedule
-from compile_cli.tuning import Chosen, ScheduleTuner, label
-from loop_ir import Kernel
+from compile_cli.tuning import ScheduleTuner
+from loop_ir import Kernel, fuse
 from triton_emit import emit
 from triton_rt.errors import (
     CandidateCrashed,
@@ -211,9 +217,11 @@ def test_a_folder_that_cannot_be_written_to(
     own_cache.mkdir(parents=True, exist_ok=True)
     (own_cache / "schedules").write_text("no folder")
     clock(third)
-    with pytest.warns(UserWarning, match="tuning results .* not written"):
+    with pytest.warns(UserWarning, match="tuning results .* not written") as said:
         chosen = only(compiled(options))
+        compiled(options, softmax, ROWS * 2, COLUMNS)
     assert chosen.how == "measured" and chosen.schedule != chosen.guess
+    assert len({str(w.message) for w in said if "tuning" in str(w.message)}) == 1
 
 
 def test_a_damaged_record_is_measured_again(
@@ -251,6 +259,48 @@ def started(options: dict[str, Any]) -> tuple[ScheduleTuner, Any, Kernel]:
 
 def done(future: Future[Any], error: Exception | None = None) -> None:
     future.set_exception(error) if error is not None else future.set_result(None)
+
+
+def test_what_is_compiled_to_be_measured_is_what_runs(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph where there is no GPU: the variant of the winner that is compiled ahead is the
+    one that its launch asks for, text and alignment."""
+    asked: list[tuple[triton_rt.KernelSource, int | None]] = []
+
+    def prefetch(self: triton_rt.LazyKernel, target: Any = None, alignment: Any = None) -> Any:
+        asked.append((self.source, alignment))
+        future: Future[Any] = Future()
+        done(future)
+        return future
+
+    def autotune(candidates: Any, args: Any, **settings: Any) -> triton_rt.Tuned:
+        assert [grid for _, grid in candidates] == [(ROWS, 1, 1)] * 4
+        assert settings["options"].overwritten == ("out0",) and args == ["made"]
+        return triton_rt.Tuned(2, (4.0, 3.0, 1.0, math.inf), ((3, "CompileFailed"),))
+
+    monkeypatch.setattr(triton_rt.LazyKernel, "prefetch", prefetch)
+    monkeypatch.setattr(triton_rt, "autotune", autotune)
+    monkeypatch.setattr(tuning, "arguments", lambda *_: ["made"])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+    monkeypatch.setattr(ScheduleTuner, "_why_not", lambda self: "")
+    monkeypatch.setattr(ScheduleTuner, "_has_room", lambda self, job: True)
+    settings = Options.from_mapping({**options, "jobs": 8})
+    with FakeTensorMode():
+        gm = make_fx(lambda x: [softmax(x)])(torch.empty(ROWS, COLUMNS, device="cuda"))
+    graph = fuse(lower_with_report(gm).graph)
+    kernels = Kernels(settings)
+    tuner = ScheduleTuner(settings, kernels)
+    with kernels.compiling():
+        tuner.start(select.measured_sizes(graph, settings, {}))
+        tuner.measure()
+    plans = select.select(
+        graph, settings, lambda *_: None, lambda *_: pytest.fail(), {}, tuner, tuner.emit
+    )
+    (variant,) = expected_variants(assemble(graph, plans))
+    (chosen,) = tuner.chosen.values()
+    assert len(asked) == 4 and (kernel_source(variant[0]), variant[1]) == asked[2]
+    assert chosen.schedule == chosen.times[2][0] and chosen.how == "measured"
 
 
 @pytest.mark.parametrize("tune", ["auto", "max"])

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import gemm_templates
 from aten_lowering import Conditions, Fallback, lazy_memory
+from compile_cli.chosen import Chosen
 from compile_cli.gemm import Decided
 from compile_cli.stages import Record
-from compile_cli.tuning import Chosen
 from loop_ir import FusionReport, Graph
 from triton_rt import GraphedCallable
 from wrapper_ir.ops import Program

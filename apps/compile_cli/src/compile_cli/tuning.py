@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import triton_emit
 import triton_rt
+from compile_cli.chosen import Chosen, decide, label
 from compile_cli.config import Options
 from compile_cli.measured_arguments import arguments, layouts, overwritten, why_not
 from compile_cli.runtime import FEW, Kernels, define_kernel, kernel_source
@@ -40,58 +41,11 @@ Hints = Mapping[str, int]
 
 # Bytes that a kernel moves at least to be measured: below, the launch is the cost.
 WORTH = 1 << 20
-# A schedule must be this much faster than the guess to replace it: noise is no gain.
-MARGIN = 0.02
 # Of `auto`: runs of each candidate that stays in the race; what measuring may add to the time of a
 # compilation, and seconds that it may take in any case.
 _FEW_RUNS = 10
 _SHARE = 0.1
 _FLOOR = 0.1
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The schedule of a kernel and where it is from. times: seconds by schedule, the guess first;
-    empty where nothing was measured, and `why` says why. failures: schedules that did not compile,
-    launch or agree with the guess."""
-
-    schedule: Schedule
-    guess: Schedule
-    how: Literal["guess", "measured", "stored"] = "guess"
-    times: tuple[tuple[Schedule, float], ...] = ()
-    failures: tuple[tuple[Schedule, str], ...] = ()
-    why: str = ""
-
-    @property
-    def lost(self) -> float:
-        """By how much the guess is slower than the fastest: 0.05 for 5 %."""
-        known = [t for _, t in self.times if t < math.inf]
-        return self.times[0][1] / min(known) - 1 if known else 0.0
-
-    def __str__(self) -> str:
-        if not self.times:
-            return f"{label(self.schedule)} (guess: {self.why})"
-        times = dict(self.times)
-        text = f"{label(self.schedule)} {_us(times[self.schedule])} ({self.how}"
-        if self.schedule == self.guess:
-            text += ", the guess"
-        rest = [f"{label(s)} {_us(t)}" for s, t in self.times if s != self.schedule]
-        rest += [f"{label(s)} failed: {why}" for s, why in self.failures]
-        return f"{text}); {'; '.join(rest)}" if rest else f"{text})"
-
-
-def _us(seconds: float) -> str:
-    return "slow" if seconds == math.inf else f"{seconds * 1e6:.1f} us"
-
-
-def label(schedule: Schedule) -> str:
-    """`persistent x2 r1024 w4`: what tells the schedules of one kernel apart."""
-    blocks = (("x", schedule.xblock), ("y", schedule.yblock), ("r", schedule.rblock))
-    parts = [f"{name}{size}" for name, size in blocks if name == "x" or size != 1]
-    parts.append(f"w{schedule.num_warps}")
-    parts += [f"s{schedule.num_stages}"] if schedule.num_stages != 1 else []
-    parts += [f"v{schedule.vector}"] if schedule.vector else []
-    return " ".join((schedule.kind, *parts))
 
 
 @dataclass(eq=False)
@@ -217,7 +171,7 @@ class ScheduleTuner:
             seconds = {s: known[label(s)] for s in offered if label(s) in known}
             times = [(s, math.inf if t is None else t * 1e-3) for s, t in seconds.items()]
             if times:
-                self.chosen[key] = _decide(guess, times, "stored")
+                self.chosen[key] = decide(guess, times, "stored")
             return
         ordered = tuple(s for s in wanted if s in emitted)
         texts = tuple(emitted[s] for s in ordered)
@@ -267,6 +221,8 @@ class ScheduleTuner:
                     chosen = self._measure(job, end)
                 self.chosen.update(dict.fromkeys(job.keys, chosen))
         self._jobs.clear()
+        kept = {(name, chosen.schedule) for (name, _), chosen in self.chosen.items()}
+        self._texts = {key: text for key, text in self._texts.items() if key in kept}
 
     def _measure(self, job: _Job, end: float) -> Chosen:
         guess = job.schedules[0]
@@ -318,7 +274,7 @@ class ScheduleTuner:
         times = [(job.schedules[i], t * 1e-3) for i, t in zip(ready, tuned.times, strict=True)]
         failures += [(job.schedules[ready[i]], why) for i, why in tuned.failures]
         how: Literal["stored", "measured"] = "stored" if tuned.how == "stored" else "measured"
-        return _decide(guess, times, how, failures)
+        return decide(guess, times, how, failures)
 
     def _has_room(self, job: _Job) -> bool:
         """Whether a quarter of the free memory holds what the kernel touches."""
@@ -367,20 +323,6 @@ def _prefetch(job: _Job, index: int) -> Future[triton_rt.Binary]:
         )
         mask |= whole << i
     return job.kernels[index].prefetch(alignment=mask)
-
-
-def _decide(
-    guess: Schedule,
-    times: Sequence[tuple[Schedule, float]],
-    how: Literal["measured", "stored"],
-    failures: Sequence[tuple[Schedule, str]] = (),
-) -> Chosen:
-    """The fastest, where it is `MARGIN` faster than the guess."""
-    known = {guess: math.inf, **dict(times)}
-    best = min(known, key=lambda s: known[s])
-    if known[best] > (1 - MARGIN) * known[guess]:
-        best = guess
-    return Chosen(best, guess, how, tuple(known.items()), tuple(failures))
 
 
 def _first_line(error: BaseException) -> str:

@@ -154,7 +154,8 @@ class TuningStore:
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            warnings.warn(f"tuning results {self.path} not written: {error}", stacklevel=2)
+            why = error.strerror or error  # without the file: one warning for all of them
+            warnings.warn(f"tuning results {self.path} not written: {why}", stacklevel=2)
             return
         self._bound()
 
