@@ -78,7 +78,7 @@ class Kernels:
         """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same
         kernel runs without it."""
         kernel = self.load(define)
-        if kernel.source.is_gluon or not any(p.is_descriptor for p in kernel.source.params):
+        if not any(p.is_descriptor for p in kernel.source.params) or kernel.source.is_gluon:
             return kernel.launch
         return triton_rt.with_fallback(kernel, self.without_tma(define))
 

@@ -27,6 +27,8 @@ def serve_one(graph: Graph) -> Graph:
         return replace(kernel, symbols=tuple(wide.get(s.name, s) for s in kernel.symbols))
 
     wide = {s.name: replace(s, low=0) for s in graph.symbols if s.low in (1, 2)}
+    if not wide:
+        return graph
     ranges = {symbol(s.name): (wide.get(s.name, s).low, s.high) for s in graph.symbols}
     for size, least in dict.fromkeys(_bounded(graph)):
         if size.free_symbols & ranges.keys() and not _at_least(least, size, ranges):

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from cpp_emit.errors import CompilerNotFound
@@ -103,7 +104,18 @@ def digest(file: Path) -> str:
 
 def _digests(folder: Path) -> str:
     files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != "digest")
-    return "".join(f"{digest(file)} {file.relative_to(folder)}\n" for file in files)
+    return "".join(f"{_known_digest(file)} {file.relative_to(folder)}\n" for file in files)
+
+
+def _known_digest(file: Path) -> str:
+    """`digest`, computed once while the file is not touched: a precompiled header has 50 MB."""
+    at = file.stat()
+    return _digest_at(file, (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns))
+
+
+@lru_cache(maxsize=64)
+def _digest_at(file: Path, _state: tuple[int, ...]) -> str:
+    return digest(file)
 
 
 def _is_intact(folder: Path) -> bool:

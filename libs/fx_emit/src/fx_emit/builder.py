@@ -99,12 +99,11 @@ class Builder:
 
     def fake(self, type: TensorType) -> torch.Tensor:
         size, stride, offset = evaluate_type(type, self.shared.env)
+        dtype, device = TORCH_DTYPE[type.dtype], torch_device(type.device)
         with self.shared.mode:
-            base = torch.empty(
-                (offset + extent(size, stride),),
-                dtype=TORCH_DTYPE[type.dtype],
-                device=torch_device(type.device),
-            )
+            if not offset:
+                return torch.empty_strided(size, stride, dtype=dtype, device=device)
+            base = torch.empty((offset + extent(size, stride),), dtype=dtype, device=device)
             return base.as_strided(size, stride, offset)
 
     def number(self, expression: Any) -> Any:

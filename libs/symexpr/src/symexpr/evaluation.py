@@ -264,6 +264,8 @@ def evaluate(e: Any, env: Mapping[Any, Any], domain: Domain = PYTHON) -> Any:
     >>> evaluate(parse("s0*32 + i0//4"), {"s0": 2, "i0": -1})
     63
     """
+    if isinstance(e, sympy.Integer):
+        return domain.constant(int(e))
     return Evaluation(env, domain).value(sympy.sympify(e))
 
 

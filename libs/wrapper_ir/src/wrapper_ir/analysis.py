@@ -196,9 +196,14 @@ def extent(size: Sequence[int], stride: Sequence[int]) -> int:
 
 def storage_bytes(type: TensorType, env: Env) -> int:
     """Bytes from the start of the storage to the end of the layout: 0 for an empty tensor."""
-    size, stride, offset = evaluate_type(type, env)
+    return layout_bytes(evaluate_type(type, env), type.dtype)
+
+
+def layout_bytes(layout: tuple[Sequence[int], Sequence[int], int], dtype: DType) -> int:
+    """The same of a size, a stride and an offset that are known."""
+    size, stride, offset = layout
     span = extent(size, stride)
-    return (offset + span) * type.dtype.itemsize if span else 0
+    return (offset + span) * dtype.itemsize if span else 0
 
 
 def bound_symbols(program: Program) -> dict[str, None]:

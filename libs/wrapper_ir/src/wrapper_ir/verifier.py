@@ -19,8 +19,8 @@ from wrapper_ir.analysis import (
     evaluate_type,
     expressions,
     free_symbols,
+    layout_bytes,
     sample_envs,
-    storage_bytes,
     type_expressions,
     uses,
 )
@@ -82,13 +82,14 @@ POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
 
 @dataclass(frozen=True)
 class _At:
-    """Where an error is: the printed op and its position; empty for the program's head."""
+    """Where an error is: the op and its position; none for the program's head."""
 
-    op: str = ""
+    op: Op | None = None
     index: str = ""
 
     def error(self, rule: type[VerifyError], detail: str) -> VerifyError:
-        return rule(detail, self.op, self.index)
+        printed = "" if self.op is None else print_op(self.op).split("\n")[0]
+        return rule(detail, printed, self.index)
 
 
 @dataclass
@@ -169,7 +170,7 @@ def _check_head(state: _State) -> None:
 
 def _check_block(state: _State, ops: Sequence[Op], prefix: str, top: bool = False) -> None:
     for i, op in enumerate(ops):
-        at = _At(print_op(op).split("\n")[0], f"{prefix}{i}")
+        at = _At(op, f"{prefix}{i}")
         if isinstance(op, Return) and not (top and i == len(ops) - 1):
             raise at.error(MisplacedReturn, "return is not the last op")
         if isinstance(op, DefineKernel | SymbolDef | Constant) and not top:
@@ -256,7 +257,7 @@ def _check_layout(state: _State, name: str, type: TensorType, at: _At) -> None:
         if min((*size, *stride, offset)) < 0:
             layout = f"size {size} stride {stride} offset {offset}"
             raise at.error(InvalidLayout, f"{name} has {layout}{_where(env)}")
-        known[i] = storage_bytes(type, env)
+        known[i] = layout_bytes((size, stride, offset), type.dtype)
 
 
 def _where(env: Env) -> str:

@@ -49,7 +49,9 @@ class Interpreted:
     @property
     def rewritten(self) -> Callable[..., Any]:
         if self._rewritten is None:
-            self._rewritten = self.world.rewrite(self.fn)
+            lines = getattr(self.origin, "raw_src", None)
+            known = (lines, self.origin.starting_line_number) if lines else None
+            self._rewritten = self.world.rewrite(self.fn, known)
         return self._rewritten
 
 
@@ -144,8 +146,11 @@ class World:
             return _Descriptor(self, value)
         return value
 
-    def rewrite(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` as a Python function on our tensors; its globals are translated as they are now."""
+    def rewrite(
+        self, fn: Callable[..., Any], source: tuple[list[str], int] | None = None
+    ) -> Callable[..., Any]:
+        """`fn` as a Python function on our tensors; its globals are translated as they are now.
+        source: its lines, and the number of the first, where they are known."""
         names = set(_all_names(fn.__code__))
         scope = {k: v for k, v in fn.__globals__.items() if k in names}
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
@@ -166,7 +171,7 @@ class World:
         namespace["__and__"] = functools.partial(self._logical, "logical_and", False)
         namespace["__or__"] = functools.partial(self._logical, "logical_or", True)
         namespace["__not__"] = self._not
-        out = rewrite(fn, namespace)
+        out = rewrite(fn, namespace, source)
         if fn.__defaults__:
             out.__defaults__ = tuple(self.translate(_plain(d)) for d in fn.__defaults__)
         if fn.__kwdefaults__:

@@ -60,13 +60,18 @@ def _call(name: str, *args: ast.expr) -> ast.Call:
     return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(args), keywords=[])
 
 
-def rewrite(fn: Callable[..., Any], namespace: dict[str, Any]) -> Callable[..., Any]:
+def rewrite(
+    fn: Callable[..., Any],
+    namespace: dict[str, Any],
+    source: tuple[list[str], int] | None = None,
+) -> Callable[..., Any]:
     """The rewritten function, with `namespace` as its globals and without its decorators.
 
-    Line numbers in tracebacks are those of the original file. Default values are the original's.
+    source: what `inspect.getsourcelines` says of it, where that is known. Line numbers in
+    tracebacks are those of the original file. Default values are the original's.
     """
-    lines, first = inspect.getsourcelines(fn)
-    tree = ast.parse(textwrap.dedent("".join(lines)))
+    lines, first = source or inspect.getsourcelines(fn)
+    tree = ast.parse("\n" * (first - 1) + textwrap.dedent("".join(lines)))
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef), f"{fn} is not a plain function"
     definition.decorator_list = []
@@ -77,7 +82,6 @@ def rewrite(fn: Callable[..., Any], namespace: dict[str, Any]) -> Callable[..., 
     definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
     definition.args.kw_defaults = [d and ast.Constant(None) for d in definition.args.kw_defaults]
     tree = ast.fix_missing_locations(_Rewriter().visit(tree))
-    ast.increment_lineno(tree, first - 1)
     code = compile(tree, inspect.getsourcefile(fn) or "<triton kernel>", "exec")
     local: dict[str, Any] = {}
     exec(code, namespace, local)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -20,12 +21,16 @@ class DedupeKernels:
     name: ClassVar[str] = "dedupe_kernels"
 
     def run(self, program: Program) -> Program:
+        alike = Counter(map(_outside, (o for o in program.ops if isinstance(o, DefineKernel))))
         first: dict[tuple[Any, ...], str] = {}
         renamed: dict[str, str] = {}
         ops: list[Op] = []
         for op in program.ops:
             if isinstance(op, DefineKernel):
-                kept = first.setdefault(_identity(op), op.name)
+                outside = _outside(op)
+                # What no other kernel could be need not be parsed.
+                inside = _inside(op) if alike[outside] > 1 else op.name
+                kept = first.setdefault((outside, inside), op.name)
                 renamed[op.name] = kept
                 if kept != op.name:
                     continue
@@ -33,14 +38,19 @@ class DedupeKernels:
         return replace(program, ops=_rename(ops, renamed))
 
 
-def _identity(op: DefineKernel) -> tuple[Any, ...]:
-    source = op.source
-    with contextlib.suppress(SyntaxError, ValueError):
-        source = ast.dump(_Anonymous(op.name).visit(ast.parse(source)))
+def _outside(op: DefineKernel) -> tuple[Any, ...]:
+    """What says of a kernel how it is called."""
     # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
     constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
     rest = (op.num_warps, op.num_stages, op.num_ctas, op.max_registers, op.overlap)
-    return source, op.params, constants, rest
+    return op.params, constants, rest
+
+
+def _inside(op: DefineKernel) -> str:
+    """The source, without comments and the kernel's own name."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.dump(_Anonymous(op.name).visit(ast.parse(op.source)))
+    return op.source
 
 
 class _Anonymous(ast.NodeTransformer):
