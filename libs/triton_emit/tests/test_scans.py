@@ -73,6 +73,30 @@ def test_scans(op: str, dtype: str, tail: str, schedule: str, tools: SimpleNames
     tools.check(kernel, SCHEDULES[schedule], ulp=32)
 
 
+@pytest.mark.parametrize("tail", ["", " reverse"])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("sum", "f32"), ("sum", "i64"), ("prod", "f64"), ("max", "f32"), ("min", "i8"),
+     ("logsumexp", "f32")],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [32, 3])
+def test_columns_in_steps(
+    op: str, dtype: str, rows: int, tail: str, tools: SimpleNamespace
+) -> None:
+    kernel = parse_kernel(scan(op, dtype, rows, 37, columns=True, tail=tail))
+    bits = 64 if dtype == "f64" else 32
+    schedule = Schedule("looped", 16, 16, num_warps=4, steps=4, index_bits=bits)
+    tools.check(kernel, schedule, ulp=32)
+
+
+def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(scan("sum", "f32", 4, 37, columns=True))
+    x = np.ones((37, 4), np.float32)
+    x[20, 0], x[9, 1], x[5, 2], x[30, 2] = np.inf, np.nan, np.inf, -np.inf
+    given = {"x": x, "y": np.zeros(4, np.float32)}
+    tools.check(kernel, Schedule("looped", 4, 16, num_warps=4, steps=4), given, ulp=2)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:

@@ -42,6 +42,9 @@ _LOOPED_COLUMNS: tuple[_Step, ...] = (
 )  # fmt: skip
 
 
+_STEPPING: tuple[_Step, ...] = ((-1, 0, 0, 0), (1, 0, 0, 0), (0, 0, -1, -1), (0, 0, 1, 1))
+
+
 def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
     """A short list for a tuner, at most `MOST_CANDIDATES`: the default first, then what differs
     most in kind, then neighbours of the default. All compute the same."""
@@ -75,6 +78,7 @@ def as_kind(
     and for one that has no inner axes."""
     if schedule.kind == kind or schedule.kind not in ("persistent", "looped") or walks(kernel):
         return schedule if schedule.kind == kind else None
+    schedule = replace(schedule, steps=1)
     if kind == "looped":
         if not can_loop(kernel):
             return None
@@ -99,6 +103,8 @@ def _neighbours(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
         steps = _TILED if across(kernel) is not None else _PICKING
     elif first.kind == "persistent":
         steps = _PERSISTENT
+    elif first.steps > 1:
+        steps = _STEPPING
     else:
         steps = _LOOPED_COLUMNS if first.xblock > 1 else _LOOPED
     bound = inner_bound(kernel)

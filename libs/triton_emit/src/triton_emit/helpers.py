@@ -600,6 +600,21 @@ _SOURCES = {
     """,
 }
 
+# What comes before an element of a scan, and the element itself: (all but the last, the last) of
+# two neighbouring runs
+_JOINS = {
+    "sum": "a + p + b",
+    "product": "a * p * b",
+    **{
+        name: f"{name}({name}(a, p), b)"
+        for name in ("later_max", "later_min", "logaddexp_f32", "logaddexp_f64")
+    },
+}
+_SOURCES.update(
+    (f"before_{name}", f"def before_{name}(a, p, b, q):\n    return {text}, q\n")
+    for name, text in _JOINS.items()
+)
+
 # `floor_div`, `floor_mod`, `ceil_div`: integer division as symexpr's printed indices call it
 _SOURCES.update(
     (text.split("(")[0], f"def {text.rstrip()}")

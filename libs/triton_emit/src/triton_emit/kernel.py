@@ -27,7 +27,13 @@ from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
 from triton_emit.idioms import cheaper
 from triton_emit.reductions import check, finish_loop, persistent, start_loop, step_loop, working
-from triton_emit.schedule import Schedule, next_power_of_two, symbol_ranges, walks
+from triton_emit.schedule import (
+    Schedule,
+    may_step,
+    next_power_of_two,
+    symbol_ranges,
+    walks,
+)
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
 from triton_emit.tiles import Tile, divides
@@ -62,8 +68,9 @@ class KernelWriter(Writer):
         self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in programs))
         self._check()
         self.looped = schedule.kind == "looped"
+        self.steps = schedule.steps
         # one row a program: rows are scalars and a tile is one-dimensional
-        self.by_row = bool(self.spaces) and schedule.xblock == 1
+        self.by_row = bool(self.spaces) and schedule.xblock == 1 and schedule.steps == 1
         self.loads_left: dict[str, int] = {}
         self.space = -1
         self.accumulators: dict[Reduce, list[str]] = {}
@@ -73,7 +80,7 @@ class KernelWriter(Writer):
 
     def _check(self) -> None:
         s, name = self.schedule, self.kernel.name
-        for field in ("xblock", "yblock", "rblock", "num_warps"):
+        for field in ("xblock", "yblock", "rblock", "num_warps", "steps"):
             block = getattr(s, field)
             if block < 1 or block & (block - 1):
                 raise BadSchedule(name, field, block, "a power of two")
@@ -89,6 +96,10 @@ class KernelWriter(Writer):
             )  # fmt: skip
         if s.vector and (s.kind != "flat" or s.vector < 0 or s.vector & (s.vector - 1)):
             raise BadSchedule(name, "vector", s.vector, "0, or a power of two in a flat schedule")
+        if s.steps > 1 and not (
+            s.kind == "looped" and s.steps <= s.rblock and may_step(self.kernel)
+        ):
+            raise BadSchedule(name, "steps", s.steps, "1: no scans in steps of several rows")
         if s.kind == "tiled" and across(self.kernel) is None and not picks_rows(self.kernel):
             raise BadSchedule(name, "kind", s.kind, "flat: the kernel does not transpose")
         if self.walks and s.kind != "persistent":
@@ -183,6 +194,8 @@ class KernelWriter(Writer):
         self.by_row = self.by_row or (bool(self.spaces) and not self.kernel.axes)
         if self.spaces:
             self.dimensions = ("r",) if self.by_row else ("x", "r")
+        if self.steps > 1:
+            self.constants.append(("STEPS", self.steps))
         if not self.kernel.axes:
             return
         pid = self.program()
@@ -198,8 +211,12 @@ class KernelWriter(Writer):
             return
         self.add_tile(Tile("x", "xindex", "i", self.kernel.axes, self.write_sizes))
         self.constants.append(("XBLOCK", self.schedule.xblock))
-        arange = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.spaces else "")
-        xindex = f"{pid} * XBLOCK + {arange}"
+        spread = "[None, None, :]" if self.steps > 1 else "[:, None]" if self.spaces else ""
+        xindex = f"{pid} * XBLOCK + tl.arange(0, XBLOCK){spread}"
+        if self.steps > 1:
+            self.lines.head.append("# warps by rows of each by columns, all of which a warp reads")
+            each = max(1, self.schedule.xblock // 32)
+            xindex = f"tl.multiple_of({xindex}, [1, 1, {each}])"
         if vector := self.schedule.vector:
             # Triton lays out a thread's elements by the multiple that it thinks they begin at
             self.lines.head.append(
@@ -360,6 +377,12 @@ class KernelWriter(Writer):
     def _column(self) -> str:
         return "" if self.by_row else "[None, :]"
 
+    def shape(self, axes: frozenset[str]) -> str:
+        if self.steps == 1:
+            return super().shape(axes)
+        rows = "RBLOCK // STEPS, STEPS" if any(a.startswith("r") for a in axes) else "1, 1"
+        return f"[{rows}, {'XBLOCK' if 'x' in axes else '1'}]"
+
     # ---- scopes
 
     def _all_axes(self) -> frozenset[str]:
@@ -394,6 +417,9 @@ class KernelWriter(Writer):
         tile = self._inner_tile(number, scope.axes)
         block = self._rblock_name(number, tile)
         base = f"lanes = tl.arange(0, {block}){self._column()}"
+        if self.steps > 1:
+            base = f"lanes = tl.arange(0, {block} // STEPS)[:, None, None] * STEPS"
+            base += " + tl.arange(0, STEPS)[None, :, None]"
         if base not in outer.head:
             outer.head.append(base)
         self._mask_inner(number, tile, self.schedule.rblock)

@@ -34,6 +34,9 @@ def write(writer: KernelWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
         return
     if writer.looped and not value.text.isidentifier():
         value = writer.assign("value", value)
+    if writer.steps > 1:
+        _in_steps(writer, stmt, value)
+        return
     result = _running(writer, stmt, value)
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
     if writer.looped:
@@ -52,6 +55,31 @@ def _running(writer: KernelWriter, stmt: Scan, value: Value) -> Value:
     carry = writer.carries[stmt] = _carry(writer, "carry", start.text, TL_TYPES[value.dtype])
     joined = _join(stmt.op, value, carry, text)
     return Value(joined, ADD, value.dtype, _with_rows(writer, value))
+
+
+def _in_steps(writer: KernelWriter, stmt: Scan, value: Value) -> None:
+    """A tile of warps by rows by columns: each thread scans its rows, then come those of the warps
+    before, and of the chunks before."""
+    op, body, fresh = stmt.op, writer.lines.body, writer.namer.fresh
+    tail = ", reverse=True" if stmt.reverse else ""
+    start = literal(identity(op, value.dtype), value.dtype).text
+    dtype = TL_TYPES[value.dtype]
+    own, total, before = fresh("own"), fresh("total"), fresh("before")
+    carry = writer.carries[stmt] = _carry(writer, "carry", start, dtype)
+    neutral = f"tl.full([RBLOCK // STEPS, XBLOCK], {start}, {dtype})"
+    body.append(f"{own} = {_over(op, 'scan', value, tail).format(axis=1)}")
+    body.append(f"{total} = {_over(op, 'reduce', value, '').format(axis=1)}")
+    scanned = f"tl.associative_scan(({neutral}, {total}), 0, before_{_before(op, value)}{tail})"
+    body.append(f"{before} = {scanned}[0]")
+    joined = _join(op, value, _join(op, value, carry, f"{before}[:, None, :]"), own)
+    result = Value(joined, ADD, value.dtype, _with_rows(writer, value))
+    writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[op], result), stmt.dtype)
+    whole_chunk = _over(op, "reduce", Value(total, ATOM, value.dtype), "").format(axis=0)
+    body.append(f"{carry} = {_join(op, value, carry, f'{whole_chunk}[None, None, :]')}")
+
+
+def _before(op: str, value: Value) -> str:
+    return "sum" if op == "sum" else _helper(op, value)
 
 
 def _axis(writer: KernelWriter) -> int:
