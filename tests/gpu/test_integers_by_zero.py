@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+import compile_cli  # noqa: F401  # registers the backend
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),

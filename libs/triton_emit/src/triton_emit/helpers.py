@@ -270,7 +270,8 @@ _SOURCES = {
     """,
     "pow_near_f32": """
         # a**y of a >= 0 to 2 ulp, 4 where y is past 150: a = m * 2**n, log2(m) = 2 atanh(s) / ln 2,
-        # s = (m-1)/(m+1), all of it as a sum of two numbers
+        # s = (m-1)/(m+1), all of it as a sum of two numbers. Products that are rounded are fma's
+        # with 0: ptxas would make one operation of a product and a sum.
         def pow_near_f32(a, y):
             tiny = a < 1.1754943508222875e-38
             bits = tl.where(tiny, a * 16777216.0, a).to(tl.int32, bitcast=True)
@@ -288,7 +289,7 @@ _SOURCES = {
             t = tl.fma(t, z, 1.42857665e-01)
             t = tl.fma(t, z, 2.00000003e-01)
             t = tl.fma(t, z, 3.33333333e-01) * z
-            h = s * 2.885390043258667
+            h = tl.fma(s, 2.885390043258667, 0.0)
             low = tl.fma(s, 2.885390043258667, -h)
             low = tl.fma(s, 3.8519260e-08, low)
             low = tl.fma(s_low, 2.885390043258667, low)
@@ -296,7 +297,7 @@ _SOURCES = {
             log = n + h
             low = ((n - log) + h) + low
             log = tl.where(a < float("inf"), log, a)
-            w = y * log
+            w = tl.fma(y, log, 0.0)
             w_low = tl.fma(y, low, tl.fma(y, log, -w))
             w_low = tl.where(tl.abs(w) < float("inf"), w_low, 0.0)
             k = (w + w_low) + 12582912.0
