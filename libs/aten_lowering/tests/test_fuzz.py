@@ -74,7 +74,7 @@ SHAPE = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 
 
 @settings(
-    max_examples=60,
+    max_examples=35,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -91,7 +91,7 @@ def test_means(oracle: Any, args: Any, dtype: torch.dtype) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

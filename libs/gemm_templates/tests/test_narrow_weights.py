@@ -85,7 +85,7 @@ def weights(n, k, columns):
 @pytest.mark.parametrize(
     ("m", "n", "k", "layout"),
     [
-        (1, 64, 256, "N contiguous"), (3, 50, 131, "K contiguous"), (3, 50, 131, "N contiguous"),
+        (1, 64, 160, "N contiguous"), (3, 50, 131, "K contiguous"), (3, 50, 131, "N contiguous"),
         (16, 33, 128, "K contiguous"), (18, 33, 40, "N contiguous"),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (
             (1, 64, 256, "K contiguous"), (16, 33, 128, "N contiguous"),
@@ -96,6 +96,8 @@ def weights(n, k, columns):
     ],
 )  # fmt: skip
 def test_int8_weights_of_scaled_rows(m, n, k, layout, config):
+    if config.block_m == 1:
+        m = min(m, 3)  # a program a row: more rows are more of the same
     torch.manual_seed(0)
     columns = layout == "K contiguous"
     a, q = torch.randn(m, k).bfloat16(), weights(n, k, columns)

@@ -143,7 +143,7 @@ def run(graph, size):
 ])  # fmt: skip
 def test_fused_equals_unfused(options, make_builder):
     @settings(
-        max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+        max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
     )
     @given(programs(make_builder))
     def check(graph):

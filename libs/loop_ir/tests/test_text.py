@@ -172,7 +172,7 @@ graphs = st.builds(
     tuples(st.tuples(names, types())),
 )
 relaxed = settings(
-    deadline=None, max_examples=80, suppress_health_check=list(HealthCheck), derandomize=True
+    deadline=None, max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 

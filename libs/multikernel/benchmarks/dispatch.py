@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     options = parser.parse_args()
-    number = 2000 if options.quick else 50000
+    number = 100 if options.quick else 50000
     dispatches = [
         dispatch(select, count, variants, key, number)
         for select, key in (
@@ -170,7 +170,7 @@ def main() -> None:
             (1, 40, 4, True),
             (2, 200, 8, False),
             (2, 200, 8, True),
-            (3, 200 if options.quick else 1000, 16, False),
+            (3, 60 if options.quick else 1000, 16, False),
         )
     ]
     show(dispatches)

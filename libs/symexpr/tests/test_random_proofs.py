@@ -159,7 +159,7 @@ def test_a_zero_divisor_is_refused_and_never_folded(make):
         evaluate(e, {"a": 1, "b": 2, "n": 0})
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.integers(-(2**60), 2**60), st.integers(-1000, 1000).filter(bool),
     st.sampled_from([(FloorToInt, math.floor), (CeilToInt, math.ceil), (TruncToInt, math.trunc),

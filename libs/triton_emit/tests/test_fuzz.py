@@ -42,7 +42,7 @@ CHAIN = st.lists(
 )  # fmt: skip
 LAYOUTS = st.permutations(range(3))
 TILED = settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
     phases=[Generate.generate], report_multiple_bugs=False,
 )  # fmt: skip
 

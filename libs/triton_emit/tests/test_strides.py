@@ -114,7 +114,7 @@ def test_one_tile_where_nothing_is_transposed() -> None:
         emit(narrow, Schedule("tiled", 32, yblock=3))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 21), min_size=2, max_size=4),
     data=st.data(),

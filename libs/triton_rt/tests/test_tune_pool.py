@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -118,24 +119,27 @@ def test_a_worker_killed_between_measurements_is_replaced(
 
 def test_a_worker_ends_with_its_parent(add_one: KernelSource) -> None:
     """Even in the middle of a candidate that does not return."""
-    import subprocess
-    import sys
-
-    code = (
-        "import os, torch\nfrom triton_rt import *\n"
-        "k = LazyKernel(KernelSource('k', 'while True: pass', (KernelParam('y', '*f32', True),)))\n"
-        "pool = TuningPool(('cpu',), timeout=1000)\n"
-        "import threading, time\n"
-        "t = threading.Thread(target=lambda: autotune([(k, 1)], (torch.zeros(4),), pool=pool),\n"
-        "                     daemon=True)\n"
-        "t.start()\n"
-        "while 'cpu' not in pool._workers: time.sleep(0.05)\n"
-        "time.sleep(0.5)\n"
-        "print(pool._workers['cpu'].process.pid, flush=True)\n"
-        "os._exit(0)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    worker = int(run.stdout)
+    endless = LazyKernel(replace(add_one, text="while True: pass\n"))
+    x = torch.zeros(4)
+    answers, says = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        try:
+            pool = TuningPool(("cpu",), timeout=1000)
+            tuning = threading.Thread(
+                target=lambda: autotune([(endless, 1)], (x, x, 4), pool=pool), daemon=True
+            )
+            tuning.start()
+            while "cpu" not in pool._workers:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            os.write(says, b"%d" % pool._workers["cpu"].process.pid)
+        finally:
+            os._exit(0)
+    os.close(says)
+    os.waitpid(parent, 0)
+    with os.fdopen(answers, "rb") as pipe:
+        worker = int(pipe.read())
     deadline = time.monotonic() + 20
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         if Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":

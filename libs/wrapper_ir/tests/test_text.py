@@ -35,7 +35,7 @@ from wrapper_ir import (
 s0 = symbol("s0")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data())
 def test_generated_programs_round_trip(data, programs):
     program = data.draw(programs)
@@ -71,7 +71,7 @@ def same(a, b):
     return a == b
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(args=st.lists(arguments, max_size=4), comment=st.text(max_size=20))
 def test_every_argument_round_trips(args, comment):
     call = ExternCall(
