@@ -59,8 +59,7 @@ def test_what_no_descriptor_may_write_is_stored_from_registers():
 def test_an_epilogue_has_to_be_elementwise():
     text = "@triton.jit\ndef f(acc, rm, rn, mask, operands):\n    return {}\n"
     for value, good in (
-        ("tl.where(acc < 0, 0.0, acc)", True),
-        ("acc + tl.load(operands[0] + rn, mask=mask)", True),
+        ("tl.where(acc < 0, 0.0, acc + tl.load(operands[0] + rn, mask=mask))", True),
         ("acc / tl.sum(acc, axis=1)[:, None]", False),
         ("acc + tl.arange(0, 64)", False),
     ):

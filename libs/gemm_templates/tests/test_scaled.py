@@ -227,7 +227,7 @@ def test_hopper_code(problem, config, depth, sums):
 
 
 @pytest.mark.parametrize(
-    "config", [Config(128, 128, 64, 8, 8, 3), Config(128, 256, 64, 8, 8, 3, "tma", 132, 2)]
+    "config", [Config(64, 128, 64, 4, 8, 3), Config(128, 128, 64, 8, 8, 3, "tma", 132)]
 )
 def test_hopper_code_of_epilogues_that_look_at_rows(config):
     ends = chain(row_statistics_of(4072), row_maxima_of(4072))
