@@ -65,10 +65,12 @@ WEIGHT = torch.rand(4)
 NORM: tuple[Any, ...] = (WEIGHT, WEIGHT, WEIGHT, WEIGHT)
 TURNED = torch.randn(4, 5, 6, 2).permute(3, 0, 1, 2)
 WHOLE: dict[Any, list[tuple[Any, ...]]] = {
-    op: [(MATRIX.contiguous(), MATRIX), (MATRIX, MATRIX.contiguous()), (ROWS, ROW)]
-    for op in (aten.copysign.Tensor, aten.floor_divide.default)
+    op: [
+        (MATRIX.contiguous(), MATRIX), (MATRIX, MATRIX.contiguous()), (ROWS, ROW),
+        ((MATRIX * 9).long(), ONE.bfloat16()), (MATRIX, ONE.double()), (ONE.half(), MATRIX),
+    ]
+    for op in (aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode)
 } | {
-    aten.div.Tensor_mode: [(ROWS, ROW), (MATRIX.contiguous(), MATRIX)],
     aten.logical_and.default: [(MATRIX[0].expand(4, 5), MATRIX)],
     aten.logical_or.default: [(MATRIX[0].expand(4, 5), MATRIX)],
     aten.logical_xor.default: [(MATRIX[0].expand(4, 5), MATRIX)],
@@ -76,7 +78,7 @@ WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     aten._native_batch_norm_legit_functional.default: [(TURNED, *NORM, True, 0.1, 1e-5)],
     aten._native_batch_norm_legit_no_training.default: [(TURNED, *NORM, 0.1, 1e-5)],
     aten._native_batch_norm_legit.no_stats: [(TURNED, None, None, True, 0.1, 1e-5)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("op", OPERANDS, ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import random
@@ -29,6 +30,8 @@ def serve(options: Namespace) -> int:
     answers, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # of Dynamo, thousands
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(50_000, 20, 100)
     with tempfile.TemporaryDirectory() as cache:
         for line in sys.stdin:
             job = json.loads(line)

@@ -84,8 +84,9 @@ def _iterated(result: Tensor, operands: Sequence[Tensor]) -> tuple[int, ...]:
 
 def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """`op(x, y) -> op` of copies that lie as eager's result would, where torch's fake tensors say
-    otherwise of the operator: what they say of operands alike is right. Sizes that are not known
-    give strides that no operand has, which cannot be traced: the operator stays as it is."""
+    otherwise of the operator: what they say of operands alike is right, in size and type, too.
+    Sizes that are not known give strides that no operand has, which cannot be traced: the operator
+    stays as it is."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.dim()]
     if not all(isinstance(n, int) for x in tensors for n in x.shape):
         return NotImplemented
@@ -94,12 +95,14 @@ def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     with disable_proxy_modes_tracing():
         fake = op(*args, **kwargs)
     strides = _iterated(fake, tensors)
-    if fake.stride() == strides:
+    if fake.stride() == strides or {x.stride() for x in args if isinstance(x, Tensor)} == {strides}:
         return NotImplemented
 
     def copied(x: Any) -> Any:
-        whole = isinstance(x, Tensor) and x.dim()
-        return _ordered(x.expand(fake.shape), strides) if whole else x
+        if not isinstance(x, Tensor) or (not x.dim() and fake.dtype == torch.bool):
+            return x
+        cast = x if fake.dtype == torch.bool else x.to(fake.device, fake.dtype)
+        return _ordered(cast.expand(fake.shape), strides)
 
     return op(*map(copied, args), **kwargs)
 
