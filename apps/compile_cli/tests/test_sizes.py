@@ -3,6 +3,7 @@ one, and what it was not compiled for is compiled, or refused."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -345,3 +346,22 @@ def test_layouts_that_hang_on_an_integer_of_the_callers(
                 run(x, i)
         else:
             torch.testing.assert_close(run(x, i), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: x * math.sqrt(x.shape[0]),
+        lambda x: x + torch.linspace(0, 1, x.shape[0])[:, None],
+        lambda x: F.affine_grid(torch.eye(2, 3)[None], [1, 1, *x.shape], align_corners=False),
+    ],
+    ids=["sqrt", "linspace", "affine_grid"],
+)
+def test_a_size_whose_value_the_model_needs(
+    tmp_path: Path, model: Callable[[Tensor], Tensor]
+) -> None:
+    """Capturing makes a constant of it: there is a compilation for each."""
+    run = check(tmp_path, model, {0: {0}}, ((5, 4),), ((3, 4),), ((5, 4),), ((2, 4),))
+    assert len(run.regimes) == 3
+    with pytest.raises(BadInput, match="another size"):
+        run(torch.ones(5, 7))

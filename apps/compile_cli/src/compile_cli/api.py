@@ -39,7 +39,8 @@ def compile(
 
     args: example inputs; their device is where it will run.
     dynamic: input (position or name) -> dimensions that may differ from call to call; one
-        compilation then serves every size of them.
+        compilation then serves every size of them, but for sizes whose values the model itself
+        needs (`torch.linspace(0, 1, n)`): for each of those it is compiled again.
     Raises a `CompileCliError`: the model cannot be captured, an option is unknown or does nothing
     where the model runs, inputs do not fit.
 
@@ -59,7 +60,7 @@ def compile(
             if dynamic:
                 raise BadInput("an exported program says itself which dimensions are dynamic")
             again: nn.Module | str = model.module()
-            captured = capture(model)
+            captured, dims = capture(model), {}
         else:
             module = model if isinstance(model, nn.Module) else FunctionModule(model)
             dims = _by_position(module, args, dynamic or {})
@@ -73,7 +74,7 @@ def compile(
 
     with refusals():
         graph = compile_graph(captured.graph, settings, record, check_inputs=False)
-    return CompiledModel([Regime(captured, graph)], Source(again, compile_again))
+    return CompiledModel([Regime(captured, graph)], Source(again, compile_again, dims))
 
 
 def _tensors(model: Any, args: tuple[Any, ...]) -> Iterator[Any]:

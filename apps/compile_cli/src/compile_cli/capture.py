@@ -30,12 +30,7 @@ from torch.export.graph_signature import (
 from aten_lowering import decompose, in_memory, states_of_lstms, storage_key
 from compile_cli.aliases import return_inputs, returned_inputs
 from compile_cli.attention import make_masks_readable
-from compile_cli.errors import (
-    CompileFailed,
-    DynamicShapeError,
-    GraphBreak,
-    first_line,
-)
+from compile_cli.errors import CompileFailed, GraphBreak, first_line
 from compile_cli.loading import where
 from compile_cli.overlaps import refuse_new_layouts, refuse_overlaps
 
@@ -90,11 +85,11 @@ def input_names(model: nn.Module, args: tuple[Any, ...]) -> list[str]:
 
 
 def export(
-    model: nn.Module, args: tuple[Any, ...], dynamic: Mapping[int, set[int]], strict: bool = True
+    model: nn.Module, args: tuple[Any, ...], dynamic: Mapping[int, set[int]]
 ) -> torch.export.ExportedProgram:
     """Captures a module for example arguments. `dynamic`: position among the flattened arguments
-    -> dimensions. strict: raise `DynamicShapeError` for one that the model fixes; else it is
-    static."""
+    -> dimensions that stay symbolic; one whose value the model itself needs (`linspace(0, 1, n)`)
+    is static."""
     leaves, spec = pytree.tree_flatten(args)
     # A tensor that is passed twice is two inputs, which may be different ones in another call; so
     # are two views of one. A view is a tensor of its own: torch would ask about the sizes of its
@@ -108,19 +103,15 @@ def export(
     args = pytree.tree_unflatten(leaves, spec)
     shapes: Any = None
     if dynamic:
-        kind = torch.export.Dim.DYNAMIC if strict else torch.export.Dim.AUTO
         collection: Any = _shapes_collection()
         for i, dims in dynamic.items():
-            collection[leaves[i]] = dict.fromkeys(dims, kind)
+            collection[leaves[i]] = dict.fromkeys(dims, torch.export.Dim.AUTO)
         shapes = collection.dynamic_shapes(model, args)
     try:
         with torch.no_grad(), _quiet(), states_of_lstms():
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         # Tracing runs the user's code and raises errors of many classes: none of them a graph.
-        text = str(error)
-        if dynamic and ("onstraint" in type(error).__name__ + text or "pecializ" in text):
-            raise DynamicShapeError(_constraint(text)) from error
         raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
 
 
@@ -149,11 +140,6 @@ def _quiet() -> Iterator[None]:
 
 def _shapes_collection() -> Any:
     return torch.export.dynamic_shapes.ShapesCollection()  # type: ignore[no-untyped-call]
-
-
-def _constraint(text: str) -> str:
-    lines = [line.strip(" -") for line in text.splitlines() if line.strip().startswith("- ")]
-    return "; ".join(lines) or text.splitlines()[0]
 
 
 def capture(program: torch.export.ExportedProgram) -> Captured:

@@ -38,16 +38,6 @@ class GraphBreak(CompileFailed):
         )
 
 
-class DynamicShapeError(CompileFailed):
-    """A dimension asked to be dynamic cannot be."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"a dimension asked to be dynamic is not\n  why:   {what}\n"
-            "  to do: drop it from --dynamic, or make the model independent of its value"
-        )
-
-
 class UnsupportedModel(CompileFailed):
     """The model takes or returns something that compiled programs do not have."""
 

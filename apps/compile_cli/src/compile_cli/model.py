@@ -54,6 +54,14 @@ class CompiledModel:
         """What it was compiled to."""
         return self.regimes[0].graph
 
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Dimensions that were to be dynamic (`x.0`) and whose values the model itself needs."""
+        first = self.regimes[0]
+        asked = (self.source.dynamic.get(i, set()) for i in self.captured.tensor_inputs)
+        found = zip(first.names, asked, first.dynamic, strict=True)
+        return tuple(f"{name}.{d}" for name, dims, own in found for d in sorted(dims - own))
+
     def __call__(self, *args: Any) -> Any:
         captured = self.captured
         if len(args) == self._plain_inputs and all(isinstance(a, Tensor) for a in args):
@@ -95,8 +103,14 @@ class CompiledModel:
                     f"compiled for\n  expected: {value!r}\n  got:      {flat[position]!r}"
                 )
         first = self.regimes[0]
-        check_kinds(first.params, first.names, tensors)
+        check_kinds(first.params, first.names, tensors, self._dynamic)
         check_lazy_bits(first.captured.tensors[len(first.lifted) :], first.names, tensors)
+
+    @property
+    def _dynamic(self) -> list[set[int]]:
+        """The dimensions of each tensor that may differ between calls."""
+        asked = (self.source.dynamic.get(i, set()) for i in self.captured.tensor_inputs)
+        return [own | also for own, also in zip(self.regimes[0].dynamic, asked, strict=True)]
 
     def _serving(self, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> Regime:
         """The regime for these inputs, which have the kinds it was compiled for."""
@@ -122,9 +136,7 @@ class CompiledModel:
             if len(self.regimes) > MAX_REGIMES:
                 why = f"it was compiled for {len(self.regimes)} ranges of sizes already; {why}"
                 raise self._refused(tensors, why)
-            first = self.regimes[0]
-            dynamic = dict(zip(self.captured.tensor_inputs, first.dynamic, strict=True))
-            self.regimes.append(self.source.regime(args, dynamic))
+            self.regimes.append(self.source.regime(args))
             return self.regimes[-1]
 
     def _covering(self, tensors: Sequence[Tensor]) -> Regime | None:

@@ -55,28 +55,31 @@ def twin(model: nn.Module) -> nn.Module | str:
 @dataclass(frozen=True)
 class Source:
     """What a model is captured from again. model: the copy, or in words why there is none.
-    compile_graph: the compiler, for a graph of the model."""
+    compile_graph: the compiler, for a graph of the model. dynamic: position of a flattened input
+    -> dimensions that may be of any size."""
 
     model: nn.Module | str
     compile_graph: Callable[[torch.fx.GraphModule], CompiledGraph]
+    dynamic: Mapping[int, set[int]]
 
     def exact(self, args: tuple[Any, ...]) -> Captured:
         """The model for exactly these sizes. Raises `CompileFailed`."""
         return self._capture(args, {})
 
-    def regime(self, args: tuple[Any, ...], dynamic: Mapping[int, set[int]]) -> Regime:
-        """The model compiled with these inputs as the example. dynamic: position of a flattened
-        input -> dimensions that stay dynamic where the model lets them. Those of size 0 or 1 do
-        not: capturing takes a dynamic size to be another."""
+    def regime(self, args: tuple[Any, ...]) -> Regime:
+        """The model compiled with these inputs as the example. Dimensions stay dynamic where the
+        model lets them. Those of size 0 or 1 do not: capturing takes a dynamic size to be another.
+        """
         leaves = pytree.tree_leaves(args)
-        open_ = {i: {d for d in dims if leaves[i].shape[d] > 1} for i, dims in dynamic.items()}
+        dynamic = self.dynamic.items()
+        open_ = {i: {d for d in dims if leaves[i].shape[d] > 1} for i, dims in dynamic}
         captured = self._capture(args, {i: dims for i, dims in open_.items() if dims})
         return Regime(captured, self.compile_graph(captured.graph))
 
     def _capture(self, args: tuple[Any, ...], dynamic: Mapping[int, set[int]]) -> Captured:
         if isinstance(self.model, str):
             raise CompileFailed(self.model)
-        return capture(export(self.model, args, dynamic, strict=False))
+        return capture(export(self.model, args, dynamic))
 
 
 def unchanged(dynamic: Captured, exact: Captured, sizes: dict[str, int]) -> str | None:

@@ -103,12 +103,14 @@ class Regime:
                     )
 
 
-def check_kinds(params: Sequence[Param], names: Sequence[str], tensors: Sequence[Any]) -> None:
+def check_kinds(
+    params: Sequence[Param], names: Sequence[str], tensors: Sequence[Any], dynamic: list[set[int]]
+) -> None:
     """Raises `BadInput`, naming the input, for another kind, dtype, rank, device or static size
-    than declared."""
+    than declared. dynamic: the dimensions of each tensor that may differ."""
     if len(params) != len(tensors):
         raise BadInput(f"expected {len(params)} tensor inputs, got {len(tensors)}")
-    for param, name, tensor in zip(params, names, tensors, strict=True):
+    for param, name, tensor, free in zip(params, names, tensors, dynamic, strict=True):
         expected = param.type
         assert expected is not None
         if not isinstance(tensor, Tensor):
@@ -123,8 +125,8 @@ def check_kinds(params: Sequence[Param], names: Sequence[str], tensors: Sequence
         device = str(expected.device)
         if str(tensor.device) != device:
             raise _mismatch(name, "device", device, tensor.device)
-        for size, n in zip(expected.size, tensor.shape, strict=True):
-            if not size.free_symbols and size != n:
+        for dim, (size, n) in enumerate(zip(expected.size, tensor.shape, strict=True)):
+            if dim not in free and size != n:
                 text = f"[{', '.join(sstr(n) for n in expected.size)}]"
                 raise _mismatch(name, "size", text, list(tensor.shape))
 

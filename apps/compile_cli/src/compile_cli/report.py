@@ -15,16 +15,19 @@ _MODES = {
     "train": "train: dropout, statistics of the batch",
     "exported": "as it was exported",
 }
+_FIXED = "the model needs these sizes' values, and is compiled for each"
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """`compile-cli run`: times in the units of their names, bytes moved through device memory
-    by one call, `max_rel_err` as `measure.relative_error` defines it."""
+    """`compile-cli run`: `fixed`, the sizes that were to be dynamic and are not; times in the
+    units of their names, bytes moved through device memory by one call, `max_rel_err` as
+    `measure.relative_error` defines it."""
 
     device: str
     mode: str
     emit: str
+    fixed: tuple[str, ...]
     triton: int
     extern: int
     fallbacks: tuple[str, ...]
@@ -44,6 +47,7 @@ class RunReport:
             "device": self.device,
             "mode": self.mode,
             "emit": self.emit,
+            "fixed": list(self.fixed),
             "kernels": {"triton": self.triton, "extern": self.extern},
             "fallbacks": list(self.fallbacks),
             "fused": list(self.fused),
@@ -66,6 +70,7 @@ class RunReport:
             [
                 f"device       {self.device}, host program as {self.emit}",
                 f"mode         {_MODES[self.mode]}",
+                *([f"fixed        {', '.join(self.fixed)}: {_FIXED}"] if self.fixed else []),
                 f"kernels      {self.triton} Triton, {self.extern} extern",
                 f"fallbacks    {', '.join(self.fallbacks) or 'none'}",
                 f"fused       {fused}",

@@ -53,7 +53,7 @@ def run_target(target: Target, dynamic: list[str], options: Options, record: Rec
     triton, extern = count_kernels(compiled.graph.program)
     spent = {k: v for k, v in record.seconds.items() if k not in ("eager", "check", "time")}
     return RunReport(
-        str(target.device), target.mode, options.emit, triton, extern,
+        str(target.device), target.mode, options.emit, compiled.fixed, triton, extern,
         tuple(sorted({f.op for f in compiled.graph.fallbacks})), fused_groups(compiled.graph),
         matmul_lines(compiled.graph),
         compiled.graph.fusion.bytes_before, compiled.graph.fusion.bytes_after,
