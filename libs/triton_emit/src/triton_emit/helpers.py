@@ -257,6 +257,28 @@ _SOURCES = {
         def tan_f64(x):
             return tl.sin(x) / tl.cos(x)
     """,
+    "asinh_f32": """
+        # libdevice takes subnormal numbers for zero
+        def asinh_f32(x):
+            return tl.where(
+                tl.abs(x) < 1.1754943508222875e-38, x, tl.extra.cuda.libdevice.asinh(x)
+            )
+    """,
+    "atanh_f32": """
+        # libdevice takes subnormal numbers for zero
+        def atanh_f32(x):
+            return tl.where(
+                tl.abs(x) < 1.1754943508222875e-38, x, tl.extra.cuda.libdevice.atanh(x)
+            )
+    """,
+    "lgamma_f32": """
+        # libdevice takes subnormal numbers for zero
+        def lgamma_f32(x):
+            a = tl.abs(x)
+            return tl.where(
+                a < 1.1754943508222875e-38, 0.0 - tl.log(a), tl.extra.cuda.libdevice.lgamma(x)
+            )
+    """,
     "pow_cases": """
         # r = |x|**y with the special cases of C's pow
         def pow_cases(x, y, r):

@@ -60,11 +60,13 @@ _FUNCTIONS = {
     "tanh": ("tanh_f32", "tanh_f64"), "erf": ("erf_fine_f32", "tl.erf"),
     "sigmoid": ("sigmoid_f32", "sigmoid_f64"), "floor": ("floor_f32", "tl.floor"),
     "ceil": ("ceil_f32", "tl.ceil"), "trunc": ("trunc_float", "trunc_float"),
-    "round": ("round_f32", "round_f64"),
+    "round": ("round_f32", "round_f64"), "asinh": ("asinh_f32", "tl.extra.cuda.libdevice.asinh"),
+    "atanh": ("atanh_f32", "tl.extra.cuda.libdevice.atanh"),
+    "lgamma": ("lgamma_f32", "tl.extra.cuda.libdevice.lgamma"),
 }  # fmt: skip
 
 # CUDA's own, which eager calls too
-_LIBDEVICE = frozenset(("acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma", "hypot"))
+_LIBDEVICE = frozenset(("acosh", "erfc", "erfinv", "hypot"))
 
 # computed in f64 and rounded once for the narrower types: rare, and simple to get right
 _WIDE = {

@@ -48,7 +48,8 @@ def _series(k: KernelBuilder, z: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _digamma(k: KernelBuilder, x: Value) -> Value:
-    """Up to 10 by the recurrence, behind it by the series; reflected below 0."""
+    """Up to 10 by the recurrence, behind it by the series; reflected below 0, in f64 as eager:
+    near a pole each rounding is multiplied."""
 
     def number(value: float) -> Value:
         return k.const(value, x.dtype)
@@ -65,8 +66,10 @@ def _digamma(k: KernelBuilder, x: Value) -> Value:
     series = k.op("mul", inverse, _series(k, inverse, _PSI))
     half = k.op("sub", k.op("log", a), k.op("div", number(0.5), a))
     result = k.op("add", result, k.op("sub", half, series))
-    part = k.op("mul", k.op("sub", x, k.op("trunc", x)), number(math.pi))
-    reflected = k.op("sub", result, k.op("div", number(math.pi), k.op("tan", part)))
+    pi = k.const(math.pi, DType.f64)
+    part = k.op("mul", k.cast(k.op("sub", x, k.op("trunc", x)), DType.f64), pi)
+    cotangent = k.cast(k.op("div", pi, k.op("tan", part)), x.dtype)
+    reflected = k.op("sub", result, cotangent)
     result = k.where(negative, reflected, result)
     pole = k.op("and", negative, k.op("eq", x, k.op("trunc", x)))
     at_zero = k.where(k.op("signbit", x), number(math.inf), number(-math.inf))
