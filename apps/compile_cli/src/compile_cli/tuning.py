@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -54,6 +54,7 @@ class _Job:
 
     kernel: Kernel
     hints: Hints
+    bytes: int
     schedules: tuple[Schedule, ...]
     emitted: tuple[TritonKernel, ...]
     name: str
@@ -80,6 +81,7 @@ class ScheduleTuner:
     guessing: str = ""
     _jobs: dict[tuple[str, Query], _Job] = field(default_factory=dict)
     _texts: dict[tuple[str, Schedule], TritonKernel] = field(default_factory=dict)
+    _firsts: dict[Hashable, Kernel] = field(default_factory=dict)
 
     @cached_property
     def store(self) -> triton_rt.TuningStore:
@@ -101,21 +103,21 @@ class ScheduleTuner:
         return emit(kernel, schedule) if made is None else made
 
     def start(self, kernels: Iterable[tuple[Kernel, Hints]]) -> None:
-        """Looks up what is known of kernels at sizes, and begins to compile, side by side, what
-        will be measured of the others: those that move most first."""
+        """Looks up what is known of kernels (in the order of the program) at sizes, and begins to
+        compile, side by side, what will be measured of the others, those that move most first."""
         self.guessing = "tune=off" if self.options.tune == "off" else ""
         if self.guessing:
             return
+        here = [(k, hints) for k, hints in kernels if self.pool is not None or _on_gpu(k)]
         found = []
-        for kernel, hints in kernels:
-            if self.pool is not None or _on_gpu(kernel):
-                with suppress(DivisionByZero):  # such sizes do not exist
-                    found.append((traffic(kernel, hints).total, kernel, hints))
-        found = [item for item in found if item[0] > WORTH]
+        for kernel, hints in here:
+            with suppress(DivisionByZero):  # such sizes do not exist
+                if (moved := traffic(kernel, hints).total) > WORTH:
+                    found.append((moved, kernel, hints))
         self.guessing = self._why_not() if found else ""
         if self.guessing:
             return
-        for _, kernel, hints in sorted(found, key=lambda item: -item[0]):
+        for moved, kernel, hints in found:
             try:
                 schedules = candidate_schedules(kernel, hints)
             except DivisionByZero:
@@ -128,8 +130,10 @@ class ScheduleTuner:
             if why:
                 self.chosen[_key(kernel, hints)] = Chosen(guess, guess, why=why)
             elif len(schedules) > 1:
-                self._start(kernel, hints, schedules)
-        self._compile()
+                self._start(kernel, hints, moved, schedules)
+        self._jobs = dict(sorted(self._jobs.items(), key=lambda item: -item[1].bytes))
+        if self._jobs:
+            self._compile(here)
 
     def _why_not(self) -> str:
         if self.options.multikernel in ("persistent", "looped"):
@@ -145,7 +149,9 @@ class ScheduleTuner:
             return "nothing is measured for deterministic algorithms"
         return ""
 
-    def _start(self, kernel: Kernel, hints: Hints, offered: tuple[Schedule, ...]) -> None:
+    def _start(
+        self, kernel: Kernel, hints: Hints, moved: int, offered: tuple[Schedule, ...]
+    ) -> None:
         guess, key = offered[0], _key(kernel, hints)
         first = self._texts[kernel.name, guess] = emit(kernel, guess)
         name = _digest(first)
@@ -161,12 +167,19 @@ class ScheduleTuner:
         record = self.store.get(query)
         known = {} if record is None else {c: record.times.get(c) for c in record.candidates}
         wanted = offered if self.options.tune == "max" else offered[:FEW]
+        # named as the program's definition of this text will be, so that it is compiled once
+        named = self._firsts.setdefault(_anonymous(first), kernel)
+        if named is not kernel:
+            kernel = replace(kernel, name=named.name, origins=named.origins)
+            first = emit(kernel, guess)
         emitted = {guess: first}
         for schedule in sorted(wanted[1:], key=lambda s: label(s) in known):
             if len(emitted) == 1 and label(schedule) in known:
                 break  # and so are all that follow
             if (made := _like(first, kernel, schedule)) is not None:
-                emitted[schedule] = self._texts[kernel.name, schedule] = made
+                emitted[schedule] = made
+                if named is kernel:
+                    self._texts[kernel.name, schedule] = made
         if len(emitted) == 1:
             seconds = {s: known[label(s)] for s in offered if label(s) in known}
             times = [(s, math.inf if t is None else t * 1e-3) for s, t in seconds.items()]
@@ -175,11 +188,12 @@ class ScheduleTuner:
             return
         ordered = tuple(s for s in wanted if s in emitted)
         texts = tuple(emitted[s] for s in ordered)
-        self._jobs[name, query] = _Job(kernel, hints, ordered, texts, name, query, [key])
+        self._jobs[name, query] = _Job(kernel, hints, moved, ordered, texts, name, query, [key])
 
-    def _compile(self) -> None:
-        """All guesses, which are needed anyway, before other candidates; of these, `auto` has no
-        more compiled than half of the workers do side by side, and waits for none at the end."""
+    def _compile(self, kernels: Sequence[tuple[Kernel, Hints]]) -> None:
+        """Guesses and what is not measured, which are needed anyway, before other candidates; of
+        these, `auto` has no more compiled than half of the workers do side by side, and waits for
+        none at the end."""
         most = self.options.tune == "max"
         half = max(1, self.options.workers // 2)
         room = math.inf if most else half
@@ -192,16 +206,33 @@ class ScheduleTuner:
                 triton_rt.LazyKernel(source, cache=self.kernels.cache, pool=others if i else pool)
                 for i, source in enumerate(sources)
             )
-        if self.pool is not None or self.kernels.pool is None:
+        if self.pool is not None or pool is None:
             return
         for job in self._jobs.values():
-            job.futures[0] = _prefetch(job, 0)
+            job.futures[0] = _prefetch(job.kernels[0], job.emitted[0], job.hints)
+        measured = {job.kernel.name for job in self._jobs.values()}
+        for kernel, hints in kernels:
+            # of several sizes, which kernels there will be hangs on what is measured
+            alone = kernel.name not in measured and not kernel.symbols
+            if alone and self.options.emit != "hop":
+                self._compile_ahead(kernel, hints, pool)
         for job in self._jobs.values():
             for i in range(1, len(job.kernels)):
                 if room <= 0:
                     return
-                job.futures[i] = _prefetch(job, i)
-                room -= not job.futures[i].done()
+                future = _prefetch(job.kernels[i], job.emitted[i], job.hints)
+                job.futures[i] = future
+                room -= not future.done()
+
+    def _compile_ahead(self, kernel: Kernel, hints: Hints, pool: triton_rt.CompilePool) -> None:
+        """A kernel that is not measured, as the program will have it compiled."""
+        schedule = self(kernel, hints)
+        made = self._texts[kernel.name, schedule] = self.emit(kernel, schedule)
+        if self._firsts.setdefault(_anonymous(made), kernel) is kernel:
+            lazy = self.kernels.load(define_kernel(made))
+            lazy.pool = pool
+            _prefetch(lazy, made, hints)
+            lazy.pool = None  # variants of later calls are compiled in process
 
     def measure(self) -> None:
         """Times what was started, as far as there is time."""
@@ -313,16 +344,15 @@ def _like(first: TritonKernel, kernel: Kernel, schedule: Schedule) -> TritonKern
     return made if (made.params, made.args) == (first.params, first.args) else None
 
 
-def _prefetch(job: _Job, index: int) -> Future[triton_rt.Binary]:
+def _prefetch(
+    kernel: triton_rt.LazyKernel, emitted: TritonKernel, hints: Hints
+) -> Future[triton_rt.Binary]:
     """Of the variant for pointers that allocators align."""
-    emitted = job.emitted[index]
     mask = 0
     for i, (arg, (_, kind, _)) in enumerate(zip(emitted.args, emitted.params, strict=True)):
-        whole = isinstance(arg, str) or (
-            kind[0] in "iu" and int(evaluate(arg, job.hints)) % 16 == 0
-        )
+        whole = isinstance(arg, str) or (kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0)
         mask |= whole << i
-    return job.kernels[index].prefetch(alignment=mask)
+    return kernel.prefetch(alignment=mask)
 
 
 def _first_line(error: BaseException) -> str:
@@ -330,13 +360,17 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
 
 
+def _anonymous(emitted: TritonKernel) -> tuple[Hashable, ...]:
+    """Equal for kernels that differ in names and origins alone."""
+    lines = (line for line in emitted.source.splitlines() if not line.startswith("#"))
+    text = "\n".join(lines).replace(f"def {emitted.name}(", "def kernel(")
+    return text, repr(emitted.constants), emitted.schedule
+
+
 def _digest(guess: TritonKernel) -> str:
-    """Of the text, without names and origins, and of what makes candidates of it and compiles
-    them."""
-    lines = (line for line in guess.source.splitlines() if not line.startswith("#"))
-    text = "\n".join(lines).replace(f"def {guess.name}(", "def kernel(")
-    parts = (text, str(guess.grid), str(guess.schedule), _makers())
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    """Of a kernel, of what makes candidates of it, and of what compiles them."""
+    parts = (*_anonymous(guess), guess.grid, _makers())
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 @cache
