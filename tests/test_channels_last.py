@@ -197,7 +197,7 @@ class Net(nn.Module):
         return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1)), x
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 @torch.no_grad()
 def test_a_net(anywhere: None, options: dict[str, Any], emit: str) -> None:
     torch.manual_seed(0)

@@ -137,7 +137,7 @@ class Squeeze(nn.Module):
         return x * F.hardsigmoid(self.more(y))
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 @torch.no_grad()
 def test_a_block(anywhere: None, options: dict[str, Any], emit: str) -> None:
     torch.manual_seed(0)

@@ -240,7 +240,7 @@ def test_one_row_or_column_takes_its_epilogue(
 SPLIT = Config(16, 16, 16, 4, 1, 1, "decompose_k", split_k=2)
 
 
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_launches_share_a_workspace(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, layer: nn.Module,

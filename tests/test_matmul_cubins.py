@@ -127,12 +127,18 @@ def test_each_family_compiles(name: str, families: set[str]) -> None:
     ("config", "dtype"),
     [
         (gemm_templates.Config(64, 128, 64, 8, 4, 4), torch.float32),
-        (gemm_templates.Config(32, 64, 128, 1, 4, 4, "split_k", split_k=2), torch.float32),
+        pytest.param(
+            gemm_templates.Config(32, 64, 128, 1, 4, 4, "split_k", split_k=2), torch.float32,
+            marks=pytest.mark.slow,
+        ),
         (gemm_templates.Config(16, 64, 64, 1, 4, 8, "gemv", split_k=2), torch.float32),
         (gemm_templates.Config(128, 256, 64, 8, 8, 4), torch.bfloat16),
-        (gemm_templates.Config(16, 64, 128, 1, 4, 6, "gemv", split_k=2), torch.bfloat16),
+        pytest.param(
+            gemm_templates.Config(16, 64, 128, 1, 4, 6, "gemv", split_k=2), torch.bfloat16,
+            marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_shared_memory_of_what_a_prologue_reads_besides(
     config: gemm_templates.Config, dtype: torch.dtype
 ) -> None:

@@ -142,7 +142,7 @@ def test_one_launch(options: dict[str, Any], form: str, emit: str) -> None:
     check(compiled, fn, args)
 
 
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_every_way_in_one_program(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str
 ) -> None:
@@ -216,7 +216,7 @@ def test_what_both_sides_of_a_measurement_compute(
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_a_batch_of_any_size(options: dict[str, Any], emit: str) -> None:
     def fn(x: Any, q: Any, s: Any) -> Any:
         return torch.bmm(x.relu() * s, q.float() * s)

@@ -72,15 +72,22 @@ def columns(x: Tensor) -> Tensor:
     return x.t() + 1
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+WRITERS = {
+    added: ((ramp(3, 4),), 0), added_and_read: ((ramp(3, 4),), 2),
+    normalised: ((ramp(3, 4),), 0), columns: ((ramp(3, 4),), 1),
+}  # fmt: skip
+# The host programs of the others differ in their kernels alone.
+HOSTS = (added_and_read, columns)
+
+
 @pytest.mark.parametrize(
-    ("fn", "args", "made"),
+    ("fn", "args", "made", "emit"),
     [
-        (added, (ramp(3, 4),), 0), (added_and_read, (ramp(3, 4),), 2),
-        (normalised, (ramp(3, 4),), 0),
-        (columns, (ramp(3, 4),), 1),
+        pytest.param(fn, *case, emit, marks=() if emit == "fx" or fn in HOSTS else pytest.mark.slow)
+        for fn, case in WRITERS.items()
+        for emit in ("fx", "hop", "cpp")
     ],
-)  # fmt: skip
+)
 def test_one_kernel_reads_and_writes(fn: Any, args: Any, made: int, emit: str) -> None:
     compiled = run(fn, *args, emit=emit)
     assert (launches(compiled), buffers(compiled)) == (1, made)
@@ -133,7 +140,7 @@ def cache_part(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
     return cache.sum(1)
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 @pytest.mark.parametrize("fn", [cache_rows, cache_part])
 def test_a_cache_is_changed_in_two_rows(fn: Any, emit: str) -> None:
     cache, new = ramp(2, 50, 3), -ramp(2, 2, 3)
@@ -212,13 +219,18 @@ def custom_old_row(x: Tensor, y: Tensor) -> Any:
     return z, w
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize(
+    ("entry", "emit"),  # Dynamo's program is emitted as the exported one is
+    [
+        ("export", "fx"), ("export", "hop"), ("export", "cpp"), ("dynamo", "fx"),
+        *(pytest.param("dynamo", emit, marks=pytest.mark.slow) for emit in ("hop", "cpp")),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("fn", "made"),  # of a list of views of one tensor, the older operator of torch wants a copy
     [(custom_in_place, 1), (custom_lists, 2), (custom_old_value, 2),
                      (custom_old_row, 2)],
 )  # fmt: skip
-@pytest.mark.parametrize("entry", ["export", "dynamo"])
 def test_custom_operators_write_in_place(fn: Any, made: int, emit: str, entry: str) -> None:
     args = ramp(2, 3), ramp(3)
     if entry == "dynamo":

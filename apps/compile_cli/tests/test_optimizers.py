@@ -41,7 +41,7 @@ def state(count: int) -> tuple[Any, ...]:
     return params, grads, means, [m.square() for m in means], torch.tensor(3.0)
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_a_step_of_many_parameters(emit: str) -> None:
     """Sizes that are multiples of 16, and others, are a launch each."""
     count = 12 if emit == "fx" else 6
