@@ -19,6 +19,8 @@ from symexpr import from_torch
 def graph_symbols(graph: Graph, gm: fx.GraphModule) -> Graph:
     """Declares the size symbols that the graph and its kernels use."""
     known = _known(gm)
+    if not known and all(i.type is not None for i in graph.inputs):
+        return graph
     free, bound = _symbols(replace(graph, nodes=()))
     free |= {i.name for i in graph.inputs if i.type is None}
     nodes: list[Node] = []
