@@ -145,6 +145,9 @@ def test_recurrent_layers_and_their_states(layer: nn.Module, options: dict[str, 
     x = torch.randn(3, 2, 4)
     got = compile_cli.compile(layer.eval(), (x,), options=options)(x)
     torch.testing.assert_close(got, layer(x))
+    program = torch.export.export(layer, (x,))
+    got = compile_cli.compile(program, (x,), options=options)(x)
+    torch.testing.assert_close(got, layer(x))
 
 
 def test_what_an_lstm_returns_at_each_step(options: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from aten_lowering import decompose, in_memory, states_of_lstms, storage_key
+from aten_lowering import StatesOfLSTMs, decompose, in_memory, storage_key
 from compile_cli.aliases import return_inputs, returned_inputs
 from compile_cli.attention import make_masks_readable
 from compile_cli.errors import CompileFailed, GraphBreak, first_line
@@ -108,7 +108,7 @@ def export(
             collection[leaves[i]] = dict.fromkeys(dims, torch.export.Dim.AUTO)
         shapes = collection.dynamic_shapes(model, args)
     try:
-        with torch.no_grad(), _quiet(), states_of_lstms():
+        with torch.no_grad(), _quiet(), StatesOfLSTMs():
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         # Tracing runs the user's code and raises errors of many classes: none of them a graph.
@@ -148,7 +148,7 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
     refuse_new_layouts(program.graph_module)
     returned = returned_inputs(program.graph_module, program.graph_signature)
     try:
-        with torch.no_grad(), _quiet(), states_of_lstms():
+        with torch.no_grad(), _quiet():
             program = decompose(program)
     except (AssertionError, RuntimeError) as error:  # torch makes no functional graph of it
         raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error

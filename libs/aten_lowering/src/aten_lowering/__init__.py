@@ -5,7 +5,7 @@ one small function an op, and an exact extern call for every op that has none.
 """
 
 from aten_lowering.conditions import Conditions
-from aten_lowering.decompositions import decompose, decompositions, states_of_lstms
+from aten_lowering.decompositions import StatesOfLSTMs, decompose, decompositions
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
 from aten_lowering.extern import UNFILLED
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
@@ -20,6 +20,7 @@ __all__ = [
     "Fallback",
     "KernelObject",
     "Lowered",
+    "StatesOfLSTMs",
     "UnsupportedGraph",
     "decompose",
     "decompositions",
@@ -28,6 +29,5 @@ __all__ = [
     "lower",
     "lower_with_report",
     "run_captured",
-    "states_of_lstms",
     "storage_key",
 ]

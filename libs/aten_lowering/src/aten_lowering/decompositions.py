@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._decomp import get_decompositions
 from torch._ops import OperatorBase, OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -18,6 +16,7 @@ from torch.export.exported_program import (
     _decompose_exported_program,
     _split_decomp_table_to_cia_and_python_decomp,
 )
+from torch.overrides import TorchFunctionMode
 
 from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
@@ -147,26 +146,17 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     } | own
 
 
-_PATCHING = threading.RLock()
+class StatesOfLSTMs(TorchFunctionMode):
+    """While it is open, the states that torch traces of an LSTM are eager's, of rank 3: its fake
+    tensors keep the dimension of one step that they add, and lose a batch of one in its place."""
 
-
-@contextmanager
-def states_of_lstms() -> Iterator[None]:
-    """While it is open, the states that torch's fake tensors say an LSTM has are eager's, of rank
-    3: torch squeezes a dimension of the batch in place of the one that it added. One thread at a
-    time: a function of torch is another meanwhile."""
-    with _PATCHING:
-        one_layer: Any = torch._decomp.decompositions.one_layer_lstm
-
-        def with_its_states(*args: Any, **kwargs: Any) -> Any:
-            out, states = one_layer(*args, **kwargs)
-            return out, tuple(s.squeeze(0) if s.dim() == 3 else s for s in states)
-
-        torch._decomp.decompositions.one_layer_lstm = with_its_states
-        try:
-            yield
-        finally:
-            torch._decomp.decompositions.one_layer_lstm = one_layer
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is not torch.lstm or not isinstance(result[1], Tensor):
+            return result
+        return result[0], *(s.squeeze(1) if s.dim() == 4 else s for s in result[1:])
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
@@ -178,12 +168,38 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     composite, table = _split(tuple(torch._C._dispatch_get_all_op_names()))
     _fill_with_numbers(program.graph)
     _step_over_single_windows(program.graph)
+    _squeeze_states(program.graph)
     with unset_fake_temporarily():
         decomposed: ExportedProgram = _decompose_exported_program(
             program, cia_to_decomp=composite, python_decomp_table=dict(table),
             joint_loss_index=None, decompose_custom_triton_ops=False,
         )  # fmt: skip
+    _declare_states(decomposed.graph)
     return decomposed
+
+
+def _squeeze_states(graph: fx.Graph) -> None:
+    """As `StatesOfLSTMs`, for programs that were exported without it."""
+    for node in graph.find_nodes(op="call_function", target=aten.lstm.input):
+        for state in [n for n in node.users if n.meta["val"].dim() == 4]:
+            if all(user.target is aten.squeeze.dim for user in state.users):
+                continue
+            with graph.inserting_after(state):
+                squeezed = graph.call_function(aten.squeeze.dim, (state, 1))
+            squeezed.meta["val"] = state.meta["val"].squeeze(1)
+            state.replace_all_uses_with(squeezed, lambda user, new=squeezed: user is not new)
+
+
+def _declare_states(graph: fx.Graph) -> None:
+    """What `StatesOfLSTMs` squeezes are the results of the operator itself."""
+    for node in graph.find_nodes(op="call_function", target=aten.lstm.input):
+        values = list(node.meta["val"])
+        for state in [n for n in node.users if n.meta["val"].dim() == 4]:
+            for squeezed in list(state.users):
+                values[state.args[1]] = state.meta["val"] = squeezed.meta["val"]
+                squeezed.replace_all_uses_with(state)
+                graph.erase_node(squeezed)
+        node.meta["val"] = tuple(values)
 
 
 def _fill_with_numbers(graph: fx.Graph) -> None:
