@@ -88,6 +88,8 @@ class Scheduler:
             _, first, second, v1, v2 = heapq.heappop(queue)
             if self.version.get(first) != v1 or self.version.get(second) != v2:
                 continue
+            # other pairs, fused meanwhile, may have put them in another order
+            first, second = sorted((first, second), key=lambda n: self.deps.order[n])
             fused = self.try_pair(first, second)
             if isinstance(fused, Mismatch):
                 continue
