@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -250,7 +252,7 @@ def kernel_of(model: Any) -> Kernel:
 def started(options: dict[str, Any]) -> tuple[ScheduleTuner, Any, Kernel]:
     """A tuner that waits for the candidates of a kernel to be compiled."""
     kernel = kernel_of(compiled(options))
-    settings = Options.from_mapping(options)
+    settings = Options.from_mapping({**options, "jobs": 2})
     tuner = ScheduleTuner(settings, Kernels(settings), Clock(third))
     tuner.start([(kernel, {})])
     (job,) = tuner._jobs.values()
@@ -350,10 +352,34 @@ def test_a_candidate_that_does_not_compile_is_out(started: Any) -> None:
 def test_what_is_not_compiled_in_time_is_left_for_later(started: Any, own_cache: Path) -> None:
     tuner, job, kernel = started
     done(job.futures[0])
+    tuner.began -= 1.0  # so that there is a share of it
     tuner.measure()
     (chosen,) = tuner.chosen.values()
     assert chosen.why == "no time left" and tuner(kernel, {}) == default_schedule(kernel, {})
     assert not list((own_cache / "schedules").rglob("*.json"))
+
+
+def test_a_short_first_compilation_is_not_longer(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the guess alone; the others begin to compile then, for the next time."""
+    tuner, job, _ = started
+    job.futures = {0: Future()}
+    begun: list[Future[Any]] = []
+
+    def prefetch(*_: Any) -> Future[Any]:
+        assert job.futures[0].done()
+        begun.append(Future())
+        return begun[-1]
+
+    monkeypatch.setattr(tuning, "_prefetch", prefetch)
+    timer = threading.Timer(0.05, done, (job.futures[0],))
+    timer.start()
+    began = time.perf_counter()
+    tuner.measure()
+    assert time.perf_counter() - began < 2  # nobody ends the others
+    (chosen,) = tuner.chosen.values()
+    assert chosen.why == "no time left" and len(begun) == 1  # of two workers, half
 
 
 def test_a_cpp_program_is_not_kept_from_its_compiler(started: Any) -> None:
@@ -370,10 +396,10 @@ def test_a_cpp_program_is_not_kept_from_its_compiler(started: Any) -> None:
 def test_measuring_ends_when_its_share_is_spent(
     options: dict[str, Any], clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at the clock is a second later: the first kernel is measured all the same."""
+    """Each look at the clock is a second later."""
     seconds = iter(range(1000))
     monkeypatch.setattr(tuning, "perf_counter", lambda: float(next(seconds)))
-    monkeypatch.setattr(tuning, "_FLOOR", 0.0)
+    monkeypatch.setattr(tuning, "_FLOOR", 1.5)
 
     def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.softmax(-1), y.cumsum(-1)

@@ -147,7 +147,7 @@ def test_the_default_measures_within_its_share(
 
 def test_a_first_call_takes_no_tenth_longer(tmp_path: Path) -> None:
     """Of one kernel, nothing in any cache, each in a process of its own; the better of three, and a
-    tenth of a second for the noise of starting processes."""
+    twentieth of a second for the noise of starting processes."""
     script = tmp_path / "first.py"
     script.write_text(
         textwrap.dedent(
@@ -172,7 +172,7 @@ def test_a_first_call_takes_no_tenth_longer(tmp_path: Path) -> None:
             command = [sys.executable, script, tmp_path / f"{tune}{number}", tune]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             times.append(float(done.stdout))
-    assert min(seconds["auto"]) < 1.1 * min(seconds["off"]) + 0.1, seconds
+    assert min(seconds["auto"]) < 1.1 * min(seconds["off"]) + 0.05, seconds
 
 
 def test_dynamic_sizes_at_several(tmp_path: Path) -> None:

@@ -78,26 +78,20 @@ def test_threads_compile_side_by_side(workers: Workers, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernels", "jobs", "tune", "expected"),
-    [
-        (3, 16, "off", 3), (1, 16, "auto", 4), (3, 16, "auto", 8), (100, 4, "auto", 2),
-        (100, 1, "max", 1), (0, 16, "auto", 0),
-    ],
-)  # fmt: skip
+    ("kernels", "jobs", "expected"), [(3, 16, 3), (100, 4, 2), (100, 1, 1), (0, 16, 0)]
+)
 def test_started_while_a_gpu_model_is_captured(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch,
-    kernels: int, jobs: int, tune: str, expected: int,
-) -> None:  # fmt: skip
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, kernels: int, jobs: int, expected: int
+) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         on_gpu = torch.ones(2, device="cuda")
     started: list[int] = []
     monkeypatch.setattr(workers, "start", started.append)
-    options = Options(jobs=jobs, tune=tune)
-    start_workers(options, [3, torch.ones(2)], kernels)
+    start_workers(Options(jobs=jobs), [3, torch.ones(2)], kernels)
     assert started == []
-    start_workers(options, [3, torch.ones(2), on_gpu], kernels)
+    start_workers(Options(jobs=jobs), [3, torch.ones(2), on_gpu], kernels)
     assert started == [expected]
 
 

@@ -22,9 +22,6 @@ from triton_emit import TritonKernel
 from wrapper_ir.ops import DefineKernel, If, KernelParam, Launch, Op, Program, Ref, TorchEnum
 from wrapper_ir.types import Device, DType, TensorType
 
-# Schedules of a kernel that `tune="auto"` measures at most, the guess among them.
-FEW = 4
-
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     """The same kernel as triton_rt names it."""
@@ -121,12 +118,11 @@ class Kernels:
 
 def start_workers(options: Options, tensors: Iterable[Any], kernels: int) -> None:
     """Begins to start compile workers while a model is captured, if a tensor of it is on a GPU:
-    one for each of `kernels` and of the schedules that may be measured, and no more than half of
-    those that may serve the compilation, so that cores are left for the capture."""
+    one for each of `kernels`, and no more than half of those that may serve the compilation, so
+    that cores are left for the capture."""
     if any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
         half = max(1, options.workers // 2)
-        wanted = kernels if options.tune == "off" else FEW * kernels
-        triton_rt.shared_pool(options.workers).start(min(wanted, half))
+        triton_rt.shared_pool(options.workers).start(min(kernels, half))
 
 
 def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:

@@ -28,7 +28,7 @@ import triton_rt
 from compile_cli.chosen import Chosen, decide, label
 from compile_cli.config import Options
 from compile_cli.measured_arguments import arguments, layouts, overwritten, why_not
-from compile_cli.runtime import FEW, Kernels, define_kernel, kernel_source
+from compile_cli.runtime import Kernels, define_kernel, kernel_source
 from compile_cli.schedules import candidate_schedules, default_schedule
 from loop_ir import Kernel
 from loop_ir.analysis import traffic
@@ -41,11 +41,14 @@ Hints = Mapping[str, int]
 
 # Bytes that a kernel moves at least to be measured: below, the launch is the cost.
 WORTH = 1 << 20
-# Of `auto`: runs of each candidate that stays in the race; what measuring may add to the time of a
-# compilation, and seconds that it may take in any case.
-_FEW_RUNS = 10
+# Of `auto`: candidates of a kernel, the guess among them; runs of each that stays in the race; what
+# measuring may add to the time of a compilation, and seconds that it may take where all was found
+# in the cache; seconds that one kernel is taken to cost.
+_FEW = 4
+_FEW_RUNS = 7
 _SHARE = 0.1
 _FLOOR = 0.1
+_ONE = 0.05
 
 
 @dataclass(eq=False)
@@ -166,7 +169,7 @@ class ScheduleTuner:
             return
         record = self.store.get(query)
         known = {} if record is None else {c: record.times.get(c) for c in record.candidates}
-        wanted = offered if self.options.tune == "max" else offered[:FEW]
+        wanted = offered if self.options.tune == "max" else offered[:_FEW]
         # named as the program's definition of this text will be, so that it is compiled once
         named = self._firsts.setdefault(_anonymous(first), kernel)
         if named is not kernel:
@@ -191,15 +194,11 @@ class ScheduleTuner:
         self._jobs[name, query] = _Job(kernel, hints, moved, ordered, texts, name, query, [key])
 
     def _compile(self, kernels: Sequence[tuple[Kernel, Hints]]) -> None:
-        """Guesses and what is not measured, which are needed anyway, before other candidates; of
-        these, `auto` has no more compiled than half of the workers do side by side, and waits for
-        none at the end."""
-        most = self.options.tune == "max"
-        half = max(1, self.options.workers // 2)
-        room = math.inf if most else half
+        """Begins with guesses and what is not measured, which are needed anyway."""
         pool = others = self.kernels.pool
-        if pool is not None and not most:
-            others = triton_rt.shared_pool(half)
+        if pool is not None and self.options.tune != "max":
+            # half of the workers; nobody closes it, so a compilation does not wait for the last
+            others = triton_rt.shared_pool(max(1, self.options.workers // 2))
         for job in self._jobs.values():
             sources = [kernel_source(define_kernel(e)) for e in job.emitted]
             job.kernels = tuple(
@@ -216,13 +215,18 @@ class ScheduleTuner:
             alone = kernel.name not in measured and not kernel.symbols
             if alone and self.options.emit != "hop":
                 self._compile_ahead(kernel, hints, pool)
+        if self.options.tune == "max":
+            self._compile_candidates(math.inf)
+
+    def _compile_candidates(self, room: float) -> None:
+        """Begins with up to `room` candidates besides the guesses."""
         for job in self._jobs.values():
+            if not job.futures:
+                return  # nothing is compiled to be measured elsewhere
             for i in range(1, len(job.kernels)):
-                if room <= 0:
-                    return
-                future = _prefetch(job.kernels[i], job.emitted[i], job.hints)
-                job.futures[i] = future
-                room -= not future.done()
+                if room > 0 and i not in job.futures:
+                    job.futures[i] = _prefetch(job.kernels[i], job.emitted[i], job.hints)
+                    room -= not job.futures[i].done()
 
     def _compile_ahead(self, kernel: Kernel, hints: Hints, pool: triton_rt.CompilePool) -> None:
         """A kernel that is not measured, as the program will have it compiled."""
@@ -235,29 +239,35 @@ class ScheduleTuner:
             lazy.pool = None  # variants of later calls are compiled in process
 
     def measure(self) -> None:
-        """Times what was started, as far as there is time."""
+        """Times what was started: with `max` everything, else as far as there is time, candidates
+        being compiled once the guesses are. What is not ready then will be found in the cache."""
         if not self._jobs:
             return
+        guesses = [job.futures[0] for job in self._jobs.values() if job.futures]
+        cached = all(future.done() for future in guesses)
         if self.options.emit != "cpp":  # a C++ host program is built while its kernels compile
-            wait([job.futures[0] for job in self._jobs.values() if job.futures])
-        now = perf_counter()
-        end = math.inf
+            wait(guesses)
+        ready = end = math.inf
         if self.options.tune != "max":
-            end = now + max(_FLOOR, _SHARE * (now - self.began))
+            self._compile_candidates(max(1, self.options.workers // 2))
+            now = perf_counter()
+            share = _SHARE * (now - self.began)
+            ready, end = now + share / 2, now + (max(share, _FLOOR) if cached else share)
         with unset_fake_temporarily(), torch.no_grad():
-            for number, job in enumerate(self._jobs.values()):
-                if number and perf_counter() > end:
+            for job in self._jobs.values():
+                if perf_counter() + _ONE > end:
                     chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
                 else:
-                    chosen = self._measure(job, end)
+                    chosen = self._measure(job, ready)
                 self.chosen.update(dict.fromkeys(job.keys, chosen))
         self._jobs.clear()
         kept = {(name, chosen.schedule) for (name, _), chosen in self.chosen.items()}
         self._texts = {key: text for key, text in self._texts.items() if key in kept}
 
-    def _measure(self, job: _Job, end: float) -> Chosen:
+    def _measure(self, job: _Job, ready_by: float) -> Chosen:
+        """Times the candidates that are compiled until then."""
         guess = job.schedules[0]
-        left = end - perf_counter()
+        left = ready_by - perf_counter()
         wait(job.futures.values(), None if left == math.inf else max(0.0, left))
         ready, failures = [], []
         for i, schedule in enumerate(job.schedules):
