@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -229,11 +229,11 @@ def _undefined(name: str, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
     return None
 
 
-def perturbed_runs(run: Callable[[], list[Any] | None], count: int, seed: int) -> list[list[Any]]:
-    """What `run` gives under `count` perturbations, where it gives something."""
+def perturbed_runs(run: Callable[[], list[Any] | None], seeds: Iterable[int]) -> list[list[Any]]:
+    """What `run` gives under the perturbations of these seeds, where it gives something."""
     out = []
-    for i in range(count):
-        with Perturbed(seed * 1000 + i):
+    for seed in seeds:
+        with Perturbed(seed):
             values = run()
         if values is not None:
             out.append(values)
