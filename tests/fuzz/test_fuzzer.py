@@ -111,6 +111,9 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = F.layer_norm(a0 * 1e38, (4,))", "(v0,)",
                  "make(torch.float32, (2, 4), 3, 'wide')"), 0, math.nan,
     ),
+    "an integer of NaN": (
+        _program("v0 = a0.std().long()", "(v0,)", "make(torch.float32, (0, 4), 3)"), 0, 0,
+    ),
     "a bias of 0": (
         _program("v0 = F.layer_norm(a0 * 0, (4,))", "(v0,)",
                  "make(torch.float32, (2, 4), 3, 'wide')"), 0, -0.0,

@@ -28,7 +28,7 @@ def blur(
     """Changes such elements of the results at random. exact: the results in float64."""
     name = getattr(func, "__name__", "")
     given = [a.detach() for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
-    floats = [a for a in given if a.dtype.is_floating_point]
+    floats = [a for a in given if a.dtype.is_floating_point and a.numel()]
     for i, result in enumerate(results):
         if name == "signbit":
             _set(rng, result, floats[0].isnan() if floats else None, not result.any())
@@ -66,7 +66,7 @@ def _overflowed(floats: Sequence[Tensor], values: Tensor, exact: Tensor) -> Tens
     or variance has overflowed, and what comes of that differs from one order of additions to
     another."""
     wide, limit = exact.detach().double(), math.sqrt(torch.finfo(torch.float32).max)
-    full = [x.double().nan_to_num(0.0, 0.0, 0.0).abs() for x in floats if x.numel()]
+    full = [x.double().nan_to_num(0.0, 0.0, 0.0).abs() for x in floats]
     count, largest = max(x.numel() for x in full), max(float(x.max()) for x in full)
     if values.dtype == torch.float64 or largest < limit / count:
         return torch.zeros_like(values, dtype=torch.bool)
