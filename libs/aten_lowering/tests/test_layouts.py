@@ -17,7 +17,6 @@ WIDE = torch.randn(2, 4, 8, 8).contiguous(memory_format=torch.channels_last)
 PLACES = torch.arange(36).reshape(6, 6).expand(2, 4, 6, 6)
 ONE = torch.tensor(1.0)
 MATRIX = torch.rand(5, 4).t()
-LINE, CUBE = torch.randn(4, 3, 2).transpose(0, 2), torch.randn(4, 4, 4, 3, 2).transpose(0, 4)
 VOLUME = torch.randn(2, 4, 3, 4, 4).to(memory_format=torch.channels_last_3d)
 PADDED = torch.randn(2, 4, 5, 6, 6)
 ROWS, ROW = torch.rand(4, 1, 8).half().permute(2, 0, 1), torch.rand(1)
@@ -27,16 +26,6 @@ CALLS: dict[Any, tuple[Any, ...]] = {
     aten.mse_loss_backward.default: (ONE, MATRIX, -MATRIX, 1),
     aten.glu_backward.default: (IMAGE, torch.cat([IMAGE, IMAGE], 3), 3),
     aten.binary_cross_entropy.default: (MATRIX, MATRIX.contiguous(), None, 0),
-    aten.upsample_nearest1d.default: (LINE, [3]),
-    aten._upsample_nearest_exact1d.default: (LINE, [3]),
-    aten.upsample_nearest3d.default: (CUBE, [3, 3, 3]),
-    aten._upsample_nearest_exact3d.default: (CUBE, [3, 3, 3]),
-    aten.reflection_pad2d.default: (IMAGE, [1, 1, 1, 1]),
-    aten.reflection_pad2d_backward.default: (WIDE, IMAGE, [1, 1, 1, 1]),
-    aten.replication_pad2d.default: (IMAGE, [1, 1, 1, 1]),
-    aten.reflection_pad3d.default: (VOLUME, [1, 1, 1, 1, 1, 1]),
-    aten.reflection_pad3d_backward.default: (PADDED, VOLUME, [1, 1, 1, 1, 1, 1]),
-    aten.replication_pad3d.default: (VOLUME, [1, 1, 1, 1, 1, 1]),
     aten.channel_shuffle.default: (IMAGE, 2),
     aten.log_sigmoid_forward.default: (MATRIX,),
     aten.xlogy.Tensor: (ROWS, ROW),
@@ -66,8 +55,12 @@ NORM: tuple[Any, ...] = (WEIGHT, WEIGHT, WEIGHT, WEIGHT)
 TURNED = torch.randn(4, 5, 6, 2).permute(3, 0, 1, 2)
 WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     op: [
-        (MATRIX.contiguous(), MATRIX), (MATRIX, MATRIX.contiguous()), (ROWS, ROW),
-        ((MATRIX * 9).long(), ONE.bfloat16()), (MATRIX, ONE.double()), (ONE.half(), MATRIX),
+        (MATRIX.contiguous(), MATRIX),
+        (MATRIX, MATRIX.contiguous()),
+        (ROWS, ROW),
+        ((MATRIX * 9).long(), ONE.bfloat16()),
+        (MATRIX, ONE.double()),
+        (ONE.half(), MATRIX),
     ]
     for op in (aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode)
 } | {
@@ -78,7 +71,13 @@ WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     aten._native_batch_norm_legit_functional.default: [(TURNED, *NORM, True, 0.1, 1e-5)],
     aten._native_batch_norm_legit_no_training.default: [(TURNED, *NORM, 0.1, 1e-5)],
     aten._native_batch_norm_legit.no_stats: [(TURNED, None, None, True, 0.1, 1e-5)],
-}  # fmt: skip
+    aten.reflection_pad2d.default: [(IMAGE, [1, 1, 1, 1]), (IMAGE.contiguous(), [1, 1, 1, 1])],
+    aten.replication_pad2d.default: [(IMAGE, [1, 1, 1, 1])],
+    aten.reflection_pad3d.default: [(VOLUME, [1, 1, 1, 1, 1, 1])],
+    aten.replication_pad3d.default: [(VOLUME, [1, 1, 1, 1, 1, 1])],
+    aten.reflection_pad2d_backward.default: [(WIDE, IMAGE, [1, 1, 1, 1])],
+    aten.reflection_pad3d_backward.default: [(PADDED, VOLUME, [1, 1, 1, 1, 1, 1])],
+}
 
 
 @pytest.mark.parametrize("op", OPERANDS, ids=str)

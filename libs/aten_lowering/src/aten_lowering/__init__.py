@@ -11,6 +11,7 @@ from aten_lowering.extern import UNFILLED
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.meta import in_memory, lazy_memory, storage_key
 from aten_lowering.user_kernels import KernelObject, run_captured
+from aten_lowering.whole import whole_upsampling
 
 __all__ = [
     "UNFILLED",
@@ -30,4 +31,5 @@ __all__ = [
     "lower_with_report",
     "run_captured",
     "storage_key",
+    "whole_upsampling",
 ]

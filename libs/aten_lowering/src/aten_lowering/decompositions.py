@@ -22,13 +22,12 @@ from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
+from aten_lowering.whole import UPSAMPLING, sized, whole_upsampling
 
 aten = torch.ops.aten
 
 # Not in torch's core table, but gathers and arithmetic that make one kernel.
 _MORE: list[Any] = [
-    aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d,
-    aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d,
     aten.upsample_bicubic2d,
     # so that a gradient may save the statistics of rows, and a loss read but one element of each
     aten._log_softmax,
@@ -137,6 +136,7 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
     own |= RULES
+    own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
     return {
@@ -169,7 +169,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     _fill_with_numbers(program.graph)
     _step_over_single_windows(program.graph)
     _squeeze_states(program.graph)
-    with unset_fake_temporarily():
+    with unset_fake_temporarily(), whole_upsampling():
         decomposed: ExportedProgram = _decompose_exported_program(
             program, cia_to_decomp=composite, python_decomp_table=dict(table),
             joint_loss_index=None, decompose_custom_triton_ops=False,

@@ -53,10 +53,6 @@ def suggested_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
     return suggested(result, x) if x.device.type == "cpu" else result
 
 
-def suggested_by_second_on_cpu(result: Tensor, _grad: Tensor, x: Tensor, *_args: Any) -> Tensor:
-    return suggested_on_cpu(result, x)
-
-
 def contiguous_on_cpu(result: Tensor, *_args: Any) -> Tensor:
     return result.contiguous() if result.device.type == "cpu" else result
 
@@ -114,6 +110,15 @@ def suggested_input_on_cpu(op: OpOverload, x: Tensor, *args: Any) -> Any:
     return op(suggested(x, x), *args)
 
 
+def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
+    """`op(..., x, padding) -> op(..., x.contiguous(), padding)`, copied to channels last where `x`
+    is, on the CPU: torch's fake tensors of padding are contiguous, as CUDA's results are."""
+    x = [a for a in args if isinstance(a, Tensor)][-1]
+    if x.device.type != "cpu" or suggested(x, x).is_contiguous():
+        return NotImplemented
+    return suggested(op(*(x.contiguous() if a is x else a for a in args)), x)
+
+
 # Of operators that stay whole: rules on their operands.
 OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.copysign.Tensor: alike,
@@ -126,6 +131,12 @@ OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: suggested_input_on_cpu,
     aten._native_batch_norm_legit_no_training.default: suggested_input_on_cpu,
     aten._native_batch_norm_legit.no_stats: suggested_input_on_cpu,
+    aten.reflection_pad2d.default: copied_on_cpu,
+    aten.reflection_pad2d_backward.default: copied_on_cpu,
+    aten.reflection_pad3d.default: copied_on_cpu,
+    aten.reflection_pad3d_backward.default: copied_on_cpu,
+    aten.replication_pad2d.default: copied_on_cpu,
+    aten.replication_pad3d.default: copied_on_cpu,
 }
 
 LAYOUTS: dict[OpOverload, Layout] = {
@@ -134,16 +145,6 @@ LAYOUTS: dict[OpOverload, Layout] = {
     aten.mse_loss_backward.default: contiguous,
     aten.glu_backward.default: contiguous,
     aten.binary_cross_entropy.default: like,
-    aten.upsample_nearest1d.default: suggested,
-    aten._upsample_nearest_exact1d.default: suggested,
-    aten.upsample_nearest3d.default: suggested,
-    aten._upsample_nearest_exact3d.default: suggested,
-    aten.reflection_pad2d.default: suggested_on_cpu,
-    aten.reflection_pad2d_backward.default: suggested_by_second_on_cpu,
-    aten.replication_pad2d.default: suggested_on_cpu,
-    aten.reflection_pad3d.default: suggested_on_cpu,
-    aten.reflection_pad3d_backward.default: suggested_by_second_on_cpu,
-    aten.replication_pad3d.default: suggested_on_cpu,
     aten.channel_shuffle.default: suggested_on_cpu,
     aten.log_sigmoid_forward.default: contiguous_on_cpu,
     aten.xlogy.Tensor: by_operands,

@@ -1,0 +1,250 @@
+"""Lines of elements that are resampled: the place that a point reads, by the rules of eager.
+
+ATen/native/UpSample.h: with `scale` the input's size over the output's, or one over the factor that
+was asked for,
+
+    nearest   floor(o * scale)
+    exact     floor((o + 0.5) * scale)
+    linear    max((o + 0.5) * scale - 0.5, 0), between two places
+    aligned   o * scale, scale = (extent - 1) / (out - 1), between two places
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+from aten_lowering.builder import KernelBuilder, Value
+from aten_lowering.errors import require
+from aten_lowering.lowerings.windows import Along, both, kind
+from loop_ir import DType
+from symexpr import FloorDiv, Max, Min
+
+Rule = Literal["nearest", "exact", "linear", "aligned"]
+Points = npt.NDArray[Any]
+
+_LONGEST = 1 << 16  # points of a line that are compared one by one
+
+
+def lines(
+    x: Sequence[sympy.Expr], out: Sequence[sympy.Expr], factors: Sequence[Any], rule: Rule,
+    acc: DType = DType.f32,
+) -> list[Line]:  # fmt: skip
+    """Of the last dimensions of `x` and `out`; factors: how much longer each is to be, or None.
+    acc: what places between two elements are computed in."""
+    dims = len(factors)
+    known = all(isinstance(f, float | int | None) for f in factors)
+    require(known, "upsampling by a factor that is not known")
+    sides = zip(x[-dims:], out[-dims:], factors, strict=True)
+    return [Line(n, m, f if f and f > 0 else None, rule, acc) for n, m, f in sides]
+
+
+@dataclass(frozen=True)
+class Line:
+    """`extent` elements, read by `out` points."""
+
+    extent: sympy.Expr
+    out: sympy.Expr
+    factor: float | None
+    rule: Rule
+    acc: DType
+
+    @property
+    def between(self) -> bool:
+        """Points lie between two places."""
+        return self.rule in ("linear", "aligned")
+
+    @cached_property
+    def ratio(self) -> Fraction | None:
+        """What the scale stands for, if that is known."""
+        if self.rule == "aligned":
+            if not (self.extent.is_Integer and self.out.is_Integer):
+                return None
+            return Fraction(int(self.extent) - 1, int(self.out) - 1) if self.out > 1 else Fraction()
+        if self.factor is not None:
+            return Fraction(1 / self.factor).limit_denominator(4096)
+        quotient = sympy.cancel(self.extent / self.out)
+        return Fraction(int(quotient.p), int(quotient.q)) if quotient.is_Rational else None
+
+    def _scale(self, k: KernelBuilder) -> Value:
+        if (known := self._known_scale()) is not None:
+            return k.const(float(known), self.acc)
+        less = 1 if self.rule == "aligned" else 0
+        counts = [k.cast(k.index(n - less), self.acc) for n in (self.extent, self.out)]
+        scale = k.op("div", *counts)
+        if not less:
+            return scale
+        several = k.op("gt", k.index(self.out), k.const(1, DType.i64))
+        return k.where(several, scale, k.const(0, self.acc))
+
+    def _known_scale(self) -> Any:
+        """As eager rounds it, or None where sizes are not known."""
+        real = np.float64 if self.acc is DType.f64 else np.float32
+        if self.factor is not None and self.rule != "aligned":
+            return real(1 / self.factor)
+        if not (self.extent.is_Integer and self.out.is_Integer):
+            return None
+        less = 1 if self.rule == "aligned" else 0
+        extent, out = int(self.extent) - less, int(self.out) - less
+        return real(real(extent) / real(out)) if out > 0 else real(0)
+
+    @cached_property
+    def _reals(self) -> Points | None:
+        """Where each point of a line of known size lies."""
+        scale = self._known_scale()
+        if scale is None or not self.out.is_Integer or not 0 < self.out <= _LONGEST:
+            return None
+        at: Points = np.arange(int(self.out)).astype(scale.dtype)
+        half = scale.dtype.type(0.5)
+        if self.rule in ("exact", "linear"):
+            at = at + half
+        at = at * scale
+        return np.maximum(at - half, 0) if self.rule == "linear" else at
+
+    def _floor(self, o: Any) -> Any:
+        """The place at or before where a point lies, as if floats were exact."""
+        assert self.ratio is not None
+        p, q = self.ratio.numerator, self.ratio.denominator
+        if self.rule == "exact":
+            return _floor(2 * p, p, 2 * q, o)
+        if self.rule == "linear":
+            return _floor(2 * p, p - q, 2 * q, o)
+        return _floor(p, 0, q, o)
+
+    def _integer(self, o: sympy.Expr) -> sympy.Expr | None:
+        """The place at or before a point, where integers give what eager's floats do."""
+        if self.ratio is None:
+            return None
+        place = self._floor(o)
+        if self._reals is not None and self.extent.is_Integer:
+            exact = self._floor(np.arange(int(self.out)))
+            if not np.array_equal(np.maximum(exact, 0), np.floor(self._reals)):
+                return None
+            place = Max(place, sympy.S.Zero) if exact.min() < 0 else place
+            return Min(place, self.extent - 1) if exact.max() >= self.extent else place
+        # Halves, quarters, ...: floats are exact, too.
+        rounded = self.factor is not None and Fraction(1 / self.factor) != self.ratio
+        if rounded or self.ratio.denominator & (self.ratio.denominator - 1):
+            return None
+        place = Max(place, sympy.S.Zero) if self.rule == "linear" else place
+        return Min(place, self.extent - 1)
+
+    def real(self, k: KernelBuilder, o: sympy.Expr) -> Value:
+        """Where a point lies."""
+        at = k.cast(k.index(o, kind(self.out)), self.acc)
+        half = k.const(0.5, self.acc)
+        if self.rule in ("exact", "linear"):
+            at = k.op("add", at, half)
+        at = k.op("mul", at, self._scale(k))
+        if self.rule == "linear":
+            at = k.op("maximum", k.op("sub", at, half), k.const(0, self.acc))
+        return at
+
+    def place(self, k: KernelBuilder, o: sympy.Expr) -> sympy.Expr:
+        """What a point reads, or the first of the two that it lies between."""
+        return self._places(k, o)[0]
+
+    def _places(self, k: KernelBuilder, o: sympy.Expr) -> tuple[sympy.Expr, Value | None]:
+        """And its value, where it is computed."""
+        found = self._integer(o)
+        if found is not None:
+            return found, None
+        number = kind(self.extent)
+        last = k.index(self.extent - 1, number)
+        value = k.op("minimum", k.op("cast", self.real(k, o), dtype=number), last)
+        return k.indirect(value, self.extent), value
+
+    def pair(
+        self, k: KernelBuilder, o: sympy.Expr, acc: DType
+    ) -> tuple[sympy.Expr, sympy.Expr, Value]:
+        """The two places that a point lies between, and how much the second one counts."""
+        low, value = self._places(k, o)
+        number = kind(self.extent)
+        if value is None:
+            high = Min(low + 1, self.extent - 1)
+            value = k.index(low, number)
+        else:
+            last = k.index(self.extent - 1, number)
+            after = k.op("minimum", k.op("add", value, k.const(1, number)), last)
+            high = k.indirect(after, self.extent)
+        return low, high, k.op("sub", self.real(k, o), k.cast(value, acc))
+
+    def weight(self, k: KernelBuilder, place: sympy.Expr, o: sympy.Expr, acc: DType) -> Value:
+        """How much a place counts for a point: one less the way between them."""
+        real = k.op("minimum", self.real(k, o), k.cast(k.index(self.extent - 1), acc))
+        way = k.op("abs", k.op("sub", real, k.cast(k.index(place, kind(self.extent)), acc)))
+        return k.op("maximum", k.op("sub", k.const(1, acc), way), k.const(0, acc))
+
+    def first(self, place: Any) -> Any:
+        """The first point that lies at or behind a place, as if floats were exact."""
+        assert self.ratio is not None
+        p, q = self.ratio.numerator, self.ratio.denominator
+        if self.rule == "exact":
+            return _floor(2 * q, -p + 2 * p - 1, 2 * p, place)
+        if self.rule == "linear":
+            return _floor(2 * q, q - p + 2 * p - 1, 2 * p, place)
+        return _floor(q, p - 1, p, place)
+
+
+def gathered(line: Line) -> Callable[[sympy.Expr], Along]:
+    """For a place, the points that may have read it: all those that did are among them."""
+    known = line._reals is not None and line.ratio is not None and line.extent.is_Integer
+    require(known, "the gradient of a line of unknown size")
+    assert line._reals is not None
+    if line.ratio == 0:
+        return lambda place: Along(int(line.out), lambda i: i, lambda k, o, i: None)
+    extent, out = int(line.extent), int(line.out)
+    places = np.arange(extent)
+    reals = np.minimum(line._reals, extent - 1)
+    if line.between:
+        first = line.first(places - 1)
+        begins = np.searchsorted(reals, places - 1, "right")
+        ends = np.searchsorted(reals, places + 1, "left")
+    else:
+        first = line.first(places)
+        begins = np.searchsorted(np.floor(reals), places, "left")
+        ends = np.searchsorted(np.floor(reals), places, "right")
+    read = ends > begins
+    require(bool(np.all(first[read] <= begins[read])), "the gradient of odd roundings")
+    count = int(np.max((ends - first)[read], initial=1))
+    low, high = bool(first.min() < 0), bool(first.max() + count > out)
+    # Points that lie between two places tell by their weight which ones they have read.
+    tested = not line.between and not np.array_equal((begins, ends), (first, first + count))
+
+    def inside(k: KernelBuilder, o: sympy.Expr, place: sympy.Expr) -> Value | None:
+        number = kind(line.out)
+        at = k.index(o, number)
+        mask = k.op("ge", at, k.const(0, number)) if low else None
+        mask = both(k, mask, k.op("lt", at, k.index(line.out, number)) if high else None)
+        if not tested:
+            return mask
+        floor = k.op("cast", line.real(k, o), dtype=number)
+        floor = k.op("minimum", floor, k.index(line.extent - 1, number))
+        return both(k, mask, k.op("eq", floor, k.index(place, number)))
+
+    def along(place: sympy.Expr) -> Along:
+        start = line.first(place - 1 if line.between else place)
+        return Along(count, lambda i: start + i, lambda k, o, i: inside(k, o, place))
+
+    return along
+
+
+def _floor(a: int, b: int, d: int, x: Any) -> Any:
+    """`(a * x + b) // d` of integers, an array or an expression, in lowest terms, so that the
+    dividend is not negative where `x` is not.
+
+    (2*x - 1) // 4  ->  (x + 1) // 2 - 1
+    """
+    divisor = np.gcd(a, d)
+    a, b, d = int(a // divisor), b // int(divisor), int(d // divisor)
+    whole, rest = divmod(b, d)
+    if isinstance(x, sympy.Expr):
+        return FloorDiv(a * x + rest, sympy.Integer(d)) + whole
+    return (a * x + rest) // d + whole

@@ -1,0 +1,233 @@
+"""Images that are enlarged, reduced or padded with what they hold: every point reads its places.
+
+    upsample_nearest2d(x, 2)   ->   for n, c, h, w: x[n, c, h // 2, w // 2]
+    reflection_pad1d(x, 3)     ->   for n, i: x[n, min(|i - 3|, 2 extent - 2 - |i - 3|)]
+
+Places are integers as far as eager's floats are shown to give them. A gradient is a sum over the
+points that may have read a place: nothing is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.call import Call, opmath
+from aten_lowering.errors import require
+from aten_lowering.lowerings.lines import Rule, gathered, lines
+from aten_lowering.lowerings.windows import Along, every, is_written_out, kind
+from aten_lowering.registry import Table
+from symexpr import Max, Min
+
+aten = torch.ops.aten
+table = Table()
+
+Sizes = Sequence[sympy.Expr]
+# Of a place, its coordinate in the result, and an element of the result there: what it gives.
+Share = Callable[[KernelBuilder, Sizes, Sizes, Value], Value]
+# An expression, and the least and the most that it may be.
+Test = tuple[sympy.Expr, sympy.Expr, sympy.Expr]
+
+
+def _scales(more: dict[str, Any]) -> list[Any]:
+    """`scales`, or those of depth, height and width."""
+    return [more[n] for n in ("scales", "scales_d", "scales_h", "scales_w") if n in more]
+
+
+@table.lowers(
+    aten.upsample_nearest1d.default, aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default, aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default, aten._upsample_nearest_exact3d.default,
+)  # fmt: skip
+def upsample_nearest(call: Call, input: Operand, output_size: Sizes, **scales: Any) -> None:
+    rule: Rule = "exact" if "exact" in str(call.op) else "nearest"
+    k = call.kernel(call.out.size)
+    along = lines(input.size, call.out.size, _scales(scales), rule)
+    own = k.coords[-len(along) :]
+    at = [line.place(k, o) for line, o in zip(along, own, strict=True)]
+    k.store(call.out.operand, k.coords, k.load(input, (*k.coords[: -len(along)], *at)))
+    call.emit_kernel(k)
+
+
+@table.lowers(
+    aten.upsample_linear1d.default, aten.upsample_bilinear2d.default,
+    aten.upsample_trilinear3d.default,
+)  # fmt: skip
+def upsample_linear(
+    call: Call, input: Operand, output_size: Sizes, align_corners: bool, **scales: Any
+) -> None:
+    """`(1 - h) * ((1 - w) * a + w * b) + h * ((1 - w) * c + w * d)`, as eager, in the opmath
+    type."""
+    require(input.dtype.is_float, "linear upsampling of integers")
+    k = call.kernel(call.out.size)
+    rule: Rule = "aligned" if align_corners else "linear"
+    acc = opmath(input.dtype)
+    along = lines(input.size, call.out.size, _scales(scales), rule, acc)
+    own = k.coords[-len(along) :]
+    sides = [line.pair(k, o, acc) for line, o in zip(along, own, strict=True)]
+
+    def mixed(at: Sizes) -> Value:
+        if len(at) == len(k.coords):
+            return k.cast(k.load(input, tuple(at)), acc)
+        low, high, weight = sides[len(at) - len(k.coords)]
+        rest = k.op("sub", k.const(1, acc), weight)
+        first = k.op("mul", rest, mixed((*at, low)))
+        return k.op("add", first, k.op("mul", weight, mixed((*at, high))))
+
+    k.store(call.out.operand, k.coords, mixed(k.coords[: -len(along)]))
+    call.emit_kernel(k)
+
+
+@table.lowers(
+    aten.upsample_nearest1d_backward.default, aten.upsample_nearest2d_backward.default,
+    aten.upsample_nearest3d_backward.default, aten._upsample_nearest_exact1d_backward.default,
+    aten._upsample_nearest_exact2d_backward.default,
+    aten._upsample_nearest_exact3d_backward.default,
+)  # fmt: skip
+def upsample_nearest_backward(
+    call: Call, grad_output: Operand, output_size: Sizes, input_size: Sizes, **scales: Any
+) -> None:
+    rule: Rule = "exact" if "exact" in str(call.op) else "nearest"
+    along = lines(call.out.size, grad_output.size, _scales(scales), rule)
+    _gradient(call, grad_output, [gathered(line) for line in along], _as_it_is)
+
+
+@table.lowers(
+    aten.upsample_linear1d_backward.default, aten.upsample_bilinear2d_backward.default,
+    aten.upsample_trilinear3d_backward.default,
+)  # fmt: skip
+def upsample_linear_backward(
+    call: Call, grad_output: Operand, output_size: Sizes, input_size: Sizes, align_corners: bool,
+    **scales: Any,
+) -> None:  # fmt: skip
+    rule: Rule = "aligned" if align_corners else "linear"
+    acc = opmath(grad_output.dtype)
+    along = lines(call.out.size, grad_output.size, _scales(scales), rule, acc)
+
+    def weighted(k: KernelBuilder, own: Sizes, at: Sizes, value: Value) -> Value:
+        weight: Value | None = None
+        for line, place, point in zip(along, own, at, strict=True):
+            side = line.weight(k, place, point, acc)
+            weight = side if weight is None else k.op("mul", weight, side)
+        assert weight is not None
+        return k.op("mul", weight, value)
+
+    _gradient(call, grad_output, [gathered(line) for line in along], weighted)
+
+
+def _gradient(
+    call: Call, gradient: Operand, alongs: Sequence[Callable[[sympy.Expr], Along]], share: Share
+) -> None:
+    """At each place the sum of what those give it that may have read it."""
+    require(call.out.dtype.is_float, "a gradient of integers")
+    k = call.kernel(call.out.size)
+    acc = opmath(gradient.dtype)
+    own = k.coords[-len(alongs) :]
+    points = [along(place) for along, place in zip(alongs, own, strict=True)]
+    total: Value | None = None
+    for at, inside in every(k, points):
+        loaded = k.load(gradient, (*k.coords[: -len(at)], *at), inside)
+        value = share(k, own, at, k.cast(loaded, acc))
+        if is_written_out(points):
+            total = value if total is None else k.op("add", total, value)
+        else:
+            (total,) = k.reduce("sum", value)
+            k.once()
+    k.store(call.out.operand, k.coords, total or k.const(0, acc))
+    call.emit_kernel(k)
+
+
+def _as_it_is(k: KernelBuilder, own: Sizes, at: Sizes, value: Value) -> Value:
+    return value
+
+
+# -- padding
+
+
+def _pads(padding: Sequence[Any]) -> list[tuple[int, int]]:
+    """Before and behind each dimension, the last of which `padding` has first."""
+    require(all(isinstance(n, int) for n in padding), "padding of a size that is not known")
+    return list(zip(padding[-2::-2], padding[::-2], strict=True))
+
+
+def _reflected(at: sympy.Expr, extent: sympy.Expr, pads: tuple[int, int]) -> sympy.Expr:
+    at = Max(at, -at) if pads[0] > 0 else at
+    return Min(at, 2 * (extent - 1) - at) if pads[1] > 0 else at
+
+
+def _replicated(at: sympy.Expr, extent: sympy.Expr, pads: tuple[int, int]) -> sympy.Expr:
+    at = Max(at, sympy.S.Zero) if pads[0] > 0 else at
+    return Min(at, extent - 1) if pads[1] > 0 else at
+
+
+def _pad(call: Call, x: Operand, padding: Sequence[Any], rule: Callable[..., sympy.Expr]) -> None:
+    k = call.kernel(call.out.size)
+    pads = _pads(padding)
+    own, size = k.coords[-len(pads) :], x.size[-len(pads) :]
+    sides = zip(own, size, pads, strict=True)
+    at = [rule(o - pad[0], extent, pad) for o, extent, pad in sides]
+    k.store(call.out.operand, k.coords, k.load(x, (*k.coords[: -len(pads)], *at)))
+    call.emit_kernel(k)
+
+
+@table.lowers(
+    aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default
+)
+def reflection_pad(call: Call, input: Operand, padding: Sequence[Any]) -> None:
+    _pad(call, input, padding, _reflected)
+
+
+@table.lowers(
+    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
+)
+def replication_pad(call: Call, input: Operand, padding: Sequence[Any]) -> None:
+    _pad(call, input, padding, _replicated)
+
+
+def _mirrors(extent: sympy.Expr, pads: tuple[int, int]) -> Callable[[sympy.Expr], Along]:
+    """The point itself, and its reflections before the first and behind the last place."""
+    before, behind = pads
+
+    def along(place: sympy.Expr) -> Along:
+        points: list[sympy.Expr] = [place + before]
+        tests: list[Test | None] = [None]
+        if before:
+            points.append(before - place)
+            tests.append((place, sympy.S.One, sympy.Integer(before)))
+        if behind:
+            points.append(before + 2 * (extent - 1) - place)
+            tests.append((place, extent - 1 - behind, extent - 2))
+        return _listed(points, tests)
+
+    return along
+
+
+def _listed(points: Sequence[sympy.Expr], tests: Sequence[Test | None]) -> Along:
+    """These points; each counts where an expression lies between two others."""
+
+    def inside(k: KernelBuilder, _point: sympy.Expr, i: sympy.Expr) -> Value | None:
+        test = tests[int(i)]
+        if test is None:
+            return None
+        number = kind(*(e for e in test[1:]))
+        value, low, high = (k.index(e, number) for e in test)
+        return k.op("and", k.op("ge", value, low), k.op("le", value, high))
+
+    return Along(len(points), lambda i: points[int(i)], inside)
+
+
+@table.lowers(
+    aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d_backward.default,
+)  # fmt: skip
+def reflection_pad_backward(
+    call: Call, grad_output: Operand, input: Operand, padding: Sequence[Any]
+) -> None:
+    pads = _pads(padding)
+    require(min(map(min, pads)) >= 0, "the gradient of negative padding")
+    sides = zip(call.out.size[-len(pads) :], pads, strict=True)
+    _gradient(call, grad_output, [_mirrors(n, pad) for n, pad in sides], _as_it_is)

@@ -1,0 +1,176 @@
+"""Enlarged, reduced and padded images and their gradients, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from functorch.compile import make_boxed_func
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+
+from aten_lowering import decompositions, whole_upsampling
+from aten_lowering.whole import UPSAMPLING
+from loop_ir import Kernel
+
+aten = torch.ops.aten
+
+SHAPES = {1: (2, 3, 5), 2: (2, 2, 6, 4), 3: (1, 2, 3, 4, 2)}
+HOW: list[dict[str, Any]] = [
+    {"scale_factor": 2}, {"scale_factor": 3}, {"scale_factor": 1.5}, {"scale_factor": 0.5},
+    {"scale_factor": 2.7}, {"size": 7}, {"size": 1},
+]  # fmt: skip
+LAST = {3: torch.channels_last_3d, 2: torch.channels_last}
+
+
+@pytest.fixture(autouse=True)
+def whole() -> Iterator[None]:
+    with whole_upsampling():
+        yield
+
+
+def image(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def one_kernel(lowered: Any) -> None:
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("exact", ["", "_exact"])
+def test_nearest(oracle: Any, dims: int, exact: str, how: dict[str, Any]) -> None:
+    x, mode = image(*SHAPES[dims]), "nearest-exact" if exact else "nearest"
+
+    def enlarge(a: Tensor) -> Tensor:
+        return F.interpolate(a, **how, mode=mode)
+
+    one_kernel(oracle(enlarge, x))
+    name = f"{'_' if exact else ''}upsample_nearest{exact}{dims}d_backward"
+    gradient(oracle, getattr(aten, name), x, enlarge(x), (), how)
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_linear(oracle: Any, dims: int, aligned: bool, how: dict[str, Any]) -> None:
+    x, mode = image(*SHAPES[dims]), ["linear", "bilinear", "trilinear"][dims - 1]
+
+    def enlarge(a: Tensor) -> Tensor:
+        return F.interpolate(a, **how, mode=mode, align_corners=aligned)
+
+    one_kernel(oracle(enlarge, x))
+    backward = getattr(aten, f"upsample_{mode}{dims}d_backward")
+    gradient(oracle, backward, x, enlarge(x), (aligned,), how)
+
+
+def gradient(
+    oracle: Any, op: Any, x: Tensor, out: Tensor, more: tuple[bool, ...], how: dict[str, Any]
+) -> None:
+    factor = how.get("scale_factor")
+    factors = [None if factor is None else float(factor)] * (x.dim() - 2)
+    sizes = list(out.shape[2:]), list(x.shape)
+    one_kernel(oracle(lambda g: op(g, *sizes, *more, *factors), image(*out.shape)))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_other_types_layouts_and_sizes(oracle: Any, mode: str) -> None:
+    def enlarge(a: Tensor, factor: float = 2) -> Tensor:
+        return F.interpolate(a, scale_factor=factor, mode=mode)
+
+    x = image(2, 3, 6, 5)
+    oracle(enlarge, x.to(memory_format=torch.channels_last).bfloat16())
+    oracle(lambda a: enlarge(a, 2.3), x.double())
+    oracle(enlarge, x, symbolic=True)
+    oracle(lambda a: enlarge(a, 1.5), x, symbolic=True)
+    oracle(lambda a: F.interpolate(a, size=(9, 4), mode=mode), x, symbolic=True)
+    oracle(lambda a: enlarge(a[:, :, :1, :1]) + 1, x)
+
+
+def test_corners_of_unknown_sizes(oracle: Any) -> None:
+    def enlarge(a: Tensor) -> Tensor:
+        return F.interpolate(a, size=(9, 1), mode="bilinear", align_corners=True)
+
+    oracle(enlarge, image(2, 3, 6, 5), symbolic=True)
+
+
+def test_nearest_of_integers_and_of_lines_and_volumes_in_other_orders(oracle: Any) -> None:
+    def enlarge(a: Tensor) -> Tensor:
+        return F.interpolate(a, scale_factor=2)
+
+    oracle(enlarge, (image(1, 2, 3, 4) * 20).to(torch.uint8))
+    oracle(enlarge, image(2, 5, 3).transpose(1, 2))
+    oracle(enlarge, image(2, 3, 2, 3, 4).to(memory_format=torch.channels_last_3d))
+
+
+PADS = [(1, 2), (0, 2), (2, 0), (1, 2, 3, 0), (2, 1, 1, 2), (1, 1, 1, 0, 0, 1)]
+
+
+@pytest.mark.parametrize("pads", PADS, ids=str)
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_padding(oracle: Any, mode: str, pads: tuple[int, ...]) -> None:
+    dims = len(pads) // 2
+    x = image(*{1: (2, 3, 5), 2: (2, 3, 5, 4), 3: (2, 3, 3, 4, 2)}[dims])
+
+    def pad(a: Tensor) -> Tensor:
+        return F.pad(a, pads, mode)
+
+    one_kernel(oracle(pad, x))
+    one_kernel(oracle(pad, x, symbolic=True))
+    last = x.to(memory_format=LAST[dims]) if dims > 1 else x
+    oracle(pad, last)
+    if mode == "reflect":
+        backward = getattr(aten, f"reflection_pad{dims}d_backward")
+        grad = image(*pad(x).shape)
+        one_kernel(oracle(lambda g, a: backward(g, a, pads), grad, x))
+        oracle(lambda g, a: backward(g, a, pads), grad, last)
+        oracle(lambda g, a: backward(g, a, pads), grad.mT.contiguous().mT, x)
+
+
+def test_negative_padding(oracle: Any) -> None:
+    x, pads = image(2, 3, 5, 4), (-1, -1, 2, 1)
+    for mode in ("reflect", "replicate"):
+        one_kernel(oracle(lambda a, mode=mode: F.pad(a, pads, mode), x))
+    grad = image(*F.pad(x, pads, "reflect").shape)
+    oracle(lambda g, a: aten.reflection_pad2d_backward(g, a, pads), grad, x,
+           fallbacks=["aten.reflection_pad2d_backward.default"])  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
+def test_tracing_keeps_upsampling_whole(mode: str, dynamic: bool) -> None:
+    """Its gradient, too, is then one operator, where sizes are known."""
+    found: list[set[str]] = []
+
+    def compiler(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        found.append({str(n.target) for n in graph.graph.nodes})
+        return make_boxed_func(graph.forward)
+
+    def enlarge(a: Tensor) -> Tensor:
+        return F.interpolate(a, scale_factor=2, mode=mode)
+
+    backend = aot_autograd(fw_compiler=compiler, decompositions=decompositions())
+    compiled = torch.compile(enlarge, backend=backend, dynamic=dynamic)
+    for x in (image(1, 1, 2, 3), image(1, 1, 2, 3).requires_grad_()):
+        torch._dynamo.reset()
+        got, want = compiled(x), enlarge(x)
+        torch.testing.assert_close(got, want)
+        if x.requires_grad:
+            got, want = (torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want))
+            torch.testing.assert_close(got, want)
+    names = [name for graph in (found[:1] if dynamic else found) for name in graph]
+    assert any("upsample" in name for name in names)
+    assert not any("index" in name for name in names)
+    torch._dynamo.reset()
+
+
+def test_torch_is_left_as_it_was() -> None:
+    ops = [op for p in UPSAMPLING for op in (p.vec, p.default)]
+    inside = [dict(op.py_kernels) for op in ops]
+    with whole_upsampling():
+        pass
+    assert [op.py_kernels for op in ops] == inside
