@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.no_ops import no_ops
+from aten_lowering.passes.prims import prims
 
 
 def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
@@ -122,3 +123,22 @@ def test_equal_values_become_one_where_inputs_change_at_the_end() -> None:
 
 def test_copies_that_change_strides_stay() -> None:
     assert calls(no_ops, lambda a: a.t().contiguous() + 1, torch.randn(3, 4))["clone"] == 1
+
+
+def test_prims_that_aten_has() -> None:
+    ops = torch.ops.prims
+
+    def fn(a: torch.Tensor) -> Any:
+        wide = ops.convert_element_type.default(ops.sin.default(a), torch.float64)
+        whole = ops.convert_element_type.default(ops.mul.default(a, a), torch.int64)
+        half = ops.div.default(whole, torch.full_like(whole, -3))
+        chosen = ops.where.default(ops.lt.default(a, a), a, ops.fmax.default(a, a))
+        total = ops.sum.default(whole, [0, 1])
+        return wide, half, ops.div.default(chosen, a), ops.amax.default(a, [0]), total
+
+    gm = make_fx(fn, tracing_mode="fake")(torch.empty(3, 4))
+    prims(gm.graph)
+    gm.recompile()
+    assert not [n for n in gm.graph.nodes if str(n.target).startswith("prims")]
+    x = torch.randn(3, 4) * 5
+    torch.testing.assert_close(gm(x), fn(x))

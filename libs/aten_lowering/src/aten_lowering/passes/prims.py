@@ -1,0 +1,57 @@
+"""Operators of `torch.ops.prims` as those of ATen that mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+_PLAIN = [
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos",
+    "cosh", "digamma", "erf", "erfc", "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10",
+    "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sign", "signbit", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc", "atan2", "fmax", "fmin", "hypot", "maximum", "minimum",
+    "nextafter", "clone", "cat",
+]  # fmt: skip
+_OF_TENSORS = [
+    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "eq", "fmod", "ge", "gt", "le", "lt",
+    "mul", "ne", "remainder", "sub",
+]  # fmt: skip
+_SAME: Mapping[OpOverload, OpOverload] = {
+    **{getattr(torch.ops.prims, n).default: getattr(aten, n).default for n in _PLAIN},
+    **{getattr(torch.ops.prims, n).default: getattr(aten, n).Tensor for n in _OF_TENSORS},
+    torch.ops.prims.erf_inv.default: aten.erfinv.default,
+    torch.ops.prims.pow.default: aten.pow.Tensor_Tensor,
+    torch.ops.prims.where.default: aten.where.self,
+    torch.ops.prims.shift_left.default: aten.bitwise_left_shift.Tensor,
+    torch.ops.prims.shift_right_arithmetic.default: aten.bitwise_right_shift.Tensor,
+}
+_EXTREMES = {torch.ops.prims.amax.default: aten.amax, torch.ops.prims.amin.default: aten.amin}
+
+
+def prims(graph: fx.Graph) -> None:
+    """`prims.mul(x, y)` -> `aten.mul.Tensor(x, y)`, `prims.convert_element_type(x, t)` ->
+    `aten._to_copy(x, dtype=t)`; divisions (of integers, C's) and reductions likewise."""
+    for node in graph.nodes:
+        if not isinstance(node.target, OpOverload) or node.target.namespace != "prims":
+            continue
+        args, kwargs = node.args, dict(node.kwargs)
+        kind = kwargs.pop("output_dtype", None)
+        if node.target in _SAME:
+            node.target = _SAME[node.target]
+        elif node.target is torch.ops.prims.convert_element_type.default and len(args) == 2:
+            node.target, node.args = aten._to_copy.default, args[:1]
+            node.kwargs = {"dtype": args[1]}
+        elif node.target is torch.ops.prims.div.default:
+            node.target = aten.div.Tensor
+            if not node.meta["val"].dtype.is_floating_point:
+                node.target, node.kwargs = aten.div.Tensor_mode, {"rounding_mode": "trunc"}
+        elif node.target is torch.ops.prims.sum.default:
+            node.target = aten.sum.dim_IntList
+            node.kwargs = {"dtype": kind or node.meta["val"].dtype}
+        elif node.target in _EXTREMES and kind is None and len(args) == 2:
+            node.target, node.args = _EXTREMES[node.target].default, (args[0], args[1] or [])
