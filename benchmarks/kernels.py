@@ -9,9 +9,10 @@ after L2 was overwritten; the three interleaved, inputs changing. The bytes are 
 results, each moved once, and the fraction is of what a copy in the same run moves. A case that
 fails or is wrong is a row that says so, and the exit code is 1.
 
-`--tune` is our option of that name. What was measured of the schedules of a row's kernels is
-printed below it, with the time of the guesses over that of the fastest, and at the end the share of
-rows where that is at most 1.05.
+`--tune` is our option of that name, off unless asked for: else all candidates of all kernels are
+compiled before the first row, which takes minutes. What was measured of the schedules of a row's
+kernels is printed below it, with the time of the guesses over that of the fastest, and at the end
+the share of rows where that is at most 1.05.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--tune", choices=("auto", "off", "max"), default="auto")
+    parser.add_argument("--tune", choices=("auto", "off", "max"), default="off")
     parser.add_argument("--warm", type=int)
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, too_long)
