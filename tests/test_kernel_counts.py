@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from compile_cli.compiled import CompiledGraph
-from wrapper_ir.ops import ExternCall, If, Launch, Program
+from wrapper_ir.ops import CopyBack, ExternCall, If, Launch, Program
 
 
 @pytest.fixture
@@ -108,6 +108,59 @@ def test_kernels(name: str, programs: list[Program]) -> None:
         )  # fmt: skip
     counts = [kernels(p) for p in programs]
     assert counts == [n for n in (work.forward, work.backward) if n is not None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Work on modules and states: `run()` of what `make()` gives, once. kernels: of each graph."""
+
+    make: Callable[[], tuple[Callable[..., Any], tuple[Tensor, ...]]]
+    kernels: tuple[int, ...]
+    random: bool = False
+
+
+def batch_norm() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    norm = torch.nn.BatchNorm2d(4).train()
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        return norm(x), norm.running_mean, norm.running_var, norm.num_batches_tracked
+
+    return run, (rows(3, 4, 5, 2),)
+
+
+def in_place() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    return lambda x: x.add_(1), (rows(7, 5),)
+
+
+def dropout_and_residual() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    return lambda x, y: F.dropout(x, 0.5, True) + y, (rows(7, 5), rows(7, 5))
+
+
+STEPS = {
+    "batch norm in training, which counts": Step(batch_norm, (1,)),
+    "in place": Step(in_place, (1,)),
+    "dropout and sum": Step(dropout_and_residual, (1,), random=True),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps(name: str, programs: list[Program]) -> None:
+    step = STEPS[name]
+    torch.manual_seed(0)
+    run, args = step.make()
+    torch.manual_seed(0)
+    eager, own = step.make()
+    torch._dynamo.reset()
+    got = torch.compile(run, backend="compile_cli", dynamic=False)(*args)
+    if not step.random:
+        torch.testing.assert_close(got, eager(*own))
+        torch.testing.assert_close(args, own)
+    ops = [op for p in programs for op in p.ops]
+    assert not any(isinstance(op, CopyBack) for op in ops)
+    calls = [op.target for op in ops if isinstance(op, ExternCall)]
+    assert calls == (["aten.randint.low"] if step.random else [])  # the seed
+    found = [sum(isinstance(op, Launch | If) for op in p.ops) for p in programs]
+    assert found == list(step.kernels)
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -65,3 +65,16 @@ def test_zeros_of_folds(options: dict[str, Any]) -> None:
     got = compile_cli.compile(folds, (x,), options=options)(x)
     for mine, eager in zip(got, folds(x), strict=True):
         torch.testing.assert_close(1 / mine, 1 / eager, equal_nan=True)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+def test_scans_of_few_long_rows_that_are_reduced_first(rows: int, options: dict[str, Any]) -> None:
+    """As for sampling by the largest shares: no program does a row alone."""
+    x = torch.randn(rows, 128256, device="cuda")
+
+    def shares(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1).cumsum(-1)
+
+    compiled = compile_cli.compile(shares, (x,), options=options)
+    assert rows > 8 or len(compiled.graph.fused.nodes) > 1
+    torch.testing.assert_close(compiled(x), shares(x.double()).float(), rtol=1e-4, atol=1e-5)

@@ -2,6 +2,7 @@
 
     python tests/opinfo --device cpu --dtypes float32 --ops 'softmax|norm' --processes 2
     python tests/opinfo --device cuda --processes 12 --json sweep.jsonl --peer inductor
+    python tests/opinfo --coverage docs/coverage.md
 
 Entries run in worker processes, one at a time each; a crash or a hang of a worker is a record of
 the entry's. What is random (the same call after another seed differs) or unfilled (`empty*`) is
@@ -51,6 +52,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--option", action="append", default=[], help="NAME=VALUE of the backend")
     parser.add_argument("--peer", help="a backend to ask where ours fails, such as inductor")
     parser.add_argument("--json", help="where records go, a line each")
+    parser.add_argument("--coverage", help="write the page on what becomes kernels; run nothing")
     parser.add_argument("--summary", help="print the table of a file of records, and run nothing")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -252,6 +254,11 @@ def main(argv: list[str]) -> int:
         out = sys.stdout
         sys.stdout = sys.stderr  # what torch prints is no answer
         work(args, sys.stdin, out)
+        return 0
+    if args.coverage:
+        from opinfo import coverage
+
+        Path(args.coverage).write_text(coverage.page(coverage.rows(args.ops)))
         return 0
     if args.summary:
         lines = Path(args.summary).read_text().splitlines()

@@ -23,8 +23,9 @@ from loop_ir import (
     print_kernel,
     verify,
 )
+from loop_ir.affine import product
 from loop_ir.errors import Arity, ElementType, MisplacedReduce, MixedDirections
-from loop_ir.passes.split_reductions import choose_cut
+from loop_ir.passes.split_reductions import SplitReductions, choose_cut
 from loop_ir.split import Cut
 from loop_ir.split_scans import can_split_scans, split_scans
 from symexpr import CeilDiv
@@ -295,3 +296,45 @@ def test_what_is_not_cut():
         "= v1", "= v2"
     )
     assert not can_split_scans(parse_kernel(twice))
+
+
+ROWS_THEN_SCAN = """
+graph g(
+    x: f32[{rows}, {width}] cuda:0,
+):
+  kernel k(
+      x: f32[{rows}, {width}] cuda:0,
+      out t: f32[{rows}] cuda:0,
+      out y: f32[{rows}, {width}] cuda:0,
+  ):
+    parallel i0 < {rows}:
+      over r0 < {width}:
+        v0 = load x[i0*{width} + r0] : f32
+        v1 = reduce max(v0) : f32
+      over r0 < {width}:
+        v2 = sub(v0, v1) : f32
+        v3 = exp(v2) : f32
+        v4 = reduce sum(v3) : f32
+      once:
+        store t[i0] = v4
+      over r0 < {width}:
+        v5 = div(v3, v4) : f32
+        v6 = scan sum(v5) : f32
+        store y[i0*{width} + r0] = v6
+  return (t: f32[{rows}] cuda:0, y: f32[{rows}, {width}] cuda:0)
+"""
+
+
+@pytest.mark.parametrize(("rows", "width", "several"), [(2, 1 << 18, True), (512, 1024, False)])
+def test_rows_are_reduced_apart_where_their_scan_is_shared(rows, width, several):
+    graph = parse_graph(ROWS_THEN_SCAN.format(rows=rows, width=width))
+    cut = SplitReductions().run(graph)
+    assert (len(cut.nodes) > 1) == several
+    verify(cut)
+    if several:
+        assert all(product(a.extent for a in n.axes) >= 64 for n in cut.nodes[::6])
+        x = np.random.default_rng(0).standard_normal((rows, width)).astype(np.float32)
+        for got, want in zip(
+            interpret_graph(cut, {"x": x}), interpret_graph(graph, {"x": x}), strict=True
+        ):
+            np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -32,7 +32,7 @@ def scatter_reduce(
     """Sums without what was there, and means: sums and counts."""
     if reduce not in ("sum", "mean") or (reduce == "sum" and include_self) or 0 in index.shape:
         return NotImplemented
-    if x.dtype is torch.bool or not x.dim() or torch.are_deterministic_algorithms_enabled():
+    if x.dtype is torch.bool or torch.are_deterministic_algorithms_enabled():
         return NotImplemented
     base = x if include_self else aten.scatter.value(x, dim, index, 0)
     total = aten.scatter_add(base, dim, index, src)

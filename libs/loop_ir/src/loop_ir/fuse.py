@@ -14,6 +14,7 @@ from loop_ir.passes.cse import Cse
 from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
 from loop_ir.passes.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
+from loop_ir.passes.join_numbers import JoinNumbers
 from loop_ir.passes.merge_axes import MergeAxes
 from loop_ir.passes.mix_orders import MixOrders
 from loop_ir.passes.order_axes import OrderAxes
@@ -79,6 +80,8 @@ def fuse_with_report(
     if options.split:
         after.append(MixOrders())
         after.append(SplitReductions())
+    if options.horizontal:
+        after.append(JoinNumbers())
     fused = run_passes(graph, [*before, *middle, *after], on_pass, check)
     report = FusionReport(
         tuple(decisions), bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)

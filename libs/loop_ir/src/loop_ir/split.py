@@ -11,7 +11,7 @@ import sympy
 
 from loop_ir.affine import product, substitute
 from loop_ir.align import fresh_symbols
-from loop_ir.analysis import defined_values, identity, inner_axes, statements
+from loop_ir.analysis import defined_values, identity, inner_axes, scans, statements
 from loop_ir.combine import fresh_name
 from loop_ir.nodes import (
     Axis,
@@ -80,6 +80,8 @@ def separate(kernel: Kernel, taken: set[str]) -> list[Kernel]:
 
     k: over r0: reduce; once: a; over r0: b   ->   k_stage: over r0: reduce; once: a; store
                                                    k: at all points: a; b
+
+    Where `b` scans, it stays by rows: `once: a; over r0: b`.
     """
     return _Stages(kernel, taken).run()
 
@@ -153,6 +155,9 @@ class _Stages(_Kernels):
             load = [Load(n, s.buffer, s.index, self.types[n])
                     for n, s in zip(results, store, strict=True)]  # fmt: skip
             rest = replace(after, phases=(Phase((), tuple(load)), *after.phases))
+            if not more and scans(rest):
+                self.add("", tuple(p if p.axes else _without_stores(p) for p in rest.phases))
+                return self.out
             if not more:
                 body = [s for p in rest.phases for s in (p if p.axes else _without_stores(p)).body]
                 axes = (*rest.axes, *(inner_axes(rest) or ()))

@@ -11,9 +11,9 @@ import sympy
 from loop_ir.affine import linear, product
 from loop_ir.analysis import at_hints, hints_of, inner_axes, node_name, scans, statements, traffic
 from loop_ir.in_place import stays_outside
-from loop_ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
+from loop_ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Scan, Store
 from loop_ir.online import pair_softmax
-from loop_ir.split import Cut, split
+from loop_ir.split import Cut, separate, split
 from loop_ir.split_scans import can_split_scans, split_scans
 from loop_ir.strides import columns_at_once, reduces_columns, step
 from symexpr import CeilDiv
@@ -64,6 +64,8 @@ class SplitReductions:
         for node in graph.nodes:
             if not isinstance(node, Kernel):
                 nodes.append(node)
+            elif scans(node) and not can_split_scans(node):
+                nodes += _stages_and_scans(node, hints, taken)
             elif not can_split_scans(node):
                 paired = pair_softmax(node)
                 parts = split(paired, lambda k: choose_cut(k, hints), taken, _transposes)
@@ -73,6 +75,28 @@ class SplitReductions:
             else:
                 nodes.append(node)
         return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _stages_and_scans(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[Kernel]:
+    """A kernel that reduces rows, then scans them (`softmax(x).cumsum()`), as kernels that share
+    both, where the scan is worth sharing."""
+    paired = pair_softmax(kernel)
+    reduces = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Reduce) for s in p.body)]
+    scanned = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Scan) for s in p.body)]
+    if not (reduces and scanned and reduces[-1] < scanned[0] and stays_outside(paired)):
+        return [kernel]
+    names = set(taken)
+    *stages, last = separate(paired, names)
+    cut = choose_cut(last, hints) if can_split_scans(last) else None
+    if cut is None:
+        return [kernel]
+    parts = [p for s in stages for p in split(s, lambda k: choose_cut(k, hints), names)]
+    parts += split_scans(last, cut, names)
+    programs = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
+    if traffic(kernel, hints).total * (_BUSY / programs - 1) <= len(parts) * _LAUNCH_BYTES:
+        return [kernel]
+    taken |= names
+    return parts
 
 
 def _names(node: Node) -> Iterator[str]:
