@@ -104,7 +104,7 @@ def test_biases(options: dict[str, Any], dtype: torch.dtype, emit: str) -> None:
     "fn",
     [
         lambda x: F.max_pool2d(x, 3, 2, 1),
-        lambda x: F.max_pool2d(x, 3, 2, 2, 2),
+        lambda x: F.max_pool2d(x, 3, 2, 1, 2),
         lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
         lambda x: F.avg_pool2d(x, 8, 4),
         lambda x: F.adaptive_avg_pool2d(x, (7, 6)),
@@ -112,11 +112,15 @@ def test_biases(options: dict[str, Any], dtype: torch.dtype, emit: str) -> None:
     ],
 )
 def test_gradients(options: dict[str, Any], fn: Any, order: torch.memory_format) -> None:
+    """Against eager of contiguous tensors: its gradient of `avg_pool2d` of channels-last ones with
+    `count_include_pad=False` is wrong by up to 1.07 here (torch 2.11)."""
     x = torch.randn(4, 32, 29, 31, device="cuda").to(memory_format=order).requires_grad_()
     want = fn(x)
     got = torch.compile(fn, backend="compile_cli", options=options)(x)
     seed = torch.randn_like(want)
     torch.testing.assert_close(got, want)
-    found, wanted = (torch.autograd.grad(y, x, seed)[0] for y in (got, want))
-    torch.testing.assert_close(found, wanted)
-    assert found.stride() == wanted.stride()
+    found, other = (torch.autograd.grad(y, x, seed)[0] for y in (got, want))
+    flat = x.detach().contiguous().requires_grad_()
+    wanted = torch.autograd.grad(fn(flat), flat, seed.contiguous())[0]
+    torch.testing.assert_close(found, wanted.to(memory_format=order))
+    assert found.stride() == other.stride()

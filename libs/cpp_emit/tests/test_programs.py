@@ -40,6 +40,7 @@ program storage(x: f32[s0, 8] cpu, y: f32[4, s0] cpu stride (1, 4), n: int):
   i = extern aten.clone.default(bits) -> i16[s0, 16] cpu
   b1 = reuse b0 i32[8, s0] cpu
   extern aten.zero_.default(b1) mutates (b1,)
+  extern aten.zero_.default(b1) mutates (b1,)
   double = view b1 f64[s0*4] cpu
   z = extern aten.clone.default(double) -> f64[s0*4] cpu
   free b1

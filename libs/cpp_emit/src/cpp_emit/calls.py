@@ -82,7 +82,7 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
         )
     slots = max(len(call.arguments), len(call.returns), 1)
     where = string_literal(_where(op))
-    result = w.names[f"{_first_name(op)}_results"] if call.returns else ""
+    result = w.names.fresh(f"{_first_name(op)}_results") if call.returns else ""
     assign = f"auto {result} = " if result else ""
     stack = list(call.arguments) or [""]
     stack[0] = "{{" + stack[0]
@@ -90,7 +90,7 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
     operator = [string_literal(call.op), string_literal(call.overload), where]
     w.call(f"{assign}call<{slots}>", [*operator, *stack], op.comment)
     if is_list:
-        items = w.names[f"{_first_name(op)}_list"]
+        items = w.names.fresh(f"{_first_name(op)}_list")
         w.line(f"auto {items} = take_tensors({result}[0]);")
         w.line(f"check_count({items}, {len(op.outs)}, {where});")
         moved = [(out, f"std::move({items}[{n}])") for n, out in enumerate(op.outs) if out]
@@ -141,7 +141,7 @@ def _callback(w: Writer, op: ExternCall, site: int, reasons: Sequence[str]) -> N
     parts = call_split(op)
     # The callback gives back only the tensors that the program keeps.
     kept = [out for out in op.outs if out is not None]
-    items = w.names[f"{_first_name(op)}_list"] if kept else ""
+    items = w.names.fresh(f"{_first_name(op)}_list") if kept else ""
     note = f"{op.target} through Python: {'; '.join(reasons)}"
     w.call(
         f"{f'auto {items} = ' if kept else ''}call_python",

@@ -44,10 +44,11 @@ class Names:
 
     def __getitem__(self, name: str) -> str:
         if name not in self._of:
-            self._of[name] = self._fresh(name)
+            self._of[name] = self.fresh(name)
         return self._of[name]
 
-    def _fresh(self, name: str) -> str:
+    def fresh(self, name: str) -> str:
+        """An identifier that no other call gives: that of `name` is `self[name]`."""
         base = re.sub(r"\W", "_", name, flags=re.ASCII)
         # Double underscores, and single ones in front, belong to the language.
         base = re.sub(r"__+", "_", base).strip("_") or "v"
