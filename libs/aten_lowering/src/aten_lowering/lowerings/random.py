@@ -173,6 +173,60 @@ def normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any
     source.store(k.op("fma", source.normal(dtype), scale, shift))
 
 
+@table.lowers(
+    aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor
+)  # fmt: skip
+def normals(call: Call, mean: Operand | Number, std: Operand | Number, generator: Any) -> None:
+    """Of a mean and a deviation for each element."""
+    source = _Source(call, generator)
+    k, dtype = source.k, _computed(call)
+    shift, scale = (
+        k.cast(k.load_broadcast(x, source.size, source.coords), dtype)
+        if isinstance(x, Operand) else number(k, x, dtype)
+        for x in (mean, std)
+    )  # fmt: skip
+    source.store(k.op("fma", source.normal(dtype), scale, shift))
+
+
+@table.lowers(aten.normal.float_float)
+def normals_of_size(
+    call: Call, mean: Number, std: Number, size: Any, generator: Any, dtype: Any, layout: Any,
+    device: Any, pin_memory: Any,
+) -> None:  # fmt: skip
+    require(not pin_memory and layout in (None, torch.strided), "pinned memory, or a layout")
+    normals(call, mean, std, generator)
+
+
+@table.lowers(aten.log_normal.default)
+def log_normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any) -> None:
+    source = _Source(call, generator)
+    k, dtype = source.k, _computed(call)
+    log = k.op("fma", source.normal(dtype), number(k, std, dtype), number(k, mean, dtype))
+    source.store(k.op("exp", log))
+
+
+@table.lowers(aten.cauchy.default)
+def cauchy(call: Call, input: Operand, median: Number, sigma: Number, generator: Any) -> None:
+    """`median + sigma * tan(pi * (u - 1/2))`, never at the ends."""
+    source = _Source(call, generator)
+    k, dtype = source.k, _computed(call)
+    least = k.const(2.0**-53 if dtype is DType.f64 else 2.0**-24, dtype)
+    centred = k.op("sub", k.op("maximum", source.uniform(dtype), least), k.const(0.5, dtype))
+    slope = k.op("tan", k.op("mul", centred, k.const(math.pi, dtype)))
+    source.store(k.op("fma", slope, number(k, sigma, dtype), number(k, median, dtype)))
+
+
+@table.lowers(aten.geometric.default)
+def geometric(call: Call, input: Operand, p: float, generator: Any) -> None:
+    """How many tries until the first of probability `p`: at least one."""
+    require(0 < p < 1, f"a probability of {p}")
+    source = _Source(call, generator)
+    dtype = DType.f64 if call.out.dtype is DType.f64 else DType.f32
+    k = source.k
+    tries = k.op("div", k.op("log", source.positive(dtype)), k.const(math.log1p(-p), dtype))
+    source.store(k.op("maximum", k.op("ceil", tries), k.const(1, dtype)))
+
+
 @table.lowers(aten.exponential.default)
 def exponential(call: Call, input: Operand, lambd: float, generator: Any) -> None:
     """`-log(u) / lambd`, never 0: as in eager, a `u` next to 1 counts as half an epsilon below."""
