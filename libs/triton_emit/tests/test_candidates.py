@@ -81,6 +81,17 @@ kernel scan(
       v1 = scan sum(v0) : f32
       store y[i0*2100 + r0] = v1
 """
+SCANNED_COLUMNS = """
+kernel scan(
+    x: f32[600, 40] cuda:0,
+    out y: f32[600, 40] cuda:0,
+):
+  parallel i0 < 40:
+    over r0 < 600:
+      v0 = load x[r0*40 + i0] : f32
+      v1 = scan sum(v0) : f32
+      store y[r0*40 + i0] = v1
+"""
 WALK = """
 kernel walk(
     x: f32[40, 24] cuda:0,
@@ -113,6 +124,7 @@ CASES = {
     "long columns": (COLUMNS.format(width=700, where=""), "looped", "looped"),
     "dynamic columns": (COLUMNS.format(width="s0", where=ENDLESS), "looped", "looped"),
     "scan": (SCAN, "persistent", "looped"),
+    "scanned columns": (SCANNED_COLUMNS, "looped", "persistent"),
     "walk": (WALK, "persistent", "persistent"),
 }  # fmt: skip
 

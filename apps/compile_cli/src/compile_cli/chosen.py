@@ -54,6 +54,7 @@ def label(schedule: Schedule) -> str:
     parts = [f"{name}{size}" for name, size in blocks if name == "x" or size != 1]
     parts.append(f"w{schedule.num_warps}")
     parts += [f"s{schedule.num_stages}"] if schedule.num_stages != 1 else []
+    parts += [f"t{schedule.steps}"] if schedule.steps != 1 else []
     parts += [f"v{schedule.vector}"] if schedule.vector else []
     return " ".join((schedule.kind, *parts))
 
