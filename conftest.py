@@ -3,6 +3,7 @@ of the run for what none of them wants apart."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the cores are taken by the other processes
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# Compilers make many objects that live for long: the collector looks a twentieth of the time.
+gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_collection_finish() -> None:
+    """What torch and the tests consist of is not looked through again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
