@@ -383,6 +383,8 @@ def test_chunks_begin_at_aligned_elements():
     assert cut is not None and cut.exact and int(cut.length) % 4096 == 0
     odd = choose_cut(big(SUM, 1, 1000003), {})
     assert odd is not None and not odd.exact and int(odd.length) % 128 == 0
+    rows = choose_cut(big(COLUMNS, 3001, 10007), {})
+    assert rows is not None and not rows.exact and int(rows.length) % 32 == 0
 
 
 def test_the_pass_leaves_what_it_need_not_change():

@@ -205,6 +205,8 @@ def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
     if aligned:
         step = min(_ALIGNED, 1 << (length - 1).bit_length())
         length = -(-length // step) * step
+    elif length >= 4 * _LEAST_ROWS:  # no step of a loop over rows needs a mask of its own
+        length = -(-length // _LEAST_ROWS) * _LEAST_ROWS
     return Cut(axis, sympy.Integer(-(-extent // length)), sympy.Integer(length), False)
 
 
