@@ -89,6 +89,7 @@ def compile_graph(
 
         with record.stage("build"):
             wait_for_kernels()
+    tuner.finish()
 
     def explained() -> str:
         fusing = explain(loop, fuse_options(options, loop))

@@ -85,6 +85,7 @@ class ScheduleTuner:
     _jobs: dict[tuple[str, Query], _Job] = field(default_factory=dict)
     _texts: dict[tuple[str, Schedule], TritonKernel] = field(default_factory=dict)
     _firsts: dict[Hashable, Kernel] = field(default_factory=dict)
+    _later: list[_Job] = field(default_factory=list)
 
     @cached_property
     def store(self) -> triton_rt.TuningStore:
@@ -198,7 +199,7 @@ class ScheduleTuner:
         pool = others = self.kernels.pool
         if pool is not None and self.options.tune != "max":
             # half of the workers; nobody closes it, so a compilation does not wait for the last
-            others = triton_rt.shared_pool(max(1, self.options.workers // 2))
+            others = triton_rt.shared_pool(self._half)
         for job in self._jobs.values():
             sources = [kernel_source(define_kernel(e)) for e in job.emitted]
             job.kernels = tuple(
@@ -216,11 +217,11 @@ class ScheduleTuner:
             if alone and self.options.emit != "hop":
                 self._compile_ahead(kernel, hints, pool)
         if self.options.tune == "max":
-            self._compile_candidates(math.inf)
+            self._compile_candidates(self._jobs.values(), math.inf)
 
-    def _compile_candidates(self, room: float) -> None:
+    def _compile_candidates(self, jobs: Iterable[_Job], room: float) -> None:
         """Begins with up to `room` candidates besides the guesses."""
-        for job in self._jobs.values():
+        for job in jobs:
             if not job.futures:
                 return  # nothing is compiled to be measured elsewhere
             for i in range(1, len(job.kernels)):
@@ -245,11 +246,19 @@ class ScheduleTuner:
             return
         guesses = [job.futures[0] for job in self._jobs.values() if job.futures]
         cached = all(future.done() for future in guesses)
-        if self.options.emit != "cpp":  # a C++ host program is built while its kernels compile
-            wait(guesses)
         ready = end = math.inf
         if self.options.tune != "max":
-            self._compile_candidates(max(1, self.options.workers // 2))
+            short = _SHARE * (perf_counter() - self.began) < _ONE
+            if not cached and (short or self.options.emit == "cpp"):
+                # what follows, a C++ compiler maybe, runs while the guesses compile
+                self._later = list(self._jobs.values())
+                self._jobs.clear()
+                for job in self._later:
+                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
+                    self.chosen.update(dict.fromkeys(job.keys, chosen))
+                return
+            wait(guesses)
+            self._compile_candidates(self._jobs.values(), self._half)
             now = perf_counter()
             share = _SHARE * (now - self.began)
             ready, end = now + share / 2, now + (max(share, _FLOOR) if cached else share)
@@ -263,6 +272,16 @@ class ScheduleTuner:
         self._jobs.clear()
         kept = {(name, chosen.schedule) for (name, _), chosen in self.chosen.items()}
         self._texts = {key: text for key, text in self._texts.items() if key in kept}
+
+    def finish(self) -> None:
+        """At the end of a compilation: what it had no time for begins to compile, for the next."""
+        self._compile_candidates(self._later, self._half)
+        self._later = []
+
+    @property
+    def _half(self) -> int:
+        """Of the workers."""
+        return max(1, self.options.workers // 2)
 
     def _measure(self, job: _Job, ready_by: float) -> Chosen:
         """Times the candidates that are compiled until then."""
