@@ -136,13 +136,20 @@ def test_operands_of_different_order_and_dynamic_sizes() -> None:
     _same(_compiled(added, (x, y), "torch.compile", dynamic=True), added, x, y)
 
 
-def test_one_window_that_is_written() -> None:
-    """As long as more than a step: torch takes it for windows that overlap."""
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_writes_to_views_that_show_all(entry: str) -> None:
+    """torch takes one window that is longer than a step for windows that overlap, and subtracts
+    what an expanded tensor was before."""
 
-    def f(x: Tensor) -> None:
+    def f(x: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
         x.unfold(1, 3, 2).add_(1)
+        flags.expand(-1)[1] = -1
+        y = 1 / x
+        y.expand(-1, -1).mul_(3)
+        return y, flags
 
-    _same(_compiled(f, (torch.arange(6.0).reshape(2, 3),), "compile"), f, torch.zeros(2, 3))
+    given = (torch.arange(-1.0, 5.0).reshape(2, 3), torch.zeros(3, dtype=torch.bool))
+    _same(_compiled(f, given, entry), f, *given)
 
 
 def test_gradients_of_nan_are_nan() -> None:

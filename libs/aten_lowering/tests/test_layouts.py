@@ -50,6 +50,11 @@ def test_a_decomposition_lays_out_its_result_as_eager(op: Any) -> None:
             torch.testing.assert_close(mine, eager)
 
 
+def test_shuffled_channels_of_one_element_each_are_a_copy() -> None:
+    x = torch.randn(1, 2, 1, 1)
+    assert decompositions()[aten.channel_shuffle.default](x, 2).data_ptr() != x.data_ptr()
+
+
 WEIGHT = torch.rand(4)
 NORM: tuple[Any, ...] = (WEIGHT, WEIGHT, WEIGHT, WEIGHT)
 TURNED = torch.randn(4, 5, 6, 2).permute(3, 0, 1, 2)

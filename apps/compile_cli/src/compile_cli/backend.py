@@ -23,6 +23,7 @@ from compile_cli.overlaps import order_matters
 from compile_cli.pipeline import compile_graph
 from compile_cli.runtime import start_workers
 from compile_cli.stages import Record
+from compile_cli.views import writable_views
 from compile_cli.without_gpu import capture_kernels
 
 
@@ -55,6 +56,7 @@ def compile_cli(
         return eager
     start_workers(settings, example_inputs, sum(n.op.startswith("call") for n in gm.graph.nodes))
     make_masks_readable(gm)
+    writable_views(gm)
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=compile_fx,
         decompositions=decompositions(),

@@ -39,6 +39,7 @@ from compile_cli.attention import make_masks_readable
 from compile_cli.errors import CompileFailed, GraphBreak, first_line
 from compile_cli.loading import where
 from compile_cli.overlaps import refuse_new_layouts, refuse_overlaps
+from compile_cli.views import writable_views
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
     refuse_overlaps(program.graph_module)
     refuse_new_layouts(program.graph_module)
     returned = returned_inputs(program.graph_module, program.graph_signature)
+    writable_views(program.graph_module)
     try:
         with torch.no_grad(), _quiet():
             program = decompose(program)

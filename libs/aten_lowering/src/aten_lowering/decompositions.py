@@ -167,7 +167,6 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     """
     composite, table = _split(tuple(torch._C._dispatch_get_all_op_names()))
     _fill_with_numbers(program.graph)
-    _step_over_single_windows(program.graph)
     _squeeze_states(program.graph)
     with unset_fake_temporarily(), whole_upsampling():
         decomposed: ExportedProgram = _decompose_exported_program(
@@ -207,16 +206,6 @@ def _fill_with_numbers(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
         if isinstance(node.args[1], bool | int | float | complex):
             node.target = aten.fill_.Scalar
-
-
-def _step_over_single_windows(graph: fx.Graph) -> None:
-    """`unfold(x, d, 3, 2) -> unfold(x, d, 3, 3)` where there is one window: torch makes no
-    functional graph of a write to windows that the step says overlap."""
-    for node in graph.find_nodes(op="call_function", target=aten.unfold.default):
-        _, dim, size, step = node.args
-        windows = node.meta["val"].shape[dim]
-        if isinstance(windows, int) and windows == 1 and step < size:
-            node.update_arg(3, size)
 
 
 @functools.lru_cache(maxsize=1)
