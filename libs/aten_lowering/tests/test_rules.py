@@ -50,6 +50,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "put and added": (lambda x, i, v: aten.put(x, i, v[0], True), (X, torch.tensor([7, 7]), FEW)),
     "by a mask": (lambda x, m: x.masked_scatter(m, x.flip(0)), (X, MASK)),
     "by a row's mask": (lambda x, m: x.masked_scatter(m[0], x.flip(0) * 2), (X, MASK)),
+    "a row by a mask": (lambda x, m: x[0].masked_scatter(m, x.flip(0)), (X, MASK)),
+    "by a row's mask, its gradient": (lambda x, m: aten.masked_scatter_backward(x, m[0], [4, 6]),
+                                      (X, MASK)),
     "by a mask, its gradient": (lambda x, m: aten.masked_scatter_backward(x, m, [5, 4]),
                                 (X, MASK)),
     "a diagonal": (lambda x, v: x.diagonal_scatter(v[:, 0]), (X, FEW)),
@@ -79,7 +82,9 @@ def test_kernels(oracle: Any, name: str) -> None:
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
 
 
-@pytest.mark.parametrize("padding", [(2, 1), (1, 0, 3, 2), (0, 1, 2, 2, 1, 3)], ids=str)
+@pytest.mark.parametrize(
+    "padding", [(2, 1), (1, 0, 3, 2), (0, 1, 2, 2, 1, 3), (-1, 2, 1, 0), (-2, -1)], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.dtype) -> None:
     dims = len(padding) // 2

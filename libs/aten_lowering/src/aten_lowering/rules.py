@@ -87,9 +87,9 @@ def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> A
 @_rule(aten.masked_scatter.default)
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     """The n-th place of the mask takes the n-th element of the source."""
-    if not x.is_contiguous() or not source.numel() or mask.dim() > x.dim():
+    if not x.is_contiguous() or not source.numel():
         return NotImplemented
-    mask = mask.expand(x.shape)
+    mask, x = aten.broadcast_tensors.default([mask, x])
     number = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
     picked = aten._unsafe_index(source.reshape(-1), [number.clamp(min=0)])
     return torch.where(mask, picked.view(x.shape), x)
@@ -98,10 +98,10 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
 @_rule(aten.masked_scatter_backward.default)
 def masked_scatter_backward(gradient: Tensor, mask: Tensor, sizes: Sequence[int]) -> Any:
     """What the mask picks, one after the other; zeros behind them."""
-    if gradient.shape != mask.shape or not gradient.numel():
+    if mask.dim() > gradient.dim() or not gradient.numel():
         return NotImplemented
     count = torch.Size(sizes).numel()
-    chosen = mask.reshape(-1)
+    chosen = mask.expand(gradient.shape).reshape(-1)
     number = chosen.to(torch.int64).cumsum(0) - 1
     nowhere = torch.where(chosen & (number < count), number, count)
     out = torch.zeros(count + 1, dtype=gradient.dtype, device=gradient.device)
@@ -113,19 +113,24 @@ def masked_scatter_backward(gradient: Tensor, mask: Tensor, sizes: Sequence[int]
     aten.replication_pad3d_backward.default,
 )  # fmt: skip
 def replication_pad_backward(gradient: Tensor, x: Tensor, padding: Sequence[int]) -> Any:
-    """At the ends of each dimension the sum of what was padded there."""
-    if not all(isinstance(n, int) and n >= 0 for n in padding):
+    """At the ends of each dimension the sum of what was padded there; 0 where it was cut off."""
+    if not all(isinstance(n, int) for n in padding):
         return NotImplemented
     if not x.is_contiguous() or 0 in gradient.shape:
         return NotImplemented
     kind = gradient.dtype
     total = gradient.float() if kind in (torch.float16, torch.bfloat16) else gradient
     for i in range(0, len(padding), 2):
-        before, behind = padding[i : i + 2]
+        before, behind = (max(p, 0) for p in padding[i : i + 2])
+        cut = [max(-p, 0) for p in padding[i : i + 2]]
         d = x.dim() - 1 - i // 2
-        n = x.shape[d]
-        inner = total.narrow(d, before, n)
-        for start, count, place in ((0, before, 0), (before + n, behind, n - 1)):
+        n, kept = x.shape[d], total.shape[d] - before - behind
+        if kept < 0:
+            return NotImplemented
+        inner = total.narrow(d, before, kept)
+        if any(cut):
+            inner = torch.nn.functional.pad(inner, [0, 0] * (i // 2) + cut)
+        for start, count, place in ((0, before, 0), (before + kept, behind, n - 1)):
             if count:
                 ends = total.narrow(d, start, count).sum(d, keepdim=True)
                 at = torch.arange(n, device=x.device).view(-1, *[1] * (x.dim() - 1 - d))
