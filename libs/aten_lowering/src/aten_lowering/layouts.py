@@ -53,7 +53,7 @@ def suggested_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
     return suggested(result, x) if x.device.type == "cpu" else result
 
 
-def copied_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
+def new_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
     """A tensor of its own, even where nothing moves."""
     return suggested(result, x).clone() if x.device.type == "cpu" else result
 
@@ -150,7 +150,7 @@ LAYOUTS: dict[OpOverload, Layout] = {
     aten.mse_loss_backward.default: contiguous,
     aten.glu_backward.default: contiguous,
     aten.binary_cross_entropy.default: like,
-    aten.channel_shuffle.default: copied_on_cpu,
+    aten.channel_shuffle.default: new_on_cpu,
     aten.log_sigmoid_forward.default: contiguous_on_cpu,
     aten.xlogy.Tensor: by_operands,
     aten.special_xlog1py.default: by_operands,
