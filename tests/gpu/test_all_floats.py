@@ -1,4 +1,5 @@
-"""Functions of f32 over all 2**32 bit patterns: within 2 ulp, or no worse than CUDA's own."""
+"""Functions of f32 over all 2**32 bit patterns: within 2 ulp of what is right, rounded, or no worse
+than CUDA's own."""
 
 from __future__ import annotations
 
@@ -51,9 +52,10 @@ FUNCTIONS: dict[str, tuple[Function, Function | None]] = {
 
 
 def ulp(got: Tensor, want: Tensor) -> Tensor:
-    """The largest distance in units of the last place of f32 (subnormal ones have those of the
-    least normal number); what overflows is 2**128. Of what is NaN on either side, infinity, but
-    where both are: 0."""
+    """The largest distance from the right number of f32 in units of its last place (subnormal ones
+    have those of the least normal number); what overflows is 2**128. Of what is NaN on either side,
+    infinity, but where both are: 0."""
+    want = want.float().double()
     exponent = (want.view(torch.int64) & (0x7FF << 52)).view(torch.float64)
     unit = exponent.clamp_(2.0**-126, 2.0**127).mul_(2.0**-23)
     off = got.double().clamp_(-(2.0**128), 2.0**128)

@@ -416,10 +416,13 @@ class KernelWriter(Writer):
         outer, env, symbols = self.lines, dict(self.env), dict(self.symbols)
         tile = self._inner_tile(number, scope.axes)
         block = self._rblock_name(number, tile)
+        backwards = any(isinstance(s, Scan) and s.reverse for s in scope.body)
         base = f"lanes = tl.arange(0, {block}){self._column()}"
         if self.steps > 1:
             base = f"lanes = tl.arange(0, {block} // STEPS)[:, None, None] * STEPS"
             base += " + tl.arange(0, STEPS)[None, :, None]"
+            if backwards:  # from the last row to the first, which the tile has in that order
+                base = base.replace("= ", f"= {block} - 1 - (") + ")"
         if base not in outer.head:
             outer.head.append(base)
         self._mask_inner(number, tile, self.schedule.rblock)
@@ -434,7 +437,7 @@ class KernelWriter(Writer):
         inside, self.lines = self.lines, outer
         outer.body += self.before
         end = self.write_sizes(tile.numel)
-        if any(isinstance(s, Scan) and s.reverse for s in scope.body):
+        if backwards:
             width = self.schedule.rblock
             last = self.write_sizes(sympy.sympify(FloorDiv(tile.numel - 1, width) * width))
             outer.body.append(f"for step in range(0, {end}, {block}):")

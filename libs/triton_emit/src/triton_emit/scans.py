@@ -59,17 +59,16 @@ def _running(writer: KernelWriter, stmt: Scan, value: Value) -> Value:
 
 def _in_steps(writer: KernelWriter, stmt: Scan, value: Value) -> None:
     """A tile of warps by rows by columns: each thread scans its rows, then come those of the warps
-    before, and of the chunks before."""
+    before, and of the chunks before. The tile of a reverse scan has its rows in reverse."""
     op, body, fresh = stmt.op, writer.lines.body, writer.namer.fresh
-    tail = ", reverse=True" if stmt.reverse else ""
     start = literal(identity(op, value.dtype), value.dtype).text
     dtype = TL_TYPES[value.dtype]
     own, total, before = fresh("own"), fresh("total"), fresh("before")
     carry = writer.carries[stmt] = _carry(writer, "carry", start, dtype)
     neutral = f"tl.full([RBLOCK // STEPS, XBLOCK], {start}, {dtype})"
-    body.append(f"{own} = {_over(op, 'scan', value, tail).format(axis=1)}")
+    body.append(f"{own} = {_over(op, 'scan', value, '').format(axis=1)}")
     body.append(f"{total} = {_over(op, 'reduce', value, '').format(axis=1)}")
-    scanned = f"tl.associative_scan(({neutral}, {total}), 0, before_{_before(op, value)}{tail})"
+    scanned = f"tl.associative_scan(({neutral}, {total}), 0, before_{_before(op, value)})"
     body.append(f"{before} = {scanned}[0]")
     joined = _join(op, value, _join(op, value, carry, f"{before}[:, None, :]"), own)
     result = Value(joined, ADD, value.dtype, _with_rows(writer, value))
