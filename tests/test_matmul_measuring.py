@@ -15,8 +15,10 @@ import compile_cli
 import gemm_templates
 from compile_cli.gemm import VENDOR
 from compile_cli.measure import relative_error
+from compile_cli.runtime import random_tensor
 from wrapper_ir.analysis import walk
 from wrapper_ir.ops import ExternCall, Launch
+from wrapper_ir.types import Device, DType, TensorType
 
 M, N, K = 20, 24, 40
 
@@ -160,3 +162,11 @@ def test_each_rung_is_charged_its_producers(
     assert {bool(c.problem.prologue_b) for c in choices} == {True, False}
     for rows in (1, 2, 16, 17, 20, 50):
         close(compiled, weights, (torch.randn(rows, K), q, s))
+
+
+def test_what_is_measured_leaves_the_random_state() -> None:
+    state = torch.get_rng_state()
+    for dtype in (DType.bf16, DType.i64, DType.f8e5m2):
+        type_ = TensorType(dtype, (4, 3), (3, 1), Device("cpu"))
+        assert random_tensor(type_, {}).shape == (4, 3)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -179,12 +179,14 @@ def random_tensor(
     below: int = 2,
 ) -> Tensor:
     """A tensor of this layout at the hints: random floats, integers below `below`. generator: where
-    the random numbers are from (torch's own, unless given)."""
+    the random numbers are from; unless given, one of the call's own: the state of torch's is the
+    user's."""
     size, stride = layout_at(type_, hints)
     stored = [1 if s == 0 and n > 1 else n for n, s in zip(size, stride, strict=True)]
     out: Tensor = torch.empty_strided(
         stored, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
     )
+    generator = generator or torch.Generator(out.device)
     if type_.dtype.is_float and type_.dtype.itemsize == 1:  # bits of finite positive numbers
         out.view(torch.uint8).random_(0, 0x78, generator=generator)
     elif type_.dtype.is_float:
