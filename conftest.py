@@ -20,11 +20,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the cores are taken by the other proc
 
 
 # Compilers make many objects that live for long: the collector looks a twentieth of the time.
-gc.set_threshold(50_000, 20, 50)
+gc.set_threshold(50_000, 10, 10)
+os.environ["TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"] = "0"
 
 
 def pytest_collection_finish() -> None:
-    """What torch and the tests consist of is not looked through again."""
+    """What torch and the tests consist of is not looked through again, and Dynamo does not flush
+    the caches of the machine to measure its guards, for each graph, for a log that nobody reads."""
+    if guards := sys.modules.get("torch._dynamo.guards"):
+        assert callable(vars(guards)["profile_guard_manager"])
+        vars(guards)["profile_guard_manager"] = lambda *_: 0.0
     gc.collect()
     gc.freeze()
 
