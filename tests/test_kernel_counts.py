@@ -72,6 +72,15 @@ WORK = {
         lambda x, t: F.cross_entropy(x, t, ignore_index=2, reduction="sum"),
         lambda: (rows(6, 40), torch.arange(6)), 2, 1,
     ),
+    "halves of bytes": Work(
+        lambda q, s: torch.stack(((q & 15).float() - 8, (q >> 4).float() - 8), -1).flatten(1) * s,
+        lambda: (torch.arange(48, dtype=torch.uint8).view(6, 8), rows(6, 1)), 1,
+    ),
+    "bilinear": Work(
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), lambda: (rows(1, 2, 3, 4),),
+        1, 1,
+    ),
+    "reflection": Work(lambda x: F.pad(x, (1, 2, 2, 1), "reflect"), lambda: (rows(2, 4, 5),), 1, 1),
     "log softmax": Work(lambda x: x.log_softmax(-1), lambda: (rows(6, 40),), 1, 1),
     "group norm": Work(
         lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),

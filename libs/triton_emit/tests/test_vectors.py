@@ -336,3 +336,34 @@ def test_neighbours_lie_side_by_side(extents: list[int], gaps: list[int], offset
     assert holds(got)
     if len(places) >= 32 and gcd(len(places), 16) == 16 and got < 16:
         assert not holds(2 * got)
+
+
+BENT = """
+kernel bent(
+    x: f32[{rows}, 64] cuda:0,
+    out y: f32[{rows}, 128] cuda:0,
+):
+  parallel i0 < {rows}, i1 < 128:
+    once:
+      v0 = load x[i0*64 + i1 // 2] : f32
+      v1 = load x[i0*64 + Min(63, i1 // 2 + 1)] : f32
+      v2 = index i1 : i32
+      v3 = cast(v2) : f32
+      v4 = sub(v1, v0) : f32
+      v5 = mul(v3, v4) : f32
+      v6 = add(v0, v5) : f32
+      store y[i0*128 + i1] = v6
+"""
+
+
+def test_rows_share_what_their_columns_cost(tools: SimpleNamespace) -> None:
+    """Places that are not linear in the last axis: tiles of rows and columns, pairs a thread."""
+    large = parse_kernel(BENT.format(rows=1 << 16).strip())
+    assert default_schedule(large, {}) == Schedule("tiled", 128, yblock=16, vector=2)
+    few = parse_kernel(BENT.format(rows=6).strip())
+    assert default_schedule(few, {}).kind == "flat"
+    for schedule in (Schedule("tiled", 64, num_warps=1, yblock=4, vector=2),
+                     Schedule("tiled", 128, num_warps=1, vector=2)):  # fmt: skip
+        tools.check(few, schedule)
+    source = emit(few, Schedule("tiled", 64, num_warps=1, yblock=4, vector=2)).source
+    assert "tl.multiple_of(" in source and "[1, 2])" in source

@@ -22,7 +22,7 @@ from loop_ir.combine import combine
 from loop_ir.dependencies import Dependencies
 from loop_ir.epilogue import attach
 from loop_ir.inline import inline
-from loop_ir.nodes import Compute, Graph, Kernel, Matmul, Origin
+from loop_ir.nodes import Compute, Graph, Kernel, Load, Matmul, Origin
 from loop_ir.options import FuseOptions
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.prologue import attach_prologue
@@ -173,8 +173,8 @@ class Scheduler:
     def run_inline(self, early: bool = False) -> bool:
         """Computes pointwise producers in their consumers, where all consumers can and that
         saves traffic. early: only those that fusion over one domain might not spare: of which a
-        consumer picks few elements, or that several read and that are as cheap to read again from
-        what they read. True if anything changed."""
+        consumer picks few elements, or that several read, or one that joins it to others, and
+        that are as cheap to read again from what they read. True if anything changed."""
         changed = False
         for number in sorted(self.deps.nodes, key=lambda n: -self.deps.order[n]):
             if not isinstance(self.deps.nodes[number], Kernel):
@@ -185,13 +185,27 @@ class Scheduler:
         return changed
 
     def _is_a_view(self, number: int) -> bool:
-        """Whether several kernels read it, such as a cast, of which the operands are no more bytes
-        than the result, and what is computed hides behind them."""
+        """Whether several kernels read it, such as a cast, or one where it has its part of a whole
+        (a concatenation), of which the operands are no more bytes than the result, and what is
+        computed hides behind them."""
         moved = self._traffic(number)
         read, written = sum(moved.read.values()), sum(moved.written.values())
         readers = {r for name in moved.written for r in self.deps.readers.get(name, ())}
         cheap = self._work(self._kernel(number)) <= read * _OPS_PER_BYTE // 4
-        return len(readers) > 1 and read <= written and cheap
+        found = len(readers) > 1 or (len(readers) == 1 and self._is_a_part(number, *readers))
+        return found and read <= written and cheap
+
+    def _is_a_part(self, number: int, reader: int) -> bool:
+        """The reader, which has more points, loads it under a mask."""
+        whole, made = self.deps.nodes[reader], set(self._traffic(number).written)
+        if not isinstance(whole, Kernel):
+            return False
+        loads = [s for s in statements(whole) if isinstance(s, Load) and s.buffer in made]
+        points, parts = (
+            at_hints(product(a.extent for a in k.axes), self.hints)
+            for k in (whole, self._kernel(number))
+        )
+        return points > parts and all(s.mask is not None for s in loads)
 
     def _is_picked_from(self, number: int) -> bool:
         written = self._traffic(number).written

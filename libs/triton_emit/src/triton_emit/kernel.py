@@ -38,6 +38,7 @@ from triton_emit.source import TritonKernel
 from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
 from triton_emit.tiles import Tile, divides
 from triton_emit.values import TL_TYPES, Value
+from triton_emit.vectors import bends
 
 INDENT = "    "
 
@@ -94,13 +95,17 @@ class KernelWriter(Writer):
                 name, "kind", s.kind,
                 f"{'persistent or looped' if self.spaces else 'flat'}: the kernel {has} inner axes",
             )  # fmt: skip
-        if s.vector and (s.kind != "flat" or s.vector < 0 or s.vector & (s.vector - 1)):
-            raise BadSchedule(name, "vector", s.vector, "0, or a power of two in a flat schedule")
+        lanes = s.kind in ("flat", "tiled")
+        if s.vector and (not lanes or s.vector < 0 or s.vector & (s.vector - 1)):
+            raise BadSchedule(
+                name, "vector", s.vector, "0, or a power of two in a flat or tiled schedule"
+            )
         if s.steps > 1 and not (
             s.kind == "looped" and s.steps <= s.rblock and may_step(self.kernel)
         ):
             raise BadSchedule(name, "steps", s.steps, "1: no scans in steps of several rows")
-        if s.kind == "tiled" and across(self.kernel) is None and not picks_rows(self.kernel):
+        planar = across(self.kernel) is not None or picks_rows(self.kernel) or bends(self.kernel)
+        if s.kind == "tiled" and not planar:
             raise BadSchedule(name, "kind", s.kind, "flat: the kernel does not transpose")
         if self.walks and s.kind != "persistent":
             raise BadSchedule(name, "kind", s.kind, "persistent: the kernel sums over rows")
@@ -335,7 +340,11 @@ class KernelWriter(Writer):
                 continue
             start = "" if first == "0" else f"{first} * {name} + "
             spread = "" if alone else spread
-            self.lines.head.append(f"{flat} = {start}tl.arange(0, {name}){spread}")
+            index = f"{start}tl.arange(0, {name}){spread}"
+            if self.schedule.vector and key == "x":
+                most = self.schedule.vector
+                index = f"tl.multiple_of({index}, {most if alone else [1, most]})"
+            self.lines.head.append(f"{flat} = {index}")
             self.shapes[key] = name
             if not divides(block, tile.numel):
                 self.masks[key] = (f"{key}mask", f"{flat} < {self.write_sizes(tile.numel)}")

@@ -27,7 +27,7 @@ from loop_ir.analysis import scans
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.ssa import clean, expressions, loops, statements
-from triton_emit.vectors import reads_windows, vector
+from triton_emit.vectors import bends, reads_windows, vector
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
@@ -58,9 +58,9 @@ class Schedule:
     `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic. Block sizes
     are powers of two. `overlap`: launched as the kernel before it in the stream ends, for which it
     waits before it touches memory (programmatic dependent launch; Hopper and later). `vector`: how
-    many neighbouring elements a thread of a flat kernel takes at most; 0: as many as the widest of
-    its accesses moves at once. `steps`: of a looped kernel that scans columns, how many places
-    along the scan a thread takes one after the other; 1: its tile is not cut so."""
+    many neighbouring elements a thread of a flat or tiled kernel takes at most; 0: as many as the
+    widest of its accesses moves at once. `steps`: of a looped kernel that scans columns, how many
+    places along the scan a thread takes one after the other; 1: its tile is not cut so."""
 
     kind: Kind
     xblock: int
@@ -166,6 +166,11 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             columns = hinted(kernel.axes[-1].extent, hints, ranges)
             if columns >= _ROW:
                 return _picking(columns, bits)
+        if bends(kernel):
+            columns = hinted(kernel.axes[-1].extent, hints, ranges)
+            plane = _plane(columns, rows, bits, 8 if reads_windows(kernel) else 16)
+            if plane is not None:
+                return plane
         flat = replace(_flat(rows, bits), vector=vector(kernel))
         return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)
@@ -218,6 +223,19 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
     while x * y > 1024 and points < 2 * MULTIPROCESSORS * x * y:
         x, y = (x // 2, y) if x >= y else (x, y // 2)
     return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
+
+
+def _plane(columns: int, points: int, bits: Literal[32, 64], each: int) -> Schedule | None:
+    """Rows that share what is computed for their columns, `each` elements a thread in pairs of
+    neighbours: what the lanes of a warp read then lies in one line. None where a tile would be a
+    fifth empty, or where there are too few tiles."""
+    snug = [x for x in (256, 128, 64) if 5 * columns >= 4 * (-(-columns // x) * x)]
+    if not snug:
+        return None
+    x, y = snug[0], 128 * each // snug[0]
+    if points < 2 * MULTIPROCESSORS * x * y:
+        return None
+    return Schedule("tiled", x, num_warps=4, index_bits=bits, yblock=y, vector=2)
 
 
 def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:

@@ -16,7 +16,7 @@ from math import gcd
 
 import sympy
 
-from loop_ir import Axis, Kernel, Load, Store
+from loop_ir import Axis, Compute, Index, Kernel, Load, Store
 from triton_emit.ssa import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
@@ -45,6 +45,30 @@ def vector(kernel: Kernel) -> int:
             if min(neighbours(stmt.index, kernel.axes), whole) > together:
                 return together
     return 0
+
+
+def bends(kernel: Kernel) -> bool:
+    """Some tensor is read at places that are not linear in the last axis, or weighted by its
+    coordinate (resampling, reflection): what that costs is shared between rows of a tile.
+
+    y[i0*256 + i1] = x[i0*128 + i1 // 2]      ->  True
+    """
+    if len(kernel.axes) < 2:
+        return False
+    last = kernel.axes[-1].symbol
+    body = [s for _, s in statements(kernel)]
+    along = {s.out for s in body if isinstance(s, Index) and s.expr.free_symbols == {last}}
+    return any(
+        (isinstance(s, Load) and last in s.index.free_symbols and not _is_linear(s.index, last))
+        or (isinstance(s, Compute) and s.op == "cast" and s.dtype.is_float and s.args[0] in along)
+        for s in body
+    )
+
+
+def _is_linear(e: sympy.Expr, s: sympy.Symbol) -> bool:
+    e = sympy.expand(e)
+    step = e.coeff(s)
+    return not {s} & (step.free_symbols | sympy.expand(e - step * s).free_symbols)
 
 
 def reads_windows(kernel: Kernel) -> bool:
