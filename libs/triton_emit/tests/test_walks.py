@@ -91,6 +91,16 @@ def test_dynamic_rows(size: int, rows: int, tools: SimpleNamespace) -> None:
     tools.check(kernel, Schedule("persistent", rows, 16), symbols={"s0": size}, ulp=32.0)
 
 
+def test_what_is_read_ahead_of_short_rows_is_more(static: Kernel) -> None:
+    """24 KiB, or a row: tiles of 4096 elements are 8 KiB of bf16, 16 of f32."""
+    assert default_schedule(static, {}).num_stages == 4
+    text = STATIC.replace("x: bf16", "x: f32").replace(
+        "v1 = load x[i1*192 + i0*24 + r0] : bf16", "v1 = load x[i1*192 + i0*24 + r0] : f32"
+    )
+    wide = parse_kernel(text)
+    assert default_schedule(wide, {}).num_stages == 2
+
+
 def test_schedule(static: Kernel) -> None:
     assert default_schedule(static, {}).kind == "persistent"
     with pytest.raises(BadSchedule, match="sums over rows"):

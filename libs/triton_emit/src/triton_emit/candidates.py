@@ -14,6 +14,7 @@ from triton_emit.schedule import (
     default_schedule,
     inner_bound,
     next_power_of_two,
+    row_bytes,
     walks,
 )
 
@@ -22,6 +23,8 @@ MOST_CANDIDATES = 6
 # Elements of a tile that a thread may hold: fewer leave it without work, more spill.
 _LEAST_HELD, _MOST_HELD = 1, 64
 _MOST_WARPS = 32
+# Bytes of shared memory that rows on their way may take.
+_MOST_AHEAD = 64 << 10
 
 # Steps from the default, as powers of two that xblock, yblock, rblock and the warps are multiplied
 # by, those first that won most on an H200.
@@ -58,7 +61,10 @@ def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
     elif first.kind == "tiled":
         yield replace(first, kind="flat", xblock=1024, yblock=1, num_warps=4)
     elif walks(kernel):
-        yield replace(first, num_stages=1 if first.num_stages > 1 else 2)
+        ahead = first.xblock * first.rblock * row_bytes(kernel)
+        for stages in (2, 1, 3):
+            if stages != first.num_stages and (stages - 1) * ahead <= _MOST_AHEAD:
+                yield replace(first, num_stages=stages)
     elif first.kind == "looped":
         made = as_kind(kernel, first, "persistent")
         if made is not None and made.xblock * made.rblock <= WIDEST_ROW:

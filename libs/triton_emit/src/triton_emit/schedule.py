@@ -40,6 +40,8 @@ _WARPS = 64
 _L2_BYTES = 60 << 20
 # A tile narrower than this in one direction reads less than a sector at a time.
 _NARROW = 16
+# Of rows that a program walks over, what is read ahead.
+_AHEAD_BYTES = 24 << 10
 # Warps that share the rows of a step of a scan of columns.
 _STEPPING = 8
 # The shortest row, in elements, that is worth a program.
@@ -180,7 +182,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     snug = bound is not None and bound <= 4 * widest
     columns = reduces_columns(kernel)
     if walks(kernel):
-        return _walking(next_power_of_two(bound or 1), bits)
+        return _walking(kernel, next_power_of_two(bound or 1), bits)
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and can_loop(kernel):
@@ -201,12 +203,20 @@ def _reads_one_row(kernel: Kernel) -> bool:
     return len(found) == 1 and _read_again(kernel) > 0 and reduces == ["sum"]
 
 
-def _walking(rblock: int, bits: Literal[32, 64]) -> Schedule:
+def _walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     """Rows of 4096 elements, or as many shorter ones, 16 elements a thread, which holds that many
-    of each sum; what comes next is on its way to shared memory meanwhile."""
+    of each sum; what comes next, 16 to 24 KiB of it, is on its way to shared memory meanwhile."""
     xblock = max(1, 4096 // rblock)
     warps = max(4, min(16, xblock * rblock // 512))
-    return Schedule("persistent", xblock, rblock, warps, num_stages=2, index_bits=bits)
+    stages = min(4, max(2, 1 + _AHEAD_BYTES // (xblock * rblock * row_bytes(kernel))))
+    return Schedule("persistent", xblock, rblock, warps, num_stages=stages, index_bits=bits)
+
+
+def row_bytes(kernel: Kernel) -> int:
+    """Bytes that an inner point of a kernel reads of its row."""
+    rows = {a.symbol for a in kernel.axes}
+    loads = {s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
+    return max(1, sum(s.dtype.itemsize for s in loads if rows & s.index.free_symbols))
 
 
 def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
