@@ -126,7 +126,7 @@ def compiled_as(options: dict[str, Any]) -> Callable[[str], Compiled]:
     return lambda emit: Compiled({**options, "emit": emit})
 
 
-@pytest.fixture(params=["fx", "hop", "cpp"])
+@pytest.fixture(params=["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def compiled(request: pytest.FixtureRequest, options: dict[str, Any]) -> Compiled:
     return Compiled({**options, "emit": request.param})
 

@@ -103,8 +103,13 @@ def check(
 
 # Two launches, views of one buffer, an operand that is not read, an expanded mask.
 HOSTS = ("one b", "parts of one tensor", "baddbmm of nothing", "heads, one mask for all")
+RUN = {
+    *((form, "fx") for form in FORMS),
+    *((form, "cpp") for form in HOSTS),
+    (HOSTS[0], "hop"),
+}
 EVERY = [
-    pytest.param(form, emit, marks=() if emit == "fx" or form in HOSTS else pytest.mark.slow)
+    pytest.param(form, emit, marks=() if (form, emit) in RUN else pytest.mark.slow)
     for form in FORMS
     for emit in EMITS
 ]

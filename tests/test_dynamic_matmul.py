@@ -142,8 +142,13 @@ def mixed(rows: int) -> Config | None:
 
 # The host programs of the other two differ in their kernels alone.
 HOSTS = ("linear+gelu", "mm")
+RUN = {
+    *((form, "fx") for form in ("linear+gelu", "linear", "mm+gelu", "mm")),
+    *((form, "cpp") for form in HOSTS),
+    (HOSTS[0], "hop"),
+}
 EVERY = [
-    pytest.param(form, emit, marks=() if emit == "fx" or form in HOSTS else pytest.mark.slow)
+    pytest.param(form, emit, marks=() if (form, emit) in RUN else pytest.mark.slow)
     for form in ("linear+gelu", "linear", "mm+gelu", "mm")
     for emit in EMITS
 ]

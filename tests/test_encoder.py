@@ -51,7 +51,9 @@ def launches(program: Program) -> list[Launch]:
     return [op for op in walk(program.ops) if isinstance(op, Launch)]
 
 
-@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
+@pytest.mark.parametrize(
+    "emit", ["fx", *(pytest.param(emit, marks=pytest.mark.slow) for emit in ("hop", "cpp"))]
+)
 def test_as_good_as_eager_against_float64(
     encoder: Any, example: Any, compile_encoder: Encoders, emit: str
 ) -> None:

@@ -126,7 +126,9 @@ def test_each_family_compiles(name: str, families: set[str]) -> None:
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [
-        (gemm_templates.Config(64, 128, 64, 8, 4, 4), torch.float32),
+        pytest.param(
+            gemm_templates.Config(64, 128, 64, 8, 4, 4), torch.float32, marks=pytest.mark.slow
+        ),
         pytest.param(
             gemm_templates.Config(32, 64, 128, 1, 4, 4, "split_k", split_k=2), torch.float32,
             marks=pytest.mark.slow,

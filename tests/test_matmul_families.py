@@ -70,10 +70,15 @@ CASES: dict[
 
 
 PAIRS = sorted((name, family) for name in CASES for family in CASES[name][2])
-# Every pair as FX; each family once in the other forms of a host program.
-ONCE = {family: (name, family) for name, family in PAIRS}.values()
+# Every pair as FX; each family once as C++, and one with tensor maps as a HOP.
+ONCE = {family: (name, family) for name, family in PAIRS}
+RUN = {
+    *((pair, "fx") for pair in PAIRS),
+    *((pair, "cpp") for pair in ONCE.values()),
+    (ONCE["tma"], "hop"),
+}
 EVERY = [
-    pytest.param(*pair, emit, marks=() if emit == "fx" or pair in ONCE else pytest.mark.slow)
+    pytest.param(*pair, emit, marks=() if (pair, emit) in RUN else pytest.mark.slow)
     for pair in PAIRS
     for emit in EMITS
 ]

@@ -97,8 +97,19 @@ def close(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...])
     assert relative_error(compiled(*args), fn(*args)) < 1e-5
 
 
-@pytest.mark.parametrize("templates", [True, False])
-@pytest.mark.parametrize("name", CASES)
+# Whichever wins, both sides are computed and compared: the vendor's wins once with a prologue and
+# once with a batch.
+@pytest.mark.parametrize(
+    ("name", "templates"),
+    [
+        pytest.param(
+            name, templates,
+            marks=() if templates or name in ("weights", "scores") else pytest.mark.slow,
+        )
+        for name in CASES
+        for templates in (True, False)
+    ],
+)  # fmt: skip
 def test_both_sides_compute_the_same(
     options: dict[str, Any],
     measured: Callable[[bool], list[gemm_templates.Choice]],
@@ -119,7 +130,7 @@ def test_both_sides_compute_the_same(
     close(compiled, fn, args)
 
 
-@pytest.mark.parametrize("emit", ["fx", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("cpp", marks=pytest.mark.slow)])
 def test_a_template_after_kernels(
     options: dict[str, Any], measured: Callable[[bool], list[gemm_templates.Choice]],
     monkeypatch: pytest.MonkeyPatch, emit: str,

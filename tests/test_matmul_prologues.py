@@ -122,8 +122,13 @@ def check(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...])
 
 # Scales beside the operands, a view with an offset, a batch.
 HOSTS = ("int8 weights with zero points", "part of a tensor", "heads")
+RUN = {
+    *((form, "fx") for form in FORMS),
+    *((form, "cpp") for form in HOSTS),
+    (HOSTS[0], "hop"),
+}
 EVERY = [
-    pytest.param(form, emit, marks=() if emit == "fx" or form in HOSTS else pytest.mark.slow)
+    pytest.param(form, emit, marks=() if (form, emit) in RUN else pytest.mark.slow)
     for form in FORMS
     for emit in EMITS
 ]

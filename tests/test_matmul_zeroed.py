@@ -120,7 +120,9 @@ FILLED = [
 @pytest.mark.parametrize(
     ("rows", "configs", "emit"),
     [
-        pytest.param(*case, emit, marks=() if not i or emit == "fx" else pytest.mark.slow)
+        pytest.param(
+            *case, emit, marks=() if emit == "fx" or (i, emit) == (0, "cpp") else pytest.mark.slow
+        )
         for i, case in enumerate(FILLED)
         for emit in EMITS
     ],
@@ -249,7 +251,7 @@ def test_programs_without_such_templates_fill_nothing(
     check(compiled, model, 20)
 
 
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_an_input_may_have_the_name(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str
 ) -> None:

@@ -83,7 +83,12 @@ HOSTS = (added_and_read, columns)
 @pytest.mark.parametrize(
     ("fn", "args", "made", "emit"),
     [
-        pytest.param(fn, *case, emit, marks=() if emit == "fx" or fn in HOSTS else pytest.mark.slow)
+        pytest.param(
+            fn,
+            *case,
+            emit,
+            marks=() if emit == "fx" or (fn in HOSTS and emit == "cpp") else pytest.mark.slow,
+        )
         for fn, case in WRITERS.items()
         for emit in ("fx", "hop", "cpp")
     ],
