@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loop_ir import Extern, Kernel
+from loop_ir import Extern, Kernel, Load
 
 aten = torch.ops.aten
 NAN, INF = math.nan, math.inf
@@ -224,6 +224,14 @@ def test_gradients_of_other_layouts_and_types(oracle: Any) -> None:
     run, inputs = gradients(x.double(), aten.avg_pool2d, aten.avg_pool2d_backward, *args, False,
                             True, None)  # fmt: skip
     oracle(run, *inputs)
+
+
+def test_windows_that_fill_an_image_are_not_tested(oracle: Any) -> None:
+    x = image(2, 3, 8, 6)
+    args = ([2, 3], [2, 3], [0, 0], False, True, None)
+    run, inputs = gradients(x, aten.avg_pool2d, aten.avg_pool2d_backward, *args)
+    (kernel,) = oracle(run, *inputs).graph.nodes
+    assert all(s.mask is None for p in kernel.phases for s in p.body if isinstance(s, Load))
 
 
 def test_large_windows(oracle: Any) -> None:

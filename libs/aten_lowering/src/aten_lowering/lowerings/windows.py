@@ -108,7 +108,12 @@ class Window:
         first = FloorDiv(padded, sympy.Integer(self.step)) - (count - 1)
 
         def inside(k: KernelBuilder, window: sympy.Expr, i: sympy.Expr) -> Value | None:
-            mask = _between(k, window, self.out, True, True)
+            ends = (i, i) if i.is_Integer else (sympy.S.Zero, sympy.Integer(count - 1))
+            last = FloorDiv(self.extent - 1 + self.padding, sympy.Integer(self.step))
+            room = sympy.expand(self.out - 1 - (last - (count - 1) + ends[1]))
+            behind = not (room.is_Integer and room >= 0)
+            before = self.padding // self.step - (count - 1) + ends[0] < 0
+            mask = _between(k, window, self.out, bool(before), behind)
             if self.size % self.step == 0:
                 return mask
             number = kind(self.extent, self.out)
