@@ -302,6 +302,8 @@ def _stepping(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> S
         for _, s in statements(kernel)
     )
     numbers = max(1, loads) * max(1, _element_bytes(kernel) // 4)
+    if any(isinstance(s, Scan) and s.op == "logsumexp" for _, s in statements(kernel)):
+        numbers *= 4  # each step is some sixty instructions, in line
     steps = max(4, 32 // next_power_of_two(numbers))
     steps = min(steps, next_power_of_two(width) // _STEPPING)
     return Schedule(
