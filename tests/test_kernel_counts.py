@@ -72,6 +72,10 @@ WORK = {
         lambda x, t: F.cross_entropy(x, t, ignore_index=2, reduction="sum"),
         lambda: (rows(6, 40), torch.arange(6)), 2, 1,
     ),
+    "rotary embedding": Work(
+        lambda x, c, s: x * c + torch.cat((-x[..., 4:], x[..., :4]), -1) * s,
+        lambda: (rows(40, 3, 8), rows(3, 8), rows(3, 8)), 1, 1,
+    ),
     "halves of bytes": Work(
         lambda q, s: torch.stack(((q & 15).float() - 8, (q >> 4).float() - 8), -1).flatten(1) * s,
         lambda: (torch.arange(48, dtype=torch.uint8).view(6, 8), rows(6, 1)), 1,

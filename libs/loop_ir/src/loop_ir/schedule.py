@@ -32,6 +32,8 @@ from loop_ir.prologue import attach_prologue
 _OPS_PER_BYTE = 12
 # A reader that picks elements reads at most one of so many.
 _PICKED = 8
+# Operands that are shared by rows or columns may make what is read again so much more.
+_MORE = 16
 _NUMBER = 8  # bytes
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
@@ -193,19 +195,16 @@ class Scheduler:
         readers = {r for name in moved.written for r in self.deps.readers.get(name, ())}
         cheap = self._work(self._kernel(number)) <= read * _OPS_PER_BYTE // 4
         found = len(readers) > 1 or (len(readers) == 1 and self._is_a_part(number, *readers))
-        return found and read <= written and cheap
+        return found and read <= written + written // _MORE and cheap
 
     def _is_a_part(self, number: int, reader: int) -> bool:
-        """The reader, which has more points, loads it under a mask."""
+        """The reader loads it under a mask."""
         whole, made = self.deps.nodes[reader], set(self._traffic(number).written)
-        if not isinstance(whole, Kernel):
-            return False
-        loads = [s for s in statements(whole) if isinstance(s, Load) and s.buffer in made]
-        points, parts = (
-            at_hints(product(a.extent for a in k.axes), self.hints)
-            for k in (whole, self._kernel(number))
+        return isinstance(whole, Kernel) and all(
+            s.mask is not None
+            for s in statements(whole)
+            if isinstance(s, Load) and s.buffer in made
         )
-        return points > parts and all(s.mask is not None for s in loads)
 
     def _is_picked_from(self, number: int) -> bool:
         written = self._traffic(number).written

@@ -31,6 +31,8 @@ class FuseKernels:
             scheduler.run_inline(early=True)
         if self.options.vertical:
             scheduler.run_pairs(lambda vertical: vertical)
+            if self.options.inline:
+                scheduler.run_inline(early=True)
         while True:
             if self.options.vertical or self.options.horizontal:
                 scheduler.run_pairs(self._wanted)
