@@ -63,8 +63,14 @@ def program(fused: Graph) -> Program:
 def test_every_kernel_becomes_a_cubin(program: Program) -> None:
     variants = expected_variants(program)
     assert sum(isinstance(op, Launch) for op in program.ops) > len(variants) >= 4
+    made = {}  # of kernels that differ in their names alone, one
     for define, alignment in variants:
-        binary = triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)
+        source = kernel_source(define)
+        name = source.name.removesuffix("_overlapped")
+        made[source.text.replace(name, ""), source.constants, alignment] = source
+    assert len(made) >= 4
+    for (*_, alignment), source in made.items():
+        binary = triton_rt.compile(source, triton_rt.Target(90), alignment=alignment)
         assert binary.cubin[:4] == b"\x7fELF"
     assert any("gelu_f32" in define.source for define, _ in variants)
 

@@ -13,7 +13,7 @@ from compile_cli.measure import relative_error
 from loop_ir import Kernel
 from loop_ir.passes import split_reductions
 
-EMITS = ("fx", "cpp")
+EMITS = ("fx", pytest.param("cpp", marks=pytest.mark.slow))
 
 
 class Scans(nn.Module):
