@@ -162,3 +162,44 @@ def test_gradients_of_nan_are_nan() -> None:
     run(mine).backward()
     f(eager).backward()
     torch.testing.assert_close(mine.grad, eager.grad, equal_nan=True)
+
+
+FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "one window of a dimension counted from the last": (
+        lambda x: x.unfold(-3, 2, 1), (torch.arange(3.0).reshape(3, 1, 1),)),
+    "a norm of one element whose square overflows": (
+        lambda x: x.norm(2, -1, keepdim=True) / x, (torch.tensor([[3e38], [-1e-30]]),)),
+    "a half times powers of two that it does not hold": (
+        torch.ldexp, (torch.tensor([1e-5, 3.0]).half(), torch.tensor([17, 2]))),
+    "an extreme of places": (
+        lambda x: x + torch.arange(3, device=x.device).max(), (torch.zeros(2),)),
+    "a power of a 0-d boolean": (
+        lambda x, n: x**n, (torch.tensor(True), torch.tensor([2, 0, 5]))),
+    "a softshrink of zeros": (
+        lambda x: 1 / torch.nn.functional.softshrink(x).to(torch.float64),
+        (torch.tensor([-0.0] * 16),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("name", FINDS)
+def test_finds(name: str, entry: str) -> None:
+    f, args = FINDS[name]
+    _same(_compiled(f, args, entry), f, *args)
+
+
+def test_a_shuffle_that_moves_nothing_is_new_memory() -> None:
+    x = torch.arange(2.0).reshape(1, 2, 1)
+    y = torch.compile(lambda x: torch.channel_shuffle(x, 2), backend="compile_cli")(x)
+    assert torch.equal(x, y) and x.data_ptr() != y.data_ptr()
+
+
+def test_sizes_that_a_matmul_makes_equal() -> None:
+    """By a guard: the graph keeps an expression for one and a symbol for the other."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x.chunk(3, -1)[0], [2, 2], value=-1.0) @ y
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    for n in (11, 13):
+        _same(compiled, f, torch.rand(2, n), torch.rand((n + 2) // 3 + 4, 2))

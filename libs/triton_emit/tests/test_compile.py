@@ -69,3 +69,21 @@ def test_numbers_of_16_bits_are_what_they_say(number: float, tools: SimpleNamesp
     ptx = triton.compile(traced, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
     constants = re.findall(r"(?:mov|selp)\.b16 .* (-?\w+)[,;]", ptx)
     assert {int(c, 0) & 0xFFFF for c in constants} == {bits & 0xFFFF}
+
+
+def test_one_integer_to_many_powers(tools: SimpleNamespace) -> None:
+    i0, n = symbol("i0"), sympy.Integer(64)
+    body = (
+        Load("x", "x", sympy.S.Zero, DType.i64), Load("y", "y", i0, DType.i64),
+        Compute("p", "pow", ("x", "y"), DType.i64), Store("out", i0, "p"),
+    )  # fmt: skip
+    cuda = Device("cuda", 0)
+    kernel = Kernel(
+        "powers",
+        (Buffer("x", TensorType(DType.i64, (), (), cuda)),
+         Buffer("y", TensorType(DType.i64, (n,), (sympy.S.One,), cuda)),
+         Buffer("out", TensorType(DType.i64, (n,), (sympy.S.One,), cuda), written=True)),
+        (Axis(i0, n),), (Phase((), body),),
+    )  # fmt: skip
+    emitted = emit(kernel, default_schedule(kernel, {}))
+    assert compile_here(tools.kernel_source(emitted), Target(90)).name == "powers"

@@ -146,4 +146,7 @@ def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
 
 @_rule(aten.ldexp.Tensor)
 def ldexp(x: Tensor, other: Tensor) -> Any:
-    return x * torch.pow(2.0, other)
+    """Of floats and integers in the type of the floats, rounded once."""
+    power = torch.pow(2.0, other)
+    whole = x.dtype.is_floating_point and not other.dtype.is_floating_point
+    return (x.to(power.dtype) * power).to(x.dtype) if whole else x * power

@@ -1,5 +1,6 @@
 """Upsampling traced as the operators that have lowerings: torch has kernels in Python that would
-decompose it before autograd, into gathers whose gradient is four atomic scatters."""
+decompose it before autograd, into gathers whose gradient is four atomic scatters. And softshrink,
+whose kernel in Python gives zeros of another sign than eager's."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ UPSAMPLING = (
     aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d,
 )  # fmt: skip
 
+_OTHERS = (aten.softshrink.default,)
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 _KEYS = (DispatchKey.Autograd, _COMPOSITE)
 _LOCK = threading.RLock()
@@ -52,10 +54,10 @@ _DECOMPOSED = {p.default: p.vec.py_kernels[_COMPOSITE] for p in UPSAMPLING}
 
 @contextmanager
 def whole_upsampling() -> Iterator[None]:
-    """While it is open, tracing sees `aten.upsample_*.default`. One thread at a time: tables of
-    torch's operators are others meanwhile."""
+    """While it is open, tracing sees `aten.upsample_*.default` and `aten.softshrink`. One thread at
+    a time: tables of torch's operators are others meanwhile."""
     with _LOCK:
-        kept: dict[OpOverload, _Kernels] = {}
+        kept: dict[OpOverload, _Kernels] = {op: _exchange(op, {}) for op in _OTHERS}
         for packet in UPSAMPLING:
             ours: _Kernels = {_COMPOSITE: functools.partial(sized, packet.default)}
             whole: _Kernels = {

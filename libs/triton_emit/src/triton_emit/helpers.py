@@ -432,8 +432,8 @@ _SOURCES = {
     "pow_int": """
         # square and multiply; wraps around as repeated multiplication does
         def pow_int(base, exponent):
-            result = base * 0 + 1
-            power = base
+            power = base + exponent * 0  # of the shape of both
+            result = power * 0 + 1
             left = tl.maximum(exponent, exponent * 0)
             for _ in range(exponent.dtype.primitive_bitwidth):
                 result = tl.where((left & 1) != 0, result * power, result)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def working(ops: ScalarOps, stmt: Reduce | Scan, value: Value) -> Value:
     """The argument in the type that the fold is computed in: f32 for narrower floats, i32 for
     bool and for integers narrower than it (whose max, min and any fit)."""
+    value = ops.held(value)
     if stmt.op in ("argmax", "argmin", "any", "all"):
-        value = ops.held(value)
         target = value.dtype
         if stmt.op in ("any", "all"):
             value = ops.cast(value, DType.bool_)

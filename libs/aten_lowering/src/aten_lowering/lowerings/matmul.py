@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy
 import torch
 
@@ -127,8 +129,14 @@ def _emit(
     require(type.dtype in _FLOATS, f"a matmul of {type.dtype.value}")
     require(all(n != 0 for ref in used for n in ref.type.size), "an empty operand")
     name = call.out.operand.ref.buffer
-    call.emit(
-        Matmul(
-            name, type, a, b, bias, call.extern, origins=(call.origin,), alpha=alpha, beta=beta
-        )
-    )  # fmt: skip
+    *batch, rows, columns = type.size
+    inner = a.type.size[-1]
+    a, b = _sized(a, *batch, rows, inner), _sized(b, *batch, inner, columns)
+    origins = (call.origin,)
+    call.emit(Matmul(name, type, a, b, bias, call.extern, origins=origins, alpha=alpha, beta=beta))
+
+
+def _sized(ref: TensorRef, *size: sympy.Expr) -> TensorRef:
+    """An operand of these sizes, which torch has found equal to its own, and guards: two symbols
+    or expressions may stand for one number."""
+    return TensorRef(ref.buffer, replace(ref.type, size=size))
