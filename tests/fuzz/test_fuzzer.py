@@ -118,6 +118,25 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = F.layer_norm(a0 * 0, (4,))", "(v0,)",
                  "make(torch.float32, (2, 4), 3, 'wide')"), 0, -0.0,
     ),
+    "a mean of an infinity": (
+        _program("v0 = torch.std_mean(a0.abs().log().cumsum(0), 0, keepdim=False)[1]", "(v0,)",
+                 "make(torch.float32, (4,), 3) * 0"), 0, -math.inf,
+    ),
+    "small factors of an infinity": (
+        _program("v0 = (a0 + torch.tensor([1e-38, 1e-38, math.inf])).prod(0, keepdim=True)",
+                 "(v0,)", "make(torch.float32, (3,), 3) * 0"), 0, math.inf,
+    ),
+    "an exponent of f32": (
+        _program("v0 = torch.pow(a0, 7.3)", "(v0,)",
+                 "make(torch.int64, (2,), 3) * 0 + 13"), 1, 135452400.0,
+    ),
+    "the middle between two ends": (
+        _program("v0 = torch.linspace(-1, 1, 11)", "(v0,)", "make(torch.float32, (1,), 3)"), 5, 0,
+    ),
+    "bits of NaN": (
+        _program("v0 = (a0.log() * 1).view(torch.int32)", "(v0,)",
+                 "make(torch.float32, (2,), 3) * 0 - 1"), 0, -0x400000,
+    ),
 }  # fmt: skip
 _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "a variance": (
@@ -127,6 +146,22 @@ _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "a maximum": (
         _program("v0 = (a0 * 1e38).amax(1)", "(v0,)",
                  "make(torch.float32, (2, 4), 3, 'wide')"), 0, math.nan,
+    ),
+    "a mean of numbers": (
+        _program("v0 = torch.std_mean(a0, 0, keepdim=True)[1]", "(v0,)",
+                 "make(torch.float32, (4,), 3)"), 0, -math.inf,
+    ),
+    "bits of a number": (
+        _program("v0 = (a0 + 1).view(torch.int32)", "(v0,)",
+                 "make(torch.float32, (2,), 3) * 0"), 0, 0x7FC00000,
+    ),
+    "a product": (
+        _program("v0 = a0.prod(0, keepdim=True)", "(v0,)",
+                 "make(torch.float32, (3,), 3) * 0 + 2"), 0, math.nan,
+    ),
+    "a power": (
+        _program("v0 = torch.pow(a0, 7.3)", "(v0,)",
+                 "make(torch.int64, (2,), 3) * 0 + 13"), 1, 135453500.0,
     ),
     "an addition of 0": (
         _program("v0 = a0 * 0 + 0.0", "(v0,)", "make(torch.float32, (2, 4), 3, 'wide')"), 0, -0.0,

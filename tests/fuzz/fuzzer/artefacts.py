@@ -20,6 +20,9 @@ _SQUARES = frozenset(
     std_mean var_mean""".split()
 )
 
+# On CUDA a sum of 16 bits is an addition to two neighbours, of 0 to the other: -0 becomes 0.
+_SCATTERED = frozenset("scatter_add scatter_add_ index_add index_add_ index_put index_put_".split())
+
 
 def blur(
     rng: random.Random, func: Callable[..., Any], args: Any, kwargs: dict[str, Any],
@@ -32,11 +35,28 @@ def blur(
     for i, result in enumerate(results):
         if name == "signbit":
             _set(rng, result, floats[0].isnan() if floats else None, not result.any())
-        if not result.dtype.is_floating_point or result.numel() == 0 or not floats:
+        if not result.dtype.is_floating_point or result.numel() == 0:
             continue
         values = result.detach()
+        _set(rng, result, torch.ones_like(values, dtype=torch.bool),
+             _another_rounding(name, args, given, values))  # fmt: skip
+        if not floats:
+            continue
+        if name == "std_mean" and i == 1:  # it is updated by differences, of which some are NaN
+            other = torch.mean(floats[0], *args[1:], **kwargs)
+            _set(rng, result, values.isnan() & ~other.isnan(), other)
+        if name == "prod":
+            other = _small_ones_first(func, floats[0], args, kwargs)
+            _set(rng, result, (other.isnan() != values.isnan()) & floats[0].isinf().any(), other)
+        zeros = floats[0][floats[0] == 0].signbit()
+        if name.startswith("max_pool") and bool(zeros.any()) and not bool(zeros.all()):
+            _set(rng, result, values == 0, -values)
+        if name in _SCATTERED and result.is_cuda and result.element_size() == 2:
+            _set(rng, result, values == 0, -values)
         if name == "copysign" and len(floats) > 1:
             _set(rng, result, floats[1].isnan().expand(result.shape), -values)
+        if name == "softshrink" and not result.is_cuda:  # its vectors and its last elements differ
+            _set(rng, result, values == 0, -values)
         if name == "layer_norm" and _without_bias(args, kwargs) and not result.is_cuda:
             _set(rng, result, values == 0, -values)
         if name in _SQUARES:
@@ -54,6 +74,35 @@ def _set(rng: random.Random, result: Tensor, where: Tensor | None, other: Any) -
     if rng.random() < 0.5:
         new = torch.as_tensor(other, dtype=result.dtype, device=result.device)
         result.data.copy_(torch.where(where, new, result.data))
+
+
+def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Tensor) -> Tensor:
+    """The same numbers by another road that float64 bears out as well: ends that cancel, terms of a
+    sum that do, an exponent that is rounded to the type of the base (eager's last elements on a CPU
+    do not), constants of f32 (in float64, on CUDA)."""
+    eps = torch.finfo(values.dtype).eps
+    if name == "linspace":
+        return values + eps * values.abs().max()
+    if name == "digamma":
+        return values + eps * values.abs().clamp(min=1.0)
+    if name in ("hardsigmoid", "hardswish") and values.is_cuda and values.dtype == torch.float64:
+        return values * (1 + 2.0**-25)
+    exponent = args[1] if name in ("pow", "__pow__") and len(args) > 1 else None
+    if isinstance(exponent, float) and values.dtype == torch.float32:
+        return given[0].double().pow(float(torch.tensor(exponent, dtype=torch.float32)))
+    return values
+
+
+def _small_ones_first(
+    func: Callable[..., Any], x: Tensor, args: Any, kwargs: dict[str, Any]
+) -> Tensor:
+    """A product in another order: small factors may vanish before an infinity meets them."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    if isinstance(dim, int):
+        ordered = x.gather(dim, x.abs().argsort(dim)) if x.dim() else x
+    else:
+        ordered = x.reshape(-1)[x.abs().reshape(-1).argsort()].reshape(x.shape)
+    return torch.as_tensor(func(ordered, *args[1:], **kwargs))
 
 
 def _without_bias(args: Any, kwargs: dict[str, Any]) -> bool:

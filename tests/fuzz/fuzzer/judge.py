@@ -47,6 +47,12 @@ _SHIFTS = frozenset(
 _WIDE = {torch.float16, torch.bfloat16, torch.float32}
 
 
+_BITS = {
+    torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}  # fmt: skip
+
+
 class Perturbed(TorchFunctionMode):
     """Runs torch functions, and moves what they round."""
 
@@ -78,11 +84,23 @@ class Perturbed(TorchFunctionMode):
         elif undefined is not None and bool(undefined.any()):  # a reduction of such numbers
             for tensor in flat:
                 self._scramble(tensor, torch.ones_like(tensor, dtype=torch.bool))
+        for tensor in flat:
+            self._other_nans(tensor)
         for i, tensor in enumerate(flat if not casts else []):
             pair = [w[i] for w in (wide, near) if w is not None and i < len(w)]
             self._move(tensor, *(pair if len(pair) == 2 else (None, None)))
         blur(self.rng, func, args, kwargs, flat, wide)
         return result
+
+    def _other_nans(self, tensor: Tensor) -> None:
+        """NaN has many bit patterns, of which an operator makes any."""
+        kind = _BITS.get(tensor.dtype)
+        if kind is None or not bool(tensor.isnan().any()):
+            return
+        quiet = torch.tensor(float("nan"), dtype=tensor.dtype)
+        bits = [quiet.view(kind), (-quiet).view(kind), torch.tensor(-1, dtype=kind)]
+        new = self.rng.choice(bits).view(tensor.dtype).to(tensor.device)
+        tensor.data.copy_(torch.where(tensor.detach().isnan(), new, tensor.data))
 
     def _move(self, tensor: Tensor, exact: Tensor | None, near: Tensor | None) -> None:
         """exact: the result in float64; near: that of arguments some of which moved by a unit."""
@@ -97,6 +115,9 @@ class Perturbed(TorchFunctionMode):
                                 (a - b).abs().nan_to_num(0.0, 0.0, 0.0))  # fmt: skip
             if tensor.dtype != torch.float64:
                 rounded = (a != values) | (b != values)
+            undefined = torch.isnan(values) & ~torch.isnan(exact.double())
+            if bool(undefined.any()) and self.rng.random() < 0.5:  # an infinity on the way there
+                tensor.data.copy_(torch.where(undefined, exact.to(tensor.dtype), tensor.data))
         rounded &= torch.isfinite(values)
         if tensor.dtype == torch.float16 and exact is not None and exact.shape == tensor.shape:
             # What does not fit 16 bits may stay a number in a kernel, which computes in 32.
