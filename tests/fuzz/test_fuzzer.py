@@ -213,6 +213,20 @@ def test_what_hangs_on_rounding_may_differ_and_nothing_else() -> None:
     assert difference(large * (1 + 1e-4), large, [r[1] for r in runs]) is not None
 
 
+def test_gradients_hang_on_rounded_statistics() -> None:
+    x = torch.tensor([[2.78125, 2.790039]])
+
+    def run() -> list[Tensor]:
+        weight = torch.ones(2, requires_grad=True)
+        y = torch.nn.functional.layer_norm(x.clone().requires_grad_(), (2,), weight)
+        return list(torch.autograd.grad((y * y.new_tensor([1.0, 3.0])).sum(), weight))
+
+    (found,) = run()
+    runs = [r[0] for r in perturbed_runs(run, range(12))]
+    assert difference(found * (1 + 1.5e-5), found, runs) is None
+    assert difference(found * (1 + 1e-3), found, runs) is not None
+
+
 def test_what_overflows_16_bits_may_stay_a_number() -> None:
     x = torch.tensor([300.0, 2.0], dtype=torch.float16)
     runs = perturbed_runs(lambda: [x * x / x], range(12))

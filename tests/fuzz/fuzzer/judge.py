@@ -74,7 +74,9 @@ class Perturbed(TorchFunctionMode):
         undefined = _undefined(name, args, kwargs)
         largest: list[float] = []
         watched = torch.is_grad_enabled() and not name.endswith("_") and "out" not in kwargs
-        result = func(*(self._watched(args, largest) if watched else args), **kwargs)
+        result = func(
+            *(self._watched(args, largest, name in _UPDATED) if watched else args), **kwargs
+        )
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         for tensor in flat if watched else []:
             if tensor.requires_grad and not tensor.is_leaf:
@@ -131,16 +133,19 @@ class Perturbed(TorchFunctionMode):
         moved = (values + self._signs(tensor) * (2 * off + 1.5 * ulp)).to(tensor.dtype)
         tensor.data.copy_(torch.where(rounded, moved, tensor.data))
 
-    def _watched(self, args: Any, largest: list[float]) -> Any:
+    def _watched(self, args: Any, largest: list[float], updated: bool) -> Any:
         """The arguments, whose gradients by this call are moved. What computes them rounds, inside
-        of it, numbers as large as the gradients by the call's results (`largest`)."""
+        of it, numbers as large as the gradients by the call's results (`largest`). updated: the
+        call keeps statistics for its gradients, which round as if of moved arguments."""
 
         def watched(value: Any) -> Any:
             if not isinstance(value, Tensor) or not value.requires_grad:
                 return value
             seen = torch.ops.aten.alias.default(value)
             seen.register_hook(functools.partial(self._moved_gradient, largest))
-            return seen
+            unit = torch.finfo(seen.dtype).eps
+            moves = updated and unit < 1e-6
+            return seen * (1 + unit * self._signs(seen)).to(seen.dtype) if moves else seen
 
         return pytree.tree_map(watched, args)
 
