@@ -203,3 +203,15 @@ def test_sizes_that_a_matmul_makes_equal() -> None:
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
     for n in (11, 13):
         _same(compiled, f, torch.rand(2, n), torch.rand((n + 2) // 3 + 4, 2))
+
+
+def test_a_view_of_a_dynamic_size_that_begins_in_front_of_its_base() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x + 1
+        return y[:, -1].as_strided((2, 3), (1, 2), 1), y
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    for n in (5, 8):
+        view, y = compiled(torch.arange(2.0 * n).reshape(2, n))
+        assert torch.equal(view, y.as_strided((2, 3), (1, 2), 1))
+        assert view.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import sympy
 import torch
 from torch._ops import OpOverload
 
@@ -80,14 +81,14 @@ def views(
             return None
         base = shared[0][1]
         if op in _PLACED:
-            _check_inside(fake, base)
+            _check_inside(fake, base, shared[0][0])
         found.append(view_of(*shared[0], fake))
     return tuple(found) or None
 
 
-def _check_inside(fake: torch.Tensor, base: torch.Tensor) -> None:
-    """Raises `CannotLower` for a view of symbolic layout that reaches out of its base. The answer
-    becomes a guard of the graph."""
+def _check_inside(fake: torch.Tensor, base: torch.Tensor, held: Operand) -> None:
+    """Raises `CannotLower` for a view of symbolic layout that reaches out of its base, or in front
+    of it where its buffer is not known to begin there. The answer becomes a guard of the graph."""
     sizes = [n for t in (fake, base) for n in (*t.shape, *t.stride(), t.storage_offset())]
     symbols = [s for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols]
     if not symbols or any(is_unbacked(s) for s in symbols):
@@ -95,6 +96,8 @@ def _check_inside(fake: torch.Tensor, base: torch.Tensor) -> None:
     end, have = _end(fake) * fake.dtype.itemsize, _end(base) * base.dtype.itemsize
     if end > have:
         raise CannotLower(f"a view that ends {end - have} bytes past its tensor")
+    if sympy.expand(expr(base.storage_offset()) - held.type.offset) == 0:
+        return  # the buffer is the storage from its first element
     ahead = base.storage_offset() * base.itemsize - fake.storage_offset() * fake.itemsize
     if ahead > 0:
         raise CannotLower(f"a view that begins {ahead} bytes in front of its tensor")
