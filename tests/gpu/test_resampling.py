@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import compile_cli  # noqa: F401  # registers the backend
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),

@@ -48,27 +48,19 @@ def vector(kernel: Kernel) -> int:
 
 
 def bends(kernel: Kernel) -> bool:
-    """Some tensor is read at places that are not linear in the last axis, or weighted by its
-    coordinate (resampling, reflection): what that costs is shared between rows of a tile.
-
-    y[i0*256 + i1] = x[i0*128 + i1 // 2]      ->  True
-    """
+    """Some value hangs on the coordinate along the last axis as a number (weights of resampling):
+    what that costs is shared between rows of a tile. Places that are not linear in the last axis
+    are no reason: flat kernels take 107 us where tiled ones take 120 (nearest
+    neighbours), and 40 where they take 172 (windows of a rolled image, H200)."""
     if len(kernel.axes) < 2:
         return False
     last = kernel.axes[-1].symbol
     body = [s for _, s in statements(kernel)]
     along = {s.out for s in body if isinstance(s, Index) and s.expr.free_symbols == {last}}
     return any(
-        (isinstance(s, Load) and last in s.index.free_symbols and not _is_linear(s.index, last))
-        or (isinstance(s, Compute) and s.op == "cast" and s.dtype.is_float and s.args[0] in along)
+        isinstance(s, Compute) and s.op == "cast" and s.dtype.is_float and s.args[0] in along
         for s in body
     )
-
-
-def _is_linear(e: sympy.Expr, s: sympy.Symbol) -> bool:
-    e = sympy.expand(e)
-    step = e.coeff(s)
-    return not {s} & (step.free_symbols | sympy.expand(e - step * s).free_symbols)
 
 
 def reads_windows(kernel: Kernel) -> bool:
