@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import aten_lowering
 from compile_cli.errors import BadInput, NoDevice, TargetNotFound, UsageError, UserModelError
 from compile_cli.inputs import InputSpec, parse_input
 
@@ -239,7 +240,8 @@ def _load_exported(path: Path, specs: list[InputSpec], device: torch.device, see
 def where(error: BaseException) -> str:
     """The innermost frame of the user's code: the last one outside of installed packages."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = ("site-packages", str(Path(__file__).parent), "<frozen", "importlib")
+    ours = (str(Path(file).parent) for file in (__file__, aten_lowering.__file__))
+    inside = ("site-packages", *ours, "<frozen", "importlib")
     own = [f for f in frames if not any(part in f.filename for part in inside)]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"

@@ -146,7 +146,10 @@ def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
 
 @_rule(aten.ldexp.Tensor)
 def ldexp(x: Tensor, other: Tensor) -> Any:
-    """Of floats and integers in the type of the floats, rounded once."""
-    power = torch.pow(2.0, other)
+    """Of floats and integers in the type of the floats, rounded once; a power of two of 16 bits
+    is rounded to them, and may be infinite."""
+    narrow = other.dtype in (torch.float16, torch.bfloat16)
+    power = torch.pow(2.0, other.float() if narrow else other)
+    power = power.to(other.dtype) if narrow else power
     whole = x.dtype.is_floating_point and not other.dtype.is_floating_point
     return (x.to(power.dtype) * power).to(x.dtype) if whole else x * power
