@@ -97,7 +97,7 @@ def _keeping(*args: Any, **more: Any) -> CompiledGraph:
     return _GRAPHS[-1]
 
 
-_BACKEND.compile_graph = _keeping  # type: ignore[attr-defined]
+_BACKEND.compile_graph = _keeping  # type: ignore[attr-defined]  # a module has any attribute
 
 
 def tuned() -> dict[str, Any]:

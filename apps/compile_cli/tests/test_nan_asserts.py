@@ -107,4 +107,4 @@ def test_not_with_cuda_graphs() -> None:
     with pytest.raises(UnknownOption, match="exclude each other"):
         compile_cli.Options(nan_asserts=True, cuda_graphs=True)
     with pytest.raises(UnknownOption, match="True or False"):
-        compile_cli.Options(nan_asserts=1)  # type: ignore[arg-type]
+        compile_cli.Options(nan_asserts=1)  # type: ignore[arg-type]  # what is refused
