@@ -101,6 +101,7 @@ WORK = {
         lambda x: (x.sum((0, 1)), x * 2), lambda: (rows(4, 8, 16),), 1
     ),
     "rms norm": Work(lambda x, w: F.rms_norm(x, (24,), w), lambda: (rows(40, 24), rows(24)), 1, 2),
+    "running products": Work(lambda x: x.cumprod(1), lambda: (rows(2, 300),), 1, 2),
 }  # fmt: skip
 
 

@@ -57,6 +57,36 @@ def test_gradients(options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradients_of_products(options: dict[str, Any], dim: int) -> None:
+    """Lines with no zero, one, two, and what is not finite around them: as eager in f64."""
+    x = torch.tensor(
+        [
+            [2.0, -3.0, 0.5, 4.0, 1.5],
+            [0.0, -3.0, 0.5, 4.0, 1.5],
+            [2.0, -3.0, 0.0, 4.0, 1.5],
+            [2.0, 0.0, 0.5, 0.0, 1.5],
+            [2.0, 0.0, 0.0, 0.0, 0.0],
+            [2.0, 0.0, float("nan"), 4.0, float("inf")],
+            [2.0, float("inf"), 0.5, 0.0, 1.5],
+            [2.0, 0.5, float("nan"), 0.0, 1.5],
+        ]
+    )
+    x = x if dim else x.T.contiguous()
+    weights = torch.linspace(0.5, 2.0, x.numel()).view(x.shape)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.cumprod(dim)
+
+    wide = x.double().requires_grad_()
+    (wanted,) = torch.autograd.grad(fn(wide), wide, weights.double())
+    x.requires_grad_()
+    (got,) = torch.autograd.grad(
+        torch.compile(fn, backend="compile_cli", options=options)(x), x, weights
+    )
+    torch.testing.assert_close(got, wanted.float(), rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
 def test_one_kernel(options: dict[str, Any]) -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from aten_lowering import decompositions, whole_upsampling
+from aten_lowering import decompositions, own_composites
 from aten_lowering.whole import UPSAMPLING
 from loop_ir import Kernel
 
@@ -28,7 +28,7 @@ LAST = {3: torch.channels_last_3d, 2: torch.channels_last}
 
 @pytest.fixture(autouse=True)
 def whole() -> Iterator[None]:
-    with whole_upsampling():
+    with own_composites():
         yield
 
 
@@ -171,6 +171,6 @@ def test_tracing_keeps_upsampling_whole(mode: str, dynamic: bool) -> None:
 def test_torch_is_left_as_it_was() -> None:
     ops = [op for p in UPSAMPLING for op in (p.vec, p.default)]
     inside = [dict(op.py_kernels) for op in ops]
-    with whole_upsampling():
+    with own_composites():
         pass
     assert [op.py_kernels for op in ops] == inside

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aten_lowering import decompose, decompositions, whole_upsampling
+from aten_lowering import decompose, decompositions, own_composites
 from aten_lowering.extern import by_design
 from aten_lowering.lowerings import TABLE
 from aten_lowering.registry import NAMES, Table
@@ -93,7 +93,7 @@ class Composites(torch.nn.Module):
 def test_decompose_does_what_run_decompositions_does(dynamic: bool) -> None:
     shapes = ({0: torch.export.Dim.DYNAMIC},) if dynamic else None
     program = torch.export.export(Composites(), (torch.randn(3, 8, 8),), dynamic_shapes=shapes)
-    with whole_upsampling():
+    with own_composites():
         expected = program.run_decompositions(decompositions())
     got = decompose(program)
     assert got.graph_signature == expected.graph_signature

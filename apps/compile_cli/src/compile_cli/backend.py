@@ -16,7 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from aten_lowering import decompositions, whole_upsampling
+from aten_lowering import decompositions, own_composites
 from compile_cli.attention import make_masks_readable
 from compile_cli.config import Options
 from compile_cli.overlaps import order_matters
@@ -63,7 +63,7 @@ def compile_cli(
         keep_inference_input_mutations=True,
         partition_fn=min_cut_rematerialization_partition,
     )
-    with whole_upsampling():
+    with own_composites():
         result: Callable[..., Any] = backend(gm, example_inputs)
     return result
 

@@ -31,8 +31,8 @@ from aten_lowering import (
     StatesOfLSTMs,
     decompose,
     in_memory,
+    own_composites,
     storage_key,
-    whole_upsampling,
 )
 from compile_cli.aliases import return_inputs, returned_inputs
 from compile_cli.attention import make_masks_readable
@@ -115,7 +115,7 @@ def export(
             collection[leaves[i]] = dict.fromkeys(dims, torch.export.Dim.AUTO)
         shapes = collection.dynamic_shapes(model, args)
     try:
-        with torch.no_grad(), _quiet(), StatesOfLSTMs(), whole_upsampling():
+        with torch.no_grad(), _quiet(), StatesOfLSTMs(), own_composites():
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         # Tracing runs the user's code and raises errors of many classes: none of them a graph.

@@ -11,7 +11,7 @@ from aten_lowering.extern import UNFILLED
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.meta import in_memory, lazy_memory, storage_key
 from aten_lowering.user_kernels import KernelObject, run_captured
-from aten_lowering.whole import whole_upsampling
+from aten_lowering.whole import own_composites
 
 __all__ = [
     "UNFILLED",
@@ -29,7 +29,7 @@ __all__ = [
     "lazy_memory",
     "lower",
     "lower_with_report",
+    "own_composites",
     "run_captured",
     "storage_key",
-    "whole_upsampling",
 ]

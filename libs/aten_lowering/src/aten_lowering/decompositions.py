@@ -22,7 +22,7 @@ from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
-from aten_lowering.whole import UPSAMPLING, sized, whole_upsampling
+from aten_lowering.whole import UPSAMPLING, own_composites, sized
 
 aten = torch.ops.aten
 
@@ -168,7 +168,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     composite, table = _split(tuple(torch._C._dispatch_get_all_op_names()))
     _fill_with_numbers(program.graph)
     _squeeze_states(program.graph)
-    with unset_fake_temporarily(), whole_upsampling():
+    with unset_fake_temporarily(), own_composites():
         decomposed: ExportedProgram = _decompose_exported_program(
             program, cia_to_decomp=composite, python_decomp_table=dict(table),
             joint_loss_index=None, decompose_custom_triton_ops=False,

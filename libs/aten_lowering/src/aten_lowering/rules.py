@@ -153,3 +153,23 @@ def ldexp(x: Tensor, other: Tensor) -> Any:
     power = power.to(other.dtype) if narrow else power
     whole = x.dtype.is_floating_point and not other.dtype.is_floating_point
     return (x.to(power.dtype) * power).to(x.dtype) if whole else x * power
+
+
+def cumprod_backward(grad: Tensor, x: Tensor, dim: int, output: Tensor) -> Tensor:
+    """The gradient of `output = x.cumprod(dim)`. Before the first zero of a line it is what
+    follows of `grad * output`, summed, over `x`; at the first zero the same sum up to the second
+    one, of products that leave the first zero out; after it, 0."""
+    if not x.dim() or x.shape[dim] == 1:
+        return grad
+    zero = x == 0
+    zeros = zero.cumsum(dim, dtype=torch.int32)
+    # 0 before the first zero, 1 at it, 2 after it, 3 from the second one on
+    stage = (2 * zeros - zero.to(torch.int32)).clamp(max=3).to(torch.uint8)
+    weighted = grad * torch.where(zero, 1, x).cumprod(dim, dtype=output.dtype).conj()
+
+    def following(here: Tensor) -> Tensor:
+        return torch.where(here, weighted, 0).flip(dim).cumsum(dim).flip(dim)
+
+    before, at = stage == 0, stage == 1
+    at_zero = torch.where(at, following(at | (stage == 2)), 0)
+    return torch.where(before, following(before) / x.conj(), at_zero)

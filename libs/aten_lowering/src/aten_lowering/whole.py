@@ -1,6 +1,7 @@
-"""Upsampling traced as the operators that have lowerings: torch has kernels in Python that would
-decompose it before autograd, into gathers whose gradient is four atomic scatters. And softshrink,
-whose kernel in Python gives zeros of another sign than eager's."""
+"""Composite operators that are traced otherwise than torch decomposes them: upsampling as the
+operators that have lowerings (torch's kernels in Python would decompose it before autograd, into
+gathers whose gradient is four atomic scatters), softshrink (whose kernel in Python gives zeros of
+another sign than eager's) and the gradient of running products (a loop over their elements)."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._ops import OpOverload
+
+from aten_lowering.rules import cumprod_backward
 
 aten = torch.ops.aten
 
@@ -53,11 +56,14 @@ _DECOMPOSED = {p.default: p.vec.py_kernels[_COMPOSITE] for p in UPSAMPLING}
 
 
 @contextmanager
-def whole_upsampling() -> Iterator[None]:
-    """While it is open, tracing sees `aten.upsample_*.default` and `aten.softshrink`. One thread at
-    a time: tables of torch's operators are others meanwhile."""
+def own_composites() -> Iterator[None]:
+    """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, and gradients of
+    running products as scans. One thread at a time: tables of torch's operators are others
+    meanwhile."""
     with _LOCK:
         kept: dict[OpOverload, _Kernels] = {op: _exchange(op, {}) for op in _OTHERS}
+        products = aten.cumprod_backward.default
+        kept[products] = _exchange(products, {_COMPOSITE: cumprod_backward})
         for packet in UPSAMPLING:
             ours: _Kernels = {_COMPOSITE: functools.partial(sized, packet.default)}
             whole: _Kernels = {
