@@ -14,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from aten_lowering import decompositions, own_composites
 from aten_lowering.whole import UPSAMPLING
-from loop_ir import Kernel
+from loop_ir import Kernel, fuse
 
 aten = torch.ops.aten
 
@@ -66,6 +66,13 @@ def test_linear(oracle: Any, dims: int, aligned: bool, how: dict[str, Any]) -> N
     one_kernel(oracle(enlarge, x))
     backward = getattr(aten, f"upsample_{mode}{dims}d_backward")
     gradient(oracle, backward, x, enlarge(x), (aligned,), how)
+
+
+def test_a_grid_of_samples(oracle: Any) -> None:
+    """Places are computed from the grid; those outside of the image are never read."""
+    x, grid = image(*SHAPES[2]), image(2, 3, 2, 2) * 2
+    lowered = oracle(lambda a, g: F.grid_sample(a, g, align_corners=False), x, grid)
+    assert [type(n) for n in fuse(lowered.graph).nodes] == [Kernel]
 
 
 def gradient(

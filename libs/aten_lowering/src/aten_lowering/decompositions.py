@@ -33,6 +33,7 @@ _MORE: list[Any] = [
     aten._log_softmax,
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
     aten.tril_indices, aten.triu_indices, aten.rrelu_with_noise_backward,
+    aten.grid_sampler_2d, aten._batch_norm_with_update_functional, aten.batch_norm_backward,
 ]  # fmt: skip
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
