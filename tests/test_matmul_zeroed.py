@@ -35,7 +35,7 @@ Config = gemm_templates.Config
 TILED = Config(16, 16, 32, 4, 1, 1)
 DECOMPOSED = Config(16, 16, 16, 4, 1, 1, "decompose_k", split_k=2)
 SPLIT = Config(16, 16, 16, 1, 1, 1, "split_k", split_k=3)
-STREAM = Config(16, 16, 16, 1, 1, 1, "split_k", programs=2, split_k=2)
+HALVED = Config(16, 16, 16, 1, 1, 1, "split_k", split_k=2)
 ONE_ROW = Config(1, 4, 32, 1, 1, 1, "gemv", split_k=2)
 FEW_ROWS = Config(16, 64, 16, 1, 1, 1, "gemv", split_k=2)
 
@@ -109,10 +109,10 @@ def reread(compiled: Any) -> None:
 
 
 FILLED = [
-    (16, (FEW_ROWS, SPLIT, STREAM)),
+    (16, (FEW_ROWS, SPLIT, HALVED)),
     (1, (ONE_ROW, ONE_ROW, SPLIT)),
     (20, (SPLIT, TILED, FEW_ROWS)),
-    (20, (TILED, STREAM, DECOMPOSED)),
+    (20, (TILED, HALVED, DECOMPOSED)),
     (20, (TILED, TILED, SPLIT)),  # in what the first one wrote
 ]
 
@@ -215,7 +215,7 @@ def test_memory_is_left_zero(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module
 ) -> None:
     """By every kernel, over all of it: the next one counts on that."""
-    decide(monkeypatch, lambda name, rows: SPLIT if name == "linear" else STREAM)
+    decide(monkeypatch, lambda name, rows: SPLIT if name == "linear" else HALVED)
     compiled = compile_cli.compile(
         model, (torch.randn(20, 80),), options={**options, "gemm": "template"}
     )

@@ -64,7 +64,7 @@ FORMS = [
     Config(16, 64, 128, 1, 4, 3, "gemv", split_k=2),
     Config(16, 32, 128, 1, 2, 4, "gemv"),
     Config(64, 64, 64, 1, 4, 3, "gemv", split_k=4),
-    Config(32, 64, 64, 1, 4, 3, "gemv", programs=9, split_k=2),
+    Config(32, 64, 64, 1, 4, 3, "gemv", split_k=2),
     Config(16, 64, 64, 1, 4, 3, "split_k", split_k=5),
     Config(64, 64, 128, 8, 4, 4, "split_k", split_k=4),
     Config(64, 64, 64, 8, 4, 3, "decompose_k", split_k=4, overlap=True),

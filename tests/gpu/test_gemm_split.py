@@ -29,8 +29,7 @@ FORMS = [
     Config(32, 64, 64, 2, 4, 1, "split_k", split_k=5),
     Config(64, 64, 64, 8, 4, 4, "split_k", split_k=4),
     Config(128, 128, 64, 8, 8, 3, "split_k", split_k=3),
-    Config(64, 64, 64, 8, 4, 3, "split_k", programs=7, split_k=3),
-    Config(128, 128, 64, 4, 8, 3, "split_k", programs=5, split_k=1),
+    Config(128, 128, 64, 4, 8, 3, "split_k", split_k=1),
     Config(16, 16, 64, 1, 4, 4, "decompose_k", split_k=9),
     Config(64, 64, 64, 4, 4, 4, "decompose_k", split_k=4, overlap=True),
     Config(32, 32, 32, 1, 4, 5, "decompose_k", split_k=16, overlap=True),
@@ -40,7 +39,6 @@ FORMS = [
     Config(8, 64, 64, 1, 4, 4, "gemv", split_k=3),
     Config(16, 64, 128, 1, 4, 3, "gemv", split_k=2),
     Config(64, 128, 64, 1, 8, 4, "gemv"),
-    Config(32, 64, 64, 1, 4, 3, "gemv", programs=9, split_k=2),
 ]
 
 

@@ -38,7 +38,7 @@ ONE_ROW = (
 FEW_ROWS = (
     Config(16, 64, 128, 1, 4, 3, "gemv", split_k=2),
     Config(32, 64, 64, 2, 4, 1, "split_k", split_k=5),
-    Config(64, 64, 64, 8, 4, 3, "split_k", programs=7, split_k=3),
+    Config(64, 64, 64, 8, 4, 3, "split_k", split_k=3),
 )
 # Of 288 and 36 tiles those that fill no round; 72 are too many for two programs each.
 SHARED = (

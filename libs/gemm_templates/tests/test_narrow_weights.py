@@ -30,10 +30,9 @@ VECTOR = Config(1, 16, 32, 1, 2, 2, "gemv")
 SKINNY = Config(16, 32, 32, 1, 2, 2, "gemv")
 SPLIT = Config(16, 32, 32, 1, 2, 2, "split_k")
 DECOMPOSED = Config(16, 32, 32, 1, 2, 2, "decompose_k", split_k=4)
-STREAM = replace(SKINNY, programs=3, split_k=2)
 CONFIGS = (
     VECTOR, replace(VECTOR, split_k=4), SKINNY, replace(SKINNY, split_k=4),
-    replace(SPLIT, split_k=4), DECOMPOSED, STREAM,
+    replace(SPLIT, split_k=4), DECOMPOSED,
 )  # fmt: skip
 
 # `bf16(a * r[m])`, as eager rounds it.

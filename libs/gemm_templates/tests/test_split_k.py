@@ -27,10 +27,9 @@ from triton_rt import Target, compile
 
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
 SPLIT = Config(16, 16, 16, 2, 4, 2, "split_k", split_k=3)
-STREAM = Config(16, 16, 16, 2, 4, 2, "split_k", programs=2, split_k=3)
 DECOMPOSE = Config(16, 16, 16, 2, 4, 2, "decompose_k", split_k=3)
 OVERLAP = replace(DECOMPOSE, split_k=5, overlap=True)
-ALL = [SPLIT, STREAM, DECOMPOSE, OVERLAP, replace(SPLIT, split_k=1), replace(SPLIT, split_k=16)]
+ALL = [SPLIT, DECOMPOSE, OVERLAP, replace(SPLIT, split_k=1), replace(SPLIT, split_k=16)]
 
 
 def tensor(shape, stride, dtype, seed):
@@ -77,7 +76,7 @@ def test_sizes(size, config):
     check(*run(Problem(*size), config, times=1))
 
 
-@pytest.mark.parametrize("config", [SPLIT, STREAM, DECOMPOSE], ids=str)
+@pytest.mark.parametrize("config", [SPLIT, DECOMPOSE], ids=str)
 @pytest.mark.parametrize(
     ("a_stride", "b_stride"), [((1, 18), (50, 2)), ((137, 2), (24, 1)), ((72, 1), (1, 70))]
 )
@@ -86,7 +85,7 @@ def test_strides(a_stride, b_stride, config):
     check(*run(problem, config, times=1))
 
 
-@pytest.mark.parametrize("config", [SPLIT, STREAM, DECOMPOSE], ids=str)
+@pytest.mark.parametrize("config", [SPLIT, DECOMPOSE], ids=str)
 @pytest.mark.parametrize("act", ["relu", "gelu"])
 def test_bias_and_activation(act, config):
     problem = Problem(18, 33, 80, "f32", "f32", "f32", bias="f32", epilogue=ACTIVATIONS[act])
@@ -94,7 +93,7 @@ def test_bias_and_activation(act, config):
     check(out, {"relu": F.relu, "gelu": F.gelu}[act](linear))
 
 
-@pytest.mark.parametrize("config", [SPLIT, STREAM, DECOMPOSE], ids=str)
+@pytest.mark.parametrize("config", [SPLIT, DECOMPOSE], ids=str)
 @pytest.mark.parametrize("size", [(0, 8, 40), (8, 0, 40), (20, 8, 0)])
 def test_empty_sizes(size, config):
     check(*run(Problem(*size, "f32", "f32", "f32", bias="f32"), config))
@@ -105,17 +104,10 @@ def test_batches(config):
     check(*run(Problem(17, 20, 70, "f32", "f32", "f32", batch=3), config))
 
 
-@pytest.mark.parametrize("config", [SPLIT, STREAM, DECOMPOSE], ids=str)
+@pytest.mark.parametrize("config", [SPLIT, DECOMPOSE], ids=str)
 def test_dynamic_k_and_strides(config):
     names = frozenset({"K", "stride_am", "stride_bn", "stride_om"})
     check(*run(Problem(19, 21, 71, "f32", "f32", "f32", dynamic=names), config))
-
-
-@pytest.mark.parametrize("programs", [1, 3, 4, 6])
-@pytest.mark.parametrize("size", [(32, 32, 48), (20, 40, 60)])
-def test_stream_k_deals_out_any_number_of_steps(size, programs):
-    config = replace(STREAM, programs=programs, split_k=5)
-    check(*run(Problem(*size, "f32", "f32", "f32"), config, times=1))
 
 
 def test_decompose_k_serves_a_range_of_rows():
@@ -155,6 +147,10 @@ def test_what_is_not_computed_is_refused():
         assert not is_legal(fp8, deep, H200)
         with pytest.raises(InvalidConfig, match="fp8"):
             make_plan(fp8, deep)
+    persistent = replace(SPLIT, programs=2)
+    assert not is_legal(Problem(64, 64, 4096), persistent, H200)
+    with pytest.raises(InvalidConfig, match="persistent"):
+        make_plan(Problem(64, 64, 4096), persistent)
     assert not is_legal(Problem(64, 64, 4096), replace(DECOMPOSE, overlap=True), A100)
     assert not is_legal(
         Problem(64, 64, 4096), replace(SPLIT, block_m=64, block_n=64, split_k=64), H200
@@ -176,7 +172,7 @@ def test_the_second_kernel_is_launched_early(k):
         Config(16, 16, 64, 1, 4, 1, "decompose_k", split_k=64, overlap=True),
         Config(64, 64, 128, 1, 4, 5, "decompose_k", split_k=8, overlap=True),
         Config(32, 32, 128, 1, 4, 4, "split_k", split_k=32, overlap=True),
-        Config(64, 64, 64, 1, 4, 4, "split_k", programs=2, split_k=66),
+        Config(64, 64, 64, 1, 4, 4, "split_k", split_k=66),
         Config(64, 64, 64, 1, 4, 8, "gemv", split_k=4),
     ],
     ids=str,

@@ -27,7 +27,6 @@ READ = 0.11e12  # bytes/s at which one program reads the sums of the others
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
-    """No stream-K: measured on an H200 for 144 to 208 tiles, `tiled` and `gluon` were faster."""
     return splits(problem, device)
 
 
@@ -68,7 +67,7 @@ def stage_bytes(problem: Problem, config: Config) -> int:
 def is_readable(config: Config) -> bool:
     """One program reads the sums of a tile: much more takes longer than a second launch."""
     left = 4 * config.split_k * config.block_m * config.block_n
-    return left <= 2**18 or config.programs > 0 or config.split_k == 1
+    return left <= 2**18 or config.split_k == 1
 
 
 def is_plain(problem: Problem) -> bool:
@@ -89,7 +88,7 @@ def check_plain(problem: Problem, config: Config) -> None:
 def allows(problem: Problem, config: Config) -> bool:
     """The counters are zeroed once, for a number of tiles that is known."""
     known = not {"M", "N"} & problem.dynamic
-    return is_plain(problem) and known and not (config.programs and problem.batch > 1)
+    return is_plain(problem) and known and not config.programs
 
 
 def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
@@ -99,13 +98,6 @@ def legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
     """Seconds: `products`, then one program a tile reads what all left."""
     area = 4 * config.block_m * config.block_n
-    if config.programs:
-        tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
-        programs = min(tiles, config.programs) * config.split_k
-        shared = min(2 * programs, tiles) / max(1, tiles)  # of the tiles, by two or more programs
-        busy, why = dense.predict(problem, config, device)
-        rounds = -(-tiles // device.sms) * device.sms / max(1, tiles)
-        return busy / rounds + _LAUNCH * (1 + shared) + 3 * area / READ, why
     seconds, why = products(problem, config, device)
     return seconds + _LAUNCH + config.split_k * area / READ, why
 
@@ -136,7 +128,6 @@ def products(problem: Problem, config: Config, device: DeviceInfo) -> tuple[floa
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
-    """With `config.programs` it is stream-K: min(tiles, programs) * split_k programs."""
     check_tile(config)
     return shared_plan(problem, config, name, swap=False)
 
@@ -146,38 +137,27 @@ def shared_plan(problem: Problem, config: Config, name: str, *, swap: bool) -> P
     if not allows(problem, config):
         raise InvalidConfig(
             f"{config} for {problem}: programs that share tiles are counted in memory that is "
-            "zeroed once, which needs M and N known; stream-K has no batches"
+            "zeroed once, which needs M and N known; `programs` is for persistent templates"
         )
     even = problem.is_multiple("K", config.block_k)
     flags = f"SWAP={swap}, {edges(problem, config)}, EVEN_K={even}"
-    if config.programs:
-        area = config.block_m * config.block_n
-        memory = workspaces(
-            problem, config, fixed=2 * area * config.programs * config.split_k, per_tile=0
-        )
-        function = "stream_k_mm"
-    else:
-        memory = workspaces(problem, config) if config.split_k > 1 else ()
-        function = "split_k_mm"
-        flags = f"{sharing(problem, config)}, {flags}"
-        if not memory:
-            flags = f"partials=None, counters=None, {flags}"
-    call = Call("split_k", function, flags, memory, prologues=True)
+    memory = workspaces(problem, config) if config.split_k > 1 else ()
+    flags = f"{sharing(problem, config)}, {flags}"
+    if not memory:
+        flags = f"partials=None, counters=None, {flags}"
+    call = Call("split_k", "split_k_mm", flags, memory, prologues=True)
     source = render(problem, config, name, call)
     kernel = TemplateKernel(
-        source, config.block_m, config.block_n, problem.batch, config.programs, config.split_k
+        source, config.block_m, config.block_n, problem.batch, splits=config.split_k
     )
     return Plan((kernel,), memory)
 
 
-def workspaces(
-    problem: Problem, config: Config, *, fixed: int = 0, per_tile: int | None = None
-) -> tuple[Workspace, ...]:
+def workspaces(problem: Problem, config: Config) -> tuple[Workspace, ...]:
     """Partial sums, and who has stored his."""
     m, n, batch = config.block_m, config.block_n, problem.batch
-    each = config.split_k * m * n if per_tile is None else per_tile
     return (
-        Workspace("partials", "f32", each, m, n, fixed=fixed, batch=batch),
+        Workspace("partials", "f32", config.split_k * m * n, m, n, batch=batch),
         Workspace("counters", "i32", 1, m, n, batch=batch, zeroed=True),
     )
 

@@ -5,9 +5,6 @@
 Every program leaves its f32 sums in a workspace and counts itself in; the one that comes last adds
 them all up, always in the same order, and goes on to the bias and the epilogue. So a result does
 not depend on who came last, and no second launch is needed.
-
-`split_k_mm` gives each tile the same number of programs. `stream_k_mm` gives each program the same
-number of steps along K, whatever tiles they fall in.
 """
 
 from __future__ import annotations
@@ -247,99 +244,3 @@ def conclude(
         acc, rm[:, None], rn[None, :], bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
         operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, STORE,
     )  # fmt: skip
-
-
-@triton.jit
-def stream_k_mm(
-    a_ptr,
-    b_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_om,
-    stride_on,
-    stride_bias,
-    operands,
-    EPILOGUE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    partials,
-    counters,
-    SWAP: tl.constexpr,
-    EDGE_M: tl.constexpr,
-    EDGE_N: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    WIDE: tl.constexpr,
-    INPUT_PRECISION: tl.constexpr,
-    STORE: tl.constexpr,
-    a_operands=None,
-    b_operands=None,
-    PROLOGUE_A: tl.constexpr = None,
-    PROLOGUE_B: tl.constexpr = None,
-):
-    """Like `tiled_mm`, for any grid (x, 1, z): all steps along K of all tiles, one tile after the
-    other, are dealt out evenly to the x * z programs, each a run of them.
-
-    A program stores partial sums of the tile in whose midst it begins (its slot 0), and of one
-    that it begins and leaves unfinished (slot 1). partials: f32, two tiles for each program;
-    counters: i32, one for each tile, all zero before and after.
-    """
-    HEIGHT: tl.constexpr = BLOCK_N if SWAP else BLOCK_M
-    WIDTH: tl.constexpr = BLOCK_M if SWAP else BLOCK_N
-    AREA: tl.constexpr = BLOCK_M * BLOCK_N
-    blocks = tl.cdiv(K, BLOCK_K)
-    steps = tl.maximum(blocks, 1)  # an empty K has its tiles, too
-    total = steps.to(tl.int64) * (tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N))
-    # No program without a step: those that share a tile follow each other.
-    programs = tl.minimum(tl.num_programs(0) * tl.num_programs(2), total)
-    pid = tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)
-    at = pid * total // programs
-    end = tl.minimum((pid + 1) * total // programs, total)
-    while at < end:
-        tile = (at // steps).to(tl.int32)
-        from_step = (at % steps).to(tl.int32)
-        count = tl.minimum(steps - from_step, end - at).to(tl.int32)
-        pid_m, pid_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
-        rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-        acc = product_of(
-            a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, rm, rn, from_step,
-            tl.minimum(count, blocks), BLOCK_M, BLOCK_N, BLOCK_K, EDGE_M, EDGE_N, EVEN_K, WIDE,
-            INPUT_PRECISION, SWAP, a_operands, b_operands, PROLOGUE_A, PROLOGUE_B,
-        )  # fmt: skip
-        if count == steps:
-            conclude(
-                acc, rm, rn, bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias, operands,
-                EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE, SWAP,
-            )  # fmt: skip
-        else:
-            first = at - from_step
-            slot = 2 * pid.to(tl.int64) + tl.where(from_step > 0, 0, 1)
-            leave(acc, partials + slot * AREA, HEIGHT, WIDTH)
-            # Who has the first step of the tile, and who the last.
-            one = ((first + 1) * programs - 1) // total
-            other = ((first + steps) * programs - 1) // total
-            if comes_last(counters + tile, other - one + 1):
-                tl.store(counters + tile, 0)
-                rows = tl.arange(0, HEIGHT)
-                columns = tl.arange(0, WIDTH)
-                inside = rows[:, None] * WIDTH + columns[None, :]
-                acc = tl.zeros((HEIGHT, WIDTH), dtype=tl.float32)
-                for p in tl.range(one, other + 1):
-                    theirs = 2 * p + tl.where(p * total // programs > first, 0, 1)
-                    acc += tl.load(partials + theirs * AREA + inside, cache_modifier=".cg")
-                conclude(
-                    acc, rm, rn, bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
-                    operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, WIDE, STORE,
-                    SWAP,
-                )  # fmt: skip
-        at += count
