@@ -35,6 +35,7 @@ import torch.utils._pytree as pytree
 from kernel_cases import Case
 from torch import Tensor
 
+import gemm_templates
 import triton_rt
 from compile_cli.chosen import Chosen
 from compile_cli.compiled import CompiledGraph
@@ -185,12 +186,17 @@ def bench(case: Case, rate: float, flush: Tensor, tune: str) -> dict[str, Any]:
 
 def warm(part: int, processes: int, cases: list[Case], tune: str) -> None:
     """Compiles a part of the cases, so that caches are warm: compiling is not what is measured. All
-    candidates are compiled, and none is measured, while other processes use the GPU."""
+    candidates are compiled, and none is measured, while other processes use the GPU; what is
+    measured of matmuls and convolutions all the same is forgotten when the process ends."""
 
     def refuse(*args: Any, **more: Any) -> triton_rt.Tuned:
         raise triton_rt.errors.TuningError("other processes use the GPU")
 
+    def forget(store: gemm_templates.Store, key: str, record: dict[str, Any]) -> None:
+        store._memory[key] = record
+
     triton_rt.autotune = refuse
+    gemm_templates.Store.put = forget  # type: ignore[method-assign]
     tune = "off" if tune == "off" else "max"
     for case in cases[part::processes]:
         for backend in BACKENDS:

@@ -66,6 +66,12 @@ def test_activations(oracle: Any, index: int) -> None:
         oracle(ACTIVATIONS[index], x)
 
 
+def test_mish_backward(oracle: Any) -> None:
+    for dtype in FLOATS:
+        x = torch.cat([special(dtype) * 4, torch.tensor([[19.9, 20.1, 90, -90, -1.2, 1e30, -20]])])
+        native(oracle(torch.ops.aten.mish_backward, torch.randn(4, 7).to(dtype), x.to(dtype)))
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_floats(oracle: Any, name: str) -> None:
     fn = getattr(torch, name)

@@ -201,6 +201,22 @@ def test_index_values_in_range_are_no_indirection():
     assert simplify_indices.simplify(k) == k  # -1 counts from the end
 
 
+@pytest.mark.parametrize(("shift", "op", "direct"), [
+    (3, "fmod", True), (3, "mod", True), (-3, "mod", True), (-3, "fmod", False),
+    (2**31, "mod", False),
+])  # fmt: skip
+def test_arithmetic_of_places_in_range_is_no_indirection(shift: int, op: str, direct: bool):
+    k = kernel(
+        XY, "a = index i0 : i64", "b = cast(a) : i32", f"c = const {shift} : i32",
+        "d = add(b, c) : i32", "n = const 4 : i32", f"e = {op}(d, n) : i32",
+        "t0 = indirect e < 4", "v = load x[t0*8 + i1] : f32", "store y[i0*8 + i1] = v",
+    )  # fmt: skip
+    made = simplify_indices.simplify(k)
+    assert (made != k) is direct
+    if direct:
+        assert lines(made)[0] == f"v = load x[(i0 {'+-'[shift < 0]} 3)%4*8 + i1] : f32"
+
+
 def test_merge_axes():
     k = kernel(XY, "a = load x[i0*8 + i1] : f32", "store y[i0*8 + i1] = a")
     merged = merge_axes.merge(k)

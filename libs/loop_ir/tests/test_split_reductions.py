@@ -337,6 +337,11 @@ def test_short_pieces_of_rows_become_columns():
     assert choose_cut(small, {}) is None
 
 
+def test_windows_that_lie_side_by_side_stay_whole():
+    """8 x 8 of them in a program read whole lines: no partial results."""
+    assert choose_cut(groups(65536, 64), {}) is None
+
+
 TRANSPOSED = """
 kernel k(
     x: f32[1048576, 64] cuda:0,

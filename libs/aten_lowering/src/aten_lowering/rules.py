@@ -173,3 +173,16 @@ def cumprod_backward(grad: Tensor, x: Tensor, dim: int, output: Tensor) -> Tenso
     before, at = stage == 0, stage == 1
     at_zero = torch.where(at, following(at | (stage == 2)), 0)
     return torch.where(before, following(before) / x.conj(), at_zero)
+
+
+@_rule(aten.mish_backward.default)
+@torch._decomp.decompositions.pw_cast_for_opmath
+def mish_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    """`t + x s (1 - t^2)`, `t = tanh(softplus(x))`, `s = sigmoid(x)`, is with `e = exp(x)` and
+    `n = e (e + 2)`: `n / (n + 2) + x 4 e (e + 1) / (n + 2)^2`; above 20 that is 1."""
+    large = x > 20
+    e = torch.exp(x)
+    n = e * (e + 2)
+    part = 1 / (n + 2)
+    slope = torch.where(large, 0, (e * part) * ((e + 1) * part) * 4)
+    return gradient * (torch.where(large, 1, n * part) + x * slope)

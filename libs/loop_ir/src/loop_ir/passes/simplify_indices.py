@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import sympy
 
+import symexpr
 from loop_ir.affine import linear, nonnegative, substitute
-from loop_ir.analysis import expression, lows_of, statements
-from loop_ir.nodes import Graph, Index, Indirect, Kernel, Stmt, Store
+from loop_ir.analysis import defined_values, expression, lows_of, statements
+from loop_ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt, Store
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.rewrite import (
+    RangeItems,
     has_functions,
     map_all_kernels,
     map_expressions,
@@ -18,6 +21,15 @@ from loop_ir.rewrite import (
     ranges_of,
     simplify_with,
 )
+from symexpr import Mod
+from wrapper_ir.types import DType
+
+_SIGNED = (DType.i8, DType.i16, DType.i32, DType.i64)
+_ARITHMETIC: dict[str, Callable[..., sympy.Expr]] = {
+    "cast": lambda a: a,
+    "add": sympy.Add, "sub": lambda a, b: a - b, "mul": sympy.Mul, "neg": lambda a: -a,
+    "mod": Mod, "fmod": Mod,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,8 @@ class SimplifyIndices:
     """`x[64*FloorDiv(i0, 64) + Mod(i0, 64)] -> x[i0]`, and whatever else `symexpr.simplify`
     proves from the ranges of axes, sizes and indirect symbols.
 
-    `v = index e; t = indirect v < n; x[t]  ->  x[e]`, when 0 <= e < n everywhere.
+    `v = index e; t = indirect v < n; x[t]  ->  x[e]`, when 0 <= e < n everywhere; `e` may be
+    reached through integer arithmetic (`v = index i; w = fmod(add(v, 3), 56)`: a rolled tensor).
     """
 
     name = "simplify_indices"
@@ -49,16 +62,16 @@ def _direct(kernel: Kernel) -> Kernel:
         return kernel
     values: dict[str, sympy.Expr] = {}
     known: dict[sympy.Symbol, sympy.Expr] = {}
-    lows = lows_of(kernel.symbols)
+    lows, ranges = lows_of(kernel.symbols), ranges_of(kernel)
 
     def rewrite(stmt: Stmt, extents: dict[sympy.Symbol, sympy.Expr]) -> Stmt:
         if known:
             stmt = map_expressions(stmt, lambda e: substitute(e, tuple(known.items())))
-        if isinstance(stmt, Index):
-            values[stmt.out] = stmt.expr
+        if (place := _place(stmt, values, ranges)) is not None:
+            values[defined_values(stmt)[0]] = place
         elif isinstance(stmt, Indirect) and stmt.value in values:
             expr = values[stmt.value]
-            if _in_range(expr, stmt.extent, extents, lows):
+            if _in_range(expr, stmt.extent, extents, lows) or _within(expr, stmt.extent, ranges):
                 known[stmt.symbol] = expr
         return stmt
 
@@ -71,6 +84,38 @@ def _direct(kernel: Kernel) -> Kernel:
     out = replace(kernel, phases=tuple(phases))
     live = frozenset(s.buffer for s in statements(out) if isinstance(s, Store))
     return drop_dead_statements(out, live) or out
+
+
+def _place(stmt: Stmt, values: dict[str, sympy.Expr], ranges: RangeItems) -> sympy.Expr | None:
+    """What a statement defines, as an integer expression of axes and sizes, if no step of it can
+    leave the integers of its type."""
+    if isinstance(stmt, Index):
+        return stmt.expr
+    if isinstance(stmt, Const) and stmt.dtype.is_int:
+        return sympy.Integer(stmt.value)
+    if not isinstance(stmt, Compute) or stmt.dtype not in _SIGNED:
+        return None
+    if stmt.op not in _ARITHMETIC or not all(a in values for a in stmt.args):
+        return None
+    args = [values[a] for a in stmt.args]
+    low, high = symexpr.bounds(args[0], dict(ranges))
+    if stmt.op in ("mod", "fmod"):
+        divisor = args[1]
+        signs = stmt.op == "mod" or (low is not None and low >= 0)
+        if not signs or not divisor.is_Integer or divisor <= 0:
+            return None
+    place = sympy.expand(_ARITHMETIC[stmt.op](*args))
+    low, high = symexpr.bounds(place, dict(ranges))
+    most = 2 ** (8 * stmt.dtype.itemsize - 1)
+    inside = low is not None and high is not None and -most <= low and high < most
+    return place if inside else None
+
+
+def _within(expr: sympy.Expr, extent: sympy.Expr, ranges: RangeItems) -> bool:
+    low, high = symexpr.bounds(expr, dict(ranges))
+    if low is None or high is None or not extent.is_Integer:
+        return False
+    return bool(low >= 0 and high < extent)
 
 
 def _in_range(

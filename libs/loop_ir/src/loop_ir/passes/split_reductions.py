@@ -35,6 +35,8 @@ _LONG_RUN = 4096
 _LONG_COLUMN = 512
 # Pieces of a row of fewer bytes than this are read a sector or less at a time.
 _SHORT_PIECE = 128
+# Rows of this many elements or fewer share a program that holds whole lines of such pieces.
+_SMALL_ROW = 256
 # Chunks begin at multiples of this where they can, so that no step of a loop needs a mask.
 _ALIGNED = 4096
 
@@ -127,7 +129,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
         applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
         cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
-    piece = None if ordered or scanning else _short_piece(kernel)
+    piece = None if ordered or scanning else _short_piece(kernel, hints)
     if piece is not None and moved.total > cost:
         return Cut(piece, piece.extent, sympy.S.One, True)
     points = at_hints(product(a.extent for a in inner), hints)
@@ -162,11 +164,13 @@ def _transposes(kernel: Kernel) -> bool:
     return long and any(s.mode == "set" and step(s.index, inner[-1]) == 1 for s in stores)
 
 
-def _short_piece(kernel: Kernel) -> Axis | None:
+def _short_piece(kernel: Kernel, hints: Mapping[str, int]) -> Axis | None:
     """The inner axis of short pieces of a row that most of what is read lies in, if those of the
-    next row are beside them."""
+    next row are beside them, and rows are too long for a program to hold its neighbours too."""
     inner = inner_axes(kernel)
     if not inner or len(inner) < 2 or not kernel.axes:
+        return None
+    if at_hints(product(a.extent for a in inner), hints) <= _SMALL_ROW:
         return None
     votes: Counter[Axis | None] = Counter()
     for load in {s for s in statements(kernel) if isinstance(s, Load)}:
