@@ -21,7 +21,7 @@ HOW: list[dict[str, Any]] = [
     {"size": (50, 71), "mode": "bilinear"},
     {"size": (200, 130), "mode": "bilinear", "align_corners": True},
 ]  # fmt: skip
-TOLERANCES = {torch.float32: (1e-5, 5e-5), torch.bfloat16: (1.6e-2, 1e-2)}
+TOLERANCES = {torch.float32: (1e-5, 2e-4), torch.bfloat16: (1.6e-2, 1e-2)}
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
