@@ -6,10 +6,12 @@ from collections import Counter
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
+from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.prims import prims
 
@@ -142,3 +144,57 @@ def test_prims_that_aten_has() -> None:
     assert not [n for n in gm.graph.nodes if str(n.target).startswith("prims")]
     x = torch.randn(3, 4) * 5
     torch.testing.assert_close(gm(x), fn(x))
+
+
+def names_after_exclusive_scans(fn: Any, *inputs: torch.Tensor) -> list[str]:
+    def run(graph: torch.fx.Graph) -> None:
+        no_ops(graph)
+        exclusive_scans(graph)
+        dead_code(graph)
+        names.extend(str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function")
+
+    names: list[str] = []
+    calls(run, fn, *inputs)
+    return names
+
+
+def test_scans_of_what_comes_before() -> None:
+    x = torch.rand(3, 5)
+
+    def before(a: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a.new_zeros(3, 1), a.cumsum(-1)[:, :-1]], 1)
+
+    def products(a: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.ones(1, 5), a.cumprod(0)])
+
+    def ends(a: torch.Tensor) -> torch.Tensor:
+        return F.pad(a.cumsum(0, dtype=torch.int32), (1, 0))
+
+    def shifted(a: torch.Tensor) -> torch.Tensor:
+        return F.pad(a.cumsum(0), (0, 0, 2, -1))
+
+    assert names_after_exclusive_scans(before, x) == ["new_zeros", "slice", "cat", "cumsum"]
+    assert names_after_exclusive_scans(before, x.bfloat16())[-1] == "cumsum"
+    assert names_after_exclusive_scans(products, x) == ["ones", "cat", "cumprod"]
+    assert names_after_exclusive_scans(ends, torch.arange(4)) == [
+        "_to_copy", "constant_pad_nd", "cumsum"
+    ]  # fmt: skip
+    assert names_after_exclusive_scans(shifted, x) == ["constant_pad_nd", "cumsum"]
+
+
+def test_scans_that_stay_behind() -> None:
+    """What is in front would count, or lies elsewhere, or the scan is a result too."""
+    x = torch.rand(3, 5)
+    for fn in (
+        lambda a: torch.cat([a.new_ones(3, 1), a.cumsum(1)], 1),
+        lambda a: torch.cat([a.new_zeros(3, 1), a.cumprod(1)], 1),
+        lambda a: torch.cat([a.new_zeros(1, 5), a.cumsum(1)], 0),
+        lambda a: torch.cat([a.new_zeros(3, 1), a.cumsum(1)[:, 1:]], 1),
+        lambda a: torch.cat([a.cumsum(1), a.new_zeros(3, 1)], 1),
+        lambda a: torch.cat([a.new_zeros(3, 1, dtype=torch.float64), a.cumsum(1)], 1),
+        lambda a: F.pad(a.cumsum(1), (0, 1)),
+        lambda a: F.pad(a.cumsum(1), (1, 0), value=2.0),
+        lambda a: F.pad(a.cumsum(1), (1, 0, 1, 0)),
+        lambda a: (s := a.cumsum(1), F.pad(s, (1, 0))),
+    ):
+        assert names_after_exclusive_scans(fn, x)[-1] not in ("cumsum", "cumprod")

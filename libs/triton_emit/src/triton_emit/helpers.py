@@ -17,9 +17,10 @@ from triton_emit.powers import POWERS
 _SOURCES = {
     "exp_f32": """
         # 2 ulp over the whole range, where tl.exp loses about |x|/2 ulp: 2**n * 2**(x/log(2) - n).
-        # Adding 1.5 * 2**23 leaves n, rounded, in the low bits; at its ends the rest goes on alone
+        # Adding 1.5 * 2**23 leaves n in the low bits, rounded down: tl.exp2 is best on [0, 1]. At
+        # the ends of n the rest goes on alone.
         def exp_f32(x):
-            z = tl.fma(x, 1.44269502, 12582912.0)
+            z = tl.fma(x, 1.44269502, -0.50001) + 12582912.0
             z = tl.minimum(tl.maximum(z, 12582786.0), 12583039.0)
             r = tl.fma(x, 1.44269502, 12582912.0 - z)
             r = tl.fma(x, 1.925963033500011e-08, r)

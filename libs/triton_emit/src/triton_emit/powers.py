@@ -13,9 +13,10 @@ POWERS = {
             return tl.where(unit, 1.0, r)
     """,
     "pow_near_f32": """
-        # a**y of a >= 0 to 2 ulp, 4 where y is past 150: a = m * 2**n, log2(m) = 2 atanh(s) / ln 2,
+        # a**y of a >= 0 to 1.1 ulp, 3 where y is past 150: a = m * 2**n, log2(m) = 2 atanh(s)/ln 2,
         # s = (m-1)/(m+1), all of it as a sum of two numbers. Products that are rounded are fma's
-        # with 0: ptxas would make one operation of a product and a sum.
+        # with 0: ptxas would make one operation of a product and a sum. Then 2**k * p(r), |r| at
+        # most 1/2, in halves of k, so that subnormal numbers are rounded once.
         def pow_near_f32(a, y):
             tiny = a < 1.1754943508222875e-38
             bits = tl.where(tiny, a * 16777216.0, a).to(tl.int32, bitcast=True)
@@ -43,11 +44,22 @@ POWERS = {
             log = tl.where(a < float("inf"), log, a)
             w = tl.fma(y, log, 0.0)
             w_low = tl.fma(y, low, tl.fma(y, log, -w))
-            w_low = tl.where(tl.abs(w) < float("inf"), w_low, 0.0)
-            k = (w + w_low) + 12582912.0
-            k = tl.minimum(tl.maximum(k, 12582786.0), 12583039.0)
-            scale = ((k.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
-            return tl.exp2((w - (k - 12582912.0)) + w_low) * scale
+            near = tl.maximum(w, -152.0, propagate_nan=tl.PropagateNan.ALL)
+            near = tl.minimum(near, 130.0, propagate_nan=tl.PropagateNan.ALL)
+            w_low = tl.where(w == near, w_low, 0.0)
+            z = (near + w_low) + 12582912.0
+            r = (near - (z - 12582912.0)) + w_low
+            p = tl.fma(r, 0.0001532646274426952, 0.0013390806270763278)
+            p = tl.fma(p, r, 0.009618505835533142)
+            p = tl.fma(p, r, 0.05550359934568405)
+            p = tl.fma(p, r, 0.24022647738456726)
+            p = tl.fma(p, r, 0.6931471824645996)
+            p = tl.fma(p, r, 1.0)
+            bits = z.to(tl.int32, bitcast=True)
+            half = bits >> 1
+            first = ((half << 23) + 0x3F800000).to(tl.float32, bitcast=True)
+            other = (((bits - half) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
+            return p * first * other
     """,
     "pow_even_f32": """
         # y: an even number

@@ -1,0 +1,90 @@
+"""Running sums and products that begin in front of the first element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from aten_lowering.meta import tensor_type
+from aten_lowering.passes.purity import mutates
+
+aten = torch.ops.aten
+
+_SCANS = {aten.cumsum.default: 0, aten.cumprod.default: 1}
+_NONE = object()
+_FILLED = {
+    aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0,
+    aten.ones.default: 1, aten.ones_like.default: 1, aten.new_ones.default: 1,
+}  # fmt: skip
+_FULL = frozenset({aten.full.default, aten.full_like.default, aten.new_full.default})
+
+
+def exclusive_scans(graph: fx.Graph) -> None:
+    """`cat([zeros, cumsum(x)[..., :-1]])` -> `cumsum(cat([zeros, x[..., :-1]]))`, so that what is
+    in front is read by the kernel that scans; likewise ones and `cumprod`, and `constant_pad_nd`.
+    Not where the running sums themselves are used too: the two would be rounded differently."""
+    if mutates(graph):
+        return
+    nodes: list[Any] = list(graph.nodes)
+    for node in nodes:
+        if node.target is aten.cat.default and len(node.args[0]) == 2:
+            front, behind = node.args[0]
+            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            _move(graph, node, behind, dim, _filled_with(front))
+        elif node.target is aten.constant_pad_nd.default:
+            sizes = node.args[1]
+            padded = [i for i, n in enumerate(sizes) if not (isinstance(n, int) and n == 0)]
+            if not padded or padded[-1] > padded[0] | 1 or padded[0] % 2:
+                continue
+            after = sizes[padded[0] + 1]
+            if isinstance(after, int) and after <= 0:
+                value = node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)
+                _move(graph, node, node.args[0], -1 - padded[0] // 2, value)
+
+
+def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, value: Any) -> None:
+    """Has `node`, which puts numbers in front of `behind` along `dim`, do so with what is scanned,
+    where `behind` is a scan, or the first part of one, and the numbers change nothing in it."""
+    slices = []
+    while behind.target is aten.slice.Tensor:
+        slices.append(behind)
+        behind = behind.args[0]
+    if _SCANS.get(behind.target, _NONE) != value:
+        return
+    result = behind.meta["val"]
+    x, along, *_ = behind.args
+    rank = result.dim()
+    if not rank or along % rank != dim % rank or any(len(n.users) > 1 for n in (behind, *slices)):
+        return
+    if node.meta["val"].dtype is not result.dtype:
+        return
+    for cut in slices:
+        arguments = list(cut.args) + [None, 0, None, None, 1][len(cut.args) :]
+        _, where, start, _end, step = arguments
+        if where % rank == dim % rank and not (start in (None, 0) and step == 1):
+            return
+    with graph.inserting_before(node):
+        made: list[Any] = [x]
+
+        def call(target: Any, *args: Any, **kwargs: Any) -> None:
+            new = graph.call_function(target, args, kwargs)
+            values: Any = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+            new.meta = {**behind.meta, "val": target(*values[0], **values[1])}
+            made.append(new)
+
+        if x.meta["val"].dtype is not result.dtype:
+            call(aten._to_copy.default, x, dtype=result.dtype)
+        for cut in reversed(slices):
+            call(aten.slice.Tensor, made[-1], *cut.args[1:])
+        swap = {slices[0] if slices else behind: made[-1]}
+        call(node.target, *fx.map_arg(node.args, lambda n: swap.get(n, n)), **node.kwargs)
+        call(behind.target, made[-1], along, dtype=result.dtype)
+    if tensor_type(made[-1].meta["val"]) == tensor_type(node.meta["val"]):
+        node.replace_all_uses_with(made[-1])
+
+
+def _filled_with(node: Any) -> Any:
+    """The number that all elements are, if there is one."""
+    return node.args[-1] if node.target in _FULL else _FILLED.get(node.target)
