@@ -23,8 +23,7 @@ import triton_emit
 import wrapper_ir
 from compile_cli.cli import app
 from loop_ir import Origin, parse_graph, parse_kernel, print_graph, print_kernel
-from triton_rt import KernelParam, KernelSource
-from triton_rt.modules import load_jit
+from triton_rt import KernelParam, KernelSource, load_jit
 from wrapper_ir import parse_program, print_program
 from wrapper_ir.ops import (
     Allocate,

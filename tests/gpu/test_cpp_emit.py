@@ -84,8 +84,7 @@ def _compile(kernel: DefineKernel, alignment: int, tma: bool = True) -> Any:
         kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages,
         kernel.num_ctas, tma,
     )  # fmt: skip
-    compiler = __import__("triton_rt.compiler", fromlist=["compile_here"])
-    return compiler.compile_here(source, triton_rt.Target.current(), alignment)
+    return triton_rt.compile(source, triton_rt.Target.current(), alignment=alignment)
 
 
 @pytest.fixture(scope="module")

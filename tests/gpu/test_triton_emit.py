@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from symexpr import evaluate
-from triton_rt.modules import load_jit
+from triton_rt import load_jit
 
 pytestmark = [
     pytest.mark.gpu,

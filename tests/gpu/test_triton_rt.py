@@ -11,8 +11,8 @@ import torch
 
 import triton_rt as rt
 from triton_rt import KernelParam, KernelSource, LazyKernel, Target, errors
+from triton_rt.driver import driver
 from triton_rt.launch import dispatch
-from triton_rt.launch.driver import driver
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ import torch
 
 import triton_rt as rt
 from triton_rt import KernelParam, KernelSource, LazyKernel, MapPlan, Target, TensorMap, errors
-from triton_rt.kinds import torch_dtype
+from triton_rt.element_types import torch_dtype
 from triton_rt.launch import dispatch
 from triton_rt.tma.encode import encode
 from triton_rt.tma.layout import MapLayout

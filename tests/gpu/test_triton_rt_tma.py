@@ -12,7 +12,7 @@ import torch
 
 import triton_rt as rt
 from triton_rt import KernelParam, KernelSource, LazyKernel, TensorMap, errors
-from triton_rt.kinds import KINDS, torch_dtype
+from triton_rt.element_types import KINDS, torch_dtype
 from triton_rt.launch import dispatch
 from triton_rt.tma.layout import DATA_TYPES
 

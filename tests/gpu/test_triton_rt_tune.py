@@ -33,10 +33,10 @@ from triton_rt import (
     compile,
     errors,
 )
-from triton_rt.tune.measure import Timer
-from triton_rt.tune.model import H200, occupancy
-from triton_rt.tune.resources import resources
-from triton_rt.tune.saved import Saved, spans
+from triton_rt.tuning.cost_model import H200, occupancy
+from triton_rt.tuning.resources import resources
+from triton_rt.tuning.saved import Saved, spans
+from triton_rt.tuning.timer import Timer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -182,12 +182,13 @@ def test_the_machine_is_read_from_the_driver() -> None:
 def test_resources_agree_with_the_driver() -> None:
     import ctypes
 
-    from triton_rt.launch.driver import driver
+    from triton_rt.driver import driver
+    from triton_rt.launch import Entry
 
     for source in (COPY, ADD, replace(ADD, constants=(("B", 65536),))):
         binary = compile(source)
         needs = resources(binary)
-        function = driver().load(binary, 0).function
+        function = Entry.load(binary, 0).function
         found = {}
         for name, number in (("registers", 4), ("local", 3), ("blocks", 0)):
             out = ctypes.c_int()
@@ -275,7 +276,7 @@ def test_each_fault_leaves_this_process_alone(
 
 
 def store_queries(store: TuningStore, candidates: Any, args: Any) -> Iterator[Any]:
-    from triton_rt.tune.store import Query
+    from triton_rt.tuning.store import Query
 
     source = candidates[0][0].source
     yield Query.of(source.name, Machine.of(0).name, source.params, args)

@@ -91,12 +91,11 @@ def host(folder: str) -> None:
 
 def gpu(folder: str) -> None:
     import triton_rt
-    from triton_rt.compiler import compile_here
 
     def compile(kernel: DefineKernel, alignment: int, *_: Any) -> Any:
         params = tuple(triton_rt.KernelParam(p.name, p.kind, p.mutated) for p in kernel.params)
         source = triton_rt.KernelSource(kernel.name, kernel.source, params)
-        return compile_here(source, triton_rt.Target.current(), alignment)
+        return triton_rt.compile(source, triton_rt.Target.current(), alignment=alignment)
 
     x = torch.randn(4, 4, device="cuda")
     body = "".join("  launch nothing grid (1, 1, 1) (x0, 1)\n" for _ in range(100))

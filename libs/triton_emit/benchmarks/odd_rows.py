@@ -24,8 +24,7 @@ import triton
 from loop_ir import Kernel, parse_kernel
 from symexpr import evaluate
 from triton_emit import Schedule, default_schedule, emit
-from triton_rt import Cache, CompilePool, LazyKernel
-from triton_rt.source import KernelParam, KernelSource
+from triton_rt import Cache, CompilePool, KernelParam, KernelSource, LazyKernel
 
 DTYPES = {"u8": torch.uint8, "bf16": torch.bfloat16, "f32": torch.float32}
 ROWS = 4096

@@ -17,8 +17,7 @@ import triton
 from loop_ir import Kernel, parse_kernel
 from symexpr import evaluate
 from triton_emit import Schedule, candidate_schedules, default_schedule, emit
-from triton_rt.modules import load_jit
-from triton_rt.source import KernelParam, KernelSource
+from triton_rt import KernelParam, KernelSource, load_jit
 
 TRANSPOSE = """
 kernel to_channels_last(

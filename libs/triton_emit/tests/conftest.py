@@ -35,8 +35,7 @@ from loop_ir import (
 )
 from symexpr import evaluate, symbol
 from triton_emit import Schedule, TritonKernel, default_schedule, emit
-from triton_rt.modules import load_jit
-from triton_rt.source import KernelParam, KernelSource
+from triton_rt import KernelParam, KernelSource, load_jit
 
 TORCH = {
     DType.bool_: torch.bool, DType.u8: torch.uint8, DType.u16: torch.uint16,

@@ -27,9 +27,8 @@ from loop_ir import (
 )
 from symexpr import symbol
 from triton_emit import Schedule, default_schedule, emit
-from triton_rt import Target
-from triton_rt.compiler import compile_here
-from triton_rt.modules import load_jit
+from triton_rt import Target, load_jit
+from triton_rt import compile as compile_kernel
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ from triton_rt.modules import load_jit
 def test_compiles_for_sm_90(name: str, schedule: Schedule | None, tools: SimpleNamespace) -> None:
     kernel = tools.kernels[name]
     emitted = emit(kernel, schedule or default_schedule(kernel, {"s0": 64}))
-    binary = compile_here(tools.kernel_source(emitted), Target(90))
+    binary = compile_kernel(tools.kernel_source(emitted), Target(90))
     assert binary.name == name
 
 
@@ -86,4 +85,4 @@ def test_one_integer_to_many_powers(tools: SimpleNamespace) -> None:
         (Axis(i0, n),), (Phase((), body),),
     )  # fmt: skip
     emitted = emit(kernel, default_schedule(kernel, {}))
-    assert compile_here(tools.kernel_source(emitted), Target(90)).name == "powers"
+    assert compile_kernel(tools.kernel_source(emitted), Target(90)).name == "powers"

@@ -29,8 +29,7 @@ from loop_ir import (
 )  # fmt: skip
 from symexpr import FloorDiv, symbol
 from triton_emit import BadEpilogue, emit_epilogue
-from triton_rt.modules import load_jit
-from triton_rt.source import KernelParam, KernelSource
+from triton_rt import KernelParam, KernelSource, load_jit
 
 M, N = symbol("i0"), symbol("i1")
 S0 = symbol("s0")

@@ -12,7 +12,7 @@ from triton.compiler import ASTSource
 
 from loop_ir import Kernel, parse_kernel
 from triton_emit import emit_list, likeness, list_schedule
-from triton_rt.modules import load_jit
+from triton_rt import load_jit
 
 TEXT = """\
 kernel k{n}(

@@ -29,8 +29,7 @@ from loop_ir import (
 )
 from symexpr import symbol
 from triton_emit import BadPrologue, emit_prologue
-from triton_rt.modules import load_jit
-from triton_rt.source import KernelParam, KernelSource
+from triton_rt import KernelParam, KernelSource, load_jit
 
 I0, I1, S0 = symbol("i0"), symbol("i1"), symbol("s0")
 I8, F32, BF16 = DType.i8, DType.f32, DType.bf16

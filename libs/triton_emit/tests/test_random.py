@@ -10,7 +10,7 @@ import pytest
 from loop_ir import parse_kernel
 from triton_emit import Schedule, default_schedule, emit
 from triton_rt import Target
-from triton_rt.compiler import compile_here
+from triton_rt import compile as compile_kernel
 
 BITS = """
 kernel k(
@@ -48,6 +48,6 @@ def test_bits(start: int, bits: int, tools: SimpleNamespace) -> None:
 def test_compiles(tools: SimpleNamespace) -> None:
     kernel = parse_kernel(BITS.format(n=1 << 20, start=0))
     emitted = emit(kernel, default_schedule(kernel, {}))
-    binary = compile_here(tools.kernel_source(emitted), Target(90))
+    binary = compile_kernel(tools.kernel_source(emitted), Target(90))
     # a round is one wide product and one exclusive or of three
     assert binary.ptx.count("mul.wide.u32") >= 10 or not binary.ptx

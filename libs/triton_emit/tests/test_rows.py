@@ -10,7 +10,7 @@ from loop_ir import parse_kernel
 from triton_emit import Schedule, emit
 from triton_emit.schedule import Kind
 from triton_rt import Target
-from triton_rt.compiler import compile_here
+from triton_rt import compile as compile_kernel
 
 # a load at one address under a mask of the row: labels that were shifted and padded
 SHIFTED = """\
@@ -87,4 +87,4 @@ def test_scalars_of_a_row(text: str, rows: int, kind: Kind, tools: SimpleNamespa
     schedule = Schedule(kind, rows, 16 if rows == 8 else 8)
     tools.check(kernel, schedule)
     if kind == "persistent":
-        compile_here(tools.kernel_source(emit(kernel, schedule)), Target(90))
+        compile_kernel(tools.kernel_source(emit(kernel, schedule)), Target(90))

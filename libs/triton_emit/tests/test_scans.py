@@ -12,7 +12,7 @@ import pytest
 from loop_ir import parse_kernel
 from triton_emit import Schedule, default_schedule, emit
 from triton_rt import Target
-from triton_rt.compiler import compile_here
+from triton_rt import compile as compile_kernel
 
 SCHEDULES = {
     "rows": Schedule("persistent", 2, 64),
@@ -174,7 +174,7 @@ def test_text(golden: Callable[[str, str], None]) -> None:
 def test_compiles(op: str, width: int, columns: bool, tail: str, tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan(op, "f32", 16384, width, columns, tail))
     emitted = emit(kernel, default_schedule(kernel, {}))
-    assert compile_here(tools.kernel_source(emitted), Target(90)).cubin
+    assert compile_kernel(tools.kernel_source(emitted), Target(90)).cubin
 
 
 def test_places_compile(tools: SimpleNamespace) -> None:
@@ -185,4 +185,4 @@ def test_places_compile(tools: SimpleNamespace) -> None:
         schedule = replace(schedule, rblock=min(schedule.rblock, 256), num_warps=1)
         emitted = emit(kernel, schedule)
         assert emitted.schedule.kind == ("persistent" if width == 64 else "looped")
-        assert compile_here(tools.kernel_source(emitted), Target(90)).cubin
+        assert compile_kernel(tools.kernel_source(emitted), Target(90)).cubin

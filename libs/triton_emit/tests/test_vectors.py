@@ -21,7 +21,7 @@ from loop_ir import Axis, Kernel, parse_kernel
 from symexpr import symbol
 from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
 from triton_emit.vectors import neighbours
-from triton_rt.modules import load_jit
+from triton_rt import load_jit
 
 PAD = """
 kernel pad(

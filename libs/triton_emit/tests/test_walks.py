@@ -10,7 +10,7 @@ import pytest
 from loop_ir import Kernel, parse_kernel
 from triton_emit import BadSchedule, Schedule, default_schedule, emit
 from triton_rt import Target
-from triton_rt.compiler import compile_here
+from triton_rt import compile as compile_kernel
 
 STATIC = """\
 kernel walk(
@@ -81,7 +81,7 @@ def test_computes_what_the_loop_nest_says(
 ) -> None:
     emitted = tools.check(static, Schedule("persistent", rows, 32, index_bits=bits), ulp=32.0)
     assert emitted.grid[0] == 5
-    compile_here(tools.kernel_source(emitted), Target(90))
+    compile_kernel(tools.kernel_source(emitted), Target(90))
 
 
 @pytest.mark.parametrize("rows", [1, 4])

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from triton_rt import Binary, KernelSource, Target, compile, errors
-from triton_rt.binary import FORMAT_VERSION
+from triton_rt.compiler.binary import FORMAT_VERSION
 
 Make = Callable[..., KernelSource]
 

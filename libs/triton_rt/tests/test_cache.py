@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from triton_rt import Binary, Cache, KernelParam, KernelSource, LazyKernel, Target, compile, errors
-from triton_rt.build import compiler_name
-from triton_rt.cache import cache_key
+from triton_rt.compiler.build import compiler_name
+from triton_rt.compiler.cache import cache_key
 from triton_rt.config import Config
 
 

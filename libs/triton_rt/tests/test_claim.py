@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from triton_rt import Cache, CompilePool, KernelSource, Target, compile, compiler, errors
-from triton_rt.build import compiler_name, submit
-from triton_rt.cache import cache_key
-from triton_rt.claim import Busy, Claim
+from triton_rt import Cache, CompilePool, KernelSource, Target, compile, errors
+from triton_rt.compiler import stages as compiler
+from triton_rt.compiler.build import compiler_name, submit
+from triton_rt.compiler.cache import cache_key
+from triton_rt.compiler.one_build_at_a_time import Busy, Claim
 
 
 def entry(cache: Cache, source: KernelSource) -> str:
@@ -106,7 +107,8 @@ def test_a_claim_waits_for_the_entry_of_its_holder(cache: Cache, add_one: Kernel
 def test_a_holder_that_dies_or_stalls_stops_nobody(cache: Cache, add_one: KernelSource) -> None:
     key = entry(cache, add_one)
     code = (
-        "import sys, time\nfrom triton_rt import Cache\nfrom triton_rt.claim import Claim\n"
+        "import sys, time\nfrom triton_rt import Cache\n"
+        "from triton_rt.compiler.one_build_at_a_time import Claim\n"
         "c = Claim(Cache(sys.argv[1], 1), sys.argv[2]); c.take(); print('held', flush=True)\n"
         "time.sleep(1000)"
     )

@@ -12,8 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from triton_rt import KernelParam, KernelSource, LazyKernel, Target, compile, errors, load_jit
-from triton_rt.kinds import torch_dtype, triton_type
-from triton_rt.wire import source_from_record, source_to_record
+from triton_rt.element_types import torch_dtype, triton_type
 
 _TEXT = """
 from triton.experimental import gluon
@@ -68,7 +67,7 @@ def test_a_kernel_whose_warps_specialise_compiles_without_a_gpu() -> None:
 
 def test_the_number_of_registers_is_part_of_the_source() -> None:
     source = _source()
-    assert source_from_record(source_to_record(source)) == source
+    assert KernelSource.from_record(source.to_record()) == source
     assert source.fingerprint != _source(max_registers=128).fingerprint
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from triton_rt import errors
-from triton_rt.graph_pool import Recording
-from triton_rt.graphs import Buckets, GraphedCallable
+from triton_rt import Buckets, GraphedCallable, errors
+from triton_rt.cuda_graphs.graph_pool import Recording
 
 
 class Recorder:

@@ -22,11 +22,12 @@ from triton_rt import (
     LazyKernel,
     Target,
     compile,
+    driver,
     errors,
     launch_hook,
 )
 from triton_rt.config import Config
-from triton_rt.launch import Entry, dispatch, driver, native, torch_abi
+from triton_rt.launch import Entry, dispatch, native, torch_abi
 from triton_rt.launch.args import CONGRUENT, pack
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

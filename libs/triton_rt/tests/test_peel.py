@@ -17,14 +17,15 @@ from triton_rt import (
     KernelParam,
     KernelSource,
     LazyKernel,
+    PeeledKernel,
     Ref,
     Target,
     compile,
     errors,
     overlapped,
+    peel,
 )
 from triton_rt.launch.args import is_congruent
-from triton_rt.peel import PeeledKernel, peel
 
 Make = Callable[..., KernelSource]
 

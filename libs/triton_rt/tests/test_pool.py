@@ -18,8 +18,8 @@ from triton_rt import (
     compile,
     compile_many,
     errors,
-    wire,
 )
+from triton_rt.compiler import messages
 
 Make = Callable[..., KernelSource]
 
@@ -102,6 +102,6 @@ def test_a_closed_pool_refuses(add_one: KernelSource) -> None:
 def test_jobs_survive_the_wire(add_one: KernelSource) -> None:
     constants = (("A", 0.1), ("B", float("inf")), ("C", None), ("D", "s"), ("E", Ref("tl.f")))
     source = replace(add_one, constants=(*constants, ("F", True), ("G", -(2**70))))
-    job = wire.decode_job(wire.encode_job(source, Target(80), 5, True, "abc"))
+    job = messages.decode_job(messages.encode_job(source, Target(80), 5, True, "abc"))
     assert job == (source, Target(80), 5, True, "abc")
     assert repr(job[0]) == repr(source)

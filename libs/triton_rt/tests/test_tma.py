@@ -26,14 +26,13 @@ from triton_rt import (
     TensorMap,
     compile,
     errors,
-    wire,
     with_fallback,
 )
-from triton_rt.kinds import KINDS, parse_descriptor, torch_dtype, triton_name
+from triton_rt.element_types import KINDS, parse_descriptor, torch_dtype, triton_name
+from triton_rt.source.flat_tuples import flatten, nest
 from triton_rt.tma import Address, as_tensor_map
 from triton_rt.tma.layout import DATA_TYPES, MapLayout
 from triton_rt.tma.rules import map_strides, violations
-from triton_rt.tuples import flatten, nest
 
 Make = Callable[..., KernelSource]
 
@@ -144,7 +143,7 @@ def test_tuples_are_interpreted_and_compiled(kernel_of: Make) -> None:
     for tma in (True, False):
         binary = compile(tuple_source(kernel_of, tma), Target(90), alignment=0b100)
         assert len(binary.tensor_maps) == (2 if tma else 0)
-    assert wire.source_from_record(json.loads(json.dumps(wire.source_to_record(source)))) == source
+    assert KernelSource.from_record(json.loads(json.dumps(source.to_record()))) == source
     with pytest.raises(errors.WrongArgumentCount):
         kernel((1,), 5, *args[1:])
 

@@ -22,9 +22,9 @@ from triton_rt import (
     set_allocator,
     use_allocator,
 )
-from triton_rt.tma import workspace
+from triton_rt.launch import workspace
+from triton_rt.launch.slots import slots_of, split
 from triton_rt.tma.layout import MapLayout
-from triton_rt.tma.slots import slots_of, split
 
 Make = Callable[..., KernelSource]
 
@@ -82,7 +82,7 @@ def test_slots_are_what_the_kernel_takes(
 ) -> None:
     """Sizes of the kernel's parameters as PTX declares them."""
     monkeypatch.setattr("triton_rt.launch.native.extension", lambda: None)
-    monkeypatch.setattr("triton_rt.tma.slots.encode", lambda *a: bytes(128))
+    monkeypatch.setattr("triton_rt.launch.slots.encode", lambda *a: bytes(128))
     block = (2, 2, 4, 4, 16)[5 - rank :]
     zeros = ", ".join("0" * rank)
     body = f"tl.store(o, tl.sum(x.load([{zeros}]).reshape({math.prod(block)}), 0))"

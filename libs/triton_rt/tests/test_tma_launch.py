@@ -27,16 +27,17 @@ from triton_rt import (
     Target,
     TensorMap,
     compile,
+    driver,
     errors,
     with_fallback,
 )
 from triton_rt.config import Config
-from triton_rt.launch import Entry, dispatch, driver, native
+from triton_rt.launch import Entry, dispatch, native
+from triton_rt.launch.slots import Slot, slots_of
 from triton_rt.tma import describe
 from triton_rt.tma.encode import encode
 from triton_rt.tma.layout import DATA_TYPES, MapLayout
 from triton_rt.tma.rules import violations
-from triton_rt.tma.slots import Slot, slots_of
 
 Make = Callable[..., KernelSource]
 

@@ -27,12 +27,12 @@ from triton_rt import (
     compile,
     errors,
 )
-from triton_rt.tune import race as racing
-from triton_rt.tune.model import A100, H200, estimate, keep, occupancy
-from triton_rt.tune.race import Outcome, race, rounds, winner
-from triton_rt.tune.resources import Resources, resources
-from triton_rt.tune.saved import Saved, extent, spans
-from triton_rt.tune.store import Query, Record
+from triton_rt.tuning import race as racing
+from triton_rt.tuning.cost_model import A100, H200, estimate, keep, occupancy
+from triton_rt.tuning.race import Outcome, race, rounds, winner
+from triton_rt.tuning.resources import Resources, resources
+from triton_rt.tuning.saved import Saved, extent, spans
+from triton_rt.tuning.store import Query, Record
 
 Make = Callable[..., KernelSource]
 

@@ -26,8 +26,8 @@ from triton_rt import (
     autotune,
     errors,
 )
-from triton_rt.tune.compare import compare
-from triton_rt.tune.portable import Rebuilt, decode, describe, encode
+from triton_rt.tuning.compare import compare
+from triton_rt.tuning.portable import Rebuilt, decode, describe, encode
 
 Make = Callable[..., KernelSource]
 

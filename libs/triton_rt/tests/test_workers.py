@@ -29,7 +29,7 @@ from triton_rt import (
     shared_pool,
     shared_workers,
 )
-from triton_rt.workers import Server, Share
+from triton_rt.compiler.workers import Server, Share
 
 SM90 = Target(90)
 

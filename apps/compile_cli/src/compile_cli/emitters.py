@@ -10,7 +10,6 @@ import triton_rt
 from aten_lowering import Lowered
 from compile_cli.cpp_host import emit_cpp
 from compile_cli.runtime import Kernels, kernel_source, uses_cuda
-from triton_rt.tma import describe
 from wrapper_ir.ops import DefineKernel, Program
 
 Host = tuple[Any, Callable[..., Any]]
@@ -22,7 +21,7 @@ def emit_fx(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: 
         program,
         launch="direct",
         load_kernel=kernels.launcher,
-        describe=describe,
+        describe=triton_rt.tma.describe,
         constants=lowered.constants,
         operators=lowered.operators,
         check_inputs=check_inputs,

@@ -35,7 +35,6 @@ from loop_ir.analysis import traffic
 from symexpr import DivisionByZero, evaluate
 from triton_emit import Schedule, TritonEmitError, TritonKernel, as_kind, emit
 from triton_rt.errors import TritonRTError
-from triton_rt.tune.store import Query
 
 Hints = Mapping[str, int]
 
@@ -61,7 +60,7 @@ class _Job:
     schedules: tuple[Schedule, ...]
     emitted: tuple[TritonKernel, ...]
     name: str
-    query: Query
+    query: triton_rt.Query
     keys: list[tuple[str, tuple[int, ...]]]
     kernels: tuple[triton_rt.LazyKernel, ...] = ()
     futures: dict[int, Future[triton_rt.Binary]] = field(default_factory=dict)
@@ -82,7 +81,7 @@ class ScheduleTuner:
     began: float = field(default_factory=perf_counter)
     chosen: dict[tuple[str, tuple[int, ...]], Chosen] = field(default_factory=dict)
     guessing: str = ""
-    _jobs: dict[tuple[str, Query], _Job] = field(default_factory=dict)
+    _jobs: dict[tuple[str, triton_rt.Query], _Job] = field(default_factory=dict)
     _texts: dict[tuple[str, Schedule], TritonKernel] = field(default_factory=dict)
     _firsts: dict[Hashable, Kernel] = field(default_factory=dict)
     _later: list[_Job] = field(default_factory=list)
@@ -164,7 +163,7 @@ class ScheduleTuner:
             on_gpu = device.type == "cuda"
             where = torch.cuda.get_device_name(device) if on_gpu else "cpu"
             params = kernel_source(define_kernel(first)).params
-            query = Query.of(name, where, params, layouts(kernel, first.args, hints))
+            query = triton_rt.Query.of(name, where, params, layouts(kernel, first.args, hints))
         if (job := self._jobs.get((name, query))) is not None:
             job.keys.append(key)
             return

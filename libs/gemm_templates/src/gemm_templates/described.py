@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gemm_templates.plan import Maps
-from triton_rt import MapPlan, TensorMap
-from triton_rt.kinds import kind_of
-from triton_rt.tma import Address
+from triton_rt import Address, MapPlan, TensorMap
 
 # Maps that are kept for a parameter: beyond, all are forgotten.
 _KEPT = 2048
@@ -44,11 +42,10 @@ class _Matrix:
         self.last: TensorMap | None = None
 
     def make(self, key: tuple[int, int, torch.dtype], tensor: torch.Tensor) -> TensorMap:
-        address, m, dtype = key
-        device = tensor.get_device()
-        if device < 0:
+        m = key[1]
+        if tensor.get_device() < 0:
             return self.plan.bind(tensor, {**self.dims, "M": m})
-        base = Address(address, kind_of(dtype), device)
+        base = Address.like(tensor)
         last = self.last
         if last is None or last.kind != base.kind:
             made = self.plan.bind(base, {**self.dims, "M": m})

@@ -4,48 +4,53 @@ Made for kernels that a program writes as text, and as good for hand-written one
 data, the binary is data, and a launch costs little more than the driver's own call.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from triton_rt.binary import Binary
-from triton_rt.build import compile, compile_many
-from triton_rt.cache import Cache
-from triton_rt.folders import private
-from triton_rt.hooks import LaunchRecord, launch_hook
-from triton_rt.kernel import Kernel
-from triton_rt.lazy import LazyKernel
-from triton_rt.modules import load_jit
-from triton_rt.overlap import overlapped
-from triton_rt.peel import PeeledKernel, peel
-from triton_rt.pool import CompilePool, shared_pool, shared_workers
-from triton_rt.source import KernelParam, KernelSource, Ref
-from triton_rt.standalone import standalone_text
-from triton_rt.target import Target
-from triton_rt.tma import (
-    MapPlan,
-    TensorMap,
-    Workspace,
-    set_allocator,
-    use_allocator,
-    with_fallback,
+from triton_rt.compiler import (
+    Binary,
+    Cache,
+    CompilePool,
+    Target,
+    Workers,
+    compile,
+    compile_many,
+    shared_pool,
+    shared_workers,
 )
-from triton_rt.tune import (
-    Candidate,
-    Machine,
-    Options,
-    Tuned,
-    TunedKernel,
-    TuningPool,
-    TuningStore,
-    Work,
-    autotune,
-)
-from triton_rt.workers import Workers
+from triton_rt.files import private
+from triton_rt.source import KernelParam, KernelSource, Ref, overlapped, peel, standalone_text
+from triton_rt.tma import Address, MapPlan, TensorMap
 
 if TYPE_CHECKING:
-    from triton_rt.graph_pool import GraphPool
-    from triton_rt.graphs import Buckets, GraphedCallable
+    from triton_rt.cuda_graphs import Buckets, GraphedCallable, GraphPool
+    from triton_rt.interp import load_jit
+    from triton_rt.launch import (
+        Kernel,
+        LaunchRecord,
+        LazyKernel,
+        PeeledKernel,
+        Workspace,
+        launch_hook,
+        set_allocator,
+        use_allocator,
+        with_fallback,
+    )
+    from triton_rt.tuning import (
+        Candidate,
+        Machine,
+        Options,
+        Query,
+        Tuned,
+        TunedKernel,
+        TuningPool,
+        TuningStore,
+        Work,
+        autotune,
+    )
 
 __all__ = [
+    "Address",
     "Binary",
     "Buckets",
     "Cache",
@@ -62,6 +67,7 @@ __all__ = [
     "MapPlan",
     "Options",
     "PeeledKernel",
+    "Query",
     "Ref",
     "Target",
     "TensorMap",
@@ -89,14 +95,15 @@ __all__ = [
 ]
 
 
+#: What loads torch, or Triton: compile workers and readers of binaries do without.
+_LATER = ("launch", "tuning", "cuda_graphs", "interp")
+
+
 def __getattr__(name: str) -> Any:
-    """What loads torch: compile workers and readers of binaries do without."""
-    if name in ("Buckets", "GraphedCallable"):
-        from triton_rt import graphs
-
-        return getattr(graphs, name)
-    if name == "GraphPool":
-        from triton_rt.graph_pool import GraphPool
-
-        return GraphPool
+    if name in __all__:
+        for package in _LATER:
+            face = importlib.import_module(f"triton_rt.{package}")
+            if name in face.__all__:
+                value = globals()[name] = getattr(face, name)
+                return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

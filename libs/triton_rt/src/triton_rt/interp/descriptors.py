@@ -10,8 +10,7 @@ from triton._C.libtriton import ir as _ir
 from triton.runtime.interpreter import TensorHandle
 
 from triton_rt.interp.floats import is_packed, narrow, numpy_dtype, widen
-from triton_rt.tma.rules import ALIGNMENT, Violation, violations
-from triton_rt.tma.tensor_map import raise_violation
+from triton_rt.tma import ALIGNMENT, Violation, raise_violation, violations
 
 Array = np.ndarray[Any, Any]
 Handle = Any  # triton.runtime.interpreter.TensorHandle

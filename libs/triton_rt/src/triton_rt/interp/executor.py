@@ -11,6 +11,7 @@ import torch
 from triton.language import core
 from triton.runtime.interpreter import TensorHandle
 
+from triton_rt.element_types import kind_of, triton_type
 from triton_rt.errors import (
     BadGrid,
     InterpreterError,
@@ -22,8 +23,7 @@ from triton_rt.errors import (
 from triton_rt.interp.floats import narrow, numpy_dtype
 from triton_rt.interp.lang import World, world
 from triton_rt.interp.memory import Memory
-from triton_rt.kinds import kind_of, triton_type
-from triton_rt.tma.tensor_map import (
+from triton_rt.tma import (
     Address,
     TensorMap,
     as_tensor_map,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from triton.language import core, standard
 from triton.runtime.interpreter import TensorHandle
 
-if TYPE_CHECKING:
-    from triton_rt.interp.lang import World
-
 Array = np.ndarray[Any, Any]
+
+
+class World(Protocol):
+    """What is needed of the interpreter (`lang.World`)."""
+
+    tensor: Any
+    semantic: Any
 
 
 def _wrap(world: World, data: Array, scalar: Any) -> Any:

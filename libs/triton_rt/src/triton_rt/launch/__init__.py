@@ -1,5 +1,30 @@
-"""Arguments -> a launch: checks, alignment, packing, and the call of the CUDA driver."""
+"""Arguments -> a launch: checks, alignment, packing, and the call of the CUDA driver.
 
-from triton_rt.launch.dispatch import Dispatch, Entry, make_dispatcher, unload
+A `LazyKernel` compiles what its arguments need; a `Kernel` is one binary; a `FallbackKernel` has a
+form without TMA; a `PeeledKernel` keeps wide accesses on unaligned views.
+"""
 
-__all__ = ["Dispatch", "Entry", "make_dispatcher", "unload"]
+from triton_rt.launch.dispatch import Dispatch, make_dispatcher
+from triton_rt.launch.fallback import FallbackKernel, with_fallback
+from triton_rt.launch.hooks import LaunchRecord, launch_hook
+from triton_rt.launch.kernel import Kernel
+from triton_rt.launch.lazy import LazyKernel
+from triton_rt.launch.loading import Entry
+from triton_rt.launch.peeled import PeeledKernel
+from triton_rt.launch.workspace import Workspace, set_allocator, use_allocator
+
+__all__ = [
+    "Dispatch",
+    "Entry",
+    "FallbackKernel",
+    "Kernel",
+    "LaunchRecord",
+    "LazyKernel",
+    "PeeledKernel",
+    "Workspace",
+    "launch_hook",
+    "make_dispatcher",
+    "set_allocator",
+    "use_allocator",
+    "with_fallback",
+]

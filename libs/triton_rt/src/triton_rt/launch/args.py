@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from triton_rt.element_types import parse_descriptor, torch_dtype
 from triton_rt.errors import (
     BadGrid,
     BadScalar,
@@ -20,10 +21,8 @@ from triton_rt.errors import (
     WrongDevice,
     WrongDType,
 )
-from triton_rt.kinds import parse_descriptor, torch_dtype
-from triton_rt.source import KernelParam
-from triton_rt.tma.tensor_map import Address, is_descriptor
-from triton_rt.tuples import flatten
+from triton_rt.source import KernelParam, flatten
+from triton_rt.tma import Address, is_descriptor
 
 _INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"} | {
     "u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q", "bool": "<?",

@@ -4,96 +4,20 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from triton_rt import hooks
-from triton_rt.binary import Binary
+from triton_rt import driver as cuda
+from triton_rt.element_types import torch_dtype
 from triton_rt.errors import CooperativeGridTooLarge, CudaError, OutOfRegisters
-from triton_rt.kinds import torch_dtype
-from triton_rt.launch import driver as cuda
-from triton_rt.launch import native, torch_abi
+from triton_rt.launch import hooks, native, torch_abi, workspace
 from triton_rt.launch.args import CONGRUENT, is_congruent, pack
-from triton_rt.source import KernelParam
-from triton_rt.tma import workspace
-from triton_rt.tma.slots import Slot, slots_of, split
-from triton_rt.tuples import flatten
+from triton_rt.launch.loading import Entry
+from triton_rt.launch.slots import split
+from triton_rt.source import KernelParam, flatten
 
-Resolve = Callable[[int, int], "Entry"]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A loaded variant, with all that a launch of it needs."""
-
-    function: int
-    context: int
-    threads: int
-    shared_bytes: int
-    num_ctas: int
-    cooperative: bool
-    pdl: bool
-    global_scratch_bytes: int
-    profile_scratch_bytes: int
-    module: int = 0
-    slots: tuple[Slot, ...] = ()  # of its descriptor parameters, in order
-
-    @classmethod
-    def load(cls, binary: Binary, device: int) -> Entry:
-        """Loads a binary on a device and describes its launches."""
-        loaded = cuda.driver().load(binary, device)
-        return cls(
-            loaded.function,
-            loaded.context,
-            32 * binary.num_warps,
-            binary.shared_bytes,
-            binary.num_ctas,
-            binary.cooperative,
-            binary.pdl,
-            binary.global_scratch_bytes,
-            binary.profile_scratch_bytes,
-            loaded.module,
-            slots_of(binary),
-        )
-
-    @property
-    def head(self) -> int:
-        """Bytes of the first kernel parameter that a descriptor becomes."""
-        return self.slots[0].head if self.slots else 0
-
-    def as_tuple(self) -> tuple[object, ...]:
-        return (
-            self.function,
-            self.context,
-            self.threads,
-            self.shared_bytes,
-            self.num_ctas,
-            int(self.cooperative),
-            int(self.pdl),
-            self.global_scratch_bytes,
-            self.profile_scratch_bytes,
-            self.head,
-            self.slots,
-        )
-
-    def attributes(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Launch attributes as (number, words), as `cuLaunchKernelEx` takes them."""
-        out: list[tuple[int, tuple[int, ...]]] = []
-        if self.pdl:
-            out.append((cuda.LAUNCH_PDL, (1,)))
-        if self.cooperative:
-            out.append((cuda.LAUNCH_COOPERATIVE, (1,)))
-        if self.num_ctas > 1:
-            out.append((cuda.LAUNCH_CLUSTER, (self.num_ctas, 1, 1)))
-            out.append((cuda.LAUNCH_CLUSTER_POLICY, (1,)))
-        return out
-
-
-def unload(entry: Entry) -> None:
-    """Frees a loaded variant, after waiting for the work queued on its device."""
-    cuda.driver().unload(entry.module, entry.context)
+Resolve = Callable[[int, int], Entry]
 
 
 def make_dispatcher(
@@ -120,7 +44,7 @@ def make_dispatcher(
         tuple(_record(module, p, shift) for p, shift in zip(params, shifts, strict=True)),
         lambda alignment, device: resolve(alignment, device).as_tuple(),
         on_cpu,
-        lambda grid, *args: _explain(name, params, grid, args),
+        lambda grid, *args: pack(name, params, grid, args),  # raises what is wrong with a call
         _current_device,
         _raw_stream(),
         _scratch,
@@ -232,11 +156,6 @@ class PythonDispatcher:
         for param, arg, value in zip(self.params, args, packed, strict=True):
             out += split(next(slots)(arg), entry.head) if param.is_descriptor else [value]
         return out
-
-
-def _explain(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any, ...]) -> None:
-    """Raises the error of a call that the native launcher refused."""
-    pack(name, params, grid, args)
 
 
 def _current_device() -> int:

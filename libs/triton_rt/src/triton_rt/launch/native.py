@@ -16,9 +16,12 @@ import types
 import warnings
 from pathlib import Path
 
+from triton_rt import driver as cuda
 from triton_rt.config import Config
 from triton_rt.errors import LauncherFallback
-from triton_rt.folders import private
+from triton_rt.files import private
+from triton_rt.launch import torch_abi
+from triton_rt.tma import TensorMap
 
 _SOURCE = Path(__file__).with_name("launcher.c")
 _HEADERS = ("tensors.h", "kinds.h", "driver.h", "maps.h")
@@ -89,10 +92,6 @@ def _digest(file: Path) -> str:
 
 
 def _load(path: Path) -> types.ModuleType:
-    from triton_rt.launch import driver as cuda
-    from triton_rt.launch import torch_abi
-    from triton_rt.tma import TensorMap
-
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
     spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
     assert spec is not None

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from triton_rt.kinds import KINDS, torch_dtype
+from triton_rt.element_types import KINDS, torch_dtype
 
 _FUNCTIONS = ("data_ptr", "dtype", "device_type", "device_index")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
+from triton_rt import driver as cuda
 from triton_rt.errors import CudaError, DriverTooOld
 from triton_rt.tma.layout import MapLayout
 from triton_rt.tma.rules import map_strides
@@ -30,9 +31,7 @@ def encode(
     map. That is why answers are kept, and are never stale. The tensor must keep the rules of
     `rules.violations`; the driver's refusal is a `CudaError` with all numbers.
     """
-    from triton_rt.launch.driver import driver
-
-    opened = driver()
+    opened = cuda.driver()
     if not opened.address("cuTensorMapEncodeTiled"):
         raise DriverTooOld("the CUDA driver lacks cuTensorMapEncodeTiled: 12.0 or later is needed")
     rank = len(shape)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from triton_rt.element_types import kind_of, torch_dtype
 from triton_rt.errors import TensorMapRule, WrongDescriptor
-from triton_rt.kinds import kind_of, torch_dtype
 from triton_rt.tma.encode import encode
 from triton_rt.tma.layout import DATA_TYPES, SWIZZLES, MapLayout
 from triton_rt.tma.rules import MAX_RANK, Violation, violations
@@ -28,6 +28,11 @@ class Address:
     kind: str
     device: int = 0
     owner: Any = None
+
+    @classmethod
+    def like(cls, tensor: torch.Tensor) -> Address:
+        """Where a tensor lies now, without keeping it alive."""
+        return cls(tensor.data_ptr(), kind_of(tensor.dtype), tensor.get_device())
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
@@ -182,7 +187,7 @@ def describe(tensor: torch.Tensor, block: tuple[int, ...]) -> TensorMap:
         made = TensorMap(tensor, block)
         if tensor.get_device() < 0:
             return made
-        like = made.moved(Address(key[0], made.kind, tensor.get_device()), made.shape)
+        like = made.moved(Address.like(tensor), made.shape)
         if len(_described) >= _KEPT:
             _described.clear()
         _described[key] = like

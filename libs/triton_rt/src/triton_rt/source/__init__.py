@@ -1,0 +1,22 @@
+"""Kernels as data: the text of a module, what its function takes, and rewrites of both.
+
+Imports neither torch nor Triton until a text is executed.
+"""
+
+from triton_rt.source.flat_tuples import flatten
+from triton_rt.source.kernel_source import Constant, KernelParam, KernelSource, Ref
+from triton_rt.source.overlap import overlapped
+from triton_rt.source.peel import Peeled, peel
+from triton_rt.source.standalone import standalone_text
+
+__all__ = [
+    "Constant",
+    "KernelParam",
+    "KernelSource",
+    "Peeled",
+    "Ref",
+    "flatten",
+    "overlapped",
+    "peel",
+    "standalone_text",
+]

@@ -1,0 +1,116 @@
+"""A worker process of ours: one request at a time over pipes, each message length-prefixed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from selectors import EVENT_READ, DefaultSelector
+from typing import IO
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Died(Exception):
+    """A worker closed its pipe."""
+
+
+class Hung(Died):
+    """A worker did not answer in time."""
+
+
+class WorkerProcess:
+    """One `python -m triton_rt.worker module`, one request at a time (see `serve`)."""
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        # Unbuffered: a forked child that closes its copies of the pipes has nothing to flush.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "triton_rt.worker", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.environment,
+            bufsize=0,
+        )
+
+    def ask(self, request: bytes, timeout: float) -> bytes:
+        """The answer. Raises `Died` or `Hung`; the worker is then good for `stop` only."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        deadline = time.monotonic() + timeout
+        try:
+            rest = memoryview(_LENGTH.pack(len(request)) + request)
+            while rest:
+                rest = rest[self.process.stdin.write(rest) :]
+        except OSError as error:
+            raise Died(f"its input is closed ({error}), exit code {self._exit_code()}") from None
+        size = _LENGTH.unpack(self._read(self.process.stdout, _LENGTH.size, deadline))[0]
+        return self._read(self.process.stdout, size, deadline)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def let_go(self) -> None:
+        """In a forked child: closes its copies of the pipes; the process is the parent's."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process.returncode = 0  # not ours to wait for
+
+    def stop(self) -> None:
+        """SIGKILL, and the end of the pipes."""
+        self.process.kill()
+        # A process inside of a driver call dies when that returns: the kernel reaps it later.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30.0)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _read(self, pipe: IO[bytes], count: int, deadline: float) -> bytes:
+        chunks: list[bytes] = []
+        with DefaultSelector() as selector:
+            selector.register(pipe, EVENT_READ)
+            while count:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Hung("it did not answer in time")
+                chunk = pipe.read(count)  # unbuffered: what is there
+                if not chunk:
+                    raise Died(f"it exited with code {self._exit_code()}")
+                chunks.append(chunk)
+                count -= len(chunk)
+        return b"".join(chunks)
+
+    def _exit_code(self) -> int | None:
+        try:
+            return self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def serve(open_handler: Callable[[], Callable[[bytes], bytes]]) -> None:
+    """The worker's side: answers requests until stdin ends, or the process that started it does.
+
+    Compilers and kernels may print: only answers go to the pipe, all else to stderr, also what
+    is printed while `open_handler` imports.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = sys.stdin.buffer
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    handle = open_handler()
+    while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
+        answer = handle(requests.read(_LENGTH.unpack(head)[0]))
+        answers.write(_LENGTH.pack(len(answer)) + answer)
+        answers.flush()
+
+
+def _follow(parent: int) -> None:
+    """Ends this process with its parent, even while a job does not return."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
