@@ -27,7 +27,8 @@ from triton_rt import (
     errors,
 )
 from triton_rt.tuning.compare import compare
-from triton_rt.tuning.portable import Rebuilt, decode, describe, encode
+from triton_rt.tuning.portable import Rebuilt, describe
+from triton_rt.worker_process import decode, encode
 
 Make = Callable[..., KernelSource]
 

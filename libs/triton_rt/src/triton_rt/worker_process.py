@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from selectors import EVENT_READ, DefaultSelector
-from typing import IO
+from typing import IO, Any
 
 _LENGTH = struct.Struct("<Q")
+_HEAD = struct.Struct("<I")
 
 
 class Died(Exception):
@@ -31,7 +33,7 @@ class WorkerProcess:
         self.environment = dict(environment)
         # Unbuffered: a forked child that closes its copies of the pipes has nothing to flush.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "triton_rt.worker", module],
+            [sys.executable, "-m", "triton_rt.worker", module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.environment,
@@ -92,8 +94,8 @@ class WorkerProcess:
             return None
 
 
-def serve(open_handler: Callable[[], Callable[[bytes], bytes]]) -> None:
-    """The worker's side: answers requests until stdin ends, or the process that started it does.
+def serve(open_handler: Callable[[], Callable[[bytes], bytes]], parent: int) -> None:
+    """The worker's side: answers requests until stdin ends, or the process `parent` does.
 
     Compilers and kernels may print: only answers go to the pipe, all else to stderr, also what
     is printed while `open_handler` imports.
@@ -101,7 +103,7 @@ def serve(open_handler: Callable[[], Callable[[bytes], bytes]]) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = sys.stdin.buffer
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     handle = open_handler()
     while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
         answer = handle(requests.read(_LENGTH.unpack(head)[0]))
@@ -114,3 +116,21 @@ def _follow(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
+
+
+def encode(record: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
+    """One message: JSON, then raw bytes."""
+    head = json.dumps({**record, "blobs": [len(b) for b in blobs]}).encode()
+    return b"".join([_HEAD.pack(len(head)), head, *blobs])
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Inverse of `encode`."""
+    size = _HEAD.unpack_from(data)[0]
+    at = _HEAD.size + size
+    record = json.loads(data[_HEAD.size : at])
+    blobs = []
+    for length in record.pop("blobs"):
+        blobs.append(data[at : at + length])
+        at += length
+    return record, blobs

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import struct
-
 from triton_rt import errors
 from triton_rt.compiler.binary import Binary
 from triton_rt.compiler.target import Target
 from triton_rt.source import KernelSource
-
-_TAG = struct.Struct("<B")
-_OK, _ERROR, _STALE = 0, 1, 2
+from triton_rt.worker_process import decode, encode
 
 
 def encode_job(
@@ -22,44 +17,28 @@ def encode_job(
     fingerprint: str = "",
 ) -> bytes:
     """`fingerprint`: what `KernelSource.fingerprint` must be in the worker too, if given."""
-    record = {
-        "source": source.to_record(),
-        "arch": target.arch,
-        "alignment": alignment,
-        "keep_ptx": keep_ptx,
-        "fingerprint": fingerprint,
-    }
-    return json.dumps(record).encode()
+    rest = [target.arch, alignment, keep_ptx, fingerprint]
+    return encode({"source": source.to_record(), "rest": rest})
 
 
 def decode_job(data: bytes) -> tuple[KernelSource, Target, int | None, bool, str]:
-    record = json.loads(data)
+    """Inverse of `encode_job`."""
+    record, _ = decode(data)
+    arch, alignment, keep_ptx, fingerprint = record["rest"]
     source = KernelSource.from_record(record["source"])
-    target = Target(record["arch"])
-    return source, target, record["alignment"], record["keep_ptx"], record["fingerprint"]
+    return source, Target(arch), alignment, keep_ptx, fingerprint
 
 
-def encode_binary(binary: Binary) -> bytes:
-    return _TAG.pack(_OK) + binary.to_bytes()
+def encode_answer(result: Binary | errors.TritonRTError | None) -> bytes:
+    """None: the worker has other text of the kernel, or of what it calls, than the asker."""
+    if isinstance(result, errors.TritonRTError):
+        return encode({"error": type(result).__name__, "message": str(result)})
+    return encode({}, [] if result is None else [result.to_bytes()])
 
 
-def encode_error(error: errors.TritonRTError) -> bytes:
-    return _TAG.pack(_ERROR) + json.dumps([type(error).__name__, str(error)]).encode()
-
-
-def encode_stale() -> bytes:
-    """The worker has other text of the kernel, or of what it calls, than the asker."""
-    return _TAG.pack(_STALE)
-
-
-def is_stale(answer: bytes) -> bool:
-    return answer[0] == _STALE
-
-
-def decode_answer(data: bytes) -> Binary:
-    """The binary, or raises the error that the worker had, by its class."""
-    if data[0] == _OK:
-        return Binary.from_bytes(data[1:])
-    name, message = json.loads(data[1:])
-    kind = getattr(errors, name, errors.CompileFailed)
-    raise kind(message)
+def decode_answer(data: bytes) -> Binary | None:
+    """Inverse of `encode_answer`; raises the error that the worker had, by its class."""
+    record, blobs = decode(data)
+    if "error" in record:
+        raise getattr(errors, record["error"], errors.CompileFailed)(record["message"])
+    return Binary.from_bytes(blobs[0]) if blobs else None

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 
-from triton_rt.compiler import messages
 from triton_rt.compiler.binary import Binary
+from triton_rt.compiler.messages import decode_answer, encode_job
 from triton_rt.compiler.one_build_at_a_time import Busy, Claim, abandon
 from triton_rt.compiler.target import Target
 from triton_rt.compiler.workers import Server, Share, Workers
@@ -153,21 +153,21 @@ class _Job:
             self.claim.release()
 
     def _compile(self, server: Server) -> Binary:
-        answer = self._ask(server, self.fingerprint)
-        if messages.is_stale(answer):
+        found = self._ask(server, self.fingerprint)
+        if found is None:
             server.stop()  # it has imported what has changed since
-            answer = self._ask(server, self.fingerprint)
-        if not messages.is_stale(answer):
-            return messages.decode_answer(answer)
+            found = self._ask(server, self.fingerprint)
+        if found is not None:
+            return found
         from triton_rt.compiler import stages  # Triton, which most processes leave to the workers
 
         if not stages.in_process():
-            return messages.decode_answer(self._ask(server, ""))
+            found = self._ask(server, "")
+            assert found is not None, "a worker that was asked for any text"
+            return found
         return stages.compile_here(self.source, self.target, self.alignment, self.keep_ptx)
 
-    def _ask(self, server: Server, fingerprint: str) -> bytes:
-        request = messages.encode_job(
-            self.source, self.target, self.alignment, self.keep_ptx, fingerprint
-        )
+    def _ask(self, server: Server, fingerprint: str) -> Binary | None:
+        request = encode_job(self.source, self.target, self.alignment, self.keep_ptx, fingerprint)
         what = f"{self.source.name} for {self.target}"
-        return server.ask(request, self.environment, self.timeout, what)
+        return decode_answer(server.ask(request, self.environment, self.timeout, what))

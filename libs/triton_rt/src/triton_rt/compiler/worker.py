@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from triton_rt.compiler import messages
+from triton_rt.compiler.messages import decode_job, encode_answer
 from triton_rt.compiler.stages import compile_here
 from triton_rt.errors import CompileFailed, TritonRTError
 from triton_rt.source import KernelSource
@@ -17,15 +17,15 @@ def open_handler() -> Callable[[bytes], bytes]:
     def handle(request: bytes) -> bytes:
         importlib.invalidate_caches()  # modules may be newer than the last job
         try:
-            source, target, alignment, keep_ptx, fingerprint = messages.decode_job(request)
+            source, target, alignment, keep_ptx, fingerprint = decode_job(request)
             if fingerprint and not _has(source, fingerprint):
-                return messages.encode_stale()
-            return messages.encode_binary(compile_here(source, target, alignment, keep_ptx))
+                return encode_answer(None)
+            return encode_answer(compile_here(source, target, alignment, keep_ptx))
         except TritonRTError as error:
-            return messages.encode_error(error)
+            return encode_answer(error)
         except Exception as error:
             # A worker outlives any one job; the asker gets the error as a failed compile.
-            return messages.encode_error(CompileFailed(f"{type(error).__name__}: {error}"))
+            return encode_answer(CompileFailed(f"{type(error).__name__}: {error}"))
 
     return handle
 

@@ -27,6 +27,7 @@ from triton_rt.interp import libdevice
 from triton_rt.interp.descriptors import Descriptor, combine
 from triton_rt.interp.floats import is_packed, narrow, numpy_dtype, widen
 from triton_rt.interp.memory import Memory
+from triton_rt.interp.operators import quotient, remainder
 
 Array = np.ndarray[Any, Any]
 Handle = Any  # triton.runtime.interpreter.TensorHandle
@@ -294,13 +295,10 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return self._apply(lambda a, b: (a != b) & ~np.isnan(a) & ~np.isnan(b), lhs, rhs)
 
     def create_idiv(self, lhs: Handle, rhs: Handle) -> Handle:
-        """Truncates toward zero, as C does; a zero divisor gives an unspecified value."""
-        a, b = lhs.data, np.where(rhs.data == 0, np.ones_like(rhs.data), rhs.data)
-        return TensorHandle(((a - np.fmod(a, b)) // b).astype(a.dtype), lhs.dtype.scalar)
+        return TensorHandle(quotient(lhs.data, rhs.data), lhs.dtype.scalar)
 
     def _rem(self, lhs: Handle, rhs: Handle) -> Handle:
-        b = np.where(rhs.data == 0, np.ones_like(rhs.data), rhs.data)
-        return TensorHandle(np.fmod(lhs.data, b).astype(lhs.data.dtype), lhs.dtype.scalar)
+        return TensorHandle(remainder(lhs.data, rhs.data), lhs.dtype.scalar)
 
     create_srem = _rem
     create_urem = _rem

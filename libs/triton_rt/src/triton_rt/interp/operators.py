@@ -25,14 +25,14 @@ _NUMBERS = frozenset({*_LIMITS, "fp32", "fp64"})
 _BITS = frozenset({*_LIMITS, "int1"})
 
 
-def _quotient(a: Array, b: Array) -> Array:
+def quotient(a: Array, b: Array) -> Array:
     """Toward zero, as C does; a zero divisor gives an unspecified value."""
     b = np.where(b == 0, np.ones_like(b), b)
     out: Array = ((a - np.fmod(a, b)) // b).astype(a.dtype)
     return out
 
 
-def _remainder(a: Array, b: Array) -> Array:
+def remainder(a: Array, b: Array) -> Array:
     out: Array = np.fmod(a, np.where(b == 0, np.ones_like(b), b)).astype(a.dtype)
     return out
 
@@ -44,8 +44,8 @@ _ARITHMETIC: dict[str, tuple[Callable[..., Array], frozenset[str]]] = {
     "__sub__": (np.subtract, _NUMBERS),
     "__mul__": (np.multiply, _NUMBERS),
     "__rmul__": (np.multiply, _NUMBERS),
-    "__floordiv__": (_quotient, _INTEGERS),
-    "__mod__": (_remainder, _INTEGERS),
+    "__floordiv__": (quotient, _INTEGERS),
+    "__mod__": (remainder, _INTEGERS),
     "__and__": (np.bitwise_and, _BITS),
     "__or__": (np.bitwise_or, _BITS),
 }

@@ -16,8 +16,6 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-HELPERS = ("__to_tensor__", "__truth__", "__and__", "__or__", "__not__")
-
 
 class _Rewriter(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.AST:

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
-import os
 import shlex
 import subprocess
 import sysconfig
@@ -19,12 +18,12 @@ from pathlib import Path
 from triton_rt import driver as cuda
 from triton_rt.config import Config
 from triton_rt.errors import LauncherFallback
-from triton_rt.files import private
+from triton_rt.files import private, write_whole
 from triton_rt.launch import torch_abi
 from triton_rt.tma import TensorMap
 
 _SOURCE = Path(__file__).with_name("launcher.c")
-_HEADERS = ("tensors.h", "kinds.h", "driver.h", "maps.h")
+_HEADERS = ("tensors.h", "kinds.h", "driver.h", "maps.h", "../tma/rules.h")
 _NAME = "_triton_rt_launcher"
 
 
@@ -60,7 +59,7 @@ def build(config: Config) -> Path:
     """
     include = sysconfig.get_path("include")
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-    texts = [_SOURCE.read_text(), *((_SOURCE.with_name(n)).read_text() for n in _HEADERS)]
+    texts = [_SOURCE.read_text(), *((_SOURCE.parent / n).read_text() for n in _HEADERS)]
     source = "\0".join(texts)
     tag = hashlib.sha256(f"{source}\0{suffix}\0{config.compiler}".encode()).hexdigest()[:16]
     out = config.cache_dir / "launcher" / f"{_NAME}-{tag}{suffix}"
@@ -72,18 +71,14 @@ def build(config: Config) -> Path:
     if not Path(include, "Python.h").exists():
         raise FileNotFoundError(f"no Python.h in {include}")
     out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=out.parent, suffix=suffix)
-    os.close(handle)
-    try:
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        made = Path(folder, out.name)
         command = [*shlex.split(config.compiler), "-O2", "-std=c11", "-shared", "-fPIC"]
-        command += [f"-I{include}", str(_SOURCE), "-o", name]
+        command += [f"-I{include}", str(_SOURCE), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-        made = _digest(Path(name))
-        Path(name).replace(out)
-        Path(name).write_text(made)
-        Path(name).replace(digest)  # last: a reader between the two builds once more
-    finally:
-        Path(name).unlink(missing_ok=True)
+        found = _digest(made)
+        made.replace(out)
+    write_whole(digest, found.encode())  # last: a reader between the two builds once more
     return out
 
 

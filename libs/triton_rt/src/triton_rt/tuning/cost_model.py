@@ -6,7 +6,6 @@ It knows bytes, flops, occupancy and spills, and nothing of access patterns: kee
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -81,9 +80,7 @@ class Machine:
 
 #: From the vendor's data sheets, to choose for a GPU that is not here.
 A100 = Machine("NVIDIA A100-SXM4-80GB", 80, 108, 1.41e9, 2.04e12, 40 << 20, 167936, 166912)
-H100 = Machine("NVIDIA H100 80GB HBM3", 90, 132, 1.98e9, 3.35e12, 50 << 20, 233472, 232448)
 H200 = Machine("NVIDIA H200", 90, 132, 1.98e9, 4.8e12, 50 << 20, 233472, 232448)
-B200 = Machine("NVIDIA B200", 100, 148, 1.97e9, 8.0e12, 126 << 20, 233472, 232448)
 
 
 def occupancy(needs: Resources, machine: Machine) -> int:
@@ -126,12 +123,3 @@ def estimate(needs: Resources, programs: int, work: Work, machine: Machine) -> f
         waves = blocks / (resident * machine.sms)
         compute *= math.ceil(waves) / waves
     return max(memory, compute) + _LAUNCH
-
-
-def keep(estimates: Sequence[float], ratio: float = 3.0) -> list[int]:
-    """Indices worth a measurement, best first: those within `ratio` of the best estimate."""
-    best = min(estimates, default=math.inf)
-    if best == math.inf:
-        return list(range(len(estimates)))
-    order = sorted(range(len(estimates)), key=lambda i: (estimates[i], i))
-    return [i for i in order if estimates[i] <= ratio * best]

@@ -24,9 +24,9 @@ from triton_rt.errors import (
 )
 from triton_rt.launch import LazyKernel
 from triton_rt.tuning.options import Grid, Options
-from triton_rt.tuning.portable import Values, decode, describe, encode
+from triton_rt.tuning.portable import Values, describe
 from triton_rt.tuning.race import Outcome
-from triton_rt.worker_process import Died, Hung, WorkerProcess
+from triton_rt.worker_process import Died, Hung, WorkerProcess, decode, encode
 
 Ready = Callable[[Sequence[int]], Iterator[tuple[int, Binary | TritonRTError]]]
 

@@ -6,8 +6,6 @@ they share, the address modulo 256, and contents: saved, or for floating-point d
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,29 +20,9 @@ from triton_rt.tuning.saved import extent, spans
 
 Values = Literal["seeded", "saved"]
 
-_HEAD = struct.Struct("<I")
-_SIZE = struct.Struct("<Q")
 #: Bytes before and after each tensor that no kernel may change, and what they hold.
 _GUARD, _PATTERN = 4096, 0xA5
 _ALIGN = 256
-
-
-def encode(record: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
-    """One message: JSON, then raw bytes."""
-    head = json.dumps({**record, "blobs": [len(b) for b in blobs]}).encode()
-    return b"".join([_HEAD.pack(len(head)), head, *blobs])
-
-
-def decode(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Inverse of `encode`."""
-    size = _HEAD.unpack_from(data)[0]
-    at = _HEAD.size + size
-    record = json.loads(data[_HEAD.size : at])
-    blobs = []
-    for length in record.pop("blobs"):
-        blobs.append(data[at : at + length])
-        at += length
-    return record, blobs
 
 
 def describe(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,6 +13,7 @@ from typing import Any
 
 from triton_rt.config import Config
 from triton_rt.errors import CorruptTuningRecord
+from triton_rt.files import BoundedFolder
 from triton_rt.source import KernelParam
 
 FORMAT_VERSION = 1
@@ -101,7 +99,7 @@ class TuningStore:
         on_corrupt: Callable[[str], None] | None = None,
     ) -> None:
         self.path = Config.from_environment().cache_dir / "tuning" if path is None else Path(path)
-        self.max_bytes = max_bytes
+        self._files = BoundedFolder(self.path, ".json", max_bytes, "tuning results", mode=0o777)
         self._on_corrupt = on_corrupt or _warn
 
     def file(self, query: Query) -> Path:
@@ -113,8 +111,7 @@ class TuningStore:
         """The record of exactly these shapes, or None."""
         found = self._read(self.file(query))
         if found is not None:
-            with contextlib.suppress(OSError):
-                os.utime(self.file(query))
+            self._files.touch(self.file(query))
         return found
 
     def nearest(self, query: Query, limit: float = math.inf) -> Record | None:
@@ -140,37 +137,19 @@ class TuningStore:
 
     def put(self, record: Record) -> None:
         """Writes a record. A folder that cannot be written to is a warning, not an error."""
-        file = self.file(record.query)
         body = {"version": FORMAT_VERSION, **asdict(record)}
-        data = json.dumps({"sha256": _hash(body), "record": body})
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=file.parent, prefix=".tmp-")
-            try:
-                with os.fdopen(handle, "w") as out:
-                    out.write(data)
-                Path(name).replace(file)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            why = error.strerror or error  # without the file: one warning for all of them
-            warnings.warn(f"tuning results {self.path} not written: {why}", stacklevel=2)
-            return
-        self._bound()
+        data = json.dumps({"sha256": _hash(body), "record": body}).encode()
+        self._files.write(self.file(record.query), data)
 
     def _folder(self, query: Query) -> Path:
         return self.path / _hash([query.kernel, query.device])
 
     def _read(self, file: Path) -> Record | None:
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            if isinstance(error, UnicodeDecodeError):
-                self._drop(file, "not text")
+        data = self._files.read(file)
+        if data is None:
             return None
         try:
-            outer = json.loads(text)
+            outer = json.loads(data)
             body = outer["record"]
             if outer["sha256"] != _hash(body):
                 raise ValueError("the checksum differs")
@@ -192,21 +171,6 @@ class TuningStore:
     def _drop(self, file: Path, why: str) -> None:
         file.unlink(missing_ok=True)
         self._on_corrupt(f"{file}: {why}; the record was dropped, its kernel is measured again")
-
-    def _bound(self) -> None:
-        found = []
-        for file in self.path.glob("*/*.json"):
-            with contextlib.suppress(OSError):  # dropped meanwhile by another process
-                stat = file.stat()
-                found.append((stat.st_mtime, stat.st_size, file))
-        total = sum(size for _, size, _ in found)
-        if total <= self.max_bytes:
-            return
-        for _, size, file in sorted(found):
-            if total <= self.max_bytes * 0.8:
-                break
-            file.unlink(missing_ok=True)
-            total -= size
 
 
 def _hash(value: Any) -> str:

@@ -13,8 +13,9 @@ from triton_rt.errors import TritonRTError
 from triton_rt.launch import Kernel, LazyKernel
 from triton_rt.source import KernelSource
 from triton_rt.tuning.compare import compare
-from triton_rt.tuning.portable import Rebuilt, decode, encode
+from triton_rt.tuning.portable import Rebuilt
 from triton_rt.tuning.timer import Timer
+from triton_rt.worker_process import decode, encode
 
 
 def open_handler() -> Callable[[bytes], bytes]:

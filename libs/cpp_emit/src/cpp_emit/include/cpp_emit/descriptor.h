@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cpp_emit/driver.h"
+#include "cpp_emit/tma_rules.h"
 
 namespace cpp_emit {
 
@@ -42,19 +43,10 @@ class Descriptor {
   }
   const Tensor& tensor() const { return tensor_; }
 
-  // Whether the TMA unit takes this tensor: the rules of cuTensorMapEncodeTiled, Triton's 32-bit
-  // sizes, and for a tensor that is written rows of a multiple of 16 bytes (stores at the edge are
-  // clipped there, and not at the last element).
+  // Whether the TMA unit takes this tensor, and a kernel that writes may store through its map.
   bool keeps_rules(bool written) const {
-    if (words_[0] % 16 != 0) return false;
-    for (int64_t d = 0; d < rank_; ++d) {
-      const int64_t bytes = map_stride(d) * element_bytes_;
-      if (sizes()[d] < 1 || sizes()[d] > INT32_MAX) return false;
-      if (d + 1 < rank_ ? bytes % 16 != 0 || bytes <= 0 || bytes >= int64_t(1) << 40
-                        : map_stride(d) != 1)
-        return false;
-    }
-    return !written || sizes()[rank_ - 1] * element_bytes_ % 16 == 0;
+    return tma_keeps_rules(static_cast<uint64_t>(words_[0]), rank_, sizes(), strides(),
+                           element_bytes_, written);
   }
 
   // Pointers to the parameters of a kernel; `layout` is null where it was compiled without TMA.
@@ -67,7 +59,7 @@ class Descriptor {
     for (int64_t i = 0; i < 2 * rank_; ++i) *at++ = fields() + i;
   }
 
-  static constexpr int64_t max_rank = 5;
+  static constexpr int64_t max_rank = TMA_MAX_RANK;
   static constexpr size_t max_params = 2 + 4 * max_rank;
 
  private:
@@ -77,29 +69,17 @@ class Descriptor {
   const int64_t* strides() const { return words_ + 1 + rank_; }
   int64_t* fields() { return words_ + 2 + 2 * rank_; }
 
-  // In a dimension of size 1 only index 0 lies inside: any stride reads the same elements.
-  int64_t map_stride(int64_t d) const {
-    if (sizes()[d] != 1) return strides()[d];
-    return d + 1 == rank_ ? 1 : std::max<int64_t>(1, 16 / element_bytes_);
-  }
-
   TensorMap* map(const MapLayout& layout, const char* where) {
     for (const auto& made : maps_)
       if (made->first == layout) return &made->second;
-    uint64_t size[max_rank] = {}, stride[max_rank] = {};
-    uint32_t box[max_rank] = {}, step[max_rank] = {1, 1, 1, 1, 1};
-    for (int64_t d = 0; d < rank_; ++d) {  // from the inner dimension out, as the driver counts
-      const int64_t from = rank_ - 1 - d;
-      size[d] = static_cast<uint64_t>(sizes()[from]) * (d == 0 && layout.fp4 ? 2 : 1);
-      box[d] = layout.box[from];
-      if (d > 0) stride[d - 1] = static_cast<uint64_t>(map_stride(from) * layout.element_bytes);
-    }
-    constexpr int no_interleave = 0, promote_128_bytes = 2, fill_zero = 0;
+    const TmaArguments to =
+        tma_arguments(rank_, sizes(), strides(), layout.box, layout.element_bytes, layout.fp4);
+    constexpr int fill_zero = 0;
     auto made = std::make_unique<std::pair<MapLayout, TensorMap>>(layout, TensorMap{});
     driver().check(
         encode_tiled()(&made->second, layout.data_type, static_cast<uint32_t>(rank_),
-                       reinterpret_cast<void*>(words_[0]), size, stride, box, step, no_interleave,
-                       layout.swizzle, promote_128_bytes, fill_zero),
+                       reinterpret_cast<void*>(words_[0]), to.sizes, to.strides, to.box, to.steps,
+                       TMA_NO_INTERLEAVE, layout.swizzle, TMA_PROMOTE_128_BYTES, fill_zero),
         "cuTensorMapEncodeTiled", where);
     maps_.push_back(std::move(made));
     return &maps_.back()->second;

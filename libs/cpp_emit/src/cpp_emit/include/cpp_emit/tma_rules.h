@@ -1,0 +1,1 @@
+../../../../../triton_rt/src/triton_rt/tma/rules.h
