@@ -67,7 +67,8 @@ def submit(
     claim = None if cache is None or key is None else Claim(cache, key)
     try:
         if pool is None:
-            _FLIGHTS.land(flight, _compile_claimed(source, target, mask, keep_ptx, claim))
+            make = functools.partial(stages.compile_here, source, target, mask, keep_ptx)
+            _FLIGHTS.land(flight, make() if claim is None else claim.build(make))
             return shared
         inner = pool.submit(
             source, target, mask, keep_ptx, claim=claim, fingerprint=_fingerprint(source)
@@ -81,24 +82,6 @@ def submit(
         return shared
     inner.add_done_callback(functools.partial(_land, flight))
     return follow(shared)
-
-
-def _compile_claimed(
-    source: KernelSource, target: Target, mask: int, keep_ptx: bool, claim: Claim | None
-) -> Binary:
-    from triton_rt.compiler.stages import compile_here
-
-    if claim is None:
-        return compile_here(source, target, mask, keep_ptx)
-    found = claim.take()
-    if found is not None:
-        return found
-    try:
-        binary = compile_here(source, target, mask, keep_ptx)
-        claim.cache.put(claim.key, binary)
-        return binary
-    finally:
-        claim.release()
 
 
 def _fingerprint(source: KernelSource) -> str:

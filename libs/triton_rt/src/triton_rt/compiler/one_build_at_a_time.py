@@ -7,6 +7,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -56,6 +57,19 @@ class Claim:
         if found is not None:
             self.release()
         return found
+
+    def build(self, make: Callable[[], Binary], seconds: float | None = None) -> Binary:
+        """The entry: what another process built, or what `make` gives, written before others may
+        build it. Raises what `take` and `make` do."""
+        found = self.take(seconds)
+        if found is not None:
+            return found
+        try:
+            binary = make()
+            self.cache.put(self.key, binary)
+            return binary
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Gives the claim up; the entry, if there is one, is written by now."""

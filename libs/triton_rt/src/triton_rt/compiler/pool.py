@@ -142,15 +142,8 @@ class _Job:
     def _build(self, server: Server) -> Binary:
         if self.claim is None:
             return self._compile(server)
-        found = self.claim.take(0.01 if server.workers.crowded() else 0.2)
-        if found is not None:
-            return found
-        try:
-            binary = self._compile(server)
-            self.claim.cache.put(self.claim.key, binary)
-            return binary
-        finally:
-            self.claim.release()
+        wait = 0.01 if server.workers.crowded() else 0.2
+        return self.claim.build(lambda: self._compile(server), wait)
 
     def _compile(self, server: Server) -> Binary:
         found = self._ask(server, self.fingerprint)

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -64,9 +65,7 @@ def _handle_offset() -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _libraries() -> tuple[ctypes.CDLL, ...]:
-    import pathlib
-
-    folder = pathlib.Path(torch.__file__).parent / "lib"
+    folder = Path(torch.__file__).parent / "lib"
     names = ("libtorch_cpu.so", "libtorch_cuda.so")
     return tuple(ctypes.CDLL(str(folder / n)) for n in names if (folder / n).exists())
 
