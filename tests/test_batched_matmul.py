@@ -101,8 +101,7 @@ def check(
     assert relative_error(compiled(*args), fn(*wide).float()) < tolerance
 
 
-# Two launches, views of one buffer, an operand that is not read, an expanded mask.
-HOSTS = ("one b", "parts of one tensor", "baddbmm of nothing", "heads, one mask for all")
+HOSTS = ("one b", "parts of one tensor")  # two launches, views of one buffer
 RUN = {
     *((form, "fx") for form in FORMS),
     *((form, "cpp") for form in HOSTS),
@@ -190,7 +189,9 @@ def test_a_dynamic_batch(options: dict[str, Any], emit: str) -> None:
             assert compiled(*args).shape == (0, 9, 7)
 
 
-@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
+@pytest.mark.parametrize(
+    "emit", ["fx", *(pytest.param(emit, marks=pytest.mark.slow) for emit in ("hop", "cpp"))]
+)
 def test_rows_that_are_dynamic(options: dict[str, Any], emit: str) -> None:
     torch.manual_seed(0)
 
@@ -204,7 +205,7 @@ def test_rows_that_are_dynamic(options: dict[str, Any], emit: str) -> None:
     (decided,) = compiled.graph.decided.values()
     assert len(decided) > 1
     assert launches(compiled)[1] == 0
-    for rows in (5, 1, 2, 40, 70):
+    for rows in (5, 1, 40, 70):
         check(compiled, scores, inputs(rows))
 
 
@@ -223,9 +224,13 @@ def test_everything_dynamic(options: dict[str, Any]) -> None:
         check(compiled, probabilities, (torch.randn(batch, length, 16),))
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_any_sizes_and_layouts(options: dict[str, Any], data: st.DataObject) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.slow)])
+def test_any_sizes_and_layouts(options: dict[str, Any], examples: int) -> None:
+    limits = settings(deadline=None, max_examples=examples, suppress_health_check=list(HealthCheck))
+    limits(given(st.data())(lambda data: of_any_sizes(options, data)))()
+
+
+def of_any_sizes(options: dict[str, Any], data: st.DataObject) -> None:
     torch.manual_seed(0)
     size = st.integers(1, 40)
     batch, m, n, k = data.draw(st.integers(1, 5)), *(data.draw(size) for _ in range(3))

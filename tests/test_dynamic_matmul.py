@@ -142,11 +142,7 @@ def mixed(rows: int) -> Config | None:
 
 # The host programs of the other two differ in their kernels alone.
 HOSTS = ("linear+gelu", "mm")
-RUN = {
-    *((form, "fx") for form in ("linear+gelu", "linear", "mm+gelu", "mm")),
-    *((form, "cpp") for form in HOSTS),
-    (HOSTS[0], "hop"),
-}
+RUN = {(HOSTS[0], "fx"), (HOSTS[0], "hop"), (HOSTS[0], "cpp"), (HOSTS[1], "fx")}
 EVERY = [
     pytest.param(form, emit, marks=() if (form, emit) in RUN else pytest.mark.slow)
     for form in ("linear+gelu", "linear", "mm+gelu", "mm")
@@ -170,7 +166,7 @@ def test_templates_and_the_vendor_in_one_program(
     assert {str(op.condition).split(" ", 1)[1] for op in branches} == {"<= 16", "<= 64"}
     assert sum(isinstance(op, ExternCall) for op in walk(ops)) == 1
     assert sum(isinstance(op, Launch) for op in walk(ops)) == (3 if "gelu" in form else 2)
-    check(compiled, layer, (1, 2, 5, 16, 17, 40, 64, 65, 100))
+    check(compiled, layer, (1, 16, 17, 64, 65))
 
 
 def test_one_row_is_a_size_that_is_known(
@@ -245,8 +241,17 @@ def test_one_row_or_column_takes_its_epilogue(
 SPLIT = Config(16, 16, 16, 4, 1, 1, "decompose_k", split_k=2)
 
 
-@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("emit", "dynamic"),
+    [
+        pytest.param(
+            emit, dynamic,
+            marks=() if emit == "fx" or (emit, dynamic) == ("cpp", True) else pytest.mark.slow,
+        )
+        for emit in EMITS
+        for dynamic in (False, True)
+    ],
+)  # fmt: skip
 def test_launches_share_a_workspace(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, layer: nn.Module,
     emit: str, dynamic: bool,
@@ -260,7 +265,7 @@ def test_launches_share_a_workspace(
     (memory,) = (o for o in ops if isinstance(o, Allocate) and o.out.endswith("_partials"))
     assert sum(isinstance(op, Launch) for op in ops) == (3 if dynamic else 2)
     assert evaluate(memory.type.numel, {str(s): 5 for s in memory.type.numel.free_symbols}) == 400
-    check(compiled, layer, (1, 2, 5, 63, 64, 70) if dynamic else (5,))
+    check(compiled, layer, (1, 5, 63, 64) if dynamic else (5,))
 
 
 @pytest.mark.parametrize(("last", "gelu"), [(40, False), (24, True)])
@@ -276,4 +281,4 @@ def test_names_of_choices_are_no_other_nodes(
     compiled = compile_cli.compile(
         model, (torch.randn(5, 48),), dynamic={0: {0}}, options={**options, "gemm": "template"}
     )
-    check(compiled, model, (1, 2, 16, 17, 40))
+    check(compiled, model, (1, 2, 17))

@@ -30,7 +30,8 @@ Encoders = Callable[..., Any]
 def compile_encoder(
     encoder: Any, example: Any, libraries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Encoders:
-    """`compile_encoder(dynamic=False, emit="fx", **options)`: compiled once for each."""
+    """`compile_encoder(dynamic=False, emit="fx", **options)`: compiled once for each. A dynamic
+    batch has 15 tokens a text, so that no block size divides the count of rows."""
     folder = tmp_path_factory.mktemp("encoder")
     (folder / "cpp").symlink_to(libraries)
 
@@ -38,7 +39,7 @@ def compile_encoder(
     def made(dynamic: bool, **more: Any) -> Any:
         return compile_cli.compile(
             encoder,
-            tuple(example.get_inputs()),
+            example.tokenize(example.TEXTS, 15) if dynamic else tuple(example.get_inputs()),
             dynamic={"ids": {0}, "mask": {0}} if dynamic else None,
             options={"cache_dir": str(folder), **more},
             record=Record(keep=True),
@@ -112,23 +113,20 @@ def test_one_compilation_serves_every_batch(
     monkeypatch.setattr("compile_cli.api.compile_graph", again)
     texts = ("one", "a second text", "and a third one", "4", "five", "the sixth", "seven")
     for batch in (1, 3):
-        args = example.tokenize(texts[:batch], 32)
+        args = example.tokenize(texts[:batch], 15)
         expected = encoder(*args).detach()
         assert relative_error(compiled(*args), expected) < 1e-6
 
 
-def test_grids_are_integer_divisions(encoder: Any, example: Any, options: dict[str, Any]) -> None:
-    """31 tokens, so that no block size divides the count of rows."""
-    args = example.tokenize(example.TEXTS, 31)
-    compiled = compile_cli.compile(
-        encoder, args, dynamic={"ids": {0}, "mask": {0}}, options=options
-    )
+def test_grids_are_integer_divisions(encoder: Any, example: Any, compile_encoder: Encoders) -> None:
+    compiled = compile_encoder(dynamic=True)
     program = compiled.graph.program
     symbol = program.symbols[0].name
     grids = {to_python(g) for launch in launches(program) for g in launch.grid}
     dynamic = {g for g in grids if symbol in g}
     assert any("//" in g for g in dynamic)
     assert all(re.fullmatch(r"[\w\s()+*/-]+", g) and "floor" not in g for g in dynamic)
+    args = example.tokenize(example.TEXTS, 15)
     assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
 
 
@@ -143,7 +141,7 @@ def test_several_kernels_for_one_job(encoder: Any, example: Any, compile_encoder
     assert len(thresholds) >= 2
     for threshold in sorted(thresholds)[:1]:
         for batch in (threshold, threshold + 1):
-            args = example.tokenize(tuple(f"text {i}" for i in range(batch)), 32)
+            args = example.tokenize(tuple(f"text {i}" for i in range(batch)), 15)
             assert relative_error(compiled(*args), encoder(*args).detach()) < 1e-6
 
 

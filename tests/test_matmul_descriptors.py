@@ -62,8 +62,15 @@ class Layer(nn.Module):
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("config", [TMA, OVERLAPPED], ids=["plain", "overlapped"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("dynamic", "config"),
+    [
+        pytest.param(False, TMA, id="static-plain"),
+        pytest.param(True, OVERLAPPED, id="dynamic-overlapped"),
+        pytest.param(False, OVERLAPPED, id="static-overlapped", marks=pytest.mark.slow),
+        pytest.param(True, TMA, id="dynamic-plain", marks=pytest.mark.slow),
+    ],
+)
 def test_what_runs(compiled: Any, force: Any, dynamic: bool, config: Config) -> None:
     """Interpreted; the last rows of a tile and of `out` are odd, and an input starts where no map
     can."""

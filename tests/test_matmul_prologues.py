@@ -120,13 +120,8 @@ def check(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...])
     assert relative_error(compiled(*args), exact(fn, args)) < 5e-6
 
 
-# Scales beside the operands, a view with an offset, a batch.
-HOSTS = ("int8 weights with zero points", "part of a tensor", "heads")
-RUN = {
-    *((form, "fx") for form in FORMS),
-    *((form, "cpp") for form in HOSTS),
-    (HOSTS[0], "hop"),
-}
+HOST = "int8 weights with zero points"  # scales beside the operands
+RUN = {*((form, "fx") for form in FORMS), (HOST, "cpp"), (HOST, "hop")}
 EVERY = [
     pytest.param(form, emit, marks=() if (form, emit) in RUN else pytest.mark.slow)
     for form in FORMS
@@ -176,7 +171,7 @@ def test_every_way_in_one_program(
     assert count(compiled) == (1 + 3 + 3, 1)
     (line,) = matmul_lines(compiled.graph)
     assert f"<= 16: {SMALL} with prologue" in line
-    for rows in (1, 2, 16, 17, 64, 65, 100):
+    for rows in (1, 16, 17, 64, 65):
         check(compiled, fn, inputs(rows))
 
 
@@ -221,7 +216,9 @@ def test_what_both_sides_of_a_measurement_compute(
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
+@pytest.mark.parametrize(
+    "emit", ["fx", *(pytest.param(emit, marks=pytest.mark.slow) for emit in ("hop", "cpp"))]
+)
 def test_a_batch_of_any_size(options: dict[str, Any], emit: str) -> None:
     def fn(x: Any, q: Any, s: Any) -> Any:
         return torch.bmm(x.relu() * s, q.float() * s)
@@ -282,9 +279,13 @@ def test_what_stays_a_kernel(options: dict[str, Any]) -> None:
     assert count(compiled) == (2, 0)  # no template loads 32-bit integers
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_any_sizes_and_layouts(options: dict[str, Any], data: st.DataObject) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.slow)])
+def test_any_sizes_and_layouts(options: dict[str, Any], examples: int) -> None:
+    limits = settings(deadline=None, max_examples=examples, suppress_health_check=list(HealthCheck))
+    limits(given(st.data())(lambda data: of_any_sizes(options, data)))()
+
+
+def of_any_sizes(options: dict[str, Any], data: st.DataObject) -> None:
     torch.manual_seed(0)
     m, n, k = (data.draw(st.integers(1, 50)) for _ in range(3))
     turned = data.draw(st.tuples(st.booleans(), st.booleans()))

@@ -41,12 +41,12 @@ FEW_ROWS = Config(16, 64, 16, 1, 1, 1, "gemv", split_k=2)
 
 
 class Mlp(nn.Module):
-    """Linears of 64, 96 and 16 columns, with what surrounds them."""
+    """Linears of 32, 48 and 16 columns, with what surrounds them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(80, 64), nn.Linear(64, 96)
-        self.third = nn.Linear(96, 16, bias=False)
+        self.first, self.second = nn.Linear(80, 32), nn.Linear(32, 48)
+        self.third = nn.Linear(48, 16, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.first(x))
@@ -152,7 +152,7 @@ def test_one_fill_serves_all(
     (end,) = (i for i, o in enumerate(found) if _ends(o, name))
     assert found.index(users[-1]) < end
     reread(compiled)
-    for _ in range(3):
+    for _ in range(2):
         check(compiled, model, rows)
 
 
@@ -189,7 +189,7 @@ def test_rows_are_dynamic_and_one_is_known(
     (memory,) = (o for o in ops(compiled) if getattr(o, "out", None) in fill.mutates)
     assert memory in compiled.graph.program.ops
     reread(compiled)
-    for rows in (1, 2, 1, 16, 17, 1, 40):
+    for rows in (1, 2, 17, 1):
         check(compiled, model, rows)
 
 
@@ -201,7 +201,7 @@ def test_calls_of_several_threads_do_not_meet(
     compiled = compile_cli.compile(
         model, (torch.randn(4, 80),), options={**options, "gemm": "template", "emit": emit}
     )
-    xs = [torch.randn(4, 80) for _ in range(6)]
+    xs = [torch.randn(4, 80) for _ in range(4)]
     with torch.no_grad():
         compiled(xs[0])
         wanted = [copy.deepcopy(model).double()(x.double()) for x in xs]
@@ -234,7 +234,7 @@ def test_memory_is_left_zero(
     with torch.no_grad(), Kept():
         compiled(x)
     (counters,) = given
-    assert counters.numel() == 12  # 2 x 6 tiles of the second linear
+    assert counters.numel() == 6  # 2 x 3 tiles of the second linear
     assert not counters.any()
 
 

@@ -95,12 +95,21 @@ def test_one_kernel(options: dict[str, Any]) -> None:
     args = (torch.randn(3, 9).bfloat16(), torch.randn(3, 9).bfloat16())
     model = compile_cli.compile(Model(), args, options=options)
     assert len(model.graph.fused.nodes) == 1 and isinstance(model.graph.fused.nodes[0], Kernel)
-    exact = (args[0] * args[1]).double().cumsum(-1) + args[1].double()
-    torch.testing.assert_close(model(*args).double(), exact, rtol=2**-7, atol=2**-7)
+    sums = (args[0] * args[1]).double().cumsum(-1)
+    limit = 2**-8 * float(sums.abs().max())  # to which they are rounded
+    exact = sums + args[1].double()
+    torch.testing.assert_close(model(*args).double(), exact, rtol=2**-7, atol=limit)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    ("dim", "dynamic"),
+    [
+        (0, False),
+        (1, True),
+        pytest.param(0, True, marks=pytest.mark.slow),
+        pytest.param(1, False, marks=pytest.mark.slow),
+    ],
+)
 def test_lines_that_programs_share(
     options: dict[str, Any], dim: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,11 +123,11 @@ def test_lines_that_programs_share(
         back = x.flip(dim).cumsum(dim).flip(dim)
         return (x.cumsum(dim) + 1, back, x.logcumsumexp(dim), *x.cummax(dim))
 
-    x = torch.randn((2, 203) if dim else (203, 2))
+    x = torch.randn((2, 83) if dim else (83, 2))
     dims = {0: {0, 1}} if dynamic else {}
     model = compile_cli.compile(scans, (x,), dynamic=dims, options=options)
     assert len(model.graph.fused.nodes) >= 6
-    sizes = [(2, 203), (3, 5), (2, 1), (1, 0), (2, 400)] if dynamic else [(2, 203)]
+    sizes = [(2, 83), (3, 5), (2, 1), (1, 0), (2, 170)] if dynamic else [(2, 83)]
     for size in sizes:
         x = torch.randn(size if dim else size[::-1])
         for got, wanted in zip(model(x), scans(x.double()), strict=True):

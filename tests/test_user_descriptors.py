@@ -18,6 +18,27 @@ from wrapper_ir import parse_program, print_program
 from wrapper_ir.ops import CopyBack, DefineKernel, Describe, ExternCall, Free, Launch, Ref, Reuse
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+EMITS = ("fx", "hop", "cpp")
+
+# Of fixed sizes in one host program, of symbolic ones in two; `slow`: in all three.
+as_fixed_and_symbolic = pytest.mark.parametrize(
+    ("compiled", "dynamic"),
+    [
+        pytest.param(
+            emit, dynamic, id=f"{emit}-{'dynamic' if dynamic else 'static'}",
+            marks=() if emit == "fx" or (emit, dynamic) == ("cpp", True) else pytest.mark.slow,
+        )
+        for emit in EMITS
+        for dynamic in (False, True)
+    ],
+    indirect=["compiled"],
+)  # fmt: skip
+# What one host program shows; `slow`: in all three.
+in_a_module = pytest.mark.parametrize(
+    "compiled",
+    [pytest.param(emit, marks=() if emit == "fx" else pytest.mark.slow) for emit in EMITS],
+    indirect=True,
+)
 
 
 @triton.jit
@@ -35,7 +56,7 @@ def added_blocks(x: Tensor, y: Tensor) -> Tensor:
     return out + 1
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@as_fixed_and_symbolic
 def test_host_descriptors(compiled: Any, dynamic: bool) -> None:
     """Of fixed and of symbolic sizes: launches as any other."""
     run = compiled(added_blocks, dynamic=None if dynamic else False)
@@ -58,6 +79,7 @@ def test_host_descriptors(compiled: Any, dynamic: bool) -> None:
     assert parse_program(print_program(program)) == program
 
 
+@in_a_module
 def test_one_descriptor_for_the_same_tensor_and_block(compiled: Any) -> None:
     """However many launches take it; it dies with its tensor, after the last of them."""
 
@@ -107,6 +129,7 @@ def test_tensors_that_break_the_rules_of_tma(compiled: Any) -> None:
         assert compiled.ops(Launch) and not compiled.graphs[-1].fallbacks
 
 
+@in_a_module
 def test_an_input_is_written_through_a_descriptor(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         a, b = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (x, y))
@@ -129,7 +152,7 @@ def double_blocks(x, out, rows, columns, M: tl.constexpr, N: tl.constexpr):
     target.store(at, source.load(at) * 2)
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@as_fixed_and_symbolic
 def test_device_descriptors(compiled: Any, dynamic: bool) -> None:
     """The same definition, compiled for a GPU, asks for a workspace for its two maps."""
 

@@ -133,7 +133,18 @@ def around(x: Tensor, y: Tensor) -> Tensor:
     return out.relu() * 2 + y
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("compiled", "dynamic"),
+    [
+        pytest.param(
+            emit, dynamic, id=f"{emit}-{'dynamic' if dynamic else 'static'}",
+            marks=() if emit == "fx" or (emit, dynamic) == ("cpp", True) else pytest.mark.slow,
+        )
+        for emit in EMITS
+        for dynamic in (False, True)
+    ],
+    indirect=["compiled"],
+)  # fmt: skip
 def test_a_model_around_a_kernel(compiled: Any, dynamic: bool) -> None:
     """One kernel of ours before, the user's, one after; nothing is copied."""
     run = compiled(around, dynamic=dynamic)

@@ -13,8 +13,21 @@ from fuzzer.settings import Setting
 
 _SIZE = 10
 _BACKEND, _COMPILE = Setting(), Setting(entry="compile")
-# Settings, and the first seeds of tens of programs that torch traces.
-GROUPS: tuple[tuple[Setting, tuple[int, ...]], ...] = (
+Groups = tuple[tuple[Setting, tuple[int, ...]], ...]
+# Settings, and the first seeds of tens of programs that torch traces: of two to six steps, and of
+# five, which are `slow`.
+SHORT: Groups = (
+    (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 80, 90)),
+    (_COMPILE, (100, 120, 130, 140, 150, 160, 170, 180, 190)),
+    (replace(_COMPILE, emit="hop"), (200, 210, 220)),
+    (replace(_BACKEND, fuse=False, plan_memory=False), (230,)),
+    (replace(_BACKEND, emit="cpp"), (240,)),
+    (replace(_COMPILE, dynamic="n"), (270, 280)),
+    (replace(_COMPILE, dynamic="m", emit="hop"), (330,)),
+    (replace(_COMPILE, dynamic="mk", fuse=False), (340,)),
+    (replace(_BACKEND, grad=True), (350, 360)),
+)
+LONG: Groups = (
     (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 180, 470)),
     (_COMPILE, (90, 100, 120, 130, 310, 380, 420, 430, 440)),
     (replace(_COMPILE, emit="hop"), (140, 150, 160)),
@@ -25,12 +38,19 @@ GROUPS: tuple[tuple[Setting, tuple[int, ...]], ...] = (
     (replace(_COMPILE, dynamic="mk", fuse=False), (410,)),
     (replace(_BACKEND, grad=True), (260, 270)),
 )
-_CASES = [(setting, first) for setting, seeds in GROUPS for first in seeds]
+_CASES = [
+    pytest.param(setting, first, length, marks=marks, id=f"{first}-{length[0]}-{length[1]}")
+    for groups, length, marks in ((SHORT, (2, 6), ()), (LONG, (5, 5), pytest.mark.slow))
+    for setting, seeds in groups
+    for first in seeds
+]
 
 
-@pytest.mark.parametrize("setting, first", _CASES, ids=[str(first) for _, first in _CASES])
-def test_ten_programs(setting: Setting, first: int, own_cache: Path) -> None:
-    program = merged([generate(s, setting, (5, 5)) for s in range(first, first + _SIZE)])
+@pytest.mark.parametrize("setting, first, length", _CASES)
+def test_ten_programs(
+    setting: Setting, first: int, length: tuple[int, int], own_cache: Path
+) -> None:
+    program = merged([generate(s, setting, length) for s in range(first, first + _SIZE)])
     source = replace(program, calls=program.calls[:1]).source(setting)
     outcome = check(Loaded(source), str(own_cache))
     assert outcome.failure is None, f"{outcome.failure}\n{source}"

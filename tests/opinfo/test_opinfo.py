@@ -42,7 +42,9 @@ def spread(shard: int) -> list[tuple[str, str, str, str]]:
     return found
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize(
+    "shard", [pytest.param(n, marks=pytest.mark.slow if n % 2 else ()) for n in range(SHARDS)]
+)
 def test_spread(shard: int, tmp_path: Path) -> None:
     chosen = spread(shard)
     assert chosen

@@ -38,7 +38,7 @@ def test_json_has_the_promised_keys(cli: Cli, model: Model) -> None:
     got = cli("run", model(NET), "--json", "--device", "cpu")
     assert got.code == 0, got.err
     report = got.json()
-    assert report["device"] == "cpu"
+    assert (report["device"], report["emit"]) == ("cpu", "fx")
     assert set(report["kernels"]) == {"triton", "extern"}
     assert report["kernels"]["triton"] >= 1
     assert report["fallbacks"] == []
@@ -55,9 +55,8 @@ def test_summary_says_the_same(cli: Cli, model: Model) -> None:
         assert word in out
 
 
-@pytest.mark.parametrize("name", ["M", "instance"])
-def test_modules_and_classes(cli: Cli, model: Model, name: str) -> None:
-    assert cli("run", model(NET, name), "--device", "cpu").code == 0
+def test_a_module_that_is_made_already(cli: Cli, model: Model) -> None:
+    assert cli("run", model(NET, "instance"), "--device", "cpu").code == 0
 
 
 def test_function_with_nested_results(cli: Cli, model: Model) -> None:
@@ -74,8 +73,8 @@ def test_exported_program(cli: Cli, tmp_path: Path) -> None:
     assert got.json()["max_rel_err"] < 1e-6
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
-def test_every_host_program(cli: Cli, model: Model, emit: str) -> None:
+@pytest.mark.parametrize("emit", ["hop", "cpp"])
+def test_other_host_programs(cli: Cli, model: Model, emit: str) -> None:
     got = cli("run", model(NET), "--emit", emit, "--json", "--device", "cpu")
     assert got.code == 0, got.err
     assert got.json()["emit"] == emit
