@@ -53,10 +53,12 @@ class Query:
         """0 for the same sizes, 1 for one of them doubled; infinite where not comparable."""
         if self.structure != other.structure or len(self.sizes) != len(other.sizes):
             return math.inf
-        return sum(
-            abs(math.log2((abs(a) + 1) / (abs(b) + 1)))
-            for a, b in zip(self.sizes, other.sizes, strict=True)
-        )
+        return distance(self.sizes, other.sizes)
+
+
+def distance(a: Sequence[int], b: Sequence[int]) -> float:
+    """How far integers are apart: 1 for one of them doubled."""
+    return sum(abs(math.log2((abs(x) + 1) / (abs(y) + 1))) for x, y in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from triton_rt.tuning.cost_model import Work
 from triton_rt.tuning.options import Grid, Options
 from triton_rt.tuning.outputs import tensor_of
 from triton_rt.tuning.pool import TuningPool
-from triton_rt.tuning.store import TuningStore, candidate_keys
+from triton_rt.tuning.store import TuningStore, candidate_keys, distance
 from triton_rt.tuning.tuner import Tuned, autotune
 
 #: Bound callables kept for shapes that were not tuned themselves.
@@ -122,18 +122,11 @@ class TunedKernel:
             known = self.store.winners(self.name, torch.cuda.get_device_name())
         keys = candidate_keys([c.source for c in self.candidates])
         wanted = [k for k, key in zip(self.kernels, keys, strict=True) if key in known]
-        for kernel in wanted or self.kernels:
-            # Without a GPU and a target there is nothing to compile for: calls will interpret.
-            # What does not compile says so when it is measured.
-            with contextlib.suppress(TritonRTError):
-                kernel.prefetch(target)
+        _prefetch(wanted or self.kernels, target)
 
     def prefetch(self, target: Target | None = None) -> None:
         """Starts to compile every candidate, in the background where there is a pool."""
-        for kernel in self.kernels:
-            # One that does not compile says so when it is measured, or alone is left.
-            with contextlib.suppress(TritonRTError):
-                kernel.prefetch(target)
+        _prefetch(self.kernels, target)
 
     def bind(self, *args: Any) -> Callable[..., None]:
         """`bound(*args)` launches the choice for such arguments, tuned now if need be, without
@@ -218,11 +211,19 @@ class TunedKernel:
         """The best usable candidate of the tuned sizes that are nearest; else the first."""
         if not self.tuned:
             return usable[0]
-        near = min(self.tuned, key=lambda k: (k[0] != key[0], _distance(k[1:], key[1:]), k))
+        near = min(self.tuned, key=lambda k: (k[0] != key[0], distance(k[1:], key[1:]), k))
         times = self.tuned[near].times
         if self.tuned[near].winner in usable:
             return self.tuned[near].winner
         return min(usable, key=lambda i: (times[i], i))
+
+
+def _prefetch(kernels: Sequence[LazyKernel], target: Target | None) -> None:
+    for kernel in kernels:
+        # Without a GPU and a target there is nothing to compile for: calls will interpret.
+        # What does not compile says so when it is measured, or alone is left.
+        with contextlib.suppress(TritonRTError):
+            kernel.prefetch(target)
 
 
 def _role(param: Any) -> tuple[str, str]:
@@ -251,10 +252,6 @@ def _key_of(source: KernelSource) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         return lambda args: (args[where].get_device(), args[only])
     pick = operator.itemgetter(*integers)
     return lambda args: (args[where].get_device(), *pick(args))
-
-
-def _distance(a: Sequence[int], b: Sequence[int]) -> float:
-    return sum(abs(math.log2((abs(x) + 1) / (abs(y) + 1))) for x, y in zip(a, b, strict=True))
 
 
 def _capturing() -> bool:

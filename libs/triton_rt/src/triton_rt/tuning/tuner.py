@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -94,14 +94,10 @@ def autotune(
     began = time.perf_counter()
     if not candidates:
         raise ValueError("autotune needs at least one candidate")
-    if repeats is not None or flush_bytes is not None:
-        options = Options(
-            options.repeats if repeats is None else repeats,
-            options.flush_bytes if flush_bytes is None else flush_bytes,
-            options.overwritten,
-            options.deterministic,
-            options.verify,
-        )
+    if repeats is not None:
+        options = replace(options, repeats=repeats)
+    if flush_bytes is not None:
+        options = replace(options, flush_bytes=flush_bytes)
     on_cpu = pool is not None and pool.on_cpu
     tensors = [t for t in map(tensor_of, flatten(args)) if t is not None]
     if not tensors or not (on_cpu or all(t.is_cuda for t in tensors)):
