@@ -115,8 +115,8 @@ CASES = {
     "picked": (PICKED, "tiled", "flat"),
     "short rows": (ROWS.format(rows=30, width=50, where=""), "persistent", "persistent"),
     "rows": (ROWS.format(rows=3, width=2100, where=""), "persistent", "looped"),
-    "long rows": (ROWS.format(rows=3, width=9000, where=""), "looped", "persistent"),
-    "one long row": (ROWS.format(rows=1, width=9000, where=""), "looped", "persistent"),
+    "long rows": (ROWS.format(rows=3, width=9000, where=""), "persistent", "looped"),
+    "one long row": (ROWS.format(rows=1, width=17000, where=""), "looped", "persistent"),
     "dynamic rows": (
         ROWS.format(rows=3, width="s0", where=BOUNDED.format(100)), "looped", "persistent",
     ),

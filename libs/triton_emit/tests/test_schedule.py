@@ -83,6 +83,62 @@ def test_defaults(kernel: Kernel, hints: dict[str, int], expected: Schedule) -> 
     assert default_schedule(kernel, hints) == expected
 
 
+NORM = """
+kernel k(
+    x: f32[2048, 16384] cuda:0,
+    g: f32[2048, 16384] cuda:0,
+    out y: f32[2048, 16384] cuda:0,
+):
+  parallel i0 < 2048:
+    over r0 < 16384:
+      v0 = load x[i0*16384 + r0] : f32
+      v1 = load g[i0*16384 + r0] : f32
+      v2 = mul(v0, v1) : f32
+      v3 = reduce sum(v2) : f32
+    over r0 < 16384:
+      v4 = sub(v1, v3) : f32
+      store y[i0*16384 + r0] = v4
+"""
+COSINES = """
+kernel k(
+    x: bf16[65536, 1024] cuda:0,
+    z: bf16[65536, 1024] cuda:0,
+    out y: bf16[65536] cuda:0,
+):
+  parallel i0 < 65536:
+    over r0 < 1024:
+      v0 = load x[i0*1024 + r0] : bf16
+      v1 = load z[i0*1024 + r0] : bf16
+      v2 = mul(v0, v1) : bf16
+      v3 = reduce max(v2) : bf16
+    once:
+      store y[i0] = v3
+"""
+COLUMNS = """
+kernel k(
+    x: bf16[10000, WIDTH] cuda:0,
+    out y: bf16[WIDTH] cuda:0,
+):
+  parallel i0 < WIDTH:
+    over r0 < 10000:
+      v0 = load x[i0 + r0*WIDTH] : bf16
+      v1 = reduce max(v0) : bf16
+    once:
+      store y[i0] = v1
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (NORM, Schedule("persistent", 1, 16384, 32)),
+    (NORM.replace("16384", "16385"), Schedule("looped", 1, 16384, 32)),
+    (COSINES, Schedule("persistent", 1, 1024, 1)),
+    (COLUMNS.replace("WIDTH", "100000"), Schedule("looped", 64, 32, 4)),
+    (COLUMNS.replace("WIDTH", "100001"), Schedule("looped", 64, 32, 8)),
+])  # fmt: skip
+def test_defaults_of_rows_that_are_read_together(text: str, expected: Schedule) -> None:
+    assert default_schedule(parse_kernel(text), {}) == expected
+
+
 def test_candidates_start_with_the_default_and_all_compute_the_same(
     tools: SimpleNamespace,
 ) -> None:

@@ -345,8 +345,8 @@ kernel bent(
 ):
   parallel i0 < {rows}, i1 < 128:
     once:
-      v0 = load x[i0*64 + i1 // 2] : f32
-      v1 = load x[i0*64 + Min(63, i1 // 2 + 1)] : f32
+      v0 = load x[i0*64 + i1 // 3] : f32
+      v1 = load x[i0*64 + Min(63, i1 // 3 + 1)] : f32
       v2 = index i1 : i32
       v3 = cast(v2) : f32
       v4 = sub(v1, v0) : f32

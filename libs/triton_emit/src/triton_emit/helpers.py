@@ -331,7 +331,8 @@ _SOURCES = {
         def round_f32(x):
             a = tl.abs(x)
             r = tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a)
-            return tl.where(x < 0.0, -1.0 * r, tl.where(x == 0.0, x, r))
+            sign = x.to(tl.int32, bitcast=True) & -0x80000000
+            return (r.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
     """,
     "round_f64": """
         # half to even: adding 2**52 leaves no bits for the fraction

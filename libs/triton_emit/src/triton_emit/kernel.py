@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sympy
 
@@ -20,12 +21,13 @@ from loop_ir import (
     pair_softmax,
     picks_rows,
 )
-from symexpr import FloorDiv, bounds, one_line
+from symexpr import FloorDiv, bounds, one_line, symbol
 from triton_emit import scans
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
 from triton_emit.idioms import cheaper
+from triton_emit.pairs import paired
 from triton_emit.reductions import check, finish_loop, persistent, start_loop, step_loop, working
 from triton_emit.schedule import (
     Schedule,
@@ -37,7 +39,7 @@ from triton_emit.schedule import (
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
 from triton_emit.tiles import Tile, divides
-from triton_emit.values import TL_TYPES, Value
+from triton_emit.values import TL_TYPES, Value, in_memory
 from triton_emit.vectors import bends
 
 INDENT = "    "
@@ -52,7 +54,16 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     kernel = cheaper(clean(kernel))
     if schedule.kind == "looped":
         kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
+    if schedule.pairs:
+        kernel = _in_pairs(kernel)
     return KernelWriter(kernel, schedule).emit()
+
+
+def _in_pairs(kernel: Kernel) -> Kernel:
+    found = paired(kernel)
+    if found is None:
+        raise BadSchedule(kernel.name, "pairs", 1, "False: no points that read the same")
+    return found
 
 
 class KernelWriter(Writer):
@@ -64,6 +75,7 @@ class KernelWriter(Writer):
         # sums over rows make each program walk over the last parallel axis
         self.walks = walks(kernel)
         self.held: list[tuple[Store, str]] = []
+        self.first_of: dict[str, Value] = {}  # of two neighbours, by buffer
         self.walk_lines: Lines | None = None
         programs = kernel.axes[:-1] if self.walks else kernel.axes
         self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in programs))
@@ -100,6 +112,8 @@ class KernelWriter(Writer):
             raise BadSchedule(
                 name, "vector", s.vector, "0, or a power of two in a flat or tiled schedule"
             )
+        if s.pairs and s.kind != "flat":
+            raise BadSchedule(name, "pairs", 1, "False in a schedule that is not flat")
         if s.steps > 1 and not (
             s.kind == "looped" and s.steps <= s.rblock and may_step(self.kernel)
         ):
@@ -224,14 +238,47 @@ class KernelWriter(Writer):
             xindex = f"tl.multiple_of({xindex}, [1, 1, {each}])"
         if vector := self.schedule.vector:
             # Triton lays out a thread's elements by the multiple that it thinks they begin at
-            self.lines.head.append(
-                "# neighbours in neighbouring lanes: the mask would cut wider stores"
-            )
+            if not self.schedule.pairs:
+                self.lines.head.append(
+                    "# neighbours in neighbouring lanes: the mask would cut wider stores"
+                )
             xindex = f"tl.multiple_of({xindex}, {vector})"
         self.lines.head.append(f"xindex = {xindex}")
         self.shapes["x"] = "XBLOCK"
         if not divides(self.schedule.xblock, self.numel):
             self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(self.numel)}")
+        if self.schedule.pairs:
+            self._define_pairs(pid)
+
+    def _define_pairs(self, pid: str) -> None:
+        """The tile of both neighbours of each point."""
+        *others, last = (replace(a, symbol=_wide(a.symbol)) for a in self.kernel.axes)
+        tile = Tile("w", "windex", "w", (*others, replace(last, extent=2 * last.extent)),
+                    self.write_sizes)  # fmt: skip
+        self.add_tile(tile)
+        self.lines.head.append(f"windex = {pid} * (2 * XBLOCK) + tl.arange(0, 2 * XBLOCK)")
+        if "x" in self.masks:
+            self.masks["w"] = ("wmask", f"windex < {self.write_sizes(tile.numel)}")
+
+    def _store_pair(self, stmt: Store, first: Value, second: Value) -> None:
+        """Both neighbours, which lie side by side, in turns."""
+        axes = [a.symbol for a in self.kernel.axes]
+        index = sympy.expand(stmt.index - axes[-1] - 1)  # 2*i + 1 + ... -> i + ...
+        text, over = self.index(index.xreplace({s: _wide(s) for s in axes}))
+        values = ", ".join(self._whole(v) for v in (first, second))
+        mask = self.mask(over)
+        tail = f", {mask}" if mask else ""
+        param = self.params.buffers[stmt.buffer]
+        self.lines.body.append(f"tl.store({param} + {text}, tl.interleave({values}){tail})")
+
+    def _whole(self, value: Value) -> str:
+        """A value at all points of the tile."""
+        over = frozenset(self.shapes)
+        if value.axes == over:
+            return in_memory(value)
+        if value.literal is not None:
+            return f"tl.full({self.shape(over)}, {in_memory(value)}, {TL_TYPES[value.dtype]})"
+        return f"tl.broadcast_to({in_memory(value)}, {self.shape(over)})"
 
     def _define_walk(self, pid: str) -> None:
         """Each program has a part of the rows, and takes one or several of them at a time."""
@@ -297,7 +344,14 @@ class KernelWriter(Writer):
         self.lines.body.append(f"tl.store({param} + {index}, {name}{tail})")
 
     def takes(self, stmt: Store, value: Value) -> bool:
-        """A sum over rows stays in registers until the last row."""
+        """A sum over rows stays in registers until the last row; the first of two neighbours
+        until the second is known."""
+        if self.schedule.pairs:
+            if (first := self.first_of.pop(stmt.buffer, None)) is None:
+                self.first_of[stmt.buffer] = value
+            else:
+                self._store_pair(stmt, first, value)
+            return True
         if stmt.mode != "sum":
             return False
         over = frozenset(self.shapes)
@@ -500,6 +554,11 @@ class KernelWriter(Writer):
         if self.loads_left[stmt.buffer] > 0:
             return ', eviction_policy="evict_last"'
         return ""
+
+
+def _wide(axis: sympy.Symbol) -> sympy.Symbol:
+    """An axis of the tile of both neighbours."""
+    return symbol(f"{axis.name}_wide")
 
 
 def _cdiv(points: sympy.Expr, block: int) -> sympy.Expr:

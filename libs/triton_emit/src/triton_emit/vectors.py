@@ -76,6 +76,14 @@ def reads_windows(kernel: Kernel) -> bool:
     return any(len(found) >= 3 for found in apart.values())
 
 
+def moves_vectors(kernel: Kernel) -> bool:
+    """Whether rows of what reductions of columns read may begin where a vector does."""
+    return any(
+        all(_divisor(sympy.expand(s.index).coeff(a.symbol)) > 1 for a in phase.axes)
+        for phase in kernel.phases if phase.axes for s in phase.body if isinstance(s, Load)
+    )  # fmt: skip
+
+
 def _steps_over(index: sympy.Expr, axes: tuple[Axis, ...]) -> bool:
     """Whether neighbours along the last axis are a few elements apart."""
     if not axes:
