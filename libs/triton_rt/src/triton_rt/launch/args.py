@@ -155,22 +155,12 @@ def _describe(arg: Any) -> str:
 
 
 def _number(name: str, param: KernelParam, arg: Any) -> Any:
-    is_tensor = hasattr(arg, "data_ptr")
-    if param.kind in _INTS:
-        if isinstance(arg, int):
-            return arg
-        if hasattr(arg, "__index__") and not is_tensor:
-            return arg.__index__()
-        raise WrongArgumentType(
-            f"{name}: {param.name} is {param.kind}: expected an integer, got "
-            f"{_describe(arg)}{'; call .item() on it' if is_tensor else ''}"
-        )
-    if isinstance(arg, (int, float)):
-        return float(arg)
-    if hasattr(arg, "__float__") and not is_tensor:
-        return float(arg)
+    is_integer, is_tensor = param.kind in _INTS, hasattr(arg, "data_ptr")
+    if not is_tensor and hasattr(arg, "__index__" if is_integer else "__float__"):
+        return arg.__index__() if is_integer else float(arg)
+    wanted = "an integer" if is_integer else "a number"
     raise WrongArgumentType(
-        f"{name}: {param.name} is {param.kind}: expected a number, got "
+        f"{name}: {param.name} is {param.kind}: expected {wanted}, got "
         f"{_describe(arg)}{'; call .item() on it' if is_tensor else ''}"
     )
 
