@@ -31,6 +31,7 @@ from triton_rt.interp.builder import NumpyBuilder
 from triton_rt.interp.floats import numpy_dtype
 from triton_rt.interp.operators import quick
 from triton_rt.interp.rewrite import rewrite
+from triton_rt.source import globals_of
 
 
 class Interpreted:
@@ -151,15 +152,7 @@ class World:
     ) -> Callable[..., Any]:
         """`fn` as a Python function on our tensors; its globals are translated as they are now.
         source: its lines, and the number of the first, where they are known."""
-        names = set(_all_names(fn.__code__))
-        scope = {k: v for k, v in fn.__globals__.items() if k in names}
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-            # An empty cell is a name that the enclosing function has not bound yet.
-            try:
-                scope[name] = cell.cell_contents
-            except ValueError:
-                continue
-        namespace = {name: self.translate(value) for name, value in scope.items()}
+        namespace = {name: self.translate(value) for name, value in globals_of(fn)}
         namespace["__builtins__"] = builtins
         namespace["__name__"] = fn.__module__
         namespace.setdefault("min", functools.partial(_min, self))
@@ -216,14 +209,6 @@ class World:
 
     def _not(self, value: Any) -> Any:
         return self.semantic.not_(value) if isinstance(value, core.tensor) else not value
-
-
-def _all_names(code: types.CodeType) -> list[str]:
-    out = [*code.co_names, *code.co_freevars]
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            out.extend(_all_names(const))
-    return out
 
 
 def _mentions_triton(module: types.ModuleType) -> bool:

@@ -7,6 +7,7 @@ from triton_rt.source.flat_tuples import flatten
 from triton_rt.source.kernel_source import Constant, KernelParam, KernelSource, Ref
 from triton_rt.source.overlap import overlapped
 from triton_rt.source.peel import Peeled, peel
+from triton_rt.source.reached_globals import globals_of
 from triton_rt.source.standalone import standalone_text
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Peeled",
     "Ref",
     "flatten",
+    "globals_of",
     "overlapped",
     "peel",
     "standalone_text",

@@ -75,6 +75,7 @@ def _literal(value: Any) -> str:
 
 
 def globals_of(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Names that a function, and those defined in it, take from outside, with their values."""
     names = _names(fn.__code__)
     for name in names:
         if name in fn.__globals__:
