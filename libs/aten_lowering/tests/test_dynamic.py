@@ -28,7 +28,7 @@ def two_sizes(fn: Callable[..., Any], rank: int, count: int) -> Any:
     shape = (4, 5, 4)[:rank]
     inputs = tuple(torch.randn(shape) for _ in range(count))
     program = export(Fn(fn), inputs, dynamic_shapes=((dims,) * count,))
-    return lower_with_report(decompose(program).graph_module)
+    return lower_with_report(decompose(program))
 
 
 CASES: list[tuple[str, Callable[..., Any], int, int]] = [
@@ -70,7 +70,7 @@ def test_sizes_that_depend_on_data_are_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[x > 0] * 2
 
-    program = decompose(export(Positive(), (torch.randn(4),)))
+    graph = decompose(export(Positive(), (torch.randn(4),)))
     with pytest.raises(UnsupportedGraph, match=r"u0.*depends on data.*keep this part") as e:
-        lower(program.graph_module)
+        lower(graph)
     assert e.value.source.startswith("test_dynamic.py:")

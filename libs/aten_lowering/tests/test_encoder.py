@@ -30,7 +30,7 @@ def encoder() -> Any:
     return module
 
 
-def exported(model: Any, inputs: Any, dynamic: bool) -> torch.export.ExportedProgram:
+def exported(model: Any, inputs: Any, dynamic: bool) -> torch.fx.GraphModule:
     batch = {0: Dim("batch", min=2, max=64)}
     shapes = {"ids": batch, "mask": batch} if dynamic else None
     return decompose(export(model, tuple(inputs), dynamic_shapes=shapes))
@@ -38,7 +38,7 @@ def exported(model: Any, inputs: Any, dynamic: bool) -> torch.export.ExportedPro
 
 @pytest.fixture(scope="module")
 def dynamic_graph(encoder: Any) -> Graph:
-    return lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), True).graph_module)
+    return lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), True))
 
 
 def kinds(graph: Graph) -> Counter[str]:
@@ -50,8 +50,7 @@ def test_export(encoder: Any, evaluate_graph: Any, dynamic: bool) -> None:
     torch.manual_seed(0)
     model = encoder.Encoder().eval()
     inputs = encoder.get_inputs()
-    program = exported(model, inputs, dynamic)
-    lowered = lower_with_report(program.graph_module)
+    lowered = lower_with_report(exported(model, inputs, dynamic))
     assert lowered.fallbacks == ()
     assert kinds(lowered.graph) == {"Kernel": 15, "Matmul": 12, ATTENTION: 2}
     assert len(lowered.graph.symbols) == dynamic
@@ -135,8 +134,8 @@ def test_cuda_without_a_gpu(encoder: Any, dtype: torch.dtype) -> None:
             torch.set_default_dtype(torch.float32)
         ids = torch.zeros(2, 32, dtype=torch.int64)
         mask = torch.ones(2, 32, dtype=torch.bool)
-        program = exported(model, (ids, mask), dynamic=True)
-    lowered = lower_with_report(program.graph_module)
+        graph = exported(model, (ids, mask), dynamic=True)
+    lowered = lower_with_report(graph)
     verify(lowered.graph)
     assert lowered.fallbacks == ()
     assert kinds(lowered.graph)[ATTENTION] == 2

@@ -122,8 +122,8 @@ MODELS: list[tuple[nn.Module, tuple[Tensor, ...], Sequence[str]]] = [
 )
 def test_model(evaluate_graph: Any, model: nn.Module, inputs: Any, fallbacks: Any) -> None:
     model = model.eval()
-    program = decompose(export(model, inputs))
-    lowered = lower_with_report(program.graph_module)
+    program = export(model, inputs)
+    lowered = lower_with_report(decompose(program))
     assert [f.op for f in lowered.fallbacks] == list(fallbacks)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     specs = program.graph_signature.input_specs

@@ -151,19 +151,7 @@ def _shapes_collection() -> Any:
 
 def capture(program: torch.export.ExportedProgram) -> Captured:
     """An exported program, decomposed and made flat."""
-    refuse_overlaps(program.graph_module)
-    refuse_new_layouts(program.graph_module)
-    returned = returned_inputs(program.graph_module, program.graph_signature)
-    writable_views(program.graph_module)
-    try:
-        with torch.no_grad(), _quiet():
-            program = decompose(program)
-    except (AssertionError, RuntimeError) as error:  # torch makes no functional graph of it
-        raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
     signature = program.graph_signature
-    graph = program.graph_module
-    make_masks_readable(graph)
-    placeholders = {n.name: n for n in graph.graph.nodes if n.op == "placeholder"}
     lifted: dict[str, Tensor] = {}
     constants: dict[int, Any] = {}
     tensor_inputs: list[int] = []
@@ -174,8 +162,6 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
             names.append(spec.arg.name)
             if isinstance(spec.arg, ConstantArgument):
                 constants[position] = spec.arg.value
-                if spec.arg.name in placeholders:
-                    graph.graph.erase_node(placeholders[spec.arg.name])
             elif isinstance(spec.arg, TensorArgument):
                 tensor_inputs.append(position)
             else:
@@ -191,6 +177,19 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
                 f"the model takes {spec.arg.name}, a {spec.kind.name.lower()}\n"
                 "  expected: parameters, buffers, tensors and plain constants"
             )
+    refuse_overlaps(program.graph_module)
+    refuse_new_layouts(program.graph_module)
+    returned = returned_inputs(program.graph_module, signature)
+    writable_views(program.graph_module)
+    try:
+        with torch.no_grad(), _quiet():
+            graph = decompose(program)
+    except (AssertionError, RuntimeError) as error:  # torch makes no functional graph of it
+        raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
+    make_masks_readable(graph)
+    placeholders = {n.name: n for n in graph.graph.find_nodes(op="placeholder")}
+    for i in constants:
+        graph.graph.erase_node(placeholders[names[i]])
     outputs = _write_mutations(graph, signature, placeholders)
     return_inputs(graph, [returned[i] for i, (is_result, _) in enumerate(outputs) if is_result])
     graph.recompile()

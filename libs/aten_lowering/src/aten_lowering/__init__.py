@@ -5,9 +5,10 @@ one small function an op, and an exact extern call for every op that has none.
 """
 
 from aten_lowering.conditions import Conditions
-from aten_lowering.decompositions import StatesOfLSTMs, decompose, decompositions
+from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
 from aten_lowering.extern import UNFILLED
+from aten_lowering.functional import StatesOfLSTMs, decompose
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.meta import in_memory, lazy_memory, storage_key
 from aten_lowering.user_kernels import KernelObject, run_captured

@@ -7,22 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
 from torch._decomp import get_decompositions
-from torch._ops import OperatorBase, OpOverload
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.export import ExportedProgram
-from torch.export.exported_program import (
-    _decompose_exported_program,
-    _split_decomp_table_to_cia_and_python_decomp,
-)
-from torch.overrides import TorchFunctionMode
+from torch._ops import OpOverload
 
 from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
-from aten_lowering.whole import UPSAMPLING, own_composites, sized
+from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
 
@@ -58,7 +50,6 @@ _STATISTICS_OF_WEIGHT = (
 )  # fmt: skip
 
 Decompositions = dict[OpOverload, Callable[..., Any]]
-Rules = dict[OperatorBase, Callable[..., Any]]
 
 
 def _into_a_clone(op: OpOverload, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -145,81 +136,3 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
         for op, decomposition in table.items()
         if isinstance(op, OpOverload) and op not in TABLE and op not in _WHOLE and not by_design(op)
     } | own
-
-
-class StatesOfLSTMs(TorchFunctionMode):
-    """While it is open, the states that torch traces of an LSTM are eager's, of rank 3: its fake
-    tensors keep the dimension of one step that they add, and lose a batch of one in its place."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is not torch.lstm or not isinstance(result[1], Tensor):
-            return result
-        return result[0], *(s.squeeze(1) if s.dim() == 4 else s for s in result[1:])
-
-
-def decompose(program: ExportedProgram) -> ExportedProgram:
-    """`program.run_decompositions(decompositions())`, in a fifth of its time.
-
-    That replaces the kernels of all 600 composite operators of torch while it runs, which takes
-    0.2 s, though most are to decompose as they do by themselves; this replaces those of the others.
-    """
-    composite, table = _split(tuple(torch._C._dispatch_get_all_op_names()))
-    _fill_with_numbers(program.graph)
-    _squeeze_states(program.graph)
-    with unset_fake_temporarily(), own_composites():
-        decomposed: ExportedProgram = _decompose_exported_program(
-            program, cia_to_decomp=composite, python_decomp_table=dict(table),
-            joint_loss_index=None, decompose_custom_triton_ops=False,
-        )  # fmt: skip
-    _declare_states(decomposed.graph)
-    return decomposed
-
-
-def _squeeze_states(graph: fx.Graph) -> None:
-    """As `StatesOfLSTMs`, for programs that were exported without it."""
-    for node in graph.find_nodes(op="call_function", target=aten.lstm.input):
-        for state in [n for n in node.users if n.meta["val"].dim() == 4]:
-            if all(user.target is aten.squeeze.dim for user in state.users):
-                continue
-            with graph.inserting_after(state):
-                squeezed = graph.call_function(aten.squeeze.dim, (state, 1))
-            squeezed.meta["val"] = state.meta["val"].squeeze(1)
-            state.replace_all_uses_with(squeezed, lambda user, new=squeezed: user is not new)
-
-
-def _declare_states(graph: fx.Graph) -> None:
-    """What `StatesOfLSTMs` squeezes are the results of the operator itself."""
-    for node in graph.find_nodes(op="call_function", target=aten.lstm.input):
-        values = list(node.meta["val"])
-        for state in [n for n in node.users if n.meta["val"].dim() == 4]:
-            for squeezed in list(state.users):
-                values[state.args[1]] = state.meta["val"] = squeezed.meta["val"]
-                squeezed.replace_all_uses_with(state)
-                graph.erase_node(squeezed)
-        node.meta["val"] = tuple(values)
-
-
-def _fill_with_numbers(graph: fx.Graph) -> None:
-    """`copy_(x, 0.1) -> fill_(x, 0.1)`: torch looks for the node that is copied."""
-    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
-        if isinstance(node.args[1], bool | int | float | complex):
-            node.target = aten.fill_.Scalar
-
-
-@functools.lru_cache(maxsize=1)
-def _split(names: tuple[str, ...]) -> tuple[Rules, Rules]:
-    """The composite operators that do not decompose as they do by themselves, those that stay
-    whole among them, and the decompositions of the operators that are not composite."""
-    rules: Rules = dict(decompositions().items())
-    composite, table = _split_decomp_table_to_cia_and_python_decomp(rules)
-    own = torch._C.DispatchKey.CompositeImplicitAutograd
-    kept = {
-        op: rule
-        for op, rule in composite.items()
-        # torch's table has a `partial` for a rule in C++, and the function itself in Python.
-        if not isinstance(rule, functools.partial) and rule is not op.py_kernels.get(own)
-    }
-    return kept, table

@@ -32,7 +32,8 @@ _OTHERS = (aten.softshrink.default,)
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 _KEYS = (DispatchKey.Autograd, _COMPOSITE)
 _LOCK = threading.RLock()
-_Kernels = dict[DispatchKey, Callable[..., Any]]
+
+Kernels = dict[OpOverload, dict[DispatchKey, Callable[..., Any]]]
 
 
 def sized(op: OpOverload, x: Tensor, output_size: Sequence[Any] | None, *more: Any) -> Any:
@@ -56,31 +57,43 @@ _DECOMPOSED = {p.default: p.vec.py_kernels[_COMPOSITE] for p in UPSAMPLING}
 
 
 @contextmanager
+def exchanged(kernels: Kernels) -> Iterator[None]:
+    """While it is open, these operators have these Python kernels and no others."""
+    had = {op: dict(op.py_kernels) for op in kernels}
+    _exchange(kernels)
+    try:
+        yield
+    finally:
+        _exchange(had)
+
+
+@contextmanager
 def own_composites() -> Iterator[None]:
     """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, and gradients of
     running products as scans. One thread at a time: tables of torch's operators are others
     meanwhile."""
     with _LOCK:
-        kept: dict[OpOverload, _Kernels] = {op: _exchange(op, {}) for op in _OTHERS}
+        kernels: Kernels = {op: _others(op) for op in _OTHERS}
         products = aten.cumprod_backward.default
-        kept[products] = _exchange(products, {_COMPOSITE: cumprod_backward})
+        kernels[products] = {**_others(products), _COMPOSITE: cumprod_backward}
         for packet in UPSAMPLING:
-            ours: _Kernels = {_COMPOSITE: functools.partial(sized, packet.default)}
-            whole: _Kernels = {
-                key: _whole for key in packet.default.py_kernels if key is _COMPOSITE
-            }
-            kept[packet.default] = _exchange(packet.default, whole)
-            kept[packet.vec] = _exchange(packet.vec, ours)
-        try:
+            rest = _others(packet.default)
+            whole = {_COMPOSITE: _whole} if _COMPOSITE in packet.default.py_kernels else {}
+            kernels[packet.default] = {**rest, **whole}
+            kernels[packet.vec] = {
+                **_others(packet.vec), _COMPOSITE: functools.partial(sized, packet.default),
+            }  # fmt: skip
+        with exchanged(kernels):
             yield
-        finally:
-            for op, kernels in kept.items():
-                _exchange(op, kernels)
 
 
-def _exchange(op: OpOverload, kernels: _Kernels) -> _Kernels:
-    """Gives an operator these Python kernels of composite operators; the ones that it had."""
-    had = {key: op.py_kernels.pop(key) for key in _KEYS if key in op.py_kernels}
-    op.py_kernels.update(kernels)
-    op._dispatch_cache.clear()
-    return had
+def _others(op: OpOverload) -> dict[DispatchKey, Callable[..., Any]]:
+    """The Python kernels of an operator but for those that decompose it."""
+    return {key: kernel for key, kernel in op.py_kernels.items() if key not in _KEYS}
+
+
+def _exchange(kernels: Kernels) -> None:
+    for op, wanted in kernels.items():
+        op.py_kernels.clear()
+        op.py_kernels.update(wanted)
+        op._dispatch_cache.clear()
