@@ -23,7 +23,7 @@ from torch._functorch._aot_autograd.functional_utils import (
     to_fun,
 )
 from torch._guards import TracingContext, tracing
-from torch._ops import OperatorBase, OpOverload
+from torch._ops import OpOverload
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -33,6 +33,7 @@ from torch.export.exported_program import (
     _override_composite_implicit_decomp,
     _split_decomp_table_to_cia_and_python_decomp,
 )
+from torch.export.graph_signature import InputKind
 from torch.fx.experimental.proxy_tensor import (
     make_fx,
     maybe_disable_thunkify,
@@ -46,7 +47,7 @@ from aten_lowering.whole import Kernels, exchanged, own_composites
 
 aten = torch.ops.aten
 
-Rules = dict[OperatorBase, Callable[..., Any]]
+Rules = dict[Any, Callable[..., Any]]
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
@@ -85,6 +86,7 @@ def decompose(program: ExportedProgram) -> fx.GraphModule:
             tracing(TracingContext(fakes)), enable_python_dispatcher(), mode,
         ):  # fmt: skip
             stack.enter_context(context)
+        _ask(program, inputs, fakes.shape_env)
         traced: fx.GraphModule = make_fx(functional, table, _disable_torch_fn_metadata_mode=True)(
             *inputs
         )
@@ -98,6 +100,15 @@ def decompose(program: ExportedProgram) -> fx.GraphModule:
     graph.eliminate_dead_code()
     traced.recompile()
     return traced
+
+
+def _ask(program: ExportedProgram, inputs: list[Any], shapes: Any) -> None:
+    """A program that was loaded from a file has its guards as code alone: asked of the inputs, they
+    are in the `ShapeEnv` again."""
+    if program._guards_code and not shapes.guards:
+        specs = program.graph_signature.input_specs
+        users = [x for s, x in zip(specs, inputs, strict=True) if s.kind is InputKind.USER_INPUT]
+        program.module().get_submodule("_guards_fn")(*users)
 
 
 def _name_inputs(graph: fx.Graph, names: list[fx.Node]) -> None:
