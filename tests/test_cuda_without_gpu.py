@@ -49,13 +49,33 @@ def fused(captured: Captured) -> Graph:
     return fuse_with_report(loop, FuseOptions(epilogue=True))[0]
 
 
-@pytest.fixture(scope="module")
-def program(fused: Graph) -> Program:
-    """With every matmul a template."""
+def smallest(problem: gemm_templates.Problem, family: str) -> gemm_templates.Config:
+    """The config of the fewest elements a tile, which compiles fastest."""
+    legal = (
+        config
+        for config in offered(problem, gemm_templates.H200)
+        if config.template == family and is_legal(problem, config, gemm_templates.H200)
+    )
+    return min(legal, key=lambda c: c.block_m * c.block_n, default=gemm_templates.CONFIGS[0])
+
+
+@pytest.fixture(
+    scope="module", params=["smallest", pytest.param("predicted", marks=pytest.mark.slow)]
+)
+def program(request: pytest.FixtureRequest, fused: Graph) -> Program:
+    """With every matmul a template: of small tiles, or as the model finds best."""
+
+    def times(self: Any, node: Any, rung: Any, task: Any, many: bool) -> Any:
+        config = smallest(task.problem, "tiled")
+        return {str(config): (1.0, config)}
+
     options = Options(gemm="template")
     kernels = Kernels(options)
     user_kernels = UserKernelPlanner(options, kernels, fused, {})
-    plans = select(fused, options, MatmulPlanner(options, kernels, fused), user_kernels)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "smallest":
+            patch.setattr(MatmulPlanner, "_times", times)
+        plans = select(fused, options, MatmulPlanner(options, kernels, fused), user_kernels)
     plain = assemble(fused, plans)
     return run_passes(plain, [DedupeKernels(), InsertFrees(), PlanMemory()])
 
@@ -87,13 +107,7 @@ def test_how_templates_start_reaches_the_cubins(
     is in the text of the program."""
 
     def times(self: Any, node: Any, rung: Any, task: Any, many: bool) -> Any:
-        family = "gluon" if node.epilogue is not None else "decompose_k"
-        found = (
-            config
-            for config in offered(task.problem, gemm_templates.H200)
-            if config.template == family and is_legal(task.problem, config, gemm_templates.H200)
-        )
-        config = next(found, None) or gemm_templates.CONFIGS[0]
+        config = smallest(task.problem, "gluon" if node.epilogue is not None else "decompose_k")
         return {str(config): (1.0, config)}
 
     monkeypatch.setattr(MatmulPlanner, "_times", times)

@@ -34,6 +34,7 @@ from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 TMA = Config(32, 32, 32, 8, 4, 2, "tma", 3, 2)
 OVERLAPPED = replace(TMA, overlap=True)
 GLUON = Config(128, 128, 64, 8, 8, 6, "gluon", 132, 2)
+GLUON_HALF = replace(GLUON, block_m=64, num_stages=8)  # which compiles in less time
 
 
 @pytest.fixture
@@ -131,8 +132,11 @@ def planned(shape: tuple[int, ...]) -> Program:
     return run_passes(assemble(fused[0], plans), [DedupeKernels(), InsertFrees(), PlanMemory()])
 
 
-def test_gluon_kernels_take_maps_from_the_host(force: Any, libraries: Path) -> None:
-    force(GLUON)
+@pytest.mark.parametrize(
+    "config", [GLUON_HALF, pytest.param(GLUON, marks=pytest.mark.slow)], ids=["half", "whole"]
+)
+def test_gluon_kernels_take_maps_from_the_host(force: Any, libraries: Path, config: Config) -> None:
+    force(config)
     program = planned((1000, 64))
     launches = [op for op in walk(program.ops) if isinstance(op, Launch)]
     described = {op.out: op for op in walk(program.ops) if isinstance(op, Describe)}

@@ -156,7 +156,7 @@ def test_a_template_after_kernels(
     close(compiled, fn, args)
 
 
-@pytest.mark.parametrize("templates", [True, False])
+@pytest.mark.parametrize("templates", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_each_rung_is_charged_its_producers(
     options: dict[str, Any],
     measured: Callable[[bool], list[gemm_templates.Choice]],

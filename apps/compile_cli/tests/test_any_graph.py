@@ -146,7 +146,15 @@ def test_torch_runs_what_no_kernel_can(f: Callable[..., Any]) -> None:
     torch.testing.assert_close(compiled(-args[0], args[1]), f(-args[0], args[1]))
 
 
-@pytest.mark.parametrize("f", [branches, regions, scanned, mapped])
+@pytest.mark.parametrize(
+    "f",
+    [
+        branches,
+        regions,
+        pytest.param(scanned, marks=pytest.mark.slow),
+        pytest.param(mapped, marks=pytest.mark.slow),
+    ],
+)
 def test_gradients_of_higher_order_operators(f: Callable[..., Any]) -> None:
     def total(x: Tensor, w: Tensor) -> Tensor:
         return sum((t.sum() for t in torch.utils._pytree.tree_leaves(f(x, w))), torch.zeros(()))
@@ -189,7 +197,7 @@ def test_flex_attention() -> None:
     check(lambda q: flex_attention(q, q + 1, q, score_mod=lambda s, b, h, i, j: s + (i - j)), q)
 
 
-@pytest.mark.parametrize("emit", ["hop", "cpp"])
+@pytest.mark.parametrize("emit", [pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_parts_that_torch_runs_in_other_host_programs(emit: str) -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 4)
     compiled = compile_cli.compile(branches, (x, w), options={"emit": emit})
