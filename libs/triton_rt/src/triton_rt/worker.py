@@ -1,4 +1,4 @@
-"""The entry point of worker processes: `python -m triton_rt.worker MODULE PARENT`.
+"""The entry point of worker processes: `python -m triton_rt.worker MODULE PID`.
 
 `MODULE.open_handler()` gives the function that answers requests. The module is imported here, and
 not before: what it prints as it is imported must not come between the answers.

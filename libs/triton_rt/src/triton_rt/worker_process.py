@@ -94,8 +94,8 @@ class WorkerProcess:
             return None
 
 
-def serve(open_handler: Callable[[], Callable[[bytes], bytes]], parent: int) -> None:
-    """The worker's side: answers requests until stdin ends, or the process `parent` does.
+def serve(open_handler: Callable[[], Callable[[bytes], bytes]], starter: int) -> None:
+    """The worker's side: answers requests until stdin ends, or the process `starter` does.
 
     Compilers and kernels may print: only answers go to the pipe, all else to stderr, also what
     is printed while `open_handler` imports.
@@ -103,7 +103,7 @@ def serve(open_handler: Callable[[], Callable[[bytes], bytes]], parent: int) -> 
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = sys.stdin.buffer
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    threading.Thread(target=_follow, args=(starter,), daemon=True).start()
     handle = open_handler()
     while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
         answer = handle(requests.read(_LENGTH.unpack(head)[0]))
@@ -111,10 +111,14 @@ def serve(open_handler: Callable[[], Callable[[bytes], bytes]], parent: int) -> 
         answers.flush()
 
 
-def _follow(parent: int) -> None:
-    """Ends this process with its parent, even while a job does not return."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
+def _follow(starter: int) -> None:
+    """Ends this process with the one that started it, even while a job does not return; also where
+    that is gone already. (The parent may be another: a wrapper of the interpreter.)"""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        while os.getppid() == parent:
+            os.kill(starter, 0)
+            time.sleep(1.0)
     os._exit(1)
 
 
