@@ -120,8 +120,8 @@ def test_lines_that_programs_share(
         monkeypatch.setattr(split_reductions, name, value)
 
     def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        back = x.flip(dim).cumsum(dim).flip(dim)
-        return (x.cumsum(dim) + 1, back, x.logcumsumexp(dim), *x.cummax(dim))
+        back = (x.flip(dim).cumsum(dim).flip(dim), x.flip(dim).logcumsumexp(dim).flip(dim))
+        return (x.cumsum(dim) + 1, *back, x.logcumsumexp(dim), *x.cummax(dim))
 
     x = torch.randn((2, 83) if dim else (83, 2))
     dims = {0: {0, 1}} if dynamic else {}

@@ -91,14 +91,19 @@ class _ScanChunks(Chunks):
         return out
 
     def _partial_kernel(self, once: tuple[Phase, ...], last: Phase) -> Kernel:
-        """What each chunk folds to; where there is no such reduction, its scan's last result."""
+        """What each chunk folds to; where there is no such reduction, its scan's last result. A
+        kernel that scans from the end has no reductions beside its scans."""
+        plain = {key: key[0] in _JOINS and ("arg" + key[0], key[1]) not in self.scans
+                 for key in self.scans}  # fmt: skip
+        if any(s.reverse for s in self.scans.values()) and not all(plain.values()):
+            plain = dict.fromkeys(plain, False)
         body: list[Stmt] = [s for s in last.body if not isinstance(s, Scan | Store)]
         at = self._at(self.chunk)
         stores: list[Stmt] = []
         ends: list[tuple[Scan, str]] = []
         for key, scan in self.scans.items():
             total = self._fresh()
-            if scan.op in _JOINS and ("arg" + scan.op, scan.args) not in self.scans:
+            if plain[key]:
                 body.append(Reduce((total,), scan.op, scan.args, scan.dtype))
                 stores.append(Store(self.totals[key], at, total))
             else:

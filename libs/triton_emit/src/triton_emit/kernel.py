@@ -37,7 +37,7 @@ from triton_emit.schedule import (
     walks,
 )
 from triton_emit.source import TritonKernel
-from triton_emit.ssa import Scope, clean, defines, loops, straight, uses
+from triton_emit.ssa import Scope, clean, defines, loops, statements, straight, uses
 from triton_emit.tiles import Tile, divides
 from triton_emit.values import TL_TYPES, Value, in_memory
 from triton_emit.vectors import bends
@@ -84,6 +84,7 @@ class KernelWriter(Writer):
         self.steps = schedule.steps
         # one row a program: rows are scalars and a tile is one-dimensional
         self.by_row = bool(self.spaces) and schedule.xblock == 1 and schedule.steps == 1
+        self.turned = 1
         self.loads_left: dict[str, int] = {}
         self.space = -1
         self.accumulators: dict[Reduce, list[str]] = {}
@@ -211,6 +212,7 @@ class KernelWriter(Writer):
 
     def _define_x(self) -> None:
         self.by_row = self.by_row or (bool(self.spaces) and not self.kernel.axes)
+        self.turned = self._turned()
         if self.spaces:
             self.dimensions = ("r",) if self.by_row else ("x", "r")
         if self.steps > 1:
@@ -412,7 +414,7 @@ class KernelWriter(Writer):
         """The tile of an inner space that is held whole."""
         tile = self._inner_tile(number, space)
         block = self._rblock_name(number, tile)
-        self.lines.head.append(f"{tile.flat} = tl.arange(0, {block}){self._column()}")
+        self.lines.head.append(f"{tile.flat} = {self._lanes(block)}")
         self._mask_inner(number, tile, dict(self.constants)[block])
 
     def _inner_tile(self, number: int, space: tuple[Axis, ...]) -> Tile:
@@ -440,7 +442,27 @@ class KernelWriter(Writer):
     def _column(self) -> str:
         return "" if self.by_row else "[None, :]"
 
+    def _lanes(self, block: str) -> str:
+        """The places of an inner tile. One that is scanned from its end has its vectors in reverse
+        order: Triton would turn every element around, by ten shuffles."""
+        v = self.turned
+        if v == 1:
+            return f"tl.arange(0, {block}){self._column()}"
+        last = f"({block} // {v} - 1 - tl.arange(0, {block} // {v}))"
+        return f"{last}[:, None] * {v} + tl.arange(0, {v})[None, :]"
+
+    def _turned(self) -> int:
+        """The elements of a vector, where a row's are in reverse order; else 1."""
+        backwards = any(isinstance(s, Scan) and s.reverse for _, s in statements(self.kernel))
+        if not backwards or not self.by_row or len(self.spaces) > 1:
+            return 1
+        least = min(b.type.dtype.itemsize for b in self.kernel.buffers)
+        return min(8, 16 // least, self.schedule.rblock)
+
     def shape(self, axes: frozenset[str]) -> str:
+        if self.turned > 1 and any(a.startswith("r") for a in axes):
+            (block,) = (self.shapes[a] for a in self.shapes if a.startswith("r"))
+            return f"[{block} // {self.turned}, {self.turned}]"
         if self.steps == 1:
             return super().shape(axes)
         rows = "RBLOCK // STEPS, STEPS" if any(a.startswith("r") for a in axes) else "1, 1"
@@ -480,7 +502,7 @@ class KernelWriter(Writer):
         tile = self._inner_tile(number, scope.axes)
         block = self._rblock_name(number, tile)
         backwards = any(isinstance(s, Scan) and s.reverse for s in scope.body)
-        base = f"lanes = tl.arange(0, {block}){self._column()}"
+        base = f"lanes = {self._lanes(block)}"
         if self.steps > 1:
             base = f"lanes = tl.arange(0, {block} // STEPS)[:, None, None] * STEPS"
             base += " + tl.arange(0, STEPS)[None, :, None]"

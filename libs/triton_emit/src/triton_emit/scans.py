@@ -32,12 +32,19 @@ def write(writer: KernelWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
     if f"arg{extreme}" in twins:
         _with_places(writer, extreme, value, twins)
         return
+    if writer.turned > 1:
+        block = writer.shapes[writer.inner]
+        turned = f"tl.reshape(tl.flip({value.text}, 1), [{block}])"
+        value = Value(turned, ATOM, value.dtype, value.axes)
     if writer.looped and not value.text.isidentifier():
         value = writer.assign("value", value)
     if writer.steps > 1:
         _in_steps(writer, stmt, value)
         return
     result = _running(writer, stmt, value)
+    if writer.turned > 1:
+        turned = f"tl.reshape({result.text}, {writer.shape(value.axes)})"
+        result = Value(f"tl.flip({turned}, 1)", ATOM, result.dtype, result.axes)
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
     if writer.looped:
         carry = writer.carries[stmt]
@@ -47,7 +54,7 @@ def write(writer: KernelWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
 
 def _running(writer: KernelWriter, stmt: Scan, value: Value) -> Value:
     """The scanned tile, with the carry of a loop."""
-    tail = ", reverse=True" if stmt.reverse else ""
+    tail = ", reverse=True" if stmt.reverse and writer.turned == 1 else ""
     text = _over(stmt.op, "scan", value, tail).format(axis=_axis(writer))
     if not writer.looped:
         return Value(text, ATOM, value.dtype, value.axes)
