@@ -215,3 +215,27 @@ def test_a_view_of_a_dynamic_size_that_begins_in_front_of_its_base() -> None:
         view, y = compiled(torch.arange(2.0 * n).reshape(2, n))
         assert torch.equal(view, y.as_strided((2, 3), (1, 2), 1))
         assert view.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_what_torch_cannot_trace_of_dynamic_sizes() -> None:
+    """Its own kernels of upsampling nothing, and of a gradient that has no decomposition."""
+
+    def f(x: Tensor, nothing: Tensor) -> tuple[Tensor, Tensor]:
+        part = torch.nn.functional.softshrink(x)
+        return part, torch.nn.functional.interpolate(nothing, scale_factor=0.5)
+
+    x, nothing = torch.linspace(-2, 2, 10).reshape(2, 5), torch.ones(0, 1, 4)
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    gradients = []
+    for run in (compiled, f):
+        given = x.clone().requires_grad_()
+        part, none = run(given, nothing)
+        assert none.shape == (0, 1, 2)
+        gradients += torch.autograd.grad(part.square().sum(), given)
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_scaled_sum_of_broadcast_operands_is_contiguous() -> None:
+    x, y = torch.rand(1, 2, 1), torch.rand(3).flatten().unfold(0, 3, 1)
+    added = torch.compile(lambda x, y: torch.add(x, y, alpha=-1), backend="compile_cli")(x, y)
+    assert added.is_contiguous() and torch.equal(added, x - y)

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._prims_common import compute_elementwise_output_strides
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    compute_elementwise_output_strides,
+)
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 aten = torch.ops.aten
@@ -67,9 +70,13 @@ def by_operands(result: Tensor, *args: Any) -> Tensor:
     they differ."""
     tensors = [a for a in args if isinstance(a, Tensor)]
     strides = _iterated(result, tensors)
+    return result if _lies(result, strides) else _ordered(result, strides)
+
+
+def _lies(x: Tensor, strides: Sequence[int | torch.SymInt]) -> bool:
+    """Whether the elements of `x` lie as these strides say. A dimension of size 1 may have any."""
     with disable_proxy_modes_tracing():
-        same = result.stride() == strides
-    return result if same else _ordered(result, strides)
+        return all(n == 1 or s == t for n, s, t in zip(x.shape, x.stride(), strides, strict=True))
 
 
 def _iterated(result: Tensor, operands: Sequence[Tensor]) -> tuple[int, ...]:
@@ -96,7 +103,13 @@ def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     with disable_proxy_modes_tracing():
         fake = op(*args, **kwargs)
     strides = _iterated(fake, tensors)
-    if fake.stride() == strides or {x.stride() for x in args if isinstance(x, Tensor)} == {strides}:
+
+    def stays(x: Any) -> bool:
+        if not isinstance(x, Tensor) or (not x.dim() and fake.dtype == torch.bool):
+            return True
+        return x.shape == fake.shape and _lies(x, strides)
+
+    if _lies(fake, strides) or all(map(stays, args)):
         return NotImplemented
 
     def copied(x: Any) -> Any:
@@ -106,6 +119,51 @@ def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         return _ordered(cast.expand(fake.shape), strides)
 
     return op(*map(copied, args), **kwargs)
+
+
+def alike_if_scaled(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """`add(x, y, alpha=2)`, whose second operand the fake tensors lay out anew."""
+    return alike(op, *args, **kwargs) if kwargs.get("alpha", 1) != 1 else NotImplemented
+
+
+def indexed(op: OpOverload, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    """In the order of `x` and the indices together, as TensorIterator allocates: the fake tensors
+    look at `x` alone, and take a number for no index."""
+    tensors = [i for i in indices if i is not None]
+    whole = all(isinstance(n, int) for t in (x, *tensors) for n in t.shape)
+    if (
+        not whole
+        or not x.numel()
+        or any(i.dtype not in (torch.int32, torch.int64) for i in tensors)
+    ):
+        return NotImplemented
+    with disable_proxy_modes_tracing():
+        fake = op(x, indices)
+        strides = _gathered(x, [*indices, *[None] * (x.dim() - len(indices))], fake.shape)
+    if not fake.numel() or _lies(fake, strides):
+        return NotImplemented
+    return _ordered(aten._unsafe_index.Tensor(x, indices), strides)
+
+
+def _gathered(x: Tensor, indices: Sequence[Tensor | None], shape: torch.Size) -> tuple[int, ...]:
+    """The strides of `x[indices]`, which has this shape: the indexed dimensions of `x` have stride
+    0, the indices those that they broadcast to (ATen/native/TensorAdvancedIndexing.cpp)."""
+    places = [d for d, i in enumerate(indices) if i is not None]
+    tensors: tuple[Tensor, ...] = aten.broadcast_tensors([i for i in indices if i is not None])
+    if x.is_cuda and len({i.stride() for i in tensors}) > 1:
+        tensors = tuple(i.contiguous() for i in tensors)
+    rest = [d for d in range(x.dim()) if d not in places]
+    neighbours = places[-1] - places[0] == len(places) - 1
+    before = places[0] if neighbours else 0
+    kept, count = [x.stride(d) for d in rest], tensors[0].dim()
+    source = x.as_strided(shape, [*kept[:before], *[0] * count, *kept[before:]])
+    front, behind = [1] * before, [1] * (len(rest) - before)
+    seen = (i.reshape([*front, *i.shape, *behind]).expand(shape) for i in tensors)
+    order, _ = compute_elementwise_output_logical_to_physical_perm(source, *seen)
+    strides, step = [0] * len(shape), 1
+    for d in reversed(order):
+        strides[d], step = step, step * shape[d]
+    return tuple(strides)
 
 
 def suggested_input_on_cpu(op: OpOverload, x: Tensor, *args: Any) -> Any:
@@ -126,6 +184,9 @@ def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
 
 # Of operators that stay whole: rules on their operands.
 OPERANDS: dict[OpOverload, Callable[..., Any]] = {
+    aten.add.Tensor: alike_if_scaled,
+    aten.sub.Tensor: alike_if_scaled,
+    aten.index.Tensor: indexed,
     aten.copysign.Tensor: alike,
     aten.floor_divide.default: alike,
     aten.div.Tensor_mode: alike,

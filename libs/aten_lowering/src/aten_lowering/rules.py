@@ -186,3 +186,17 @@ def mish_backward(gradient: Tensor, x: Tensor) -> Tensor:
     part = 1 / (n + 2)
     slope = torch.where(large, 0, (e * part) * ((e + 1) * part) * 4)
     return gradient * (torch.where(large, 1, n * part) + x * slope)
+
+
+@_rule(aten.pow.Tensor_Scalar)
+def pow_of_flags(x: Tensor, exponent: Any) -> Any:
+    """A boolean to the power of a boolean is one; torch's fake tensors say an integer."""
+    if x.dtype is not torch.bool or not isinstance(exponent, bool):
+        return NotImplemented
+    return x.clone() if exponent else torch.ones_like(x)
+
+
+@_rule(aten.softshrink_backward.default)
+def softshrink_backward(gradient: Tensor, x: Tensor, lambd: float) -> Tensor:
+    bound = torch.full((), lambd, dtype=x.dtype, device=x.device)
+    return torch.where((x >= -bound) & (x <= bound), 0.0, gradient)

@@ -40,8 +40,9 @@ def sized(op: OpOverload, x: Tensor, output_size: Sequence[Any] | None, *more: A
     """`upsample.vec(x, None, [2.0]) -> upsample.default(x, [2 * n], 2.0)`. What torch's own tensors
     without data cannot do is decomposed: gradients of unknown sizes, and nothing at all."""
     *align_corners, factors = more
-    known = all(isinstance(n, int) for n in x.shape)
-    if (known and 0 in x.shape) or (not known and x.requires_grad and torch.is_grad_enabled()):
+    sizes = [n for n in x.shape if isinstance(n, int)]
+    known = len(sizes) == x.dim()
+    if 0 in sizes or (not known and x.requires_grad and torch.is_grad_enabled()):
         return _DECOMPOSED[op](x, output_size, *more)
     output_size_of: Any = upsample_compute_output_size
     size = output_size_of(x.size(), output_size, factors)

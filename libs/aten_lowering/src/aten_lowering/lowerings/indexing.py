@@ -74,8 +74,9 @@ def gather(call: Call, input: Operand, dim: int, index: Operand, sparse_grad: bo
 
 
 def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, row: bool) -> None:
-    """How many of the sorted bounds lie before each value: a bit of the count a step, the highest
-    first. NaN is behind all. row: bounds are those of the value's row."""
+    """How many of the sorted bounds lie before each value, by halves as in eager, which hangs on
+    their order where they are not sorted: NaN compares with nothing. row: bounds are those of the
+    value's row."""
     n = bounds.size[-1]
     require(n.is_Integer, "a search among a number of bounds that is not known")
     out = call.out
@@ -84,15 +85,15 @@ def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, r
     kinds = {bounds.dtype, value.dtype} if isinstance(value, Operand) else {bounds.dtype}
     require(len(kinds) == 1, "a search among bounds of another type")
     wanted = k.load(value, k.coords) if isinstance(value, Operand) else number(k, value, *kinds)
-    count = k.const(0, DType.i64)
-    for bit in reversed(range(int(n).bit_length())):
-        more = k.op("add", count, k.const(1 << bit, DType.i64))
-        last = k.op("minimum", k.op("sub", more, k.const(1, DType.i64)), k.index(n - 1))
-        bound = k.load(bounds, (*lead, k.indirect(last, n)))
-        before = k.op("not", k.op("gt" if right else "ge", bound, wanted))
-        before = k.op("and", before, k.op("le", more, k.index(n)))
-        count = k.where(before, more, count)
-    k.store(out.operand, k.coords, count)
+    one, last = k.const(1, DType.i64), k.index(n - 1)
+    first, end = k.const(0, DType.i64), k.index(n)
+    for _ in range(int(n).bit_length()):
+        middle = k.op("shr", k.op("add", first, end), one)
+        bound = k.load(bounds, (*lead, k.indirect(k.op("minimum", middle, last), n)))
+        behind = k.op("gt" if right else "ge", bound, wanted)
+        after = k.op("minimum", k.op("add", middle, one), end)
+        first, end = k.where(behind, first, after), k.where(behind, middle, end)
+    k.store(out.operand, k.coords, first)
     call.emit_kernel(k)
 
 

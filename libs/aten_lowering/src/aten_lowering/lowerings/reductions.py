@@ -159,7 +159,7 @@ def vector_norm(
     assert isinstance(ord, int | float)
     frame = ReductionFrame(call, input, dim)
     k, out = frame.k, call.out
-    dims = dim or range(len(input.size))
+    dims = (dim if input.size else None) or range(len(input.size))
     if ord != 0 and all(input.size[d] == 1 for d in dims):
         ord = math.inf  # of one element: its magnitude, which no power overflows on the way to
     x = k.cast(k.cast(k.load(input, frame.start()), out.dtype), opmath(out.dtype))
