@@ -30,7 +30,7 @@ def model() -> nn.Module:
     """Three linears."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(80, 64), nn.ReLU(), nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 16)
+        nn.Linear(80, 32), nn.ReLU(), nn.Linear(32, 48), nn.Tanh(), nn.Linear(48, 16)
     ).eval()
 
 
@@ -121,7 +121,7 @@ def test_a_range_of_rows_pays_for_itself(
         one, *_ = map(str, found)
         assert one.endswith(f"== 1: {SPLIT}") == pays
     assert fills(compiled) == pays
-    for rows in (1, 2, 1, 17):
+    for rows in (1, 17, 1):
         check(compiled, model, rows)
 
 

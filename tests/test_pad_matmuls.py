@@ -70,8 +70,16 @@ def pads(gm: torch.fx.GraphModule) -> int:
 
 @pytest.mark.parametrize("second", [whole, columns, apart])
 @pytest.mark.parametrize("first", [whole, columns, apart])
-@pytest.mark.parametrize("k", [9, 24, 1025])
-@pytest.mark.parametrize(("m", "n"), [(16, 24), (17, 24), (16, 25), (17, 25)])
+@pytest.mark.parametrize("k", [9, 24, pytest.param(1025, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("m", "n"),
+    [
+        (16, 25),
+        (17, 24),
+        pytest.param(16, 24, marks=pytest.mark.slow),
+        pytest.param(17, 25, marks=pytest.mark.slow),
+    ],
+)
 def test_the_same_digits(anywhere: None, first: Any, second: Any, k: int, m: int, n: int) -> None:
     a, b = first(m, k), second(k, n)
     gm = rewritten(mm, a, b)
@@ -122,8 +130,8 @@ class Odd(torch.nn.Module):
     [
         ("auto", "fx"),
         ("template", "fx"),
-        ("template", "hop"),
-        ("template", "cpp"),
+        pytest.param("template", "hop", marks=pytest.mark.slow),
+        pytest.param("template", "cpp", marks=pytest.mark.slow),
         ("extern", "fx"),
     ],
 )

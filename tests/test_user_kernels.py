@@ -43,6 +43,12 @@ from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 EMITS = ("fx", "hop", "cpp")
+# What one host program shows; `slow`: in all three.
+in_a_module = pytest.mark.parametrize(
+    "compiled",
+    [pytest.param(emit, marks=() if emit == "fx" else pytest.mark.slow) for emit in EMITS],
+    indirect=True,
+)
 BIAS = 0.5
 
 
@@ -217,6 +223,7 @@ def test_scalars_constants_functions_and_types(compiled: Any) -> None:
     torch.testing.assert_close(b, (x.float() + BIAS) * mask)
 
 
+@in_a_module
 def test_inputs_are_written_in_place(compiled: Any) -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         add_rows[(4,)](x, y, 8, x.stride(0), BLOCK=8)
@@ -457,6 +464,7 @@ def test_launched_by_triton(
     assert fallback.op == "triton.add_as" and "the global DT" in fallback.reason
 
 
+@in_a_module
 def test_clusters_and_register_limits(compiled: Any) -> None:
     config = triton.Config({"BLOCK": 64}, num_ctas=2, maxnreg=32)
     clusters = triton.autotune([config], key=[])(add_kernel)
