@@ -313,7 +313,8 @@ def _tensor_class(world: World) -> type:
         if name in _OVERRIDES and not name.startswith("__"):
             members[name] = _method(functools.partial(_OVERRIDES[name], world))
         elif core.is_builtin(member) or isinstance(member, (JITCallable, InterpretedFunction)):
-            members[name] = quick(name, _method(_late(world, member)), _Block)
+            slow = _method(_late(world, member))
+            members[name] = _item(slow) if name == "__getitem__" else quick(name, slow, _Block)
         elif inspect.isfunction(member) and not name.startswith("_") and member.__closure__:
             inner = [c.cell_contents for c in member.__closure__]
             jit = next((c for c in inner if isinstance(c, InterpretedFunction)), None)
@@ -341,8 +342,34 @@ def _late(world: World, member: Any) -> Callable[..., Any]:
     return call
 
 
+_WHOLE = slice(None)
+
+
+def _item(slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`x[:, None]` and its like, of a block: the same numbers in another shape."""
+
+    def item(self: Any, index: Any) -> Any:
+        type = self.type
+        if (
+            index.__class__ is not tuple
+            or type.__class__ is not _Block
+            or any(i is not None and i != _WHOLE for i in index)
+        ):
+            return slow(self, index)
+        sizes = list(type.key)
+        for axis, i in enumerate(index):
+            if i is None:
+                sizes.insert(axis, 1)
+        shape = tuple(sizes)
+        handle = TensorHandle(self.handle.data.reshape(shape), self.handle.dtype)
+        return self.__class__(handle, _Block.of(type.scalar, shape))
+
+    return item
+
+
 def _semantic_class(tensor_class: type) -> Any:
     integers: dict[int, Any] = {}
+    ranges: dict[tuple[int, int], Any] = {}
 
     class NumpySemantic(TritonSemantic):  # type: ignore[misc]
         tensor = tensor_class
@@ -387,6 +414,22 @@ def _semantic_class(tensor_class: type) -> Any:
                 if len(integers) < 4096:
                     integers[x] = known
             return known
+
+        def arange(self, start: int, end: int, *, ret_ty: Any = None) -> Any:
+            if ret_ty is not None:
+                return super().arange(start, end, ret_ty=ret_ty)
+            known = ranges.get((start, end))
+            if known is None:
+                known = super().arange(start, end)
+                known.handle.data.flags.writeable = False  # all programs share it
+                if len(ranges) < 4096:
+                    ranges[start, end] = known
+            return known
+
+        def splat(self, value: Any, shape: Any) -> Any:
+            if value.type.is_block() or not len(shape):
+                return super().splat(value, shape)
+            return self._stretched(value, tuple(shape))
 
         def _stretched(self, value: Any, shape: tuple[int, ...]) -> Any:
             """`value` as a block of `shape`, which its own shape broadcasts to."""
