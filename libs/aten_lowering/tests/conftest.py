@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from aten_lowering import Lowered, decompositions, lower_with_report
 from loop_ir import Device, DType, Graph, TensorRef, TorchEnum, interpret_graph, verify
@@ -75,8 +76,7 @@ def trace(
     gm = traced(*inputs)
     # make_fx keeps a nested output; a graph returns a flat list.
     (result,) = gm.graph.output_node().args
-    flat = list(result) if isinstance(result, list | tuple) else [result]
-    gm.graph.output_node().args = (flat,)
+    gm.graph.output_node().args = (tree_leaves(result),)
     gm.recompile()
     return gm
 
@@ -127,7 +127,7 @@ class Oracle:
         found = [f"{f.op}: {f.reason}" for f in lowered.fallbacks]
         assert [f.op for f in lowered.fallbacks] == list(fallbacks), found
         got = evaluate(lowered.graph, inputs, lowered.constants)
-        flat = list(want) if isinstance(want, list | tuple) else [want]
+        flat = tree_leaves(want)
         assert len(got) == len(flat)
         for g, w, ref in zip(got, flat, lowered.graph.outputs, strict=True):
             if isinstance(w, torch.Tensor):
@@ -136,6 +136,10 @@ class Oracle:
             else:
                 assert g == w
         return lowered
+
+    def each(self, fns: Sequence[Callable[..., Any]], *inputs: Any) -> Lowered:
+        """Each function of each input, in one graph, which costs little more than one alone."""
+        return self(lambda *given: [fn(x) for x in given for fn in fns], *inputs)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
 
-from aten_lowering import decompose, decompositions, lower, lower_with_report
+from aten_lowering import Lowered, decompose, decompositions, lower_with_report
 from loop_ir import Extern, Graph, Kernel, Matmul, Symbol, TensorRef, fuse, verify
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder.py"
@@ -37,26 +37,38 @@ def exported(model: Any, inputs: Any, dynamic: bool) -> torch.fx.GraphModule:
 
 
 @pytest.fixture(scope="module")
-def dynamic_graph(encoder: Any) -> Graph:
-    return lower(exported(encoder.Encoder().eval(), encoder.get_inputs(), True))
+def model(encoder: Any) -> Any:
+    torch.manual_seed(0)
+    return encoder.Encoder().eval()
+
+
+@pytest.fixture(scope="module")
+def dynamic(encoder: Any, model: Any) -> Lowered:
+    return lower_with_report(exported(model, encoder.get_inputs(), True))
+
+
+@pytest.fixture
+def dynamic_graph(dynamic: Lowered) -> Graph:
+    return dynamic.graph
 
 
 def kinds(graph: Graph) -> Counter[str]:
     return Counter(n.target if isinstance(n, Extern) else type(n).__name__ for n in graph.nodes)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_export(encoder: Any, evaluate_graph: Any, dynamic: bool) -> None:
-    torch.manual_seed(0)
-    model = encoder.Encoder().eval()
-    inputs = encoder.get_inputs()
-    lowered = lower_with_report(exported(model, inputs, dynamic))
+@pytest.mark.parametrize("sizes", ["static", "dynamic"])
+def test_export(
+    encoder: Any, model: Any, dynamic: Lowered, evaluate_graph: Any, sizes: str
+) -> None:
+    inputs, lowered = encoder.get_inputs(), dynamic
+    if sizes == "static":
+        lowered = lower_with_report(exported(model, inputs, False))
+    else:
+        inputs = [torch.cat([x, x[:1]]) for x in inputs]
     assert lowered.fallbacks == ()
     assert kinds(lowered.graph) == {"Kernel": 15, "Matmul": 12, ATTENTION: 2}
-    assert len(lowered.graph.symbols) == dynamic
+    assert len(lowered.graph.symbols) == (sizes == "dynamic")
     parameters = list(model.state_dict().values())
-    if dynamic:
-        inputs = [torch.cat([x, x[:1]]) for x in inputs]
     for graph in (lowered.graph, fuse(lowered.graph)):
         (got,) = evaluate_graph(graph, [*parameters, *inputs], lowered.constants)
         torch.testing.assert_close(got, model(*inputs), rtol=1e-5, atol=1e-5)
@@ -123,7 +135,9 @@ def test_aot_autograd(encoder: Any, evaluate_graph: Any) -> None:
     assert kinds(lowered.graph)["Matmul"] == 12
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16]
+)
 def test_cuda_without_a_gpu(encoder: Any, dtype: torch.dtype) -> None:
     """A graph for CUDA is captured and lowered where there is none; attention stays whole."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):

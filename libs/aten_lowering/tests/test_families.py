@@ -20,10 +20,8 @@ DIMS: list[Any] = [0, -1, (0, 2), (-1, -2), (0, 1, 2)]
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_folds(oracle: Any, name: str, keepdim: bool) -> None:
     fn = getattr(torch, name)
-    for dtype in FLOATS:
-        x = torch.randn(3, 4, 5).to(dtype).transpose(0, 2)
-        for dim in DIMS:
-            oracle(lambda a, d=dim: fn(a, dim=d, keepdim=keepdim), x)
+    tensors = (torch.randn(3, 4, 5).to(dtype).transpose(0, 2) for dtype in FLOATS)
+    oracle.each([lambda a, d=dim: fn(a, dim=d, keepdim=keepdim) for dim in DIMS], *tensors)
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
@@ -31,21 +29,18 @@ def test_folds(oracle: Any, name: str, keepdim: bool) -> None:
 @pytest.mark.parametrize("correction", [0, 1, 0.5])
 def test_moments(oracle: Any, name: str, correction: float) -> None:
     fn = getattr(torch, name)
-    for dtype in FLOATS:
-        x = (torch.randn(3, 4, 5) + 100).to(dtype)
-        oracle(lambda a: fn(a, dim=(0, -1), correction=correction, keepdim=True), x)
-        oracle(lambda a: fn(a, correction=correction), x)
+    tensors = ((torch.randn(3, 4, 5) + 100).to(dtype) for dtype in FLOATS)
+    oracle.each([lambda a: fn(a, dim=(0, -1), correction=correction, keepdim=True),
+                 lambda a: fn(a, correction=correction)], *tensors)  # fmt: skip
     oracle(lambda a: fn(a, dim=0), torch.randn(1, 3))  # no freedom left: NaN
 
 
 def test_whole_folds(oracle: Any) -> None:
     x, i, b = torch.randn(3, 5), torch.randint(1, 4, (3, 5)), torch.rand(3, 5) > 0.3
-    for fn in (torch.sum, torch.mean, torch.prod, torch.max, torch.min, torch.argmax):
-        oracle(fn, x)
-    for fn in (torch.sum, torch.prod, torch.max, torch.argmin, torch.any, torch.all):
-        oracle(fn, i.to(torch.int32))
-    for fn in (torch.sum, torch.any, torch.all, torch.max):
-        oracle(fn, b)
+    oracle.each([torch.sum, torch.mean, torch.prod, torch.max, torch.min, torch.argmax], x)
+    oracle.each([torch.sum, torch.prod, torch.max, torch.argmin, torch.any, torch.all],
+                i.to(torch.int32))  # fmt: skip
+    oracle.each([torch.sum, torch.any, torch.all, torch.max], b)
     oracle(lambda a: a.sum(0, dtype=torch.float32), x.bfloat16())
     oracle(lambda a: a.sum(0, dtype=torch.bfloat16), x)
     oracle(lambda a: a.mean(1, dtype=torch.float64), x)
@@ -58,25 +53,22 @@ def test_whole_folds(oracle: Any) -> None:
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_scans(oracle: Any, dim: int) -> None:
-    for dtype in FLOATS:
-        x = torch.randn(3, 4, 5).to(dtype).transpose(0, 2)
-        for fn in (torch.cumsum, torch.cumprod, torch.logcumsumexp, torch.cummax, torch.cummin):
-            oracle(lambda a, f=fn: f(a, dim), x)
+    integer = (torch.cumsum, torch.cumprod, torch.cummax, torch.cummin)
+    fns = [lambda a, f=f: f(a, dim) for f in (*integer, torch.logcumsumexp)]
+    tensors = [torch.randn(3, 4, 5).to(dtype).transpose(0, 2) for dtype in FLOATS]
+    oracle.each(fns, *tensors)
     i, b = torch.randint(-9, 9, (3, 4, 2)), torch.rand(3, 4, 2) > 0.5
-    for fn in (torch.cumsum, torch.cumprod, torch.cummax, torch.cummin):
-        oracle(lambda a, f=fn: f(a, dim), i.to(torch.int8))
-        oracle(lambda a, f=fn: f(a, dim), b)
-    oracle(lambda a: a.cumsum(dim, dtype=torch.float64), x)
+    oracle.each(fns[:4], i.to(torch.int8), b)
+    oracle(lambda a: a.cumsum(dim, dtype=torch.float64), tensors[-1])
     oracle(lambda a: a.cumsum(dim, dtype=torch.int32), i)
     oracle(lambda a: torch.cummax(a, dim)[1], torch.tensor([[1.0, float("nan"), 3.0, 1.0]] * 2))
     oracle(lambda a: torch.cumulative_trapezoid(a, dim=dim), i.float())
 
 
 def test_scans_of_little(oracle: Any) -> None:
-    for x in (torch.tensor(2.5), torch.randn(1, 3)):
-        for fn in (torch.cumsum, torch.cumprod, torch.logcumsumexp, torch.cummax):
-            oracle(lambda a, f=fn: f(a, 0), x)
-            oracle(lambda a, f=fn: f(a, -1), x)
+    fns = (torch.cumsum, torch.cumprod, torch.logcumsumexp, torch.cummax)
+    both = [lambda a, f=f, d=d: f(a, d) for f in fns for d in (0, -1)]
+    oracle.each(both, torch.tensor(2.5), torch.randn(1, 3))
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -100,9 +92,8 @@ def test_scatters_of_one_element_a_row(oracle: Any) -> None:
 
 @pytest.mark.parametrize("order", [1, 2, float("inf"), -float("inf"), 3])
 def test_vector_norm(oracle: Any, order: float) -> None:
-    for dtype in FLOATS:
-        x = torch.randn(3, 4, 5).to(dtype)
-        oracle(lambda a: torch.linalg.vector_norm(a, order, (0, -1)), x)
+    tensors = (torch.randn(3, 4, 5).to(dtype) for dtype in FLOATS)
+    oracle.each([lambda a: torch.linalg.vector_norm(a, order, (0, -1))], *tensors)
     oracle(lambda a: F.normalize(a, order, -1), torch.randn(3, 4))
 
 
@@ -111,31 +102,35 @@ def test_places(oracle: Any) -> None:
     x[0, 2] = float("nan")
     x[1, :2] = 9.0  # a tie: the first wins
     for dim in (0, 1, -1):
-        oracle(lambda a, d=dim: torch.max(a, dim=d), x)
-        oracle(lambda a, d=dim: torch.min(a, dim=d, keepdim=True)[1], x)
+        oracle.each([lambda a, d=dim: torch.max(a, dim=d),
+                     lambda a, d=dim: torch.min(a, dim=d, keepdim=True)[1],
+                     lambda a, d=dim: torch.argmin(a, dim=d, keepdim=True)],
+                    x, x.bfloat16())  # fmt: skip
         oracle(lambda a, d=dim: torch.max(a, dim=d)[0], x)
-        oracle(lambda a, d=dim: torch.argmin(a, dim=d, keepdim=True), x.bfloat16())
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_softmax(oracle: Any, dim: int) -> None:
-    for dtype in FLOATS:
-        x = (torch.randn(4, 5, 6) * 20).to(dtype)
-        oracle(lambda a: a.softmax(dim), x)
-        oracle(lambda a: a.log_softmax(dim), x)
-        oracle(lambda a: torch.logsumexp(a, dim), x)
+    tensors = ((torch.randn(4, 5, 6) * 20).to(dtype) for dtype in FLOATS)
+    oracle.each([lambda a: a.softmax(dim), lambda a: a.log_softmax(dim),
+                 lambda a: torch.logsumexp(a, dim)], *tensors)  # fmt: skip
     oracle(lambda a: a.softmax(dim), torch.full((2, 3, 4), float("-inf")))  # NaN, as eager
 
 
 def test_norms(oracle: Any) -> None:
     for dtype in FLOATS:
         x, w, b = (torch.randn(*s).to(dtype) for s in ((3, 4, 6), (6,), (6,)))
-        oracle(lambda a, w, b: F.layer_norm(a, (6,), w, b), x, w, b)
-        oracle(lambda a, w: F.layer_norm(a, (6,), w, None, 1e-3), x, w)
-        oracle(lambda a: F.layer_norm(a.transpose(0, 1), (3, 6)), x)
         y = torch.randn(2, 6, 3, 2).to(dtype)
-        oracle(lambda a, w, b: F.group_norm(a, 3, w, b), y, w, b)
-        oracle(lambda a, w, b: F.batch_norm(a, w * w, b * b + 1, w, b), y, w, b)
+        oracle(
+            lambda a, y, w, b: [
+                F.layer_norm(a, (6,), w, b),
+                F.layer_norm(a, (6,), w, None, 1e-3),
+                F.layer_norm(a.transpose(0, 1), (3, 6)),
+                F.group_norm(y, 3, w, b),
+                F.batch_norm(y, w * w, b * b + 1, w, b),
+            ],
+            x, y, w, b,
+        )  # fmt: skip
     oracle(lambda a: torch.native_layer_norm(a, (6,), None, None, 1e-5), torch.randn(3, 6))
 
 

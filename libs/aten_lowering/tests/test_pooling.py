@@ -42,12 +42,12 @@ def maxima(*args: Any) -> Any:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_maxima_and_their_places(oracle: Any, args: Any, dtype: torch.dtype) -> None:
-    x = image(2, 3, 9, 8, dtype=dtype)
-    lowered = oracle(maxima(*args), x)
-    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
-    oracle(lambda a: maxima(*args)(a)[0] * 2, x)
+def test_maxima_and_their_places(oracle: Any, args: Any) -> None:
+    dtypes = (torch.float32, torch.bfloat16, torch.float64)
+    images = [image(2, 3, 9, 8, dtype=dtype) for dtype in dtypes]
+    lowered = oracle.each([maxima(*args)], *images)
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 3
+    oracle.each([lambda a: maxima(*args)(a)[0] * 2], *images)
 
 
 def test_without_a_batch_and_in_other_orders(oracle: Any) -> None:
@@ -84,10 +84,10 @@ def test_infinities(oracle: Any) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_means(oracle: Any, args: Any, dtype: torch.dtype) -> None:
-    lowered = oracle(lambda a: aten.avg_pool2d(a, *args), image(2, 3, 8, 7, dtype=dtype))
-    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+def test_means(oracle: Any, args: Any) -> None:
+    images = (image(2, 3, 8, 7, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    lowered = oracle.each([lambda a: aten.avg_pool2d(a, *args)], *images)
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 2
 
 
 @settings(
@@ -105,8 +105,8 @@ def test_any_window(oracle: Any, data: st.DataObject) -> None:
     shape = [data.draw(st.integers(n, n + 6)) for n in least]
     ceil, padded = data.draw(st.booleans()), data.draw(st.booleans())
     x = image(1, 2, *shape)
-    oracle(maxima(list(size), list(step), padding, list(dilation), ceil), x)
-    oracle(lambda a: aten.avg_pool2d(a, size, step, padding, ceil, padded), x)
+    oracle.each([maxima(list(size), list(step), padding, list(dilation), ceil),
+                 lambda a: aten.avg_pool2d(a, size, step, padding, ceil, padded)], x)  # fmt: skip
 
 
 @settings(
@@ -124,12 +124,11 @@ def test_any_window_of_a_volume(oracle: Any, data: st.DataObject) -> None:
     shape = [data.draw(st.integers(n, n + 3)) for n in least]
     ceil, padded = data.draw(st.booleans()), data.draw(st.booleans())
     x = image(1, 2, *shape)
-    for fn in (
-        lambda a: aten.max_pool3d_with_indices(a, size, step, padding, dilation, ceil),
-        lambda a: aten.avg_pool3d(a, size, step, padding, ceil, padded),
-    ):
-        lowered = oracle(fn, x)
-        assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+    lowered = oracle.each(
+        [lambda a: aten.max_pool3d_with_indices(a, size, step, padding, dilation, ceil),
+         lambda a: aten.avg_pool3d(a, size, step, padding, ceil, padded)], x,
+    )  # fmt: skip
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 2
 
 
 def test_of_a_constant_and_of_what_is_negated_when_read(oracle: Any) -> None:

@@ -36,36 +36,24 @@ def image(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-def one_kernel(lowered: Any) -> None:
-    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+def kernels(lowered: Any, count: int = 1) -> None:
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel] * count
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("exact", ["", "_exact"])
-def test_nearest(oracle: Any, dims: int, exact: str, how: dict[str, Any]) -> None:
-    x, mode = image(*SHAPES[dims]), "nearest-exact" if exact else "nearest"
-
-    def enlarge(a: Tensor) -> Tensor:
-        return F.interpolate(a, **how, mode=mode)
-
-    one_kernel(oracle(enlarge, x))
+def test_nearest(oracle: Any, dims: int, exact: str) -> None:
+    mode = "nearest-exact" if exact else "nearest"
     name = f"{'_' if exact else ''}upsample_nearest{exact}{dims}d_backward"
-    gradient(oracle, getattr(aten, name), x, enlarge(x), (), how)
+    in_all_ways(oracle, image(*SHAPES[dims]), getattr(aten, name), mode, None)
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("aligned", [False, True])
-def test_linear(oracle: Any, dims: int, aligned: bool, how: dict[str, Any]) -> None:
-    x, mode = image(*SHAPES[dims]), ["linear", "bilinear", "trilinear"][dims - 1]
-
-    def enlarge(a: Tensor) -> Tensor:
-        return F.interpolate(a, **how, mode=mode, align_corners=aligned)
-
-    one_kernel(oracle(enlarge, x))
+def test_linear(oracle: Any, dims: int, aligned: bool) -> None:
+    mode = ["linear", "bilinear", "trilinear"][dims - 1]
     backward = getattr(aten, f"upsample_{mode}{dims}d_backward")
-    gradient(oracle, backward, x, enlarge(x), (aligned,), how)
+    in_all_ways(oracle, image(*SHAPES[dims]), backward, mode, aligned)
 
 
 def test_a_grid_of_samples(oracle: Any) -> None:
@@ -75,13 +63,25 @@ def test_a_grid_of_samples(oracle: Any) -> None:
     assert [type(n) for n in fuse(lowered.graph).nodes] == [Kernel]
 
 
-def gradient(
-    oracle: Any, op: Any, x: Tensor, out: Tensor, more: tuple[bool, ...], how: dict[str, Any]
-) -> None:
-    factor = how.get("scale_factor")
-    factors = [None if factor is None else float(factor)] * (x.dim() - 2)
-    sizes = list(out.shape[2:]), list(x.shape)
-    one_kernel(oracle(lambda g: op(g, *sizes, *more, *factors), image(*out.shape)))
+def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None) -> None:
+    """`x` enlarged and reduced, and the gradients, which `op` computes: a kernel each."""
+    ways = [
+        lambda a, how=how: F.interpolate(a, **how, mode=mode, align_corners=aligned) for how in HOW
+    ]
+    kernels(oracle.each(ways, x), len(HOW))
+    gradients = [image(*way(x).shape) for way in ways]
+
+    def backward(*gradients: Tensor) -> list[Tensor]:
+        results = []
+        for gradient, how in zip(gradients, HOW, strict=True):
+            factor = how.get("scale_factor")
+            factors = [None if factor is None else float(factor)] * (x.dim() - 2)
+            sizes = list(gradient.shape[2:]), list(x.shape)
+            more = () if aligned is None else (aligned,)
+            results.append(op(gradient, *sizes, *more, *factors))
+        return results
+
+    kernels(oracle(backward, *gradients), len(HOW))
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
@@ -126,29 +126,35 @@ def test_padding(oracle: Any, mode: str, pads: tuple[int, ...]) -> None:
     def pad(a: Tensor) -> Tensor:
         return F.pad(a, pads, mode)
 
-    one_kernel(oracle(pad, x))
-    one_kernel(oracle(pad, x, symbolic=True))
+    kernels(oracle(pad, x))
+    kernels(oracle(pad, x, symbolic=True))
     last = x.to(memory_format=LAST[dims]) if dims > 1 else x
-    oracle(pad, last)
-    if mode == "reflect":
-        backward = getattr(aten, f"reflection_pad{dims}d_backward")
-        grad = image(*pad(x).shape)
-        one_kernel(oracle(lambda g, a: backward(g, a, pads), grad, x))
-        oracle(lambda g, a: backward(g, a, pads), grad, last)
-        oracle(lambda g, a: backward(g, a, pads), grad.mT.contiguous().mT, x)
+    if mode == "replicate":
+        oracle(pad, last)
+        return
+    backward = getattr(aten, f"reflection_pad{dims}d_backward")
+    grad = image(*pad(x).shape)
+
+    def others(g: Tensor, turned: Tensor, a: Tensor, last: Tensor) -> list[Tensor]:
+        return [pad(last), backward(g, last, pads), backward(turned, a, pads)]
+
+    kernels(oracle(lambda g, a: backward(g, a, pads), grad, x))
+    oracle(others, grad, grad.mT.contiguous().mT, x, last)
 
 
 def test_negative_padding(oracle: Any) -> None:
     x, pads = image(2, 3, 5, 4), (-1, -1, 2, 1)
     for mode in ("reflect", "replicate"):
-        one_kernel(oracle(lambda a, mode=mode: F.pad(a, pads, mode), x))
+        kernels(oracle(lambda a, mode=mode: F.pad(a, pads, mode), x))
     grad = image(*F.pad(x, pads, "reflect").shape)
     oracle(lambda g, a: aten.reflection_pad2d_backward(g, a, pads), grad, x,
            fallbacks=["aten.reflection_pad2d_backward.default"])  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
+@pytest.mark.parametrize(
+    "mode", ["nearest", pytest.param("nearest-exact", marks=pytest.mark.slow), "bilinear"]
+)
 def test_tracing_keeps_upsampling_whole(mode: str, dynamic: bool) -> None:
     """Its gradient, too, is then one operator, where sizes are known."""
     found: list[set[str]] = []

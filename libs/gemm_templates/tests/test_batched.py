@@ -202,7 +202,7 @@ ROLES = Config(128, 128, 64, 4, 8, 6, "gluon_batched", 132, 4)
     ("problem", "config"),
     [
         (BMM, Config(128, 128, 64, 8, 4, 3, "batched_tma", 264, 2)),
-        (BMM, ROLES),
+        pytest.param(BMM, ROLES, marks=pytest.mark.slow),
         (replace(BMM, batch_strides=(0, 512 * 1024, 1000 * 1024), epilogue=SCALE), ROLES),
     ],
     ids=["tma", "roles", "roles, one a, an epilogue"],

@@ -36,16 +36,18 @@ DYNAMIC = Problem(16384, 3072, 768, dynamic=frozenset({"M"}), aligned=ALIGNED)
 @pytest.mark.parametrize(
     ("problem", "config", "loads"),
     [
-        (UP, Config(128, 256, 64, 8, 8, 3), "cp.async.cg"),
         (DOWN, Config(128, 128, 64, 8, 8, 4), "cp.async.cg"),
         (DYNAMIC, Config(128, 128, 64, 8, 4, 3), "cp.async.cg"),
-        (UP, Config(128, 256, 64, 8, 8, 4, "tma", 132, 2), "cp.async.bulk.tensor"),
         (DOWN, Config(128, 128, 64, 8, 8, 4, "tma", 132), "cp.async.bulk.tensor"),
         (DYNAMIC, Config(256, 128, 64, 8, 8, 3, "tma", 132), "cp.async.bulk.tensor"),
-        (UP, Config(128, 128, 64, 4, 4, 3, "tma", 264, 4), "cp.async.bulk.tensor"),
-        (DOWN, Config(128, 256, 64, 8, 8, 4, "tma", 132, 4), "cp.async.bulk.tensor"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+            (UP, Config(128, 256, 64, 8, 8, 3), "cp.async.cg"),
+            (UP, Config(128, 256, 64, 8, 8, 4, "tma", 132, 2), "cp.async.bulk.tensor"),
+            (UP, Config(128, 128, 64, 4, 4, 3, "tma", 264, 4), "cp.async.bulk.tensor"),
+            (DOWN, Config(128, 256, 64, 8, 8, 4, "tma", 132, 4), "cp.async.bulk.tensor"),
+        )),
     ],
-)
+)  # fmt: skip
 def test_hopper_code_uses_wgmma_and_asynchronous_loads(problem, config, loads):
     binary = compile_for_hopper(problem, config)
     ptx = binary.asm["ptx"]

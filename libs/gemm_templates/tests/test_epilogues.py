@@ -67,6 +67,7 @@ def test_scales_of_rows_and_columns(a, b):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_chain_gives_each_its_operands(config):
+    torch.manual_seed(0)  # a product so small that the residual swallows it has no sign
     rows, columns, residual = torch.rand(20), torch.rand(72), torch.randn(20, 72)
     epilogue = chain(
         scaled_of(20, 72), RELU, rounded_of("bf16"), residual_of("f32", 4, stride=(72, 1))

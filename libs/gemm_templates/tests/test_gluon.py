@@ -30,7 +30,13 @@ def compiled(problem, config):
 
 
 @pytest.mark.parametrize(
-    ("problem", "config"), [(UP, TURNS), (DOWN, TURNS), (DYNAMIC, TURNS), (UP, SHARED)]
+    ("problem", "config"),
+    [
+        (UP, TURNS),
+        (DOWN, TURNS),
+        (DYNAMIC, TURNS),
+        pytest.param(UP, SHARED, marks=pytest.mark.slow),
+    ],
 )
 def test_code_for_hopper(problem, config):
     binary = compiled(problem, config)

@@ -255,11 +255,16 @@ GROUPS = Problem(10240, 4096, 4096, b_stride=(1, 4096), batch=8, jagged="M", ali
     ("problem", "config"),
     [
         (GROUPS, Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4)),
-        (
+        pytest.param(
             replace(GROUPS, aligned=ALIGNED - {"out"}),
             Config(128, 256, 64, 8, 8, 3, "grouped", 132, 4),
+            marks=pytest.mark.slow,
         ),
-        (replace(GROUPS, jagged="N"), Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4)),
+        pytest.param(
+            replace(GROUPS, jagged="N"),
+            Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4),
+            marks=pytest.mark.slow,
+        ),
         (
             replace(GROUPS, jagged="K", m=512, n=512, a_stride=(1, 512), b_stride=None),
             Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4),

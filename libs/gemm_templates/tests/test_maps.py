@@ -45,7 +45,16 @@ def compiled(template: str, maps: bool) -> Any:
     return compile(kernel.source, Target(90), alignment=everything, keep_ptx=True)
 
 
-@pytest.mark.parametrize("template", list(CASES))
+# One of each kind of template, and what is like it.
+FEW = [
+    t
+    if t in ("gated", "gluon_scaled", "gluon_batched")
+    else pytest.param(t, marks=pytest.mark.slow)
+    for t in CASES
+]
+
+
+@pytest.mark.parametrize("template", FEW)
 def test_kernels_make_none_themselves(template: str) -> None:
     """No scratch memory, no fence and no wait for a map in memory; `out` alone is written."""
     given, made = compiled(template, True), compiled(template, False)
@@ -156,7 +165,15 @@ def test_maps_are_kept_by_address_rows_and_type(monkeypatch: pytest.MonkeyPatch)
     assert described("a", tensor, 300) is not described("a", tensor, 300)
 
 
-@pytest.mark.parametrize("template", [t for t in CASES if "gluon" in t])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "gluon_scaled",
+        "gluon_batched",
+        pytest.param("gluon", marks=pytest.mark.slow),
+        pytest.param("gated_gluon", marks=pytest.mark.slow),
+    ],
+)
 def test_roles_begin_once_the_launch_before_has_ended(template: str) -> None:
     """The barriers are made while it runs; one wait, and only after it any role."""
     config = replace(first(template), overlap=True)

@@ -85,9 +85,10 @@ def weights(n, k, columns):
     ("m", "n", "k", "layout"),
     [
         (1, 64, 160, "N contiguous"), (3, 50, 131, "K contiguous"), (3, 50, 131, "N contiguous"),
-        (16, 33, 128, "K contiguous"), (18, 33, 40, "N contiguous"),
+        (18, 33, 40, "N contiguous"),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-            (1, 64, 256, "K contiguous"), (16, 33, 128, "N contiguous"),
+            (16, 33, 128, "K contiguous"), (1, 64, 256, "K contiguous"),
+            (16, 33, 128, "N contiguous"),
             (18, 33, 40, "K contiguous"), (33, 40, 200, "K contiguous"),
             (33, 40, 200, "N contiguous"), (64, 32, 100, "K contiguous"),
             (64, 32, 100, "N contiguous"),
@@ -149,7 +150,7 @@ def test_wide_offsets_and_sizes_at_run_time(config):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-@pytest.mark.parametrize("stored", ["i8", "f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("stored", ["i8", "f8e4m3", pytest.param("f8e5m2", marks=pytest.mark.slow)])
 def test_mixed_mm(stored, config):
     """Casts before the products, a factor of each column after the sums."""
     torch.manual_seed(0)
@@ -218,8 +219,15 @@ HOPPER = (
     (1, Config(1, 4, 1024, 1, 4, 4, "gemv"), "cp.async.cg"),
     (16, Config(16, 32, 256, 1, 2, 4, "gemv", split_k=4), "mma.sync"),
     (64, Config(64, 64, 128, 1, 4, 4, "gemv", split_k=2), "wgmma.mma_async"),
-    (64, Config(64, 64, 128, 1, 4, 4, "split_k", split_k=4), "wgmma.mma_async"),
-    (64, Config(64, 64, 128, 1, 4, 4, "decompose_k", split_k=4), "wgmma.mma_async"),
+    *(
+        pytest.param(
+            64,
+            Config(64, 64, 128, 1, 4, 4, template, split_k=4),
+            "wgmma.mma_async",
+            marks=pytest.mark.slow,
+        )
+        for template in ("split_k", "decompose_k")
+    ),
 )
 
 

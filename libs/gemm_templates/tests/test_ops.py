@@ -68,10 +68,23 @@ def test_strides(layout, config):
     check(baddbmm(bias, lay(x), lay(y), out=out, alpha=2, config=config), 2 * x @ y + bias)
 
 
+FACTORS = [(1, 0), (1, 1), (1, -0.5), (2.5, 0), (2.5, 1), (2.5, -0.5)]
+SHAPES = [(18,), (1, 18), (20, 1), (20, 18), ()]
+
+
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
-@pytest.mark.parametrize("beta", [0, 1, -0.5])
-@pytest.mark.parametrize("alpha", [1, 2.5])
-@pytest.mark.parametrize("shape", [(18,), (1, 18), (20, 1), (20, 18), ()])
+@pytest.mark.parametrize(
+    ("alpha", "beta", "shape"),
+    [
+        *((*factors, SHAPES[0]) for factors in FACTORS),
+        *((*FACTORS[-1], shape) for shape in SHAPES[1:]),
+        *(
+            pytest.param(*factors, shape, marks=pytest.mark.slow)
+            for factors in FACTORS[:-1]
+            for shape in SHAPES[1:]
+        ),
+    ],
+)
 def test_alpha_and_beta(alpha, beta, shape, config):
     a, b, bias = random(20, 30), random(30, 18), random(*shape)
     kwargs = {"alpha": alpha, "beta": beta}
@@ -133,7 +146,16 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("size", [(5, 7, 9), (16, 8, 8), (3, 1, 1), (2, 1100, 1030)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (5, 7, 9),
+        (16, 8, 8),
+        (3, 1, 1),
+        (2, 1100, 10),
+        pytest.param((2, 1100, 1030), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "layouts",
     [
@@ -316,11 +338,27 @@ def test_custom_ops_are_registered_well(name):
     tests = ["test_autograd_registration", "test_faketensor"]
     if name != "scaled_mm":  # it compares inputs by arithmetic that fp8 has not
         tests.append("test_schema")
-    if name not in ("scaled_mm", "mixed_mm"):  # their types have no gradients
-        tests.append("test_aot_dispatch_dynamic")
+    torch.library.opcheck(getattr(OPS, name).default, op_calls(True)[name], test_utils=tests)
+
+
+# `test_compiled` shows it of the operators that it calls; those of fp8 and i8 have no gradients.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("bmm", "grouped_mm", "addmm_out")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in op_calls(False)
+        if name not in ("scaled_mm", "mixed_mm")
+    ],
+)
+def test_custom_ops_are_traced_well(name):
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if name == "grouped_mm" else {}
     torch.library.opcheck(
-        getattr(OPS, name).default, op_calls(True)[name], test_utils=tests, **tolerance
+        getattr(OPS, name).default,
+        op_calls(True)[name],
+        test_utils=["test_aot_dispatch_dynamic"],
+        **tolerance,
     )
 
 
@@ -333,7 +371,7 @@ def everything(bias, a, b, w1, w3, x, y, out):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
 def test_compiled(backend, dynamic):
     compiled = torch.compile(everything, backend=backend, fullgraph=True, dynamic=dynamic)
     for m in (6, 9) if dynamic else (6,):

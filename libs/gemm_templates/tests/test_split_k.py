@@ -69,10 +69,20 @@ def check(out, expected):
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+SIZES = ((16, 32, 96), (17, 18, 100), (1, 1, 1), (18, 5, 7))
+
+
 @pytest.mark.parametrize("config", ALL, ids=str)
-@pytest.mark.parametrize("size", [(16, 32, 96), (17, 18, 100), (1, 1, 1), (18, 5, 7)])
+@pytest.mark.parametrize("size", SIZES)
 def test_sizes(size, config):
     check(*run(Problem(*size, "f32", "f32", "f32"), config))
+
+
+@pytest.mark.parametrize("config", ALL, ids=str)
+@pytest.mark.parametrize(
+    "size", [SIZES[3], *(pytest.param(size, marks=pytest.mark.slow) for size in SIZES[:3])]
+)
+def test_sizes_in_bf16(size, config):
     check(*run(Problem(*size), config, times=1))
 
 
@@ -170,10 +180,13 @@ def test_the_second_kernel_is_launched_early(k):
     "config",
     [
         Config(16, 16, 64, 1, 4, 1, "decompose_k", split_k=64, overlap=True),
-        Config(64, 64, 128, 1, 4, 5, "decompose_k", split_k=8, overlap=True),
+        pytest.param(
+            Config(64, 64, 128, 1, 4, 5, "decompose_k", split_k=8, overlap=True),
+            marks=pytest.mark.slow,
+        ),
         Config(32, 32, 128, 1, 4, 4, "split_k", split_k=32, overlap=True),
         Config(64, 64, 64, 1, 4, 4, "split_k", split_k=66),
-        Config(64, 64, 64, 1, 4, 8, "gemv", split_k=4),
+        pytest.param(Config(64, 64, 64, 1, 4, 8, "gemv", split_k=4), marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -119,7 +119,7 @@ def check(
     for b in kernel.buffers:
         if b.written:
             close(to_numpy(actual[b.name], b.type.dtype), expected[b.name], b.type.dtype, ulp,
-                  emitted.source)  # fmt: skip
+                  f"{b.name} of\n{emitted.source}")  # fmt: skip
     return emitted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,19 +48,23 @@ def tensor(dtype: DType, *size: int) -> TensorType:
     return TensorType(dtype, size, contiguous_strides(size), Device("cuda", 0))
 
 
-def pointwise(op: str, dtypes: list[DType], out: DType, number: int = 0) -> Kernel:
+def pointwise(results: Sequence[tuple[str, DType]], dtypes: list[DType]) -> Kernel:
+    """Several results of the same operands: many operations cost what one does."""
     i = symbol("i0")
     names = [f"a{k}" for k in range(len(dtypes))]
     body: list[Any] = [
         Load(n, f"x{k}", i, d) for k, (n, d) in enumerate(zip(names, dtypes, strict=True))
     ]
-    body += [Compute("v", op, tuple(names), out), Store("y", i, "v")]
     buffers = [Buffer(f"x{k}", tensor(d, COUNT)) for k, d in enumerate(dtypes)]
-    return Kernel(f"k_{op}", (*buffers, Buffer("y", tensor(out, COUNT), True)),
-                  (Axis(i, sympy.Integer(COUNT)),), (Phase((), tuple(body)),))  # fmt: skip
+    for op, out in results:
+        value, result = f"v_{op}_{out.value}", f"y_{op}_{out.value}"
+        body += [Compute(value, op, tuple(names), out), Store(result, i, value)]
+        buffers.append(Buffer(result, tensor(out, COUNT), True))
+    return Kernel("k", tuple(buffers), (Axis(i, sympy.Integer(COUNT)),),
+                  (Phase((), tuple(body)),))  # fmt: skip
 
 
-def special(dtype: DType, seed: int, op: str) -> Any:
+def special(dtype: DType, seed: int) -> Any:
     """Ordinary values, and (floats) zeros of both signs, infinities, NaN, halves."""
     rng = np.random.default_rng(seed)
     if dtype is DType.bool_:
@@ -82,106 +87,114 @@ def special(dtype: DType, seed: int, op: str) -> Any:
     return rng.integers(low, 60, COUNT).astype(name)
 
 
-def arguments(op: str, dtypes: list[DType]) -> dict[str, Any]:
-    given = {f"x{k}": special(d, 7 * k + 3, op) for k, d in enumerate(dtypes)}
-    if op in ("floordiv", "truncdiv", "mod", "fmod") and dtypes[0].is_int:
+#: Operations whose operands are not any numbers.
+PARTIAL = {op: ops[0] for ops in (("floordiv", "truncdiv", "mod", "fmod"), ("shl", "shr"), ("pow",),
+                                  ("signbit",)) for op in ops}  # fmt: skip
+
+
+def arguments(kind: str | None, dtypes: list[DType]) -> dict[str, Any]:
+    given = {f"x{k}": special(d, 7 * k + 3) for k, d in enumerate(dtypes)}
+    if kind == "floordiv" and dtypes[0].is_int:
         given["x1"][given["x1"] == 0] = 3
-    if op in ("shl", "shr"):
+    if kind == "shl":
         given["x1"] = np.abs(given["x1"]) % (8 * dtypes[0].itemsize)
-    if op == "pow" and dtypes[0].is_int:
+    if kind == "pow" and dtypes[0].is_int:
         given["x1"] = np.abs(given["x1"]) % 5
+    if kind == "signbit":  # the sign of a NaN is lost on the way to a tensor
+        given["x0"] = np.nan_to_num(given["x0"], nan=-1.0, posinf=np.inf, neginf=-np.inf)
     return given
 
 
-def run(op: str, dtypes: list[DType], out: DType, tools: SimpleNamespace, ulp: float) -> None:
-    kernel = pointwise(op, dtypes, out)
-    given = arguments(op, dtypes)
-    if op == "signbit":  # the sign of a NaN is lost on the way to a tensor
-        given["x0"] = np.nan_to_num(given["x0"], nan=-1.0, posinf=np.inf, neginf=-np.inf)
-    scheduled = Schedule("flat", 64)
-    tools.check(kernel, scheduled, given, ulp=ulp)
+def run(ops: Sequence[str], dtype: DType, out: DType, tools: SimpleNamespace, ulp: float) -> None:
+    """Each operation, in as few kernels as their operands allow."""
+    alike: dict[tuple[int, str | None], list[str]] = {}
+    for op in ops:
+        alike.setdefault((OPS[op], PARTIAL.get(op)), []).append(op)
+    for (count, kind), group in alike.items():
+        kernel = pointwise([(op, out) for op in group], [dtype] * count)
+        most = 64.0 if kind == "pow" and dtype is DType.f64 else ulp
+        tools.check(kernel, Schedule("flat", 64), arguments(kind, [dtype] * count), ulp=most)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.value)
-@pytest.mark.parametrize("op", ARITHMETIC + FLOAT_ONLY)
-def test_floats(op: str, dtype: DType, tools: SimpleNamespace) -> None:
-    run(op, [dtype] * OPS[op], dtype, tools, 64.0 if op == "pow" and dtype is DType.f64 else 4.0)
+def test_floats(dtype: DType, tools: SimpleNamespace) -> None:
+    run(ARITHMETIC + FLOAT_ONLY, dtype, dtype, tools, 4.0)
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=lambda d: d.value)
-@pytest.mark.parametrize("op", [*ARITHMETIC, *BITS, "pow"])
-def test_ints(op: str, dtype: DType, tools: SimpleNamespace) -> None:
-    run(op, [dtype] * OPS[op], dtype, tools, 0.0)
+def test_ints(dtype: DType, tools: SimpleNamespace) -> None:
+    run([*ARITHMETIC, *BITS, "pow"], dtype, dtype, tools, 0.0)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
 def test_predicates(dtype: DType, tools: SimpleNamespace) -> None:
-    for op in PREDICATES:
-        run(op, [dtype, dtype], DType.bool_, tools, 0.0)
-    if dtype.is_float:
-        for op in ("isnan", "isinf", "signbit"):
-            run(op, [dtype], DType.bool_, tools, 0.0)
+    more = ["isnan", "isinf", "signbit"] if dtype.is_float else []
+    run([*PREDICATES, *more], dtype, DType.bool_, tools, 0.0)
 
 
 def test_logic(tools: SimpleNamespace) -> None:
-    for op in ("and", "or", "xor", "not"):
-        run(op, [DType.bool_] * OPS[op], DType.bool_, tools, 0.0)
+    run(["and", "or", "xor", "not"], DType.bool_, DType.bool_, tools, 0.0)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
 def test_where(dtype: DType, tools: SimpleNamespace) -> None:
-    run("where", [DType.bool_, dtype, dtype], dtype, tools, 0.0)
+    dtypes = [DType.bool_, dtype, dtype]
+    kernel = pointwise([("where", dtype)], dtypes)
+    tools.check(kernel, Schedule("flat", 64), arguments(None, dtypes), ulp=0.0)
 
 
 @pytest.mark.parametrize("src", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
 def test_casts(src: DType, tools: SimpleNamespace) -> None:
-    for dst in [*FLOATS, *INTS, DType.bool_]:
-        kernel = pointwise("cast", [src], dst)
-        given = special(src, 5, "cast")
-        if src.is_float and dst.is_int:
-            given = np.nan_to_num(given, nan=1.0, posinf=2.0, neginf=3.0)
-            given = np.abs(given) if dst.value.startswith("u") else given
-        tools.check(kernel, Schedule("flat", 64), {"x0": given}, ulp=0.0)
+    given = special(src, 5)
+    numbers = np.nan_to_num(given, nan=1.0, posinf=2.0, neginf=3.0) if src.is_float else given
+    for values, targets in (
+        (given, [*FLOATS, DType.bool_]),
+        (numbers, INTS[4:]),
+        (np.abs(numbers) if src.is_float else given, INTS[:4]),  # unsigned
+    ):
+        kernel = pointwise([("cast", target) for target in targets], [src])
+        tools.check(kernel, Schedule("flat", 64), {"x0": values}, ulp=0.0)
 
 
 @pytest.mark.parametrize("dtype", [DType.bf16, DType.f16], ids=lambda d: d.value)
 def test_narrow(dtype: DType, tools: SimpleNamespace) -> None:
-    run("narrow", [DType.f32], dtype, tools, 0.0)
+    run(["narrow"], DType.f32, dtype, tools, 0.0)
 
 
 @pytest.mark.parametrize("small", [DType.f8e4m3, DType.f8e5m2], ids=lambda d: d.value)
 def test_eight_bit_floats(small: DType, tools: SimpleNamespace) -> None:
-    values = np.concatenate([special(DType.f32, 9, "cast")[:60], np.linspace(400, 70000, 36)])
+    values = np.concatenate([special(DType.f32, 9)[:60], np.linspace(400, 70000, 36)])
     values = values.astype(np.float32)
     values[:4] = [448.0, 464.0, 465.0, -61440.0]
-    tools.check(pointwise("cast", [DType.f32], small), Schedule("flat", 64), {"x0": values}, ulp=0)
-    stored = special(small, 3, "cast")
-    tools.check(pointwise("cast", [small], DType.f32), Schedule("flat", 64), {"x0": stored}, ulp=0)
+    down, up = pointwise([("cast", small)], [DType.f32]), pointwise([("cast", DType.f32)], [small])
+    tools.check(down, Schedule("flat", 64), {"x0": values}, ulp=0)
+    tools.check(up, Schedule("flat", 64), {"x0": special(small, 3)}, ulp=0)
 
 
 @pytest.mark.parametrize("pair", [(DType.f32, DType.i32), (DType.i64, DType.f64),
                                   (DType.bf16, DType.i16)], ids=str)  # fmt: skip
 def test_bitcast(pair: tuple[DType, DType], tools: SimpleNamespace) -> None:
-    given = {"x0": np.nan_to_num(special(pair[0], 3, "bitcast"), nan=1.0)}
+    given = {"x0": np.nan_to_num(special(pair[0], 3), nan=1.0)}
     if pair[0] is not DType.i64:  # the bits of a small integer are a subnormal: compare ints only
-        tools.check(pointwise("bitcast", list(pair[:1]), pair[1]), Schedule("flat", 64), given)
+        tools.check(pointwise([("bitcast", pair[1])], [pair[0]]), Schedule("flat", 64), given)
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, 1e-300, float("inf"), float("nan"), -2.0])
 @pytest.mark.parametrize("dtype", [DType.f32, DType.f64, DType.bf16], ids=lambda d: d.value)
 def test_constants(value: float, dtype: DType, tools: SimpleNamespace) -> None:
     i = symbol("i0")
-    for op in ("add", "mul", "maximum", "div", "where", "pow"):
-        use = ("c", "a", "b") if op == "where" else ("a", "b")
-        body = (
+    for ops, ulp in ((("add", "mul", "maximum", "div", "where"), 2), (("pow",), 40)):
+        body: list[Any] = [
             Load("a", "x", i, dtype), Const("b", value, dtype), Const("z", 0.0, dtype),
-            Compute("c", "gt", ("a", "z"), DType.bool_), Compute("v", op, use, dtype),
-            Store("y", i, "v"),
-        )  # fmt: skip
-        buffers = (Buffer("x", tensor(dtype, COUNT)), Buffer("y", tensor(dtype, COUNT), True))
-        kernel = Kernel("k", buffers, (Axis(i, sympy.Integer(COUNT)),), (Phase((), body),))
-        given = {"x": special(dtype, 1, op)}
-        tools.check(kernel, Schedule("flat", 64), given, ulp=40 if op == "pow" else 2)
+            Compute("c", "gt", ("a", "z"), DType.bool_),
+        ]  # fmt: skip
+        for op in ops:
+            use = ("c", "a", "b") if op == "where" else ("a", "b")
+            body += [Compute(f"v_{op}", op, use, dtype), Store(f"y_{op}", i, f"v_{op}")]
+        outs = (Buffer(f"y_{op}", tensor(dtype, COUNT), True) for op in ops)
+        buffers = (Buffer("x", tensor(dtype, COUNT)), *outs)
+        kernel = Kernel("k", buffers, (Axis(i, sympy.Integer(COUNT)),), (Phase((), tuple(body)),))
+        tools.check(kernel, Schedule("flat", 64), {"x": special(dtype, 1)}, ulp=ulp)
 
 
 SCHEDULES = [
@@ -190,45 +203,51 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
+def reduced(op: str, dtype: DType) -> Any:
+    """What to reduce: numbers of which few are equal, and what is special for `op`."""
+    rng = np.random.default_rng(2)
+    if dtype is DType.bool_:
+        x = rng.random((5, 7, 11)) < 0.02
+        x[3] = True
+        return x
+    if dtype.is_float:
+        x = np.round(rng.standard_normal((5, 7, 11)) * 4) / 4
+        if op != "prod" and op != "welford":
+            x[1, 3, 4] = x[1, 5, 5] = np.nan
+            x[2] = -np.inf
+        if op == "prod":
+            x = np.where(x < 0, -1.25, np.where(x > 0.5, 0.8, 1.0))
+        return x.astype(np.float64 if dtype is DType.f64 else np.float32)
+    x = rng.integers(0 if dtype is DType.u8 else -4, 5, (5, 7, 11))
+    x = x.astype(dtype.value.replace("i", "int").replace("u", "uint"))
+    return np.where(x == 0, 1, x).astype(x.dtype) if op == "prod" else x
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.kind}{s.xblock}")
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions(op: str, schedule: Schedule, tools: SimpleNamespace) -> None:
+    """Of all element types, in one kernel."""
     i, r0, r1 = symbol("i0"), symbol("r0"), symbol("r1")
-    count = REDUCTIONS[op][1]
-    for dtype in [DType.f32, DType.f64, DType.bf16, DType.i64, DType.i32, DType.u8, DType.bool_]:
-        if (op in ("welford", "softmax") and not dtype.is_float) or (op in ("any", "all")) != (
-            dtype is DType.bool_
-        ):
-            continue
-        out = DType.i64 if op.startswith("arg") else dtype
-        outs = tuple(f"v{k}" for k in range(count))
-        inner = (Axis(r0, sympy.Integer(7)), Axis(r1, sympy.Integer(11)))
-        load = Load("a", "x", 77 * i + 11 * r0 + r1, dtype)
-        stores = tuple(Store(f"y{k}", i, v) for k, v in enumerate(outs))
-        buffers = (Buffer("x", tensor(dtype, 5, 7, 11)),
-                   *(Buffer(f"y{k}", tensor(out, 5), True) for k in range(count)))  # fmt: skip
-        kernel = Kernel(f"k_{op}", buffers, (Axis(i, sympy.Integer(5)),), (
-            Phase(inner, (load, Reduce(outs, op, ("a",), out))), Phase((), stores)))  # fmt: skip
-        rng = np.random.default_rng(2)
-        if dtype.is_float:
-            x = np.round(rng.standard_normal((5, 7, 11)) * 4) / 4
-            if op != "prod" and op != "welford":
-                x[1, 3, 4] = x[1, 5, 5] = np.nan
-                x[2] = -np.inf
-            if op == "prod":
-                x = np.where(x < 0, -1.25, np.where(x > 0.5, 0.8, 1.0))
-            x = x.astype(np.float64 if dtype is DType.f64 else np.float32)
-        elif dtype is DType.bool_:
-            x = rng.random((5, 7, 11)) < 0.02
-            x[3] = True
-        else:
-            x = rng.integers(0 if dtype is DType.u8 else -4, 5, (5, 7, 11))
-            x = x.astype(dtype.value.replace("i", "int").replace("u", "uint"))
-            if op == "prod":
-                x = np.where(x == 0, 1, x).astype(x.dtype)
-        tools.check(
-            kernel, schedule, {"x": x}, ulp={"welford": 8, "softmax": 8, "prod": 80}.get(op, 4)
-        )
+    dtypes = [DType.f32, DType.f64, DType.bf16, DType.i64, DType.i32, DType.u8]
+    if op in ("welford", "softmax"):
+        dtypes = [d for d in dtypes if d.is_float]
+    if op in ("any", "all"):
+        dtypes = [DType.bool_]
+    inner = (Axis(r0, sympy.Integer(7)), Axis(r1, sympy.Integer(11)))
+    first: list[Any] = []
+    stores, buffers, given = [], [], {}
+    for dtype in dtypes:
+        d, out = dtype.value, DType.i64 if op.startswith("arg") else dtype
+        outs = tuple(f"v{k}_{d}" for k in range(REDUCTIONS[op][1]))
+        first += [Load(f"a_{d}", f"x_{d}", 77 * i + 11 * r0 + r1, dtype),
+                  Reduce(outs, op, (f"a_{d}",), out)]  # fmt: skip
+        stores += [Store(f"y_{v}", i, v) for v in outs]
+        buffers += [Buffer(f"x_{d}", tensor(dtype, 5, 7, 11)),
+                    *(Buffer(f"y_{v}", tensor(out, 5), True) for v in outs)]  # fmt: skip
+        given[f"x_{d}"] = reduced(op, dtype)
+    kernel = Kernel(f"k_{op}", tuple(buffers), (Axis(i, sympy.Integer(5)),),
+                    (Phase(inner, tuple(first)), Phase((), tuple(stores))))  # fmt: skip
+    tools.check(kernel, schedule, given, ulp={"welford": 8, "softmax": 8, "prod": 80}.get(op, 4))
 
 
 def test_every_entry_of_the_grammar_is_tested() -> None:
@@ -238,8 +257,8 @@ def test_every_entry_of_the_grammar_is_tested() -> None:
 
 
 def test_complex_is_refused() -> None:
-    kernel = pointwise("add", [DType.c64, DType.c64], DType.c64)
-    with pytest.raises(UnsupportedDType, match=r"kernel k_add: element type c64 of buffer x0"):
+    kernel = pointwise([("add", DType.c64)], [DType.c64, DType.c64])
+    with pytest.raises(UnsupportedDType, match=r"kernel k: element type c64 of buffer x0"):
         emit(kernel, default_schedule(kernel, {}))
 
 

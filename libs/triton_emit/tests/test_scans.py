@@ -62,24 +62,23 @@ kernel k(
 """
 
 
+OPS = [
+    ("sum", "f32"), ("min", "i8"), ("logsumexp", "f32"),
+    *(pytest.param(*c, marks=pytest.mark.slow)
+      for c in (("sum", "i64"), ("prod", "f64"), ("max", "f32"))),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("tail", ["", " reverse"])
-@pytest.mark.parametrize(
-    ("op", "dtype"),
-    [("sum", "f32"), ("sum", "i64"), ("prod", "f64"), ("max", "f32"), ("min", "i8"),
-     ("logsumexp", "f32")],
-)  # fmt: skip
+@pytest.mark.parametrize(("op", "dtype"), OPS)
 def test_scans(op: str, dtype: str, tail: str, schedule: str, tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan(op, dtype, 3, 37, tail=tail))
     tools.check(kernel, SCHEDULES[schedule], ulp=32)
 
 
 @pytest.mark.parametrize("tail", ["", " reverse"])
-@pytest.mark.parametrize(
-    ("op", "dtype"),
-    [("sum", "f32"), ("sum", "i64"), ("prod", "f64"), ("max", "f32"), ("min", "i8"),
-     ("logsumexp", "f32")],
-)  # fmt: skip
+@pytest.mark.parametrize(("op", "dtype"), OPS)
 @pytest.mark.parametrize("rows", [32, 3])
 def test_columns_in_steps(
     op: str, dtype: str, rows: int, tail: str, tools: SimpleNamespace
@@ -169,7 +168,11 @@ def test_text(golden: Callable[[str, str], None]) -> None:
 
 @pytest.mark.parametrize(
     ("op", "width", "columns", "tail"),
-    [("sum", 4096, False, " reverse"), ("prod", 100000, False, ""), ("logsumexp", 4096, True, "")],
+    [
+        ("sum", 4096, False, " reverse"),
+        ("prod", 100000, False, ""),
+        pytest.param("logsumexp", 4096, True, "", marks=pytest.mark.slow),
+    ],
 )
 def test_compiles(op: str, width: int, columns: bool, tail: str, tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan(op, "f32", 16384, width, columns, tail))

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from triton_rt import (
     errors,
 )
 from triton_rt.tuning.compare import compare
+from triton_rt.tuning.pool import PoolBench
 from triton_rt.tuning.portable import Rebuilt, describe
 from triton_rt.worker_process import decode, encode
 
@@ -35,7 +37,8 @@ Make = Callable[..., KernelSource]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[TuningPool]:
-    with TuningPool(("cpu",), timeout=2.0) as pool:
+    """One of two workers for all tests: each worker takes seconds to import torch."""
+    with TuningPool(("cpu:0", "cpu:1"), timeout=4.0) as pool:
         yield pool
 
 
@@ -53,9 +56,9 @@ def test_each_fault_is_one_candidates_own(
 ) -> None:
     n = 300
     candidates = [
+        (faulty(add_one, header="import os\nos.abort()\n"), 3),  # the reference is another then
         (LazyKernel(add_one), 3),
-        (faulty(add_one, header="import os\nos.abort()\n"), 3),
-        (faulty(add_one, header="while True: pass\n"), 3),
+        (faulty(add_one, header="import time\ntime.sleep(1000)\n"), 3),
         (faulty(add_one, value="+ 1.5"), 3),
         (faulty(add_one, store="tl.store(y + n + i,"), 3),
         (faulty(add_one, store="tl.store(x + i, 0.0, i < n); tl.store(y + i,"), 3),
@@ -67,12 +70,12 @@ def test_each_fault_is_one_candidates_own(
     x, y = torch.randn(n), torch.randn(n)
     before = x.clone(), y.clone()
     tuned = autotune(candidates, (x, y, n), pool=pool, store=store)
-    assert tuned.winner in (0, 8) and tuned.how == "measured"
+    assert tuned.winner in (1, 8) and tuned.how == "measured"
     assert torch.equal(x, before[0]) and torch.equal(y, before[1])
     why = dict(tuned.failures)
-    assert list(why) == [1, 2, 3, 4, 5, 6, 7]
-    assert "CandidateCrashed" in why[1] and "code -6" in why[1]
-    assert "CandidateHung" in why[2] and "within 2 s" in why[2]
+    assert sorted(why) == [0, 2, 3, 4, 5, 6, 7]
+    assert "CandidateCrashed" in why[0] and "code -6" in why[0]
+    assert "CandidateHung" in why[2] and "within 4 s" in why[2]
     assert "WrongResult" in why[3] and "300 of 300" in why[3]
     assert "CorruptedMemory" in why[4] and "after the memory of y" in why[4]
     assert "CorruptedMemory" in why[5] and "x, which is not declared mutated" in why[5]
@@ -84,7 +87,7 @@ def test_each_fault_is_one_candidates_own(
     again = autotune(candidates, (x, y, n), pool=pool, store=store)
     assert again.how == "stored" and again.winner == tuned.winner
     other = autotune(candidates, (x[:200], y[:200], 200), pool=pool, store=store)
-    assert [i for i, reason in other.pruned if "failed before" in reason] == [1, 2, 3, 4, 5]
+    assert [i for i, reason in other.pruned if "failed before" in reason] == [0, 2, 3, 4, 5]
     assert other.times[8] < math.inf and pool.restarts == 2
 
 
@@ -102,20 +105,15 @@ def test_candidates_are_found_again_by_keys_of_ones_own(
     assert again.how == "measured"
 
 
-def test_the_reference_may_be_the_one_that_fails(pool: TuningPool, add_one: KernelSource) -> None:
-    crash = faulty(add_one, header="import os\nos._exit(3)\n")
-    x, y = torch.randn(64), torch.zeros(64)
-    tuned = autotune([(crash, 1), (LazyKernel(add_one), 1)], (x, y, 64), pool=pool)
-    assert tuned.winner == 1 and "code 3" in tuned.failures[0][1]
-
-
 def test_a_worker_killed_between_measurements_is_replaced(
     pool: TuningPool, add_one: KernelSource
 ) -> None:
     pair, args = [(LazyKernel(add_one), 1)], (torch.randn(64), torch.zeros(64), 64)
     autotune(pair, args, pool=pool)
-    os.kill(pool._workers["cpu"].process.pid, signal.SIGKILL)
+    killed = pool._workers["cpu:0"].process
+    os.kill(killed.pid, signal.SIGKILL)
     assert autotune(pair, args, pool=pool).winner == 0
+    assert pool._workers["cpu:0"].process is not killed
 
 
 def test_a_worker_ends_with_its_parent(add_one: KernelSource) -> None:
@@ -165,14 +163,23 @@ def test_tuned_kernels_take_a_pool(pool: TuningPool, add_one: KernelSource) -> N
     assert [i for i, _ in kernel.tuned[-1, 100].failures] == [2]
 
 
-def test_candidates_are_spread_over_workers(add_one: KernelSource) -> None:
+def test_candidates_are_spread_over_workers(
+    pool: TuningPool, add_one: KernelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each worker has the arguments and the reference; a fault in one leaves the other."""
     good = [LazyKernel(replace(add_one, constants=(("B", b),))) for b in (32, 64, 128, 256)]
     bad = [faulty(add_one, value="+ 3"), faulty(add_one, value="+ missing")]
     args = (torch.randn(256), torch.zeros(256), 256)
-    with TuningPool(("cpu:0", "cpu:1"), timeout=20.0) as pool:
-        tuned = autotune([(k, 8) for k in (*good, *bad)], args, pool=pool)
-        assert set(pool._workers) == {"cpu:0", "cpu:1"}
+    ran: dict[int | str, int] = Counter()
+
+    def ask(bench: PoolBench, device: int | str, *what: int) -> list[float]:
+        ran[device] += 1
+        return one(bench, device, *what)
+
+    one = PoolBench._ask
+    monkeypatch.setattr(PoolBench, "_ask", ask)
+    tuned = autotune([(k, 8) for k in (*good, *bad)], args, pool=pool)
+    assert set(ran) == {"cpu:0", "cpu:1"} and min(ran.values()) > 1
     assert [i for i, _ in tuned.failures] == [4, 5] and max(tuned.times[:4]) < math.inf
 
 

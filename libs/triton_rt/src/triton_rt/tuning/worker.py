@@ -75,6 +75,8 @@ class State:
         device = torch.device(record["device"])
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        else:
+            import triton_rt.interp.executor  # noqa: F401  the time of a candidate is its own
         self.args = Rebuilt(record["call"], blobs, device)
         if device.type == "cuda":
             self.timer = Timer(device, record["flush_bytes"])
