@@ -47,10 +47,7 @@ def compiled(template: str, maps: bool) -> Any:
 
 # One of each kind of template, and what is like it.
 FEW = [
-    t
-    if t in ("gated", "gluon_scaled", "gluon_batched")
-    else pytest.param(t, marks=pytest.mark.slow)
-    for t in CASES
+    t if t in ("gated", "gluon_scaled") else pytest.param(t, marks=pytest.mark.slow) for t in CASES
 ]
 
 
@@ -169,7 +166,7 @@ def test_maps_are_kept_by_address_rows_and_type(monkeypatch: pytest.MonkeyPatch)
     "template",
     [
         "gluon_scaled",
-        "gluon_batched",
+        pytest.param("gluon_batched", marks=pytest.mark.slow),
         pytest.param("gluon", marks=pytest.mark.slow),
         pytest.param("gated_gluon", marks=pytest.mark.slow),
     ],

@@ -141,9 +141,13 @@ def run(graph, size):
     FuseOptions(drop_round_casts=False, vertical=False),
     FuseOptions(drop_round_casts=False, epilogue=True),
 ])  # fmt: skip
-def test_fused_equals_unfused(options, make_builder):
+@pytest.mark.parametrize("examples", [12, pytest.param(30, marks=pytest.mark.slow)])
+def test_fused_equals_unfused(options, examples, make_builder):
     @settings(
-        max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
     )
     @given(programs(make_builder))
     def check(graph):
