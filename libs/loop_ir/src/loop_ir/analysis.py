@@ -328,6 +328,7 @@ def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
     for phase in kernel.phases:
         extents = {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)}
         inner = frozenset(a.symbol for a in phase.axes)
+        counts: dict[frozenset[sympy.Symbol], int] = {}
 
         def axes_of(
             expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr] = extents
@@ -341,9 +342,11 @@ def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
             expr = expression(stmt)
             over = axes_of(expr) if expr is not None else frozenset()
             if isinstance(stmt, (Load, Store)):
-                points = at_hints(product(extents[s] for s in over if s in extents), hints)
+                if over not in counts:
+                    points = at_hints(product(extents[s] for s in over if s in extents), hints)
+                    counts[over] = points
                 key = (stmt.buffer, isinstance(stmt, Store))
-                touched.setdefault(key, {})[stmt.index] = points
+                touched.setdefault(key, {})[stmt.index] = counts[over]
             for name in used_values(stmt):
                 over |= depends.get(name, frozenset())
             if isinstance(stmt, Indirect):

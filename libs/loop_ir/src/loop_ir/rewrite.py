@@ -61,6 +61,8 @@ def map_all_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
 
 def rename_uses(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     """The statement with the values that it uses renamed."""
+    if names.keys().isdisjoint(used_values(stmt)):
+        return stmt
     match stmt:
         case Load():
             return stmt if stmt.mask is None else replace(stmt, mask=_get(names, stmt.mask))
@@ -229,8 +231,7 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
 
 def _operands(stmt: Stmt) -> list[str | sympy.Symbol]:
     expr = expression(stmt)
-    symbols = sorted(expr.free_symbols, key=str) if expr is not None else []
-    return [*used_values(stmt), *symbols]
+    return [*used_values(stmt), *(expr.free_symbols if expr is not None else ())]
 
 
 def _results(stmt: Stmt) -> tuple[str | sympy.Symbol, ...]:
