@@ -22,8 +22,8 @@ _FULL = frozenset({aten.full.default, aten.full_like.default, aten.new_full.defa
 
 
 def exclusive_scans(graph: fx.Graph) -> None:
-    """`cat([zeros, cumsum(x)[..., :-1]])` -> `cumsum(cat([zeros, x[..., :-1]]))`, so that what is
-    in front is read by the kernel that scans; likewise ones and `cumprod`, and `constant_pad_nd`.
+    """`cat([zeros, cumsum(x)[..., :-1]])` -> `cumsum(constant_pad_nd(x[..., :-1], [1, 0], 0))`, so
+    that one kernel does it all; likewise ones and `cumprod`, and pads of what is scanned.
     Not where the running sums themselves are used too: the two would be rounded differently."""
     if mutates(graph):
         return
@@ -32,7 +32,10 @@ def exclusive_scans(graph: fx.Graph) -> None:
         if node.target is aten.cat.default and len(node.args[0]) == 2:
             front, behind = node.args[0]
             dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-            _move(graph, node, behind, dim, _filled_with(front))
+            rank, size = node.meta["val"].dim(), front.meta["val"].shape
+            if len(size) == rank and isinstance(size[dim], int):
+                pad = [0, 0] * (rank - 1 - dim % rank) + [size[dim], 0]
+                _move(graph, node, behind, dim, pad, _filled_with(front))
         elif node.target is aten.constant_pad_nd.default:
             sizes = node.args[1]
             padded = [i for i, n in enumerate(sizes) if not (isinstance(n, int) and n == 0)]
@@ -41,12 +44,13 @@ def exclusive_scans(graph: fx.Graph) -> None:
             after = sizes[padded[0] + 1]
             if isinstance(after, int) and after <= 0:
                 value = node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)
-                _move(graph, node, node.args[0], -1 - padded[0] // 2, value)
+                _move(graph, node, node.args[0], -1 - padded[0] // 2, sizes, value)
 
 
-def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, value: Any) -> None:
-    """Has `node`, which puts numbers in front of `behind` along `dim`, do so with what is scanned,
-    where `behind` is a scan, or the first part of one, and the numbers change nothing in it."""
+def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, pad: list[Any], value: Any) -> None:
+    """Has `node`, which is `constant_pad_nd(behind, pad, value)` in front of `dim`, pad what is
+    scanned, where `behind` is a scan, or the first part of one, in which the numbers change
+    nothing."""
     slices = []
     while behind.target is aten.slice.Tensor:
         slices.append(behind)
@@ -78,8 +82,7 @@ def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, value: Any) -> None
             call(aten._to_copy.default, x, dtype=result.dtype)
         for cut in reversed(slices):
             call(aten.slice.Tensor, made[-1], *cut.args[1:])
-        swap = {slices[0] if slices else behind: made[-1]}
-        call(node.target, *fx.map_arg(node.args, lambda n: swap.get(n, n)), **node.kwargs)
+        call(aten.constant_pad_nd.default, made[-1], pad, value)
         call(behind.target, made[-1], along, dtype=result.dtype)
     if tensor_type(made[-1].meta["val"]) == tensor_type(node.meta["val"]):
         node.replace_all_uses_with(made[-1])
