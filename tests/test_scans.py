@@ -38,7 +38,7 @@ def test_dynamic_sizes(options: dict[str, Any], emit: str) -> None:
         options={**options, "emit": emit, "multikernel": "off"},
     )
     assert not model.graph.fallbacks
-    for rows, columns in ((6, 40), (3, 70), (1, 5), (5, 1), (0, 4), (4, 0)):
+    for rows, columns in ((6, 40), (1, 5), (5, 1), (0, 4), (4, 0)):
         x, y = torch.randn(rows, columns), torch.randn(rows, columns)
         for got, wanted in zip(model(x, y), Scans()(x.double(), y.double()), strict=True):
             assert got.shape == wanted.shape

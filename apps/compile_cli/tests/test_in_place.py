@@ -145,7 +145,9 @@ def cache_part(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
     return cache.sum(1)
 
 
-@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
+@pytest.mark.parametrize(
+    "emit", ["fx", *(pytest.param(emit, marks=pytest.mark.slow) for emit in ("hop", "cpp"))]
+)
 @pytest.mark.parametrize("fn", [cache_rows, cache_part])
 def test_a_cache_is_changed_in_two_rows(fn: Any, emit: str) -> None:
     cache, new = ramp(2, 50, 3), -ramp(2, 2, 3)
