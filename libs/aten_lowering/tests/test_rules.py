@@ -56,6 +56,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "by a mask, its gradient": (lambda x, m: aten.masked_scatter_backward(x, m, [5, 4]),
                                 (X, MASK)),
     "a diagonal": (lambda x, v: x.diagonal_scatter(v[:, 0]), (X, FEW)),
+    "a diagonal of another type": (
+        lambda x, v: (x > 0).diagonal_scatter(v[:, 0].to(torch.int64)), (X, FEW)),
     "a diagonal below": (lambda x, v: x.diagonal_scatter(v[:2, 0], -2), (X, FEW)),
     "a diagonal of others": (lambda x, v: x.view(2, 2, 6).diagonal_scatter(v[:2], -1, 2, 0),
                              (X, FEW)),

@@ -134,6 +134,7 @@ kernel k(
     (COSINES, Schedule("persistent", 1, 1024, 1)),
     (COLUMNS.replace("WIDTH", "100000"), Schedule("looped", 64, 32, 4)),
     (COLUMNS.replace("WIDTH", "100001"), Schedule("looped", 64, 32, 8)),
+    (COLUMNS.replace("WIDTH", "3"), Schedule("looped", 16, 1024, 32)),
 ])  # fmt: skip
 def test_defaults_of_rows_that_are_read_together(text: str, expected: Schedule) -> None:
     assert default_schedule(parse_kernel(text), {}) == expected

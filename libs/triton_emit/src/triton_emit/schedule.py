@@ -294,7 +294,8 @@ def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]
     while not scanning and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
         warps *= 2
     rblock = min(512 * warps // xblock, next_power_of_two(width))
-    warps = max(1, xblock * rblock // (512 if scanning or moves_vectors(kernel) else 256))
+    elements = 512 if scanning or moves_vectors(kernel) else 256  # of a warp
+    warps = min(32, max(1, xblock * rblock // elements))
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 

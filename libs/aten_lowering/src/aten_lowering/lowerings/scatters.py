@@ -175,7 +175,7 @@ def diagonal_scatter(
     row, column = (k.coords[d] for d in dims)
     here = k.op("eq", k.index(column - row), k.const(offset, DType.i64))
     rest = tuple(c for d, c in enumerate(k.coords) if d not in dims)
-    new = k.load(src, (*rest, row if offset >= 0 else column), here)
+    new = k.cast(k.load(src, (*rest, row if offset >= 0 else column), here), out.dtype)
     k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
     call.emit_kernel(k)
 
