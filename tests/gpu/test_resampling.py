@@ -47,6 +47,8 @@ def test_upsampling_and_its_gradient(
     seed = torch.randn_like(got)
     (found,) = torch.autograd.grad(got, x, seed)
     (wanted,) = torch.autograd.grad(want, exact, seed.double())
+    if dynamic and dtype is torch.bfloat16:  # of sizes not known it is added up in 16 bits, too
+        tolerance = {"rtol": 5e-2, "atol": 1.5e-1}
     torch.testing.assert_close(found.double(), wanted, **tolerance)
 
 
