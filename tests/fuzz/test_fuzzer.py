@@ -229,6 +229,28 @@ def test_gradients_hang_on_rounded_statistics() -> None:
     assert difference(found * (1 + 1e-3), found, runs) is not None
 
 
+def test_gradients_of_normalize_are_differences_of_rounded_terms() -> None:
+    given = torch.tensor([[1.0, 3.0]], dtype=torch.bfloat16)
+
+    def run() -> list[Tensor]:
+        x = given.clone().requires_grad_()
+        part = torch.nn.functional.normalize(x, dim=0)  # of single elements: their signs
+        return list(torch.autograd.grad(part.sum(), x))
+
+    runs = [r[0] for r in perturbed_runs(run, range(12))]
+    third = torch.tensor([[0.0, 1 / 3 - 0.333984375]], dtype=torch.bfloat16)
+    assert difference(third, run()[0], runs) is None
+    assert difference(third + 1, run()[0], runs) is not None
+
+
+def test_the_standard_deviation_of_what_no_square_holds_may_be_infinite() -> None:
+    x = torch.tensor([[3e38, -1.0, 1.0], [3.0, -1.0, 1.0]])
+    runs = [r[0] for r in perturbed_runs(lambda: [x.std(1)], range(12))]
+    found = torch.tensor([float("inf"), x[1].std()])
+    assert difference(found, x.std(1), runs) is None
+    assert difference(found * 2, x.std(1), runs) is not None
+
+
 def test_what_overflows_16_bits_may_stay_a_number() -> None:
     x = torch.tensor([300.0, 2.0], dtype=torch.float16)
     runs = perturbed_runs(lambda: [x * x / x], range(12))

@@ -239,3 +239,31 @@ def test_a_scaled_sum_of_broadcast_operands_is_contiguous() -> None:
     x, y = torch.rand(1, 2, 1), torch.rand(3).flatten().unfold(0, 3, 1)
     added = torch.compile(lambda x, y: torch.add(x, y, alpha=-1), backend="compile_cli")(x, y)
     assert added.is_contiguous() and torch.equal(added, x - y)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_writes_to_windows_that_leave_something_out(entry: str) -> None:
+    """torch's functional form of such a write makes the rest 0."""
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x.unfold(-1, 2, 2).add_(1)
+        z = y + 1
+        z.unfold(0, 2, 3).mul_(2)
+        z[:, :1].unfold(0, 3, 5).mul_(-1)
+        return z, z.unfold(1, 1, 2)
+
+    given = torch.arange(10.0).reshape(2, 5), torch.arange(14.0).reshape(7, 2)
+    _same(_compiled(f, given, entry), f, *given)
+
+
+def test_writes_to_parts_of_a_dynamic_size() -> None:
+    """Their sizes are numbers by a guard."""
+
+    def f(x: Tensor) -> Tensor:
+        x.unfold(0, 2, 2).add_(1)
+        x.split(2)[-1].index_put_((torch.tensor([0]),), torch.ones(1), accumulate=True)
+        return x * 2
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    for n in (5, 8, 3):
+        _same(compiled, f, torch.arange(float(n)))

@@ -57,12 +57,16 @@ def blur(
             _set(rng, result, floats[1].isnan().expand(result.shape), -values)
         if name == "softshrink" and not result.is_cuda:  # its vectors and its last elements differ
             _set(rng, result, values == 0, -values)
-        if name == "layer_norm" and _without_bias(args, kwargs) and not result.is_cuda:
+        if name == "layer_norm" and _without_bias(args, kwargs):
             _set(rng, result, values == 0, -values)
         if name in _SQUARES:
             off = torch.zeros_like(values, dtype=torch.bool)
             if exact is not None and i < len(exact) and exact[i].shape == values.shape:
                 off = _overflowed(floats, values, exact[i])
+            if name in ("std", "std_mean") and i == 0 and values.dtype == torch.float32:
+                # The CPU adds squares up in float64.
+                limit = math.sqrt(torch.finfo(torch.float32).max / floats[0].numel())
+                off = off | (values.abs() > limit)
             if result.is_cuda:
                 off = off | _another_on_cpu(func, args, kwargs, i, values)
             _set(rng, result, off, torch.where(values.isfinite(), math.nan, 0.0))
@@ -87,7 +91,10 @@ def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Ten
         return values + eps * values.abs().clamp(min=1.0)
     if name in ("hardsigmoid", "hardswish") and values.is_cuda and values.dtype == torch.float64:
         return values * (1 + 2.0**-25)
-    exponent = args[1] if name in ("pow", "__pow__") and len(args) > 1 else None
+    power = name in ("pow", "__pow__", "pow_", "float_power") and len(args) > 1
+    exponent = args[1] if power else None
+    if power and values.is_cuda and values.dtype == torch.float32:
+        return values * (1 + eps)  # a unit that bits show, also of a power that is a short number
     if isinstance(exponent, float) and values.dtype == torch.float32:
         return given[0].double().pow(float(torch.tensor(exponent, dtype=torch.float32)))
     return values
@@ -106,7 +113,8 @@ def _small_ones_first(
 
 
 def _without_bias(args: Any, kwargs: dict[str, Any]) -> bool:
-    """A CPU adds a bias of 0, a GPU none, so that -0 becomes 0."""
+    """A CPU adds a bias of 0, as CUDA does to rows that fill no vectors, so that -0 becomes 0; its
+    kernel of vectors adds none."""
     return (args[3] if len(args) > 3 else kwargs.get("bias")) is None
 
 

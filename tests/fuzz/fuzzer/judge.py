@@ -65,6 +65,9 @@ class Perturbed(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "normalize" and kwargs.get("out") is None:
+            with self:  # its gradients are differences of what its parts round
+                return _normalize(*args, **kwargs)
         if name in _EXACT or (name.startswith("__") and "shift" not in name and name[2] != "i"
                               and name not in _ARITHMETIC):  # fmt: skip
             return func(*args, **kwargs)
@@ -200,6 +203,12 @@ class Perturbed(TorchFunctionMode):
             odd = torch.tensor([self.rng.choice(few) for _ in range(tensor.numel())])
             odd = odd.reshape(tensor.shape).to(tensor.device)
             tensor.data.copy_(torch.where(where, odd.to(tensor.dtype), tensor.data))
+
+
+def _normalize(
+    x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
+) -> Tensor:
+    return x / x.norm(p, dim, keepdim=True).clamp_min(eps).expand_as(x)
 
 
 _ARITHMETIC = frozenset(

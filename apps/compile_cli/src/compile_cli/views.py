@@ -1,14 +1,17 @@
 """Views that torch makes no functional graph of when they are written, in a form of which it does.
 
     v = expand(x, [-1, 4])  of x[3, 4]              ->   v = alias(x)
-    v = unfold(x, 1, 3, 2)  of x[2, 3]: one window  ->   v = unfold(x, 1, 3, 3)
+    v = unfold(x, 1, 3, 2)  of x[2, 4]: one window  ->   v = unfold(x[:, :3], 1, 3, 3)
+    v = unfold(x, 0, 2, 3)  of x[7]: two windows    ->   v = unfold(x[:6], 0, 3, 3)[:, :2]
 
 A write to an expanded tensor becomes `x + (written - v)`, which is NaN for infinities and refused
-of bool; one to windows that the step says overlap is refused.
+of bool; one to windows that the step says overlap is refused; one to windows that leave something
+out makes that 0.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -32,13 +35,39 @@ def writable_views(graph: GraphModule) -> None:
                 node.args, node.kwargs = (source,), {}
                 changed = True
         elif _calls(node, aten.unfold.default, "unfold") and len(node.args) == 4:
-            _, dim, size, step = node.args
-            numbers = all(isinstance(n, int) for n in (dim, size, step))
-            if numbers and _sizes(after)[dim if dim >= 0 else dim - 1] == 1 and step < size:
-                node.update_arg(3, size)
-                changed = True
+            changed = _unfold_all(graph, node, before, after) or changed
     if changed:
         graph.recompile()
+
+
+def _unfold_all(graph: GraphModule, node: Node, before: Tensor, after: Tensor) -> bool:
+    """Takes windows of a part that they cover, where there is one."""
+    source, dim, size, step = node.args
+    if not (isinstance(dim, int) and isinstance(size, int) and isinstance(step, int)):
+        return False
+    dim %= before.dim()
+    windows, length = _sizes(after)[dim], _sizes(before)[dim]
+    if windows == 1:
+        step = size
+    known = isinstance(windows, int) and isinstance(length, int)
+    if step < size or (known and windows * step > length):
+        return False
+    if windows * size == length and node.args[3] == step:
+        return False  # they show all of it
+    if not known and step > size:
+        return False  # whether the last window has a gap behind it is not known
+    shown = (after.dim() - 1, 0, size)
+    with graph.graph.inserting_before(node):
+        add = graph.graph.call_function
+        end: Any = windows * step
+        if not known:
+            whole = add(aten.sym_size.int, (source, dim))
+            end = add(operator.sub, (whole, add(operator.mod, (whole, step))))
+        source = add(aten.slice.Tensor, (source, dim, 0, end))
+        source = add(aten.unfold.default, (source, dim, step, step))
+    node.op, node.target = "call_function", aten.slice.Tensor
+    node.args, node.kwargs = (source, *shown), {}
+    return True
 
 
 def _calls(node: Node, op: Any, *methods: str) -> bool:

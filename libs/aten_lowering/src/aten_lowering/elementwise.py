@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -12,6 +13,7 @@ from torch._prims_common import elementwise_dtypes
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number, torch_dtype
+from aten_lowering.errors import require
 from loop_ir import DType, Kernel, Origin
 
 # What is computed at a point: gets the builder and the promoted inputs, gives the value to store.
@@ -80,7 +82,12 @@ def pointwise(
 
 
 def copy_kernel(name: str, source: Operand, target: Operand, origin: Origin) -> Kernel:
-    """`target = source`, broadcast and converted."""
+    """`target = source`, broadcast and converted. Torch has found their sizes equal, and guards: an
+    expression may stand for a number."""
+    require(len(source.size) <= len(target.size), "a copy of more dimensions")
+    sizes = zip(source.size, target.size[len(target.size) - len(source.size) :], strict=True)
+    same = tuple(n if n == 1 else m for n, m in sizes)
+    source = replace(source, ref=replace(source.ref, type=replace(source.type, size=same)))
     k = KernelBuilder(name, target.size, origin)
     value = k.load_broadcast(source, target.size, k.coords)
     k.store(target, k.coords, value)
