@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from loop_ir import parse_kernel
-from triton_emit import Schedule, emit
+from triton_emit import Schedule, default_schedule, emit
 from triton_emit.schedule import Kind
 from triton_rt import Target
 from triton_rt import compile as compile_kernel
@@ -88,3 +88,32 @@ def test_scalars_of_a_row(text: str, rows: int, kind: Kind, tools: SimpleNamespa
     tools.check(kernel, schedule)
     if kind == "persistent":
         compile_kernel(tools.kernel_source(emit(kernel, schedule)), Target(90))
+
+
+STREAM = """
+kernel k(
+    x: f32[ROWS, 1024] cuda:0,
+    w: f32[1024] cuda:0,
+    out y: f32[ROWS] cuda:0,
+):
+  parallel i0 < ROWS:
+    over r0 < 1024:
+      v0 = load x[i0*1024 + r0] : f32
+      v1 = load w[r0] : f32
+      v2 = mul(v0, v1) : f32
+      v3 = reduce sum(v2) : f32
+    once:
+      store y[i0] = v3
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "streams"), [
+    ("ROWS", "65536", True), ("ROWS", "8192", False), ("ROWS", "90000", False),
+    ("i0*1024 + r0]", "i0*1025 + r0]", False),
+    ("i0*1024 + r0]", "r0*ROWS + i0]", True), ("i0*1024 + r0]", "i0//2*1024 + r0]", False),
+])  # fmt: skip
+def test_what_is_read_once_takes_no_place_of_others(old: str, new: str, streams: bool) -> None:
+    """Large tensors, each line of which one program reads whole."""
+    k = parse_kernel(STREAM.replace(old, new).replace("ROWS", "60000"))
+    source = emit(k, default_schedule(k, {})).source
+    assert source.count("evict_first") == int(streams)

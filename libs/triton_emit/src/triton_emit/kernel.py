@@ -21,18 +21,19 @@ from loop_ir import (
     pair_softmax,
     picks_rows,
 )
-from symexpr import FloorDiv, bounds, one_line, symbol
+from symexpr import FloorDiv, bounds, one_line
 from triton_emit import scans
 from triton_emit.body import Lines, Writer
 from triton_emit.errors import BadSchedule
 from triton_emit.helpers import called, helper_text
 from triton_emit.idioms import cheaper
-from triton_emit.pairs import paired
+from triton_emit.pairs import in_pairs, wide
 from triton_emit.reductions import check, finish_loop, persistent, start_loop, step_loop, working
 from triton_emit.schedule import (
     Schedule,
     may_step,
     next_power_of_two,
+    streams,
     symbol_ranges,
     walks,
 )
@@ -55,15 +56,8 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     if schedule.kind == "looped":
         kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
     if schedule.pairs:
-        kernel = _in_pairs(kernel)
+        kernel = in_pairs(kernel)
     return KernelWriter(kernel, schedule).emit()
-
-
-def _in_pairs(kernel: Kernel) -> Kernel:
-    found = paired(kernel)
-    if found is None:
-        raise BadSchedule(kernel.name, "pairs", 1, "False: no points that read the same")
-    return found
 
 
 class KernelWriter(Writer):
@@ -254,7 +248,7 @@ class KernelWriter(Writer):
 
     def _define_pairs(self, pid: str) -> None:
         """The tile of both neighbours of each point."""
-        *others, last = (replace(a, symbol=_wide(a.symbol)) for a in self.kernel.axes)
+        *others, last = (replace(a, symbol=wide(a.symbol)) for a in self.kernel.axes)
         tile = Tile("w", "windex", "w", (*others, replace(last, extent=2 * last.extent)),
                     self.write_sizes)  # fmt: skip
         self.add_tile(tile)
@@ -266,7 +260,7 @@ class KernelWriter(Writer):
         """Both neighbours, which lie side by side, in turns."""
         axes = [a.symbol for a in self.kernel.axes]
         index = sympy.expand(stmt.index - axes[-1] - 1)  # 2*i + 1 + ... -> i + ...
-        text, over = self.index(index.xreplace({s: _wide(s) for s in axes}))
+        text, over = self.index(index.xreplace({s: wide(s) for s in axes}))
         values = ", ".join(self._whole(v) for v in (first, second))
         mask = self.mask(over)
         tail = f", {mask}" if mask else ""
@@ -569,18 +563,15 @@ class KernelWriter(Writer):
         return counts
 
     def eviction(self, stmt: Load) -> str:
-        """Rows that are read again by a later loop stay in L2, and leave it after the last."""
-        if not self.looped or self.space < 0:
+        """Rows that are read again by a later loop stay in L2, and leave it after the last. What
+        `streams` takes no place of others."""
+        if self.space < 0:
             return ""
         self.loads_left[stmt.buffer] -= 1
-        if self.loads_left[stmt.buffer] > 0:
+        if self.looped and self.loads_left[stmt.buffer] > 0:
             return ', eviction_policy="evict_last"'
-        return ""
-
-
-def _wide(axis: sympy.Symbol) -> sympy.Symbol:
-    """An axis of the tile of both neighbours."""
-    return symbol(f"{axis.name}_wide")
+        once = streams(self.kernel, stmt, self.spaces[self.space], self.schedule.kind)
+        return ', eviction_policy="evict_first"' if once else ""
 
 
 def _cdiv(points: sympy.Expr, block: int) -> sympy.Expr:

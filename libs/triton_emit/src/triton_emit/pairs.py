@@ -27,7 +27,8 @@ from loop_ir.rewrite import (
     renumber,
     simplify_with,
 )
-from symexpr import FloorDiv
+from symexpr import FloorDiv, symbol
+from triton_emit.errors import BadSchedule
 
 
 def paired(kernel: Kernel) -> Kernel | None:
@@ -65,6 +66,19 @@ def paired(kernel: Kernel) -> Kernel | None:
 
     both = (*(place(s, 0) for s in body), *(place(s, 1) for s in second))
     return renumber(eliminate(replace(whole, phases=(Phase((), both),))))
+
+
+def in_pairs(kernel: Kernel) -> Kernel:
+    """`paired`, of a kernel that must be."""
+    found = paired(kernel)
+    if found is None:
+        raise BadSchedule(kernel.name, "pairs", 1, "False: no points that read the same")
+    return found
+
+
+def wide(axis: sympy.Symbol) -> sympy.Symbol:
+    """An axis of the tile of both neighbours."""
+    return symbol(f"{axis.name}_wide")
 
 
 def _halves(index: sympy.Expr, axis: sympy.Symbol) -> bool:
