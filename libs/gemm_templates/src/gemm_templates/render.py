@@ -20,7 +20,6 @@ from gemm_templates.problem import (
     DIMS,
     BlockScale,
     Config,
-    Epilogue,
     Problem,
     Prologue,
 )
@@ -29,31 +28,32 @@ from triton_rt import KernelParam, KernelSource
 
 @dataclass(frozen=True)
 class Call:
-    """How the text of a kernel calls its template: `module.function(a, b, bias, out, M, ...,
-    stride_bias, operands=..., EPILOGUE=..., BLOCK_M=..., <flags>, ...)`, as `tiled_mm`.
+    """How the text of a kernel calls its template: `module.function(a=Matrix(...), b=Matrix(...),
+    sizes=Sizes(...), tile=Tile(...), ending=Ending(...), <flags>, ...)`, as `templates.operands`
+    has them.
 
     flags: further keyword arguments, as text.
-    workspaces: pointers passed as keyword arguments of their names.
-    batches: it walks over the batch itself, with `BATCH=..., stride_ab=..., stride_bb=...,
-    stride_ob=..., EPILOGUE_BATCHED=...`; else it gets the pointers of one product.
-    multiplies: it reads `a` and `b`; else they are None. finishes: bias, epilogue and `out` are
-    its business; else they are None, `identity` and not stored.
+    workspaces: memory that it gets as `scratch`, if that is not None.
+    batches: it walks over the batch itself; else it gets the pointers of one product.
+    multiplies: it reads `a` and `b`. finishes: bias, epilogue and `out` are its business.
     decorator: of the kernel: "triton.jit" or "gluon.jit".
-    prologues: it takes prologues (and block scales and exact sums of fp8, if it gets such
-    problems) as `tiled_mm`; others never get any.
-    maps: which of `a`, `b`, `b2`, `out` are descriptors, made by the host; with any, `MAPS=True`.
+    prologues: it takes prologues and block scales as `beginning`; others never get any.
+    described: which of `a`, `b`, `b2`, `out` it reads or writes through descriptors; those in
+    `maps` are made by the host. shared: those of which all products of a batch have the same.
     """
 
     module: str
     function: str
     flags: str = ""
-    workspaces: tuple[Workspace, ...] = ()
+    workspaces: tuple[Workspace, ...] | None = None
     multiplies: bool = True
     finishes: bool = True
     decorator: str = "triton.jit"
     batches: bool = False
     prologues: bool = False
+    described: frozenset[str] = frozenset()
     maps: Maps = ()
+    shared: frozenset[str] = frozenset()
 
 
 def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSource:
@@ -93,7 +93,8 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     if problem.jagged:
         params.append(KernelParam("offs", "*i32"))
     params += [
-        KernelParam(w.name, f"*{w.dtype}", mutated=True, aligned=True) for w in call.workspaces
+        KernelParam(w.name, f"*{w.dtype}", mutated=True, aligned=True)
+        for w in call.workspaces or ()
     ]
     params += operands
     before = _before(problem) if call.prologues else {}
@@ -117,40 +118,35 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         "BLOCK_K": config.block_k,
         "GROUP_M": config.group_m,
     }
-    offset = {"a": "", "b": "", "out": ""}
-    lines = []
-    if problem.batch > 1 and not call.batches:
-        lines.append("    batch = tl.program_id(1).to(tl.int64)")
-        offset = {
-            tensor: f" + batch * {stride if stride in dynamic else dims[stride]}"
-            for tensor, stride in (("a", "stride_ab"), ("b", "stride_bb"), ("out", "stride_ob"))
-        }
-    a, b = (f"{x}{offset[x]}" if call.multiplies else "None" for x in ("a", "b"))
-    out = "out" + offset["out"] if stores else "None"
-    operand_names = "".join(f"{p.name}, " for p in operands)
-    if epilogue and epilogue.batched and not call.batches:
-        operand_names = f"{'batch' if problem.batch > 1 else '0'}, {operand_names}"
+    values = {d: _value(d, d in used, dims, dynamic) for d in DIMS}
+    whole = problem.batch == 1 or call.batches
     arguments = [
-        f"{a}, {b}, {'bias' if bias else 'None'}, {out}",
-        ", ".join(_value(d, d in used, dims, dynamic) for d in DIMS[:10]),
-        f"operands=({operand_names.strip()})",
-        f"EPILOGUE={epilogue.name if epilogue else 'identity'}",
-        ", ".join(f"{c}={c}" for c in constants),
-        ", ".join(f"{w.name}={w.name}" for w in call.workspaces),
-        _batch_arguments(problem, epilogue, used, dims, dynamic) if call.batches else "",
+        *(
+            f"{name}={_matrix(name, problem, call, values, whole)}"
+            for name in ("a", "b", "b2")
+            if call.multiplies and (name != "b2" or problem.gate)
+        ),
+        f"sizes=Sizes({values['M']}, {values['N']}, {values['K']}"
+        f"{f', {problem.batch}' if call.batches else ''})",
+        f"tile={_tile(problem, config, constants)}",
+        f"ending={_ending(problem, call, values, whole)}" if call.finishes else "",
+        f"beginning={_beginning(problem, before)}" if call.prologues else "",
+        _scratch(call.workspaces),
+        f'JAGGED="{problem.jagged}", offs=offs' if problem.jagged else "",
         call.flags,
-        "MAPS=True" if call.maps else "",
-        f"b2_ptr=b2, GATE={problem.gate.name}" if call.multiplies and problem.gate else "",
-        _before_arguments(problem, config, before),
-        f"HAS_BIAS={bias is not None}, WIDE={problem.is_wide}, "
-        f'INPUT_PRECISION="{problem.input_precision}", STORE={stores}',
     ]
     head = ", ".join([*names, *(f"{c}: tl.constexpr" for c in constants)])
+    body = "\n".join(f"        {line}," for line in arguments if line)
     imports = [f"from gemm_templates.templates.{call.module} import {call.function}"]
+    imports += [
+        f"from gemm_templates.templates.operands import {kind}"
+        for kind in _OPERANDS
+        if f"{kind}(" in body
+    ]
     if call.decorator == "gluon.jit":
         imports.insert(0, "from triton.experimental import gluon")
-    if not epilogue:
-        imports.append("from gemm_templates.templates.tiled import identity")
+    if call.finishes and not epilogue:
+        imports.append("from gemm_templates.templates.tiles import identity")
     text = "\n".join(
         [
             f"# {_title(problem)}   template {template_digest()}",
@@ -164,15 +160,64 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
             "",
             f"@{call.decorator}",
             f"def {name}({head}):",
-            *lines,
+            *([] if whole else ["    batch = tl.program_id(1).to(tl.int64)"]),
             f"    {call.function}(",
-            *(f"        {line}," for line in arguments if line),
+            body,
             "    )",
             "",
         ]
     )
     return KernelSource(
         name, text, tuple(params), tuple(constants.items()), config.num_warps, config.num_stages
+    )
+
+
+_OPERANDS = ("Beginning", "Ending", "Matrix", "Pipeline", "Scratch", "Share", "Sizes", "Tile")
+_STRIDES = {
+    "a": ("stride_am", "stride_ak", "stride_ab"),
+    "b": ("stride_bk", "stride_bn", "stride_bb"),
+    "out": ("stride_om", "stride_on", "stride_ob"),
+}
+
+
+def _matrix(name: str, problem: Problem, call: Call, values: dict[str, str], whole: bool) -> str:
+    tensor = "b" if name == "b2" else name
+    row, column, batch = _STRIDES[tensor]
+    pointer = name if whole else f"{name} + batch * {values[batch]}"
+    parts = [pointer, values[row], values[column]]
+    if call.batches:
+        parts.append(values[batch])
+    if name in call.described:
+        parts.append(f"BY_ROWS={problem.major(tensor) == column}")
+        parts.append(f"TMA=True, GIVEN={name in dict(call.maps)}")
+    if name in call.shared:
+        parts.append("SHARED=True")
+    return f"Matrix({', '.join(parts)})"
+
+
+def _tile(problem: Problem, config: Config, constants: dict[str, int]) -> str:
+    edges = ", ".join(f'EDGE_{d}="{_edge(problem, config, d)}"' for d in ("M", "N"))
+    exact_fp8 = problem.multiplies_fp8 and not problem.fast_accum and problem.block_scale is None
+    return (
+        f"Tile({', '.join(constants)}, {edges}, "
+        f"EVEN_K={problem.is_multiple('K', config.block_k)}, WIDE={problem.is_wide}, "
+        f'INPUT_PRECISION="{problem.input_precision}"'
+        f"{f', IMPRECISE={min(128, config.block_k)}' if exact_fp8 else ''})"
+    )
+
+
+def _ending(problem: Problem, call: Call, values: dict[str, str], whole: bool) -> str:
+    epilogue = problem.epilogue
+    operands = "".join(f"{p.name}, " for p in epilogue.operands) if epilogue else ""
+    batched = epilogue is not None and epilogue.batched
+    if batched and not call.batches:
+        operands = f"{'0' if whole else 'batch'}, {operands}"
+    return (
+        f"Ending({'bias' if problem.bias else 'None'}, {values['stride_bias']}, "
+        f"{epilogue.name if epilogue else 'identity'}, ({operands.strip()}), "
+        f"{_matrix('out', problem, call, values, whole) if stores_out(problem) else 'None'}"
+        f"{f', GATE={problem.gate.name}' if problem.gate else ''}"
+        f"{', BATCHED=True' if batched and call.batches else ''})"
     )
 
 
@@ -186,9 +231,7 @@ def _before(problem: Problem) -> dict[str, Prologue | BlockScale]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _before_arguments(
-    problem: Problem, config: Config, before: dict[str, Prologue | BlockScale]
-) -> str:
+def _beginning(problem: Problem, before: dict[str, Prologue | BlockScale]) -> str:
     found = []
     for name, part in before.items():
         function, prefix = name.split()
@@ -196,9 +239,13 @@ def _before_arguments(
         if isinstance(part, Prologue) and part.batched:
             values = f"{'batch' if problem.batch > 1 else '0'}, {values}"
         found.append(f"{function}={part.name}, {prefix}_operands=({values.strip()})")
-    if problem.multiplies_fp8 and not problem.fast_accum and problem.block_scale is None:
-        found.append(f"IMPRECISE={min(128, config.block_k)}")
-    return ", ".join(found)
+    return f"Beginning({', '.join(found)})"
+
+
+def _scratch(workspaces: tuple[Workspace, ...] | None) -> str:
+    if workspaces is None:
+        return ""
+    return f"scratch=Scratch({', '.join(f'{w.name}={w.name}' for w in workspaces)})"
 
 
 def _title(problem: Problem) -> str:
@@ -213,11 +260,6 @@ def stores_out(problem: Problem) -> bool:
     return problem.epilogue is None or not problem.epilogue.stores
 
 
-def edges(problem: Problem, config: Config) -> str:
-    """EDGE_M and EDGE_N (`tiled_mm`) as keyword arguments."""
-    return f'EDGE_M="{_edge(problem, config, "M")}", EDGE_N="{_edge(problem, config, "N")}"'
-
-
 def check_tile(config: Config) -> None:
     """Raises InvalidConfig if a tile of accumulators does not suit the warps."""
     elements = config.block_m * config.block_n
@@ -228,19 +270,6 @@ def check_tile(config: Config) -> None:
             f"{config}: a tile of {elements} accumulators for {config.num_warps} warps; "
             "expected at least one per thread and at most 65536"
         )
-
-
-def _batch_arguments(
-    problem: Problem,
-    epilogue: Epilogue | None,
-    used: list[str],
-    dims: dict[str, int],
-    dynamic: list[str],
-) -> str:
-    strides = ", ".join(f"{d}={_value(d, d in used, dims, dynamic)}" for d in BATCH_STRIDES)
-    jagged = f'JAGGED="{problem.jagged}", offs_ptr=offs, ' if problem.jagged else ""
-    batched = epilogue is not None and epilogue.batched
-    return f"{jagged}BATCH={problem.batch}, {strides}, EPILOGUE_BATCHED={batched}"
 
 
 def _used(dim: str, problem: Problem, call: Call) -> bool:

@@ -9,7 +9,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render, stores_out
+from gemm_templates.render import Call, check_tile, render, stores_out
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (
@@ -95,14 +95,12 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             "size"
         )
     stored = stores_by_descriptor(problem)
-    alone = {tensor: shared(problem, tensor) for tensor in ("a", "b")}
-    flags = (
-        f"A_SHARED={alone['a']}, B_SHARED={alone['b']}, "
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stored}, PARTS={config.parts}, {edges(problem, config)}"
-    )
+    alone = frozenset(tensor for tensor in ("a", "b") if shared(problem, tensor))
     described = maps.of_batches(problem, config, config.block_m, stored, alone)
-    call = Call("batched_tma", "batched_tma_mm", flags, batches=True, maps=described)
+    call = Call(
+        "batched_tma", "batched_tma_mm", f"PARTS={config.parts}", batches=True, maps=described,
+        described=maps.described(problem, stored), shared=alone,
+    )  # fmt: skip
     source = render(problem, config, name, call)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, problem.batch, config.programs, flat=True,

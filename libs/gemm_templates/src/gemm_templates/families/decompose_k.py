@@ -8,7 +8,7 @@ from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense, split_k
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render
+from gemm_templates.render import Call, check_tile, render
 
 # Fitted on an H200 (`split_k.products`).
 _LAUNCHES = 5.3e-6  # two that overlap, as events around them see it
@@ -41,13 +41,9 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     partials = Workspace(
         "partials", "f32", per_output=config.split_k, batch=problem.batch
     )  # the second kernel reads what the first one wrote, and no more
-    even = problem.is_multiple("K", config.block_k * config.split_k)
     early = problem.k <= _SHORT * config.block_k * config.split_k
-    flags = (
-        f"SPLIT_K={config.split_k}, EVEN_SPLIT={even}, OVERLAP={config.overlap}, EARLY={early}, "
-        f"{edges(problem, config)}, "
-        f"EVEN_K={problem.is_multiple('K', config.block_k)}"
-    )
+    share = split_k.sharing(problem, config)
+    flags = f"{share}, OVERLAP={config.overlap}, EARLY={early}"
     call = Call(
         "decompose_k", "decompose_k_mm", flags, (partials,), finishes=False, prologues=True
     )  # fmt: skip
@@ -56,10 +52,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         splits=config.split_k,
     )  # fmt: skip
     tile = reduction(problem, config)
-    chunk = split_k.chunk_of(config.split_k, tile.block_m * tile.block_n, tile.num_warps)
-    flags = (
-        f"SPLIT_K={config.split_k}, CHUNK={chunk}, OVERLAP={config.overlap}, {edges(problem, tile)}"
-    )
+    flags = f"{split_k.sharing(problem, tile)}, OVERLAP={config.overlap}"
     call = Call("decompose_k", "reduce_k_mm", flags, (partials,), multiplies=False)
     source = replace(render(problem, tile, f"{name}_reduce", call), pdl=config.overlap)
     second = TemplateKernel(source, tile.block_m, tile.block_n, problem.batch)

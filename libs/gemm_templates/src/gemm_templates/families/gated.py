@@ -9,7 +9,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, maps, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render, stores_out
+from gemm_templates.render import Call, check_tile, render, stores_out
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (
@@ -54,13 +54,10 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             "dimension, 16-byte aligned (say so in `aligned`, `b2` too), no batch, no empty size"
         )
     stored = stores_out(problem) and tma.stores_rows(problem)
-    flags = (
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stored}, PARTS={config.parts}, "
-        f"{edges(problem, config)}"
-    )
-    described = maps.of_matrices(problem, config, config.block_m, stored)
-    call = Call("gated", "gated_mm", flags, maps=described)
+    call = Call(
+        "gated", "gated_mm", f"PARTS={config.parts}", described=maps.described(problem, stored),
+        maps=maps.of_matrices(problem, config, config.block_m, stored),
+    )  # fmt: skip
     source = render(problem, config, name, call)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, programs=config.programs, maps=call.maps

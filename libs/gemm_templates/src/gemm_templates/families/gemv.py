@@ -7,7 +7,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, split_k
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import Call, edges, render
+from gemm_templates.render import Call, render
 from gemm_templates.work import instructions
 
 # Measured best on an H200: (block_n, block_k, num_warps, num_stages, programs a multiprocessor).
@@ -131,14 +131,8 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     split_k.check_plain(problem, config)
     if not split_k.allows(problem, config):
         raise InvalidConfig(f"{config} for {problem}: the kernel needs M and N known")
-    edge = edges(problem, config).partition(", ")[2]
-    flags = (
-        f"{split_k.sharing(problem, config)}, STAGES={config.num_stages}, {edge}, "
-        f"EVEN_K={problem.is_multiple('K', config.block_k)}"
-    )
+    flags = f"{split_k.sharing(problem, config)}, STAGES={config.num_stages}"
     memory = split_k.workspaces(problem, config) if config.split_k > 1 else ()
-    if not memory:
-        flags = f"partials=None, counters=None, {flags}"
     call = Call("gemv", "gemv_mm", flags, memory, prologues=True)
     source = render(problem, config, name, call)
     kernel = TemplateKernel(source, 1, config.block_n, problem.batch, splits=config.split_k)

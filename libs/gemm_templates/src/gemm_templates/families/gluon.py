@@ -11,7 +11,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, maps, tma
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
-from gemm_templates.render import Call, edges, render, stores_out
+from gemm_templates.render import Call, render, stores_out
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (
@@ -176,11 +176,11 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
     lines = by_rows and stores_out(problem) and not stored
     twice = shared_memory(problem, multiplied, 2, config.block_n) <= H200.smem and config.parts > 1
     flags = (
-        f"STAGES={config.num_stages}, TURNS={takes_turns(multiplied)}, "
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
+        f"pipeline=Pipeline(STAGES={config.num_stages}, TURNS={takes_turns(multiplied)}, "
+        f"PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
         f"BY_LINES={by_lines(problem, config)}, LINES={lines}, "
-        f"OVERLAP={config.overlap}, {edges(problem, config)}"
+        f"SHARES={config.split_k if config.split_k > 1 else 0}), OVERLAP={config.overlap}"
+        f"{'' if problem.gate else ', b2=None'}"
     )
     halves = 1 if takes_turns(multiplied) else 2
     memory: tuple[Workspace, ...] = ()
@@ -190,9 +190,11 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
             Workspace("partials", "f32", fixed=sums),
             Workspace("counters", "i32", halves, config.block_m, config.block_n, zeroed=True),
         )
-        flags += f", SHARES={config.split_k}"
-    described = maps.of_matrices(problem, config, config.block_m // halves, stored)
-    call = Call("gluon_hopper", "gluon_mm", flags, memory, decorator="gluon.jit", maps=described)
+    call = Call(
+        "gluon_hopper", "gluon_mm", flags, memory, decorator="gluon.jit",
+        described=maps.described(problem, stored),
+        maps=maps.of_matrices(problem, config, config.block_m // halves, stored),
+    )  # fmt: skip
     source = render(problem, config, name, call)
     source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)
     kernel = TemplateKernel(

@@ -9,7 +9,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import batched_tma, gluon, grouped, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
-from gemm_templates.render import Call, edges, render
+from gemm_templates.render import Call, render
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (
@@ -72,22 +72,22 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     jagged = problem.jagged is not None
     stored = (grouped if jagged else batched_tma).stores_by_descriptor(problem)
     turns = gluon.takes_turns(config)
-    alone = {tensor: batched_tma.shared(problem, tensor) for tensor in ("a", "b")}
+    if jagged:
+        alone = grouped.whole(problem)
+    else:
+        alone = frozenset(tensor for tensor in ("a", "b") if batched_tma.shared(problem, tensor))
     flags = (
         f"SPAN={max(32, 1 << (problem.batch - 1).bit_length())}, "
-        f"A_SHARED={jagged or alone['a']}, B_SHARED={not jagged and alone['b']}, "
-        f"STAGES={config.num_stages}, TURNS={turns}, "
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stored}, PARTS={config.parts}, BUFFERS={_buffers(problem, config)}, "
-        f"BY_LINES={gluon.by_lines(problem, config)}, "
-        f"OVERLAP={config.overlap}, {edges(problem, config)}"
+        f"pipeline=Pipeline(STAGES={config.num_stages}, TURNS={turns}, PARTS={config.parts}, "
+        f"BUFFERS={_buffers(problem, config)}, BY_LINES={gluon.by_lines(problem, config)}), "
+        f"OVERLAP={config.overlap}"
     )
     # Groups store their last rows by address, too: both forms of `out` would be parameters.
     rows = config.block_m // (1 if turns else 2)
     described = () if jagged else maps.of_batches(problem, config, rows, stored, alone)
     call = Call(
         "gluon_batched", "gluon_batched_mm", flags, decorator="gluon.jit", batches=True,
-        maps=described,
+        described=maps.described(problem, stored), maps=described, shared=alone,
     )  # fmt: skip
     source = render(problem, config, name, call)
     source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)

@@ -9,7 +9,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import gluon, maps, tma
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
-from gemm_templates.render import Call, edges, render, stores_out
+from gemm_templates.render import Call, render, stores_out
 
 # (block_m, block_n, group_m, num_stages, split_n)
 _SHAPES = ((128, 128, 8, 6, 2), (128, 128, 16, 6, 2), (128, 64, 8, 8, 2))
@@ -72,13 +72,13 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         )
     stored = stores_out(problem) and tma.stores_rows(problem)
     flags = (
-        f"STAGES={config.num_stages}, STORE_TMA={stored}, PARTS={config.parts}, "
-        f"OVERLAP={config.overlap}, {edges(problem, config)}"
+        f"pipeline=Pipeline(STAGES={config.num_stages}, PARTS={config.parts}), "
+        f"OVERLAP={config.overlap}"
     )
-    described = maps.of_matrices(problem, config, config.block_m // 2, stored)
     call = Call(
         "gluon_scaled", "gluon_scaled_mm", flags, decorator="gluon.jit", prologues=True,
-        maps=described,
+        described=maps.described(problem, stored),
+        maps=maps.of_matrices(problem, config, config.block_m // 2, stored),
     )  # fmt: skip
     source = render(problem, config, name, call)
     source = replace(source, num_warps=4, max_registers=_REGISTERS, pdl=config.overlap)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
-from gemm_templates.families import batched_tma, dense
+from gemm_templates.families import batched_tma, dense, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render, stores_out
+from gemm_templates.render import Call, check_tile, render, stores_out
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (
@@ -73,17 +73,22 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             "dimension, not the one with the groups, and 16-byte aligned (say so in `aligned`), no "
             f"empty size, and at most {_MOST_GROUPS} groups"
         )
-    flags = (
-        f"SPAN={1 << (problem.batch - 1).bit_length()}, "
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stores_by_descriptor(problem)}, PARTS={config.parts}, "
-        f"{edges(problem, config)}"
-    )
-    source = render(problem, config, name, Call("grouped", "grouped_mm", flags, batches=True))
+    call = Call(
+        "grouped", "grouped_mm",
+        f"SPAN={1 << (problem.batch - 1).bit_length()}, PARTS={config.parts}", batches=True,
+        described=maps.described(problem, stores_by_descriptor(problem)), shared=whole(problem),
+    )  # fmt: skip
+    source = render(problem, config, name, call)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, problem.batch, config.programs, flat=True
     )
     return Plan((kernel,))
+
+
+def whole(problem: Problem) -> frozenset[str]:
+    """The matrices that are cut into groups, and so are no batch."""
+    batched = {"M": "b", "N": "a", "K": "out"}[problem.jagged or "M"]
+    return frozenset({"a", "b", "out"} - {batched})
 
 
 def stores_by_descriptor(problem: Problem) -> bool:

@@ -27,15 +27,20 @@ def of_matrices(problem: Problem, config: Config, rows: int, stored: bool) -> Ma
     return tuple(found.items())
 
 
+def described(problem: Problem, stored: bool) -> frozenset[str]:
+    """What a template with descriptors moves by these."""
+    return frozenset({"a", "b", *(("b2",) if problem.gate else ()), *(("out",) if stored else ())})
+
+
 def of_batches(
-    problem: Problem, config: Config, rows: int, stored: bool, shared: dict[str, bool]
+    problem: Problem, config: Config, rows: int, stored: bool, shared: frozenset[str]
 ) -> Maps:
     """The same of a batch; `shared`: operands of which there is one for all products."""
     plain = dict(of_matrices(problem, config, rows, stored))
     out: dict[str, MapPlan] = {}
     for name, plan in plain.items():
         assert plan.shape is not None and plan.strides is not None
-        alone = shared.get(name, False)
+        alone = name in shared
         count = 1 if alone else problem.batch
         # Of one matrix any stride will do: only the first is read.
         distance = plan.strides[0] if alone else f"stride_{name[0]}b"

@@ -9,7 +9,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render
+from gemm_templates.render import Call, check_tile, render
 
 # (block_m, block_n, num_warps), and blocks of K.
 _TILES = (
@@ -139,12 +139,8 @@ def shared_plan(problem: Problem, config: Config, name: str, *, swap: bool) -> P
             f"{config} for {problem}: programs that share tiles are counted in memory that is "
             "zeroed once, which needs M and N known; `programs` is for persistent templates"
         )
-    even = problem.is_multiple("K", config.block_k)
-    flags = f"SWAP={swap}, {edges(problem, config)}, EVEN_K={even}"
     memory = workspaces(problem, config) if config.split_k > 1 else ()
-    flags = f"{sharing(problem, config)}, {flags}"
-    if not memory:
-        flags = f"partials=None, counters=None, {flags}"
+    flags = f"{sharing(problem, config)}, SWAP={swap}"
     call = Call("split_k", "split_k_mm", flags, memory, prologues=True)
     source = render(problem, config, name, call)
     kernel = TemplateKernel(
@@ -163,10 +159,10 @@ def workspaces(problem: Problem, config: Config) -> tuple[Workspace, ...]:
 
 
 def sharing(problem: Problem, config: Config) -> str:
-    """SPLIT_K, CHUNK and EVEN_SPLIT as keyword arguments."""
+    """How K is shared, as a keyword argument."""
     even = problem.is_multiple("K", config.block_k * config.split_k)
     chunk = chunk_of(config.split_k, config.block_m * config.block_n, config.num_warps)
-    return f"SPLIT_K={config.split_k}, CHUNK={chunk}, EVEN_SPLIT={even}"
+    return f"share=Share({config.split_k}, {chunk}, {even})"
 
 
 def chunk_of(parts: int, area: int, num_warps: int) -> int:

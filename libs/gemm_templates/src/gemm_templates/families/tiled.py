@@ -6,7 +6,7 @@ from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render
+from gemm_templates.render import Call, check_tile, render
 
 # (block_m, block_n, block_k, num_warps, num_stages)
 _SHAPES = (
@@ -42,6 +42,5 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
     check_tile(config)
-    flags = f"{edges(problem, config)}, EVEN_K={problem.is_multiple('K', config.block_k)}"
-    source = render(problem, config, name, Call("tiled", "tiled_mm", flags, prologues=True))
+    source = render(problem, config, name, Call("tiled", "tiled_mm", prologues=True))
     return Plan((TemplateKernel(source, config.block_m, config.block_n, problem.batch),))

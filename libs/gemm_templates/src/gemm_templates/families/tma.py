@@ -7,7 +7,7 @@ from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, maps
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
-from gemm_templates.render import Call, check_tile, edges, render, stores_out
+from gemm_templates.render import Call, check_tile, render, stores_out
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (
@@ -76,15 +76,11 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
             "one dimension, 16-byte aligned (say so in `aligned`), no batch, and no empty size"
         )
     stored = stores_out(problem) and stores_rows(problem)
-    flags = (
-        f"A_ROWS={problem.major('a') == 'stride_ak'}, B_ROWS={problem.major('b') == 'stride_bn'}, "
-        f"STORE_TMA={stored}, PARTS={config.parts}, "
-        f"{edges(problem, config)}"
-    )
-    if problem.prologue_a or problem.prologue_b:
-        flags += f", EVEN_K={problem.is_multiple('K', config.block_k)}"
-    described = maps.of_matrices(problem, config, config.block_m, stored)
-    call = Call("tma", "tma_mm", flags, prologues=True, maps=described)
+    call = Call(
+        "tma", "tma_mm", f"PARTS={config.parts}", prologues=True,
+        described=maps.described(problem, stored),
+        maps=maps.of_matrices(problem, config, config.block_m, stored),
+    )  # fmt: skip
     source = render(problem, config, name, call)
     kernel = TemplateKernel(
         source, config.block_m, config.block_n, programs=config.programs, maps=call.maps

@@ -15,130 +15,56 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemm_templates.templates.split_k import product_of, share_of
-from gemm_templates.templates.tiled import finish, tile_of
+from gemm_templates.templates.tiles import finish, numbers_of, product_of, tile_of
 
 
 @triton.jit
 def decompose_k_mm(
-    a_ptr,
-    b_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_om,
-    stride_on,
-    stride_bias,
-    operands,
-    EPILOGUE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    partials,
-    SPLIT_K: tl.constexpr,
-    EVEN_SPLIT: tl.constexpr,
-    OVERLAP: tl.constexpr,
-    EARLY: tl.constexpr,
-    EDGE_M: tl.constexpr,
-    EDGE_N: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    WIDE: tl.constexpr,
-    INPUT_PRECISION: tl.constexpr,
-    STORE: tl.constexpr,
-    a_operands=None,
-    b_operands=None,
-    PROLOGUE_A: tl.constexpr = None,
-    PROLOGUE_B: tl.constexpr = None,
+    a, b, sizes, tile, beginning, scratch, share, OVERLAP: tl.constexpr, EARLY: tl.constexpr
 ):
-    """The products, for the grid (tiles, batch, SPLIT_K). partials: f32 [SPLIT_K, batch, M, N].
+    """The products, for the grid (tiles, batch, SPLIT_K), at `partials` f32 [SPLIT_K, batch, M, N].
 
-    Prologues are as in `tiled_mm`.
     EARLY: the next kernel may be launched once all programs have begun, else once their loops end.
     """
     if OVERLAP and EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     part = tl.program_id(2)
-    pid_m, pid_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    first, count = share_of(part, K, BLOCK_K, SPLIT_K, EVEN_SPLIT)
-    acc = product_of(
-        a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, rm, rn, first, count,
-        BLOCK_M, BLOCK_N, BLOCK_K, EDGE_M, EDGE_N, EVEN_K, WIDE, INPUT_PRECISION, False,
-        a_operands, b_operands, PROLOGUE_A, PROLOGUE_B,
-    )  # fmt: skip
+    pid_m, pid_n = tile_of(tl.program_id(0), sizes.M, sizes.N, tile)
+    acc = product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning)
     if OVERLAP and not EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-    matrix = (part * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * M * N
-    if WIDE:
-        rm = rm.to(tl.int64)
-        rn = rn.to(tl.int64)
-    places = partials + matrix + (rm[:, None] * N + rn[None, :])
-    tl.store(places, acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
+    matrix = (part * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * sizes.M * sizes.N
+    inside, mask = places_of(pid_m, pid_n, sizes, tile)
+    tl.store(scratch.partials + matrix + inside, acc, mask=mask)
 
 
 @triton.jit
-def reduce_k_mm(
-    a_ptr,
-    b_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_om,
-    stride_on,
-    stride_bias,
-    operands,
-    EPILOGUE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    partials,
-    SPLIT_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-    EDGE_M: tl.constexpr,
-    EDGE_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    WIDE: tl.constexpr,
-    INPUT_PRECISION: tl.constexpr,
-    STORE: tl.constexpr,
-):
+def reduce_k_mm(sizes, tile, ending, scratch, share, OVERLAP: tl.constexpr):
     """Their sum with bias and epilogue, for the grid (tiles, batch), with tiles of its own; CHUNK
-    matrices at a time (a power of two)."""
-    pid_m, pid_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    if WIDE:
-        rm = rm.to(tl.int64)
-        rn = rn.to(tl.int64)
-    inside = (rm[:, None] * N + rn[None, :])[None, :, :]
-    within = ((rm[:, None] < M) & (rn[None, :] < N))[None, :, :]
-    chunk = tl.arange(0, CHUNK)[:, None, None]
+    matrices at a time."""
+    pid_m, pid_n = tile_of(tl.program_id(0), sizes.M, sizes.N, tile)
+    inside, within = places_of(pid_m, pid_n, sizes, tile)
+    inside, within = inside[None, :, :], within[None, :, :]
+    chunk = tl.arange(0, share.CHUNK)[:, None, None]
     batches = tl.num_programs(1)
-    sums = tl.zeros((CHUNK, BLOCK_M, BLOCK_N), dtype=tl.float32)
+    sums = tl.zeros((share.CHUNK, tile.BLOCK_M, tile.BLOCK_N), dtype=tl.float32)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
-    for first in tl.range(0, SPLIT_K, CHUNK, loop_unroll_factor=4):
-        matrix = ((first + chunk) * batches + tl.program_id(1)).to(tl.int64) * M * N
-        mask = within if SPLIT_K % CHUNK == 0 else within & (first + chunk < SPLIT_K)
-        sums += tl.load(partials + (matrix + inside), mask=mask, other=0.0)
+    for first in tl.range(0, share.SPLIT_K, share.CHUNK, loop_unroll_factor=4):
+        number = (first + chunk) * batches + tl.program_id(1)
+        matrix = number.to(tl.int64) * sizes.M * sizes.N
+        mask = within
+        if share.SPLIT_K % share.CHUNK != 0:
+            mask = mask & (first + chunk < share.SPLIT_K)
+        sums += tl.load(scratch.partials + (matrix + inside), mask=mask, other=0.0)
     acc = tl.sum(sums, axis=0)
-    finish(
-        acc, rm[:, None], rn[None, :], bias_ptr, out_ptr, M, N, stride_om, stride_on, stride_bias,
-        operands, EPILOGUE, BLOCK_M, BLOCK_N, EDGE_M, EDGE_N, HAS_BIAS, STORE,
-    )  # fmt: skip
+    finish(acc, pid_m * tile.BLOCK_M, pid_n * tile.BLOCK_N, sizes, tile, ending)
+
+
+@triton.jit
+def places_of(pid_m, pid_n, sizes, tile):
+    """Where the elements of a tile lie in a contiguous matrix, and whether they do."""
+    first_m, first_n = pid_m * tile.BLOCK_M, pid_n * tile.BLOCK_N
+    rm, rn = numbers_of(first_m, first_n, tile.BLOCK_M, tile.BLOCK_N, tile.WIDE)
+    inside = rm[:, None] * sizes.N + rn[None, :]
+    return inside, (rm[:, None] < sizes.M) & (rn[None, :] < sizes.N)

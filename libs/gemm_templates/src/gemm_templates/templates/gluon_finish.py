@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 # Triton gives kernel parameters their types at compile time.
-"""What a group of warps of `gluon_mm` does with its sums: bias, gate, epilogue, store."""
+"""What a group of warps of a Gluon kernel does with its sums: bias, gate, epilogue, store."""
 
 from __future__ import annotations
 
@@ -18,94 +18,68 @@ from gemm_templates.templates.gluon_parts import (
 
 
 @gluon.jit
-def finish_tile(
-    acc,
-    bias,
-    first_m,
-    first_n,
-    buffer,
-    out_ptr,
-    out_desc,
-    out_memory,
-    M,
-    N,
-    stride_om,
-    stride_on,
-    operands,
-    EPILOGUE: gl.constexpr,
-    GATE: gl.constexpr,
-    PARTS: gl.constexpr,
-    BUFFERS: gl.constexpr,
-    EDGE_M: gl.constexpr,
-    EDGE_N: gl.constexpr,
-    HAS_BIAS: gl.constexpr,
-    WIDE: gl.constexpr,
-    STORE: gl.constexpr,
-    STORE_TMA: gl.constexpr,
-    BY_LINES: gl.constexpr,
-    LINES: gl.constexpr,
-):
-    """Bias, epilogue and store of a group's tile, or of its rows of one, in PARTS."""
-    PRODUCTS: gl.constexpr = 1 if GATE is None else 2
-    PART: gl.constexpr = acc.shape[1] // (PRODUCTS * PARTS)
-    if HAS_BIAS:
+def finish_tile(acc, bias, place, desc, buffers, sizes, tile, ending, pipeline):
+    """Bias, epilogue and store, in parts, of a group's tile or of its rows of one, at `place`:
+    (row, column), or (row, column, number of the product) of a batch.
+
+    buffers: the shared memory by which parts are stored, the group's first place in it, and how
+    many tiles went that way before.
+    """
+    PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
+    PARTS: gl.constexpr = pipeline.PARTS
+    if ending.bias is not None:
         acc += gl.expand_dims(bias.to(gl.float32), 0)
     parts = split_columns(acc, PRODUCTS * PARTS)  # the second product's after the first's
     for i in gl.static_range(PARTS):
-        finish_part(
-            parts[i], parts[(PRODUCTS - 1) * PARTS + i], buffer + i % BUFFERS, first_m,
-            first_n + i * PART, out_ptr, out_desc, out_memory, M, N, stride_om, stride_on,
-            operands, EPILOGUE, GATE, BUFFERS, EDGE_M, EDGE_N, WIDE, STORE, STORE_TMA, BY_LINES,
-            LINES,
-        )  # fmt: skip
+        other = parts[(PRODUCTS - 1) * PARTS + i]
+        finish_part(parts[i], other, i, place, desc, buffers, sizes, tile, ending, pipeline)
 
 
 @gluon.jit
-def finish_part(
-    part,
-    other,
-    buffer,
-    first_m,
-    first_n,
-    out_ptr,
-    out_desc,
-    out_memory,
-    M,
-    N,
-    stride_om,
-    stride_on,
-    operands,
-    EPILOGUE: gl.constexpr,
-    GATE: gl.constexpr,
-    BUFFERS: gl.constexpr,
-    EDGE_M: gl.constexpr,
-    EDGE_N: gl.constexpr,
-    WIDE: gl.constexpr,
-    STORE: gl.constexpr,
-    STORE_TMA: gl.constexpr,
-    BY_LINES: gl.constexpr = False,
-    LINES: gl.constexpr = False,
-):
-    """Epilogue and store of `part`, which starts at (first_m, first_n); `other` is the same part
-    of the second product."""
+def finish_part(part, other, i: gl.constexpr, place, desc, buffers, sizes, tile, ending, pipeline):
+    """Epilogue and store of part number `i`; `other` is the same part of the second product."""
     ROWS: gl.constexpr = part.shape[0]
     PART: gl.constexpr = part.shape[1]
     multiplied: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
-    layout: gl.constexpr = lines(ROWS, PART, 16) if BY_LINES else multiplied
-    part = in_layout(part, layout, BY_LINES)
-    rm, rn, mask = places_of(first_m, first_n, M, N, ROWS, PART, layout, EDGE_M, EDGE_N, WIDE)
-    if GATE is not None:
-        other = in_layout(other, layout, BY_LINES)
-        part = GATE(part, rm, rn, mask, ()) * other
-    value = EPILOGUE(part, rm, rn, mask, operands)
-    if STORE:
-        result = value.to(out_desc.dtype if STORE_TMA else out_ptr.dtype.element_ty)
-        if STORE_TMA:
-            staged = out_memory.index(buffer)
-            store_part(result, [first_m, first_n], staged, out_desc, BUFFERS)
-        elif LINES:
-            store_lines(
-                result, first_m, first_n, M, N, out_ptr, stride_om, EDGE_M, EDGE_N, WIDE
-            )  # fmt: skip
+    layout: gl.constexpr = lines(ROWS, PART, 16) if pipeline.BY_LINES else multiplied
+    part = in_layout(part, layout, pipeline.BY_LINES)
+    first_m = place[0]
+    first_n = place[1] + i * PART
+    rm, rn, mask = places_of(first_m, first_n, sizes, tile, ROWS, PART, layout)
+    if ending.GATE is not None:
+        other = in_layout(other, layout, pipeline.BY_LINES)
+        part = ending.GATE(part, rm, rn, mask, ()) * other
+    if ending.BATCHED:
+        given = (place[2].to(gl.int64),) + ending.operands  # noqa: RUF005
+        value = ending.EPILOGUE(part, rm, rn, mask, given)
+    else:
+        value = ending.EPILOGUE(part, rm, rn, mask, ending.operands)
+    # Not by names of their own, which would make values of their constants.
+    if ending.out is not None:
+        if desc is not None:
+            result = value.to(desc.dtype)
+            turn = (buffers[2] * pipeline.PARTS + i) % pipeline.BUFFERS
+            staged = buffers[0].index(buffers[1] + turn)
+            if len(place) == 2:
+                store_part(result, [first_m, first_n], staged, desc, pipeline.BUFFERS)
+            elif not ending.out.SHARED:
+                store_part(result, [place[2], first_m, first_n], staged, desc, pipeline.BUFFERS)
+            # A descriptor knows no end of a group: a tile that it ends in is stored by address.
+            elif first_m + ROWS <= sizes.M:
+                store_part(result, [0, first_m, first_n], staged, desc, pipeline.BUFFERS)
+            else:
+                gl.store(ending.out.ptr + offsets_of(rm, rn, ending.out), result, mask=mask)
         else:
-            gl.store(out_ptr + (rm * stride_om + rn * stride_on), result, mask=mask)
+            result = value.to(ending.out.ptr.dtype.element_ty)
+            if pipeline.LINES:
+                store_lines(result, first_m, first_n, sizes, tile, ending.out)
+            elif len(place) == 2 or ending.out.SHARED:
+                gl.store(ending.out.ptr + offsets_of(rm, rn, ending.out), result, mask=mask)
+            else:
+                start = ending.out.ptr + place[2].to(gl.int64) * ending.out.stride_batch
+                gl.store(start + offsets_of(rm, rn, ending.out), result, mask=mask)
+
+
+@gluon.jit
+def offsets_of(rm, rn, matrix):
+    return rm * matrix.stride_row + rn * matrix.stride_column

@@ -2,8 +2,8 @@
 # Triton gives kernel parameters their types at compile time.
 """How the programs of a Gluon kernel walk over the tiles of a batch, or of groups of rows.
 
-    schedule(offs, M, N, ...)        -> tiles, and where the groups lie
-    place_of(tile, ..., M, N, ...)   -> product, row, column, end of its rows
+    schedule(offs, sizes, tile, SPAN)      -> tiles, and where the groups lie
+    place_of(number, groups, sizes, tile)  -> product, row, column, end of its rows
 
 Every role calls both with the same arguments, so that all see the same tiles in the same order.
 """
@@ -13,69 +13,58 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from gemm_templates.templates.tiled import tile_of
+from gemm_templates.templates.tiles import tile_of
 
 
 @gluon.jit
-def schedule(offs_ptr, M, N, BATCH: gl.constexpr, BY_GROUPS: gl.constexpr, SPAN: gl.constexpr,
-             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):  # fmt: skip
-    """How many tiles there are, and what `place_of` needs."""
-    tiles_n = gl.cdiv(N, BLOCK_N)
-    if BY_GROUPS:
-        starts, sizes, last = groups_of(offs_ptr, M, BATCH, SPAN, tiles_n, BLOCK_M)
-        tiles = gl.max(last, 0)
+def schedule(offs, sizes, tile, SPAN: gl.constexpr):
+    """How many tiles there are, and what `place_of` needs. offs: None for a batch; SPAN: a power of
+    two, at least BATCH and 32."""
+    tiles_n = gl.cdiv(sizes.N, tile.BLOCK_N)
+    if offs is None:
+        tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * tiles_n * sizes.BATCH
+        groups = ()
     else:
-        starts, sizes, last = 0, 0, 0
-        tiles = gl.cdiv(M, BLOCK_M) * tiles_n * BATCH
-    return tiles, starts, sizes, last
+        groups = groups_of(offs, sizes, tile, tiles_n, SPAN)
+        tiles = gl.max(groups[2], 0)
+    return tiles, groups
 
 
 @gluon.jit
-def place_of(
-    tile,
-    starts,
-    sizes,
-    last,
-    M,
-    N,
-    BY_GROUPS: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP_M: gl.constexpr,
-):
+def place_of(number, groups, sizes, tile):
     """Tile number -> (product, row, column, end of its rows)."""
-    if BY_GROUPS:
-        before = last <= tile
-        number = gl.sum(before.to(gl.int32), 0)
-        inside = tile - gl.max(gl.where(before, last, 0), 0)
-        here = gl.arange(0, last.shape[0], last.type.layout) == number
+    if len(groups) > 0:
+        starts, counts, last = groups
+        before = last <= number
+        product = gl.sum(before.to(gl.int32), 0)
+        inside = number - gl.max(gl.where(before, last, 0), 0)
+        here = gl.arange(0, last.shape[0], last.type.layout) == product
         start = gl.sum(gl.where(here, starts, 0), 0)
-        size = gl.sum(gl.where(here, sizes, 0), 0)
-        pid_m, pid_n = tile_of(inside, size, N, BLOCK_M, BLOCK_N, GROUP_M)
-        first_m = start + pid_m * BLOCK_M
+        size = gl.sum(gl.where(here, counts, 0), 0)
+        pid_m, pid_n = tile_of(inside, size, sizes.N, tile)
+        first_m = start + pid_m * tile.BLOCK_M
         end_m = start + size
     else:
-        tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-        number = tile // tiles
-        pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        first_m = pid_m * BLOCK_M
-        end_m = M
-    return number, first_m, pid_n * BLOCK_N, end_m
+        tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * gl.cdiv(sizes.N, tile.BLOCK_N)
+        product = number // tiles
+        pid_m, pid_n = tile_of(number % tiles, sizes.M, sizes.N, tile)
+        first_m = pid_m * tile.BLOCK_M
+        end_m = sizes.M
+    return product, first_m, pid_n * tile.BLOCK_N, end_m
 
 
 @gluon.jit
-def groups_of(offs_ptr, M, BATCH: gl.constexpr, SPAN: gl.constexpr, tiles_n,
-              BLOCK_M: gl.constexpr):  # fmt: skip
+def groups_of(offs, sizes, tile, tiles_n, SPAN: gl.constexpr):
     """Of each group: where it begins, how many rows it has, the tiles up to its end."""
     layout: gl.constexpr = gl.BlockedLayout([SPAN // 32], [32], [gl.num_warps()], [0])
     numbers = gl.arange(0, SPAN, layout)
-    ends = gl.load(offs_ptr + numbers, mask=numbers < BATCH, other=0)
-    starts = gl.load(offs_ptr + numbers - 1, mask=(numbers > 0) & (numbers < BATCH), other=0)
-    ends = gl.minimum(gl.maximum(ends, 0), M)
-    starts = gl.minimum(gl.maximum(starts, 0), M)
-    sizes = gl.maximum(ends - starts, 0)
-    last = gl.associative_scan((sizes + BLOCK_M - 1) // BLOCK_M * tiles_n, 0, add)
-    return starts, sizes, last
+    ends = gl.load(offs + numbers, mask=numbers < sizes.BATCH, other=0)
+    starts = gl.load(offs + numbers - 1, mask=(numbers > 0) & (numbers < sizes.BATCH), other=0)
+    ends = gl.minimum(gl.maximum(ends, 0), sizes.M)
+    starts = gl.minimum(gl.maximum(starts, 0), sizes.M)
+    counts = gl.maximum(ends - starts, 0)
+    last = gl.associative_scan((counts + tile.BLOCK_M - 1) // tile.BLOCK_M * tiles_n, 0, add)
+    return starts, counts, last
 
 
 @gluon.jit

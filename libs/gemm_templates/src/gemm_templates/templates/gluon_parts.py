@@ -60,24 +60,82 @@ def to_fill(full, empty, count, STAGES: gl.constexpr, BYTES: gl.constexpr):
 
 
 @gluon.jit
-def products(
-    GROUP: gl.constexpr,
-    acc,
-    number,
-    before,
-    steps,
-    a_memory,
-    b_memory,
-    barriers,
-    HALVES: gl.constexpr,
-    STAGES: gl.constexpr,
-    A_ROWS: gl.constexpr,
-    B_ROWS: gl.constexpr,
-):
-    """The sums over `steps` along K of this group's tile (HALVES=1) or its rows of it; `number`
-    counts the program's tiles, `before` their steps."""
+def memory_of(matrix, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+              BATCHED: gl.constexpr = False):  # fmt: skip
+    """Shared memory for COUNT tiles of [ROWS, COLUMNS], as they lie in the matrix."""
+    dtype: gl.constexpr = matrix.ptr.dtype if matrix.GIVEN else matrix.ptr.dtype.element_ty
+    HEIGHT: gl.constexpr = ROWS if matrix.BY_ROWS else COLUMNS
+    WIDTH: gl.constexpr = COLUMNS if matrix.BY_ROWS else ROWS
+    if BATCHED:
+        batch: gl.constexpr = gl.NVMMASharedLayout.get_default_for([1, HEIGHT, WIDTH], dtype)
+        memory = gl.allocate_shared_memory(dtype, [COUNT, 1, HEIGHT, WIDTH], batch)
+    else:
+        layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEIGHT, WIDTH], dtype)
+        memory = gl.allocate_shared_memory(dtype, [COUNT, HEIGHT, WIDTH], layout)
+    return memory
+
+
+@gluon.jit
+def map_of(matrix, memory, sizes, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """The descriptor of a matrix of `sizes`, or of a batch: (rows, columns, number), given or made,
+    by which tiles of [ROWS, COLUMNS] go to or come from `memory`; None for what has none."""
+    rows, columns, number = sizes
+    if matrix.GIVEN:
+        desc = matrix.ptr
+    elif not matrix.TMA:
+        desc = None
+    elif len(memory.shape) == 3:
+        if matrix.BY_ROWS:
+            desc = tma.make_tensor_descriptor(
+                matrix.ptr, [rows, columns], [matrix.stride_row, 1], [ROWS, COLUMNS], memory.layout
+            )
+        else:
+            desc = tma.make_tensor_descriptor(
+                matrix.ptr, [columns, rows], [matrix.stride_column, 1], [COLUMNS, ROWS],
+                memory.layout,
+            )  # fmt: skip
+    else:
+        stride = matrix.stride_row if matrix.BY_ROWS else matrix.stride_column
+        # Of one matrix any distance will do: only the first is read.
+        distance = stride if matrix.SHARED else matrix.stride_batch
+        count = 1 if matrix.SHARED else number
+        if matrix.BY_ROWS:
+            desc = tma.make_tensor_descriptor(
+                matrix.ptr, [count, rows, columns], [distance, stride, 1], [1, ROWS, COLUMNS],
+                memory.layout,
+            )  # fmt: skip
+        else:
+            desc = tma.make_tensor_descriptor(
+                matrix.ptr, [count, columns, rows], [distance, stride, 1], [1, COLUMNS, ROWS],
+                memory.layout,
+            )  # fmt: skip
+    return desc
+
+
+@gluon.jit
+def copy_tile(desc, place, ready, into, BY_ROWS: gl.constexpr):
+    """Loads the tile at `place`: (row, column), of matrix (row, column, number) of a batch."""
+    if len(place) == 2:
+        if BY_ROWS:
+            tma.async_copy_global_to_shared(desc, [place[0], place[1]], ready, into)
+        else:
+            tma.async_copy_global_to_shared(desc, [place[1], place[0]], ready, into)
+    else:
+        if BY_ROWS:
+            tma.async_copy_global_to_shared(desc, [place[2], place[0], place[1]], ready, into)
+        else:
+            tma.async_copy_global_to_shared(desc, [place[2], place[1], place[0]], ready, into)
+
+
+@gluon.jit
+def products(GROUP: gl.constexpr, acc, number, before, steps, memory, barriers, a, b, pipeline):
+    """The sums over `steps` along K of this group's tile (TURNS) or its rows of it; `number` counts
+    the program's tiles, `before` their steps."""
+    a_memory, b_memory, _ = memory
     full, empty, turn = barriers
-    TURNS: gl.constexpr = HALVES == 1
+    STAGES: gl.constexpr = pipeline.STAGES
+    TURNS: gl.constexpr = pipeline.TURNS
+    HALVES: gl.constexpr = 1 if TURNS else GROUPS
     EVERY: gl.constexpr = GROUPS if TURNS else 1
     HALF: gl.constexpr = 0 if TURNS else GROUP
     if TURNS:
@@ -88,16 +146,16 @@ def products(
     for step in range(steps):
         slot = count % STAGES
         mbarrier.wait(full.index(slot), (count // STAGES) & 1)
-        a = a_memory.index(slot * HALVES + HALF)
-        b = b_memory.index(slot)
-        if len(a.shape) == 3:
-            a = a.reshape([a.shape[1], a.shape[2]])
-            b = b.reshape([b.shape[1], b.shape[2]])
-        if not A_ROWS:
-            a = a.permute([1, 0])
-        if not B_ROWS:
-            b = b.permute([1, 0])
-        acc = warpgroup_mma(a, b, acc, use_acc=step != 0, is_async=True)
+        x = a_memory.index(slot * HALVES + HALF)
+        y = b_memory.index(slot)
+        if len(x.shape) == 3:
+            x = x.reshape([x.shape[1], x.shape[2]])
+            y = y.reshape([y.shape[1], y.shape[2]])
+        if not a.BY_ROWS:
+            x = x.permute([1, 0])
+        if not b.BY_ROWS:
+            y = y.permute([1, 0])
+        acc = warpgroup_mma(x, y, acc, use_acc=step != 0, is_async=True)
         acc = warpgroup_mma_wait(1, (acc,))  # the product of the step before is done
         mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step != 0)
         count += 1
@@ -109,25 +167,15 @@ def products(
 
 
 @gluon.jit
-def bias_of(
-    bias_ptr,
-    first_n,
-    N,
-    stride_bias,
-    BLOCK_N: gl.constexpr,
-    EDGE_N: gl.constexpr,
-    HAS_BIAS: gl.constexpr,
-    layout: gl.constexpr,
-):
+def bias_of(first_n, sizes, tile, ending, layout: gl.constexpr):
     """The bias of a tile, read before its products so that none waits for it."""
-    rn = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
-    if HAS_BIAS:
-        if EDGE_N == "none":
-            bias = gl.load(bias_ptr + rn * stride_bias)
-        else:
-            bias = gl.load(bias_ptr + rn * stride_bias, mask=rn < N, other=0.0)
-    else:
+    rn = first_n + gl.arange(0, tile.BLOCK_N, gl.SliceLayout(0, layout))
+    if ending.bias is None:
         bias = None
+    elif tile.EDGE_N == "none":
+        bias = gl.load(ending.bias + rn * ending.stride_bias)
+    else:
+        bias = gl.load(ending.bias + rn * ending.stride_bias, mask=rn < sizes.N, other=0.0)
     return bias
 
 
@@ -169,26 +217,26 @@ def side_by_side(ROWS, COLUMNS):
 
 
 @gluon.jit
-def combined(acc, piece, tile, place, pid, shared, spare, HALF: gl.constexpr,
-             HALVES: gl.constexpr, SHARES: gl.constexpr):  # fmt: skip
+def combined(acc, piece, number, place, shared, scratch, HALF: gl.constexpr, HALVES: gl.constexpr,
+             SHARES: gl.constexpr):  # fmt: skip
     """The sums of all pieces of a tile, and whether this group is to finish it: the one that comes
-    last of those that share it. `tile` is shared tile number `place`."""
-    partials, counters = spare
+    last of those that share it. Tile `number` is shared tile number `place`."""
     ROWS: gl.constexpr = acc.shape[0]
     COLUMNS: gl.constexpr = acc.shape[1]
     AREA: gl.constexpr = ROWS * COLUMNS
+    counter = scratch.counters + number * HALVES + HALF
     # A thread has 2 columns side by side, and the same two of the next 8: 16 bytes of memory.
     sums = gl.permute(gl.reshape(acc, (ROWS, COLUMNS // 16, 2, 4, 2)), (1, 0, 3, 2, 4))
     layout: gl.constexpr = side_by_side(ROWS, COLUMNS)
     sums = gl.convert_layout(gl.reshape(sums, (AREA,)), layout)
-    places = partials + HALF * AREA + gl.arange(0, AREA, layout)
+    places = scratch.partials + HALF * AREA + gl.arange(0, AREA, layout)
     finishes = True
     parts = 0
     if piece:
-        gl.store(places + pid * (HALVES * AREA), sums)
-        finishes = comes_last(counters + tile * HALVES + HALF, SHARES)
+        gl.store(places + gl.program_id(0) * (HALVES * AREA), sums)
+        finishes = comes_last(counter, SHARES)
         if finishes:
-            gl.store(counters + tile * HALVES + HALF, 0)
+            gl.store(counter, 0)
             parts = SHARES
     # No sums leave a branch: LLVM took 0.8 s for these.
     sums = gl.where(piece, 0.0, sums)
@@ -215,30 +263,20 @@ def in_layout(part, layout: gl.constexpr, BY_LINES: gl.constexpr):
 
 
 @gluon.jit
-def places_of(
-    first_m,
-    first_n,
-    M,
-    N,
-    ROWS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    layout: gl.constexpr,
-    EDGE_M: gl.constexpr,
-    EDGE_N: gl.constexpr,
-    WIDE: gl.constexpr,
-):
+def places_of(first_m, first_n, sizes, tile, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+              layout: gl.constexpr):  # fmt: skip
     """The row and column numbers of a part that starts at (first_m, first_n), and where it lies
     inside of the matrix."""
     rm = gl.expand_dims(first_m + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), 1)
     rn = gl.expand_dims(first_n + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout)), 0)
-    if WIDE:
+    if tile.WIDE:
         rm = rm.to(gl.int64)
         rn = rn.to(gl.int64)
     mask = gl.full([ROWS, COLUMNS], True, gl.int1, layout)
-    if EDGE_M != "none":
-        mask = mask & (rm < M)
-    if EDGE_N != "none":
-        mask = mask & (rn < N)
+    if tile.EDGE_M != "none":
+        mask = mask & (rm < sizes.M)
+    if tile.EDGE_N != "none":
+        mask = mask & (rn < sizes.N)
     return rm, rn, mask
 
 
@@ -255,23 +293,12 @@ def store_part(result, place, staged, out_desc, BUFFERS: gl.constexpr):
 
 
 @gluon.jit
-def store_lines(
-    result,
-    first_m,
-    first_n,
-    M,
-    N,
-    out_ptr,
-    stride_om,
-    EDGE_M: gl.constexpr,
-    EDGE_N: gl.constexpr,
-    WIDE: gl.constexpr,
-):
+def store_lines(result, first_m, first_n, sizes, tile, out):
     """Stores a part that no descriptor may write, by rows contiguous in memory: a warp writes 32
     columns of a row at once. In the layout of `wgmma` it would write two in each of 8 rows."""
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [gl.num_warps(), 1], [1, 0])
     result = gl.convert_layout(result, layout)
     rm, rn, mask = places_of(
-        first_m, first_n, M, N, result.shape[0], result.shape[1], layout, EDGE_M, EDGE_N, WIDE
+        first_m, first_n, sizes, tile, result.shape[0], result.shape[1], layout
     )
-    gl.store(out_ptr + (rm * stride_om + rn), result, mask=mask)
+    gl.store(out.ptr + (rm * out.stride_row + rn), result, mask=mask)
