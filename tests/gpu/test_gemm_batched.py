@@ -18,9 +18,8 @@ from gemm_templates import (
     device_info,
     grouped_mm,
 )
-from gemm_templates.epilogues import GELU, RELU
+from gemm_templates.epilogues import GELU, RELU, group_bias_of
 from gemm_templates.families import batched_tma, gluon_batched, grouped, tiled
-from gemm_templates.grouped import _add_bias
 from gemm_templates.model import is_legal
 from gemm_templates.ops.matmul import scale_and_add
 from triton_rt import CompilePool
@@ -171,7 +170,7 @@ def test_every_config_of_groups(jagged, ends, biased, pool):
     b = strided((count, k, n), (k * n, 1, k) if jagged == "N" else (k * n, n, 1), "bf16", k**-0.5)
     a, b = (a if jagged == "N" else a[0]), (b if jagged == "M" else b[0])
     bias = torch.randn(count, n, device="cuda").bfloat16()
-    epilogue = _add_bias(n, bias.stride()) if biased else None
+    epilogue = group_bias_of(n, bias.stride()) if biased else None
     problem = Problem(
         m, n, k, a_stride=a.stride()[-2:], b_stride=b.stride()[-2:], batch=count, jagged=jagged,
         aligned=ALIGNED, epilogue=epilogue,

@@ -7,6 +7,8 @@ The bias is added by the template, before these. Code generators bring their own
 # Triton gives kernel parameters their types at compile time.
 from __future__ import annotations
 
+from dataclasses import replace
+
 import triton
 import triton.language as tl
 
@@ -158,6 +160,33 @@ def dropout(acc, rm, rn, mask, operands, COLUMNS: tl.constexpr, P: tl.constexpr)
     seed, offset = operands
     kept = tl.rand(seed, offset + (rm.to(tl.int64) * COLUMNS + rn)) >= P
     return tl.where(kept, acc * (1.0 / (1.0 - P)), 0.0)
+
+
+@triton.jit
+def group_bias(
+    acc,
+    rm,
+    rn,
+    mask,
+    operands,
+    COLUMNS: tl.constexpr,
+    STRIDE_GROUP: tl.constexpr,
+    STRIDE: tl.constexpr,
+):
+    """operands: the number of the product, the pointer."""
+    group, bias = operands
+    row = tl.load(bias + group * STRIDE_GROUP + rn * STRIDE, mask=rn < COLUMNS, other=0.0)
+    return acc + row.to(tl.float32)
+
+
+@triton.jit
+def rounded_bf16(acc, rm, rn, mask, operands):
+    return acc.to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def rounded_f16(acc, rm, rn, mask, operands):
+    return acc.to(tl.float16).to(tl.float32)
 
 
 @triton.jit
@@ -319,11 +348,14 @@ def dropout_of(n: int, p: float) -> Epilogue:
 
 def rounded_of(dtype: str) -> Epilogue:
     """`acc` rounded to a type, and f32 again: what a kernel of its own would have read."""
-    name, kinds = f"rounded_{dtype}", {"bf16": "bfloat16", "f16": "float16"}
-    if dtype not in kinds:
-        raise InvalidProblem(f"rounded to {dtype!r}: expected one of {list(kinds)}")
-    text = (
-        f"@triton.jit\ndef {name}(acc, rm, rn, mask, operands):\n"
-        f"    return acc.to(tl.{kinds[dtype]}).to(tl.float32)\n"
-    )
-    return Epilogue(name, text, work=2)
+    if dtype not in ("bf16", "f16"):
+        raise InvalidProblem(f"rounded to {dtype!r}: expected one of ['bf16', 'f16']")
+    return _builtin(f"rounded_{dtype}", work=2)
+
+
+def group_bias_of(n: int, stride: tuple[int, ...]) -> Epilogue:
+    """`acc + bias[group, n]` of a grouped or batched product; `stride`: of groups, of columns.
+    Operand: the bf16 pointer `group_bias`."""
+    operand = KernelParam("group_bias", "*bf16")
+    bias = _with_constants("group_bias", (n, *stride), (operand,), work=1)
+    return replace(bias, batched=True)

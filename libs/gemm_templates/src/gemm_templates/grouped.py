@@ -7,10 +7,10 @@ from functools import lru_cache
 import torch
 
 from gemm_templates.chosen import Task, aligned, needs_gradient, run_task
+from gemm_templates.epilogues import group_bias_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
-from gemm_templates.problem import Config, Epilogue, Problem
-from triton_rt import KernelParam
+from gemm_templates.problem import Config, Problem
 
 
 def grouped_mm(
@@ -133,7 +133,7 @@ def _problem(
         *sizes, a_stride=(a_stride[-2], a_stride[-1]), b_stride=(b_stride[-2], b_stride[-1]),
         out_stride=(out_stride[-2], out_stride[-1]), batch=groups,
         batch_strides=(a_batch, b_batch, out_batch), aligned=aligned, jagged=jagged,
-        epilogue=None if bias_stride is None else _add_bias(sizes[1], bias_stride),
+        epilogue=None if bias_stride is None else group_bias_of(sizes[1], bias_stride),
     )  # fmt: skip
 
 
@@ -144,18 +144,6 @@ def _bias(bias: torch.Tensor, groups: int, n: int) -> torch.Tensor:
         raise InvalidArguments(
             f"grouped_mm: bias {tuple(bias.shape)} does not broadcast to {(groups, n)}"
         ) from error
-
-
-@lru_cache(maxsize=256)
-def _add_bias(n: int, stride: tuple[int, ...]) -> Epilogue:
-    text = f"""
-@triton.jit
-def add_bias(acc, rm, rn, mask, operands):
-    group, bias = operands
-    row = tl.load(bias + group * {stride[0]} + rn * {stride[1]}, mask=rn < {n}, other=0.0)
-    return acc + row.to(tl.float32)
-"""
-    return Epilogue("add_bias", text, (KernelParam("group_bias", "*bf16"),), batched=True)
 
 
 def _add(

@@ -132,7 +132,6 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         f"ending={_ending(problem, call, values, whole)}" if call.finishes else "",
         f"beginning={_beginning(problem, before)}" if call.prologues else "",
         _scratch(call.workspaces),
-        f'JAGGED="{problem.jagged}", offs=offs' if problem.jagged else "",
         call.flags,
     ]
     head = ", ".join([*names, *(f"{c}: tl.constexpr" for c in constants)])
@@ -172,7 +171,17 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     )
 
 
-_OPERANDS = ("Beginning", "Ending", "Matrix", "Pipeline", "Scratch", "Share", "Sizes", "Tile")
+_OPERANDS = (
+    "Beginning",
+    "Ending",
+    "Groups",
+    "Matrix",
+    "Pipeline",
+    "Scratch",
+    "Share",
+    "Sizes",
+    "Tile",
+)
 _STRIDES = {
     "a": ("stride_am", "stride_ak", "stride_ab"),
     "b": ("stride_bk", "stride_bn", "stride_bb"),

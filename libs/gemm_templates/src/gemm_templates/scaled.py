@@ -31,13 +31,36 @@ _TORCH_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class _Kind(NamedTuple):
-    """How one scale tensor belongs to an operand: "one", "each" (row or column), or blocks of
-    `rows` x 128 with strides along the operand's outer dimension and along K."""
+    """How one scale tensor belongs to an operand: "none" does, "one", "each" (row or column), or
+    blocks of `rows` along the operand's outer dimension, with strides along that and along K."""
 
     kind: str
     rows: int = 0
     outer: int = 0
     inner: int = 0
+
+
+class ScaledProblem(NamedTuple):
+    """What is computed with scales: `act(a * scale_a @ b * scale_b + bias)`.
+
+    out_dtype, bias, scale_dtype: element types ("bf16"), bias None where there is none.
+    scale_a, scale_b: how they belong to the operands. block_k: elements along K that share a factor
+    of blocks. widened: `b` becomes the type of `a` before it is multiplied.
+    """
+
+    sizes: tuple[int, int, int]
+    dtypes: tuple[str, str]
+    strides: tuple[tuple[int, ...], tuple[int, ...]]
+    aligned: frozenset[str]
+    out_dtype: str
+    bias: str | None
+    act: str
+    scale_a: _Kind
+    scale_b: _Kind
+    scale_dtype: str = "f32"
+    block_k: int = 128
+    fast_accum: bool = False
+    widened: bool = False
 
 
 def scaled_mm(
@@ -106,9 +129,11 @@ def scaled_task(
     if "blocks" in (kind_a.kind, kind_b.kind):
         kind_a, kind_b = _as_blocks(kind_a, scale_a), _as_blocks(kind_b, scale_b.t())
     problem = _problem(
-        m, n, k, types[0], types[1], _NAMES[out], a.stride(), b.stride(),
-        _NAMES[bias.dtype] if bias is not None else None, kind_a, kind_b, act,
-        use_fast_accum and k <= FAST_K, _aligned(a, b),
+        ScaledProblem(
+            (m, n, k), (types[0], types[1]), (a.stride(), b.stride()), _aligned(a, b), _NAMES[out],
+            None if bias is None else _NAMES[bias.dtype], act, kind_a, kind_b,
+            fast_accum=use_fast_accum and k <= FAST_K,
+        )
     )  # fmt: skip
     ending: list[torch.Tensor] = []
     before: list[torch.Tensor] = []
@@ -190,10 +215,14 @@ def mixed_task(
         raise InvalidArguments(f"mixed_mm: tensors on {sorted({str(t.device) for t in tensors})}")
     if groups == 1:
         scales = scales.contiguous()
-    problem = _mixed_problem(
-        m, n, k, wide, narrow, _NAMES[out], a.stride(), b.stride(),
-        _NAMES[bias.dtype] if bias is not None else None, _NAMES[scale_b.dtype], groups,
-        (scales.stride(0), scales.stride(1)) if groups > 1 else (0, 1), act, _aligned(a, b),
+    outer, inner = scales.stride(1), scales.stride(0)
+    problem = _problem(
+        ScaledProblem(
+            (m, n, k), (wide, narrow), (a.stride(), b.stride()), _aligned(a, b), _NAMES[out],
+            None if bias is None else _NAMES[bias.dtype], act, _Kind("none"),
+            _Kind("each") if groups == 1 else _Kind("blocks", 1, outer, inner),
+            _NAMES[scale_b.dtype], k // groups, widened=True,
+        )
     )  # fmt: skip
     ending = (scales,) if groups == 1 else ()
     before = (scales,) if groups > 1 else ()
@@ -246,69 +275,30 @@ def _ending(act: str, out: str) -> Epilogue | None:
 
 
 @lru_cache(maxsize=4096)
-def _problem(
-    m: int,
-    n: int,
-    k: int,
-    a_dtype: str,
-    b_dtype: str,
-    out_dtype: str,
-    a_stride: tuple[int, int],
-    b_stride: tuple[int, int],
-    bias: str | None,
-    kind_a: _Kind,
-    kind_b: _Kind,
-    act: str,
-    fast_accum: bool,
-    aligned: frozenset[str],
-) -> Problem:
-    blocks = None
-    a, b = kind_a.kind, kind_b.kind
-    if a == "blocks":
+def _problem(given: ScaledProblem) -> Problem:
+    m, n, k = given.sizes
+    a_dtype, b_dtype = given.dtypes
+    (a_m, a_k), (b_k, b_n) = given.strides
+    a, b = given.scale_a, given.scale_b
+    blocks, ends = None, (a.kind, b.kind)
+    if "blocks" in ends:
         blocks = block_scale_of(
-            a=(kind_a.rows, kind_a.outer, kind_a.inner),
-            b=(kind_b.rows, kind_b.inner, kind_b.outer),
-            block_k=_BLOCK,
+            a=(a.rows, a.outer, a.inner) if a.kind == "blocks" else None,
+            b=(b.rows, b.inner, b.outer) if b.kind == "blocks" else None,
+            dtype=given.scale_dtype,
+            block_k=given.block_k,
         )
-        a = b = "none"
-    parts = [] if blocks and bias is None else [scaled_of(m, n, a, b, bias)]
-    if (last := _ending(act, out_dtype)) is not None:
+        ends = ("none", "none")
+    parts = []
+    if blocks is None or given.bias is not None:
+        parts.append(scaled_of(m, n, *ends, given.bias, given.scale_dtype))
+    if (last := _ending(given.act, given.out_dtype)) is not None:
         parts.append(last)
-    epilogue = chain(*parts) if len(parts) > 1 else parts[0] if parts else None
     return Problem(
-        m, n, k, a_dtype, b_dtype, out_dtype, a_stride, b_stride, epilogue=epilogue,
-        aligned=aligned, block_scale=blocks, fast_accum=fast_accum,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def _mixed_problem(
-    m: int,
-    n: int,
-    k: int,
-    a_dtype: str,
-    b_dtype: str,
-    out_dtype: str,
-    a_stride: tuple[int, int],
-    b_stride: tuple[int, int],
-    bias: str | None,
-    scale_dtype: str,
-    groups: int,
-    scale_stride: tuple[int, int],
-    act: str,
-    aligned: frozenset[str],
-) -> Problem:
-    blocks = None
-    if groups > 1:
-        blocks = block_scale_of(b=(1, *scale_stride), dtype=scale_dtype, block_k=k // groups)
-    each = "none" if blocks else "each"
-    parts = [] if blocks and bias is None else [scaled_of(m, n, "none", each, bias, scale_dtype)]
-    if (last := _ending(act, out_dtype)) is not None:
-        parts.append(last)
-    epilogue = chain(*parts) if len(parts) > 1 else parts[0] if parts else None
-    return Problem(
-        m, n, k, a_dtype, b_dtype, out_dtype, a_stride, b_stride, epilogue=epilogue,
-        aligned=aligned, prologue_b=cast_of(a_dtype), block_scale=blocks,
+        m, n, k, a_dtype, b_dtype, given.out_dtype, (a_m, a_k), (b_k, b_n),
+        epilogue=chain(*parts) if len(parts) > 1 else parts[0] if parts else None,
+        aligned=given.aligned, prologue_b=cast_of(a_dtype) if given.widened else None,
+        block_scale=blocks, fast_accum=given.fast_accum,
     )  # fmt: skip
 
 

@@ -76,8 +76,9 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         alone = grouped.whole(problem)
     else:
         alone = frozenset(tensor for tensor in ("a", "b") if batched_tma.shared(problem, tensor))
+    span = max(32, 1 << (problem.batch - 1).bit_length())
     flags = (
-        f"SPAN={max(32, 1 << (problem.batch - 1).bit_length())}, "
+        f"groups=Groups({f'offs, {span}' if jagged else ''}), "
         f"pipeline=Pipeline(STAGES={config.num_stages}, TURNS={turns}, PARTS={config.parts}, "
         f"BUFFERS={_buffers(problem, config)}, BY_LINES={gluon.by_lines(problem, config)}), "
         f"OVERLAP={config.overlap}"

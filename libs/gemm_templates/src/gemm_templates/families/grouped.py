@@ -75,7 +75,8 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         )
     call = Call(
         "grouped", "grouped_mm",
-        f"SPAN={1 << (problem.batch - 1).bit_length()}, PARTS={config.parts}", batches=True,
+        f'groups=Groups(offs, {1 << (problem.batch - 1).bit_length()}), JAGGED="{problem.jagged}", '
+        f"PARTS={config.parts}", batches=True,
         described=maps.described(problem, stores_by_descriptor(problem)), shared=whole(problem),
     )  # fmt: skip
     source = render(problem, config, name, call)

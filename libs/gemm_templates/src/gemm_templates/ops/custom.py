@@ -8,6 +8,8 @@ Gradients are products too, and run through the same ops.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.grouped import grouped_mm
 from gemm_templates.ops import linear, matmul
-from gemm_templates.ops.kind import parse_config
+from gemm_templates.ops.kind import Kind, Options, Tensors, parse_config
 from gemm_templates.ops.run import run
 from gemm_templates.scaled import mixed_mm, scaled_mm
 
@@ -44,25 +46,58 @@ def _define(
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=LIBRARY)
 
 
-# mm, bmm
+@dataclass(frozen=True)
+class Operator:
+    """A custom op that `run` computes: what it is called and multiplies (`kind`), and its schema.
+
+    signature: the tensors, those scalars that `defaults` has, in this order, `config`, and what is
+    returned. defaults: of the scalars (None for one that is always given); the dispatcher leaves
+    out what has its default.
+    options: of the scalars, as the kind takes them. backward, setup: of its gradients.
+    out: the last of the tensors is written, and nothing returned.
+    """
+
+    kind: Kind
+    signature: str
+    defaults: tuple[Any, ...] = ()
+    options: Callable[..., Options] = lambda *scalars: scalars
+    backward: Callable[..., Any] | None = None
+    setup: Callable[..., None] | None = None
+    out: bool = False
+
+    def define(self) -> None:
+        name = f"{self.kind.name}_out" if self.out else self.kind.name
+        _define(name, self.signature, self._run, self._fake, self.backward, self.setup)
+
+    def _run(self, *given: Any) -> Tensor | None:
+        tensors, options, out, config = self._parts(given)
+        result = run(self.kind, tensors, options, out, parse_config(config))
+        return None if self.out else result
+
+    def _fake(self, *given: Any) -> Tensor | None:
+        tensors, options, out, _ = self._parts(given)
+        self.kind.check(tensors, options, out)
+        if self.out:
+            return None
+        shape, dtype = self.kind.shape(tensors, options)
+        return next(t for t in tensors if t is not None).new_empty(shape, dtype=dtype)
+
+    @cached_property
+    def _tensors(self) -> int:
+        return self.signature.partition(" -> ")[0].count("Tensor")
+
+    def _parts(self, given: tuple[Any, ...]) -> tuple[Tensors, Options, Tensor | None, str]:
+        """The tensors that are read, the kind's options, what is written, the config."""
+        tensors, said = given[: self._tensors], given[self._tensors :]
+        *scalars, config = (*said, *(*self.defaults, "")[len(said) :])
+        options = self.options(*scalars)
+        if not self.out:
+            return tensors, options, None, config
+        read, out = tensors[:-1], tensors[-1]
+        return read, (matmul.wanted(read[-1], out, None), *options), out, config
 
 
-def _mm(a: Tensor, b: Tensor, out_dtype: Dtype = None, config: str = "") -> Tensor:
-    return run(matmul.MM, (a, b), (out_dtype,), None, parse_config(config))
-
-
-def _bmm(a: Tensor, b: Tensor, out_dtype: Dtype = None, config: str = "") -> Tensor:
-    return run(matmul.BMM, (a, b), (out_dtype,), None, parse_config(config))
-
-
-def _mm_fake(a: Tensor, b: Tensor, out_dtype: Dtype = None, config: str = "") -> Tensor:
-    shape, dtype = matmul.checked("mm", a, b, out_dtype)
-    return a.new_empty(shape, dtype=dtype)
-
-
-def _bmm_fake(a: Tensor, b: Tensor, out_dtype: Dtype = None, config: str = "") -> Tensor:
-    shape, dtype = matmul.checked("bmm", a, b, out_dtype, batched=True)
-    return a.new_empty(shape, dtype=dtype)
+# mm, bmm, addmm, baddbmm
 
 
 def _mm_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -76,39 +111,6 @@ def _product_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     grad_a = multiply(grad, b.transpose(-1, -2)) if ctx.needs_input_grad[0] else None
     grad_b = multiply(a.transpose(-1, -2), grad) if ctx.needs_input_grad[1] else None
     return grad_a, grad_b, None, None
-
-
-_PRODUCT = "(Tensor a, Tensor b, ScalarType? out_dtype=None, str config='') -> Tensor"
-_define("mm", _PRODUCT, _mm, _mm_fake, _product_backward, _mm_setup)
-_define("bmm", _PRODUCT, _bmm, _bmm_fake, _product_backward, _mm_setup)
-
-
-# addmm, baddbmm
-
-
-def _addmm(
-    bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1,
-    out_dtype: Dtype = None, config: str = "",
-) -> Tensor:  # fmt: skip
-    options = (out_dtype, float(beta), float(alpha))
-    return run(matmul.ADDMM, (bias, a, b), options, None, parse_config(config))
-
-
-def _baddbmm(
-    bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1,
-    out_dtype: Dtype = None, config: str = "",
-) -> Tensor:  # fmt: skip
-    options = (out_dtype, float(beta), float(alpha))
-    return run(matmul.BADDBMM, (bias, a, b), options, None, parse_config(config))
-
-
-def _addmm_fake(
-    bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1,
-    out_dtype: Dtype = None, config: str = "",
-) -> Tensor:  # fmt: skip
-    name, batched = ("addmm", False) if a.dim() == 2 else ("baddbmm", True)
-    shape, dtype = matmul.checked(name, a, b, out_dtype, bias, batched)
-    return a.new_empty(shape, dtype=dtype)
 
 
 def _addmm_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -132,64 +134,31 @@ def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return grad_bias, grad_a, grad_b, None, None, None, None
 
 
+_PRODUCT = "(Tensor a, Tensor b, ScalarType? out_dtype=None, str config='') -> Tensor"
 _SUM = (
     "(Tensor bias, Tensor a, Tensor b, float beta=1, float alpha=1, ScalarType? out_dtype=None, "
     "str config='') -> Tensor"
 )
-_define("addmm", _SUM, _addmm, _addmm_fake, _addmm_backward, _addmm_setup)
-_define("baddbmm", _SUM, _baddbmm, _addmm_fake, _addmm_backward, _addmm_setup)
-
-
-# with `out`
-
-
-def _product_out(a: Tensor, b: Tensor, out: Tensor, config: str = "") -> None:
-    kind = matmul.MM if a.dim() == 2 else matmul.BMM
-    run(kind, (a, b), (matmul.wanted(a, out, None),), out, parse_config(config))
-
-
-def _product_out_fake(a: Tensor, b: Tensor, out: Tensor, config: str = "") -> None:
-    name = "mm" if a.dim() == 2 else "bmm"
-    found = matmul.checked(name, a, b, matmul.wanted(a, out, None), batched=a.dim() == 3)
-    matmul.check_out(name, out, *found)
-
-
-def _sum_out(
-    bias: Tensor, a: Tensor, b: Tensor, out: Tensor, beta: float = 1, alpha: float = 1,
-    config: str = "",
-) -> None:  # fmt: skip
-    kind = matmul.ADDMM if a.dim() == 2 else matmul.BADDBMM
-    options = (matmul.wanted(a, out, None), float(beta), float(alpha))
-    run(kind, (bias, a, b), options, out, parse_config(config))
-
-
-def _sum_out_fake(
-    bias: Tensor, a: Tensor, b: Tensor, out: Tensor, beta: float = 1, alpha: float = 1,
-    config: str = "",
-) -> None:  # fmt: skip
-    name = "addmm" if a.dim() == 2 else "baddbmm"
-    found = matmul.checked(name, a, b, matmul.wanted(a, out, None), bias, a.dim() == 3)
-    matmul.check_out(name, out, *found)
-
-
 _PRODUCT_OUT = "(Tensor a, Tensor b, Tensor(a!) out, str config='') -> ()"
 _SUM_OUT = (
     "(Tensor bias, Tensor a, Tensor b, Tensor(a!) out, float beta=1, float alpha=1, "
     "str config='') -> ()"
 )
-for _name in ("mm_out", "bmm_out"):
-    _define(_name, _PRODUCT_OUT, _product_out, _product_out_fake)
-for _name in ("addmm_out", "baddbmm_out"):
-    _define(_name, _SUM_OUT, _sum_out, _sum_out_fake)
 
 
-# linear_act
+def _of_sum(beta: float, alpha: float, out_dtype: Dtype) -> Options:
+    return out_dtype, beta, alpha
 
 
-def _linear_act(
-    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, config: str = ""
-) -> Tensor:
-    return run(linear.LINEAR_ACT, (x, weight, bias), (act,), None, parse_config(config))
+for _kind in (matmul.MM, matmul.BMM):
+    Operator(_kind, _PRODUCT, (None,), backward=_product_backward, setup=_mm_setup).define()
+    Operator(_kind, _PRODUCT_OUT, out=True).define()
+for _kind in (matmul.ADDMM, matmul.BADDBMM):
+    Operator(_kind, _SUM, (1.0, 1.0, None), _of_sum, _addmm_backward, _addmm_setup).define()
+    Operator(_kind, _SUM_OUT, (1.0, 1.0), out=True).define()
+
+
+# linear_act, gated_linear
 
 
 def _linear_act_keep(
@@ -201,17 +170,12 @@ def _linear_act_keep(
     return run(linear.LINEAR_ACT_KEEP, tensors, (act,), None, parse_config(config)), before
 
 
-def _linear_act_fake(
-    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, config: str = ""
-) -> Tensor:
-    linear.checked("linear_act", act, x, [weight], bias)
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
 def _linear_act_keep_fake(
     x: Tensor, weight: Tensor, bias: Tensor | None, act: str, config: str = ""
 ) -> tuple[Tensor, Tensor]:
-    return tuple(_linear_act_fake(x, weight, bias, act) for _ in range(2))  # type: ignore[return-value]
+    linear.checked("linear_act", act, x, [weight], bias)
+    result, before = (x.new_empty(x.shape[0], weight.shape[0]) for _ in range(2))
+    return result, before
 
 
 def _linear_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -254,28 +218,6 @@ def _through(act: str, grad: Tensor, before: Tensor) -> Tensor:
     return torch.ops.aten.threshold_backward(grad, before, 0) if act == "relu" else grad
 
 
-_LINEAR = "(Tensor x, Tensor weight, Tensor? bias, str act, str config='') -> "
-_define(
-    "linear_act", _LINEAR + "Tensor", _linear_act, _linear_act_fake, _linear_backward, _linear_setup
-)
-_define(
-    "linear_act_keep", _LINEAR + "(Tensor, Tensor)", _linear_act_keep, _linear_act_keep_fake,
-    _linear_backward, _linear_setup,
-)  # fmt: skip
-
-
-# gated_linear
-
-
-def _gated_linear(x: Tensor, w1: Tensor, w3: Tensor, act: str, config: str = "") -> Tensor:
-    return run(linear.GATED_LINEAR, (x, w1, w3), (act,), None, parse_config(config))
-
-
-def _gated_linear_fake(x: Tensor, w1: Tensor, w3: Tensor, act: str, config: str = "") -> Tensor:
-    linear.checked("gated_linear", act, x, [w1, w3], None)
-    return x.new_empty(x.shape[0], w1.shape[0])
-
-
 def _gated_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:3])
     ctx.act = inputs[3]
@@ -295,10 +237,19 @@ def _gated_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return grad_x, grad_w1, grad_w3, None, None
 
 
+_LINEAR = "(Tensor x, Tensor weight, Tensor? bias, str act, str config='') -> "
+Operator(
+    linear.LINEAR_ACT, _LINEAR + "Tensor", (None,), backward=_linear_backward, setup=_linear_setup
+).define()
 _define(
-    "gated_linear", "(Tensor x, Tensor w1, Tensor w3, str act, str config='') -> Tensor",
-    _gated_linear, _gated_linear_fake, _gated_backward, _gated_setup,
+    "linear_act_keep", _LINEAR + "(Tensor, Tensor)", _linear_act_keep, _linear_act_keep_fake,
+    _linear_backward, _linear_setup,
 )  # fmt: skip
+Operator(
+    linear.GATED_LINEAR, "(Tensor x, Tensor w1, Tensor w3, str act, str config='') -> Tensor",
+    (None,),
+    backward=_gated_backward, setup=_gated_setup,
+).define()  # fmt: skip
 
 
 # grouped_mm

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.ops import custom, linear, matmul
-from gemm_templates.ops.kind import config_text
+from gemm_templates.ops.kind import Kind, config_text
 from gemm_templates.ops.plain import direct
 from gemm_templates.ops.run import run
 from gemm_templates.problem import Config
@@ -38,15 +38,7 @@ def mm(
     config: that template; by default the fastest, measured on the first call with these sizes
     (on the CPU: torch's). Raises InvalidArguments.
     """
-    tensors = (a, b)
-    out_dtype = matmul.wanted(a, out, out_dtype)
-    if direct(*tensors, out):
-        return run(matmul.MM, tensors, (out_dtype,), out, config)
-    if out is None:
-        return _OPS.mm(a, b, out_dtype, config_text(config))
-    _check_out("mm", tensors, out, out_dtype or a.dtype)
-    _OPS.mm_out(a, b, out, config_text(config))
-    return out
+    return _product(matmul.MM, (a, b), out_dtype, out, config)
 
 
 def bmm(
@@ -58,15 +50,7 @@ def bmm(
     config: Config | None = None,
 ) -> Tensor:
     """`a[g, m, k] @ b[g, k, n]`, any strides, a batch stride of 0 included. Otherwise as `mm`."""
-    tensors = (a, b)
-    out_dtype = matmul.wanted(a, out, out_dtype)
-    if direct(*tensors, out):
-        return run(matmul.BMM, tensors, (out_dtype,), out, config)
-    if out is None:
-        return _OPS.bmm(a, b, out_dtype, config_text(config))
-    _check_out("bmm", tensors, out, out_dtype or a.dtype)
-    _OPS.bmm_out(a, b, out, config_text(config))
-    return out
+    return _product(matmul.BMM, (a, b), out_dtype, out, config)
 
 
 def addmm(
@@ -82,15 +66,7 @@ def addmm(
 ) -> Tensor:
     """`beta * bias + alpha * (a[m, k] @ b[k, n])`; `bias` broadcasts to [m, n], and is not read
     where beta is 0. Otherwise as `mm`."""
-    tensors = (bias, a, b)
-    out_dtype = matmul.wanted(a, out, out_dtype)
-    if direct(*tensors, out):
-        return run(matmul.ADDMM, tensors, (out_dtype, float(beta), float(alpha)), out, config)
-    if out is None:
-        return _OPS.addmm(bias, a, b, beta, alpha, out_dtype, config_text(config))
-    _check_out("addmm", tensors, out, out_dtype or a.dtype)
-    _OPS.addmm_out(bias, a, b, out, beta, alpha, config_text(config))
-    return out
+    return _product(matmul.ADDMM, (bias, a, b), out_dtype, out, config, float(beta), float(alpha))
 
 
 def baddbmm(
@@ -106,14 +82,21 @@ def baddbmm(
 ) -> Tensor:
     """`beta * bias + alpha * (a[g, m, k] @ b[g, k, n])`; `bias` broadcasts to [g, m, n]. Otherwise
     as `addmm`."""
-    tensors = (bias, a, b)
+    return _product(matmul.BADDBMM, (bias, a, b), out_dtype, out, config, float(beta), float(alpha))
+
+
+def _product(
+    kind: Kind, tensors: tuple[Tensor, ...], out_dtype: torch.dtype | None, out: Tensor | None,
+    config: Config | None, *factors: float,
+) -> Tensor:  # fmt: skip
+    a = tensors[-2]
     out_dtype = matmul.wanted(a, out, out_dtype)
     if direct(*tensors, out):
-        return run(matmul.BADDBMM, tensors, (out_dtype, float(beta), float(alpha)), out, config)
+        return run(kind, tensors, (out_dtype, *factors), out, config)
     if out is None:
-        return _OPS.baddbmm(bias, a, b, beta, alpha, out_dtype, config_text(config))
-    _check_out("baddbmm", tensors, out, out_dtype or a.dtype)
-    _OPS.baddbmm_out(bias, a, b, out, beta, alpha, config_text(config))
+        return getattr(_OPS, kind.name)(*tensors, *factors, out_dtype, config_text(config))
+    _check_out(kind.name, tensors, out, out_dtype or a.dtype)
+    getattr(_OPS, f"{kind.name}_out")(*tensors, out, *factors, config_text(config))
     return out
 
 
@@ -207,7 +190,7 @@ def scaled_mm(
     scale_a, scale_b: f32, and as in `torch._scaled_mm` their shapes say what they are: one element;
     [m, 1] and [1, n] for rows and columns; [m, ceil(k / 128)] and [ceil(k / 128), n] for 1 x 128
     blocks; [ceil(m / 128), ceil(k / 128)] and [ceil(k / 128), ceil(n / 128)] for 128 x 128 blocks.
-    Both operands have blocks, or none has; otherwise each is free to choose.
+    What `a` has and what `b` has need not be of one kind.
     out_dtype: bf16 (default), f16 or f32. bias: any of them. act: as of `linear_act`.
     use_fast_accum: sums stay in the tensor cores, which keep about 14 bits of the larger addend
     (Hopper); else they are moved to f32 after each 128 along K. Blocks always are.

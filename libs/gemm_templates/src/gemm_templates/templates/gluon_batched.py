@@ -3,7 +3,7 @@
 """A persistent kernel for batches and groups of products whose warps have roles, in Gluon.
 
 The roles are those of `gluon_hopper.py`; descriptors have rank 3, and the programs walk over the
-tiles of all products. For groups of rows, each role finds the group of its tile in `offs`.
+tiles of all products. For groups of rows, each role finds the group of its tile in `groups.ends`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ from gemm_templates.templates.operands import Sizes
 
 
 @gluon.jit
-def gluon_batched_mm(
-    a, b, sizes, tile, ending, pipeline, SPAN: gl.constexpr, offs=None, JAGGED: gl.constexpr = None,
-    OVERLAP: gl.constexpr = False,
-):  # fmt: skip
+def gluon_batched_mm(a, b, sizes, tile, ending, groups, pipeline, OVERLAP: gl.constexpr = False):
     """Like `gluon_mm`, for `BATCH` products as `batched_tma_mm` takes them, or groups of rows as
-    `grouped_mm` (JAGGED="M"; SPAN: `schedule`)."""
+    `grouped_mm` (JAGGED="M")."""
     ROWS: gl.constexpr = tile.BLOCK_M if pipeline.TURNS else tile.BLOCK_M // GROUPS
     HALVES: gl.constexpr = tile.BLOCK_M // ROWS
     PART: gl.constexpr = tile.BLOCK_N // pipeline.PARTS
@@ -59,10 +56,10 @@ def gluon_batched_mm(
     barriers = (full, empty, turn)
     gl.warp_specialize(
         [
-            (multiply, (0, a, b, offs, memory, barriers, sizes, tile, ending, pipeline, SPAN)),
-            (multiply, (1, a, b, offs, memory, barriers, sizes, tile, ending, pipeline, SPAN)),
-            (load, (a, offs, a_memory, barriers, sizes, tile, pipeline, SPAN, True)),
-            (load, (b, offs, b_memory, barriers, sizes, tile, pipeline, SPAN, False)),
+            (multiply, (0, a, b, memory, barriers, sizes, tile, ending, groups, pipeline)),
+            (multiply, (1, a, b, memory, barriers, sizes, tile, ending, groups, pipeline)),
+            (load, (a, a_memory, barriers, sizes, tile, groups, pipeline, True)),
+            (load, (b, b_memory, barriers, sizes, tile, groups, pipeline, False)),
         ],
         [4, 1, 1],
         [MULTIPLIER, LOADER, LOADER],
@@ -70,9 +67,7 @@ def gluon_batched_mm(
 
 
 @gluon.jit
-def load(
-    operand, offs, memory, barriers, sizes, tile, pipeline, SPAN: gl.constexpr, LEFT: gl.constexpr
-):
+def load(operand, memory, barriers, sizes, tile, groups, pipeline, LEFT: gl.constexpr):
     """Fills the ring with `a` (LEFT), a group's rows at a time, or with `b`."""
     full, empty = barriers[0], barriers[1]
     COPIES: gl.constexpr = GROUPS if LEFT and not pipeline.TURNS else 1
@@ -82,10 +77,10 @@ def load(
     else:
         desc = map_of(operand, memory, (sizes.K, sizes.N, sizes.BATCH), tile.BLOCK_K, OUTER)
     steps = gl.cdiv(sizes.K, tile.BLOCK_K)
-    tiles, groups = schedule(offs, sizes, tile, SPAN)
+    tiles, found = schedule(groups, sizes, tile)
     count = 0
     for number in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        product, first_m, first_n, _ = place_of(number, groups, sizes, tile)
+        product, first_m, first_n, _ = place_of(number, found, sizes, tile)
         matrix = 0 if operand.SHARED else product
         first = first_m if LEFT else first_n
         for step in range(steps):
@@ -104,10 +99,7 @@ def load(
 
 
 @gluon.jit
-def multiply(
-    GROUP: gl.constexpr, a, b, offs, memory, barriers, sizes, tile, ending, pipeline,
-    SPAN: gl.constexpr,
-):  # fmt: skip
+def multiply(GROUP: gl.constexpr, a, b, memory, barriers, sizes, tile, ending, groups, pipeline):
     """One group of warps: its tiles of this program, or its rows of each of them."""
     out_memory = memory[2]
     TURNS: gl.constexpr = pipeline.TURNS
@@ -123,11 +115,11 @@ def multiply(
     else:
         desc = None
     steps = gl.cdiv(sizes.K, tile.BLOCK_K)
-    tiles, groups = schedule(offs, sizes, tile, SPAN)
+    tiles, found = schedule(groups, sizes, tile)
     mine = (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for item in range(FIRST, mine, EVERY):
         number = gl.program_id(0) + item * gl.num_programs(0)
-        product, first_m, first_n, end_m = place_of(number, groups, sizes, tile)
+        product, first_m, first_n, end_m = place_of(number, found, sizes, tile)
         acc = gl.zeros([ROWS, tile.BLOCK_N], gl.float32, layout)
         bias = bias_of(first_n, sizes, tile, ending, layout)
         acc = products(GROUP, acc, item, item * steps, steps, memory, barriers, a, b, pipeline)

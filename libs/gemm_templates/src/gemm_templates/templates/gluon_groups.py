@@ -2,8 +2,8 @@
 # Triton gives kernel parameters their types at compile time.
 """How the programs of a Gluon kernel walk over the tiles of a batch, or of groups of rows.
 
-    schedule(offs, sizes, tile, SPAN)      -> tiles, and where the groups lie
-    place_of(number, groups, sizes, tile)  -> product, row, column, end of its rows
+    schedule(groups, sizes, tile)         -> tiles, and where the groups lie
+    place_of(number, found, sizes, tile)  -> product, row, column, end of its rows
 
 Every role calls both with the same arguments, so that all see the same tiles in the same order.
 """
@@ -17,24 +17,23 @@ from gemm_templates.templates.tiles import tile_of
 
 
 @gluon.jit
-def schedule(offs, sizes, tile, SPAN: gl.constexpr):
-    """How many tiles there are, and what `place_of` needs. offs: None for a batch; SPAN: a power of
-    two, at least BATCH and 32."""
+def schedule(groups, sizes, tile):
+    """How many tiles there are, and what `place_of` needs. SPAN: at least 32."""
     tiles_n = gl.cdiv(sizes.N, tile.BLOCK_N)
-    if offs is None:
+    if groups.ends is None:
         tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * tiles_n * sizes.BATCH
-        groups = ()
+        found = ()
     else:
-        groups = groups_of(offs, sizes, tile, tiles_n, SPAN)
-        tiles = gl.max(groups[2], 0)
-    return tiles, groups
+        found = groups_of(groups, sizes, tile, tiles_n)
+        tiles = gl.max(found[2], 0)
+    return tiles, found
 
 
 @gluon.jit
-def place_of(number, groups, sizes, tile):
+def place_of(number, found, sizes, tile):
     """Tile number -> (product, row, column, end of its rows)."""
-    if len(groups) > 0:
-        starts, counts, last = groups
+    if len(found) > 0:
+        starts, counts, last = found
         before = last <= number
         product = gl.sum(before.to(gl.int32), 0)
         inside = number - gl.max(gl.where(before, last, 0), 0)
@@ -54,12 +53,14 @@ def place_of(number, groups, sizes, tile):
 
 
 @gluon.jit
-def groups_of(offs, sizes, tile, tiles_n, SPAN: gl.constexpr):
+def groups_of(groups, sizes, tile, tiles_n):
     """Of each group: where it begins, how many rows it has, the tiles up to its end."""
+    SPAN: gl.constexpr = groups.SPAN
     layout: gl.constexpr = gl.BlockedLayout([SPAN // 32], [32], [gl.num_warps()], [0])
     numbers = gl.arange(0, SPAN, layout)
-    ends = gl.load(offs + numbers, mask=numbers < sizes.BATCH, other=0)
-    starts = gl.load(offs + numbers - 1, mask=(numbers > 0) & (numbers < sizes.BATCH), other=0)
+    others = (numbers > 0) & (numbers < sizes.BATCH)
+    ends = gl.load(groups.ends + numbers, mask=numbers < sizes.BATCH, other=0)
+    starts = gl.load(groups.ends + numbers - 1, mask=others, other=0)
     ends = gl.minimum(gl.maximum(ends, 0), sizes.M)
     starts = gl.minimum(gl.maximum(starts, 0), sizes.M)
     counts = gl.maximum(ends - starts, 0)

@@ -24,18 +24,17 @@ def grouped_mm(
     sizes,
     tile,
     ending,
-    offs,
+    groups,
     JAGGED: tl.constexpr,
-    SPAN: tl.constexpr,
     PARTS: tl.constexpr,
 ):
     """Like `batched_tma_mm` for `BATCH` groups.
 
-    JAGGED: which size `offs` divides. "M": rows of `a` and of `out`; `b` is [BATCH, K, N].
+    JAGGED: which size `groups.ends` divide. "M": rows of `a` and of `out`; `b` is [BATCH, K, N].
     "N": columns of `b` and of `out`; `a` is [BATCH, M, K]. "K": columns of `a`, rows of `b`; `out`
     is [BATCH, M, N], zero before the epilogue for an empty group.
-    The epilogue's row and column numbers are those of `out`. SPAN: the power of two from BATCH on.
-    Ends that decrease or lie outside are cut off: nothing outside of `out` is written.
+    The epilogue's row and column numbers are those of `out`. Ends that decrease or lie outside are
+    cut off: nothing outside of `out` is written.
     """
     M, N, K = sizes.M, sizes.N, sizes.K
     BLOCK_M: tl.constexpr = tile.BLOCK_M
@@ -45,16 +44,17 @@ def grouped_mm(
     a_desc = descriptors_of(a, sizes.BATCH, sizes.M, sizes.K, BLOCK_M, BLOCK_K)
     b_desc = descriptors_of(b, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
     out_desc = descriptors_of(ending.out, sizes.BATCH, sizes.M, sizes.N, BLOCK_M, BLOCK_N // PARTS)
-    numbers = tl.arange(0, SPAN)
+    numbers = tl.arange(0, groups.SPAN)
     if JAGGED == "M":
         whole = M
     elif JAGGED == "N":
         whole = N
     else:
         whole = K
-    ends = tl.load(offs + numbers, mask=numbers < sizes.BATCH, other=0)
+    ends = tl.load(groups.ends + numbers, mask=numbers < sizes.BATCH, other=0)
     ends = tl.minimum(tl.maximum(ends, 0), whole)
-    starts = tl.load(offs + numbers - 1, mask=(numbers > 0) & (numbers < sizes.BATCH), other=0)
+    others = (numbers > 0) & (numbers < sizes.BATCH)
+    starts = tl.load(groups.ends + numbers - 1, mask=others, other=0)
     starts = tl.minimum(tl.maximum(starts, 0), whole)
     lengths = tl.maximum(ends - starts, 0)
     if JAGGED == "M":

@@ -92,6 +92,17 @@ class Beginning(NamedTuple):
     scale_operands: Any = None
 
 
+class Groups(NamedTuple):
+    """Products whose sizes only the device knows.
+
+    ends: pointer to the end of each group along one size of the product, or None for a batch.
+    SPAN: a power of two, at least the number of groups.
+    """
+
+    ends: Any = None
+    SPAN: Any = 1
+
+
 class Share(NamedTuple):
     """How K is shared by the programs of a tile: constants.
 
