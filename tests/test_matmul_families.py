@@ -13,7 +13,7 @@ import compile_cli
 import gemm_templates
 from compile_cli.gemm import MatmulPlanner, Way
 from compile_cli.measure import relative_error
-from gemm_templates.families import FAMILIES, PROLOGUES
+from gemm_templates.families import FAMILIES, able
 from gemm_templates.model import is_legal
 from wrapper_ir.analysis import walk
 from wrapper_ir.ops import Describe, ExternCall
@@ -61,11 +61,12 @@ CASES: dict[
                {"tiled", "batched_tma", "decompose_k"}),
     "parts": (parts, lambda: (bf16(3, 24, 64), bf16(3, 24, 1)),
               {"tiled", "batched_tma", "decompose_k"}),
-    "weights": (weights, lambda: (bf16(24, 80), int8(40, 80), bf16(40) * 0.01), PROLOGUES),
+    "weights": (weights, lambda: (bf16(24, 80), int8(40, 80), bf16(40) * 0.01), able("prologues")),
     "one row": (weights, lambda: (bf16(1, 81), int8(40, 81), bf16(40) * 0.01), {"gemv"}),
     "batch": (batch, lambda: (bf16(3, 24, 72), bf16(3, 24, 1), bf16(3, 40, 72)),
-              PROLOGUES - {"tma"}),
-    "gated": (gated, lambda: (bf16(24, 72), bf16(24, 72), bf16(72, 40), bf16(40)), PROLOGUES),
+              able("prologues") - {"tma"}),
+    "gated": (gated, lambda: (bf16(24, 72), bf16(24, 72), bf16(72, 40), bf16(40)),
+              able("prologues")),
 }  # fmt: skip
 
 

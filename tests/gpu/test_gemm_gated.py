@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from gemm_templates import Inputs, Problem, bind, choose, device_info
 from gemm_templates.epilogues import GELU, RELU, SILU, residual_of
-from gemm_templates.families import FAMILIES, GATED
+from gemm_templates.families import FAMILIES, able
 from gemm_templates.model import is_legal
 from triton_rt import CompilePool
 
@@ -45,7 +45,7 @@ def make(m, n, k, dtype="bf16", by_rows=False):
 def every_config(problem):
     info = device_info("cuda")
     offered = [c for family in FAMILIES.values() for c in family.configs(problem, info)]
-    found = [c for c in offered if c.template in GATED and is_legal(problem, c, info)]
+    found = [c for c in offered if c.template in able("gate") and is_legal(problem, c, info)]
     assert len(found) >= 4, problem
     return found
 
@@ -117,4 +117,4 @@ def test_choose():
     out = torch.empty((2048, 5632), device="cuda", dtype=torch.bfloat16)
     found = choose(problem, Inputs(a, b, out, b2=b2), lambda t: F.silu(t.a @ t.b) * (t.a @ t.b2))
     assert not found.failures, found.explain()
-    assert found.config is not None and found.config.template in GATED, found.explain()
+    assert found.config is not None and found.config.template in able("gate"), found.explain()

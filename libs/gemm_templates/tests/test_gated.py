@@ -20,7 +20,7 @@ from gemm_templates import (
     candidates,
 )
 from gemm_templates.epilogues import GELU, RELU, SILU, residual_of
-from gemm_templates.families import FAMILIES, GATED, gated, gated_gluon, make_plan
+from gemm_templates.families import FAMILIES, able, gated, gated_gluon, make_plan
 from gemm_templates.model import is_legal, predict_extern
 from triton_rt import Target, compile
 
@@ -67,11 +67,11 @@ def test_gated_problems_go_to_gated_templates_only():
     plain = replace(UP, gate=None)
     for found, gated_ones in ((candidates(UP, H200), True), (candidates(plain, H200), False)):
         configs = [c.config for c in found if c.config]
-        assert configs and all((c.template in GATED) == gated_ones for c in configs)
+        assert configs and all((c.template in able("gate")) == gated_ones for c in configs)
     assert [c.config for c in candidates(UP, A100)] == [None]
     for name in FAMILIES:
         config = Config(128, 128, 64, 8, 8, 4, name, 132, 2)
-        wrong = plain if name in GATED else UP
+        wrong = plain if name in able("gate") else UP
         assert not is_legal(wrong, config, H200)
         with pytest.raises(InvalidConfig):
             make_plan(wrong, config)

@@ -20,7 +20,7 @@ from gemm_templates import (
 )
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
-from gemm_templates.families import FAMILIES, PROLOGUES, dense, gemv, split_k
+from gemm_templates.families import FAMILIES, able, dense, gemv, split_k
 from gemm_templates.model import is_legal
 from gemm_templates.problem import Prologue
 from gemm_templates.prologues import block_scale_of, cast_of
@@ -164,7 +164,7 @@ def test_mixed_mm(stored, config):
 
 def test_what_is_refused():
     problem = Problem(16, 64, 64, "bf16", "i8", prologue_b=cast_of("bf16"))
-    for template in set(FAMILIES) - PROLOGUES - {"gated", "gated_gluon", "grouped"}:
+    for template in set(FAMILIES) - able("prologues") - {"gated", "gated_gluon", "grouped"}:
         with pytest.raises(InvalidConfig, match="prologues are for"):
             make_plan(problem, Config(64, 64, 64, template=template, split_k=2, programs=132))
     scaled = Problem(16, 64, 64, block_scale=block_scale_of(b=(1, 64, 1), block_k=64))

@@ -15,7 +15,6 @@ from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import UnsupportedProblem
 from gemm_templates.families import (
     FAMILIES,
-    GATED,
     dense,
     family_of,
     overlaps,
@@ -41,7 +40,7 @@ class Candidate:
 
 def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     """Fits in shared memory and registers, and the operands can be addressed."""
-    if (problem.gate is None) == (config.template in GATED):
+    if (problem.gate is not None) != family_of(config).CAN.gate:
         return False
     if why_not(problem, config) or (problem.multiplies_fp8 and device.capability < (8, 9)):
         return False
@@ -180,7 +179,7 @@ def _with_whole(found: Sequence[Candidate], limit: int) -> list[Candidate]:
 def _shares(candidate: Candidate) -> bool:
     """Whether several programs share the K of every tile (Gluon: of the last tiles alone)."""
     config = candidate.config
-    return bool(config and config.split_k > 1 and config.template not in ("gluon", "gated_gluon"))
+    return bool(config and config.split_k > 1 and not family_of(config).CAN.shares_last)
 
 
 # Templates that are all predicted to take this many times the vendor's call are not measured: the

@@ -32,35 +32,21 @@ def as_f32(tile, r_outer, rk, mask, operands):
 
 
 @triton.jit
-def block_scale(
-    rm,
-    rn,
-    first_n,
-    k,
-    operands,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    A_STRIDE_M: tl.constexpr,
-    A_STRIDE_K: tl.constexpr,
-    B_STRIDE_K: tl.constexpr,
-    B_STRIDE_N: tl.constexpr,
-    HAS_A: tl.constexpr,
-    HAS_B: tl.constexpr,
-):
-    """Blocks of BLOCK_M x BLOCK_K of `a` and BLOCK_K x BLOCK_N of `b` that share a factor."""
+def block_scale(rm, rn, first_n, k, operands, BLOCK_K: tl.constexpr, A, B):
+    """A: (rows of a block that shares a factor, strides of the factors along m and along k); B:
+    (columns, strides along k and along n); or None."""
     column = k // BLOCK_K
-    if HAS_A:
-        a_scale = tl.load(operands[0] + ((rm // BLOCK_M) * A_STRIDE_M + column * A_STRIDE_K))
+    if A is not None:
+        a_scale = tl.load(operands[0] + ((rm // A[0]) * A[1] + column * A[2]))
         factor = a_scale.to(tl.float32)
     else:
         factor = 1.0
-    if HAS_B:
-        b_ptr = operands[1 if HAS_A else 0]
-        if rn.shape[1] <= BLOCK_N:  # tiles start at multiples of their size: it is in one block
-            b_scale = tl.load(b_ptr + ((first_n // BLOCK_N) * B_STRIDE_N + column * B_STRIDE_K))
+    if B is not None:
+        b_ptr = operands[0 if A is None else 1]
+        if rn.shape[1] <= B[0]:  # tiles start at multiples of their size: it is in one block
+            b_scale = tl.load(b_ptr + ((first_n // B[0]) * B[2] + column * B[1]))
         else:
-            b_scale = tl.load(b_ptr + ((rn // BLOCK_N) * B_STRIDE_N + column * B_STRIDE_K))
+            b_scale = tl.load(b_ptr + ((rn // B[0]) * B[2] + column * B[1]))
         factor = factor * b_scale.to(tl.float32)
     return factor
 
@@ -96,14 +82,11 @@ def block_scale_of(
     for size in (block_k, *(x[0] for x in (a, b) if x)):
         if size < 1 or size & (size - 1):
             raise InvalidProblem(f"blocks of {size} that share a factor: expected a power of two")
-    rows, a_m, a_k = a or (1, 0, 0)
-    columns, b_k, b_n = b or (1, 0, 0)
     name = "block_scale_at"
     text = (
         "from gemm_templates.prologues import block_scale\n\n\n@triton.jit\n"
         f"def {name}(rm, rn, first_n, k, operands):\n"
-        f"    return block_scale(rm, rn, first_n, k, operands, {rows}, {columns}, {block_k}, "
-        f"{a_m}, {a_k}, {b_k}, {b_n}, {a is not None}, {b is not None})\n"
+        f"    return block_scale(rm, rn, first_n, k, operands, {block_k}, {a}, {b})\n"
     )
     operands = [KernelParam("a_scale", f"*{dtype}")] if a else []
     operands += [KernelParam("b_scale", f"*{dtype}")] if b else []

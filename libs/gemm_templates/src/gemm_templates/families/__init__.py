@@ -1,7 +1,8 @@
 """The template families, by the name that `Config.template` gives.
 
-A family is a module of four functions:
+A family is a module that declares what it can do, and of four functions:
 
+    CAN                              -> Abilities, what it takes besides a plain product
     configs(problem, device)         -> configs worth a look, legal or not
     legal(problem, config, device)   -> fits the device, and can address the operands
     predict(problem, config, device) -> (seconds, what bounds them)
@@ -30,13 +31,16 @@ from gemm_templates.families import (
     tiled,
     tma,
 )
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 from triton_rt import overlapped
 
 
 class Family(Protocol):
-    """What every module of this folder has."""
+    """What the module of every family has."""
+
+    CAN: Abilities
 
     def configs(self, problem: Problem, device: DeviceInfo) -> tuple[Config, ...]: ...
 
@@ -63,13 +67,11 @@ FAMILIES: Mapping[str, Family] = {
     "grouped": grouped,
     "gluon_batched": gluon_batched,
 }
-# Those that find groups in `offs` (`Problem.jagged`).
-JAGGED = frozenset({"grouped", "gluon_batched"})
-# Those that multiply twice (`Problem.gate`), and nothing else.
-GATED = frozenset({"gated", "gated_gluon"})
 
-# Those that make operands by prologues.
-PROLOGUES = frozenset({"tiled", "tma", "split_k", "decompose_k", "gemv"})
+
+def able(ability: str) -> frozenset[str]:
+    """The names of the families that have an ability of `Abilities`."""
+    return frozenset(name for name, family in FAMILIES.items() if getattr(family.CAN, ability))
 
 
 def family_of(config: Config) -> Family:
@@ -82,25 +84,26 @@ def family_of(config: Config) -> Family:
 
 def why_not(problem: Problem, config: Config) -> str:
     """Empty if the config's family can do all that surrounds the products."""
-    template = config.template
-    if problem.jagged and template not in JAGGED:
-        return f"jagged problems are for {sorted(JAGGED)}"
-    if (problem.prologue_a or problem.prologue_b) and template not in PROLOGUES:
-        return f"prologues are for {sorted(PROLOGUES)}"
-    if problem.block_scale and template not in ("tiled", "tma", "gluon_scaled"):
-        return "block scales are for 'tiled' and 'tma' ('gluon_scaled' for fp8)"
+    can = family_of(config).CAN
+    if problem.jagged and not can.jagged:
+        return f"jagged problems are for {sorted(able('jagged'))}"
+    if (problem.prologue_a or problem.prologue_b) and not can.prologues:
+        return f"prologues are for {sorted(able('prologues'))}"
+    if problem.block_scale and not can.block_scale:
+        return f"block scales are for {sorted(able('block_scale'))}"
     if problem.multiplies_fp8:
-        if template not in ("tiled", "tma", "gluon_scaled") and not (
-            problem.fast_accum and template in ("gluon", "split_k")
-        ):
-            return "fp8: 'tiled', 'tma', 'gluon_scaled', with fast_accum 'gluon' and 'split_k'"
+        if can.fp8 != "all" and not (problem.fast_accum and can.fp8):
+            of = sorted(name for name in able("fp8") if FAMILIES[name].CAN.fp8 == "all")
+            return f"fp8: {of}, with fast_accum {sorted(able('fp8') - {*of})}"
         if config.block_k < 32:
             return "fp8 needs block_k >= 32"
     if problem.block_scale and problem.block_scale.block_k % config.block_k:
         return f"block_k does not divide the {problem.block_scale.block_k} that share a scale"
     columns = problem.epilogue.columns if problem.epilogue else 0
-    if columns and (template not in ("tiled", "tma") or config.block_n // config.parts % columns):
-        return f"the epilogue needs {columns} columns of a tile, and 'tiled' or 'tma'"
+    if columns and (not can.columns or config.block_n // config.parts % columns):
+        return (
+            f"the epilogue needs {columns} columns of a tile, and one of {sorted(able('columns'))}"
+        )
     return ""
 
 
@@ -110,8 +113,9 @@ def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
     Raises InvalidConfig if the config cannot run this problem at all (device limits are the
     business of `candidates`), InvalidProblem if a name is taken.
     """
-    if (problem.gate is None) == (config.template in GATED):
-        raise InvalidConfig(f"{config} for {problem}: gated problems are for {sorted(GATED)}")
+    if (problem.gate is not None) != family_of(config).CAN.gate:
+        gated = sorted(able("gate"))
+        raise InvalidConfig(f"{config} for {problem}: gated problems are for {gated}")
     if wrong := why_not(problem, config):
         raise InvalidConfig(f"{config} for {problem}: {wrong}")
     plan = family_of(config).plan(problem, config, name)

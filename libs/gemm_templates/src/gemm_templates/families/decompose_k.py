@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense, split_k
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, check_tile, render
+
+CAN = Abilities(prologues=True)
 
 # Fitted on an H200 (`split_k.products`).
 _LAUNCHES = 5.3e-6  # two that overlap, as events around them see it

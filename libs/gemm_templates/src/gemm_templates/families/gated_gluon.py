@@ -7,8 +7,11 @@ from dataclasses import replace
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import gated, gluon
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
+
+CAN = Abilities(gate=True, shares_last=True)
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (

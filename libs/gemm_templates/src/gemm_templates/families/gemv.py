@@ -5,10 +5,13 @@ from __future__ import annotations
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, split_k
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, render
 from gemm_templates.work import instructions
+
+CAN = Abilities(prologues=True)
 
 # Measured best on an H200: (block_n, block_k, num_warps, num_stages, programs a multiprocessor).
 # The first ones are taken that are not longer than K.

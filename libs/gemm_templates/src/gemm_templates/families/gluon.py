@@ -9,9 +9,12 @@ from math import ceil
 from gemm_templates.device import H200, DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense, maps, tma
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
 from gemm_templates.render import Call, render, stores_out
+
+CAN = Abilities(fp8="fast", shares_last=True)
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (

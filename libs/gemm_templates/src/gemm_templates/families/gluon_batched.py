@@ -7,9 +7,12 @@ from dataclasses import replace
 from gemm_templates.device import H200, DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import batched_tma, gluon, grouped, maps
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, render
+
+CAN = Abilities(jagged=True)
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (

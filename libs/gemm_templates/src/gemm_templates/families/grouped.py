@@ -7,9 +7,12 @@ from dataclasses import replace
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import batched_tma, dense, maps
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, check_tile, render, stores_out
+
+CAN = Abilities(jagged=True)
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (

@@ -7,9 +7,12 @@ from dataclasses import replace
 from gemm_templates.device import DeviceInfo
 from gemm_templates.errors import InvalidConfig
 from gemm_templates.families import dense
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, check_tile, render
+
+CAN = Abilities(prologues=True, fp8="fast")
 
 # (block_m, block_n, num_warps), and blocks of K.
 _TILES = (

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
+from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, check_tile, render
+
+CAN = Abilities(prologues=True, block_scale=True, fp8="all", columns=True)
 
 # (block_m, block_n, block_k, num_warps, num_stages)
 _SHAPES = (
