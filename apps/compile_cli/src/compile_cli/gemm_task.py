@@ -12,6 +12,7 @@ import torch
 import gemm_templates
 from compile_cli.plans import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed
 from compile_cli.runtime import random_tensor, view_of
+from gemm_templates.families import family_of
 from loop_ir import (
     DType,
     Kernel,
@@ -32,11 +33,6 @@ from triton_rt import KernelSource
 from wrapper_ir.ops import DefineKernel, KernelParam
 
 Hints = Mapping[str, int]
-
-# Templates that make no tensor descriptors on the device.
-_WITHOUT_SCRATCH = ("tiled", "split_k", "decompose_k", "gemv")
-# Those that get them from the host, and are no Gluon kernels.
-_DESCRIBED = ("tma", "gated", "batched_tma")
 
 
 @dataclass(frozen=True)
@@ -176,8 +172,9 @@ def is_launchable(
     """Whether a host program can say the launches of a config: what launches the higher-order
     operator for Triton kernels gives kernels no memory for descriptors, has none for Gluon, and
     describes no empty tensors."""
-    described = config.template in _DESCRIBED and config.maps and "M" not in problem.dynamic
-    if emit == "hop" and config.template not in _WITHOUT_SCRATCH and not described:
+    can = family_of(config).CAN
+    given = config.maps and can.descriptors == "given" and "M" not in problem.dynamic
+    if emit == "hop" and can.descriptors and (can.gluon or not given):
         return False
     plan = gemm_templates.make_plan(problem, config, "matmul")
     return not any(step.source.cooperative or not step.source.tma for step in plan.steps)

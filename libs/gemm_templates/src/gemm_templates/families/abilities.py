@@ -15,6 +15,8 @@ class Abilities:
     tensor cores (`Problem.fast_accum`), "all" for these and for sums in f32.
     columns: epilogues that look at several columns of a row (`Epilogue.columns`).
     shares_last: `Config.split_k` is for the tiles that fill no round alone.
+    descriptors: "given" if the host makes its tensor descriptors (`Config.maps`), "made" if its
+    kernels do, in memory that a launch brings; "" if it has none. gluon: kernels are Gluon's.
     """
 
     jagged: bool = False
@@ -24,3 +26,5 @@ class Abilities:
     fp8: str = ""
     columns: bool = False
     shares_last: bool = False
+    descriptors: str = ""
+    gluon: bool = False

@@ -11,7 +11,7 @@ from gemm_templates.families.abilities import Abilities
 from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
 
-CAN = Abilities(gate=True, shares_last=True)
+CAN = Abilities(gate=True, shares_last=True, descriptors="given", gluon=True)
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (

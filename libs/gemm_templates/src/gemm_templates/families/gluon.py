@@ -14,7 +14,7 @@ from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
 from gemm_templates.render import Call, render, stores_out
 
-CAN = Abilities(fp8="fast", shares_last=True)
+CAN = Abilities(fp8="fast", shares_last=True, descriptors="given", gluon=True)
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (

@@ -12,7 +12,7 @@ from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, render
 
-CAN = Abilities(jagged=True)
+CAN = Abilities(jagged=True, descriptors="given", gluon=True)
 
 # (block_m, block_n, block_k, group_m, num_stages, split_n)
 _SHAPES = (

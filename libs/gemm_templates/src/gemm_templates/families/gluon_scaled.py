@@ -12,7 +12,7 @@ from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, render, stores_out
 
-CAN = Abilities(block_scale=True, fp8="all")
+CAN = Abilities(block_scale=True, fp8="all", descriptors="given", gluon=True)
 
 # (block_m, block_n, group_m, num_stages, split_n)
 _SHAPES = ((128, 128, 8, 6, 2), (128, 128, 16, 6, 2), (128, 64, 8, 8, 2))

@@ -12,7 +12,7 @@ from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, check_tile, render, stores_out
 
-CAN = Abilities(jagged=True)
+CAN = Abilities(jagged=True, descriptors="made")
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (

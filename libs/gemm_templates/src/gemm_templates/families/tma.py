@@ -10,7 +10,7 @@ from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, check_tile, render, stores_out
 
-CAN = Abilities(prologues=True, block_scale=True, fp8="all", columns=True)
+CAN = Abilities(prologues=True, block_scale=True, fp8="all", columns=True, descriptors="given")
 
 # (block_m, block_n, block_k, group_m, num_warps, num_stages, split_n, programs a multiprocessor)
 _SHAPES = (
