@@ -171,6 +171,14 @@ FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x: x.norm(2, -1, keepdim=True) / x, (torch.tensor([[3e38], [-1e-30]]),)),
     "a half times powers of two that it does not hold": (
         torch.ldexp, (torch.tensor([1e-5, 3.0]).half(), torch.tensor([17, 2]))),
+    "floats times powers of two that they do not hold": (
+        lambda x, y, n: (torch.ldexp(x, n), torch.ldexp(y, n)),
+        (torch.tensor([0.0, 2.0**-100, 2.0**100, 3.0, 1.0]), torch.full((5,), 2.0**-600).double(),
+         torch.tensor([200, 150, -200, -150, 1200]))),
+    "which of two zeros a CPU takes": (
+        lambda x, y: [1 / f(a, b).float() for f in (torch.fmin, torch.fmax)
+                      for a, b in ((x, y), (y, x), (x.bfloat16(), y.bfloat16()))],
+        (torch.tensor([0.0]), torch.tensor([-0.0]))),
     "an extreme of places": (
         lambda x: x + torch.arange(3, device=x.device).max(), (torch.zeros(2),)),
     "a power of a 0-d boolean": (

@@ -312,6 +312,19 @@ def test_a_view_that_lies_inside_at_one(tmp_path: Path) -> None:
     check(tmp_path, lambda x: x[:, 0], {0: {1}}, ((2, 5),), ((2, 9),), ((2, 1),))
 
 
+def test_a_place_among_64_bits_that_is_held_in_32(tmp_path: Path) -> None:
+    check(tmp_path, lambda x: torch.arange(1, x.shape[0], 2).argmax(0), {0: {0}}, ((5,),), ((9,),))
+
+
+def test_a_view_that_divides_by_a_part_of_a_size(tmp_path: Path) -> None:
+    options = {"cache_dir": str(tmp_path)}
+    split = torch.compile(lambda x: x.unflatten(-2, (-1, 4)), backend="compile_cli", dynamic=True,
+                          options=options)  # fmt: skip
+    for n in (4, 12):
+        x = torch.arange(n * 2.0)
+        assert torch.equal(split(x.view(1, n, 2)), x.view(1, -1, 4, 2))
+
+
 def places(x: Tensor, i: int) -> tuple[Tensor, ...]:
     return torch.select(x, 1, i), torch.select(x, 0, i) + 1, x[3], x[i : i + 2] * 2
 

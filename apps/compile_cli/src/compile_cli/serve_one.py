@@ -9,7 +9,17 @@ import sympy
 
 from loop_ir import Axis, Buffer, Extern, Graph, Kernel, Matmul, Symbol, TensorRef, TensorType
 from loop_ir.analysis import hints_of, walk
-from symexpr import CeilDiv, FloorDiv, Mod, ModularIndexing, Ranges, SymexprError, bounds, symbol
+from symexpr import (
+    CeilDiv,
+    DivisionByZero,
+    FloorDiv,
+    Mod,
+    ModularIndexing,
+    Ranges,
+    SymexprError,
+    bounds,
+    symbol,
+)
 from wrapper_ir.analysis import storage_bytes
 
 
@@ -101,4 +111,8 @@ def _expressions(type: TensorType) -> tuple[sympy.Expr, ...]:
 
 
 def _inside(view: TensorType, storage: TensorType, env: Mapping[str, int]) -> bool:
-    return storage_bytes(view, env) <= storage_bytes(storage, env)
+    """A view whose sizes have no value is not inside: sizes that split another one divide by it."""
+    try:
+        return storage_bytes(view, env) <= storage_bytes(storage, env)
+    except DivisionByZero:
+        return False

@@ -146,13 +146,18 @@ def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
 
 @_rule(aten.ldexp.Tensor)
 def ldexp(x: Tensor, other: Tensor) -> Any:
-    """Of floats and integers in the type of the floats, rounded once; a power of two of 16 bits
-    is rounded to them, and may be infinite."""
+    """Of floats and integers as C does it: exactly, in the type of the floats, rounded once, where
+    the power of two alone would be infinite or zero too. Of others a product; a power of two of 16
+    bits is rounded to them, and may be infinite."""
+    if x.dtype.is_floating_point and not other.dtype.is_floating_point:
+        n, wide = other.to(torch.int32), x.double()
+        for _ in range(3 if x.dtype is torch.float64 else 1):  # all of its exponents, in parts
+            part = n.clamp(-1000, 1000)
+            wide, n = wide * torch.exp2(part.double()), n - part
+        return wide.to(x.dtype)
     narrow = other.dtype in (torch.float16, torch.bfloat16)
     power = torch.pow(2.0, other.float() if narrow else other)
-    power = power.to(other.dtype) if narrow else power
-    whole = x.dtype.is_floating_point and not other.dtype.is_floating_point
-    return (x.to(power.dtype) * power).to(x.dtype) if whole else x * power
+    return x * (power.to(other.dtype) if narrow else power)
 
 
 def cumprod_backward(grad: Tensor, x: Tensor, dim: int, output: Tensor) -> Tensor:

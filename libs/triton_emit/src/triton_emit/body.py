@@ -343,7 +343,6 @@ class Writer:
         if not stmt.expr.is_integer:
             self.env[stmt.out] = Value(text, ATOM, stmt.dtype, axes)
             return
-        held = DType.i64 if self.bits == 64 else DType.i32
         if stmt.expr.is_Integer:
             self.env[stmt.out] = literal(int(stmt.expr), stmt.dtype)
             return
@@ -355,7 +354,7 @@ class Writer:
         if stmt.dtype.is_float or stmt.dtype is DType.bool_:
             narrow = self.ops.cast(Value(narrow.text, ATOM, DType.i64, axes, narrow=True),
                                    stmt.dtype)  # fmt: skip
-        elif stmt.dtype is held and axes:
+        elif stmt.dtype is DType.i32 and axes and self.bits == 32:
             narrow = Value(narrow.text, ATOM, stmt.dtype, axes)
         self.env[stmt.out] = narrow
 

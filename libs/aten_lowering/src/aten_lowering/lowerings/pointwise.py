@@ -373,21 +373,19 @@ def minimum(call: Call, input: Operand, other: Operand) -> None:
 
 @table.lowers(aten.fmax.default)
 def fmax(call: Call, input: Operand, other: Operand) -> None:
-    pointwise(
-        call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "maximum", x, y, _on_cpu(call))
-    )
+    pointwise(call, ["self", "other"], lambda k, x, y: _other_if_nan(call, k, "maximum", x, y))
 
 
 @table.lowers(aten.fmin.default)
 def fmin(call: Call, input: Operand, other: Operand) -> None:
-    pointwise(
-        call, ["self", "other"], lambda k, x, y: _other_if_nan(k, "minimum", x, y, _on_cpu(call))
-    )
+    pointwise(call, ["self", "other"], lambda k, x, y: _other_if_nan(call, k, "minimum", x, y))
 
 
-def _other_if_nan(k: KernelBuilder, op: str, x: Value, y: Value, first: bool) -> Value:
-    """`op(x, y)`; where one is NaN, the other. Of two zeros C's functions take the first."""
-    if x.dtype.is_float and first:
+def _other_if_nan(call: Call, k: KernelBuilder, op: str, x: Value, y: Value) -> Value:
+    """`op(x, y)`; where one is NaN, the other. Of two zeros C's functions take the first, and
+    torch's own for bfloat16 the second."""
+    if x.dtype.is_float and _on_cpu(call):
+        x, y = (y, x) if call.out.dtype is DType.bf16 else (x, y)
         first_wins = k.op({"maximum": "ge", "minimum": "le"}[op], x, y)
         return k.where(k.op("or", k.op("isnan", y), first_wins), x, y)
     result = k.op(op, _no_bool(x), y)
