@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import GraphModule, Node
 
 from aten_lowering import storage_key
 
 aten = torch.ops.aten
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def returned_inputs(
@@ -31,11 +33,28 @@ def returned_inputs(
     for spec, value in zip(signature.output_specs, _results(graph), strict=True):
         if spec.kind is OutputKind.USER_OUTPUT:
             fake = value.meta.get("val") if isinstance(value, Node) else None
-            if isinstance(fake, Tensor) and storage_key(fake) in inputs:
+            if isinstance(fake, Tensor) and storage_key(fake) in inputs and not _is_new(value):
                 found.append((inputs[storage_key(fake)], fake))
             else:
                 found.append(None)
     return found
+
+
+def _is_new(value: Node) -> bool:
+    """Whether an operator made the memory of a value that, by its fake tensor, is another's:
+    torch's fake of `channel_shuffle` where nothing moves is its operand, which is copied."""
+    key, at = storage_key(value.meta["val"]), value
+    while at.op == "call_function":
+        op = at.target
+        if isinstance(op, OpOverload) and not any(r.alias_info for r in op._schema.returns):
+            # Composite ones, such as dropout that drops nothing, return operands without a word.
+            return not op.has_kernel_for_dispatch_key(_COMPOSITE)
+        tensors = [n for n in at.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+        same = [n for n in tensors if storage_key(n.meta["val"]) == key]
+        if not same:
+            break
+        at = same[0]
+    return False
 
 
 def return_inputs(graph: GraphModule, returned: Sequence[tuple[int, Tensor] | None]) -> None:
