@@ -135,6 +135,14 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "the middle between two ends": (
         _program("v0 = torch.linspace(-1, 1, 11)", "(v0,)", "make(torch.float32, (1,), 3)"), 5, 0,
     ),
+    "bits of a maximum's NaN": (
+        _program("v0 = torch.maximum(a0, a0).view(torch.int32)", "(v0,)",
+                 "make(torch.float32, (2,), 3) * math.nan"), 0, -1,
+    ),
+    "a mean beside a variance": (
+        _program("v0 = torch.var_mean(a0, 0, keepdim=True)[1]", "(v0,)",
+                 "torch.tensor([-math.inf, 3e38, -math.inf])"), 0, -math.inf,
+    ),
     "bits of NaN": (
         _program("v0 = (a0.log() * 1).view(torch.int32)", "(v0,)",
                  "make(torch.float32, (2,), 3) * 0 - 1"), 0, -0x400000,
@@ -227,6 +235,26 @@ def test_gradients_hang_on_rounded_statistics() -> None:
     runs = [r[0] for r in perturbed_runs(run, range(12))]
     assert difference(found * (1 + 1.5e-5), found, runs) is None
     assert difference(found * (1 + 1e-3), found, runs) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "other"),
+    [("celu", [math.nan] * 15 + [1.0], 1.0), ("hardsigmoid", [0.0], 1 / 6)],
+)
+def test_gradients_that_hang_on_eagers_own_constants_and_vectors(
+    name: str, given: list[float], other: float
+) -> None:
+    def run() -> list[Tensor]:
+        x = torch.tensor(given, dtype=torch.float64, requires_grad=True)
+        return list(torch.autograd.grad(getattr(torch.nn.functional, name)(x).sum(), x))
+
+    (found,) = run()
+    runs = [r[0] for r in perturbed_runs(run, range(12))]
+    assert difference(torch.full_like(found, other), found, []) is not None
+    assert difference(torch.full_like(found, other), found, runs) is None
+    wrong = torch.full_like(found, other)
+    wrong[-1] += 0.01
+    assert difference(wrong, found, runs) is not None
 
 
 def test_gradients_of_normalize_are_differences_of_rounded_terms() -> None:

@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fuzzer.artefacts import blur
+from fuzzer.artefacts import blur, blur_gradient
 
 # What moves, picks or compares elements, and rounds nothing.
 _EXACT = frozenset(
@@ -33,6 +33,8 @@ _EXACT = frozenset(
     pad constant_pad_nd diag_embed view_as real imag diag cummax cummin clamp threshold numel
     grad requires_grad_ element_size is_floating_point is_complex data_ptr storage_offset""".split()
 )
+# Of those, what makes a NaN where it is given one.
+_EXTREMES = frozenset("maximum minimum amax amin fmax fmin clamp".split())
 _CASTS = frozenset(
     "to type type_as int long short char byte bool half float double bfloat16".split()
 )
@@ -70,16 +72,17 @@ class Perturbed(TorchFunctionMode):
                 return _normalize(*args, **kwargs)
         if name in _EXACT or (name.startswith("__") and "shift" not in name and name[2] != "i"
                               and name not in _ARITHMETIC):  # fmt: skip
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            for tensor in pytree.tree_leaves(result) if name in _EXTREMES else []:
+                self._other_nans(tensor)
+            return result
         casts = name in _CASTS
         wide = None if casts else self._in_float64(func, args, kwargs, 0.0)
         near = None if casts else self._in_float64(func, args, kwargs, 1.0)
         undefined = _undefined(name, args, kwargs)
         largest: list[float] = []
         watched = torch.is_grad_enabled() and not name.endswith("_") and "out" not in kwargs
-        result = func(
-            *(self._watched(args, largest, name in _UPDATED) if watched else args), **kwargs
-        )
+        result = func(*(self._watched(name, args, largest) if watched else args), **kwargs)
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         for tensor in flat if watched else []:
             if tensor.requires_grad and not tensor.is_leaf:
@@ -136,25 +139,28 @@ class Perturbed(TorchFunctionMode):
         moved = (values + self._signs(tensor) * (2 * off + 1.5 * ulp)).to(tensor.dtype)
         tensor.data.copy_(torch.where(rounded, moved, tensor.data))
 
-    def _watched(self, args: Any, largest: list[float], updated: bool) -> Any:
+    def _watched(self, name: str, args: Any, largest: list[float]) -> Any:
         """The arguments, whose gradients by this call are moved. What computes them rounds, inside
-        of it, numbers as large as the gradients by the call's results (`largest`). updated: the
-        call keeps statistics for its gradients, which round as if of moved arguments."""
+        of it, numbers as large as the gradients by the call's results (`largest`). Statistics that
+        a call keeps for its gradients round as if of moved arguments."""
 
         def watched(value: Any) -> Any:
             if not isinstance(value, Tensor) or not value.requires_grad:
                 return value
             seen = torch.ops.aten.alias.default(value)
-            seen.register_hook(functools.partial(self._moved_gradient, largest))
+            seen.register_hook(functools.partial(self._moved_gradient, name, value, largest))
             unit = torch.finfo(seen.dtype).eps
-            moves = updated and unit < 1e-6
+            moves = name in _UPDATED and unit < 1e-6
             return seen * (1 + unit * self._signs(seen)).to(seen.dtype) if moves else seen
 
         return pytree.tree_map(watched, args)
 
-    def _moved_gradient(self, largest: list[float], gradient: Tensor | None) -> Tensor | None:
+    def _moved_gradient(
+        self, name: str, argument: Tensor, largest: list[float], gradient: Tensor | None
+    ) -> Tensor | None:
         if gradient is None or gradient.numel() == 0 or not gradient.dtype.is_floating_point:
             return gradient
+        gradient = blur_gradient(self.rng, name, argument, gradient)
         values = gradient.double()
         by = 2 * values.abs() + max(largest, default=0.0)
         new = values + self._signs(gradient) * torch.finfo(gradient.dtype).eps * by
