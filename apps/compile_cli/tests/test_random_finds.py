@@ -280,3 +280,13 @@ def test_writes_to_parts_of_a_dynamic_size() -> None:
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
     for n in (5, 8, 3):
         _same(compiled, f, torch.arange(float(n)))
+
+
+def test_one_window_of_a_dynamic_size() -> None:
+    """Which a guard says: the length stays a symbol."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.unfold(0, 1, 2) * 2
+
+    x = torch.arange(2.0)
+    _same(torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True), f, x)

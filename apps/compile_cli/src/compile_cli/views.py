@@ -47,20 +47,20 @@ def _unfold_all(graph: GraphModule, node: Node, before: Tensor, after: Tensor) -
         return False
     dim %= before.dim()
     windows, length = _sizes(after)[dim], _sizes(before)[dim]
-    if windows == 1:
-        step = size
     known = isinstance(windows, int) and isinstance(length, int)
+    if windows == 1:  # also by a guard, of a length that is not known
+        windows, step = 1, size
     if step < size or (known and windows * step > length):
         return False
     if windows * size == length and node.args[3] == step:
         return False  # they show all of it
-    if not known and step > size:
+    if not known and windows != 1 and step > size:
         return False  # whether the last window has a gap behind it is not known
     shown = (after.dim() - 1, 0, size)
     with graph.graph.inserting_before(node):
         add = graph.graph.call_function
         end: Any = windows * step
-        if not known:
+        if not known and windows != 1:
             whole = add(aten.sym_size.int, (source, dim))
             end = add(operator.sub, (whole, add(operator.mod, (whole, step))))
         source = add(aten.slice.Tensor, (source, dim, 0, end))
