@@ -257,6 +257,18 @@ def test_gradients_that_hang_on_eagers_own_constants_and_vectors(
     assert difference(wrong, found, runs) is not None
 
 
+@pytest.mark.parametrize(("first", "may_differ"), [(3e38, True), (math.inf, False)])
+def test_gradients_hang_on_squares_that_overflow(first: float, may_differ: bool) -> None:
+    def run() -> list[Tensor]:
+        x = torch.tensor([[first, 1.0, -2.0, 3.0]], requires_grad=True)
+        return list(torch.autograd.grad(torch.nn.functional.layer_norm(x, (4,)).sum(), x))
+
+    (found,) = run()
+    runs = [r[0] for r in perturbed_runs(run, range(12))]
+    assert bool(found.isnan().all())
+    assert (difference(torch.zeros_like(found), found, runs) is None) == may_differ
+
+
 def test_gradients_of_normalize_are_differences_of_rounded_terms() -> None:
     given = torch.tensor([[1.0, 3.0]], dtype=torch.bfloat16)
 

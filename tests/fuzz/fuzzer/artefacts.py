@@ -81,6 +81,10 @@ def blur_gradient(rng: random.Random, name: str, argument: Tensor, gradient: Ten
     if name in ("elu", "celu", "selu"):  # of NaN its vectors are NaN, its last elements numbers
         swapped = torch.where(gradient.isnan(), 0.0, math.nan).to(gradient.dtype)
         return torch.where(argument.detach().isnan(), swapped, gradient)
+    if name == "layer_norm" and gradient.dtype != torch.float64:  # the squares have overflowed
+        largest = argument.detach().double().abs().amax(-1, keepdim=True)
+        over = largest.isfinite() & (largest > math.sqrt(torch.finfo(torch.float32).max))
+        return torch.where(over & gradient.isnan(), 0.0, gradient)
     return gradient
 
 
