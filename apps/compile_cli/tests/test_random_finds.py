@@ -290,3 +290,15 @@ def test_one_window_of_a_dynamic_size() -> None:
 
     x = torch.arange(2.0)
     _same(torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True), f, x)
+
+
+def test_windows_over_one_dynamic_and_one_fixed_dimension() -> None:
+    """Places of the one are counted in 64 bits."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.nn.functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True)
+
+    x = torch.arange(10.0).reshape(1, 1, 5, 2)
+    compiled = compile_cli.compile(f, (x,), dynamic={0: {2}})
+    _same(compiled, f, x)
+    _same(compiled, f, torch.arange(14.0).reshape(1, 1, 7, 2))

@@ -265,8 +265,9 @@ def _counting(windows: Sequence[Window], padded: bool, divisor: Number | None) -
         if divisor is not None:
             return [number(k, divisor, DType.i64)]
         known, rest = 1, None
+        counted = kind(*(window.extent for window in windows))
         for window, o in zip(windows, at, strict=True):
-            side = _side(k, window, o, padded)
+            side = _side(k, window, o, padded, counted)
             if isinstance(side, int):
                 known *= side
             else:
@@ -278,10 +279,12 @@ def _counting(windows: Sequence[Window], padded: bool, divisor: Number | None) -
     return count
 
 
-def _side(k: KernelBuilder, window: Window, o: sympy.Expr, padded: bool) -> Value | int:
+def _side(
+    k: KernelBuilder, window: Window, o: sympy.Expr, padded: bool, counted: DType
+) -> Value | int:
     """How many places of a window count along a dimension: those inside of the input, or of the
     padded one."""
-    counted, start, edge = kind(window.extent), window.start(o), window.extent + window.padding
+    start, edge = window.start(o), window.extent + window.padding
     before, behind = window.passes(0)[0], window.passes(window.size - 1)[1]
     if padded:
         room = sympy.expand(edge - window.start(window.out - 1) - window.size)
