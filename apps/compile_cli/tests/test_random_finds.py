@@ -302,3 +302,12 @@ def test_windows_over_one_dynamic_and_one_fixed_dimension() -> None:
     compiled = compile_cli.compile(f, (x,), dynamic={0: {2}})
     _same(compiled, f, x)
     _same(compiled, f, torch.arange(14.0).reshape(1, 1, 7, 2))
+
+
+def test_writes_to_a_part_of_nothing_that_is_repeated() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.diagonal(0, 0, -1).index_fill_(1, torch.tensor([0]), 2.0)
+        return x + 1
+
+    x = torch.ones(1, 0, 1, 1).expand(-1, -1, 3, -1)
+    _same(torch.compile(f, backend="compile_cli", fullgraph=True), f, x)

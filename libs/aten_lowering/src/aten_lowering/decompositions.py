@@ -53,9 +53,10 @@ Decompositions = dict[OpOverload, Callable[..., Any]]
 
 
 def _into_a_clone(op: OpOverload, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`op(x, ...) -> op(clone(x), ...)` where a dimension of `x` has a stride of 0."""
+    """`op(x, ...) -> op(clone(x), ...)` where a dimension of `x` has a stride of 0, which the clone
+    of what has no elements keeps."""
     sizes_and_strides = zip(x.shape, x.stride(), strict=True)
-    if not any(s == 0 and n != 1 for n, s in sizes_and_strides):
+    if not any(s == 0 and n != 1 for n, s in sizes_and_strides) or x.numel() == 0:
         return NotImplemented
     return op(x.clone(), *args, **kwargs)
 
