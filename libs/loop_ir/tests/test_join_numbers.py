@@ -60,6 +60,10 @@ def test_the_first_row_counts(texts: tuple[str, ...]) -> None:
 
 def test_what_stays_apart() -> None:
     assert len(joined(COUNTER, POINTS)) == 2, "no kernel that reduces"
+    some = ROWS.replace("[3, 2", "[s0, 2").replace("< 3", "< s0")
+    for low, kernels in ((0, 2), (1, 1)):
+        sized = some.replace("):\n", f"):\n  where s0 in [{low}, 9] hint 3\n", 1)
+        assert len(joined(COUNTER, sized)) == kernels, "is there a first row?"
     assert len(joined(COUNTER, ROWS, inputs=("x",))) == 2, "no input of the graph"
     reader = POINTS.replace("kernel rows", "kernel other").replace("y:", "z:").replace(" y[", " z[")
     reader = reader.replace("x: f32[3, 2, 4]", "n: i64[]").replace(

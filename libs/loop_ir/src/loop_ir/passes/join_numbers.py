@@ -24,7 +24,8 @@ from loop_ir.nodes import (
     Stmt,
     Store,
 )
-from loop_ir.rewrite import renumber, union_buffers
+from loop_ir.rewrite import ranges_of, renumber, union_buffers
+from symexpr import bounds
 from wrapper_ir.types import DType
 
 
@@ -79,11 +80,15 @@ def _is_number(kernel: Kernel) -> bool:
 
 
 def _takes(kernel: Kernel) -> bool:
-    """It reduces, by rows that are parallel."""
+    """It reduces, by rows that are parallel, of which there always is one."""
     body = list(statements(kernel))
+    sizes = dict(ranges_of(replace(kernel, axes=(), phases=())))
     walks = any(isinstance(s, Store) and s.mode == "sum" for s in body)
     rows = [a for a in kernel.axes if a.extent != 1]
-    return bool(rows) and not walks and any(isinstance(s, Reduce) for s in body)
+    least = [bounds(a.extent, sizes)[0] for a in rows]
+    if not rows or any(n is None or n < 1 for n in least):
+        return False
+    return not walks and any(isinstance(s, Reduce) for s in body)
 
 
 def join(host: Kernel, number: Kernel) -> Kernel:
