@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import compile_cli
-from compile_cli.measure import relative_error
-from compile_cli.report import matmul_lines
-from compile_cli.zeroed import Account
+from compile_cli.cli.measure import relative_error
+from compile_cli.cli.report import matmul_lines
 from gemm_templates import device_info
-from gemm_templates.measuring import measure
+from planner.matmul.counters import Account
+from tuning import added_seconds
+from wrapper_ir import ExternCall
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import ExternCall
 
 
 class Mlp(nn.Module):
@@ -73,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     info = device_info("cuda")
     memory = torch.empty(1024, dtype=torch.int32, device="cuda")
-    fill = 1e6 * measure([memory.zero_], info)[0]
+    fill = 1e6 * added_seconds([memory.zero_], info.l2_bytes)[0]
     print(f"{info.name}, torch {torch.__version__}, fill {fill:.2f}")
     print(f"{'case':<40}{'eager':>9}{'without':>9}{'ours':>9}{'fills':>7}{'error':>10}")
     rows: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def run(name: str, make: Callable[[], nn.Module], m: int, k: int) -> dict[str, A
             without = compile_cli.compile(model, (x,), options={"cache_dir": folder})
         error = relative_error(ours(x), model(x))
         runs = [lambda: model(x), lambda: without(x), lambda: ours(x)]
-        times = [1e6 * t for t in measure(runs, device_info("cuda"))]
+        times = [1e6 * t for t in added_seconds(runs, device_info("cuda").l2_bytes)]
     externs = [o for o in walk(ours.graph.program.ops) if isinstance(o, ExternCall)]
     said = [line for line in ours.graph.explain().splitlines() if "counters for" in line]
     return {

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import compile_cli
-from compile_cli.report import matmul_lines
+from compile_cli.cli.report import matmul_lines
 from gemm_templates import device_info
-from gemm_templates.measuring import measure
+from tuning import added_seconds
 
 SIZES = (1, 16, 128, 1024, 8192)
 BETWEEN = (3, 17, 40, 100, 200, 384, 700, 1500, 3000, 5000, 12000)
@@ -111,7 +111,7 @@ def compare(calls: dict[str, Any], layer: nn.Module, x: torch.Tensor) -> dict[st
         assert out[f"{name}_error"] < 1e-2, (name, x.shape, out)
     runs = [lambda call=call: call(x) for call in calls.values()]
     info = device_info("cuda")
-    repeats = [measure(runs, info) for _ in range(5)]
+    repeats = [added_seconds(runs, info.l2_bytes) for _ in range(5)]
     for name, times in zip(calls, zip(*repeats, strict=True), strict=True):
         out[f"{name}_gpu_us"] = median(times) * 1e6
     for name, run in zip(calls, runs, strict=True):

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli
-from compile_cli.measure import relative_error
-from compile_cli.report import count_kernels, fused_groups
+from compile_cli.cli.measure import relative_error
+from compile_cli.cli.report import count_kernels, fused_groups
 
 ROOT = Path(__file__).resolve().parent.parent
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}

@@ -10,14 +10,28 @@ import torch
 import torch.nn.functional as F
 
 import gemm_templates as g
-from gemm_templates.chosen import Task
-from gemm_templates.grouped import grouped_task
-from gemm_templates.ops import linear, matmul
-from gemm_templates.ops.kind import Kind
+from gemm_templates.ops import grouped as grouped_ops
+from gemm_templates.ops import linear, matmul, scaled
+from gemm_templates.ops.activations import TORCH_ACTIVATIONS
+from gemm_templates.ops.operation import Operation
 from gemm_templates.ops.padded import padded_mm
-from gemm_templates.scaled import scaled_task
+from gemm_templates.ops.run import Call
 
 BF16, F16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Task:
+    """One product on tensors.
+
+    inputs: `out` is to be written. extern: returns a result of its own. examples: the tensors that
+    are measured, where these inputs will not do.
+    """
+
+    problem: g.Problem
+    inputs: g.Inputs
+    extern: Callable[[g.Inputs], torch.Tensor]
+    examples: g.Inputs | None = None
 
 
 @dataclass(frozen=True)
@@ -46,12 +60,18 @@ class Group:
     least: float = 0.0
 
 
-def task_of(kind: Kind, options: tuple[Any, ...], *tensors: Any) -> Task:
-    shape, dtype = kind.shape(tensors, options)
-    out = torch.empty(shape, dtype=dtype, device=next(t.device for t in tensors if t is not None))
-    problem = kind.problem(tensors, options, out)
-    return Task(problem, kind.inputs(tensors, options, out),
-                lambda t: kind.extern(tensors, options, None))  # fmt: skip
+def task_of(operation: Operation, options: tuple[Any, ...], *tensors: Any) -> Task:
+    call = Call(operation, tensors, options)
+    out = call.new_result()
+    problem = call.problem(out)
+    assert problem is not None
+    if operation.examples is None:
+        return Task(problem, call.inputs(out), call.extern)
+    example = replace(call, tensors=operation.examples(tensors))
+    examples = example.inputs(example.new_result())
+    return Task(
+        problem, call.inputs(out), lambda t: (example if t is examples else call).extern(), examples
+    )
 
 
 def floor_of(flops: float, moved: float, rate: float) -> tuple[float, float]:
@@ -88,13 +108,13 @@ def fused(end: str, m: int, n: int, k: int) -> Case:
 
     def task(x: torch.Tensor, w: torch.Tensor, last: torch.Tensor) -> Task:
         if end == "residual":
-            return task_of(matmul.ADDMM, (None, 1.0, 1.0), last, x, w.t())
+            return task_of(matmul.ADDMM, (1.0, 1.0, None), last, x, w.t())
         return task_of(linear.LINEAR_ACT, (end,), x, w, last)
 
     def eager(x: torch.Tensor, w: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         if end == "residual":
             return F.linear(x, w) + last
-        return linear.TORCH_ACTIVATIONS[end](F.linear(x, w, last))
+        return TORCH_ACTIVATIONS[end](F.linear(x, w, last))
 
     more = m * n if end == "residual" else n
     moved = 2 * (m * k + k * n + m * n + more)
@@ -133,7 +153,9 @@ def fp8(m: int, n: int, k: int) -> Case:
 
     return Case(
         f"row-wise {m}x{n}x{k}", make,
-        lambda a, b, sa, sb: scaled_task(a, b.t(), sa, sb, use_fast_accum=True), eager,
+        lambda a, b, *scales: task_of(
+            scaled.SCALED_MM, (None, True, "none"), a, b.t(), *scales, None
+        ), eager,
         floor_of(2 * m * n * k, m * k + k * n + 2 * m * n + 4 * (m + n), 1979e12),
     )  # fmt: skip
 
@@ -159,7 +181,9 @@ def grouped(sizes: list[int], n: int, k: int) -> Case:
     name = f"{len(sizes)}x{min(sizes)}" + (f"..{max(sizes)}" if min(sizes) != max(sizes) else "")
     return Case(
         f"{name}x{n}x{k}", make,
-        lambda a, w, offs: grouped_task(a, w.transpose(1, 2), offs),
+        lambda a, w, offs: task_of(
+            grouped_ops.GROUPED_MM, (), a, w.transpose(1, 2), offs, None
+        ),
         lambda a, w, offs: torch._grouped_mm(a, w.transpose(1, 2), offs=offs),
         floor_of(2 * total * n * k, 2 * (total * (n + k) + len(sizes) * n * k), 989e12),
     )  # fmt: skip

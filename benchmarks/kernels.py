@@ -36,9 +36,9 @@ from kernel_cases import Case
 from torch import Tensor
 
 import gemm_templates
-import triton_rt
-from compile_cli.chosen import Chosen
-from compile_cli.compiled import CompiledGraph
+import tuning
+from compile_cli.result import CompiledGraph
+from planner.schedules.chosen import Chosen
 
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11
@@ -89,7 +89,7 @@ def compiled(case: Case, backend: str, **options: Any) -> Callable[..., Any]:
 
 
 _GRAPHS: list[CompiledGraph] = []
-_BACKEND = sys.modules["compile_cli.backend"]  # the name is that of a function of the package, too
+_BACKEND = importlib.import_module("compile_cli.torch_backend")
 _compile_graph = _BACKEND.compile_graph
 
 
@@ -189,13 +189,13 @@ def warm(part: int, processes: int, cases: list[Case], tune: str) -> None:
     candidates are compiled, and none is measured, while other processes use the GPU; what is
     measured of matmuls and convolutions all the same is forgotten when the process ends."""
 
-    def refuse(*args: Any, **more: Any) -> triton_rt.Tuned:
-        raise triton_rt.errors.TuningError("other processes use the GPU")
+    def refuse(*args: Any, **more: Any) -> tuning.Tuned:
+        raise tuning.errors.TuningError("other processes use the GPU")
 
     def forget(store: gemm_templates.Store, key: str, record: dict[str, Any]) -> None:
         store._memory[key] = record
 
-    triton_rt.autotune = refuse
+    tuning.autotune = refuse
     gemm_templates.Store.put = forget  # type: ignore[method-assign]
     tune = "off" if tune == "off" else "max"
     for case in cases[part::processes]:

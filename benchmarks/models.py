@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli  # noqa: F401  # registers the backend
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
 
 Case = tuple[nn.Module, list[tuple[Tensor, ...]]]
 SETS = 3

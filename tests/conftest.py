@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # torch takes seconds, for which pytest's first process keeps
     import torch
 
     import gemm_templates
-    from compile_cli.compiled import CompiledGraph
-    from compile_cli.gemm import MatmulPlanner
+    from compile_cli.result import CompiledGraph
+    from planner.matmul.decide import MatmulPlanner
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,7 +89,7 @@ class Compiled:
 
         from aten_lowering import decompositions
         from compile_cli.pipeline import compile_graph
-        from compile_cli.stages import Record
+        from compile_cli.record import Record
 
         def compile_fx(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
             self.graphs.append(compile_graph(graph, self.options, Record()))
@@ -144,9 +144,10 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[gemm_te
     """`as_on_gpu(timer)`: matmuls on the CPU are decided as on a GPU, by the times that `timer`
     gives. What was chosen, in order."""
     import gemm_templates
-    from compile_cli import ladder, pipeline
-    from compile_cli.gemm import MatmulPlanner
+    from compile_cli import pipeline
     from loop_ir import FuseOptions
+    from planner.matmul import ladder
+    from planner.matmul.decide import MatmulPlanner
 
     choices: list[gemm_templates.Choice] = []
     make_task, choose = MatmulPlanner._make_task, gemm_templates.choose

@@ -18,13 +18,14 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions
-from aten_lowering.lowerings import activations, pointwise, selection
+from aten_lowering.lowerings import activations, arithmetic, division, logic, selection
 
 aten = torch.ops.aten
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DTYPES = (*FLOATS, *INTS, torch.bool)
 
+_FAMILIES = (arithmetic, division, logic, activations, selection)
 # Operators of the swept families that are no function of single elements.
 _NOT_POINTWISE = frozenset({
     aten.clone.default, aten.contiguous.default, aten._to_copy.default,
@@ -38,7 +39,7 @@ _NO_SWEEP = frozenset({aten.native_dropout_backward.default, aten.rrelu.default}
 def operators() -> list[OpOverload]:
     """Pointwise operators that become kernels: those with a lowering, and those that torch
     decomposes into such."""
-    lowered = {op for family in (pointwise, activations, selection) for op, _ in family.table}
+    lowered = {op for family in _FAMILIES for op, _ in family.table}
     lowered -= _NOT_POINTWISE
     decomposed = {
         op for op in decompositions()

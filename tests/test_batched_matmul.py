@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves, tree_map
 
 import compile_cli
-from compile_cli.gemm_task import MOST_PRODUCTS
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
+from planner.matmul.problem import MOST_PRODUCTS
+from wrapper_ir import ExternCall, If, Launch
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import ExternCall, If, Launch
 
 EMITS = ("fx", "hop", "cpp")
 B, H, M, N, K = 2, 3, 20, 24, 16

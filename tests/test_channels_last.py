@@ -13,13 +13,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
 import gemm_templates
-from compile_cli import channels_last as module
-from compile_cli import convolutions
-from compile_cli.channels_last import channels_last, lines_as_planes
+from aten_lowering.passes import channels_last as module
+from aten_lowering.passes.channels_last import channels_last, lines_as_planes
+from compile_cli.cli.measure import relative_error
 from compile_cli.errors import UnknownOption
-from compile_cli.measure import relative_error
-from compile_cli.stages import Record
+from compile_cli.record import Record
 from loop_ir import Extern
+from planner import convolution as convolutions
 
 aten = torch.ops.aten
 LAST = torch.channels_last
@@ -277,7 +277,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         assert second.is_contiguous(memory_format=LAST)
         return found[:2]
 
-    monkeypatch.setattr(convolutions, "measure", measure)
+    monkeypatch.setattr(convolutions, "added_seconds", measure)
     monkeypatch.setattr(convolutions, "_measurable", lambda device: True)
     monkeypatch.setattr(gemm_templates, "device_info", lambda device: gemm_templates.H200)
     return found
@@ -369,7 +369,7 @@ def test_no_memory_to_measure_with(
     def full(*_: Any) -> list[float]:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(convolutions, "measure", full)
+    monkeypatch.setattr(convolutions, "added_seconds", full)
     compiled = compile_cli.compile(conv, (X, W), options=options)
     assert "as given (no memory to measure with)" in compiled.graph.explain()
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
-from compile_cli import channels_last as channels_last_module
-from compile_cli import convolution_bias as module
-from compile_cli.channels_last import Rewrite, channels_last
-from compile_cli.convolution_bias import convolution_bias
-from compile_cli.measure import relative_error
+from aten_lowering.passes import channels_last as channels_last_module
+from aten_lowering.passes import convolution_bias as module
+from aten_lowering.passes.channels_last import Rewrite, channels_last
+from aten_lowering.passes.convolution_bias import convolution_bias
+from compile_cli.cli.measure import relative_error
 from loop_ir import Extern, Kernel
 
 aten = torch.ops.aten

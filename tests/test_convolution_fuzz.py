@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compile_cli
-from compile_cli import channels_last, convolution_bias
+from aten_lowering.passes import channels_last, convolution_bias
 
 
 class Step(nn.Module):

@@ -15,18 +15,17 @@ import cpp_emit
 import gemm_templates
 import triton_rt
 from aten_lowering import lower_with_report
-from compile_cli.assemble import assemble
 from compile_cli.capture import Captured, capture, export
-from compile_cli.config import Options
-from compile_cli.gemm import MatmulPlanner
-from compile_cli.runtime import Kernels, expected_variants, kernel_source
-from compile_cli.select import hints_of, select
-from compile_cli.serve_one import serve_one
-from compile_cli.user_kernels import UserKernelPlanner
+from compile_cli.options import Options
 from gemm_templates.model import is_legal, offered
-from loop_ir import FuseOptions, Graph, fuse_with_report
-from wrapper_ir import parse_program, print_program
-from wrapper_ir.ops import ExternCall, Launch, Program, Ref
+from loop_ir import FuseOptions, Graph, fuse_with_report, serve_one
+from loop_ir.ir import hints_of
+from planner.kernels import Kernels, expected_variants, kernel_source
+from planner.matmul.decide import MatmulPlanner
+from planner.program import assemble
+from planner.select import select
+from planner.user_kernels.plan_launch import UserKernelPlanner
+from wrapper_ir import ExternCall, Launch, Program, Ref, parse_program, print_program
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 
@@ -142,7 +141,7 @@ def test_candidates_of_the_mlp_compile_ahead(
     monkeypatch.setattr(gemm_templates, "prefetch", prefetch)
     kernels = Kernels(Options(cache_dir=str(tmp_path)))
     with kernels.compiling():
-        MatmulPlanner(kernels.options, kernels, fused).prefetch(hints_of(fused))
+        MatmulPlanner(kernels.options, kernels, fused).prefetch(hints_of(fused.symbols))
     assert len(asked) == 3  # projections, up with bias and GELU, down
     assert kernels.cache.stats().entries >= 1
 

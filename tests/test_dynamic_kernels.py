@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import compile_cli
-from compile_cli.config import Options
-from compile_cli.measure import relative_error
-from compile_cli.select import HINT_RATIO, MAX_VARIANTS, select
+from compile_cli.cli.measure import relative_error
+from compile_cli.options import Options
 from loop_ir import Graph, Kernel
+from planner.select import HINT_RATIO, MAX_VARIANTS, select
 from symexpr import evaluate
 from triton_emit import default_schedule
+from wrapper_ir import If
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import If
 
 
 class Norm(nn.Module):

@@ -14,14 +14,13 @@ import torch
 
 import compile_cli
 import triton_rt
-from compile_cli.measure import relative_error
-from compile_cli.runtime import expected_variants, kernel_source
-from compile_cli.stages import Record
+from compile_cli.cli.measure import relative_error
+from compile_cli.record import Record
 from loop_ir import Extern, Kernel, Matmul
+from planner.kernels import expected_variants, kernel_source
 from symexpr import to_python
-from wrapper_ir import interpret
+from wrapper_ir import DefineKernel, ExternCall, If, Launch, Program, interpret
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import DefineKernel, ExternCall, If, Launch, Program
 
 Encoders = Callable[..., Any]
 

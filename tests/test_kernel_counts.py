@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,15 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from compile_cli.compiled import CompiledGraph
-from wrapper_ir.ops import CopyBack, ExternCall, If, Launch, Program
+from compile_cli.result import CompiledGraph
+from wrapper_ir import CopyBack, ExternCall, If, Launch, Program, Return
 
 
 @pytest.fixture
 def programs(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
     """Those that are compiled, in order."""
     found: list[Program] = []
-    backend = sys.modules["compile_cli.backend"]  # whose name in the package is a function
+    backend = importlib.import_module("compile_cli.torch_backend")
     original = backend.compile_graph
 
     def compile_graph(*args: Any, **kwargs: Any) -> CompiledGraph:
@@ -192,3 +192,28 @@ def test_gradients_of_a_norm_with_dynamic_rows(count: int, programs: list[Progra
         got = torch.autograd.grad(compiled(x, w, b).square().sum(), (x, w, b))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert [kernels(p) for p in programs[:2]] == [1, 2]
+
+
+CHEAP = [
+    F.silu, F.gelu, F.mish, F.hardswish, F.leaky_relu, F.elu, F.relu, F.softplus, F.relu6,
+    F.hardsigmoid, F.hardtanh, F.selu, F.celu, F.softsign, F.tanhshrink, F.softshrink, F.hardshrink,
+    torch.sigmoid, torch.tanh,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [*CHEAP[:6], *(pytest.param(f, marks=pytest.mark.slow) for f in CHEAP[6:])],
+    ids=lambda f: f.__name__,
+)
+def test_a_gradient_computes_cheap_operators_again(
+    programs: list[Program], activation: Any
+) -> None:
+    """Of `act(x) * scale` the forward program returns the product alone: what the gradient of
+    `scale` needs is computed again from `x`."""
+    x, scale = rows(8, 16).requires_grad_(), rows(16).requires_grad_()
+    result = torch.compile(lambda x, s: activation(x) * s, backend="compile_cli")(x, scale)
+    result.sum().backward()
+    (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
+    inputs = {p.name for p in programs[0].params}
+    assert len({v.name for v in returned.values} - inputs) == 1

@@ -12,13 +12,13 @@ from torch import nn
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm_choice import MatmulChooser
-from compile_cli.gemm_task import MatmulTask
-from compile_cli.measure import relative_error
-from compile_cli.zeroed import FILL, NOT_PAID, Account
+from compile_cli.cli.measure import relative_error
+from planner.matmul.chooser import MatmulChooser
+from planner.matmul.counters import FILL, NOT_PAID, Account
+from planner.matmul.problem import MatmulTask
 from symexpr import symbol
+from wrapper_ir import ExternCall
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import ExternCall
 
 Config = gemm_templates.Config
 TILED = Config(16, 16, 32, 4, 1, 1)

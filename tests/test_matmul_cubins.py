@@ -14,16 +14,16 @@ import gemm_templates
 import triton_rt
 from aten_lowering import lower_with_report
 from compile_cli.capture import capture, export
-from compile_cli.config import Options
-from compile_cli.gemm import MatmulPlanner
-from compile_cli.gemm_task import MatmulTask
+from compile_cli.options import Options
 from compile_cli.pipeline import fuse_options
-from compile_cli.runtime import Kernels
-from compile_cli.select import hints_of
-from compile_cli.serve_one import serve_one
-from gemm_templates.families import FAMILIES, dense
+from gemm_templates.families import dense
 from gemm_templates.model import is_legal
-from loop_ir import Matmul, fuse_with_report
+from gemm_templates.registry import FAMILIES
+from loop_ir import Matmul, fuse_with_report, serve_one
+from loop_ir.ir import hints_of
+from planner.kernels import Kernels
+from planner.matmul.decide import MatmulPlanner
+from planner.matmul.problem import MatmulTask
 
 
 def scores(q: Any, k: Any, mask: Any) -> Any:
@@ -87,7 +87,7 @@ def task_of(
     (node,) = fused.nodes
     assert isinstance(node, Matmul)
     planner = MatmulPlanner(options, Kernels(options), fused)
-    (rung,) = planner._rungs(node, hints_of(fused))
+    (rung,) = planner._rungs(node, hints_of(fused.symbols))
     task = planner._fused(node, rung) if node.prologues else planner._task(node, rung)
     assert task is not None
     return planner, task

@@ -16,19 +16,17 @@ from torch.export import export
 import cpp_emit
 import triton_rt
 from aten_lowering import lower_with_report
-from compile_cli.assemble import assemble
 from compile_cli.capture import capture
-from compile_cli.config import Options
-from compile_cli.gemm import VENDOR, MatmulPlanner
-from compile_cli.runtime import Kernels, expected_variants, kernel_source
-from compile_cli.select import select
-from compile_cli.serve_one import serve_one
-from compile_cli.user_kernels import UserKernelPlanner
+from compile_cli.options import Options
 from gemm_templates import Config
-from loop_ir import FuseOptions, fuse_with_report
-from wrapper_ir import parse_program, print_program
+from loop_ir import FuseOptions, fuse_with_report, serve_one
+from planner.kernels import Kernels, expected_variants, kernel_source
+from planner.matmul.decide import VENDOR, MatmulPlanner
+from planner.program import assemble
+from planner.select import select
+from planner.user_kernels.plan_launch import UserKernelPlanner
+from wrapper_ir import DefineKernel, Describe, Launch, Program, Ref, parse_program, print_program
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import DefineKernel, Describe, Launch, Program, Ref
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 TMA = Config(32, 32, 32, 8, 4, 2, "tma", 3, 2)

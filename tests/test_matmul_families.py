@@ -11,12 +11,12 @@ import torch.nn.functional as F
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm import MatmulPlanner, Way
-from compile_cli.measure import relative_error
-from gemm_templates.families import FAMILIES, able
+from compile_cli.cli.measure import relative_error
 from gemm_templates.model import is_legal
+from gemm_templates.registry import FAMILIES, able
+from planner.matmul.decide import MatmulPlanner, Way
+from wrapper_ir import Describe, ExternCall
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import Describe, ExternCall
 
 EMITS = ("fx", "hop", "cpp")
 # Those that are proposed for larger sizes.

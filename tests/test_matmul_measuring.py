@@ -13,12 +13,11 @@ import torch.nn.functional as F
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm import VENDOR
-from compile_cli.measure import relative_error
-from compile_cli.runtime import random_tensor
+from compile_cli.cli.measure import relative_error
+from planner.matmul.decide import VENDOR
+from planner.tensors import random_tensor
+from wrapper_ir import Device, DType, ExternCall, Launch, TensorType
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import ExternCall, Launch
-from wrapper_ir.types import Device, DType, TensorType
 
 M, N, K = 20, 24, 40
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm import VENDOR, MatmulPlanner, Way
-from compile_cli.measure import relative_error
-from compile_cli.report import matmul_lines
+from compile_cli.cli.measure import relative_error
+from compile_cli.cli.report import matmul_lines
 from loop_ir import Matmul, print_graph
+from planner.matmul.decide import VENDOR, MatmulPlanner, Way
+from wrapper_ir import ExternCall, If, Launch
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import ExternCall, If, Launch
 
 EMITS = ("fx", "hop", "cpp")
 M, N, K = 20, 24, 40

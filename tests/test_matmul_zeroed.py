@@ -19,16 +19,29 @@ from torch import nn
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm import VENDOR, MatmulPlanner
-from compile_cli.ladder import Rung
-from compile_cli.measure import relative_error
-from compile_cli.plans import Zeroed
-from compile_cli.zeroed import shared
+from compile_cli.cli.measure import relative_error
+from planner.matmul.decide import VENDOR, MatmulPlanner
+from planner.matmul.ladder import Rung
+from planner.plan import Zeroed
+from planner.zeroed import shared
 from symexpr import symbol
-from wrapper_ir import parse_program, print_program, verify
+from wrapper_ir import (
+    Allocate,
+    DefineKernel,
+    Device,
+    DType,
+    ExternCall,
+    Free,
+    If,
+    Launch,
+    Op,
+    Reuse,
+    TensorType,
+    parse_program,
+    print_program,
+    verify,
+)
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import Allocate, DefineKernel, ExternCall, Free, If, Launch, Op, Reuse
-from wrapper_ir.types import Device, DType, TensorType
 
 EMITS = ("fx", "hop", "cpp")
 Config = gemm_templates.Config

@@ -13,15 +13,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import compile_cli
 import gemm_templates
 from aten_lowering import lower_with_report
-from compile_cli import pad_matmuls as module
+from aten_lowering.passes import FxPass
+from aten_lowering.passes import pad_matmuls as module
+from aten_lowering.passes.pad_matmuls import pad_matmuls
 from compile_cli.capture import capture, export
-from compile_cli.config import Options
-from compile_cli.gemm import MatmulPlanner
-from compile_cli.measure import relative_error
-from compile_cli.pad_matmuls import pad_matmuls
-from compile_cli.runtime import Kernels
-from compile_cli.serve_one import serve_one
-from loop_ir import FuseOptions, Matmul, fuse_with_report
+from compile_cli.cli.measure import relative_error
+from compile_cli.options import Options
+from loop_ir import FuseOptions, Matmul, fuse_with_report, serve_one
+from planner.kernels import Kernels
+from planner.matmul.decide import MatmulPlanner
 
 aten = torch.ops.aten
 PADS = {aten.constant_pad_nd.default, aten.clone.default}
@@ -157,7 +157,7 @@ def test_the_sizes_that_it_is_for() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
         model = torch.nn.Linear(4097, 4097, dtype=torch.bfloat16).eval()
         captured = capture(export(model, (torch.zeros(4096, 4097, dtype=torch.bfloat16),), {}))
-    loop = serve_one(lower_with_report(captured.graph, before=(pad_matmuls,)).graph)
+    loop = serve_one(lower_with_report(captured.graph, before=(FxPass(pad_matmuls),)).graph)
     fused = fuse_with_report(loop, FuseOptions(epilogue=True, prologue=True))[0]
     (node,) = (node for node in fused.nodes if isinstance(node, Matmul))
     assert [*map(int, node.a.type.stride)] == [4160, 1]

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import compile_cli
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
 from loop_ir import Kernel
-from loop_ir.passes import split_reductions
+from loop_ir.splitting import split_reductions
 
 EMITS = ("fx", pytest.param("cpp", marks=pytest.mark.slow))
 

@@ -12,7 +12,7 @@ import torch
 import compile_cli
 from compile_cli import Options
 from compile_cli.pipeline import compile_graph
-from compile_cli.stages import Record
+from compile_cli.record import Record
 
 # What torch's tracing itself refuses: its `lshift` of bool raises, though eager shifts.
 _UNTRACEABLE = ("aten.__lshift__.Scalar", "aten.__rshift__.Scalar")

@@ -19,27 +19,25 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
 import triton_rt
+import tuning
 from aten_lowering import lower_with_report
-from compile_cli import pipeline, select, tuning
-from compile_cli.assemble import assemble
-from compile_cli.chosen import Chosen, label
-from compile_cli.config import Options
+from compile_cli import pipeline
 from compile_cli.errors import UnknownOption
-from compile_cli.measured_arguments import arguments, places, why_not
-from compile_cli.runtime import Kernels, expected_variants, kernel_source
-from compile_cli.schedules import candidate_schedules, default_schedule
-from compile_cli.tuning import ScheduleTuner
+from compile_cli.options import Options
 from loop_ir import FuseOptions, Kernel, fuse
+from planner import select
+from planner.kernels import Kernels, expected_variants, kernel_source
+from planner.program import assemble
+from planner.schedules import tuning as schedule_tuning
+from planner.schedules.arguments import arguments, places, why_not
+from planner.schedules.chosen import Chosen, label
+from planner.schedules.proposals import candidate_schedules, default_schedule
+from planner.schedules.tuning import ScheduleTuner
 from triton_emit import emit
-from triton_rt.errors import (
-    CandidateCrashed,
-    CompileFailed,
-    CorruptTuningRecord,
-    OutOfSharedMemory,
-    TritonRTError,
-)
+from triton_rt.errors import CompileFailed, OutOfSharedMemory, TritonRTError
+from tuning.errors import CandidateCrashed, CorruptTuningRecord
+from wrapper_ir import DefineKernel, If
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import DefineKernel, If
 from wrapper_ir.passes import DedupeKernels
 
 ROWS, COLUMNS = 64, 4096  # two megabytes of f32, read and written
@@ -47,7 +45,7 @@ ROWS, COLUMNS = 64, 4096  # two megabytes of f32, read and written
 Times = Callable[[int, str], "float | TritonRTError"]
 
 
-class Clock(triton_rt.TuningPool):
+class Clock(tuning.TuningPool):
     """A bench whose times are made up: of the candidates by number and text."""
 
     def __init__(self, times: Times) -> None:
@@ -276,19 +274,19 @@ def test_what_is_compiled_ahead_is_what_runs(
         done(future)
         return future
 
-    def autotune(candidates: Any, args: Any, **settings: Any) -> triton_rt.Tuned:
+    def autotune(candidates: Any, args: Any, **settings: Any) -> tuning.Tuned:
         measured.append((candidates, args))
         assert settings["options"].overwritten == ("out0",)
-        return triton_rt.Tuned(2, (4.0, 3.0, 1.0, math.inf), ((3, "CompileFailed"),))
+        return tuning.Tuned(2, (4.0, 3.0, 1.0, math.inf), ((3, "CompileFailed"),))
 
     def model(*tensors: torch.Tensor) -> list[torch.Tensor]:
         return [*(softmax(x) for x in tensors), *(t.sin() for t in tensors), tensors[0].exp()]
 
     measured: list[Any] = []
     monkeypatch.setattr(triton_rt.LazyKernel, "prefetch", prefetch)
-    monkeypatch.setattr(triton_rt, "autotune", autotune)
+    monkeypatch.setattr(tuning, "autotune", autotune)
     monkeypatch.setattr(
-        tuning, "arguments", lambda kernel, args, hints: [kernel.axes[0].extent, *args]
+        schedule_tuning, "arguments", lambda kernel, args, hints: [kernel.axes[0].extent, *args]
     )
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
     monkeypatch.setattr(ScheduleTuner, "_why_not", lambda self: "")
@@ -369,7 +367,9 @@ def test_a_first_compilation_may_not_wait(
     tuner.began -= 10.0 if more else 0.0
     job.futures = {0: Future()}
     begun: list[Future[Any]] = []
-    monkeypatch.setattr(tuning, "_prefetch", lambda *_: begun.append(Future()) or begun[-1])
+    monkeypatch.setattr(
+        schedule_tuning, "_prefetch", lambda *_: begun.append(Future()) or begun[-1]
+    )
     tuner.measure()
     (chosen,) = tuner.chosen.values()
     assert chosen.why == "no time left" and tuner(kernel, {}) == default_schedule(kernel, {})
@@ -389,7 +389,7 @@ def test_a_longer_one_waits_for_the_guess_alone(
         assert job.futures[0].done()
         return Future()  # nobody ends it
 
-    monkeypatch.setattr(tuning, "_prefetch", prefetch)
+    monkeypatch.setattr(schedule_tuning, "_prefetch", prefetch)
     threading.Timer(0.05, done, (job.futures[0],)).start()
     tuner.measure()
     (chosen,) = tuner.chosen.values()
@@ -401,8 +401,8 @@ def test_measuring_ends_when_its_share_is_spent(
 ) -> None:
     """Each look at the clock is a second later."""
     seconds = iter(range(1000))
-    monkeypatch.setattr(tuning, "perf_counter", lambda: float(next(seconds)))
-    monkeypatch.setattr(tuning, "_FLOOR", 1.5)
+    monkeypatch.setattr(schedule_tuning, "perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr(schedule_tuning, "_FLOOR", 1.5)
 
     def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.softmax(-1), y.cumsum(-1)

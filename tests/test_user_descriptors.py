@@ -13,9 +13,19 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import triton_rt
-from compile_cli.runtime import kernel_source
-from wrapper_ir import parse_program, print_program
-from wrapper_ir.ops import CopyBack, DefineKernel, Describe, ExternCall, Free, Launch, Ref, Reuse
+from planner.kernels import kernel_source
+from wrapper_ir import (
+    CopyBack,
+    DefineKernel,
+    Describe,
+    ExternCall,
+    Free,
+    Launch,
+    Ref,
+    Reuse,
+    parse_program,
+    print_program,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 EMITS = ("fx", "hop", "cpp")

@@ -20,24 +20,16 @@ from torch.library import triton_op, wrap_triton
 import compile_cli
 import cpp_emit
 import triton_rt
+import tuning
 from aten_lowering import decompositions, lower_with_report
 from compile_cli import Options
-from compile_cli.assemble import assemble
-from compile_cli.gemm import MatmulPlanner
-from compile_cli.runtime import Kernels, expected_variants, kernel_source
-from compile_cli.select import select
-from compile_cli.user_kernels import UserKernelPlanner
 from loop_ir import Kernel, Symbol, UserKernel, fuse
-from wrapper_ir.ops import (
-    Allocate,
-    Assert,
-    CopyBack,
-    DefineKernel,
-    ExternCall,
-    If,
-    Launch,
-    Program,
-)
+from planner.kernels import Kernels, expected_variants, kernel_source
+from planner.matmul.decide import MatmulPlanner
+from planner.program import assemble
+from planner.select import select
+from planner.user_kernels.plan_launch import UserKernelPlanner
+from wrapper_ir import Allocate, Assert, CopyBack, DefineKernel, ExternCall, If, Launch, Program
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -408,12 +400,12 @@ def test_configs_are_measured_on_cuda(fx: Any, monkeypatch: pytest.MonkeyPatch) 
     """The tuner gets every config with its grid, and its choice is what is launched."""
     seen: list[Any] = []
 
-    def autotune(candidates: Any, args: Any, **settings: Any) -> triton_rt.Tuned:
+    def autotune(candidates: Any, args: Any, **settings: Any) -> tuning.Tuned:
         seen.append(([(k.source, grid) for k, grid in candidates], args, settings["name"]))
-        return triton_rt.Tuned(1, (0.2, 0.1))
+        return tuning.Tuned(1, (0.2, 0.1))
 
-    monkeypatch.setattr(triton_rt, "autotune", autotune)
-    monkeypatch.setattr("compile_cli.user_kernels._example", lambda value, *_: value)
+    monkeypatch.setattr(tuning, "autotune", autotune)
+    monkeypatch.setattr("planner.user_kernels.plan_launch._example", lambda value, *_: value)
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
@@ -448,8 +440,8 @@ def test_launched_by_triton(
         names = ("x", "y", "out")
         triton_rt.LazyKernel(source)(grids[0], *(given[k] for k in names), 100)
 
-    monkeypatch.setattr("compile_cli.user_kernels.run_captured", run_captured)
-    monkeypatch.setattr("compile_cli.user_kernels._on_cuda", lambda args: True)
+    monkeypatch.setattr("planner.user_kernels.plan_launch.run_captured", run_captured)
+    monkeypatch.setattr("planner.user_kernels.plan_launch._on_cuda", lambda args: True)
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
@@ -486,13 +478,13 @@ def test_a_dynamic_size_is_tuned_at_two(fx: Any, monkeypatch: pytest.MonkeyPatch
     """The `key` names it: one config for small sizes, another for large ones."""
     seen: list[int] = []
 
-    def autotune(candidates: Any, args: Any, **settings: Any) -> triton_rt.Tuned:
+    def autotune(candidates: Any, args: Any, **settings: Any) -> tuning.Tuned:
         seen.append(args[3])
-        return triton_rt.Tuned(int(args[3] > 1000), (0.1, 0.2))
+        return tuning.Tuned(int(args[3] > 1000), (0.1, 0.2))
 
-    monkeypatch.setattr(triton_rt, "autotune", autotune)
-    monkeypatch.setattr("compile_cli.user_kernels._on_cuda", lambda args: True)
-    monkeypatch.setattr("compile_cli.user_kernels._free_memory", lambda: 1 << 20)
+    monkeypatch.setattr(tuning, "autotune", autotune)
+    monkeypatch.setattr("planner.user_kernels.plan_launch._on_cuda", lambda args: True)
+    monkeypatch.setattr("planner.user_kernels.plan_launch._free_memory", lambda: 1 << 20)
     run = fx(added_by(add_tuned), dynamic=True)
     for n in (100, 4000, 300):
         x, y = torch.randn(n), torch.randn(n)
@@ -504,7 +496,7 @@ def test_a_dynamic_size_is_tuned_at_two(fx: Any, monkeypatch: pytest.MonkeyPatch
     # Not more than a quarter of the memory: 3 tensors of 4 bytes an element.
     seen.clear()
     torch._dynamo.reset()
-    monkeypatch.setattr("compile_cli.user_kernels._free_memory", lambda: 4 * 12 * 1000)
+    monkeypatch.setattr("planner.user_kernels.plan_launch._free_memory", lambda: 4 * 12 * 1000)
     fx(added_by(add_tuned), dynamic=True)(x, y)
     assert seen == [300, 600]
 

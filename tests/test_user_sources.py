@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from wrapper_ir.ops import DefineKernel
+from wrapper_ir import DefineKernel
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -21,11 +21,10 @@ import cpp_emit
 import fx_emit
 import triton_emit
 import wrapper_ir
-from compile_cli.cli import app
+from compile_cli.cli.app import app
 from loop_ir import Origin, parse_graph, parse_kernel, print_graph, print_kernel
 from triton_rt import KernelParam, KernelSource, load_jit
-from wrapper_ir import parse_program, print_program
-from wrapper_ir.ops import (
+from wrapper_ir import (
     Allocate,
     Assert,
     Comment,
@@ -39,6 +38,8 @@ from wrapper_ir.ops import (
     Return,
     SymbolDef,
     View,
+    parse_program,
+    print_program,
 )
 
 PIECES = [

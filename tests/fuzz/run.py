@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--group", type=int, default=4, choices=[1, 2, 4], help="programs compiled as one"
     )
+    parser.add_argument("--elements", type=int, default=160, help="of the largest tensor")
     parser.add_argument("--length", default="5,40", help="fewest and most operators")
     parser.add_argument("--emit", choices=["fx", "hop", "cpp"])
     parser.add_argument("--entry", choices=["compile", "backend"])

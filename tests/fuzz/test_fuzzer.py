@@ -20,11 +20,12 @@ from fuzzer.group import Group
 from fuzzer.judge import difference, perturbed_runs
 from fuzzer.lead import lead
 from fuzzer.minimise import minimise
-from fuzzer.program import Input, Loaded, Program, Step, completed, merged
+from fuzzer.observe import eager
+from fuzzer.program import Input, Loaded, Program, Step, alike, completed, merged
 from fuzzer.settings import Setting, draw_setting
 from torch import Tensor
 
-from compile_cli.loading import load_target
+from compile_cli.cli.loading import load_target
 
 
 def _program(text: str, result: str, *inputs: str) -> Program:
@@ -128,6 +129,22 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = (a0 + torch.tensor([1e-38, 1e-38, math.inf])).prod(0, keepdim=True)",
                  "(v0,)", "make(torch.float32, (3,), 3) * 0"), 0, math.inf,
     ),
+    "a maximum of two zeros": (
+        _program("v0 = torch.maximum(a0 * 0, -(a0.abs() * 0))", "(v0,)",
+                 "make(torch.float32, (9,), 3).abs()"), 8, -0.0,
+    ),
+    "an extreme of zeros": (
+        _program("v0 = (a0 * torch.tensor([0.0, -0.0, 0.0])).amax(0)", "(v0,)",
+                 "make(torch.float32, (3,), 3).abs()"), 0, -0.0,
+    ),
+    "a running product past both ends": (
+        _program("v0 = (a0 * 0 + torch.tensor([3e38, 3e38, 1e-30, 1e-30])).cumprod(0)", "(v0,)",
+                 "make(torch.float32, (4,), 3)"), 3, math.nan,
+    ),
+    "a pole": (
+        _program("v0 = torch.digamma(a0 * 0 - 1.5e-16)", "(v0,)",
+                 "make(torch.float64, (2,), 3)"), 0, -math.inf,
+    ),
     "an exponent of f32": (
         _program("v0 = torch.pow(a0, 7.3)", "(v0,)",
                  "make(torch.int64, (2,), 3) * 0 + 13"), 1, 135452400.0,
@@ -156,6 +173,21 @@ _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "a maximum": (
         _program("v0 = (a0 * 1e38).amax(1)", "(v0,)",
                  "make(torch.float32, (2, 4), 3, 'wide')"), 0, math.nan,
+    ),
+    "a maximum of equal zeros": (
+        _program("v0 = torch.maximum(a0 * 0, a0 * 0)", "(v0,)",
+                 "make(torch.float32, (9,), 3).abs()"), 8, -0.0,
+    ),
+    "an extreme of equal zeros": (
+        _program("v0 = (a0 * 0).amax(0)", "(v0,)", "make(torch.float32, (3,), 3).abs()"), 0, -0.0,
+    ),
+    "a running product": (
+        _program("v0 = (a0 * 0 + torch.tensor([3e38, 3e38, 1e-30, 1e-30])).cumprod(0)", "(v0,)",
+                 "make(torch.float32, (4,), 3)"), 2, math.nan,
+    ),
+    "beside no pole": (
+        _program("v0 = torch.digamma(a0 * 0 - 1.5e-5)", "(v0,)",
+                 "make(torch.float64, (2,), 3)"), 0, -math.inf,
     ),
     "a mean of numbers": (
         _program("v0 = torch.std_mean(a0, 0, keepdim=True)[1]", "(v0,)",
@@ -269,6 +301,48 @@ def test_gradients_hang_on_squares_that_overflow(first: float, may_differ: bool)
     assert (difference(torch.zeros_like(found), found, runs) is None) == may_differ
 
 
+GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], float]] = {
+    # a function, its arguments, another value for the first element of the first one's gradient
+    "the third norm of what 16 bits hold no square of": (
+        lambda x: x.norm(3, 0), (torch.tensor([65504.0, 1.0]).half(),), 1.0),
+    "a sum of what 16 bits do not hold": (
+        lambda b, x: torch.cosh(torch.nn.functional.linear(x, torch.ones_like(x), b)),
+        (torch.zeros(1).half(), torch.tensor([[12.0], [-13.0]]).half()), -math.inf),
+    "a variance of infinities and large numbers": (
+        lambda x: torch.var_mean(x, 0)[0], (torch.tensor([3e38, 3e38, -math.inf]),), math.inf),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_what_overflows_on_the_way(name: str) -> None:
+    f, given, other = GRADIENTS[name]
+
+    def run() -> list[Tensor]:
+        x = given[0].clone().requires_grad_()
+        return list(torch.autograd.grad(f(x, *given[1:]).sum(), x))
+
+    (found,) = run()
+    runs = [r[0] for r in perturbed_runs(run, range(40))]
+    changed = found.clone()
+    changed[0] = other
+    assert difference(changed, found, []) is not None
+    assert difference(changed, found, runs) is None
+
+
+def test_what_no_loss_reads_may_have_a_gradient_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = _program("v0 = a0.exp()", "(v0,)", "make(torch.float32, (3,), 1)",
+                       "make(torch.float32, (3,), 2)")  # fmt: skip
+    loaded = Loaded(program.source(Setting(grad=True)))
+    for by, right in ((0, True), (1, False)):
+        monkeypatch.setattr(
+            checking, "_ours",
+            lambda loaded, module, cache, by=by: lambda x, y: (
+                module(x, y)[0] + by * (y - y.detach()),),
+        )  # fmt: skip
+        failure = check(loaded, "").failure
+        assert (failure is None) == right
+
+
 def test_gradients_of_normalize_are_differences_of_rounded_terms() -> None:
     given = torch.tensor([[1.0, 3.0]], dtype=torch.bfloat16)
 
@@ -281,6 +355,18 @@ def test_gradients_of_normalize_are_differences_of_rounded_terms() -> None:
     third = torch.tensor([[0.0, 1 / 3 - 0.333984375]], dtype=torch.bfloat16)
     assert difference(third, run()[0], runs) is None
     assert difference(third + 1, run()[0], runs) is not None
+
+
+def test_gradients_of_ldexp_hang_on_powers_of_16_bits() -> None:
+    n = torch.tensor([0.3], dtype=torch.bfloat16)
+
+    def run() -> list[Tensor]:
+        x = torch.ones(1, requires_grad=True)
+        return list(torch.autograd.grad(torch.ldexp(x, n).sum(), x))
+
+    runs = [r[0] for r in perturbed_runs(run, range(12))]
+    assert difference(2 ** n.float(), run()[0], runs) is None
+    assert difference(2 ** n.float() + 0.1, run()[0], runs) is not None
 
 
 def test_the_standard_deviation_of_what_no_square_holds_may_be_infinite() -> None:
@@ -338,8 +424,8 @@ def test_a_failure_is_made_small() -> None:
 def _options(tmp_path: Path, **given: Any) -> Namespace:
     options = {
         "seed": 0, "count": 8, "device": "cpu", "processes": 2, "minutes": 0.1, "group": 4,
-        "length": "5,7", "emit": None, "entry": "backend", "dynamic": False, "grad": False,
-        "minimise": 2.0, "timeout": 1.0, "out": tmp_path,
+        "length": "5,7", "elements": 160, "emit": None, "entry": "backend", "dynamic": False,
+        "grad": False, "minimise": 2.0, "timeout": 1.0, "out": tmp_path,
     }  # fmt: skip
     return Namespace(**options, **given)
 
@@ -387,3 +473,20 @@ def test_a_failure_is_found_in_its_group_and_named(
     (failure,) = group.run()["failures"]
     assert failure["seeds"] == [1] and failure["key"] == "numbers .exp"
     assert Loaded(completed(failure["short"])).setting == group.setting
+
+
+def test_programs_that_do_the_same_have_values_of_their_own() -> None:
+    program = generate(11, Setting(), (5, 6))
+    first, second = alike(program, 2)
+    assert first == program
+    assert first.steps == second.steps and first.result == second.result
+    assert all(a.text != b.text for a, b in zip(first.inputs, second.inputs, strict=True))
+    eager(Loaded(merged([first, second]).source(Setting())), {})
+
+
+def test_large_tensors_are_asked_for() -> None:
+    """From some ten thousands of elements on, kernels have other schedules."""
+    setting = Setting(elements=30_000)
+    made = Loaded(generate(5, setting, (3, 4)).source(setting)).inputs({})
+    sizes = [t.numel() for t in made if isinstance(t, torch.Tensor)]
+    assert 2_000 < max(sizes) <= 300_000

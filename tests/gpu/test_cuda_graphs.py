@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,11 +12,11 @@ from torch import nn
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm import MatmulPlanner
-from compile_cli.ladder import LADDER
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
+from planner.matmul.decide import MatmulPlanner
+from planner.matmul.ladder import LADDER
+from wrapper_ir import ExternCall, If, Launch
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import ExternCall, If, Launch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -18,10 +18,12 @@ from gemm_templates import (
     device_info,
     grouped_mm,
 )
-from gemm_templates.epilogues import GELU, RELU, group_bias_of
-from gemm_templates.families import batched_tma, gluon_batched, grouped, tiled
+from gemm_templates.epilogues import GELU, RELU, group_bias_of, scale_and_add_of
+from gemm_templates.families.batched_tma import family as batched_tma
+from gemm_templates.families.gluon_batched import family as gluon_batched
+from gemm_templates.families.grouped import family as grouped
+from gemm_templates.families.tiled import family as tiled
 from gemm_templates.model import is_legal
-from gemm_templates.ops.matmul import scale_and_add
 from triton_rt import CompilePool
 
 pytestmark = [
@@ -124,7 +126,7 @@ def test_every_config_of_a_batch(name, pool):
 def test_every_config_with_an_epilogue_that_knows_the_batch(pool):
     problem = case(5, 200, 264, 72)
     added = torch.randn(5, 200, 264, device="cuda").bfloat16()
-    epilogue = scale_and_add("bf16", added.stride(), 0.5, -2.0, True)
+    epilogue = scale_and_add_of("bf16", added.stride(), 0.5, -2.0, True)
     problem = case(5, 200, 264, 72, epilogue=epilogue)
     a, b, out, _ = tensors(problem)
     expected = 0.5 * added.double() - 2 * (a.double() @ b.double())

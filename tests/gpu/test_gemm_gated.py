@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from gemm_templates import Inputs, Problem, bind, choose, device_info
 from gemm_templates.epilogues import GELU, RELU, SILU, residual_of
-from gemm_templates.families import FAMILIES, able
 from gemm_templates.model import is_legal
+from gemm_templates.registry import FAMILIES, able
 from triton_rt import CompilePool
 
 pytestmark = [

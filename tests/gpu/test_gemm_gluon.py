@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from gemm_templates import Config, Epilogue, Inputs, Param, Problem, bind, device_info
 from gemm_templates.epilogues import GELU, RELU, residual_of
-from gemm_templates.families import gluon
+from gemm_templates.families.gluon import family as gluon
+from gemm_templates.model import is_legal
 from triton_rt import CompilePool
 
 pytestmark = [
@@ -58,7 +59,7 @@ def check(run, inputs, expected):
 def every_run(problem, pool):
     """All legal configs, which compile side by side."""
     info = device_info("cuda")
-    found = [c for c in gluon.configs(problem, info) if gluon.legal(problem, c, info)]
+    found = [c for c in gluon.configs(problem, info) if is_legal(problem, c, info)]
     assert found, problem
     return [bind(problem, config, pool=pool) for config in found]
 
@@ -118,11 +119,11 @@ def test_tiles_that_programs_share(size, columns, rows, shares, pool):
         m, n, k, b_stride=b.stride(), bias="bf16", epilogue=GELU, aligned=ALIGNED - {"out"}
     )
     shape = next(s for s in gluon._SHAPES if s[:2] == (rows, columns))
-    config = Config(*shape[:4], gluon.WARPS, shape[4], "gluon", 132, shape[5], split_k=shares)
+    config = Config(*shape[:6], "gluon", 132, shape[6], split_k=shares)
     info = device_info("cuda")
     tiles = -(-m // rows) * -(-n // columns)
     programs = min(tiles * shares, 132)
-    assert gluon.legal(problem, config, info)
+    assert is_legal(problem, config, info)
     run = bind(problem, replace(config, overlap=True), pool=pool)
     outs = [torch.empty((m, n), device="cuda", dtype=torch.bfloat16) for _ in range(8)]
     expected = F.gelu(a.double() @ b.double() + bias.double())

@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from compile_cli.gemm import VENDOR, MatmulPlanner
 from gemm_templates import Config, Inputs, Problem, bind, device_info
 from gemm_templates.epilogues import GELU, SILU
-from gemm_templates.families import FAMILIES
 from gemm_templates.launch import Bound
 from gemm_templates.model import is_legal
+from gemm_templates.registry import FAMILIES
+from planner.matmul.decide import VENDOR, MatmulPlanner
 from triton_rt import CompilePool, errors
+from wrapper_ir import Describe
 from wrapper_ir.analysis import walk
-from wrapper_ir.ops import Describe
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,8 +45,7 @@ def pool() -> Iterator[CompilePool]:
 def first(problem: Problem, template: str) -> Config:
     """The first legal config of a template."""
     info = device_info("cuda")
-    family = FAMILIES[template]
-    return next(c for c in family.configs(problem, info) if family.legal(problem, c, info))
+    return next(c for c in FAMILIES[template].configs(problem, info) if is_legal(problem, c, info))
 
 
 def both(problem: Problem, config: Config, pool: CompilePool) -> tuple[Bound, Bound]:

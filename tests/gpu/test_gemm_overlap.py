@@ -11,8 +11,8 @@ import torch
 
 from gemm_templates import Inputs, Problem, bind, device_info
 from gemm_templates.epilogues import SILU
-from gemm_templates.families import FAMILIES
 from gemm_templates.model import is_legal
+from gemm_templates.registry import FAMILIES
 from triton_rt import CompilePool
 
 pytestmark = [

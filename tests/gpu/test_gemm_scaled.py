@@ -9,7 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gemm_templates import Config, Inputs, Problem, bind, candidates, choose, device_info
+from gemm_templates import (
+    Config,
+    Inputs,
+    Problem,
+    bind,
+    candidates,
+    choose,
+    device_info,
+    mixed_mm,
+    scaled_mm,
+)
 from gemm_templates.epilogues import (
     RELU,
     chain,
@@ -21,8 +31,8 @@ from gemm_templates.epilogues import (
     scaled_of,
 )
 from gemm_templates.model import is_legal
+from gemm_templates.ops.scaled import FAST_K
 from gemm_templates.prologues import block_scale_of, cast_of
-from gemm_templates.scaled import FAST_K, mixed_mm, scaled_mm
 from triton_rt import CompilePool
 
 pytestmark = [

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from gemm_templates import Bound, Config, Inputs, Problem, bind, device_info
 from gemm_templates.epilogues import GELU, residual_of
-from gemm_templates.families import FAMILIES
 from gemm_templates.model import is_legal
+from gemm_templates.registry import FAMILIES
 from triton_rt import CompilePool
 
 pytestmark = [

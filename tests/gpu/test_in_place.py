@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli
-from wrapper_ir.ops import CopyBack, ExternCall, Launch
+from wrapper_ir import CopyBack, ExternCall, Launch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 
 import compile_cli
 import gemm_templates
-from compile_cli.gemm import MatmulPlanner, Way
-from compile_cli.measure import relative_error
-from gemm_templates.families import FAMILIES
+from compile_cli.cli.measure import relative_error
 from gemm_templates.model import is_legal
+from gemm_templates.registry import FAMILIES
+from planner.matmul.decide import MatmulPlanner, Way
 
 pytestmark = [
     pytest.mark.gpu,

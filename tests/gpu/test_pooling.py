@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compile_cli
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
 from loop_ir import Extern, Kernel
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import compile_cli
-from compile_cli.measure import relative_error
+from compile_cli.cli.measure import relative_error
 
 pytestmark = [
     pytest.mark.gpu,

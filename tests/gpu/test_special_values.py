@@ -9,7 +9,7 @@ import torch
 
 from compile_cli import Options
 from compile_cli.pipeline import compile_graph
-from compile_cli.stages import Record
+from compile_cli.record import Record
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import compile_cli
-import triton_rt
+import tuning
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,9 +84,9 @@ def test_a_second_process_measures_nothing(tmp_path: Path) -> None:
             """
             import sys
             import torch
-            import compile_cli, triton_rt
+            import compile_cli, tuning
             if sys.argv[2] == "again":
-                triton_rt.autotune = None
+                tuning.autotune = None
             x = torch.randn(4096, 4096, device="cuda")
             options = {"cache_dir": sys.argv[1], "tune": "max"}
             model = compile_cli.compile(lambda t: t.softmax(-1), (x,), options=options)
@@ -123,14 +123,14 @@ def test_the_default_measures_within_its_share(
 ) -> None:
     """Where candidates are compiled, a kernel is measured; a pointwise one never."""
     seconds: list[float] = []
-    measure = triton_rt.autotune
+    measure = tuning.autotune
 
-    def timed(*args: Any, **more: Any) -> triton_rt.Tuned:
+    def timed(*args: Any, **more: Any) -> tuning.Tuned:
         tuned = measure(*args, **more)
         seconds.append(tuned.seconds)
         return tuned
 
-    monkeypatch.setattr(triton_rt, "autotune", timed)
+    monkeypatch.setattr(tuning, "autotune", timed)
     x = randn(4096, 8192)
     compiled(lambda t: t.softmax(-1), (x,), tmp_path, tune="max")  # all are compiled now
     for record in (tmp_path / "schedules").rglob("*.json"):

@@ -12,8 +12,8 @@ from torch import Tensor
 from triton.runtime._allocation import NullAllocator
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-import triton_rt
-from wrapper_ir.ops import CopyBack, DefineKernel, Describe, ExternCall, Launch
+import tuning
+from wrapper_ir import CopyBack, DefineKernel, Describe, ExternCall, Launch
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_dynamo"),
@@ -342,14 +342,14 @@ def test_a_dynamic_size_is_tuned_at_two(fx: Any) -> None:
         return out + 1
 
     measured: list[int] = []
-    autotune = triton_rt.autotune
+    autotune = tuning.autotune
 
     def counted(candidates: Any, args: Any, **settings: Any) -> Any:
         measured.append(args[3])
         return autotune(candidates, args, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_rt, "autotune", counted)
+        patch.setattr(tuning, "autotune", counted)
         run = fx(fn, dynamic=True)
         for n in (1 << 16, 1 << 24, 100):
             x, y = cuda(n), cuda(n)

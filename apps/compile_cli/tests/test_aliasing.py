@@ -13,8 +13,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 import compile_cli
+from compile_cli.capture import share_elements
+from compile_cli.capture.overlaps import overlaps_itself
 from compile_cli.errors import BadInput
-from compile_cli.overlaps import overlaps_itself, share_elements
 
 
 def ramp(*size: int) -> Tensor:
@@ -425,3 +426,14 @@ def writes_nothing(x: Tensor, y: Tensor) -> Any:
 @pytest.mark.parametrize("fn", [writes_and_keeps, writes_lists, writes_nothing])
 def test_custom_operators(fn: Any, backend: str) -> None:
     as_eager(fn, (ramp(2, 3), ramp(3)), backend)
+
+
+def beyond(x: Tensor) -> tuple[Tensor, ...]:
+    wide = x.as_strided((3,), (1,), 1)
+    return wide, x.as_strided((2, 2), (1, 2), 0), wide * 2, x[1:]
+
+
+@pytest.mark.parametrize("backend", ["export", "dynamo"])
+def test_views_that_reach_out_of_an_input(backend: str) -> None:
+    as_eager(beyond, (ramp(6)[1:3],), backend)
+    as_eager(lambda x: x.as_strided((3,), (1,)), (ramp(3)[:1],), backend)

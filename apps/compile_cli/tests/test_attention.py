@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compile_cli
-from compile_cli.attention import make_masks_readable
-from compile_cli.backend import compile_cli as compile_fx_graph
+from aten_lowering.passes.readable_masks import make_masks_readable
 from compile_cli.capture import capture, export
+from compile_cli.torch_backend import compile_cli as compile_fx_graph
 
 
 class Attention(nn.Module):

@@ -146,6 +146,6 @@ def test_gradients_of_16_bit_norms_with_wide_weights() -> None:
 
 
 def test_found_after_import() -> None:
-    from compile_cli.backend import compile_cli
+    from compile_cli.torch_backend import compile_cli
 
     assert torch._dynamo.lookup_backend("compile_cli") is compile_cli

@@ -165,7 +165,7 @@ def test_wrong_dynamic(cli: Cli, model: Model, spec: str) -> None:
 
 def test_numbers_that_differ(cli: Cli, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler bug, injected: the run is refused and says where."""
-    from compile_cli import model as compiled
+    from compile_cli.result import model as compiled
 
     good = compiled.CompiledModel.__call__
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ import torch
 
 import compile_cli
 import triton_rt
-from compile_cli.runtime import expected_variants, kernel_source
+from planner.kernels import expected_variants, kernel_source
 
 
 def f(x: torch.Tensor) -> torch.Tensor:

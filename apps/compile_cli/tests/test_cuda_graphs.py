@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli
-from compile_cli.cuda_graphs import mutated_inputs
 from compile_cli.errors import UnknownOption
+from compile_cli.hosts.cuda_graphs import mutated_inputs
 
 
 class Counter(nn.Module):

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 import compile_cli
 from aten_lowering import lower
-from compile_cli.capture import capture, export
-from compile_cli.loading import FunctionModule
+from compile_cli.capture import FunctionModule, capture, export
 from loop_ir import fuse
-from loop_ir.analysis import traffic, writes
-from wrapper_ir.ops import Allocate, CopyBack, ExternCall, Launch
+from loop_ir.ir import traffic, writes
+from wrapper_ir import Allocate, CopyBack, ExternCall, Launch
 
 
 def run(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from compile_cli.cli.inputs import InputSpec, parse_dynamic, parse_input
 from compile_cli.errors import UsageError
-from compile_cli.inputs import InputSpec, parse_dynamic, parse_input
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import compile_cli
-from compile_cli import CompileCliError, cpp_host
+from compile_cli import CompileCliError
 from compile_cli.errors import (
     CacheNotWritten,
     DataDependent,
@@ -21,6 +21,7 @@ from compile_cli.errors import (
     UnknownOption,
     UnsupportedModel,
 )
+from compile_cli.hosts import cpp as cpp_host
 
 NOT_A_BUG = ["bug", "Traceback"]
 

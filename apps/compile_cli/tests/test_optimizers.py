@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli
-from wrapper_ir.ops import CopyBack, ExternCall, Launch
+from wrapper_ir import CopyBack, ExternCall, Launch
 
 SIZES = [(3, 16), (16,), (5,), (1,), (2, 2, 8), (3, 1, 7)]
 

@@ -175,6 +175,13 @@ FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, y, n: (torch.ldexp(x, n), torch.ldexp(y, n)),
         (torch.tensor([0.0, 2.0**-100, 2.0**100, 3.0, 1.0]), torch.full((5,), 2.0**-600).double(),
          torch.tensor([200, 150, -200, -150, 1200]))),
+    "a double times powers of two of numbers of 32 and 16 bits": (
+        lambda x, n: [torch.ldexp(x, m) - x * 2.0 ** m.double() for m in (n, n.half())],
+        (torch.tensor([1.0, 1.3]).double(), torch.tensor(0.3))),
+    "small numbers beside sums of 16 bits": (
+        lambda x, i, y: (x * 0.5).index_add(-1, i, y),
+        (torch.tensor([[0.001, 1.0, 2.0]]).bfloat16(), torch.tensor([0, 0, 2]),
+         torch.tensor([[1.5, -1.5, 0.5]]).bfloat16())),
     "which of two zeros a CPU takes": (
         lambda x, y: [1 / f(a, b).float() for f in (torch.fmin, torch.fmax)
                       for a, b in ((x, y), (y, x), (x.bfloat16(), y.bfloat16()))],
@@ -216,6 +223,24 @@ def test_sizes_that_a_matmul_makes_equal() -> None:
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
     for n in (11, 13):
         _same(compiled, f, torch.rand(2, n), torch.rand((n + 2) // 3 + 4, 2))
+
+
+def test_what_is_added_to_rows_has_as_many() -> None:
+    """Both numbers of rows are dynamic, and equal by a guard: otherwise rows of 16 bits were added
+    by a call that rounds each sum."""
+
+    def f(x: Tensor, at: Tensor, y: Tensor) -> Tensor:
+        return (x * 0.5).index_add(-1, at, y)
+
+    def args(n: int) -> tuple[Tensor, ...]:
+        at = torch.tensor([0, 0, 2])
+        row = torch.tensor([[1.5, -1.5, 0.5]]).bfloat16()
+        return torch.tensor([[0.001, 1.0, 2.0]] * n).bfloat16(), at, row.repeat(n, 1)
+
+    compiled = compile_cli.compile(f, args(3), dynamic={0: {0}, 2: {0}})
+    for n in (3, 5, 1):
+        _same(compiled, f, *args(n))
+    assert not compiled.graph.fallbacks
 
 
 def test_a_view_of_a_dynamic_size_that_begins_in_front_of_its_base() -> None:

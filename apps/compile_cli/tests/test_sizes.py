@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 import compile_cli
 from compile_cli.errors import BadInput
-from wrapper_ir import parse_program, print_program
-from wrapper_ir.ops import SymbolDef
+from wrapper_ir import SymbolDef, parse_program, print_program
 
 Shape = tuple[int, ...]
 
@@ -92,7 +91,7 @@ def test_one_and_none_of_two_sizes(tmp_path: Path) -> None:
 
 
 def test_no_end_of_compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compile_cli.model.MAX_REGIMES", 3)
+    monkeypatch.setattr("compile_cli.result.model.MAX_REGIMES", 3)
     run = check(tmp_path, lambda x: x[: int(x.shape[0] * 0.5)] * 1, {0: {0}}, ((4,),))
     for n in (6, 8, 10):
         assert run(torch.ones(n)).shape == (n // 2,)

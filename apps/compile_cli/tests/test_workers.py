@@ -12,12 +12,11 @@ import torch
 
 import compile_cli
 import triton_rt
-from compile_cli.backend import compile_cli as backend
-from compile_cli.config import Options
-from compile_cli.runtime import Kernels, start_workers
+from compile_cli.options import Options
+from compile_cli.torch_backend import compile_cli as backend
+from planner.kernels import Kernels, start_workers
 from triton_rt import Workers
-from wrapper_ir import parse_program
-from wrapper_ir.ops import Program
+from wrapper_ir import Program, parse_program
 
 PROGRAM = """
 program p(x: f32[{n}] cuda:0):

@@ -11,24 +11,36 @@ import torch
 import torch.nn.functional as F
 
 from aten_lowering import decompose, decompositions, own_composites
+from aten_lowering.elementwise import Elementwise, elementwise
 from aten_lowering.extern import by_design
 from aten_lowering.lowerings import TABLE
-from aten_lowering.registry import NAMES, Table
+from aten_lowering.registry import NAMES, SHOWN, Table
 from aten_lowering.rules import RULES
 
 aten = torch.ops.aten
 
 
 def test_no_argument_is_ignored() -> None:
-    """Every lowering takes exactly the arguments of the schemas that it serves; `**scales` is
-    `scales`, or `scales_h` and `scales_w`."""
+    """Every lowering takes exactly the arguments of the schemas that it serves; what has a default
+    is in some of them, `**shown` are what the result shows, `**scales` is `scales`, or `scales_h`
+    and `scales_w`."""
     for op, lowering in TABLE:
+        if isinstance(lowering, Elementwise):
+            continue  # it takes all arguments, whose number is compared when it is entered
         expected = {NAMES.get(a.name, a.name) for a in op._schema.arguments}
         _, *parameters = inspect.signature(lowering).parameters.values()
-        for more in (p for p in parameters if p.kind is p.VAR_KEYWORD):
-            assert any(name.startswith(more.name) for name in expected), op
-            expected = {more.name if name.startswith(more.name) else name for name in expected}
-        assert {p.name for p in parameters} == expected, op
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        rest = expected - {p.name for p in named}
+        for more in (p.name for p in parameters if p.kind is p.VAR_KEYWORD):
+            allowed = SHOWN if more == "shown" else {n for n in rest if n.startswith(more)}
+            rest -= allowed
+        assert not rest, op
+        assert {p.name for p in named if p.default is p.empty} <= expected, op
+
+
+def test_a_function_of_elements_takes_all_arguments() -> None:
+    with pytest.raises(ValueError, match=r"add\.Tensor has 3 arguments, not 2"):
+        elementwise(Table(), aten.add.Tensor)(lambda k, x, y: k.op("add", x, y))
 
 
 def test_two_lowerings_of_one_op_are_refused() -> None:

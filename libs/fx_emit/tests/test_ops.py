@@ -13,12 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_emit import emit, host, is_impure
 from wrapper_ir import Reuse, parse_program
-from wrapper_ir.errors import (
-    AssertionFailed,
-    InputMismatch,
-    MissingConstant,
-    ResultMismatch,
-)
+from wrapper_ir.errors import AssertionFailed, InputMismatch, MissingConstant, ResultMismatch
 from wrapper_ir.passes import InsertFrees, PlanMemory, run_passes
 
 HEAD = """program p(x: f32[s0, 8] cpu, n: int):

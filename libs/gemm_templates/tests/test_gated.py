@@ -20,8 +20,10 @@ from gemm_templates import (
     candidates,
 )
 from gemm_templates.epilogues import GELU, RELU, SILU, residual_of
-from gemm_templates.families import FAMILIES, able, gated, gated_gluon, make_plan
+from gemm_templates.families.gated import family as gated
+from gemm_templates.families.gated_gluon import family as gated_gluon
 from gemm_templates.model import is_legal, predict_extern
+from gemm_templates.registry import FAMILIES, able, make_plan
 from triton_rt import Target, compile
 
 ALIGNED = frozenset({"a", "b", "b2", "out"})
@@ -90,7 +92,7 @@ def test_what_is_no_gate():
 
 @pytest.mark.parametrize("family", [gated, gated_gluon])
 def test_code_for_hopper(family):
-    configs = [c for c in family.configs(UP, H200) if family.legal(UP, c, H200)]
+    configs = [c for c in family.configs(UP, H200) if is_legal(UP, c, H200)]
     assert len(configs) >= 4
     kernel = make_plan(UP, configs[0]).steps[0]
     names = [p.name for p in kernel.source.params]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from gemm_templates import H200, Config, Inputs, InvalidConfig, Problem, bind, candidates, make_plan
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import ACTIVATIONS
-from gemm_templates.families import gemv
+from gemm_templates.families.gemv import family as gemv
 from gemm_templates.model import is_legal
 
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}

@@ -9,7 +9,9 @@ import pytest
 
 from gemm_templates import B200, H200, Config, Epilogue, InvalidConfig, Param, Problem, candidates
 from gemm_templates.epilogues import GELU_NARROW, residual_of
-from gemm_templates.families import gluon, make_plan
+from gemm_templates.families.gluon import family as gluon
+from gemm_templates.model import is_legal
+from gemm_templates.registry import make_plan
 from triton_rt import Target, compile
 
 ALIGNED = frozenset({"a", "b", "bias", "out"})
@@ -71,7 +73,7 @@ def test_an_epilogue_has_to_be_elementwise():
     ):
         epilogue = Epilogue("f", text.format(value), (Param("x", "*f32"),))
         problem = replace(DOWN, epilogue=epilogue)
-        assert gluon.legal(problem, TURNS, H200) == good
+        assert is_legal(problem, TURNS, H200) == good
         if good:
             compiled(problem, TURNS)
         else:
@@ -80,7 +82,7 @@ def test_an_epilogue_has_to_be_elementwise():
 
 
 def test_where_it_is_offered():
-    assert gluon.configs(UP, B200) == () and not gluon.legal(UP, TURNS, B200)
+    assert not gluon.CAN.runs_on(B200) and not is_legal(UP, TURNS, B200)
     assert candidates(UP, H200)[0].config.template == "gluon"
     for change in (
         {"aligned": frozenset()},
@@ -88,7 +90,7 @@ def test_where_it_is_offered():
         {"k": 0},
         {"a_stride": (767, 1)},
     ):
-        assert not gluon.legal(replace(UP, **change), TURNS, H200)
+        assert not is_legal(replace(UP, **change), TURNS, H200)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,6 @@ def test_where_it_is_offered():
 )  # fmt: skip
 def test_schedules_that_it_does_not_have(change):
     config = replace(TURNS, **change)
-    assert not gluon.legal(UP, config, H200)
+    assert not is_legal(UP, config, H200)
     with pytest.raises(InvalidConfig):
         make_plan(UP, config)

@@ -18,11 +18,11 @@ from gemm_templates import (
     Problem,
     bind,
     candidates,
+    grouped_mm,
     source,
 )
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
-from gemm_templates.grouped import grouped_mm
 from triton_rt import KernelParam, Target, compile
 
 ALIGNED = frozenset({"a", "b", "bias", "out"})

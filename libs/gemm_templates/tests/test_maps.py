@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from gemm_templates import H200, Config, Inputs, Problem, bind, make_plan
-from gemm_templates.described import Described
 from gemm_templates.epilogues import SILU
-from gemm_templates.families import FAMILIES
 from gemm_templates.launch import arguments
 from gemm_templates.model import is_legal, predict, predict_extern
+from gemm_templates.registry import FAMILIES
+from gemm_templates.tensor_maps import TensorMaps
 from triton_rt import MapPlan, Target, TensorMap, compile
 
 ALIGNED = frozenset({"a", "b", "b2", "bias", "out"})
@@ -141,8 +141,8 @@ class OnGpu:
 def test_maps_are_kept_by_address_rows_and_type(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = MapPlan((128, 64), ("M", "K"), ("stride_am", 1))
     turned = MapPlan((64, 128), ("K", "M"), ("stride_ak", 1))
-    described: Any = Described((("a", plan), ("b", turned)), {"K": 64, "stride_am": 72, "M": 9,
-                                                             "stride_ak": 1024})  # fmt: skip
+    described: Any = TensorMaps((("a", plan), ("b", turned)), {"K": 64, "stride_am": 72, "M": 9,
+                                                               "stride_ak": 1024})  # fmt: skip
     first = described("a", OnGpu(0x1000), 300)
     assert (first.shape, first.strides, first.kind) == ((300, 64), (72, 1), "bf16")
     assert described("a", OnGpu(0x1000), 300) is first
@@ -154,7 +154,7 @@ def test_maps_are_kept_by_address_rows_and_type(monkeypatch: pytest.MonkeyPatch)
     assert other.kind == "f16" and other.base.dtype == torch.float16
     assert described("b", OnGpu(0x1000), 300).shape == (64, 300)
     assert described("b", OnGpu(0x1010), 7).shape == (64, 7)
-    monkeypatch.setattr("gemm_templates.described._KEPT", 3)
+    monkeypatch.setattr("gemm_templates.tensor_maps._KEPT", 3)
     described("a", OnGpu(0x3000), 300)
     assert described("a", OnGpu(0x1000), 300) is not first  # forgotten, and made again
     tensor = torch.zeros(300, 72, dtype=torch.bfloat16)

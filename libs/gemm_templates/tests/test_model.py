@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gemm_templates import (
     A100,
+    CONFIGS,
     H200,
     Config,
     Epilogue,
@@ -25,7 +26,6 @@ from gemm_templates import (
 )
 from gemm_templates.epilogues import GELU, residual_of
 from gemm_templates.families.dense import shared_memory
-from gemm_templates.families.tiled import CONFIGS
 from gemm_templates.model import is_legal, predict, worth_measuring
 
 ALIGNED = frozenset({"a", "b", "out"})

@@ -20,10 +20,13 @@ from gemm_templates import (
 )
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
-from gemm_templates.families import FAMILIES, able, dense, gemv, split_k
+from gemm_templates.families import dense
+from gemm_templates.families.gemv import family as gemv
+from gemm_templates.families.split_k import family as split_k
 from gemm_templates.model import is_legal
 from gemm_templates.problem import Prologue
 from gemm_templates.prologues import block_scale_of, cast_of
+from gemm_templates.registry import FAMILIES, able
 from triton_rt import KernelParam, Target, compile
 
 VECTOR = Config(1, 16, 32, 1, 2, 2, "gemv")
@@ -199,8 +202,8 @@ def test_shared_memory_is_of_what_is_loaded():
     narrow = replace(wide, b_dtype="i8", prologue_b=cast_of("bf16"))
     assert split_k.stage_bytes(wide, config) == 2 * 64 * 256 * 2
     assert split_k.stage_bytes(narrow, config) == 64 * 256 * 3
-    assert not split_k.legal(wide, config, H200)
-    assert split_k.legal(narrow, config, H200)
+    assert not is_legal(wide, config, H200)
+    assert is_legal(narrow, config, H200)
 
 
 # A factor for each column, loaded as compilers say it: not for each element.

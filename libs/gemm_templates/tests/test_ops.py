@@ -21,7 +21,7 @@ from gemm_templates import (
     scaled_mm,
 )
 from gemm_templates.errors import UnsupportedProblem
-from gemm_templates.ops.kind import config_text, parse_config
+from gemm_templates.ops.operation import config_text, parse_config
 from gemm_templates.ops.padded import on_lines, padded_mm
 from gemm_templates.ops.plain import direct
 

@@ -8,7 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gemm_templates import Config, InvalidArguments, InvalidConfig, Problem, candidates, source
+from gemm_templates import (
+    Config,
+    InvalidArguments,
+    InvalidConfig,
+    Problem,
+    candidates,
+    mixed_mm,
+    scaled_mm,
+    source,
+)
 from gemm_templates.device import A100, H200
 from gemm_templates.epilogues import (
     chain,
@@ -17,9 +26,9 @@ from gemm_templates.epilogues import (
     row_statistics_of,
     scaled_of,
 )
-from gemm_templates.families import gluon_scaled
+from gemm_templates.families.gluon_scaled import family as gluon_scaled
+from gemm_templates.ops.scaled import SCALED_MM
 from gemm_templates.prologues import block_scale_of, cast_of
-from gemm_templates.scaled import mixed_mm, scaled_mm, scaled_task
 from triton_rt import Target, compile
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -64,9 +73,10 @@ def test_one_scale_for_a_tensor(shapes, config):
 @pytest.mark.parametrize(("k", "fast"), [(4096, True), (4112, False)])
 def test_long_sums_leave_the_tensor_cores(k, fast):
     a, b = operands(16, 16, k)
-    one = torch.ones(1)
-    assert scaled_task(a, b, one, one, use_fast_accum=True).problem.fast_accum == fast
-    assert not scaled_task(a, b, one, one).problem.fast_accum
+    given = (a, b, torch.ones(1), torch.ones(1), None)
+    out = torch.empty(16, 16, dtype=torch.bfloat16)
+    assert SCALED_MM.problem(given, (None, True, "none"), out).fast_accum == fast
+    assert not SCALED_MM.problem(given, (None, False, "none"), out).fast_accum
 
 
 @pytest.mark.parametrize("types", [(E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)])

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_templates import H200, Config, InvalidConfig, Problem, candidates, make_plan
-from gemm_templates.families import gated_gluon, gluon
+from gemm_templates.families.gluon import family as gluon
+from gemm_templates.model import is_legal
 from gemm_templates.problem import Epilogue
 from triton_rt import KernelParam, KernelSource, LazyKernel, Target, compile
 
 TEXT = """\
 import triton
 import triton.language as tl
-from gemm_templates.templates.shares import item_of, shares_of
+from gemm_templates.parts.tail_tiles import item_of, shares_of
 
 
 @triton.jit
@@ -143,5 +144,5 @@ def test_what_it_cannot_share():
     gate = Epilogue("relu", "@triton.jit\ndef relu(acc, rm, rn, mask, operands):\n    return acc\n")
     gated = Problem(2560, 2560, 192, gate=gate, aligned=ALIGNED)
     config = Config(128, 128, 64, 8, 8, 4, "gated_gluon", 132, 2, split_k=4)
-    assert not gated_gluon.legal(gated, config, H200)
-    assert gated_gluon.legal(replace(gated, k=256), config, H200)
+    assert not is_legal(gated, config, H200)
+    assert is_legal(replace(gated, k=256), config, H200)

@@ -21,7 +21,8 @@ from gemm_templates import (
 )
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import ACTIVATIONS
-from gemm_templates.families import decompose_k, split_k
+from gemm_templates.families.decompose_k import family as decompose_k
+from gemm_templates.families.split_k import family as split_k
 from gemm_templates.model import is_legal
 from triton_rt import Target, compile
 

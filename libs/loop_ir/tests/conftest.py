@@ -23,6 +23,7 @@ from loop_ir import (
     Kernel,
     Load,
     Matmul,
+    Operand,
     Origin,
     Phase,
     Reduce,
@@ -318,7 +319,15 @@ class Builder:
         target = "aten.mm.default" if c is None else "aten.addmm.default"
         extern = Extern(target, args, (), ((out.name, out.type),), fallback=False)
         self.nodes.append(
-            Matmul(out.name, out.type, a, b, c, extern, None, (Origin("aten.linear.default"),))
+            Matmul(
+                out.name,
+                out.type,
+                (Operand(a), Operand(b)),
+                c,
+                extern,
+                None,
+                (Origin("aten.linear.default"),),
+            )
         )
         return out.reshape(*x.size[:-1], n)
 

@@ -27,7 +27,7 @@ from loop_ir import (
     why_not,
 )
 from loop_ir.errors import UnknownNode
-from loop_ir.scalars import round_bf16
+from loop_ir.ir.scalars import round_bf16
 from symexpr import symbol
 
 

@@ -19,7 +19,7 @@ from loop_ir import (
     print_graph,
     verify,
 )
-from loop_ir.analysis import reads
+from loop_ir.ir.analysis import reads
 from symexpr import symbol
 
 UNARY = ("neg", "abs", "tanh", "sigmoid", "exp")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loop_ir import parse_kernel
-from loop_ir.in_place import hazard, stays_outside
-from loop_ir.passes.split_reductions import choose_cut
+from loop_ir.ir.in_place import hazard, stays_outside
+from loop_ir.splitting.split_reductions import choose_cut
 
 HEAD = """\
 kernel k(

@@ -30,7 +30,7 @@ from loop_ir import (
     verify,
 )
 from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch
-from loop_ir.scalars import from_bits, philox, round_bf16, to_bits, to_dtype
+from loop_ir.ir.scalars import from_bits, philox, round_bf16, to_bits, to_dtype
 from symexpr import symbol
 
 torch = pytest.importorskip("torch")

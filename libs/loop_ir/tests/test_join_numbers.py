@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from loop_ir import interpret_kernel, parse_kernel
-from loop_ir.nodes import Graph, GraphInput, Kernel
-from loop_ir.passes.join_numbers import JoinNumbers
-from loop_ir.verify_kernel import KernelVerifier
+from loop_ir.fusion.join_numbers import JoinNumbers
+from loop_ir.ir.nodes import Graph, GraphInput, Kernel
+from loop_ir.ir.verify_kernel import KernelVerifier
 
 COUNTER = """
 kernel count(

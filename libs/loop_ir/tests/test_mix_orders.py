@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from loop_ir import Graph, Kernel, interpret_graph, parse_graph, print_graph, verify
-from loop_ir.analysis import hints_of
 from loop_ir.errors import MisplacedSum
-from loop_ir.passes.mix_orders import MixOrders, share
-from loop_ir.passes.split_reductions import SplitReductions
+from loop_ir.fusion.mix_orders import MixOrders, share
+from loop_ir.ir.analysis import hints_of
+from loop_ir.splitting.split_reductions import SplitReductions
 
 # the gradient of a norm: of its input by rows, of its weight and bias by columns
 NORM = """

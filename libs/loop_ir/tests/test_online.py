@@ -7,10 +7,11 @@ import pytest
 import sympy
 
 from loop_ir import Kernel, Reduce, interpret_kernel, parse_kernel, print_kernel
-from loop_ir.analysis import statements
-from loop_ir.online import pair_softmax
-from loop_ir.split import Cut, chunks, separate
-from loop_ir.verify_kernel import KernelVerifier
+from loop_ir.ir.analysis import statements
+from loop_ir.ir.verify_kernel import KernelVerifier
+from loop_ir.splitting.chunks import Cut, chunks
+from loop_ir.splitting.online_softmax import pair_softmax
+from loop_ir.splitting.stages import separate
 
 SOFTMAX = """
 kernel k(

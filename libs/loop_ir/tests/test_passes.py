@@ -23,9 +23,9 @@ from loop_ir import (
     run_passes,
     verify,
 )
-from loop_ir.affine import factors, linear, nonnegative, quotient
-from loop_ir.align import refine
-from loop_ir.inline import locate
+from loop_ir.fusion.common_domain import refine
+from loop_ir.fusion.inline import locate
+from loop_ir.ir.affine import factors, linear, nonnegative, quotient
 from loop_ir.passes import cse, drop_round_casts, merge_axes, order_axes, simplify_indices
 from loop_ir.passes.dead_code import DeadCode
 from symexpr import FloorDiv, Mod, symbol

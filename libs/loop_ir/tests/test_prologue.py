@@ -74,8 +74,8 @@ def test_both_operands(inputs) -> None:
     fused, report = fuse_with_report(graph, ON)
     (node,) = fused.nodes
     assert isinstance(node, Matmul)
-    assert node.prologue_a is not None
-    assert node.prologue_b is not None
+    assert node.operands[0].prologue is not None
+    assert node.operands[1].prologue is not None
     assert [f.kind for f in report.fusions] == ["prologue", "prologue"]
     assert report.bytes_after < report.bytes_before
     assert parse_graph(print_graph(fused)) == fused
@@ -89,8 +89,8 @@ def test_over_the_elements_of_the_operand(inputs) -> None:
     """What is loaded lies as the operand does, or as the tensor it was made from."""
     (node,) = fuse(parse_graph(WIDEN), ON).nodes
     assert isinstance(node, Matmul)
-    assert node.prologue_b is not None
-    found = over_operand(node.prologue_b, node.b)
+    assert node.operands[1].prologue is not None
+    found = over_operand(node.operands[1].prologue, node.b)
     assert not hasattr(found, "reason")
     assert found.source.buffer == "q"
     assert [int(n) for n in (*found.source.type.size, *found.source.type.stride)] == [6, 3, 1, 6]
@@ -126,7 +126,7 @@ def test_a_second_prologue_is_told_apart() -> None:
     (kernel, node) = fused.nodes
     assert isinstance(kernel, Kernel)
     assert isinstance(node, Matmul)
-    assert node.prologue_a is not None
+    assert node.operands[0].prologue is not None
     assert "at a place of its own" in why_not(fused, "widen", "y")
     bias = WIDEN.replace("    extern aten.mm", "    bias s2: f32[3] cpu\n    extern aten.mm")
     bias = bias.replace(
@@ -223,11 +223,14 @@ def test_a_batch() -> None:
     fused = fuse(graph, ON)
     (node,) = fused.nodes
     assert isinstance(node, Matmul)
-    assert node.prologue_a is not None
-    assert node.prologue_b is not None
+    assert node.operands[0].prologue is not None
+    assert node.operands[1].prologue is not None
     assert parse_graph(print_graph(fused)) == fused
     np.testing.assert_array_equal(*(interpret_graph(g, [x, q, s])[0] for g in (graph, fused)))
-    rows, columns = over_operand(node.prologue_a, node.a), over_operand(node.prologue_b, node.b)
+    rows, columns = (
+        over_operand(node.operands[0].prologue, node.a),
+        over_operand(node.operands[1].prologue, node.b),
+    )
     assert not hasattr(rows, "reason")
     assert not hasattr(columns, "reason")
     assert (rows.source.buffer, rows.source.type.stride) == ("x", (24, 6, 1))

@@ -23,11 +23,11 @@ from loop_ir import (
     print_kernel,
     verify,
 )
-from loop_ir.affine import product
 from loop_ir.errors import Arity, ElementType, MisplacedReduce, MixedDirections
-from loop_ir.passes.split_reductions import SplitReductions, choose_cut
-from loop_ir.split import Cut
-from loop_ir.split_scans import can_split_scans, split_scans
+from loop_ir.ir.affine import product
+from loop_ir.splitting.chunks import Cut
+from loop_ir.splitting.split_reductions import SplitReductions, choose_cut
+from loop_ir.splitting.split_scans import can_split_scans, split_scans
 from symexpr import CeilDiv
 
 ONE = """

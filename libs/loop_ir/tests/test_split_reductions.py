@@ -21,10 +21,12 @@ from loop_ir import (
     print_kernel,
     verify,
 )
-from loop_ir.analysis import inner_axes, statements
-from loop_ir.passes.split_reductions import SplitReductions, choose_cut
-from loop_ir.split import Cut, separate, split
-from loop_ir.strides import reduces_columns
+from loop_ir.ir.analysis import inner_axes, statements
+from loop_ir.ir.strides import reduces_columns
+from loop_ir.splitting.chunks import Cut
+from loop_ir.splitting.split import split
+from loop_ir.splitting.split_reductions import SplitReductions, choose_cut
+from loop_ir.splitting.stages import separate
 from symexpr import CeilDiv, evaluate
 
 SUM = """

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from loop_ir import Reduce, interpret_kernel, parse_kernel, print_kernel
-from loop_ir.analysis import statements
+from loop_ir.ir.analysis import statements
+from loop_ir.ir.verify_kernel import KernelVerifier
 from loop_ir.passes.sum_one_hot import rewrite
-from loop_ir.verify_kernel import KernelVerifier
 
 TEXT = """
 kernel k(

@@ -29,6 +29,7 @@ from loop_ir import (
     Kernel,
     Load,
     Matmul,
+    Operand,
     Origin,
     ParseError,
     Phase,
@@ -156,11 +157,19 @@ externs = st.builds(
     st.booleans(),
     tuples(origins, 2),
 )
+operands = st.builds(Operand, refs, st.none() | kernels)
 matmuls = st.builds(
-    Matmul, names, types(), refs, refs, st.none() | refs, externs, st.none() | kernels,
-    tuples(origins, 2), st.sampled_from((1, 0.125, -2, 1e-30)), st.sampled_from((1, 0, 0.5)),
-    st.none() | kernels, st.none() | kernels,
-)  # fmt: skip
+    Matmul,
+    names,
+    types(),
+    st.tuples(operands, operands),
+    st.none() | refs,
+    externs,
+    st.none() | kernels,
+    tuples(origins, 2),
+    st.sampled_from((1, 0.125, -2, 1e-30)),
+    st.sampled_from((1, 0, 0.5)),
+)
 nodes = st.one_of(kernels, externs, matmuls, st.builds(CopyBack, refs, refs))
 graphs = st.builds(
     Graph,

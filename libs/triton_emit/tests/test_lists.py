@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from loop_ir import Kernel, parse_kernel
-from triton_emit import emit_list, likeness, list_schedule
+from triton_emit import BadSchedule, default_schedule, emit_list, likeness, list_schedule
 from triton_rt import load_jit
 
 TEXT = """\
@@ -71,3 +72,32 @@ def test_accesses_are_as_wide_as_all_sizes_allow(
     target = GPUTarget("cuda", 90, 32)
     binary = triton.compile(ast, target=target, options={"num_warps": source.num_warps})
     assert f"st.global{width}.b32" in binary.asm["ptx"]
+
+
+HALVES = """\
+kernel k{n}(
+    x{n}: f32[{half}] cuda:0,
+    out y{n}: f32[{size}] cuda:0,
+):
+  parallel i0 < {size}:
+    once:
+      v0 = load x{n}[i0//2] : f32
+      store y{n}[i0] = v0
+"""
+
+
+@pytest.mark.parametrize("sizes", [(16, 4096, 48), (14, 15, 4001)])
+def test_points_of_a_list_are_no_pairs(tools: SimpleNamespace, sizes: tuple[int, ...]) -> None:
+    """One such kernel alone would do two neighbours at once."""
+    nests = [parse_kernel(HALVES.format(n=n, size=s, half=(s + 1) // 2))
+             for n, s in enumerate(sizes)]  # fmt: skip
+    assert default_schedule(nests[0], {}).pairs
+    schedule = list_schedule(nests, {})
+    tensors = {f"x{n}": torch.randn((s + 1) // 2) for n, s in enumerate(sizes)}
+    tensors |= {f"y{n}": torch.full((s,), torch.nan) for n, s in enumerate(sizes)}
+    tools.launch(emit_list(nests, schedule), tensors, {})
+    for n, s in enumerate(sizes):
+        want = tensors[f"x{n}"].repeat_interleave(2)[:s]
+        torch.testing.assert_close(tensors[f"y{n}"], want, rtol=0, atol=0)
+    with pytest.raises(BadSchedule, match="no pairs"):
+        emit_list(nests, replace(schedule, pairs=True))

@@ -1,4 +1,4 @@
-"""LazyKernel, from_jit and autotune on the CPU; the README's example."""
+"""LazyKernel and from_jit on the CPU; the README's example."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_rt import KernelSource, LazyKernel, Target, autotune, compile, errors
+from triton_rt import KernelSource, LazyKernel, Target, compile, errors
 
 FACTOR = tl.constexpr(3)
 
@@ -29,7 +29,7 @@ def _scale(x, y, n, BLOCK: tl.constexpr, ADD: tl.constexpr = 1):  # type: ignore
 def test_readme_example(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 2
+    assert blocks
     for block in blocks:
         exec(block, {"__name__": "readme"})
         assert capsys.readouterr().out
@@ -126,14 +126,9 @@ def test_a_failed_compile_may_be_tried_again(add_one: KernelSource) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
-def test_without_a_gpu(add_one: KernelSource) -> None:
-    x = torch.zeros(4)
+def test_without_a_gpu() -> None:
     with pytest.raises(errors.NoGPU, match="name a target"):
         Target.current()
-    with pytest.raises(errors.NoGPU, match="CPU tensors"):
-        autotune([(LazyKernel(add_one), 1)], (x, x, 4))
-    with pytest.raises(ValueError, match="at least one"):
-        autotune([], ())
 
 
 def test_other_devices_are_refused(add_one: KernelSource) -> None:

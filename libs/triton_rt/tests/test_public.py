@@ -12,10 +12,7 @@ import triton_rt
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 #: What other projects are told to rely on.
-PROMISED = {
-    "compile", "Binary", "Target", "Kernel", "LazyKernel", "TuningPool", "autotune", "TensorMap",
-    "Workspace",
-}  # fmt: skip
+PROMISED = {"compile", "Binary", "Target", "Kernel", "LazyKernel", "TensorMap", "Workspace"}
 
 
 def test_promised_names() -> None:

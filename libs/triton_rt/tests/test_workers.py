@@ -219,7 +219,13 @@ print(*shared_workers().pids, flush=True)
 
 
 @pytest.mark.parametrize(
-    "ending", ["", "sys.exit(3)", "raise ValueError", "pid = os.fork() or sys.exit(0)\nos.wait()"]
+    "ending",
+    [
+        "",
+        pytest.param("sys.exit(3)", marks=pytest.mark.slow),
+        pytest.param("raise ValueError", marks=pytest.mark.slow),
+        "pid = os.fork() or sys.exit(0)\nos.wait()",
+    ],
 )
 def test_a_process_ends_at_once_and_its_workers_with_it(ending: str) -> None:
     process = subprocess.Popen(

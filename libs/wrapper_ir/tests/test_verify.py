@@ -63,6 +63,8 @@ BROKEN = {
         (HEAD + "  b = reuse x f32[4] cpu\n  return ()\n", "1", "the caller"),
     ],
     "Uninitialised": [
+        (HEAD + K + "  b = alloc i64[4] cpu\n  launch k grid (1, 0, 1) (x, b, 1, 1.0, True)\n"
+         "  return (b,)\n", "4", "nothing has written to b for"),
         (HEAD + "  b = alloc f32[4] cpu\n  return (b,)\n", "2", "nothing has written to b for"),
         (HEAD + "  b = alloc f32[4] cpu\n  v = view b f32[2] cpu\n  return ((v,),)\n", "3", "b"),
         (HEAD + "  b = alloc f32[s0, 4] cpu\n  copy b -> x\n  return ()\n", "2", "written to b"),

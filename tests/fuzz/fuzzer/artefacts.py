@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ _SQUARES = frozenset(
     """layer_norm rms_norm group_norm batch_norm instance_norm normalize norm vector_norm std var
     std_mean var_mean""".split()
 )
+
+_EXTREMES = frozenset("maximum minimum max min amax amin".split())
 
 # On CUDA a sum of 16 bits is an addition to two neighbours, of 0 to the other: -0 becomes 0.
 _SCATTERED = frozenset("scatter_add scatter_add_ index_add index_add_ index_put index_put_".split())
@@ -48,9 +51,12 @@ def blur(
         if name == "prod":
             other = _small_ones_first(func, floats[0], args, kwargs)
             _set(rng, result, (other.isnan() != values.isnan()) & floats[0].isinf().any(), other)
-        zeros = floats[0][floats[0] == 0].signbit()
-        if name.startswith("max_pool") and bool(zeros.any()) and not bool(zeros.all()):
+        if name.startswith("max_pool") and _zeros_of_both_signs(floats[0]):
             _set(rng, result, values == 0, -values)
+        if name == "digamma":  # beside a pole, of which rounding is one side or the other
+            _set(rng, result, values.abs() > 2**-4 / torch.finfo(values.dtype).eps, -math.inf)
+        if name == "cumprod" and floats[0].shape == result.shape:
+            _set(rng, result, _vanish_and_overflow(floats[0], args, kwargs), math.nan)
         if name in _SCATTERED and result.is_cuda and result.element_size() == 2:
             _set(rng, result, values == 0, -values)
         if name == "copysign" and len(floats) > 1:
@@ -72,20 +78,85 @@ def blur(
             _set(rng, result, off, torch.where(values.isfinite(), math.nan, 0.0))
 
 
-def blur_gradient(rng: random.Random, name: str, argument: Tensor, gradient: Tensor) -> Tensor:
-    """An argument's gradient by the operator, or another on a CPU that is as good."""
-    if gradient.is_cuda or rng.random() < 0.5:
+@dataclass
+class Call:
+    """A call of an operator. gradients: of the loss by its results, by their number, as far as the
+    backward pass has come; None by those that the loss does not read."""
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: dict[str, Any]
+    gradients: dict[int, Tensor | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.func, "__name__", "")
+
+    def gradient_in_float64(self, argument: Tensor) -> Tensor | None:
+        """The gradient by an argument, by a backward pass in float64 from the same numbers. None
+        where there is none."""
+        leaf = argument.detach().double().requires_grad_()
+
+        def widen(value: Any) -> Any:
+            if value is argument:
+                return leaf
+            if not isinstance(value, Tensor):
+                return value
+            return value.detach().double() if value.dtype.is_floating_point else value.detach()
+
+        try:
+            with torch._C.DisableTorchFunction(), torch.enable_grad():
+                found = self.func(*pytree.tree_map(widen, self.args),
+                                  **pytree.tree_map(widen, self.kwargs))  # fmt: skip
+                flat = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
+                known = {i: g for i, g in self.gradients.items() if g is not None}
+                given = {i: g for i, g in known.items() if flat[i].requires_grad}
+                (gradient,) = torch.autograd.grad(
+                    [flat[i] for i in given], leaf, [g.to(flat[i].dtype) for i, g in given.items()]
+                )
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
+            return None
         return gradient
-    if name == "hardsigmoid" and gradient.dtype == torch.float64:  # by a sixth of f32
+
+
+def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Tensor) -> Tensor:
+    """An argument's gradient by the operator, or another that is as good."""
+    if rng.random() < 0.5:
+        return gradient
+    if gradient.dtype != torch.float64 and not bool(gradient.isfinite().all()):
+        # An infinity on the way there, of what the type does not hold.
+        wide = call.gradient_in_float64(argument)
+        if wide is not None and wide.shape == gradient.shape:
+            limits = torch.finfo(gradient.dtype)
+            near = torch.where(wide.isinf(), wide, wide.clamp(limits.min, limits.max))
+            differs = (gradient.isinf() & wide.isfinite()) | (gradient.isnan() & ~wide.isnan())
+            gradient = torch.where(differs, near.to(gradient.dtype), gradient)
+    if gradient.is_cuda:
+        return gradient
+    if call.name == "hardsigmoid" and gradient.dtype == torch.float64:  # by a sixth of f32
         return gradient * (1 + 2.0**-25)
-    if name in ("elu", "celu", "selu"):  # of NaN its vectors are NaN, its last elements numbers
+    if call.name in ("elu", "celu", "selu"):  # of NaN vectors are NaN, last elements numbers
         swapped = torch.where(gradient.isnan(), 0.0, math.nan).to(gradient.dtype)
         return torch.where(argument.detach().isnan(), swapped, gradient)
-    if name == "layer_norm" and gradient.dtype != torch.float64:  # the squares have overflowed
-        largest = argument.detach().double().abs().amax(-1, keepdim=True)
-        over = largest.isfinite() & (largest > math.sqrt(torch.finfo(torch.float32).max))
-        return torch.where(over & gradient.isnan(), 0.0, gradient)
     return gradient
+
+
+def blur_zeros(rng: random.Random, name: str, args: Any, result: Any) -> None:
+    """Which of zeros of different signs is an extreme hangs on the order in which they are seen;
+    of two tensors, a CPU's vectors and last elements differ in that."""
+    if name not in _EXTREMES or not args:
+        return
+    result = pytree.tree_leaves(result)[0]
+    if not result.dtype.is_floating_point:
+        return
+    x, y = [*args, None][:2]
+    if isinstance(y, Tensor):
+        x, y = (a.detach().to(result.dtype) for a in (x, y))
+        other = (x == 0) & (y == 0) & (x.signbit() != y.signbit())
+        _set(rng, result, None if result.is_cuda else other, -result.detach())
+    else:
+        mixed = _zeros_of_both_signs(x.detach())
+        _set(rng, result, result.detach() == 0 if mixed else None, -result.detach())
 
 
 def _set(rng: random.Random, result: Tensor, where: Tensor | None, other: Any) -> None:
@@ -126,6 +197,26 @@ def _small_ones_first(
     else:
         ordered = x.reshape(-1)[x.abs().reshape(-1).argsort()].reshape(x.shape)
     return torch.as_tensor(func(ordered, *args[1:], **kwargs))
+
+
+def _zeros_of_both_signs(x: Tensor) -> bool:
+    signs = x[x == 0].signbit()
+    return bool(signs.any()) and not bool(signs.all())
+
+
+def _vanish_and_overflow(x: Tensor, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Where, of the factors so far, the product of some neighbours is infinite and that of others
+    is 0: their product is NaN, if they meet before the rest joins them."""
+    dim = args[1] if len(args) > 1 else kwargs["dim"]
+    if not x.dim():
+        return torch.zeros_like(x, dtype=torch.bool)
+    lines = x.movedim(dim, -1)
+    large, none = (torch.zeros_like(lines, dtype=torch.bool) for _ in range(2))
+    for first in range(lines.shape[-1]):
+        part = lines[..., first:].cumprod(-1)
+        large[..., first:] |= part.isinf().cummax(-1).values
+        none[..., first:] |= (part == 0).cummax(-1).values
+    return (large & none).movedim(-1, dim)
 
 
 def _without_bias(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -18,14 +18,17 @@ from torch import Tensor
 from fuzzer import tensors
 from fuzzer.observe import EagerRefused, eager
 from fuzzer.program import Input, Loaded, Program, Sizes, Step, names_in
-from fuzzer.settings import Setting
+from fuzzer.settings import FEW, Setting
 from fuzzer.tensors import may_have_gradient
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _MAIN = torch.float32
-_VALUES = {"n": (5, 8), "m": (7, 3), "k": (11, 6)}  # of named sizes: an example, another
-_LARGEST = 160  # elements of a tensor: kernels are interpreted
+# Of named sizes: an example, another. Those of large tensors, and the sizes that have no name.
+_VALUES = {"n": (5, 8), "m": (7, 3), "k": (11, 6)}
+_LARGE_VALUES = {"n": (65, 130), "m": (7, 3), "k": (1031, 96)}
+_SIZES = (1, 2, 3, 4, 4, 6, 8, 9)
+_LARGE_SIZES = (1, 2, 3, 8, 9, 16, 33, 64, 100, 128, 257, 512, 1000, 2048, 4099, 20000)
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError,
              ZeroDivisionError, OverflowError)  # fmt: skip
 
@@ -41,7 +44,8 @@ class Maker:
         self.sizes: Sizes = {}
         second: Sizes = {}
         for name in setting.dynamic:
-            self.sizes[name], second[name] = _VALUES[name]
+            values = _LARGE_VALUES if setting.elements > FEW else _VALUES
+            self.sizes[name], second[name] = values[name]
         # The tensors under each set of sizes.
         self.worlds: list[dict[str, Any]] = [
             {"torch": torch, "F": F, "make": tensors.make, **sizes}
@@ -127,8 +131,9 @@ class Maker:
             if values and draw < 0.5:
                 out.append(self.one(values))
             else:
-                out.append(self.one([1, 2, 3, 4, 4, 6, 8, 9] if draw < 0.97 else [0]))
-        while _count(out) > _LARGEST:
+                sizes = _LARGE_SIZES if self.setting.elements > FEW else _SIZES
+                out.append(self.one(sizes if draw < 0.97 else [0]))
+        while _count(out) > self.setting.elements:
             out[out.index(max(out))] = 2
         return out
 
@@ -164,7 +169,7 @@ class Maker:
         text = (
             f"make({dtype}, ({written}), {seed}, {kind!r}{f', {high}' if kind == 'index' else ''})"
         )
-        self._take(Input(name, text), limit=10 * _LARGEST)
+        self._take(Input(name, text), 10 * self.setting.elements)
         return name
 
     def arranged(self, dtype: torch.dtype) -> str:
@@ -206,8 +211,9 @@ class Maker:
         self.names.remove(name)
         return text
 
-    def _take(self, new: Input, limit: int = _LARGEST) -> bool:
+    def _take(self, new: Input, limit: int | None = None) -> bool:
         values = self._eval(new.text)
+        limit = limit or self.setting.elements
         if values is None or any(v.numel() > limit for v in values):
             return False
         self.inputs.append(new)
@@ -233,7 +239,8 @@ class Maker:
         """A step that makes a tensor: its name, or None if eager refuses."""
         values = self._eval(text)
         if values is None or not all(
-            isinstance(v, Tensor) and v.numel() <= _LARGEST and v.dim() <= 6 for v in values
+            isinstance(v, Tensor) and v.numel() <= self.setting.elements and v.dim() <= 6
+            for v in values
         ):
             return None
         name = f"v{len(self.steps)}"

@@ -19,10 +19,11 @@ import torch
 from fuzzer.check import Failure, Outcome, check
 from fuzzer.generate import generate
 from fuzzer.minimise import minimise
-from fuzzer.program import Loaded, Program, merged, names_in
+from fuzzer.program import Loaded, Program, alike, merged, names_in
 from fuzzer.settings import Setting, draw_setting
 
 _BLOCK = 4  # seeds that follow each other and have one setting
+_ALIKE = 0.12  # the share of blocks that are one program several times
 
 
 def serve(options: Namespace) -> int:
@@ -53,12 +54,15 @@ class Group:
 
     def __init__(self, seeds: list[int], options: Namespace, cache: str) -> None:
         self.seeds, self.options, self.cache = seeds, options, cache
+        rng = random.Random(seeds[0] // _BLOCK)
         self.setting = draw_setting(
-            random.Random(seeds[0] // _BLOCK), options.emit, options.dynamic, options.grad,
-            options.entry,
+            rng, options.emit, options.dynamic, options.grad,
+            options.entry, elements=options.elements,
         )  # fmt: skip
         least, most = (int(n) for n in options.length.split(","))
         self.programs = [generate(seed, self.setting, (least, most)) for seed in seeds]
+        if len(seeds) > 1 and rng.random() < _ALIKE:
+            self.programs = alike(self.programs[0], len(seeds))
         self.given: dict[str, Any] = {
             "calls": 0, "eager": 0, "refused": 0, "failures": [], "refusals": [],
         }  # fmt: skip
@@ -167,9 +171,10 @@ def _operator(text: str) -> str:
 
 def _alike(a: Failure, b: Failure) -> bool:
     def said(failure: Failure) -> str:
-        """Without what wraps it: a backend, or an error of ours that says where and why."""
-        bare = re.sub(r"backend='\w+'|<fuzz \d+>:\d+", "", failure.text)
-        return re.split(r"\b[A-Z]\w+Error: ", bare)[-1][:100]
+        """Without what wraps it: a backend, or an error of ours that says where and why; without
+        numbers of lines and objects."""
+        bare = re.sub(r"backend='\w+'|<fuzz|\d+", "", failure.text)
+        return max(re.split(r"\b[A-Z]\w+Error: ", bare), key=len)[:100]
 
     if a.kind in ("compile", "call"):
         return b.kind in ("compile", "call") and said(a) == said(b)

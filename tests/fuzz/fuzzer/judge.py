@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fuzzer.artefacts import blur, blur_gradient
+from fuzzer.artefacts import Call, blur, blur_gradient, blur_zeros
 
 # What moves, picks or compares elements, and rounds nothing.
 _EXACT = frozenset(
@@ -67,26 +67,28 @@ class Perturbed(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "normalize" and kwargs.get("out") is None:
-            with self:  # its gradients are differences of what its parts round
-                return _normalize(*args, **kwargs)
+        floats = all(a.dtype.is_floating_point for a in args if isinstance(a, Tensor))
+        if name in _PARTS and floats and kwargs.get("out") is None:
+            with self:
+                return _PARTS[name](*args, **kwargs)
         if name in _EXACT or (name.startswith("__") and "shift" not in name and name[2] != "i"
                               and name not in _ARITHMETIC):  # fmt: skip
             result = func(*args, **kwargs)
             for tensor in pytree.tree_leaves(result) if name in _EXTREMES else []:
                 self._other_nans(tensor)
+            blur_zeros(self.rng, name, args, result)
             return result
         casts = name in _CASTS
         wide = None if casts else self._in_float64(func, args, kwargs, 0.0)
         near = None if casts else self._in_float64(func, args, kwargs, 1.0)
         undefined = _undefined(name, args, kwargs)
-        largest: list[float] = []
+        call = Call(func, args, kwargs)
         watched = torch.is_grad_enabled() and not name.endswith("_") and "out" not in kwargs
-        result = func(*(self._watched(name, args, largest) if watched else args), **kwargs)
+        result = func(*(self._watched(call) if watched else args), **kwargs)
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
-        for tensor in flat if watched else []:
+        for i, tensor in enumerate(flat if watched else []):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(lambda g: largest.append(_largest(g)))
+                tensor.register_hook(functools.partial(call.gradients.__setitem__, i))
         if undefined is not None and len(flat) == 1 and flat[0].shape == undefined.shape:
             self._scramble(flat[0], undefined)
         elif undefined is not None and bool(undefined.any()):  # a reduction of such numbers
@@ -139,30 +141,30 @@ class Perturbed(TorchFunctionMode):
         moved = (values + self._signs(tensor) * (2 * off + 1.5 * ulp)).to(tensor.dtype)
         tensor.data.copy_(torch.where(rounded, moved, tensor.data))
 
-    def _watched(self, name: str, args: Any, largest: list[float]) -> Any:
+    def _watched(self, call: Call) -> Any:
         """The arguments, whose gradients by this call are moved. What computes them rounds, inside
-        of it, numbers as large as the gradients by the call's results (`largest`). Statistics that
-        a call keeps for its gradients round as if of moved arguments."""
+        of it, numbers as large as the gradients by the call's results. Statistics that a call keeps
+        for its gradients round as if of moved arguments."""
 
         def watched(value: Any) -> Any:
             if not isinstance(value, Tensor) or not value.requires_grad:
                 return value
             seen = torch.ops.aten.alias.default(value)
-            seen.register_hook(functools.partial(self._moved_gradient, name, value, largest))
+            seen.register_hook(functools.partial(self._moved_gradient, call, value))
             unit = torch.finfo(seen.dtype).eps
-            moves = name in _UPDATED and unit < 1e-6
+            moves = call.name in _UPDATED and unit < 1e-6
             return seen * (1 + unit * self._signs(seen)).to(seen.dtype) if moves else seen
 
-        return pytree.tree_map(watched, args)
+        return pytree.tree_map(watched, call.args)
 
     def _moved_gradient(
-        self, name: str, argument: Tensor, largest: list[float], gradient: Tensor | None
+        self, call: Call, argument: Tensor, gradient: Tensor | None
     ) -> Tensor | None:
         if gradient is None or gradient.numel() == 0 or not gradient.dtype.is_floating_point:
             return gradient
-        gradient = blur_gradient(self.rng, name, argument, gradient)
+        gradient = blur_gradient(self.rng, call, argument, gradient)
         values = gradient.double()
-        by = 2 * values.abs() + max(largest, default=0.0)
+        by = 2 * values.abs() + max(map(_largest, call.gradients.values()), default=0.0)
         new = values + self._signs(gradient) * torch.finfo(gradient.dtype).eps * by
         return torch.where(gradient == 0, gradient, new.to(gradient.dtype))
 
@@ -215,6 +217,14 @@ def _normalize(
     x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
 ) -> Tensor:
     return x / x.norm(p, dim, keepdim=True).clamp_min(eps).expand_as(x)
+
+
+def _ldexp(x: Tensor, other: Tensor, out: None = None) -> Tensor:
+    return x * torch.pow(2.0, other)
+
+
+# What runs as its parts, since its gradients are made of what those round.
+_PARTS: dict[str, Callable[..., Tensor]] = {"normalize": _normalize, "ldexp": _ldexp}
 
 
 _ARITHMETIC = frozenset(

@@ -143,6 +143,21 @@ def merged(programs: list[Program]) -> Program:
     return Program(tuple(inputs), tuple(steps), f"[{', '.join(results)}]", first.sizes, first.calls)
 
 
+_SEED = re.compile(r"(make\([^()]*\([^()]*\), )(\d+)")
+
+
+def alike(program: Program, count: int) -> list[Program]:
+    """That many programs which do the same to other values: their kernels may be one launch."""
+
+    def other(made: Input, by: int) -> Input:
+        text = _SEED.sub(lambda m: f"{m.group(1)}{int(m.group(2)) + by}", made.text)
+        return replace(made, text=text)
+
+    return [
+        replace(program, inputs=tuple(other(i, n) for i in program.inputs)) for n in range(count)
+    ]
+
+
 class Loaded:
     """A printed program, imported: `Graph`, `get_inputs`, `SETTING`, `SIZES`, `CALLS`."""
 

@@ -6,13 +6,18 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Any
 
+# Elements of a tensor that an interpreted kernel takes no time for. Schedules for many rows, long
+# rows and large tensors are met from some ten thousands on.
+FEW = 160
+
 
 @dataclass(frozen=True)
 class Setting:
     """entry: `compile` (`compile_cli.compile`) or `backend` (`torch.compile`). grad: gradients of
     the results by the arguments are compared too; dynamic: the names of sizes that differ from call
     to call (some of n, m, k);
-    both change what programs are made. The others are options of the compiler."""
+    elements: of the largest tensor, at first call. These three change what programs are made; the
+    others are options of the compiler."""
 
     entry: str = "backend"
     emit: str = "fx"
@@ -20,6 +25,7 @@ class Setting:
     plan_memory: bool = True
     dynamic: str = ""
     grad: bool = False
+    elements: int = FEW
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,6 +47,7 @@ def draw_setting(
     grad: bool | None = None,
     entry: str | None = None,
     cpp: float = 0.02,
+    elements: int = FEW,
 ) -> Setting:
     """A random setting; what is given is not drawn. cpp: the share of C++ host programs."""
     drawn_grad, drawn_dynamic = rng.random() < 0.2, rng.random() < 0.3
@@ -56,4 +63,5 @@ def draw_setting(
         plan_memory=plan_memory,
         dynamic=names if (drawn_dynamic if dynamic is None else dynamic) else "",
         grad=grad,
+        elements=elements,
     )

@@ -9,19 +9,21 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from compile_cli.accepted import require_inputs, require_model
-from compile_cli.capture import capture, export, input_names
-from compile_cli.compiled import CompiledGraph
-from compile_cli.config import Options
+from compile_cli.capture import (
+    FunctionModule,
+    capture,
+    export,
+    input_names,
+    require_inputs,
+    require_model,
+)
 from compile_cli.errors import BadInput
-from compile_cli.loading import FunctionModule
-from compile_cli.model import CompiledModel
+from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
-from compile_cli.recapture import CAPTURING, Source, twin
+from compile_cli.record import Record
 from compile_cli.refusals import refusals, require_useful
-from compile_cli.regimes import Regime
-from compile_cli.runtime import start_workers
-from compile_cli.stages import Record
+from compile_cli.result import CAPTURING, CompiledGraph, CompiledModel, Regime, Source, twin
+from planner import start_workers
 
 # Workers to start before there is a graph that says how many kernels it may have.
 _USUAL_KERNELS = 4

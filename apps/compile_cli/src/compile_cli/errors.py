@@ -38,6 +38,10 @@ class GraphBreak(CompileFailed):
         )
 
 
+class UserKernelFailed(CompileFailed):
+    """A kernel of the user's cannot be part of the compiled program."""
+
+
 class UnsupportedModel(CompileFailed):
     """The model takes or returns something that compiled programs do not have."""
 

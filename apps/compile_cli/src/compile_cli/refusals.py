@@ -8,9 +8,18 @@ from typing import Any
 
 from torch import Tensor
 
+import planner
 from aten_lowering import DependsOnData, UnsupportedGraph
-from compile_cli.config import Options
-from compile_cli.errors import DataDependent, NoCompiler, UnknownOption, UnsupportedModel
+from compile_cli.errors import (
+    CompileFailed,
+    DataDependent,
+    NoCompiler,
+    UnknownOption,
+    UnsafeCache,
+    UnsupportedModel,
+    UserKernelFailed,
+)
+from compile_cli.options import Options
 from cpp_emit.errors import CompilerNotFound, TorchNotFound
 
 
@@ -31,6 +40,19 @@ def refusals() -> Iterator[None]:
         ) from error
     except (CompilerNotFound, TorchNotFound) as error:
         raise NoCompiler(error) from error
+
+
+@contextmanager
+def plan_refusals() -> Iterator[None]:
+    """Errors of planning, by their class here; of every compilation, torch.compile's included."""
+    try:
+        yield
+    except planner.UserKernelFailed as error:
+        raise UserKernelFailed(str(error)) from error
+    except planner.UnsafeCache as error:
+        raise UnsafeCache(str(error)) from error
+    except planner.PlannerError as error:
+        raise CompileFailed(str(error)) from error
 
 
 def require_useful(options: Options, tensors: Iterable[Any]) -> None:

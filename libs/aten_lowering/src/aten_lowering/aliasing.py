@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
 from aten_lowering.meta import expr, is_unbacked, storage_key, tensor_type
+from aten_lowering.torch_compat import has_kernel
 from loop_ir import TensorRef
 
 aten = torch.ops.aten
@@ -29,7 +30,7 @@ def always_view(op: OpOverload) -> bool:
     composite such as `reshape`, which may copy."""
     if op in _UNDECLARED:
         return True
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+    composite = has_kernel(
         op._schema.name + ("." + op._schema.overload_name if op._schema.overload_name else ""),
         "CompositeImplicitAutograd",
     )

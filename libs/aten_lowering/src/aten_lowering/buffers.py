@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
 from aten_lowering.meta import expr, in_memory, tensor_type
 from aten_lowering.opaque import attribute
+from aten_lowering.torch_compat import FakeTensor, unset_fake_temporarily
 from loop_ir import GraphInput, TensorRef
 
 
@@ -49,6 +49,8 @@ class Buffers:
         return Operand(TensorRef(self.fresh(name), type, fake.is_conj(), fake.is_neg()), type)
 
     def placeholder(self, node: fx.Node) -> Any:
+        """Declares an input: an `Operand`, or the expression of an integer. Raises `CannotLower`
+        for other types."""
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
             operand = self.declare(node.name, fake)
@@ -63,6 +65,8 @@ class Buffers:
         raise CannotLower(f"a placeholder of type {type(fake).__name__}")
 
     def constant(self, node: fx.Node) -> Operand:
+        """Declares the tensor that a `get_attr` node names, once for each tensor. Raises
+        `CannotLower` for what is no tensor."""
         value = attribute(self.gm, node)
         if not isinstance(value, torch.Tensor):
             raise CannotLower(f"an attribute of type {type(value).__name__}")

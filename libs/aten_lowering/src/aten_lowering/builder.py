@@ -62,6 +62,7 @@ class Operand:
 
     @property
     def type(self) -> TensorType:
+        """Element type, sizes, strides, device and offset of the view."""
         return self.ref.type
 
     @property
@@ -72,10 +73,12 @@ class Operand:
 
     @property
     def dtype(self) -> DType:
+        """The element type of the view."""
         return self.ref.type.dtype
 
     @property
     def size(self) -> tuple[sympy.Expr, ...]:
+        """The extent of each dimension of the view."""
         return self.ref.type.size
 
 
@@ -83,6 +86,11 @@ def address(type: TensorType, coords: Coords) -> sympy.Expr:
     """Element of the storage at `coords`: `offset + sum(stride * coordinate)`."""
     terms = (s * c for s, c in zip(type.stride, coords, strict=True))
     return sympy.expand(sympy.Add(type.offset, *terms))
+
+
+def at(coords: Coords, dim: int, c: sympy.Expr) -> Coords:
+    """`coords` with coordinate `dim` replaced."""
+    return (*coords[:dim], c, *coords[dim + 1 :])
 
 
 class KernelBuilder:
@@ -141,6 +149,7 @@ class KernelBuilder:
         return tuple(self._buffers.values())
 
     def finish(self) -> Kernel:
+        """The kernel as it has been built."""
         self._next_phase(())
         return Kernel(
             name=self.name,
@@ -241,6 +250,7 @@ class KernelBuilder:
         return self.op("narrow" if rounds else "cast", x, dtype=dtype)
 
     def where(self, condition: Value, a: Value, b: Value) -> Value:
+        """`a` where the condition holds, `b` elsewhere."""
         return self.op("where", condition, a, b)
 
     def indirect(self, value: Value, extent: sympy.Expr) -> sympy.Symbol:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.builder import KernelBuilder, Operand, Scalar, Value
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Scalar, Value
 from aten_lowering.errors import CannotLower, require
 from aten_lowering.meta import dtype_of
 from aten_lowering.seeds import Seeds
@@ -30,10 +30,12 @@ class Result:
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self.operand.dtype
 
     @property
     def size(self) -> tuple[sympy.Expr, ...]:
+        """The extent of each dimension."""
         return self.operand.size
 
 
@@ -82,18 +84,33 @@ class Call:
         # Copies of graphs hold copies of operators: they are told apart by name.
         return str(self.node.meta.get("original_aten") or self.op) != str(self.op)
 
-    def kernel(self, size: Sequence[sympy.Expr], name: str = "") -> KernelBuilder:
-        """name: of a kernel beside the one that is named after the call."""
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the result is on the CPU, where some of eager's kernels differ."""
+        return self.out.operand.type.device.kind == "cpu"
+
+    def kernel(self, size: Sequence[sympy.Expr] | None = None, name: str = "") -> KernelBuilder:
+        """A kernel with a parallel axis a dimension of `size`, or else of the result. name: of one
+        beside that which is named after the call."""
+        size = self.out.size if size is None else size
         return KernelBuilder(self.fresh(name) if name else self.node.name, size, self.origin)
 
+    def store(self, k: KernelBuilder, value: Value, coords: Coords | None = None) -> None:
+        """Stores `value` as the element of the result at `coords`, or else at the kernel's own, and
+        emits the kernel."""
+        k.store(self.out.operand, k.coords if coords is None else coords, value)
+        self.emit_kernel(k)
+
     def emit(self, node: Node) -> None:
+        """Appends a node to those that compute the call."""
         self.nodes.append(node)
 
     def emit_kernel(self, builder: KernelBuilder) -> None:
-        self.check_devices(builder)
+        """Appends the kernel. Raises `CannotLower` where its tensors are on several devices."""
+        self._check_devices(builder)
         self.emit(builder.finish())
 
-    def check_devices(self, builder: KernelBuilder) -> None:
+    def _check_devices(self, builder: KernelBuilder) -> None:
         devices = {b.type.device for b in builder.buffers}
         require(len(devices) <= 1, "operands on more than one device")
         outside = self.for_gpu and any(d.kind == "cpu" for d in devices)

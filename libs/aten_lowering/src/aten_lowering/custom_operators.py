@@ -15,13 +15,6 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
-from torch._higher_order_ops.auto_functionalize import (
-    ViewInfo,
-    auto_functionalized,
-    auto_functionalized_v2,
-    get_mutable_args,
-    read_view_information_from_args,
-)
 from torch._ops import OpOverload
 
 from aten_lowering.aliasing import view_of
@@ -30,6 +23,13 @@ from aten_lowering.errors import require
 from aten_lowering.extern import extern_argument, operands
 from aten_lowering.meta import source_line
 from aten_lowering.placement import Placement, moved
+from aten_lowering.torch_compat import (
+    ViewInfo,
+    auto_functionalized,
+    auto_functionalized_v2,
+    get_mutable_args,
+    read_view_information_from_args,
+)
 from loop_ir import Extern, Node, Origin
 
 
@@ -83,7 +83,7 @@ def lower_functionalized(node: fx.Node, around: Surroundings) -> tuple[Any, ...]
     positional = [a.name for a in op._schema.arguments if not a.kwarg_only]
     keywords = [a.name for a in op._schema.arguments if a.kwarg_only]
     mutates = [x.ref.buffer for name in names for x in operands(values[name])]
-    around.nodes.append(Extern(
+    call = Extern(
         target=str(op),
         args=tuple(extern_argument(values[name]) for name in positional),
         kwargs=tuple((name, extern_argument(values[name])) for name in keywords),
@@ -94,7 +94,8 @@ def lower_functionalized(node: fx.Node, around: Surroundings) -> tuple[Any, ...]
         mutates=tuple(dict.fromkeys(mutates)),
         fallback=True,
         origins=(Origin(str(op), source_line(node)),),
-    ))  # fmt: skip
+    )
+    around.nodes.append(call)
     return (*outs, *(value(b) for b in bases))
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
 from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
+from aten_lowering.torch_compat import get_decompositions, operator_names, pw_cast_for_opmath
 from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
@@ -23,31 +23,44 @@ _MORE: list[Any] = [
     aten.upsample_bicubic2d,
     # so that a gradient may save the statistics of rows, and a loss read but one element of each
     aten._log_softmax,
-    aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
-    aten.tril_indices, aten.triu_indices, aten.rrelu_with_noise_backward,
-    aten.grid_sampler_2d, aten._batch_norm_with_update_functional, aten.batch_norm_backward,
-]  # fmt: skip
+    # so that a gradient may compute it again: torch's partition of training graphs saves the
+    # results of operators that it does not know to be cheap
+    aten.leaky_relu,
+    aten.view_copy,
+    aten.permute_copy,
+    aten.narrow_copy,
+    aten.unbind_copy,
+    aten.as_strided_copy,
+    aten.tril_indices,
+    aten.triu_indices,
+    aten.rrelu_with_noise_backward,
+    aten.grid_sampler_2d,
+    aten._batch_norm_with_update_functional,
+    aten.batch_norm_backward,
+]
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
 # or gives another number than eager.
-_WHOLE = frozenset({
-    aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
-})  # fmt: skip
+_WHOLE = frozenset({aten.index_fill.int_Scalar, aten.index_fill.int_Tensor})
 
 # Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where
 # elements share memory; torch's fake tensors keep those strides, which cannot hold the result.
 _INTO_A_CLONE = (
-    aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default,
+    aten.select_scatter.default,
+    aten.slice_scatter.default,
+    aten.diagonal_scatter.default,
     aten.as_strided_scatter.default,
-)  # fmt: skip
+)
 
 # On the CPU eager saves their statistics in the type of the weight; torch's fake tensors say the
 # type of the input, which autograd would take for the backward graph.
 _STATISTICS_OF_WEIGHT = (
-    aten.native_layer_norm.default, aten.native_group_norm.default,
-    aten.native_batch_norm.default, aten._native_batch_norm_legit_functional.default,
+    aten.native_layer_norm.default,
+    aten.native_group_norm.default,
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
-)  # fmt: skip
+)
 
 Decompositions = dict[OpOverload, Callable[..., Any]]
 
@@ -72,7 +85,7 @@ def _vector_norm(
     return aten.linalg_vector_norm.default(x, ord, dims, keepdim, dtype=dtype)
 
 
-@torch._decomp.decompositions.pw_cast_for_opmath
+@pw_cast_for_opmath
 def _smooth_l1_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
@@ -115,7 +128,7 @@ def decompositions() -> Decompositions:
 
     The table is the caller's own. It is made anew where operators were registered meanwhile.
     """
-    return dict(_of_registered(tuple(torch._C._dispatch_get_all_op_names())))
+    return dict(_of_registered(operator_names()))
 
 
 @functools.lru_cache(maxsize=1)

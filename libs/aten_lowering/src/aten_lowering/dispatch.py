@@ -59,6 +59,7 @@ def used_results(node: fx.Node, count: int, several: bool) -> list[bool]:
 
 
 def fake_value(argument: Any) -> Any:
+    """An FX argument with the value of each node in its place."""
     if isinstance(argument, fx.Node):
         return argument.meta.get("val")
     if isinstance(argument, list | tuple):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
-from torch._prims_common import elementwise_dtypes
+from torch._ops import OpOverload
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number, torch_dtype
 from aten_lowering.errors import require
+from aten_lowering.registry import Table
+from aten_lowering.torch_compat import Promotion, elementwise_dtypes
 from loop_ir import DType, Kernel, Origin
 
 # What is computed at a point: gets the builder and the promoted inputs, gives the value to store.
@@ -79,6 +81,52 @@ def pointwise(
     ]
     k.store(out.operand, k.coords, body(k, *values))
     call.emit_kernel(k)
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A lowering of operators all of whose arguments are promoted to one type."""
+
+    body: Body
+    kind: Promotion
+    rounded: bool
+
+    def __call__(self, call: Call, **arguments: Any) -> None:
+        """Emits the kernel; `arguments` are those of `call`."""
+        pointwise(call, list(call.arguments), self.body, self.kind, self.rounded)
+
+
+def elementwise(
+    table: Table,
+    *ops: OpOverload,
+    kind: Promotion = Promotion.DEFAULT,
+    rounded: bool = False,
+) -> Callable[[Body], Body]:
+    """Enters a function that computes one element as the lowering of `ops`. It takes the builder
+    and the arguments of the schema in order, promoted (`pointwise` says what `rounded` means):
+
+        @elementwise(table, aten.atan2.default, kind=Promotion.INT_TO_FLOAT)
+        def atan2(k: KernelBuilder, y: Value, x: Value) -> Value:
+            return k.op("atan2", y, x)
+
+    Raises `ValueError` where it takes another number of arguments than the schema has.
+    """
+
+    def register(body: Body) -> Body:
+        taken = len(inspect.signature(body).parameters) - 1
+        for op in ops:
+            if taken != len(op._schema.arguments):
+                raise ValueError(f"{op} has {len(op._schema.arguments)} arguments, not {taken}")
+            table.add(op, Elementwise(body, kind, rounded))
+        return body
+
+    return register
+
+
+def arithmetic(x: Value) -> Value:
+    """`x`, which must not be bool: eager refuses to compute on those."""
+    require(x.dtype is not DType.bool_, "arithmetic on bool")
+    return x
 
 
 def copy_kernel(name: str, source: Operand, target: Operand, origin: Origin) -> Kernel:

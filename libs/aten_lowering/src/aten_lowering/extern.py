@@ -18,19 +18,23 @@ aten = torch.ops.aten
 
 # Operators whose results hold what the memory held.
 UNFILLED = (
-    "aten.empty.", "aten.empty_strided.", "aten.empty_permuted.", "aten.empty_like.",
-    "aten.new_empty.", "aten.new_empty_strided.",
-)  # fmt: skip
+    "aten.empty.",
+    "aten.empty_strided.",
+    "aten.empty_permuted.",
+    "aten.empty_like.",
+    "aten.new_empty.",
+    "aten.new_empty_strided.",
+)
 
 # Extern calls that are the plan, not a gap: what the vendor's libraries do best. (`matmul` is not
 # here: eager itself turns it into views and mm or bmm.)
-_WHOLE = (
-    "aten.scaled_dot_product_attention.", "aten._scaled_dot_product_",
-    "aten.convolution.", "aten._convolution.", "aten.cudnn_convolution",
-    "aten.mm.", "aten.bmm.", "aten.addmm.", "aten.baddbmm.", "aten.linear.",
-    "aten._scaled_mm.", "aten._grouped_mm.", "aten.lstm.", "aten.gru.", "aten.rnn_tanh.",
-    "aten.rnn_relu.", "aten._cudnn_rnn.", "aten._fft_", *UNFILLED,
-)  # fmt: skip
+_VENDOR = """
+aten.scaled_dot_product_attention. aten._scaled_dot_product_
+aten.convolution. aten._convolution. aten.cudnn_convolution
+aten.mm. aten.bmm. aten.addmm. aten.baddbmm. aten.linear. aten._scaled_mm. aten._grouped_mm.
+aten.lstm. aten.gru. aten.rnn_tanh. aten.rnn_relu. aten._cudnn_rnn. aten._fft_
+"""
+_WHOLE = (*_VENDOR.split(), *UNFILLED)
 
 
 def by_design(op: OpOverload) -> bool:

@@ -26,6 +26,7 @@ class ReductionFrame:
 
     @property
     def inner_size(self) -> list[sympy.Expr]:
+        """The extents of the reduced dimensions."""
         return [self.x.size[d] for d in self.reduced]
 
     @property

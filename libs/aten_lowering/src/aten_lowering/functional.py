@@ -14,21 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _compiling_state_context
-from torch._functorch._aot_autograd.functional_utils import (
-    assert_functional_graph,
-    from_fun,
-    has_data_mutation,
-    to_fun,
-)
-from torch._guards import TracingContext, tracing
 from torch._ops import OpOverload
-from torch._subclasses.fake_impls import op_implementations_dict
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export import ExportedProgram, ExportGraphSignature
-from torch.export._trace import _ignore_backend_decomps
 from torch.export.exported_program import (
     _override_composite_implicit_decomp,
     _split_decomp_table_to_cia_and_python_decomp,
@@ -43,12 +30,31 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts, Shap
 from torch.overrides import TorchFunctionMode
 
 from aten_lowering.decompositions import decompositions
+from aten_lowering.torch_compat import (
+    COMPOSITE,
+    FakeTensor,
+    FakeTensorMode,
+    FunctionalTensorMode,
+    TracingContext,
+    assert_functional_graph,
+    compiling_state,
+    enable_python_dispatcher,
+    from_fun,
+    functorch_config,
+    has_data_mutation,
+    ignore_backend_decomps,
+    op_implementations_dict,
+    operator_names,
+    to_fun,
+    tracing,
+    unset_fake_temporarily,
+    without_functionalization,
+)
 from aten_lowering.whole import Kernels, exchanged, own_composites
 
 aten = torch.ops.aten
 
 Rules = dict[Any, Callable[..., Any]]
-_FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
 def decompose(program: ExportedProgram) -> fx.GraphModule:
@@ -77,14 +83,21 @@ def decompose(program: ExportedProgram) -> fx.GraphModule:
         return [from_fun(x) for x in (*(inside[i] for i in written), *results)]
 
     with unset_fake_temporarily(), ExitStack() as stack:
-        kernels, rules, table = _prepared(tuple(torch._C._dispatch_get_all_op_names()))
+        kernels, rules, table = _prepared(operator_names())
         for context in (
-            torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALIZE),
-            torch._functorch.config.patch(decompose_custom_triton_ops=False),
-            _ignore_backend_decomps(), _compiling_state_context(),
-            own_composites(), exchanged(kernels), _fake_rules(rules), fakes,
-            tracing(TracingContext(fakes)), enable_python_dispatcher(), mode,
-        ):  # fmt: skip
+            torch.no_grad(),
+            without_functionalization(),
+            functorch_config.patch(decompose_custom_triton_ops=False),
+            ignore_backend_decomps(),
+            compiling_state(),
+            own_composites(),
+            exchanged(kernels),
+            _fake_rules(rules),
+            fakes,
+            tracing(TracingContext(fakes)),
+            enable_python_dispatcher(),
+            mode,
+        ):
             stack.enter_context(context)
         _ask(program, inputs, fakes.shape_env)
         traced: fx.GraphModule = make_fx(functional, table, _disable_torch_fn_metadata_mode=True)(
@@ -190,7 +203,7 @@ def _prepared(names: tuple[str, ...]) -> tuple[Kernels, Rules, Rules]:
     them; and the decompositions of the operators that are not composite."""
     rules: Rules = dict(decompositions().items())
     composite, table = _split_decomp_table_to_cia_and_python_decomp(rules)
-    own = torch._C.DispatchKey.CompositeImplicitAutograd
+    own = COMPOSITE
     kept = {
         op: rule
         for op, rule in composite.items()

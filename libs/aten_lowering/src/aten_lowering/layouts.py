@@ -14,17 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._prims_common import (
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from aten_lowering.torch_compat import (
     compute_elementwise_output_logical_to_physical_perm,
     compute_elementwise_output_strides,
 )
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 aten = torch.ops.aten
 Layout = Callable[..., Tensor]
 
 
 def contiguous(result: Tensor, *_args: Any) -> Tensor:
+    """Row by row, whatever the arguments are."""
     return result.contiguous()
 
 
@@ -62,6 +64,7 @@ def new_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
 
 
 def contiguous_on_cpu(result: Tensor, *_args: Any) -> Tensor:
+    """Row by row on the CPU; the kernels for CUDA do as the decomposition."""
     return result.contiguous() if result.device.type == "cpu" else result
 
 
@@ -92,12 +95,8 @@ def _iterated(result: Tensor, operands: Sequence[Tensor]) -> tuple[int, ...]:
 
 def alike(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """`op(x, y) -> op` of copies that lie as eager's result would, where torch's fake tensors say
-    otherwise of the operator: what they say of operands alike is right, in size and type, too.
-    Sizes that are not known give strides that no operand has, which cannot be traced: the operator
-    stays as it is."""
+    otherwise of the operator: what they say of operands alike is right, in size and type, too."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.dim()]
-    if not all(isinstance(n, int) for x in tensors for n in x.shape):
-        return NotImplemented
     if all(x.is_contiguous() and x.shape == tensors[0].shape for x in tensors):
         return NotImplemented
     with disable_proxy_modes_tracing():
@@ -130,12 +129,7 @@ def indexed(op: OpOverload, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     """In the order of `x` and the indices together, as TensorIterator allocates: the fake tensors
     look at `x` alone, and take a number for no index."""
     tensors = [i for i in indices if i is not None]
-    whole = all(isinstance(n, int) for t in (x, *tensors) for n in t.shape)
-    if (
-        not whole
-        or not x.numel()
-        or any(i.dtype not in (torch.int32, torch.int64) for i in tensors)
-    ):
+    if not x.numel() or any(i.dtype not in (torch.int32, torch.int64) for i in tensors):
         return NotImplemented
     with disable_proxy_modes_tracing():
         fake = op(x, indices)

@@ -43,7 +43,7 @@ from aten_lowering.meta import (
     unsupported,
 )
 from aten_lowering.opaque import Opaque, enclose
-from aten_lowering.passes import PASSES
+from aten_lowering.passes import PASSES, lint
 from aten_lowering.passes.purity import mutates
 from aten_lowering.placement import UPDATES, Placement, is_partial
 from aten_lowering.seeds import Seeds
@@ -59,6 +59,7 @@ from loop_ir import (
     TensorRef,
     TensorType,
 )
+from tensor_ir import Pass, run_passes
 
 aten = torch.ops.aten
 
@@ -118,7 +119,7 @@ def lower_with_report(
     gm: fx.GraphModule,
     name: str = "graph",
     on_pass: Callable[[str, fx.Graph], None] | None = None,
-    before: Sequence[Callable[[fx.Graph], None]] = (),
+    before: Sequence[Pass[fx.Graph]] = (),
     eager_random: bool = False,
 ) -> Lowered:
     """`lower`, with the tensors of the constants and the reason of every fallback.
@@ -132,10 +133,7 @@ def lower_with_report(
     graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)
     graph = enclose(gm, graph)
-    for run in (*before, *PASSES):
-        run(graph)
-        if on_pass is not None:
-            on_pass(run.__name__, graph)
+    graph = run_passes(graph, (*before, *PASSES), lint, on_pass, "FX graph").program
     refused: set[str] = set()
     while True:
         try:

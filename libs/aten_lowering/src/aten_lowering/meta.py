@@ -10,29 +10,11 @@ import torch
 from torch import fx
 
 from aten_lowering.errors import CannotLower, DependsOnData, SizeOfData, UnsupportedGraph
+from aten_lowering.torch_compat import negative
 from loop_ir import Device, DType, Origin, TensorType
 from symexpr import UnknownFunction, from_torch
 
-DTYPES: dict[torch.dtype, DType] = {
-    torch.bool: DType.bool_,
-    torch.uint8: DType.u8,
-    torch.uint16: DType.u16,
-    torch.uint32: DType.u32,
-    torch.uint64: DType.u64,
-    torch.int8: DType.i8,
-    torch.int16: DType.i16,
-    torch.int32: DType.i32,
-    torch.int64: DType.i64,
-    torch.float16: DType.f16,
-    torch.bfloat16: DType.bf16,
-    torch.float32: DType.f32,
-    torch.float64: DType.f64,
-    torch.float8_e4m3fn: DType.f8e4m3,
-    torch.float8_e5m2: DType.f8e5m2,
-    torch.complex32: DType.c32,
-    torch.complex64: DType.c64,
-    torch.complex128: DType.c128,
-}
+DTYPES: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in DType}
 
 IntLike = int | torch.SymInt
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
@@ -94,7 +76,7 @@ def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorT
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory, without the bits that say to conjugate or negate what is in it."""
     if tensor.is_neg():
-        tensor = torch._neg_view(tensor)
+        tensor = negative(tensor)
     return tensor.conj() if tensor.is_conj() else tensor
 
 
@@ -102,7 +84,7 @@ def lazy_memory(tensor: torch.Tensor, conj: bool, neg: bool) -> torch.Tensor:
     """What memory holds where `tensor` is lazily conjugated, or negated, or neither: a view of
     its own if it is so already, a copy if not."""
     tensor = tensor.conj() if conj else tensor
-    tensor = torch._neg_view(tensor) if neg else tensor
+    tensor = negative(tensor) if neg else tensor
     return tensor.resolve_conj().resolve_neg()
 
 
@@ -136,6 +118,7 @@ def op_name(node: fx.Node) -> str:
 
 
 def origin(node: fx.Node) -> Origin:
+    """The operator of a node and the user's line that it comes from."""
     return Origin(op_name(node), source_line(node))
 
 

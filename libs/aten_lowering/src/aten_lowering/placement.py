@@ -22,6 +22,7 @@ from aten_lowering.aliasing import view_of
 from aten_lowering.builder import Operand
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
+from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.meta import storage_key, tensor_type
 from loop_ir import Extern, Node, Origin, TensorRef, TensorType
 
@@ -49,11 +50,7 @@ UPDATES: dict[Any, OpOverload] = {
 }
 
 # What is one number everywhere is no memory that a part is written into: it is computed with it.
-_FILLS = (
-    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default,
-    aten.ones.default, aten.ones_like.default, aten.new_ones.default,
-    aten.full.default, aten.full_like.default, aten.new_full.default,
-)  # fmt: skip
+_FILLS = (*ZEROS, *ONES, *FULLS)
 
 _SCATTERS = (aten.scatter.src, aten.scatter.value)
 
@@ -193,10 +190,8 @@ def moved(
     try:
         nodes.append(copy_kernel(new, source, target, origin))
     except CannotLower:  # an element type that kernels do not compute on
-        clone = Extern(
-            "aten.clone.default", (source.ref,), (), ((new, type),),
-            fallback=False, origins=(origin,),
-        )  # fmt: skip
+        outs = ((new, type),)
+        clone = Extern("aten.clone.default", (source.ref,), (), outs, False, origins=(origin,))
         nodes.append(clone)
     return {k: Operand(TensorRef(new, v.ref.type), type) for k, v in group.items()}
 

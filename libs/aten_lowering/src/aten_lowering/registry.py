@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch._ops import OpOverload
 
 # Called with the `Call` and every argument of the op's schema by name (but for `NAMES`);
 # emits nodes that write all used results of the call, or raises `CannotLower`.
 Lowering = Callable[..., None]
 
+# Arguments that sizes, strides, type and device of the result show already, and a tensor of which
+# nothing else is used: a lowering may take them as `**shown`.
+SHOWN = frozenset(
+    {
+        "input",
+        "size",
+        "output_size",
+        "input_size",
+        "ceil_mode",
+        "dtype",
+        "out_int32",
+        "device",
+        "memory_format",
+    }
+)
+
 # What lowerings call arguments whose names Python has another use for.
 NAMES = {"self": "input", "from": "low"}
+
+
+def of_ranks(name: str, *ranks: int) -> list[OpOverload]:
+    """The operators that a rank tells apart: `"reflection_pad{}d", 1, 2` ->
+    `[aten.reflection_pad1d.default, aten.reflection_pad2d.default]`."""
+    return [getattr(torch.ops.aten, name.format(rank)).default for rank in ranks]
 
 
 class Table:
@@ -22,14 +45,16 @@ class Table:
         @table.lowers(aten.relu.default)
         def relu(call: Call, input: Operand) -> None: ...
 
-    A lowering names every argument of the schemas it serves (or the op is refused here), so that
-    none is ignored by accident.
+    A lowering names every argument of the schemas that it serves (but `SHOWN`), so that none is
+    ignored by accident; one with a default is not in all of them.
     """
 
     def __init__(self) -> None:
         self._entries: dict[OpOverload, Lowering] = {}
 
     def lowers(self, *ops: OpOverload) -> Callable[[Lowering], Lowering]:
+        """A decorator that enters a lowering of these overloads."""
+
         def register(lowering: Lowering) -> Lowering:
             for op in ops:
                 self.add(op, lowering)
@@ -38,15 +63,18 @@ class Table:
         return register
 
     def add(self, op: OpOverload, lowering: Lowering) -> None:
+        """Enters the lowering of an overload. Raises `ValueError` where there is one."""
         if op in self._entries:
             raise ValueError(f"{op} has two lowerings")
         self._entries[op] = lowering
 
     def update(self, other: Table) -> None:
+        """Enters all lowerings of another table."""
         for op, lowering in other:
             self.add(op, lowering)
 
     def get(self, op: object) -> Lowering | None:
+        """The lowering of what an FX node calls; None where there is none."""
         return self._entries.get(op) if isinstance(op, OpOverload) else None
 
     def __iter__(self) -> Iterator[tuple[OpOverload, Lowering]]:

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from aten_lowering.registry import of_ranks
+from aten_lowering.torch_compat import decomposed_index_add, pw_cast_for_opmath
+
 aten = torch.ops.aten
 RULES: dict[OpOverload, Callable[..., Any]] = {}
 
@@ -53,6 +56,7 @@ def scatter_reduce(
 def index_reduce(
     x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
+    """Means of rows as `scatter_reduce`."""
     if reduce != "mean" or not x.dim() or index.dim() != 1:
         return NotImplemented
     dim %= x.dim()
@@ -61,15 +65,25 @@ def index_reduce(
     return scatter_reduce(x, dim, rows, source, "mean", include_self=include_self)
 
 
+@_rule(aten.index_add.default)
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
+    """torch's, where sizes that the operator takes to be equal are so by a guard: `index_put`
+    would ask whether to broadcast them."""
+    if x.dim() and x.dim() == source.dim():
+        for d in set(range(x.dim())) - {dim % x.dim()}:
+            torch._check(source.shape[d] == x.shape[d])  # type: ignore[no-untyped-call]  # of torch
+    return decomposed_index_add(x, dim, index, source, alpha=alpha)
+
+
 @_rule(aten.scatter.reduce)
-def scatter_with(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str
-) -> Any:  # fmt: skip
+def scatter_with(x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Any:
+    """Scattered sums as `scatter_add`."""
     return aten.scatter_add(x, dim, index, src) if reduce == "add" else NotImplemented
 
 
 @_rule(aten.scatter.value_reduce)
 def scatter_number_with(x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str) -> Any:
+    """Scattered sums of one number as `scatter_add` of a tensor of it."""
     if reduce != "add":
         return NotImplemented
     src = torch.full(index.shape, value, dtype=x.dtype, device=x.device)
@@ -78,6 +92,7 @@ def scatter_number_with(x: Tensor, dim: int, index: Tensor, value: float, *, red
 
 @_rule(aten.put.default)
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    """`index_put` into the elements as one line."""
     if not x.is_contiguous() or not x.numel():
         return NotImplemented
     flat = aten.index_put(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
@@ -108,10 +123,7 @@ def masked_scatter_backward(gradient: Tensor, mask: Tensor, sizes: Sequence[int]
     return aten.scatter.src(out, 0, nowhere, gradient.reshape(-1))[:count].reshape(sizes)
 
 
-@_rule(
-    aten.replication_pad1d_backward.default, aten.replication_pad2d_backward.default,
-    aten.replication_pad3d_backward.default,
-)  # fmt: skip
+@_rule(*of_ranks("replication_pad{}d_backward", 1, 2, 3))
 def replication_pad_backward(gradient: Tensor, x: Tensor, padding: Sequence[int]) -> Any:
     """At the ends of each dimension the sum of what was padded there; 0 where it was cut off."""
     if not all(isinstance(n, int) for n in padding):
@@ -141,6 +153,7 @@ def replication_pad_backward(gradient: Tensor, x: Tensor, padding: Sequence[int]
 
 @_rule(aten.dist.default)
 def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
+    """The norm of the difference, as a vector."""
     return aten.linalg_vector_norm((x - y).reshape(-1), p) if x.numel() else NotImplemented
 
 
@@ -148,13 +161,15 @@ def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
 def ldexp(x: Tensor, other: Tensor) -> Any:
     """Of floats and integers as C does it: exactly, in the type of the floats, rounded once, where
     the power of two alone would be infinite or zero too. Of others a product; a power of two of 16
-    bits is rounded to them, and may be infinite."""
+    bits is rounded to them, and may be infinite. That of a number beside f64 is f64."""
     if x.dtype.is_floating_point and not other.dtype.is_floating_point:
         n, wide = other.to(torch.int32), x.double()
         for _ in range(3 if x.dtype is torch.float64 else 1):  # all of its exponents, in parts
             part = n.clamp(-1000, 1000)
             wide, n = wide * torch.exp2(part.double()), n - part
         return wide.to(x.dtype)
+    if x.dtype is torch.float64 and not other.dim():
+        return x * torch.pow(2.0, other.double())
     narrow = other.dtype in (torch.float16, torch.bfloat16)
     power = torch.pow(2.0, other.float() if narrow else other)
     return x * (power.to(other.dtype) if narrow else power)
@@ -181,7 +196,7 @@ def cumprod_backward(grad: Tensor, x: Tensor, dim: int, output: Tensor) -> Tenso
 
 
 @_rule(aten.mish_backward.default)
-@torch._decomp.decompositions.pw_cast_for_opmath
+@pw_cast_for_opmath
 def mish_backward(gradient: Tensor, x: Tensor) -> Tensor:
     """`t + x s (1 - t^2)`, `t = tanh(softplus(x))`, `s = sigmoid(x)`, is with `e = exp(x)` and
     `n = e (e + 2)`: `n / (n + 2) + x 4 e (e + 1) / (n + 2)^2`; above 20 that is 1."""
@@ -203,5 +218,6 @@ def pow_of_flags(x: Tensor, exponent: Any) -> Any:
 
 @_rule(aten.softshrink_backward.default)
 def softshrink_backward(gradient: Tensor, x: Tensor, lambd: float) -> Tensor:
+    """The gradient where `x` lies outside of the bounds, 0 inside."""
     bound = torch.full((), lambd, dtype=x.dtype, device=x.device)
     return torch.where((x >= -bound) & (x <= bound), 0.0, gradient)

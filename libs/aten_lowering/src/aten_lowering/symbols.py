@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from loop_ir import LEAST, Axis, Buffer, Graph, Indirect, Kernel, Node, Symbol, TensorRef
-from loop_ir.analysis import walk
+from loop_ir.ir import walk
 from symexpr import from_torch
 
 

@@ -16,12 +16,6 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._higher_order_ops.triton_kernel_wrap import (
-    get_mutated_tensors,
-    kernel_side_table,
-    triton_kernel_wrapper_functional,
-    triton_kernel_wrapper_mutation,
-)
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
@@ -29,17 +23,17 @@ from aten_lowering.extern import UNFILLED
 from aten_lowering.meta import expr, source_line
 from aten_lowering.placement import Placement, moved
 from aten_lowering.symbols import used_buffers
-from loop_ir import DType, Extern, GraphArg, Node, Origin, Ref, TensorRef, TensorType, UserKernel
+from aten_lowering.torch_compat import (
+    get_mutated_tensors,
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+    triton_kernel_wrapper_mutation,
+)
+from loop_ir import Extern, GraphArg, Node, Origin, Ref, TensorRef, TensorType, UserKernel
+from tensor_ir import BY_TRITON_SHORT
 
 # The smallest integer that Triton no longer types as i32.
 _WIDE = 1 << 31
-# `tl.float32` and the like, as constants.
-_TRITON_DTYPES = {
-    "int1": DType.bool_, "int8": DType.i8, "int16": DType.i16, "int32": DType.i32,
-    "int64": DType.i64, "uint8": DType.u8, "uint16": DType.u16, "uint32": DType.u32,
-    "uint64": DType.u64, "fp16": DType.f16, "bf16": DType.bf16, "fp32": DType.f32,
-    "fp64": DType.f64, "fp8e4nv": DType.f8e4m3, "fp8e5": DType.f8e5m2,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,6 +55,7 @@ class KernelObject:
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return str(self.function.__name__)
 
 
@@ -78,7 +73,7 @@ def run_captured(
         kernel_idx=kernel.index,
         constant_args_idx=kernel.constants_index,
         grid=list(grids),
-        tma_descriptor_metadata=metadata,  # type: ignore[arg-type]
+        tma_descriptor_metadata=metadata,  # type: ignore[arg-type]  # of torch
         kwargs={k: v for k, v in arguments.items() if k not in constants},
     )
 
@@ -161,14 +156,18 @@ class _Launch:
             else:
                 constants.append((name, self._constant(key, value)))
         self.scope.kernels[key] = kernel
-        self.scope.nodes.append(
-            UserKernel(
-                key, key, tuple(self._grid(g) for g in self.grids),
-                tuple(args), tuple(constants), tuple(self.outs), tuple(self.mutates),
-                tuple((k, self._block(k, v)) for k, v in self.descriptors.items()),
-                (self.origin,),
-            )
-        )  # fmt: skip
+        node = UserKernel(
+            name=key,
+            kernel=key,
+            grids=tuple(self._grid(g) for g in self.grids),
+            args=tuple(args),
+            constants=tuple(constants),
+            outs=tuple(self.outs),
+            mutates=tuple(self.mutates),
+            descriptors=tuple((k, self._block(k, v)) for k, v in self.descriptors.items()),
+            origins=(self.origin,),
+        )
+        self.scope.nodes.append(node)
         return {k: operands[k] for k in written}
 
     # -- arguments
@@ -199,8 +198,8 @@ class _Launch:
             value = value.value
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        if type(value).__name__ == "dtype" and getattr(value, "name", None) in _TRITON_DTYPES:
-            return _TRITON_DTYPES[value.name]
+        if type(value).__name__ == "dtype" and getattr(value, "name", None) in BY_TRITON_SHORT:
+            return BY_TRITON_SHORT[value.name]
         name = self.scope.fresh(f"{key}_{getattr(value, '__name__', type(value).__name__)}")
         self.kernel.objects[name] = value
         return Ref(name)
@@ -220,8 +219,7 @@ class _Launch:
         kind, details = metadata
         if kind == "stable":
             return tuple(expr(self._size(n)) for n in details[0])
-        sizes, block, _ = ([self._size(n) for n in x] if isinstance(x, list | tuple) else x
-                           for x in details)  # fmt: skip
+        sizes, block = ([self._size(n) for n in x] for x in details[:2])
         fake = self.tensors_and_numbers[name].meta["val"]
         if [expr(n) for n in sizes] != [expr(n) for n in fake.shape] or not fake.is_contiguous():
             raise CannotLower(

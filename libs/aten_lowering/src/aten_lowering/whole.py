@@ -13,24 +13,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey
-from torch._decomp.decompositions import upsample_compute_output_size
 from torch._ops import OpOverload
 
 from aten_lowering.rules import cumprod_backward
+from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
 
 aten = torch.ops.aten
 
 UPSAMPLING = (
-    aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d,
-    aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d,
-    aten._upsample_nearest_exact3d,
-    aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d,
-)  # fmt: skip
+    *(getattr(aten, f"upsample_nearest{rank}d") for rank in (1, 2, 3)),
+    *(getattr(aten, f"_upsample_nearest_exact{rank}d") for rank in (1, 2, 3)),
+    aten.upsample_linear1d,
+    aten.upsample_bilinear2d,
+    aten.upsample_trilinear3d,
+)
 
 _OTHERS = (aten.softshrink.default,)
-_COMPOSITE = DispatchKey.CompositeImplicitAutograd
-_KEYS = (DispatchKey.Autograd, _COMPOSITE)
+_KEYS = (DispatchKey.Autograd, COMPOSITE)
 _LOCK = threading.RLock()
 
 Kernels = dict[OpOverload, dict[DispatchKey, Callable[..., Any]]]
@@ -54,7 +53,7 @@ def _whole(*_args: Any, **_kwargs: Any) -> Any:
     return NotImplemented
 
 
-_DECOMPOSED = {p.default: p.vec.py_kernels[_COMPOSITE] for p in UPSAMPLING}
+_DECOMPOSED = {p.default: p.vec.py_kernels[COMPOSITE] for p in UPSAMPLING}
 
 
 @contextmanager
@@ -76,14 +75,13 @@ def own_composites() -> Iterator[None]:
     with _LOCK:
         kernels: Kernels = {op: _others(op) for op in _OTHERS}
         products = aten.cumprod_backward.default
-        kernels[products] = {**_others(products), _COMPOSITE: cumprod_backward}
+        kernels[products] = {**_others(products), COMPOSITE: cumprod_backward}
         for packet in UPSAMPLING:
             rest = _others(packet.default)
-            whole = {_COMPOSITE: _whole} if _COMPOSITE in packet.default.py_kernels else {}
+            whole = {COMPOSITE: _whole} if COMPOSITE in packet.default.py_kernels else {}
             kernels[packet.default] = {**rest, **whole}
-            kernels[packet.vec] = {
-                **_others(packet.vec), _COMPOSITE: functools.partial(sized, packet.default),
-            }  # fmt: skip
+            by_size = functools.partial(sized, packet.default)
+            kernels[packet.vec] = {**_others(packet.vec), COMPOSITE: by_size}
         with exchanged(kernels):
             yield
 

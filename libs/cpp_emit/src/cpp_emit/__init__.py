@@ -5,11 +5,20 @@ second for it and no CUDA toolkit: `emit` writes it, `build` compiles it, `load`
 """
 
 from cpp_emit.build import build, headers
+from cpp_emit.callbacks import Callbacks
 from cpp_emit.emit import emit
 from cpp_emit.errors import CppEmitError
-from cpp_emit.load import Callbacks, LoadedProgram, call_torch, load, torch_schema
+from cpp_emit.load import LoadedProgram, load
+from cpp_emit.torch_calls import call_torch, torch_schema
 
 __all__ = [
-    "Callbacks", "CppEmitError", "LoadedProgram", "build", "call_torch", "emit", "headers", "load",
+    "Callbacks",
+    "CppEmitError",
+    "LoadedProgram",
+    "build",
+    "call_torch",
+    "emit",
+    "headers",
+    "load",
     "torch_schema",
-]  # fmt: skip
+]

@@ -108,11 +108,9 @@ def build(
         if parts is None or not parts.link(source, made, torch.lib):
             # The compiler lacks an option, or refuses the text: it says so below.
             write_all(work, sources)
-            command = [
-                compiler, *flags, str(source), "-o", str(made), f"-I{work}", "-isystem",
-                str(torch.include), f"-L{torch.lib}", "-ltorch_cpu", "-ldl",
-                f"-Wl,-rpath,{torch.lib}",
-            ]  # fmt: skip
+            where = [f"-I{work}", "-isystem", str(torch.include), f"-L{torch.lib}"]
+            linked = ["-ltorch_cpu", "-ldl", f"-Wl,-rpath,{torch.lib}"]
+            command = [compiler, *flags, str(source), "-o", str(made), *where, *linked]
             ran = run(command)
             if ran.returncode != 0:
                 raise BuildFailed(_report(ran.stderr, str(source), text, command))

@@ -16,8 +16,7 @@ from cpp_emit.extern import (
 from cpp_emit.schema import Schemas, lookup
 from cpp_emit.sites import call_split
 from cpp_emit.writer import Writer
-from wrapper_ir.ops import ExternCall
-from wrapper_ir.types import TensorType
+from wrapper_ir import ExternCall, TensorType
 
 
 def write_call(

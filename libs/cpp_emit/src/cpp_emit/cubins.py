@@ -30,8 +30,8 @@ from typing import Any
 
 from cpp_emit.errors import BinaryError
 from cpp_emit.extern import string_literal
+from wrapper_ir import DefineKernel
 from wrapper_ir.analysis import descriptor_kind
-from wrapper_ir.ops import DefineKernel
 
 _BYTES_A_LINE = 48
 

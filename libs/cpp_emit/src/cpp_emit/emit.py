@@ -11,11 +11,10 @@ from cpp_emit.errors import UnboundSymbol, UndefinedName, UnsupportedOp
 from cpp_emit.extern import device_code, string_literal
 from cpp_emit.launches import cuda_index, launch_device, write_launch
 from cpp_emit.schema import Schemas
-from cpp_emit.sites import fingerprint, kernels, sites, split, walk
+from cpp_emit.sites import fingerprint, kernels, sites, split
 from cpp_emit.writer import Writer
 from symexpr import one_line
-from wrapper_ir import print_type
-from wrapper_ir.ops import (
+from wrapper_ir import (
     Allocate,
     Assert,
     Comment,
@@ -32,9 +31,11 @@ from wrapper_ir.ops import (
     Return,
     Reuse,
     SymbolDef,
+    TensorType,
     View,
+    print_type,
 )
-from wrapper_ir.types import TensorType
+from wrapper_ir.analysis import walk
 
 Mode = Literal["lazy", "aot"]
 

@@ -21,8 +21,7 @@ from sympy.logic.boolalg import Boolean
 from cpp_emit.errors import UnsupportedArgument
 from cpp_emit.schema import Schema, Type, bind
 from cpp_emit.sites import is_real
-from wrapper_ir.ops import ExternCall, Ref, TorchEnum
-from wrapper_ir.types import Device, DType, TensorType
+from wrapper_ir import Device, DType, ExternCall, Ref, TensorType, TorchEnum
 
 
 class Scope(Protocol):
@@ -69,6 +68,7 @@ def string_literal(text: str) -> str:
 
 
 def dtype_code(dtype: DType) -> str:
+    """An element type in the emitted text: `dtype::bf16()`."""
     return f"dtype::{dtype.name}()"
 
 
@@ -82,13 +82,9 @@ def device_code(device: Device) -> str:
 
 
 _ENUMS = {
-    "memory_format": (
-        "contiguous_format", "channels_last", "channels_last_3d", "preserve_format",
-    ),
-    "layout": (
-        "strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged",
-    ),
-}  # fmt: skip
+    "memory_format": "contiguous_format channels_last channels_last_3d preserve_format",
+    "layout": "strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc jagged",
+}
 
 
 def _enum(kind: str, value: Any) -> str:
@@ -96,7 +92,7 @@ def _enum(kind: str, value: Any) -> str:
     if isinstance(value, TorchEnum) and value.kind != kind:
         raise NotExpressible(f"{value.kind} {value.name} where a {kind} is due")
     name = str(name).removeprefix("torch.")
-    if name not in _ENUMS[kind]:
+    if name not in _ENUMS[kind].split():
         raise NotExpressible(f"{kind} {name}")
     return f"code(aoti_torch_{kind}_{name}())"
 
@@ -147,14 +143,15 @@ def _list(value: Any, type: Type, scope: Scope) -> str:
 
 
 def is_int(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int) or (
-        isinstance(value, sympy.Expr) and bool(value.is_integer) and not isinstance(value, Boolean)
-    ) or isinstance(value, sympy.Symbol)  # fmt: skip
+    """Whether a value of the IR is an integer, a symbol or an expression among them."""
+    if isinstance(value, (bool, int, sympy.Symbol)):
+        return not isinstance(value, bool)
+    is_expression = isinstance(value, sympy.Expr) and not isinstance(value, Boolean)
+    return is_expression and bool(value.is_integer)
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value of the IR is a number, an expression of numbers among them; bool is none."""
     if isinstance(value, bool):
         return False
     return isinstance(value, (int, float, sympy.Number)) or is_int(value) or is_real(value)
@@ -225,9 +222,8 @@ def shim_call(call: ExternCall, scope: Scope) -> tuple[str, tuple[str, ...], str
     args: tuple[Any, ...] = call.args
     kwargs: dict[str, Any] = dict(call.kwargs)
     out = kwargs.pop("out", None)
-    if (out is None) != (overload == "default") or len(args) != 3 or not kwargs.keys() <= {
-        "beta", "alpha"
-    }:  # fmt: skip
+    placed = (out is None) == (overload == "default") and len(args) == 3
+    if not placed or not kwargs.keys() <= {"beta", "alpha"}:
         raise NotExpressible(f"the C function {function} takes ({', '.join(names)}, beta, alpha)")
     arguments = []
     for value in args:

@@ -11,14 +11,12 @@ from cpp_emit.errors import UnsupportedArgument
 from cpp_emit.extern import float_literal, is_int, is_number, string_literal
 from cpp_emit.sites import launch_split
 from cpp_emit.writer import Writer
+from wrapper_ir import DefineKernel, Device, KernelParam, Launch, Ref, TensorType
 from wrapper_ir.analysis import descriptor_kind
-from wrapper_ir.ops import DefineKernel, KernelParam, Launch, Ref
-from wrapper_ir.types import Device, TensorType
 
-_INTS = {
-    "bool": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
-    "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
-}  # fmt: skip
+_WIDTHS = (8, 16, 32, 64)
+_INTS = {f"i{n}": f"int{n}_t" for n in _WIDTHS} | {f"u{n}": f"uint{n}_t" for n in _WIDTHS}
+_INTS["bool"] = "int8_t"
 _FLOATS = {"f32": "float", "f64": "double"}
 
 # The launcher keeps one bit for each parameter.

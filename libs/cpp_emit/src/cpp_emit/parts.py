@@ -30,13 +30,9 @@ class Parts:
 
     def link(self, source: Path, library: Path, torch_lib: Path) -> bool:
         """Whether the text of `source` could be made a library with these parts."""
-        ran = run(
-            [
-                *self.command, str(source), str(self.folder / "runtime.o"), "-o", str(library),
-                "-Wl,--no-as-needed", str(self.folder / _STAND_IN), "-ldl",
-                f"-Wl,-rpath,{torch_lib}",
-            ]
-        )  # fmt: skip
+        given = [str(source), str(self.folder / "runtime.o"), "-o", str(library)]
+        linked = ["-Wl,--no-as-needed", str(self.folder / _STAND_IN), "-ldl"]
+        ran = run([*self.command, *given, *linked, f"-Wl,-rpath,{torch_lib}"])
         return ran.returncode == 0
 
 
@@ -62,14 +58,12 @@ def compiled_parts(
             '#include "cpp_emit/runtime.h"\n#include "cpp_emit/runtime_body.h"\n'
         )
         runtime = work / "cpp_emit" / "runtime.h"
+        named = f"-Wl,-soname,{_STAND_IN}"
         steps = (
-            [
-                *compiler, f"-Wl,-soname,{_STAND_IN}", str(work / "empty.cpp"),
-                "-o", str(work / _STAND_IN),
-            ],
+            [*compiler, named, str(work / "empty.cpp"), "-o", str(work / _STAND_IN)],
             [*made.command, "-x", "c++-header", str(runtime), "-o", f"{runtime}.gch"],
             [*made.command, "-c", str(work / "runtime.cpp"), "-o", str(work / "runtime.o")],
-        )  # fmt: skip
+        )
         if any(run(step).returncode != 0 for step in steps):
             return None
         (work / "digest").write_text(_digests(work))
@@ -99,6 +93,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def digest(file: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal digits."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 

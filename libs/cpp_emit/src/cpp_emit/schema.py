@@ -40,10 +40,12 @@ class Type:
 
     @property
     def is_optional(self) -> bool:
+        """Whether None is a value of it."""
         return bool(self.modifiers) and self.modifiers[-1] == "?"
 
     @property
     def is_list(self) -> bool:
+        """Whether its values are lists."""
         return bool(self.modifiers) and self.modifiers[-1] != "?"
 
     @property
@@ -55,6 +57,8 @@ class Type:
 
 @dataclass(frozen=True)
 class Argument:
+    """One parameter of an operator; `NO_DEFAULT` where it has none."""
+
     name: str
     type: Type
     default: Any = NO_DEFAULT
@@ -63,6 +67,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Schema:
+    """An operator as torch declares it: name and overload, parameters, types of its results."""
+
     name: str
     overload: str
     arguments: tuple[Argument, ...]

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from wrapper_ir import print_program
-from wrapper_ir.ops import DefineKernel, ExternCall, If, Launch, Op, Program, Ref
+from wrapper_ir import DefineKernel, ExternCall, Launch, Program, Ref, print_program
+from wrapper_ir.analysis import walk
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,6 @@ def call_split(call: ExternCall) -> Split:
 def launch_split(launch: Launch) -> Split:
     """Grid and arguments of a launch: template `(grid, args)`."""
     return split((launch.grid, launch.args))
-
-
-def walk(ops: Iterable[Op]) -> Iterator[Op]:
-    """Every op, the blocks of an `If` included, in order of the text."""
-    for op in ops:
-        yield op
-        if isinstance(op, If):
-            yield from walk(op.then)
-            yield from walk(op.orelse)
 
 
 def sites(program: Program) -> tuple[Launch | ExternCall, ...]:

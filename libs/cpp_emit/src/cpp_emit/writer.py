@@ -12,7 +12,7 @@ from cpp_emit.extern import device_code, dtype_code, string_literal
 from cpp_emit.names import Names
 from cpp_emit.sites import is_real
 from symexpr import one_line, sstr, to_cpp
-from wrapper_ir.types import TensorType
+from wrapper_ir import TensorType
 
 LINE_LENGTH = 100
 
@@ -81,6 +81,7 @@ class Writer:
         return self.names[name]
 
     def type(self, name: str) -> TensorType:
+        """The layout of a living tensor. Raises UndefinedName."""
         self.tensor(name)
         return self.types[name]
 
@@ -116,9 +117,11 @@ class Writer:
         return to_cpp(value.xreplace(renamed))
 
     def ints(self, values: Sequence[sympy.Expr]) -> str:
+        """Integer expressions in braces: `{s0, 4}`."""
         return "{" + ", ".join(self.integer(v) for v in values) + "}"
 
     def int64s(self, values: Sequence[sympy.Basic]) -> str:
+        """Values that Python is given, in braces, each as an `int64_t`."""
         return "{" + ", ".join(map(self.int64, values)) + "}"
 
     def int64(self, value: sympy.Basic) -> str:
@@ -127,9 +130,11 @@ class Writer:
         return f"int64_t(real({text}))" if is_real(value) else f"int64_t({text})"
 
     def pointers(self, names: Sequence[str]) -> str:
+        """The addresses of tensors in braces: `{&x, &y}`."""
         return "{" + ", ".join(f"&{self.tensor(n)}" for n in names) + "}"
 
     def layout(self, type: TensorType) -> list[str]:
+        """Element type, sizes and strides, as three arguments of a call."""
         return [dtype_code(type.dtype), self.ints(type.size), self.ints(type.stride)]
 
     # ------------------------------------------------------------ checks

@@ -12,5 +12,11 @@ from fx_emit.runtime import TorchRuntime
 from fx_emit.torch_types import IR_DTYPE, TORCH_DTYPE
 
 __all__ = [
-    "IR_DTYPE", "TORCH_DTYPE", "FxBackend", "FxEmitError", "TorchRuntime", "emit", "is_impure",
-]  # fmt: skip
+    "IR_DTYPE",
+    "TORCH_DTYPE",
+    "FxBackend",
+    "FxEmitError",
+    "TorchRuntime",
+    "emit",
+    "is_impure",
+]

@@ -23,10 +23,12 @@ class FxBackend:
         raise TypeError(f"{type(self).__name__} must define load_kernel to run {kernel.name}")
 
     def compile_graph(self, gm: GraphModule) -> Callable[..., Any]:
+        """What runs in place of the graph; `gm` itself unless overridden."""
         return gm
 
     def compile(
         self, program: Program, constants: Mapping[str, torch.Tensor] | None = None
     ) -> Callable[..., Any]:
+        """What runs in place of the program; `constants` are its tensors by key."""
         gm = emit(program, self.launch, load_kernel=self.load_kernel, constants=constants)
         return self.compile_graph(gm)

@@ -8,12 +8,12 @@ from typing import Any
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
 from fx_emit import host
 from fx_emit.comments import CommentWriter
 from fx_emit.expressions import NodeDomain
+from fx_emit.torch_compat import FakeTensorMode
 from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_enum
 from symexpr import evaluate
 from wrapper_ir import Arg, DefineKernel, Describe, Device, DType, Ref, TensorType, TorchEnum
@@ -59,6 +59,7 @@ class Builder:
         self.writer = CommentWriter({}, {})
 
     def module(self) -> GraphModule:
+        """The module of the graph as it is now, with comments in its generated code."""
         gm = GraphModule(self.root, self.graph, class_name=self.name)
         for name, child in gm.named_children():
             gm.__dict__[name] = child  # found there at once; a module looks for it in vain first
@@ -68,6 +69,7 @@ class Builder:
         return gm
 
     def note(self, node: Node, value: Any, comment: str = "") -> Node:
+        """The node, with the value that it has for the hints, and a comment of its line."""
         node.meta["val"] = value
         if comment:
             node.meta["comment"] = comment
@@ -87,17 +89,20 @@ class Builder:
         value: Any = None,
         comment: str = "",
     ) -> Node:
+        """A call of `target`; `value` is what it gives for the hints."""
         node = self.graph.create_node(
             "call_function", target, tuple(args), dict(kwargs or {}), name
         )
         return self.note(node, value, comment)
 
     def define(self, name: str, type: TensorType, node: Node, root: str | None) -> None:
+        """`node` is the tensor `name` from here on, in the storage of `root` (None: its own)."""
         self.nodes[name] = node
         self.types[name] = type
         self.roots[name] = name if root is None else root
 
     def fake(self, type: TensorType) -> torch.Tensor:
+        """A fake tensor of this layout, at the hints."""
         size, stride, offset = evaluate_type(type, self.shared.env)
         dtype, device = TORCH_DTYPE[type.dtype], torch_device(type.device)
         with self.shared.mode:
@@ -107,12 +112,15 @@ class Builder:
             return base.as_strided(size, stride, offset)
 
     def number(self, expression: Any) -> Any:
+        """An expression of sizes as a number or node."""
         return evaluate(expression, self.symbols, self.domain)
 
     def numbers(self, expressions: Sequence[Any]) -> tuple[Any, ...]:
+        """Each expression as a number or node."""
         return tuple(self.number(e) for e in expressions)
 
     def value(self, arg: Arg) -> Any:
+        """An argument of an op as one of a node."""
         if isinstance(arg, Ref):
             return self.nodes[arg.name]
         if isinstance(arg, tuple):
@@ -128,15 +136,17 @@ class Builder:
         return torch_enum(arg) if isinstance(arg, TorchEnum) else arg
 
     def layout(self, type: TensorType) -> tuple[torch.dtype, Any, Any]:
+        """Element type, sizes and strides, as torch takes them."""
         return TORCH_DTYPE[type.dtype], self.numbers(type.size), self.numbers(type.stride)
 
     def start(self, root: str) -> Any:
         """Where offset 0 of a storage lies, in elements of its root: a caller may pass a view."""
         if root not in self.starts:
             node = self.call(
-                torch.ops.aten.sym_storage_offset.default, (self.nodes[root],),
+                torch.ops.aten.sym_storage_offset.default,
+                (self.nodes[root],),
                 value=self.nodes[root].meta["val"].storage_offset(),
-            )  # fmt: skip
+            )
             offset = self.number(self.types[root].offset)
             self.starts[root] = node if offset == 0 else self.domain.sub(node, offset)
         return self.starts[root]
@@ -165,6 +175,7 @@ class Builder:
         self.define(name, type, node, root)
 
     def submodule(self, label: str, module: GraphModule) -> Node:
+        """The node that reads `module`, which becomes a child of the root."""
         index = sum(1 for name, _ in self.root.named_children() if name.startswith(label))
         name = f"{label}_{index}"
         self.root.add_module(name, module)

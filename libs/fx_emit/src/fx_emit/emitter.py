@@ -8,12 +8,12 @@ from typing import Any
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 
 from fx_emit import hop, host
 from fx_emit.builder import Builder, Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
+from fx_emit.torch_compat import FakeTensorMode
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
 from wrapper_ir import (
     Allocate,
@@ -48,7 +48,7 @@ from wrapper_ir.analysis import (
 )
 from wrapper_ir.errors import MissingConstant
 from wrapper_ir.memory import hint_env
-from wrapper_ir.passes.plan_memory import FRESH
+from wrapper_ir.passes import FRESH
 
 LAUNCHES = ("hop", "direct")
 
@@ -85,9 +85,16 @@ def emit(
     if launch not in LAUNCHES:
         raise UnknownLaunch(launch)
     shared = Shared(
-        launch, load_kernel, describe, constants or {}, operators or {}, checks,
-        checks and check_inputs, hint_env(program), fake_mode or FakeTensorMode(),
-    )  # fmt: skip
+        launch,
+        load_kernel,
+        describe,
+        constants or {},
+        operators or {},
+        checks,
+        checks and check_inputs,
+        hint_env(program),
+        fake_mode or FakeTensorMode(),
+    )
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
     emitter.block(program.ops)
@@ -152,10 +159,11 @@ class _Emitter(Builder):
                 self.call(
                     host.check_input,
                     (
-                        self.nodes[param.name], f"{param.name}: {print_type(param.type)}",
+                        self.nodes[param.name],
+                        f"{param.name}: {print_type(param.type)}",
                         *self.layout(param.type),
                     ),
-                )  # fmt: skip
+                )
 
     # Ops
 
@@ -174,9 +182,7 @@ class _Emitter(Builder):
             case Assert():
                 symbols = {s: self.symbols[s] for s in sorted(free_symbols([op.condition]))}
                 condition = self.number(op.condition)
-                self.call(
-                    host.assert_that, (condition, op.message), symbols, comment=op.comment
-                )  # fmt: skip
+                self.call(host.assert_that, (condition, op.message), symbols, comment=op.comment)
             case Constant():
                 self.constant(op)
             case Allocate():
@@ -184,7 +190,7 @@ class _Emitter(Builder):
             case Free():
                 self.call(
                     host.free, (self.nodes[op.name],), name=f"free_{op.name}", comment=op.comment
-                )  # fmt: skip
+                )
             case Reuse():
                 self.starts[op.out] = 0
                 self.restride(op.out, op.src, op.type, op.comment)
@@ -200,9 +206,7 @@ class _Emitter(Builder):
             case CopyBack():
                 dst, src = self.nodes[op.dst], self.nodes[op.src]
                 value = self.fake(self.types[op.dst])
-                self.call(
-                    torch.ops.aten.copy_.default, (dst, src), value=value, comment=op.comment
-                )  # fmt: skip
+                self.call(torch.ops.aten.copy_.default, (dst, src), value=value, comment=op.comment)
             case If():
                 self.branch(op)
             case Return():
@@ -226,10 +230,13 @@ class _Emitter(Builder):
     def allocate(self, op: Allocate) -> None:
         dtype, size, stride = self.layout(op.type)
         node = self.call(
-            torch.empty_strided, (size, stride),
+            torch.empty_strided,
+            (size, stride),
             {"dtype": dtype, "device": torch_device(op.type.device)},
-            name=op.out, value=self.fake(op.type), comment=op.comment,
-        )  # fmt: skip
+            name=op.out,
+            value=self.fake(op.type),
+            comment=op.comment,
+        )
         self.define(op.out, op.type, node, None)
         self.starts[op.out] = 0
 

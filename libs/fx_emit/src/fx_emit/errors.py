@@ -9,6 +9,8 @@ class FxEmitError(Exception):
 
 
 class UnknownOperator(FxEmitError):
+    """An extern call names an operator that torch does not have."""
+
     def __init__(self, target: str) -> None:
         super().__init__(
             f"no operator torch.ops.{target}; import the library that registers it, or pass it "
@@ -18,6 +20,8 @@ class UnknownOperator(FxEmitError):
 
 
 class UnknownTorchEnum(FxEmitError):
+    """A `TorchEnum` names a value that torch does not have."""
+
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"torch.{name} is no {kind.replace('_', ' ')} of this torch")
         self.kind = kind
@@ -38,12 +42,16 @@ class UndeclaredAlias(FxEmitError):
 
 
 class UnknownLaunch(FxEmitError):
+    """`launch` is neither of the two ways to launch kernels."""
+
     def __init__(self, launch: str) -> None:
         super().__init__(f"launch is 'hop' or 'direct', got {launch!r}")
         self.launch = launch
 
 
 class GluonDescriptor(FxEmitError):
+    """A Gluon kernel takes descriptors, which torch's operator for kernels cannot make."""
+
     def __init__(self, name: str, params: tuple[str, ...]) -> None:
         super().__init__(
             f"{name} is a @gluon.jit kernel, and torch's operator for kernels makes tensor "

@@ -16,17 +16,35 @@ from symexpr import Domain
 Value = Node | int | float | bool
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
-    ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _BITS: dict[str, Callable[[Any, Any], Any]] = {
-    "LShift": operator.lshift, "RShift": operator.rshift, "BitwiseAnd": operator.and_,
-    "BitwiseOr": operator.or_, "BitwiseXor": operator.xor,
-}  # fmt: skip
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "BitwiseAnd": operator.and_,
+    "BitwiseOr": operator.or_,
+    "BitwiseXor": operator.xor,
+}
 _ROUND: dict[str, Callable[[Any], Any]] = {
-    "FloorToInt": math.floor, "CeilToInt": math.ceil, "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "TruncToInt": math.trunc,
     "RoundToInt": round,
-}  # fmt: skip
+}
+
+
+def _calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of `NodeDomain` that calls `function`."""
+
+    def method(self: NodeDomain, *args: Any) -> Any:
+        return self.call(function, *args)
+
+    return method
 
 
 class NodeDomain(Domain):
@@ -40,6 +58,7 @@ class NodeDomain(Domain):
         self.memo: dict[tuple[Any, ...], Node] = {}
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The value of `function(*args)`: a number if all arguments are, else a node."""
         if not any(isinstance(a, Node) for a in args):
             return function(*args)
         key = (function, *((type(a), a) for a in args))
@@ -50,59 +69,31 @@ class NodeDomain(Domain):
             self.memo[key] = node
         return self.memo[key]
 
-    def add(self, a: Any, b: Any) -> Any:
-        return self.call(operator.add, a, b)
-
-    def sub(self, a: Any, b: Any) -> Any:
-        return self.call(operator.sub, a, b)
-
-    def mul(self, a: Any, b: Any) -> Any:
-        return self.call(operator.mul, a, b)
-
-    def neg(self, a: Any) -> Any:
-        return self.call(operator.neg, a)
-
-    def pow(self, a: Any, b: Any) -> Any:
-        return self.call(operator.pow, a, b)
-
-    def truediv(self, a: Any, b: Any) -> Any:
-        return self.call(operator.truediv, a, b)
-
-    def floordiv(self, a: Any, b: Any) -> Any:
-        return self.call(operator.floordiv, a, b)
-
-    def ceildiv(self, a: Any, b: Any) -> Any:
-        return self.call(host.ceildiv, a, b)
-
-    def mod(self, a: Any, b: Any) -> Any:
-        return self.call(operator.mod, a, b)
-
-    def minimum(self, a: Any, b: Any) -> Any:
-        return self.call(min, a, b)
-
-    def maximum(self, a: Any, b: Any) -> Any:
-        return self.call(max, a, b)
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        return self.call(host.where, condition, a, b)
+    add = _calls(operator.add)
+    sub = _calls(operator.sub)
+    mul = _calls(operator.mul)
+    neg = _calls(operator.neg)
+    pow = _calls(operator.pow)
+    truediv = _calls(operator.truediv)
+    floordiv = _calls(operator.floordiv)
+    ceildiv = _calls(host.ceildiv)
+    mod = _calls(operator.mod)
+    minimum = _calls(min)
+    maximum = _calls(max)
+    where = _calls(host.where)
+    to_float = _calls(float)
+    logical_and = _calls(operator.and_)
+    logical_or = _calls(operator.or_)
+    logical_not = _calls(operator.not_)
 
     def bits(self, name: str, a: Any, b: Any) -> Any:
+        """The operation on bits that symexpr calls `name`."""
         return self.call(_BITS[name], a, b)
 
-    def to_float(self, a: Any) -> Any:
-        return self.call(float, a)
-
     def round(self, name: str, a: Any) -> Any:
+        """The rounding to an integer that symexpr calls `name`."""
         return self.call(_ROUND[name], a)
 
     def compare(self, op: str, a: Any, b: Any) -> Any:
+        """`a op b`, for an `op` such as `<=`."""
         return self.call(_COMPARE[op], a, b)
-
-    def logical_and(self, a: Any, b: Any) -> Any:
-        return self.call(operator.and_, a, b)
-
-    def logical_or(self, a: Any, b: Any) -> Any:
-        return self.call(operator.or_, a, b)
-
-    def logical_not(self, a: Any) -> Any:
-        return self.call(operator.not_, a)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._higher_order_ops.triton_kernel_wrap import (
+
+from fx_emit.errors import GluonDescriptor
+from fx_emit.torch_compat import (
     create_tma_stable_metadata,
     kernel_side_table,
     triton_kernel_wrapper_mutation,
 )
-
-from fx_emit.errors import GluonDescriptor
 from wrapper_ir import DefineKernel
 
 LAUNCH = triton_kernel_wrapper_mutation

@@ -129,10 +129,11 @@ def reinterpret(
 def describe(tensor: torch.Tensor, block: Ints) -> Descriptor:
     """A tensor descriptor for launchers that take Triton's `TensorDescriptor` or anything with its
     fields."""
-    return Descriptor(tensor, tuple(tensor.shape), tuple(tensor.stride()), block)
+    return Descriptor.of(tensor, block)
 
 
 def where(condition: bool, a: int, b: int) -> int:
+    """`a` if the condition holds, else `b`."""
     return a if condition else b
 
 

@@ -28,32 +28,40 @@ class TorchRuntime:
         self.loaded: dict[DefineKernel, Callable[..., Any]] = {}
 
     def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any:
+        """New memory of this layout, uninitialised."""
         return torch.empty_strided(
             size, stride, dtype=TORCH_DTYPE[dtype], device=torch_device(device)
         )
 
     def as_strided(self, base: Any, size: Ints, stride: Ints, offset: int, dtype: DType) -> Any:
+        """A view of the storage of `base`, at another element type too."""
         return host.reinterpret(base, TORCH_DTYPE[dtype], size, stride, offset)
 
     def launch(self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+        """Runs a kernel, which is loaded on its first launch."""
         if kernel not in self.loaded:
             self.loaded[kernel] = self.load_kernel(kernel)
         self.loaded[kernel](grid, *args)
 
     def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls an operator of torch, or of `operators`."""
         operator = operator_of(target, self.operators)
         return operator(*_torch_values(args), **{k: _torch_value(v) for k, v in kwargs.items()})
 
     def copy(self, src: Any, dst: Any) -> None:
+        """Writes the elements of `src` into `dst`."""
         dst.copy_(src)
 
     def size(self, tensor: Any) -> Ints:
+        """Its sizes."""
         return tuple(tensor.shape)
 
     def stride(self, tensor: Any) -> Ints:
+        """Its strides."""
         return tuple(tensor.stride())
 
     def dtype(self, tensor: Any) -> DType:
+        """Its element type."""
         return IR_DTYPE[tensor.dtype]
 
 

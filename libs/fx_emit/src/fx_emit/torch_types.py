@@ -10,25 +10,20 @@ import torch
 from fx_emit.errors import UnknownOperator, UnknownTorchEnum
 from wrapper_ir import Device, DType, TorchEnum
 
-TORCH_DTYPE: dict[DType, torch.dtype] = {
-    DType.bool_: torch.bool, DType.u8: torch.uint8, DType.u16: torch.uint16,
-    DType.u32: torch.uint32, DType.u64: torch.uint64, DType.i8: torch.int8,
-    DType.i16: torch.int16, DType.i32: torch.int32, DType.i64: torch.int64,
-    DType.f16: torch.float16, DType.bf16: torch.bfloat16, DType.f32: torch.float32,
-    DType.f64: torch.float64, DType.f8e4m3: torch.float8_e4m3fn, DType.f8e5m2: torch.float8_e5m2,
-    DType.c32: torch.complex32, DType.c64: torch.complex64, DType.c128: torch.complex128,
-}  # fmt: skip
+TORCH_DTYPE: dict[DType, torch.dtype] = {d: getattr(torch, d.torch_name) for d in DType}
 IR_DTYPE: dict[torch.dtype, DType] = {v: k for k, v in TORCH_DTYPE.items()}
 
 # Their results share the storage of the argument although their schemas do not say so.
 _UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
 
 _ENUM_TYPES: dict[str, type] = {
-    "layout": torch.layout, "memory_format": torch.memory_format,
-}  # fmt: skip
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
 
 
 def torch_device(device: Device) -> torch.device:
+    """The device as torch has it."""
     return torch.device(str(device))
 
 
@@ -55,7 +50,7 @@ def operator_of(target: str, operators: Mapping[str, Callable[..., Any]]) -> Cal
         raise UnknownOperator(target) from error
     if not callable(found):
         raise UnknownOperator(target)
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # found by name
 
 
 def may_alias(operator: Callable[..., Any], index: int) -> bool:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemm_templates.public import *  # noqa: F403
+    from gemm_templates.public import *  # noqa: F403  (its `__all__` is this one's)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 
 from gemm_templates.device import DeviceInfo, device_info
-from gemm_templates.families import make_plan
 from gemm_templates.launch import Bound, Inputs, bind, written
-from gemm_templates.measuring import measure
 from gemm_templates.model import (
     Candidate,
     candidates,
@@ -24,16 +22,11 @@ from gemm_templates.model import (
     worth_measuring,
 )
 from gemm_templates.problem import Config, Problem
+from gemm_templates.registry import make_plan
 from gemm_templates.render import template_digest
 from gemm_templates.store import Store
 from triton_rt import Binary, Cache, CompilePool, Target
-
-# A template must be this much faster than the vendor's call to replace it: noise is not a gain. (Of
-# 16 on an H200 that measured up to 3 % faster, none took over 0.6 % longer in bursts of calls.)
-MARGIN = 0.01
-# Seconds that a template must save, where Python calls it, for each launch beyond the first and
-# each workspace that is allocated: the host takes two to four microseconds for one.
-HOST = 1e-6
+from tuning import MARGINS, added_seconds
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class Choice:
 
     def from_python(self) -> Config | None:
         """The config for calls from Python, which may wait for the host: one that needs several
-        launches or memory of its own has to save `HOST` for each."""
+        launches or memory of its own has to save `MARGINS.host` for each."""
         times = dict(self.times)
         if self.config is None or "extern" not in times:
             return self.config
@@ -63,11 +56,12 @@ class Choice:
         for label, config in configs.items():
             plan = make_plan(self.problem, config)
             allocated = sum(not workspace.zeroed for workspace in plan.workspaces)
-            times[label] += HOST * (len(plan.steps) - 1 + allocated)
+            times[label] += MARGINS.host * (len(plan.steps) - 1 + allocated)
         best = min(times, key=lambda label: times[label])
-        return configs.get(best) if times[best] <= (1 - MARGIN) * times["extern"] else None
+        return configs.get(best) if times[best] <= (1 - MARGINS.vendor) * times["extern"] else None
 
     def explain(self) -> str:
+        """A table of the candidates' times, why some were out, and what was chosen."""
         label = "extern" if self.config is None else str(self.config)
         lines = [explain(self.problem, self.candidates, dict(self.times))]
         lines += [f"{label} failed: {why}" for label, why in self.failures]
@@ -96,7 +90,7 @@ def choose(
     store: choices remembered, by problem, device, versions and candidates.
     deterministic: do not measure: a stored choice, else the model's first.
     build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
-        side by side and keeps binaries), and how calls are timed (`measure`).
+        side by side and keeps binaries), and how calls are timed (`added_seconds`).
     force: measure on the CPU, too, and whatever the model says.
     """
     device = torch.device(device)
@@ -104,7 +98,7 @@ def choose(
     store = store or Store()
     key = choice_key(problem, info, found)
     if (record := store.get(key)) is not None:
-        return _from_record(problem, record)
+        return from_record(problem, record, "stored")
     options = tuple(found if found is not None else candidates(problem, info))
     if deterministic:
         return Choice(problem, options[0].config, options, reason="model")
@@ -147,24 +141,15 @@ def choose(
             warnings.warn(f"{problem}, {label}: {wrong[0]}; not used", stacklevel=2)
             continue
         runs[label] = _call(run, given)
-    seconds = (timer or measure)(list(runs.values()), info)
+    calls = list(runs.values())
+    seconds = timer(calls, info) if timer else added_seconds(calls, info.l2_bytes)
     times = dict(zip(runs, seconds, strict=True))
     best = min(times, key=lambda label: times[label])
-    if times[best] > times["extern"] * (1 - MARGIN):
+    if times[best] > times["extern"] * (1 - MARGINS.vendor):
         best = "extern"
     config = next(c.config for c in options if c.label == best)
     choice = Choice(problem, config, options, tuple(times.items()), tuple(failures.items()))
-    store.put(
-        key,
-        {
-            "config": asdict(config) if config else None,
-            "times": times,
-            "failures": failures,
-            "candidates": [
-                [asdict(c.config) if c.config else None, c.predicted, c.why] for c in options
-            ],
-        },
-    )
+    store.put(key, to_record(choice))
     return choice
 
 
@@ -213,18 +198,33 @@ def choice_key(problem: Problem, info: DeviceInfo, found: Sequence[Candidate] | 
     return "\n".join([problem.key, info.name, *_versions(), template_digest(), *offered])
 
 
-def _from_record(problem: Problem, record: dict[str, Any]) -> Choice:
+def to_record(choice: Choice) -> dict[str, Any]:
+    """A choice as plain data for a `Store`."""
+    return {
+        "config": encode_config(choice.config),
+        "candidates": [[encode_config(c.config), c.predicted, c.why] for c in choice.candidates],
+        "times": dict(choice.times),
+        "failures": dict(choice.failures),
+        "reason": choice.reason,
+    }
+
+
+def from_record(problem: Problem, record: dict[str, Any], reason: str) -> Choice:
+    """The inverse of `to_record`, with a reason of its own."""
     options = tuple(
         Candidate(decode_config(c), seconds, why) for c, seconds, why in record["candidates"]
     )
-    return Choice(
-        problem, decode_config(record["config"]), options, tuple(record["times"].items()),
-        tuple(record["failures"].items()), "stored",
-    )  # fmt: skip
+    times, failures = (tuple(record[part].items()) for part in ("times", "failures"))
+    return Choice(problem, decode_config(record["config"]), options, times, failures, reason)
+
+
+def encode_config(config: Config | None) -> dict[str, Any] | None:
+    """For a record: None is the vendor's call."""
+    return asdict(config) if config else None
 
 
 def decode_config(values: dict[str, Any] | None) -> Config | None:
-    """Of a record: None is the vendor's call."""
+    """The inverse of `encode_config`."""
     return Config(**values) if values else None
 
 

@@ -41,18 +41,10 @@ class DeviceInfo:
 # Vendor datasheets (dense rates); the L2 rate of Hopper is what fits the measured times of
 # kernels best, the others are scaled from it. Memory a program may use: CUDA C programming guide,
 # compute capabilities.
-H200 = DeviceInfo(
-    "NVIDIA H200", (9, 0), 132, 227 * _KIB, 60 << 20, 4.8e12, 13e12, 989e12
-)  # fmt: skip
-H100 = DeviceInfo(
-    "NVIDIA H100", (9, 0), 132, 227 * _KIB, 50 << 20, 3.35e12, 13e12, 989e12
-)  # fmt: skip
-B200 = DeviceInfo(
-    "NVIDIA B200", (10, 0), 148, 227 * _KIB, 126 << 20, 8.0e12, 16e12, 2250e12
-)  # fmt: skip
-A100 = DeviceInfo(
-    "NVIDIA A100", (8, 0), 108, 163 * _KIB, 40 << 20, 2.0e12, 6e12, 312e12
-)  # fmt: skip
+H200 = DeviceInfo("NVIDIA H200", (9, 0), 132, 227 * _KIB, 60 << 20, 4.8e12, 13e12, 989e12)
+H100 = DeviceInfo("NVIDIA H100", (9, 0), 132, 227 * _KIB, 50 << 20, 3.35e12, 13e12, 989e12)
+B200 = DeviceInfo("NVIDIA B200", (10, 0), 148, 227 * _KIB, 126 << 20, 8.0e12, 16e12, 2250e12)
+A100 = DeviceInfo("NVIDIA A100", (8, 0), 108, 163 * _KIB, 40 << 20, 2.0e12, 6e12, 312e12)
 KNOWN = (H200, H100, B200, A100)
 
 
@@ -70,7 +62,6 @@ def device_info(device: torch.device | str) -> DeviceInfo:
     base = next((k for k in (B200, H100, A100) if k.capability <= capability), A100)
     smem = getattr(found, "shared_memory_per_block_optin", 99 * _KIB)
     scale = found.multi_processor_count / base.sms
-    return DeviceInfo(
-        found.name, capability, found.multi_processor_count, smem, found.L2_cache_size,
-        base.dram_rate * scale, base.l2_rate * scale, base.matrix_rate * scale,
-    )  # fmt: skip
+    rates = (base.dram_rate * scale, base.l2_rate * scale, base.matrix_rate * scale)
+    sms = found.multi_processor_count
+    return DeviceInfo(found.name, capability, sms, smem, found.L2_cache_size, *rates)

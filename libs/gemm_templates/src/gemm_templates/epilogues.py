@@ -3,8 +3,6 @@
 The bias is added by the template, before these. Code generators bring their own functions.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
-# Triton gives kernel parameters their types at compile time.
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,12 +11,13 @@ import triton
 import triton.language as tl
 
 from gemm_templates.errors import InvalidProblem
-from gemm_templates.problem import Epilogue
+from gemm_templates.problem import ITEMSIZE, Epilogue
 from triton_rt import KernelParam
 
 
 @triton.jit
 def relu(acc, rm, rn, mask, operands):
+    """max(x, 0)."""
     return tl.where(acc < 0, 0.0, acc)  # a NaN stays a NaN, as in torch
 
 
@@ -47,6 +46,7 @@ def gelu_narrow(acc, rm, rn, mask, operands):
 
 @triton.jit
 def silu(acc, rm, rn, mask, operands):
+    """x * sigmoid(x)."""
     return acc / (1.0 + tl.exp(-acc))
 
 
@@ -117,6 +117,7 @@ def group_places(rm, rn, mask, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def row_maxima(acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """`row_maxima_of`."""
     places, inside = group_places(rm, rn, mask, GROUPS, WIDTH)
     tl.store(operands[0] + places, tl.max(in_groups(tl.abs(acc), mask, WIDTH), axis=2), mask=inside)
     return acc
@@ -124,6 +125,7 @@ def row_maxima(acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.cons
 
 @triton.jit
 def row_statistics(acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """`row_statistics_of`."""
     places, inside = group_places(rm, rn, mask, GROUPS, WIDTH)
     grouped = in_groups(acc, mask, WIDTH)
     tl.store(operands[0] + 2 * places, tl.sum(grouped, axis=2), mask=inside)
@@ -135,6 +137,7 @@ def row_statistics(acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.
 def quantized(
     acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr
 ):
+    """`quantized_of`."""
     places, inside = group_places(rm, rn, mask, GROUPS, WIDTH)
     largest = tl.max(in_groups(tl.abs(acc), mask, WIDTH), axis=2)
     scale = tl.where(largest > 0, largest * (1.0 / LARGEST), 1.0)
@@ -147,6 +150,7 @@ def quantized(
 def quantized_by(
     acc, rm, rn, mask, operands, ROWS: tl.constexpr, EACH: tl.constexpr, LARGEST: tl.constexpr
 ):
+    """`quantized_by_of`."""
     if EACH:
         scale = tl.load(operands[0] + rm, mask=rm < ROWS, other=1.0)
     else:
@@ -181,11 +185,13 @@ def group_bias(
 
 @triton.jit
 def rounded_bf16(acc, rm, rn, mask, operands):
+    """To bf16, and f32 again."""
     return acc.to(tl.bfloat16).to(tl.float32)
 
 
 @triton.jit
 def rounded_f16(acc, rm, rn, mask, operands):
+    """To f16, and f32 again."""
     return acc.to(tl.float16).to(tl.float32)
 
 
@@ -195,6 +201,51 @@ def residual(acc, rm, rn, mask, operands):
     pointer, stride_m, stride_n = operands
     value = tl.load(pointer + (rm * stride_m + rn * stride_n), mask=mask, other=0.0)
     return acc + value.to(tl.float32)
+
+
+@triton.jit
+def times_alpha(acc, rm, rn, mask, operands):
+    """operands: the factor."""
+    return acc * operands[0]
+
+
+@triton.jit
+def scale(acc, rm, rn, mask, operands, ALPHA: tl.constexpr):
+    """`ALPHA * acc`."""
+    return ALPHA * acc
+
+
+@triton.jit
+def alpha_beta(
+    acc, rm, rn, mask, operands, ROW: tl.constexpr, COLUMN: tl.constexpr, WIDE: tl.constexpr
+):
+    """operands: alpha, beta, the pointer to what is added."""
+    alpha, beta, added = operands
+    if WIDE:
+        rm = rm.to(tl.int64)
+        rn = rn.to(tl.int64)
+    value = tl.load(added + (rm * ROW + rn * COLUMN), mask=mask, other=0.0)
+    return alpha * acc + beta * value.to(tl.float32)
+
+
+@triton.jit
+def scale_and_add(acc, rm, rn, mask, operands, BATCH: tl.constexpr, ROW: tl.constexpr,
+                  COLUMN: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr):  # fmt: skip
+    """operands: the number of the product, the pointer to what is added."""
+    batch, pointer = operands
+    rows = pointer + batch * BATCH
+    places = rows + (rm.to(tl.int64) * ROW + rn.to(tl.int64) * COLUMN)
+    value = tl.load(places, mask=mask, other=0.0)
+    return ALPHA * acc + BETA * value.to(tl.float32)
+
+
+@triton.jit
+def kept(acc, rm, rn, mask, operands, COLUMNS: tl.constexpr):
+    """Stores the tile at the pointer, [M, COLUMNS] contiguous, and goes on with what it stored."""
+    narrow = acc.to(operands[0].dtype.element_ty)
+    at = rm.to(tl.int64) * COLUMNS + rn
+    tl.store(operands[0] + at, narrow, mask=mask)
+    return narrow.to(tl.float32)
 
 
 def _builtin(
@@ -359,3 +410,45 @@ def group_bias_of(n: int, stride: tuple[int, ...]) -> Epilogue:
     operand = KernelParam("group_bias", "*bf16")
     bias = _with_constants("group_bias", (n, *stride), (operand,), work=1)
     return replace(bias, batched=True)
+
+
+def scaled_by_of() -> Epilogue:
+    """`alpha * acc`. Operand: the run-time number `alpha`."""
+    return replace(_builtin("times_alpha", (KernelParam("alpha", "f32"),), work=1), free=True)
+
+
+def alpha_beta_of(dtype: str, stride: tuple[int, int], wide: bool) -> Epilogue:
+    """`alpha * acc + beta * added`, which has the strides of the whole result (0: broadcast); wide:
+    64-bit offsets. Operands: the numbers `alpha`, `beta`, the pointer `bias_ptr`."""
+    operands = (
+        KernelParam("alpha", "f32"),
+        KernelParam("beta", "f32"),
+        KernelParam("bias_ptr", f"*{dtype}"),
+    )
+    size = ITEMSIZE[dtype]
+    return _with_constants(
+        "alpha_beta", (*stride, wide), operands, work=6, bytes_per_element=size, free=True
+    )
+
+
+def scale_and_add_of(
+    dtype: str, stride: tuple[int, ...], beta: float, alpha: float, aligned: bool
+) -> Epilogue:
+    """`alpha * acc + beta * added[batch, m, n]`, all but the pointer `added` literals of the text;
+    it is not read where beta is 0. aligned: it begins at a multiple of 16 bytes."""
+    if not beta:
+        return _with_constants("scale", (alpha,), (), work=1)
+    pointer = KernelParam("added", f"*{dtype}", aligned=aligned)
+    size = ITEMSIZE[dtype] if all(stride) else 0
+    constants = (*stride, alpha, beta)
+    added = _with_constants("scale_and_add", constants, (pointer,), work=5, bytes_per_element=size)
+    return replace(added, batched=True)
+
+
+def kept_then(act: Epilogue, dtype: str, columns: int) -> Epilogue:
+    """Stores the sums with the bias at the operand `before`, [M, columns] contiguous, and applies
+    `act` to what it stored: the gradient is that of the values that are kept."""
+    before = KernelParam("before", f"*{dtype}", mutated=True)
+    size = ITEMSIZE[dtype]
+    kept = _with_constants("kept", (columns,), (before,), work=4, bytes_per_element=size)
+    return chain(kept, act)

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from gemm_templates.described import Described
 from gemm_templates.errors import InvalidArguments
-from gemm_templates.families import make_plan
 from gemm_templates.plan import TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
+from gemm_templates.registry import make_plan
+from gemm_templates.tensor_maps import TensorMaps
 from triton_rt import Binary, Cache, CompilePool, LazyKernel, Target, shared_pool
 
 _WORKSPACE_DTYPES = {"f32": torch.float32, "i32": torch.int32}
@@ -181,7 +181,7 @@ class _Order:
         moving = [(place, name) for place, name in enumerate(names) if name not in dims]
         self.moving = [(place, name) for place, name in moving if name not in maps]
         self.mapped = [(place, name) for place, name in moving if name in maps]
-        self.described = Described(kernel.maps, dims)
+        self.maps = TensorMaps(kernel.maps, dims)
 
     def filled(self, values: Mapping[str, Any], m: int) -> list[Any]:
         """The arguments for m rows. Raises InvalidArguments."""
@@ -194,7 +194,7 @@ class _Order:
             value = values[name]
             if value is None:
                 raise InvalidArguments(f"{self.problem}: no tensor for {name!r}")
-            out[place] = self.described(name, value, m)
+            out[place] = self.maps(name, value, m)
         if self.rows is not None:
             out[self.rows] = m
         return out

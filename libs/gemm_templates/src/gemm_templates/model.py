@@ -13,16 +13,9 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import UnsupportedProblem
-from gemm_templates.families import (
-    FAMILIES,
-    dense,
-    family_of,
-    overlaps,
-    tiled,
-    tma,
-    why_not,
-)
+from gemm_templates.families import dense
 from gemm_templates.problem import ITEMSIZE, Config, Problem
+from gemm_templates.registry import FAMILIES, family_of, overlaps, why_not
 
 
 @dataclass(frozen=True)
@@ -35,18 +28,18 @@ class Candidate:
 
     @property
     def label(self) -> str:
+        """The config as text, which names times and failures."""
         return "extern" if self.config is None else str(self.config)
 
 
 def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
     """Fits in shared memory and registers, and the operands can be addressed."""
-    if (problem.gate is not None) != family_of(config).CAN.gate:
+    family = family_of(config)
+    if not family.CAN.runs_on(device) or (config.overlap and not overlaps(device)):
         return False
-    if why_not(problem, config) or (problem.multiplies_fp8 and device.capability < (8, 9)):
+    if problem.multiplies_fp8 and device.capability < (8, 9):
         return False
-    if config.overlap and not overlaps(device):
-        return False
-    return family_of(config).legal(problem, config, device)
+    return not why_not(problem, config) and family.fits(problem, config, device)
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
@@ -68,12 +61,21 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         moved = 3 * m * n * ITEMSIZE[problem.out_dtype]
         more = moved / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
         return products + more, why + " + gate kernel"
-    plain = replace(
-        problem, epilogue=None, a_stride=None, b_stride=None, out_stride=None,
-        batch_strides=None, dynamic=frozenset(), divisors=(), aligned=frozenset({"a", "b", "out"}),
-        a_dtype=problem.operand("a"), b_dtype=problem.operand("b"), prologue_a=None,
-        prologue_b=None, block_scale=None,
-    )  # fmt: skip
+    a_dtype, b_dtype = problem.operand("a"), problem.operand("b")
+    aligned = frozenset({"a", "b", "out"})
+    plain = Problem(
+        m,
+        n,
+        problem.k,
+        a_dtype,
+        b_dtype,
+        problem.out_dtype,
+        batch=batch,
+        aligned=aligned,
+        bias=problem.bias,
+        input_precision=problem.input_precision,
+        fast_accum=problem.fast_accum,
+    )
     if device.needs_cuda_cores(problem.a_dtype, problem.input_precision):
         tiles = ceil(m / 128) * ceil(n / 64) * batch / device.sms
         rounding = min(2.0, ceil(tiles) / tiles)
@@ -81,9 +83,9 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         time, why = problem.flops / rate * rounding + dense.LAUNCH, "arithmetic"
     else:
         # Its split-K is not ours: a few tiles with a long K take no longer than a wait allows.
-        made = (replace(c, maps=False) for c in tma.configs(plain, device))
-        offered = (*tiled.configs(plain, device), *made)
-        times = [predict(plain, c, device) for c in offered if is_legal(plain, c, device)]
+        like = [family for family in FAMILIES.values() if family.CAN.vendor]
+        made = [replace(c, maps=False) for f in like for c in f.configs(plain, device)]
+        times = [predict(plain, c, device) for c in made if is_legal(plain, c, device)]
         time, why = min(times, default=(problem.flops / device.matrix_rate, "arithmetic"))
         if time > 5 * dense.DESCRIPTORS:
             time -= 0.5 * dense.DESCRIPTORS
@@ -109,6 +111,7 @@ def offered(problem: Problem, device: DeviceInfo) -> list[Config]:
     return [
         replace(config, overlap=overlaps(device))
         for family in FAMILIES.values()
+        if family.CAN.runs_on(device)
         for config in family.configs(problem, device)
     ]
 
@@ -142,7 +145,8 @@ def candidates(
     for candidate in found:
         c = candidate.config
         assert c is not None
-        together = dense.resident(c, dense.shared_memory(problem, c), info)
+        persistent = family_of(c).CAN.persistent
+        together = dense.resident(problem, c, info, persistent=persistent)
         kind = (c.template, c.block_m * c.block_n, together, c.split_k)
         (rest if kind in seen else first).append(candidate)
         seen.add(kind)
@@ -223,8 +227,9 @@ def explain(
 def model_digest() -> str:
     """Tells the candidates of this model from those of another version."""
     folder = Path(__file__).parent
-    files = [*(folder / f"{name}.py" for name in ("model", "device", "work"))]
-    data = b"".join(p.read_bytes() for p in (*files, *sorted((folder / "families").glob("*.py"))))
+    files = [folder / f"{name}.py" for name in ("model", "device", "epilogue_cost", "registry")]
+    files += sorted(p for p in (folder / "families").rglob("*.py") if p.name != "kernel.py")
+    data = b"".join(p.read_bytes() for p in files)
     return hashlib.sha256(data).hexdigest()[:12]
 
 

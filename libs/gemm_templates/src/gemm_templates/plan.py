@@ -33,6 +33,7 @@ class Workspace:
     zeroed: bool = False
 
     def elements(self, m: int, n: int) -> int:
+        """For a result of [m, n]."""
         tiles = -(-m // self.block_m) * -(-n // self.block_n)
         return (self.per_tile * tiles + self.per_output * m * n) * self.batch + self.fixed
 
@@ -84,6 +85,7 @@ class TemplateKernel:
         return {**values, **found}
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
+        """Of a launch for a result of [m, n]."""
         tiles = -(-m // self.block_m) * -(-n // self.block_n) * (self.batch if self.flat else 1)
         batch = 1 if self.flat else self.batch
         most = tiles * self.shares
@@ -91,6 +93,7 @@ class TemplateKernel:
 
     @property
     def grid_text(self) -> tuple[str, str, str]:
+        """The same as expressions of `M` and `N`."""
         tiles = f"CeilDiv(M, {self.block_m})*CeilDiv(N, {self.block_n})"
         if self.flat:
             tiles += f"*{self.batch}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import lcm
 
+from gemm_templates.epilogue_cost import instructions
 from gemm_templates.errors import InvalidConfig, InvalidProblem, UnsupportedProblem
-from gemm_templates.work import instructions
 from triton_rt import KernelParam
+from triton_rt.tma import violations
 
 # Of an element type, in bytes; `dtypes` has torch's types by the same names.
 ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1}
@@ -16,13 +18,18 @@ FP8 = ("f8e4m3", "f8e5m2")
 
 # The integer run-time parameters a kernel may take, in order; those that are not in
 # `Problem.dynamic` are constants of the source.
-DIMS = (
-    "M", "N", "K", "stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_om", "stride_on",
-    "stride_bias", "stride_ab", "stride_bb", "stride_ob",
-)  # fmt: skip
+STRIDES = ("stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_om", "stride_on")
+BATCH_STRIDES = ("stride_ab", "stride_bb", "stride_ob")
+DIMS = ("M", "N", "K", *STRIDES, "stride_bias", *BATCH_STRIDES)
 
 POINTERS = ("a", "b", "b2", "bias", "out")
-BATCH_STRIDES = ("stride_ab", "stride_bb", "stride_ob")
+# Of a matrix: its numbers of rows and columns; the strides of these, and of a batch.
+SIZES_OF = {"a": ("M", "K"), "b": ("K", "N"), "out": ("M", "N")}
+STRIDES_OF = {
+    "a": ("stride_am", "stride_ak", "stride_ab"),
+    "b": ("stride_bk", "stride_bn", "stride_bb"),
+    "out": ("stride_om", "stride_on", "stride_ob"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,12 @@ class Epilogue:
 
     @cached_property
     def instructions(self) -> float:
+        """f32 instructions for each element."""
         return instructions(self.text) if self.work is None else self.work
 
     @property
     def key(self) -> str:
+        """Tells epilogues apart."""
         text = f"{self.text}{' batched' if self.batched else ''}"
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -91,6 +100,7 @@ class Prologue:
 
     @property
     def key(self) -> str:
+        """Tells prologues apart."""
         text = f"{self.text} -> {self.dtype} {self.operands}{' batched' if self.batched else ''}"
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -113,6 +123,7 @@ class BlockScale:
 
     @property
     def key(self) -> str:
+        """Tells block scales apart."""
         text = f"{self.text} {self.block_k} {self.operands}"
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -234,24 +245,21 @@ class Problem:
 
     @property
     def multiplies_fp8(self) -> bool:
+        """Whether the tensor cores get fp8."""
         return self.operand("a") in FP8
 
     def dims(self) -> dict[str, int]:
         """Name of `DIMS` -> value (or hint)."""
-        a_stride = self.a_stride or (self.k, 1)
-        b_stride = self.b_stride or (self.n, 1)
-        out_stride = self.out_stride or (self.n, 1)
-        batch_strides = self.batch_strides or (
-            self.m * self.k, self.k * self.n, self.m * self.n
-        )  # fmt: skip
-        values = (
-            self.m, self.n, self.k, *a_stride, *b_stride, *out_stride, self.bias_stride,
-            *batch_strides,
-        )  # fmt: skip
+        sizes = (self.m, self.n, self.k)
+        a, b, out = self.a_stride, self.b_stride, self.out_stride
+        strides = (*(a or (self.k, 1)), *(b or (self.n, 1)), *(out or (self.n, 1)))
+        whole = (self.m * self.k, self.k * self.n, self.m * self.n)
+        values = (*sizes, *strides, self.bias_stride, *(self.batch_strides or whole))
         return dict(zip(DIMS, values, strict=True))
 
     @property
     def is_wide(self) -> bool:
+        """Whether offsets need 64 bits."""
         if self.wide is not None:
             return self.wide
         if self.dynamic:
@@ -269,28 +277,49 @@ class Problem:
 
     def is_multiple(self, name: str, of: int) -> bool:
         """Whether a size or stride is known to be a multiple of `of`."""
-        if name in self.dynamic:
-            known = [d for n, d in self.divisors if n == name]
-            return any(d % of == 0 for d in [*known, 16 if name in self.aligned else 1])
-        return self.dims()[name] % of == 0
+        return self._factor(name) % of == 0
 
-    def major(self, tensor: str) -> str | None:
-        """The stride of `DIMS` along which a tensor ("a", "b", "out") is contiguous and its
-        other one a multiple of 16 bytes: the layouts that tensor descriptors can address."""
-        row, column = {
-            "a": ("stride_am", "stride_ak"),
-            "b": ("stride_bk", "stride_bn"),
-            "out": ("stride_om", "stride_on"),
-        }[tensor]
-        itemsize = ITEMSIZE[{"a": self.a_dtype, "b": self.b_dtype, "out": self.out_dtype}[tensor]]
-        for one, other in ((column, row), (row, column)):
-            unit = one not in self.dynamic and self.dims()[one] == 1
-            if unit and self.dims()[other] > 0 and self.is_multiple(other, 16 // itemsize):
-                return one
+    def _factor(self, name: str) -> int:
+        """A size or stride, or what is known to divide it where it is dynamic."""
+        if name not in self.dynamic:
+            return self.dims()[name]
+        return lcm(16 if name in self.aligned else 1, *(d for n, d in self.divisors if n == name))
+
+    def major(self, tensor: str, *, written: bool = False, batched: bool = False) -> str | None:
+        """The stride of `DIMS` along which a tensor ("a", "b", "out") is contiguous, if a tensor
+        descriptor can address it so, by the rules of `triton_rt.tma`; None if it cannot.
+
+        written: the kernel stores through it. batched: it has the products of a batch, too.
+        """
+        key = (tensor, written, batched)
+        if key not in self._majors:
+            self._majors[key] = self._major(*key)
+        return self._majors[key]
+
+    @cached_property
+    def _majors(self) -> dict[tuple[str, bool, bool], str | None]:
+        return {}
+
+    def _major(self, tensor: str, written: bool, batched: bool) -> str | None:
+        row, column, batch = STRIDES_OF[tensor]
+        # Strides of single rows count: a size of 1 may be a hint.
+        rows, columns = (2 if f == 1 else f for f in map(self._factor, SIZES_OF[tensor]))
+        kind = {"a": self.a_dtype, "b": self.b_dtype, "out": self.out_dtype}[tensor]
+        address = 0 if tensor in self.aligned else 1
+        for inner, outer, sizes in ((column, row, (rows, columns)), (row, column, (columns, rows))):
+            if inner in self.dynamic or self.dims()[inner] != 1:
+                continue
+            shape: tuple[int, ...] = sizes
+            strides: tuple[int, ...] = (self._factor(outer), 1)
+            if batched:
+                shape, strides = (self.batch, *shape), (self._factor(batch), *strides)
+            if not any(violations(address, shape, strides, ITEMSIZE[kind], written=written)):
+                return inner
         return None
 
     @property
     def flops(self) -> int:
+        """Operations of all products, two for each multiply-add."""
         products = (2 if self.gate else 1) * (1 if self.jagged else self.batch)
         return 2 * self.m * self.n * self.k * products
 
@@ -376,6 +405,7 @@ class Config:
 
     @property
     def parts(self) -> int:
+        """Into how many the epilogue divides a tile's columns."""
         return self.split_n or 1
 
     def __str__(self) -> str:

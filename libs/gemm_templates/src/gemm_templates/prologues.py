@@ -4,8 +4,6 @@ A kernel's parameters have the operands of the epilogue first, then of `a`'s pro
 the block scale.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
-# Triton gives kernel parameters their types at compile time.
 from __future__ import annotations
 
 import triton
@@ -18,16 +16,19 @@ from triton_rt import KernelParam
 
 @triton.jit
 def as_bf16(tile, r_outer, rk, mask, operands):
+    """Any type to bf16."""
     return tile.to(tl.float32).to(tl.bfloat16)
 
 
 @triton.jit
 def as_f16(tile, r_outer, rk, mask, operands):
+    """Any type to f16."""
     return tile.to(tl.float16)
 
 
 @triton.jit
 def as_f32(tile, r_outer, rk, mask, operands):
+    """Any type to f32."""
     return tile.to(tl.float32)
 
 

@@ -9,11 +9,15 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
-from gemm_templates.families import make_plan, source
-from gemm_templates.families.tiled import CONFIGS
-from gemm_templates.families.tma import tma_configs
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
-from gemm_templates.model import Candidate, best_config, candidates, explain
+from gemm_templates.model import (
+    Candidate,
+    best_config,
+    candidates,
+    explain,
+    is_legal,
+    offered,
+)
 from gemm_templates.ops import (
     addmm,
     baddbmm,
@@ -28,6 +32,7 @@ from gemm_templates.ops import (
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import BlockScale, Config, Epilogue, Problem, Prologue
 from gemm_templates.ranges import RangeChoice, choose_range
+from gemm_templates.registry import CONFIGS, family_of, make_plan, source, tma_configs
 from gemm_templates.store import Store
 from triton_rt import KernelParam as Param
 
@@ -69,12 +74,15 @@ __all__ = [
     "choose_range",
     "device_info",
     "explain",
+    "family_of",
     "gated_linear",
     "grouped_mm",
+    "is_legal",
     "linear_act",
     "make_plan",
     "mixed_mm",
     "mm",
+    "offered",
     "prefetch",
     "scaled_mm",
     "source",

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from math import isqrt
 from typing import Any
 
 import torch
 
-from gemm_templates.choice import Choice, choice_key, choose, decode_config
+from gemm_templates.choice import (
+    Choice,
+    choice_key,
+    choose,
+    decode_config,
+    encode_config,
+    from_record,
+    to_record,
+)
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import InvalidProblem
 from gemm_templates.launch import Bound, Inputs, bind
-from gemm_templates.model import Candidate, candidates, is_legal
+from gemm_templates.model import candidates, is_legal
 from gemm_templates.problem import Config, Problem
 from gemm_templates.store import Store
+from multikernel import boundary, fewest_runs
+from tuning import MARGINS
 
-# Neighbours share a config where it is at most this much slower than the best at each hint.
-TOLERANCE = 0.03
+_LIMIT = 6  # candidates that are measured at each hint
 _PROPOSED = 3  # configs that each hint adds to those measured at all
 _LARGEST = 2**24  # rows; what is legal there is taken to be legal for any larger number
 
@@ -43,6 +51,7 @@ class RangeChoice:
     reason: str = "measured"
 
     def config(self, m: int) -> Config | None:
+        """What to run for `m` rows."""
         return self.configs[bisect_left(self.bounds, m)]
 
     def explain(self) -> str:
@@ -70,9 +79,8 @@ def choose_range(
     force: bool = False,
     build: Callable[[Problem, Config], Callable[[Inputs, int], None]] = bind,
     timer: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
-    limit: int = 6,
 ) -> RangeChoice:
-    """Chooses at each of `hints` (numbers of rows) among at most `limit` candidates, the vendor's
+    """Chooses at each of `hints` (numbers of rows) among at most six candidates, the vendor's
     call among them, and joins neighbouring hints where one config is within 3 % of the best of
     each. Between hints whose configs differ the boundary is their geometric mean, or less where
     the config is not legal for as many rows. A config is compiled once, with M at run time, and
@@ -91,7 +99,7 @@ def choose_range(
     info = device_info(torch.device(device))
     problem = replace(problem, m=hints[-1])
     at = [replace(problem, m=hint) for hint in hints]
-    key = "\n".join([choice_key(problem, info, None), f"range {hints} limit {limit}"])
+    key = "\n".join([choice_key(problem, info, None), f"range {hints} limit {_LIMIT}"])
     if (record := store.get(key)) is not None:
         return _from_record(problem, at, record)
 
@@ -99,7 +107,7 @@ def choose_range(
     built: dict[Config, Callable[[Inputs, int], None]] = {}
     for config in proposed:
         built[config] = build(problem, config)
-    found = [candidates(p, info, limit=limit, configs=proposed) for p in at]
+    found = [candidates(p, info, limit=_LIMIT, configs=proposed) for p in at]
     for p, options in zip(at, found, strict=True):
         for c in options:
             run = built.get(c.config) if c.config is not None else None
@@ -122,12 +130,16 @@ def choose_range(
         if isinstance(run, Bound) and torch.device(device).type == "cuda":
             for m in (16, 17):  # numbers of rows that 16 divides have a kernel of their own
                 run.prepare(inputs(hints[0]), m)
-    bounds = [bound_after(hints, last, config, problem, info)
-              for config, last in zip(configs, lasts, strict=True)][:-1]  # fmt: skip
+    bounds = [
+        bound_after(hints, last, config, problem, info)
+        for config, last in zip(configs, lasts, strict=True)
+    ][:-1]
     reasons = {c.reason for c in choices}
     reason = "measured" if "measured" in reasons else choices[0].reason
     if reason == "measured":
-        store.put(key, _to_record(bounds, configs, choices))
+        encoded = [encode_config(config) for config in configs]
+        records = [to_record(choice) for choice in choices]
+        store.put(key, {"bounds": bounds, "configs": encoded, "choices": records})
     return RangeChoice(problem, tuple(bounds), tuple(configs), tuple(hints), tuple(choices), reason)
 
 
@@ -147,43 +159,41 @@ def proposals(at: Sequence[Problem], info: DeviceInfo) -> list[Config]:
 def merge(
     choices: Sequence[Choice], problem: Problem, info: DeviceInfo
 ) -> tuple[list[Config | None], list[int]]:
-    """The fewest runs of hints such that one config is within TOLERANCE of the choice at each of
-    a run, and the number of the last hint of each. From left to right, as far as each will go:
+    """The fewest runs of hints such that one config is within `MARGINS.rows` of the choice at each
+    of a run, and the number of the last hint of each. From left to right, as far as each will go:
     that leaves the fewest. The vendor's call replaces no template that was chosen over it by its
     own margin, and the last run's config is legal for any number of rows."""
     configs: list[Config | None] = []
     lasts: list[int] = []
-    start = 0
-    while start < len(choices):
-        common = near(choices[start])
-        end = start + 1
-        while end < len(choices) and (shared := common.keys() & near(choices[end]).keys()):
-            more = near(choices[end])
-            common = {config: common[config] + more[config] for config in shared}
-            end += 1
+    end = 0
+    for count, common in fewest_runs([near(choice) for choice in choices]):
+        end += count
         if end == len(choices):
             largest = replace(problem, m=_LARGEST)
             always = {c: t for c, t in common.items() if c is None or is_legal(largest, c, info)}
             if not always:  # the vendor's call, from the last hint on
-                configs += [min(common, key=lambda c: common[c]), None]
+                configs += [_cheapest(common), None]
                 lasts += [end - 1, end - 1]
                 break
             common = always
-        configs.append(min(common, key=lambda c: common[c]))
+        configs.append(_cheapest(common))
         lasts.append(end - 1)
-        start = end
     return configs, lasts
 
 
+def _cheapest(costs: Mapping[Config | None, float]) -> Config | None:
+    return min(costs, key=lambda config: costs[config])
+
+
 def near(choice: Choice) -> dict[Config | None, float]:
-    """Config -> its time over the choice's, for those within TOLERANCE of it."""
+    """Config -> its time over the choice's, for those within `MARGINS.rows` of it."""
     times = dict(choice.times)
     by_label: Mapping[str, Config | None] = {c.label: c.config for c in choice.candidates}
     label = "extern" if choice.config is None else str(choice.config)
     if label not in times:
         return {choice.config: 1.0}
     found = {by_label[n]: t / times[label] for n, t in times.items() if n in by_label}
-    return {c: r for c, r in found.items() if r <= 1 + TOLERANCE or c == choice.config}
+    return {c: r for c, r in found.items() if r <= 1 + MARGINS.rows or c == choice.config}
 
 
 def bound_after(
@@ -192,7 +202,7 @@ def bound_after(
     """The largest M that a run whose last hint is number `last` takes."""
     if last + 1 == len(hints):
         return hints[last]
-    bound = max(hints[last], isqrt(hints[last] * hints[last + 1]))
+    bound = max(hints[last], boundary(hints[last], hints[last + 1]))
     while config is not None and bound > hints[last]:
         if is_legal(replace(problem, m=bound), config, info):
             break
@@ -200,40 +210,9 @@ def bound_after(
     return bound
 
 
-def _to_record(
-    bounds: Sequence[int], configs: Sequence[Config | None], choices: Sequence[Choice]
-) -> dict[str, Any]:
-    def encode(config: Config | None) -> dict[str, Any] | None:
-        return asdict(config) if config else None
-
-    return {
-        "bounds": list(bounds),
-        "configs": [encode(c) for c in configs],
-        "choices": [
-            {
-                "config": encode(c.config),
-                "candidates": [[encode(o.config), o.predicted, o.why] for o in c.candidates],
-                "times": dict(c.times),
-                "failures": dict(c.failures),
-                "reason": c.reason,
-            }
-            for c in choices
-        ],
-    }
-
-
 def _from_record(problem: Problem, at: Sequence[Problem], record: dict[str, Any]) -> RangeChoice:
-    choices = [
-        Choice(
-            p,
-            decode_config(r["config"]),
-            tuple(Candidate(decode_config(c), s, why) for c, s, why in r["candidates"]),
-            tuple(r["times"].items()),
-            tuple(r["failures"].items()),
-            r["reason"],
-        )
-        for p, r in zip(at, record["choices"], strict=True)
-    ]
+    stored = zip(at, record["choices"], strict=True)
+    choices = tuple(from_record(p, choice, choice["reason"]) for p, choice in stored)
     configs = tuple(decode_config(c) for c in record["configs"])
     hints = tuple(p.m for p in at)
-    return RangeChoice(problem, tuple(record["bounds"]), configs, hints, tuple(choices), "stored")
+    return RangeChoice(problem, tuple(record["bounds"]), configs, hints, choices, "stored")

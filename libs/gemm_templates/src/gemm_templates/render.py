@@ -9,51 +9,69 @@ from __future__ import annotations
 
 import hashlib
 import keyword
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from gemm_templates.errors import InvalidConfig, InvalidProblem
-from gemm_templates.plan import Maps, Workspace
+from gemm_templates.errors import InvalidProblem
+from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import (
     BATCH_STRIDES,
     DIMS,
+    STRIDES_OF,
     BlockScale,
     Config,
     Problem,
     Prologue,
 )
+from gemm_templates.tensor_maps import Moves
 from triton_rt import KernelParam, KernelSource
 
 
 @dataclass(frozen=True)
 class Call:
-    """How the text of a kernel calls its template: `module.function(a=Matrix(...), b=Matrix(...),
-    sizes=Sizes(...), tile=Tile(...), ending=Ending(...), <flags>, ...)`, as `templates.operands`
-    has them.
+    """How the text of a kernel calls its template, a function of `families.<family>.kernel`:
+    `function(a=Matrix(...), b=Matrix(...), sizes=Sizes(...), tile=Tile(...), ending=Ending(...),
+    <flags>, ...)`, as `parts.operands` has them.
 
     flags: further keyword arguments, as text.
     workspaces: memory that it gets as `scratch`, if that is not None.
     batches: it walks over the batch itself; else it gets the pointers of one product.
     multiplies: it reads `a` and `b`. finishes: bias, epilogue and `out` are its business.
-    decorator: of the kernel: "triton.jit" or "gluon.jit".
+    roles: it is Gluon's, and its warps have roles.
     prologues: it takes prologues and block scales as `beginning`; others never get any.
-    described: which of `a`, `b`, `b2`, `out` it reads or writes through descriptors; those in
-    `maps` are made by the host. shared: those of which all products of a batch have the same.
+    moves: what it reads or writes through descriptors.
     """
 
-    module: str
+    family: str
     function: str
     flags: str = ""
     workspaces: tuple[Workspace, ...] | None = None
     multiplies: bool = True
     finishes: bool = True
-    decorator: str = "triton.jit"
+    roles: bool = False
     batches: bool = False
     prologues: bool = False
-    described: frozenset[str] = frozenset()
-    maps: Maps = ()
-    shared: frozenset[str] = frozenset()
+    moves: Moves = field(default_factory=Moves)
+
+
+# Of a kernel whose warps have roles, as it starts: warps, and a thread's share of 65536 registers,
+# with those of the warps that load.
+_ROLE_WARPS, _ROLE_REGISTERS = 4, 168
+
+
+def launched(problem: Problem, config: Config, name: str, call: Call, **more: int) -> Plan:
+    """The plan of one launch of the kernel `name`; the programs walk over the batch if `call`
+    says so. more: `splits` and `shares` of `TemplateKernel`."""
+    source = render(problem, config, name, call)
+    if call.roles:
+        source = replace(
+            source, num_warps=_ROLE_WARPS, max_registers=_ROLE_REGISTERS, pdl=config.overlap
+        )
+    block = (config.block_m, config.block_n)
+    walk = (problem.batch, config.programs)
+    kernel = TemplateKernel(source, *block, *walk, flat=call.batches, maps=call.moves.maps, **more)
+    return Plan((kernel,), call.workspaces or ())
 
 
 def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSource:
@@ -80,7 +98,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
         pointers.append(("bias", bias))
     if stores:
         pointers.append(("out", problem.out_dtype))
-    blocks = {p: ",".join(map(str, plan.block)) for p, plan in call.maps}
+    blocks = {p: ",".join(map(str, plan.block)) for p, plan in call.moves.maps}
     params = [
         KernelParam(
             p,
@@ -136,16 +154,16 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     ]
     head = ", ".join([*names, *(f"{c}: tl.constexpr" for c in constants)])
     body = "\n".join(f"        {line}," for line in arguments if line)
-    imports = [f"from gemm_templates.templates.{call.module} import {call.function}"]
+    imports = [f"from gemm_templates.families.{call.family}.kernel import {call.function}"]
     imports += [
-        f"from gemm_templates.templates.operands import {kind}"
+        f"from gemm_templates.parts.operands import {kind}"
         for kind in _OPERANDS
         if f"{kind}(" in body
     ]
-    if call.decorator == "gluon.jit":
+    if call.roles:
         imports.insert(0, "from triton.experimental import gluon")
     if call.finishes and not epilogue:
-        imports.append("from gemm_templates.templates.tiles import identity")
+        imports.append("from gemm_templates.parts.tiles import identity")
     text = "\n".join(
         [
             f"# {_title(problem)}   template {template_digest()}",
@@ -157,7 +175,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
             *([problem.gate.text.strip("\n")] if problem.gate else []),
             "",
             "",
-            f"@{call.decorator}",
+            "@gluon.jit" if call.roles else "@triton.jit",
             f"def {name}({head}):",
             *([] if whole else ["    batch = tl.program_id(1).to(tl.int64)"]),
             f"    {call.function}(",
@@ -182,24 +200,19 @@ _OPERANDS = (
     "Sizes",
     "Tile",
 )
-_STRIDES = {
-    "a": ("stride_am", "stride_ak", "stride_ab"),
-    "b": ("stride_bk", "stride_bn", "stride_bb"),
-    "out": ("stride_om", "stride_on", "stride_ob"),
-}
 
 
 def _matrix(name: str, problem: Problem, call: Call, values: dict[str, str], whole: bool) -> str:
     tensor = "b" if name == "b2" else name
-    row, column, batch = _STRIDES[tensor]
+    row, column, batch = STRIDES_OF[tensor]
     pointer = name if whole else f"{name} + batch * {values[batch]}"
     parts = [pointer, values[row], values[column]]
     if call.batches:
         parts.append(values[batch])
-    if name in call.described:
+    if name in call.moves.names:
         parts.append(f"BY_ROWS={problem.major(tensor) == column}")
-        parts.append(f"TMA=True, GIVEN={name in dict(call.maps)}")
-    if name in call.shared:
+        parts.append(f"TMA=True, GIVEN={name in dict(call.moves.maps)}")
+    if name in call.moves.shared:
         parts.append("SHARED=True")
     return f"Matrix({', '.join(parts)})"
 
@@ -269,18 +282,6 @@ def stores_out(problem: Problem) -> bool:
     return problem.epilogue is None or not problem.epilogue.stores
 
 
-def check_tile(config: Config) -> None:
-    """Raises InvalidConfig if a tile of accumulators does not suit the warps."""
-    elements = config.block_m * config.block_n
-    if min(config.block_m, config.block_n, config.block_k) < 16:
-        raise InvalidConfig(f"{config}: expected blocks of at least 16")
-    if elements > 1024 * 64 or elements < 32 * config.num_warps:
-        raise InvalidConfig(
-            f"{config}: a tile of {elements} accumulators for {config.num_warps} warps; "
-            "expected at least one per thread and at most 65536"
-        )
-
-
 def _used(dim: str, problem: Problem, call: Call) -> bool:
     if dim == "stride_bias":
         return call.finishes and problem.bias is not None
@@ -313,8 +314,7 @@ def _edge(problem: Problem, config: Config, dim: str) -> str:
 def template_digest() -> str:
     """Part of the text, so that caches keyed by text notice a changed template."""
     folder = Path(__file__).parent
-    data = b"".join(
-        p.read_bytes()
-        for p in (*sorted((folder / "templates").glob("*.py")), *sorted(folder.glob("*logues.py")))
-    )
+    patterns = ("parts/*.py", "families/*/kernel.py", "families/*/schedule.py", "*logues.py")
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    data = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(data).hexdigest()[:12]

@@ -5,12 +5,15 @@ a reference meaning (`interpret_graph`), and `fuse` turns many small kernels int
 fewer bytes, with a report of what it did and why not more.
 """
 
-from loop_ir.analysis import bytes_moved, identity, reaching_steps
 from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
-from loop_ir.explain import explain, why_not
-from loop_ir.fuse import FusionReport, fuse, fuse_with_report
-from loop_ir.interpreter import interpret_graph, interpret_kernel
-from loop_ir.nodes import (
+from loop_ir.fusion.explain import explain, why_not
+from loop_ir.fusion.fuse import FusionReport, fuse, fuse_with_report
+from loop_ir.fusion.options import FuseOptions
+from loop_ir.fusion.prologue import Prologue, over_operand
+from loop_ir.fusion.whole_epilogue import is_plain, whole_epilogue
+from loop_ir.ir.analysis import bytes_moved, identity, reaching_steps
+from loop_ir.ir.interpreter import interpret_graph, interpret_kernel
+from loop_ir.ir.nodes import (
     LEAST,
     OPS,
     REDUCTIONS,
@@ -30,6 +33,7 @@ from loop_ir.nodes import (
     Load,
     Matmul,
     Node,
+    Operand,
     Origin,
     Phase,
     Reduce,
@@ -39,17 +43,14 @@ from loop_ir.nodes import (
     TensorRef,
     UserKernel,
 )
-from loop_ir.online import pair_softmax
-from loop_ir.options import FuseOptions
-from loop_ir.parser import parse_graph, parse_kernel
+from loop_ir.ir.parser import parse_graph, parse_kernel
+from loop_ir.ir.printer import print_graph, print_kernel
+from loop_ir.ir.strides import across, columns_at_once, picks_rows, reduces_columns
+from loop_ir.ir.verify import verify
 from loop_ir.passes.base import Pass, run_passes
-from loop_ir.printer import print_graph, print_kernel
-from loop_ir.prologue import Prologue, over_operand
-from loop_ir.strides import across, columns_at_once, picks_rows, reduces_columns
-from loop_ir.sums import is_plain, whole_epilogue
-from loop_ir.verify import verify
-from wrapper_ir.ops import Ref, Symbol, TorchEnum
-from wrapper_ir.types import Device, DType, TensorType, contiguous_strides
+from loop_ir.passes.serve_one import serve_one
+from loop_ir.splitting.online_softmax import pair_softmax
+from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contiguous_strides
 
 __all__ = [
     "LEAST",
@@ -76,6 +77,7 @@ __all__ = [
     "LoopIRError",
     "Matmul",
     "Node",
+    "Operand",
     "Origin",
     "ParseError",
     "Pass",
@@ -114,7 +116,8 @@ __all__ = [
     "reaching_steps",
     "reduces_columns",
     "run_passes",
+    "serve_one",
     "verify",
     "whole_epilogue",
     "why_not",
-]  # fmt: skip
+]

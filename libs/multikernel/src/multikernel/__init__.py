@@ -5,32 +5,51 @@ per call in well under a microsecond, by the nearest size or by what it measured
 `compare_chain` gives the same choice as integer comparisons that a code generator can print.
 """
 
-from multikernel.chain import Branch, Comparison, Factor, compare_chain, follow, nearest, rank_hints
-from multikernel.choices import ChoiceTable
-from multikernel.errors import (
-    AllVariantsFailed,
-    DamagedEntry,
-    InvalidBox,
-    InvalidChoices,
-    InvalidHint,
-    InvalidOption,
-    InvalidSizes,
-    InvalidTime,
-    MultiKernelError,
-    NoChain,
-    StoreUnavailable,
-    UnknownVariant,
-    VariantFailed,
-)
-from multikernel.keys import shape_of_first, sizes_of
-from multikernel.measurement import Measurement, host_timer
-from multikernel.multi import MultiKernel
-from multikernel.sampler import sample_hints
-from multikernel.store import TableStore
-from multikernel.table import Decision, DecisionTable
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from multikernel.files import BoundedFolder, write_whole
+
+if TYPE_CHECKING:
+    from multikernel.chain import (
+        Branch,
+        Comparison,
+        Factor,
+        boundary,
+        compare_chain,
+        follow,
+        nearest,
+        rank_hints,
+    )
+    from multikernel.choices import ChoiceTable
+    from multikernel.errors import (
+        AllVariantsFailed,
+        DamagedEntry,
+        InvalidBox,
+        InvalidChoices,
+        InvalidHint,
+        InvalidOption,
+        InvalidSizes,
+        InvalidTime,
+        MultiKernelError,
+        NoChain,
+        StoreUnavailable,
+        UnknownVariant,
+        VariantFailed,
+    )
+    from multikernel.keys import shape_of_first, sizes_of
+    from multikernel.measurement import Measurement, host_timer
+    from multikernel.multi import MultiKernel
+    from multikernel.records import RecordFolder, RecordStore
+    from multikernel.runs import fewest_runs
+    from multikernel.sampler import sample_hints
+    from multikernel.settings import Settings
+    from multikernel.store import TableStore
+    from multikernel.table import Decision, DecisionTable
 
 __all__ = [
     "AllVariantsFailed",
+    "BoundedFolder",
     "Branch",
     "ChoiceTable",
     "Comparison",
@@ -48,11 +67,16 @@ __all__ = [
     "MultiKernel",
     "MultiKernelError",
     "NoChain",
+    "RecordFolder",
+    "RecordStore",
+    "Settings",
     "StoreUnavailable",
     "TableStore",
     "UnknownVariant",
     "VariantFailed",
+    "boundary",
     "compare_chain",
+    "fewest_runs",
     "follow",
     "host_timer",
     "nearest",
@@ -60,4 +84,32 @@ __all__ = [
     "sample_hints",
     "shape_of_first",
     "sizes_of",
+    "write_whole",
 ]
+
+#: Where the other names are. They are imported when one is asked for: libraries that write files,
+#: and choose nothing, start without them.
+_MODULES = (
+    "errors",
+    "chain",
+    "keys",
+    "runs",
+    "records",
+    "choices",
+    "measurement",
+    "table",
+    "store",
+    "sampler",
+    "settings",
+    "multi",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for part in _MODULES:
+            found = vars(importlib.import_module(f"multikernel.{part}"))
+            if name in found:
+                value = globals()[name] = found[name]
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -54,6 +54,12 @@ def rank_hints(sizes: Sequence[int], hints: Sequence[Hint]) -> list[int]:
     return sorted(range(len(hints)), key=lambda i: (far[i] * (common // near[i]), hints[i]))
 
 
+def boundary(hint: int, larger: int) -> int:
+    """The largest size that is at least as near to `hint` as to a larger one: their geometric
+    mean, rounded down."""
+    return isqrt(hint * larger)
+
+
 def nearest(sizes: Sequence[int], hints: Sequence[Hint]) -> int:
     """Index of the nearest hint."""
     return rank_hints(sizes, hints)[0]
@@ -69,12 +75,14 @@ class Factor:
     square: bool = False
 
     def value(self, sizes: Sequence[int]) -> int:
+        """Its value for these sizes."""
         size = sizes[self.dim]
         if self.low is not None and self.high is not None:
             size = min(max(size, self.low), self.high)
         return size * size if self.square else size
 
     def text(self, names: Sequence[str]) -> str:
+        """`Min(Max(s0, 1), 4)`, with these names for the sizes."""
         text = names[self.dim]
         if self.low is not None and self.high is not None:
             text = f"Min(Max({text}, {self.low}), {self.high})"
@@ -91,10 +99,12 @@ class Comparison:
     right_scale: int
 
     def holds(self, sizes: Sequence[int]) -> bool:
+        """Whether it holds for these sizes."""
         left = prod((f.value(sizes) for f in self.left), start=self.left_scale)
         return left <= prod((f.value(sizes) for f in self.right), start=self.right_scale)
 
     def text(self, names: Sequence[str]) -> str:
+        """`s0*4 <= 64`, with these names for the sizes."""
         return f"{_side(self.left, self.left_scale, names)} <= " + _side(
             self.right, self.right_scale, names
         )
@@ -119,6 +129,7 @@ class Branch:
     variant: int
 
     def holds(self, sizes: Sequence[int]) -> bool:
+        """Whether all comparisons hold for these sizes."""
         return all(c.holds(sizes) for c in self.comparisons)
 
     def text(self, names: Sequence[str]) -> str:
@@ -131,7 +142,8 @@ class Branch:
 class HasChain(Protocol):
     """A choice that can be written as comparisons: a `DecisionTable`, a `MultiKernel`."""
 
-    def chain(self) -> tuple[Branch, ...]: ...
+    def chain(self) -> tuple[Branch, ...]:
+        """The choice as if / elif / else over the sizes."""
 
 
 def compare_chain(hints: Sequence[int | Sequence[int]] | HasChain) -> tuple[Branch, ...]:
@@ -179,7 +191,7 @@ def _nearer(hint: Hint, rival: Hint) -> Comparison:
     down = [d for d, (h, g) in enumerate(zip(hint, rival, strict=True)) if h > g]
     mean_up = prod(hint[d] * rival[d] for d in up)
     if len(hint) == 1:
-        return Comparison((Factor(0),), 1, (), isqrt(mean_up))
+        return Comparison((Factor(0),), 1, (), boundary(hint[0], rival[0]))
 
     def factors(dims: list[int], square: bool) -> tuple[Factor, ...]:
         return tuple(

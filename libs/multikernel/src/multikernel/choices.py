@@ -22,10 +22,12 @@ class ChoiceTable:
         self._lock = Lock()
 
     def record_choice(self, kernel: str, sizes: Sequence[int], variant: str) -> None:
+        """From now on `variant` is the choice for these sizes of the kernel."""
         with self._lock:
             self._choices[kernel, tuple(sizes)] = variant
 
     def lookup_choice(self, kernel: str, sizes: Sequence[int]) -> str | None:
+        """The choice for exactly these sizes; None where there is none."""
         return self._choices.get((kernel, tuple(sizes)))
 
     def choices(self, kernel: str) -> dict[tuple[int, ...], str]:
@@ -35,6 +37,7 @@ class ChoiceTable:
         return {sizes: variant for (name, sizes), variant in items if name == kernel}
 
     def dumps(self) -> str:
+        """All choices as JSON text, in order of kernel and sizes."""
         with self._lock:
             items = sorted(self._choices.items())
         rows = [{"kernel": k, "sizes": list(s), "variant": v} for (k, s), v in items]

@@ -51,6 +51,7 @@ def sizes_of(*places: tuple[int, int]) -> Key:
 
 
 def as_key(key: Key | Sequence[tuple[int, int]] | None) -> Key:
+    """A key as a function: the default for None, `sizes_of` for places. Raises InvalidOption."""
     if key is None:
         return shape_of_first
     return key if callable(key) else sizes_of(*key)

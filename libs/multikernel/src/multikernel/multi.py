@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import index
 from threading import RLock
@@ -29,15 +30,11 @@ from multikernel.errors import (
     UnknownVariant,
     VariantFailed,
 )
-from multikernel.keys import Key, as_key
+from multikernel.keys import as_key
 from multikernel.learn import Learner, Run
 from multikernel.measurement import Measurement, Timer
-from multikernel.store import TableStore
+from multikernel.settings import HintKey, OnError, Select, Settings
 from multikernel.table import DecisionTable
-
-HintKey = int | tuple[int, ...] | str | None
-Select = Callable[[Hint, tuple[Hint, ...]], int]
-OnError = Callable[[str, Exception], bool]
 
 
 class MultiKernel:
@@ -50,19 +47,8 @@ class MultiKernel:
     select: "nearest" (L1 distance in log2, ties to the smaller hint); "measured" (times variants
         on the arguments as new sizes arrive, and keeps a `DecisionTable`); or a function
         `(sizes, hints) -> index` that is asked once per new sizes.
-    key: the call's positional arguments -> sizes: an int, a tuple of ints, or None. Or the places
-        of the sizes, `[(argument, dimension), ...]`. By default the shape of the first argument
-        that has one.
-    arguments: hint -> slice or indices of the positional arguments which that variant takes;
-        a variant that is not listed takes all.
-    choices: exact choices under `name`; a recorded choice goes before `select`.
-    on_error: "next" drops a variant that raises, reports it (`VariantFailed`, and `dropped`),
-        and runs the next best on the same arguments: sound if variants write nothing before
-        they raise. "raise" lets the error through. A function `(variant, error) -> bool` tells,
-        per error, whether to go on.
-    measurement: how "measured" measures, and what it may cost.
-    store: where measured choices outlive the process.
-    memory: how many different sizes are remembered.
+    settings: what else it may be told, field by field as keyword arguments too (`Settings`): `key`,
+        `name`, `arguments`, `choices`, `on_error`, `measurement`, `store`, `memory`.
 
     A call of sizes seen before takes no lock: it reads one dict, which is replaced whole.
     """
@@ -71,30 +57,14 @@ class MultiKernel:
         self,
         variants: Mapping[HintKey, Run],
         select: Literal["nearest", "measured"] | Select = "nearest",
-        *,
-        key: Key | Sequence[tuple[int, int]] | None = None,
-        name: str = "kernel",
-        arguments: Mapping[HintKey, slice | Sequence[int]] | None = None,
-        choices: ChoiceTable | None = None,
-        on_error: Literal["raise", "next"] | OnError = "next",
-        measurement: Measurement | None = None,
-        store: TableStore | None = None,
-        memory: int = 4096,
+        settings: Settings | None = None,
+        **options: Any,
     ) -> None:
+        chosen = replace(settings or Settings(), **options)
+        name = chosen.name
         if not variants:
             raise InvalidHint(f"{name}: no variants")
-        if select not in ("nearest", "measured") and not callable(select):
-            raise InvalidOption(
-                f"{name}: select={select!r}: expected 'nearest', 'measured' or a function"
-            )
-        if on_error not in ("raise", "next") and not callable(on_error):
-            raise InvalidOption(
-                f"{name}: on_error={on_error!r}: expected 'raise', 'next' or a function"
-            )
-        if memory < 2:
-            raise InvalidOption(f"{name}: memory={memory}: expected at least 2")
-        if select != "measured" and (measurement is not None or store is not None):
-            raise InvalidOption(f"{name}: measurement and store go with select='measured'")
+        chosen.check_select(select)
         labels = [hint for hint in variants if isinstance(hint, str)]
         if labels and select != "measured":
             raise InvalidHint(
@@ -103,7 +73,7 @@ class MultiKernel:
         sized = [hint for hint in variants if hint is not None and not isinstance(hint, str)]
         self.name = name
         self.hints: tuple[Hint, ...] = as_hints(sized) if sized else ()
-        cuts = {_name(hint): cut for hint, cut in (arguments or {}).items()}
+        cuts = {_name(hint): cut for hint, cut in (chosen.arguments or {}).items()}
         self._runs = {_name(h): _cut(run, cuts.get(_name(h))) for h, run in variants.items()}
         if len(self._runs) != len(variants):
             raise InvalidHint(f"{name}: variants {list(variants)}: two have the same name")
@@ -112,17 +82,19 @@ class MultiKernel:
         self.names = tuple(self._runs)
         self.dropped: dict[str, str] = {}
         self._select = select
-        self._key = as_key(key)
-        self._choices = choices if choices is not None else ChoiceTable()
-        self._on_error: OnError | bool = on_error if callable(on_error) else on_error == "next"
-        self._memory = memory // 2  # two generations of them
+        self._key = as_key(chosen.key)
+        self._choices = ChoiceTable() if chosen.choices is None else chosen.choices
+        given = chosen.on_error
+        self._on_error: OnError | bool = given if callable(given) else given == "next"
+        self._memory = chosen.memory // 2  # two generations of them
         self._seen: dict[Hashable, Run] = {}
         self._older: dict[Hashable, Run] = {}
         self._lock = RLock()
-        self._measurement = measurement or Measurement()
+        self._measurement = chosen.measurement or Measurement()
         self._learner: Learner | None = None
         if select == "measured":
             limits = self._measurement
+            store = chosen.store
             shelf = store.shelf(name, self.names, limits.resolution) if store else None
             rank = len(self.hints[0]) if self.hints else None
             self._learner = Learner(self._runs, limits, shelf, self._live, self._failed, rank)

@@ -47,9 +47,11 @@ class Rule:
     variant: str
 
     def holds(self, cell: Cell) -> bool:
+        """Whether the rule covers a cell."""
         return all(h is None or c <= h for c, h in zip(cell, self.highs, strict=True))
 
     def within(self, other: Rule) -> bool:
+        """Whether the other rule covers all that this one does."""
         pairs = zip(self.highs, other.highs, strict=True)
         return all(b is None or (a is not None and a <= b) for a, b in pairs)
 
@@ -77,9 +79,11 @@ class DecisionTable:
             raise InvalidSizes(f"decision table: cells of ranks {sorted(ranks)}, expected one rank")
 
     def cell(self, sizes: Sequence[int]) -> Cell:
+        """The cell that these sizes lie in."""
         return cell_of(sizes, self.resolution)
 
     def decide(self, cell: Cell, decision: Decision) -> DecisionTable:
+        """The table with one more cell decided, or another decision for it."""
         return DecisionTable(self.variants, self.resolution, {**self.cells, cell: decision})
 
     def lookup(self, sizes: Sequence[int]) -> str | None:

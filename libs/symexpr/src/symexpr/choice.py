@@ -12,6 +12,7 @@ from symexpr.structure import Applied, by_structure
 
 
 def decided(x: bool | None) -> bool | None:
+    """What sympy's logic of three values, which has no types, says; None is not known."""
     return x
 
 

@@ -92,6 +92,7 @@ class SizeContext:
 
     @property
     def hints(self) -> Mapping[sympy.Symbol, int]:
+        """Hints by symbol."""
         return dict(self._hints)
 
     def hint(self, e: Any) -> int:
@@ -106,6 +107,7 @@ class SizeContext:
         return self._unscale(simplify(scaled, ranges))
 
     def bounds(self, e: Any) -> tuple[int | None, int | None]:
+        """`symexpr.bounds` with ranges, divisors, aliases and guards."""
         scaled, ranges = self._scale(self._unalias(sympy.sympify(e)))
         return bounds(simplify(scaled, ranges), ranges)
 

@@ -124,8 +124,12 @@ class CppPrinter(FixedWidthPrinter):
         return self.atom(self.infix(" || ", CHOICE + 1, self._ordered(e)))
 
     def visit_function(self, e: sympy.Function) -> Text:
-        names = {"FloorToInt": "std::floor", "CeilToInt": "std::ceil", "TruncToInt": "std::trunc",
-                 "RoundToInt": "std::nearbyint"}  # fmt: skip
+        names = {
+            "FloorToInt": "std::floor",
+            "CeilToInt": "std::ceil",
+            "TruncToInt": "std::trunc",
+            "RoundToInt": "std::nearbyint",
+        }
         return self.widen(self.call(names[type(e).__name__], self.visit(e.args[0])))
 
 

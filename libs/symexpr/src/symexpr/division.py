@@ -62,13 +62,15 @@ class FloorDiv(Integral):
 
     def _eval_is_nonnegative(self) -> bool | None:
         a, b = self.args
-        return fuzzy_or([fuzzy_and([a.is_nonnegative, b.is_positive]),
-                         fuzzy_and([a.is_nonpositive, b.is_negative])]) or None  # fmt: skip
+        one_way = fuzzy_and([a.is_nonnegative, b.is_positive])
+        other_way = fuzzy_and([a.is_nonpositive, b.is_negative])
+        return fuzzy_or([one_way, other_way]) or None
 
     def _eval_is_negative(self) -> bool | None:
         a, b = self.args
-        return fuzzy_or([fuzzy_and([a.is_negative, b.is_positive]),
-                         fuzzy_and([a.is_positive, b.is_negative])]) or None  # fmt: skip
+        one_way = fuzzy_and([a.is_negative, b.is_positive])
+        other_way = fuzzy_and([a.is_positive, b.is_negative])
+        return fuzzy_or([one_way, other_way]) or None
 
 
 class CeilDiv(Integral):

@@ -86,6 +86,7 @@ class Elimination:
         return {((self.number(e), 1),): 1}
 
     def number(self, factor: sympy.Expr) -> int:
+        """The number of a factor, which is given when it is first seen."""
         found = self._numbers.get(factor)
         if found is None:
             found = self._numbers[factor] = len(self._factors)
@@ -101,9 +102,11 @@ class Elimination:
         return 1 if any(x is not None and not x.is_Integer for x in ends) else 2
 
     def order(self, number: int) -> tuple[int, str]:
+        """What factors are sorted by: those to be eliminated first come first."""
         return self._keys[number]
 
     def interval_of(self, p: Polynomial) -> Interval:
+        """The bounds of a polynomial from those of its monomials."""
         low: Number = 0
         high: Number = 0
         for m, c in p.items():

@@ -16,9 +16,13 @@ from symexpr.errors import DivisionByZero, MissingValue, UnknownFunction
 from symexpr.limits import check_bits, power_bits, quotient, to_float
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
-    ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 class Domain:
@@ -26,50 +30,65 @@ class Domain:
     overloads Python's operators. Override what differs."""
 
     def constant(self, value: int | float) -> Any:
+        """A literal."""
         return value
 
     def boolean(self, value: bool) -> Any:
+        """A literal condition."""
         return value
 
     def rational(self, p: int, q: int) -> Any:
+        """The number `p / q`."""
         return p / q
 
     def add(self, a: Any, b: Any) -> Any:
+        """`a + b`."""
         return a + b
 
     def sub(self, a: Any, b: Any) -> Any:
+        """`a - b`."""
         return a - b
 
     def mul(self, a: Any, b: Any) -> Any:
+        """`a * b`."""
         return a * b
 
     def neg(self, a: Any) -> Any:
+        """`-a`."""
         return -a
 
     def pow(self, a: Any, b: Any) -> Any:
+        """`a ** b`. Raises where the result would have too many bits."""
         if type(a) is int and type(b) is int:
             check_bits(power_bits(a, b), "power")
         return a**b
 
     def truediv(self, a: Any, b: Any) -> Any:
+        """`a / b`, exact for integers whose quotient is one."""
         return quotient(a, b) if type(a) is int and type(b) is int else a / b
 
     def floordiv(self, a: Any, b: Any) -> Any:
+        """`a // b`, rounded down."""
         return a // b
 
     def ceildiv(self, a: Any, b: Any) -> Any:
+        """`a / b`, rounded up."""
         return self.neg(self.floordiv(self.neg(a), b))
 
     def mod(self, a: Any, b: Any) -> Any:
+        """`a % b`, with the sign of `b`."""
         return a % b
 
     def minimum(self, a: Any, b: Any) -> Any:
+        """The smaller of two."""
         return a if a <= b else b
 
     def maximum(self, a: Any, b: Any) -> Any:
+        """The larger of two."""
         return a if a >= b else b
 
     def where(self, condition: Any, a: Any, b: Any) -> Any:
+        """`a` where the condition holds, else `b`."""
         return a if condition else b
 
     def bits(self, name: str, a: Any, b: Any) -> Any:
@@ -79,6 +98,7 @@ class Domain:
         return _BITS[name](a, b)
 
     def to_float(self, a: Any) -> Any:
+        """A number as a float."""
         return to_float(a, "ToFloat")
 
     def round(self, name: str, a: Any) -> Any:
@@ -86,26 +106,35 @@ class Domain:
         return _ROUND[name](a)
 
     def compare(self, op: str, a: Any, b: Any) -> Any:
+        """`op` is one of == != < <= > >=."""
         return _COMPARE[op](a, b)
 
     def logical_and(self, a: Any, b: Any) -> Any:
+        """Both conditions hold."""
         return a and b
 
     def logical_or(self, a: Any, b: Any) -> Any:
+        """Either condition holds."""
         return a or b
 
     def logical_not(self, a: Any) -> Any:
+        """A condition does not hold."""
         return not a
 
 
 _BITS: dict[str, Callable[[Any, Any], Any]] = {
-    "LShift": operator.lshift, "RShift": operator.rshift, "BitwiseAnd": operator.and_,
-    "BitwiseOr": operator.or_, "BitwiseXor": operator.xor,
-}  # fmt: skip
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "BitwiseAnd": operator.and_,
+    "BitwiseOr": operator.or_,
+    "BitwiseXor": operator.xor,
+}
 _ROUND: dict[str, Callable[[Any], Any]] = {
-    "FloorToInt": math.floor, "CeilToInt": math.ceil, "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "TruncToInt": math.trunc,
     "RoundToInt": round,
-}  # fmt: skip
+}
 
 
 class ArrayDomain(Domain):
@@ -127,8 +156,7 @@ class ArrayDomain(Domain):
         return self.module.asarray(a).astype(self.module.float64)
 
     def round(self, name: str, a: Any) -> Any:
-        function = {"FloorToInt": "floor", "CeilToInt": "ceil", "TruncToInt": "trunc",
-                    "RoundToInt": "round"}[name]  # fmt: skip
+        function = name.removesuffix("ToInt").lower()  # FloorToInt -> floor
         return getattr(self.module, function)(a).astype(self.module.int64)
 
     def logical_and(self, a: Any, b: Any) -> Any:
@@ -278,6 +306,7 @@ class Evaluation:
         self.memo: dict[sympy.Basic, Any] = {}
 
     def value(self, e: Any) -> Any:
+        """The value of an expression, computed once."""
         if e.is_Integer:
             return self.domain.constant(int(e))
         if e in self.memo:
@@ -370,9 +399,18 @@ class Evaluation:
 
 
 _METHODS = {
-    "FloorDiv": "floordiv", "CeilDiv": "ceildiv", "Mod": "mod", "Min": "minimum",
+    "FloorDiv": "floordiv",
+    "CeilDiv": "ceildiv",
+    "Mod": "mod",
+    "Min": "minimum",
     "ModularIndexing": "mod",
-    "Max": "maximum", "Where": "where", "IntTrueDiv": "truediv", "FloatTrueDiv": "truediv",
-    "ToFloat": "to_float", "PowByNatural": "pow", "And": "logical_and", "Or": "logical_or",
-}  # fmt: skip
+    "Max": "maximum",
+    "Where": "where",
+    "IntTrueDiv": "truediv",
+    "FloatTrueDiv": "truediv",
+    "ToFloat": "to_float",
+    "PowByNatural": "pow",
+    "And": "logical_and",
+    "Or": "logical_or",
+}
 _DIVISIONS = {"FloorDiv", "CeilDiv", "Mod", "IntTrueDiv", "FloatTrueDiv", "ModularIndexing"}

@@ -155,7 +155,7 @@ class Facts:
             low, high = self.interval(e)
             return max(_magnitude(low, open_end), _magnitude(high, open_end))
         if e.is_Integer:
-            return abs(e.p)  # type: ignore[no-any-return]
+            return abs(e.p)  # type: ignore[no-any-return]  # sympy has no types
         if e.is_Mul:
             return math.prod(max(1, self.peak(a, open_end)) for a in e.args)
         if e.is_Add:
@@ -186,6 +186,7 @@ class Facts:
         return found
 
     def upper(self, e: sympy.Expr, goal: Number = -INF) -> Number:
+        """An upper bound of `e`; the search ends where it is at most `goal`."""
         return -self.lower(-e, -goal)
 
     def _can_gain(self, e: sympy.Expr) -> bool:
@@ -213,6 +214,7 @@ class Facts:
         return self.lower(e, low) >= low
 
     def nonnegative(self, e: sympy.Expr) -> bool:
+        """Whether `e >= 0` is proven."""
         return self.at_least(e, 0)
 
     def positive(self, e: sympy.Expr) -> bool:

@@ -67,6 +67,7 @@ class FixedWidthPrinter(Printer):
         raise TypeError("abstract")
 
     def helper(self, name: str, *args: Text) -> Text:
+        """A call of a function of the language's prelude."""
         raise TypeError("abstract")
 
     # -- shared
@@ -81,9 +82,11 @@ class FixedWidthPrinter(Printer):
         return Text(self.false, ATOM, 0)
 
     def interval(self, e: sympy.Expr) -> Interval:
+        """The bounds of an expression."""
         return self.facts.interval(e)
 
     def at_least(self, e: sympy.Expr, low: int) -> bool:
+        """Whether `e >= low` is proven."""
         return self.interval(e)[0] >= low or self.given.at_least(e, low)
 
     def _fits(self, x: Interval, bits: int) -> bool:
@@ -122,6 +125,7 @@ class FixedWidthPrinter(Printer):
         return parts
 
     def check_one(self, part: Text, e: sympy.Expr) -> Text:
+        """`check` of a value that stands alone."""
         (text,) = self.check([part], [self.interval(e)], [e], sympy.Add)
         return text
 

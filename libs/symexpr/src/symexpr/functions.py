@@ -29,8 +29,25 @@ from symexpr.scalars import (
 FUNCTIONS: dict[str, type[sympy.Function]] = {
     f.__name__: f
     for f in (
-        FloorDiv, CeilDiv, Mod, ModularIndexing, Min, Max, Where, IntTrueDiv, FloatTrueDiv, ToFloat,
-        FloorToInt, CeilToInt, TruncToInt, RoundToInt, PowByNatural, LShift, RShift, BitwiseAnd,
-        BitwiseOr, BitwiseXor,
+        FloorDiv,
+        CeilDiv,
+        Mod,
+        ModularIndexing,
+        Min,
+        Max,
+        Where,
+        IntTrueDiv,
+        FloatTrueDiv,
+        ToFloat,
+        FloorToInt,
+        CeilToInt,
+        TruncToInt,
+        RoundToInt,
+        PowByNatural,
+        LShift,
+        RShift,
+        BitwiseAnd,
+        BitwiseOr,
+        BitwiseXor,
     )
-}  # fmt: skip
+}

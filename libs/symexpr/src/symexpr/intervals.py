@@ -19,21 +19,25 @@ MAX_EXACT_FLOAT = 2**53
 
 
 def hull(parts: Iterable[Interval]) -> Interval:
+    """The least interval that holds all of these, of which there is one at least."""
     found = list(parts)
     return min(p[0] for p in found), max(p[1] for p in found)
 
 
 def meet(x: Interval, y: Interval) -> Interval:
+    """What is in both; the low end is above the high one where nothing is."""
     return max(x[0], y[0]), min(x[1], y[1])
 
 
 def add(x: Interval, y: Interval) -> Interval:
+    """Sums of one number of each."""
     lo = -INF if x[0] == -INF or y[0] == -INF else x[0] + y[0]
     hi = INF if x[1] == INF or y[1] == INF else x[1] + y[1]
     return lo, hi
 
 
 def neg(x: Interval) -> Interval:
+    """The negated numbers."""
     return -x[1], -x[0]
 
 
@@ -46,6 +50,7 @@ def _times(a: Number, b: Number) -> Number:
 
 
 def mul(x: Interval, y: Interval) -> Interval:
+    """Products of one number of each."""
     corners = [_times(a, b) for a in x for b in y]
     return min(corners), max(corners)
 
@@ -78,6 +83,7 @@ def floordiv(x: Interval, y: Interval) -> Interval:
 
 
 def ceildiv(x: Interval, y: Interval) -> Interval:
+    """Quotients of integers, rounded up; zero is left out of the divisor."""
     return neg(floordiv(neg(x), y))
 
 

@@ -16,13 +16,23 @@ from symexpr.scalars import BitwiseAnd, BitwiseOr, BitwiseXor, LShift, RShift, p
 from symexpr.structure import symbol, times, total
 
 _BINARY: dict[type[ast.operator], Any] = {
-    ast.FloorDiv: FloorDiv, ast.Mod: Mod, ast.LShift: LShift, ast.RShift: RShift,
-    ast.BitAnd: BitwiseAnd, ast.BitOr: BitwiseOr, ast.BitXor: BitwiseXor, ast.Pow: power,
-}  # fmt: skip
+    ast.FloorDiv: FloorDiv,
+    ast.Mod: Mod,
+    ast.LShift: LShift,
+    ast.RShift: RShift,
+    ast.BitAnd: BitwiseAnd,
+    ast.BitOr: BitwiseOr,
+    ast.BitXor: BitwiseXor,
+    ast.Pow: power,
+}
 _COMPARE: dict[type[ast.cmpop], Any] = {
-    ast.Eq: sympy.Eq, ast.NotEq: sympy.Ne, ast.Lt: sympy.Lt, ast.LtE: sympy.Le,
-    ast.Gt: sympy.Gt, ast.GtE: sympy.Ge,
-}  # fmt: skip
+    ast.Eq: sympy.Eq,
+    ast.NotEq: sympy.Ne,
+    ast.Lt: sympy.Lt,
+    ast.LtE: sympy.Le,
+    ast.Gt: sympy.Gt,
+    ast.GtE: sympy.Ge,
+}
 _ALIASES = {"min": "Min", "max": "Max"}
 
 

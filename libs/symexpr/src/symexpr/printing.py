@@ -78,9 +78,11 @@ class Printer:
         self._methods: dict[type, Callable[[Any], Text]] = {}
 
     def print(self, e: Any) -> str:
+        """The text of an expression."""
         return self.visit(sympy.sympify(e)).text
 
     def visit(self, e: sympy.Basic) -> Text:
+        """The text of a node, by the method for its class. Raises UnknownFunction without one."""
         method = self._methods.get(type(e))
         if method is None:
             name = _method(type(self), type(e))
@@ -110,6 +112,7 @@ class Printer:
         return Text(text, level, max(p.bits for p in (first, *rest)))
 
     def call(self, name: str, *args: Text) -> Text:
+        """A call of a function of the language."""
         return Text(f"{name}({', '.join(a.text for a in args)})", ATOM, max(a.bits for a in args))
 
     # -- leaves
@@ -160,6 +163,7 @@ class Printer:
         return Text(text, SUM, max(t.text.bits for t in terms))
 
     def signed(self, t: Term) -> Text:
+        """A term with its sign."""
         if not t.negative:
             return t.text
         if t.lead > UNARY and t.text.level >= PRODUCT:
@@ -235,6 +239,7 @@ class Printer:
         return self.power(e, self.visit(e.base), self.visit(e.exp))
 
     def power(self, e: sympy.Expr, base: Text, exponent: Text) -> Text:
+        """A power that is no quotient."""
         text = f"{self.above(base, POWER)}**{self.at(exponent, UNARY)}"
         return Text(text, POWER, base.bits)
 

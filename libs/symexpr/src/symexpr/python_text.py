@@ -19,9 +19,14 @@ class PythonPrinter(Printer):
 
     target = "Python"
     _names: ClassVar[dict[str, str]] = {
-        "Min": "min", "Max": "max", "ToFloat": "float", "RoundToInt": "round",
-        "FloorToInt": "math.floor", "CeilToInt": "math.ceil", "TruncToInt": "math.trunc",
-    }  # fmt: skip
+        "Min": "min",
+        "Max": "max",
+        "ToFloat": "float",
+        "RoundToInt": "round",
+        "FloorToInt": "math.floor",
+        "CeilToInt": "math.ceil",
+        "TruncToInt": "math.trunc",
+    }
 
     def visit_CeilDiv(self, e: sympy.Function) -> Text:
         a, b = e.args

@@ -239,14 +239,21 @@ def relation_divide(e: Any, f: Facts) -> Any:
     for g, x, _ in _groups(a, b, f):
         y = exact_quotient_sum(b, g)
         if y is not None and g is not _ONE:
-            return {"<": sympy.Lt(x, y), ">=": sympy.Ge(x, y), ">": sympy.Gt(y, x),
-                    "<=": sympy.Le(y, x)}[op]  # fmt: skip
+            return {
+                "<": sympy.Lt(x, y),
+                ">=": sympy.Ge(x, y),
+                ">": sympy.Gt(y, x),
+                "<=": sympy.Le(y, x),
+            }[op]
     return None
 
 
 FLOOR_DIV_RULES: tuple[Rule, ...] = (
-    floor_div_by_bounds, floor_div_drop_remainder, floor_div_nested, floor_div_of_mod,
-)  # fmt: skip
+    floor_div_by_bounds,
+    floor_div_drop_remainder,
+    floor_div_nested,
+    floor_div_of_mod,
+)
 MOD_RULES: tuple[Rule, ...] = (mod_by_bounds, mod_of_mods, mod_factor)
 MODULAR_RULES: tuple[Rule, ...] = (modular_by_quotient, modular_of_mods)
 SUM_RULES: tuple[Rule, ...] = (merge_div_mod, merge_digits, subtract_multiple)
@@ -254,11 +261,19 @@ EXTREME_RULES: tuple[Rule, ...] = (extreme_by_bounds,)
 ROUNDING_RULES: tuple[Rule, ...] = (rounded_quotient,)
 RELATION_RULES: tuple[Rule, ...] = (relation_decided, relation_divide)
 RULES: dict[str, tuple[Rule, ...]] = {
-    "FloorDiv": FLOOR_DIV_RULES, "CeilDiv": (ceil_div_to_floor_div,), "Mod": MOD_RULES,
-    "ModularIndexing": MODULAR_RULES, "Add": SUM_RULES, "Min": EXTREME_RULES,
-    "Max": EXTREME_RULES, "Where": (where_decided,), "FloorToInt": ROUNDING_RULES,
-    "CeilToInt": ROUNDING_RULES, "TruncToInt": ROUNDING_RULES, "RoundToInt": ROUNDING_RULES,
-}  # fmt: skip
+    "FloorDiv": FLOOR_DIV_RULES,
+    "CeilDiv": (ceil_div_to_floor_div,),
+    "Mod": MOD_RULES,
+    "ModularIndexing": MODULAR_RULES,
+    "Add": SUM_RULES,
+    "Min": EXTREME_RULES,
+    "Max": EXTREME_RULES,
+    "Where": (where_decided,),
+    "FloorToInt": ROUNDING_RULES,
+    "CeilToInt": ROUNDING_RULES,
+    "TruncToInt": ROUNDING_RULES,
+    "RoundToInt": ROUNDING_RULES,
+}
 
 
 def simplify_with(e: Any, f: Facts) -> Any:

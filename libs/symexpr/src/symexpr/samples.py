@@ -87,6 +87,8 @@ _SMALL = _Small()
 
 
 class Samples:
+    """Points of some ranges at which expressions are compared before a proof is tried."""
+
     def __init__(self, ranges: Mapping[sympy.Symbol, tuple[Any, ...]]) -> None:
         self.points = [_Point(ranges, high) for high in _POINTS]
         self._extents: dict[sympy.Expr, Interval] = {}

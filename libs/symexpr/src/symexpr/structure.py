@@ -142,6 +142,7 @@ def split_terms(e: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 
 
 def scale_down(e: Expr, g: int) -> Expr:
+    """`e / g`, of an `e` that `g` divides."""
     quotient = exact_quotient_sum(e, sympy.Integer(g))
     assert quotient is not None
     return quotient
@@ -168,7 +169,7 @@ def integral(e: Expr) -> bool:
     return e.is_integer is True
 
 
-class Applied(sympy.Function):  # type: ignore[misc]
+class Applied(sympy.Function):  # type: ignore[misc]  # sympy has no types
     """The base of the functions: `eval` once per arguments, without what sympy's own construction
     does for functions of real numbers (a third of the time of parsing)."""
 

@@ -12,14 +12,20 @@ from symexpr.functions import FUNCTIONS
 from symexpr.structure import symbol
 
 _ALIASES = {
-    "PythonMod": "Mod", "CleanDiv": "FloorDiv", "floor": "FloorToInt", "ceiling": "CeilToInt",
-    "BitwiseFn_bitwise_and": "BitwiseAnd", "BitwiseFn_bitwise_or": "BitwiseOr",
+    "PythonMod": "Mod",
+    "CleanDiv": "FloorDiv",
+    "floor": "FloorToInt",
+    "ceiling": "CeilToInt",
+    "BitwiseFn_bitwise_and": "BitwiseAnd",
+    "BitwiseFn_bitwise_or": "BitwiseOr",
     "BitwiseFn_bitwise_xor": "BitwiseXor",
-}  # fmt: skip
+}
 _TO_TORCH = {
-    "Mod": "PythonMod", "BitwiseAnd": "BitwiseFn_bitwise_and",
-    "BitwiseOr": "BitwiseFn_bitwise_or", "BitwiseXor": "BitwiseFn_bitwise_xor",
-}  # fmt: skip
+    "Mod": "PythonMod",
+    "BitwiseAnd": "BitwiseFn_bitwise_and",
+    "BitwiseOr": "BitwiseFn_bitwise_or",
+    "BitwiseXor": "BitwiseFn_bitwise_xor",
+}
 
 
 def from_torch(e: Any) -> Any:

@@ -19,7 +19,7 @@ from loop_ir import (
     Scan,
     Stmt,
     Store,
-)  # fmt: skip
+)
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
@@ -31,6 +31,7 @@ from triton_emit.ssa import defines, statements, uses
 from triton_emit.tiles import Tile
 from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
 
+INDENT = "    "
 INLINE_LIMIT = 48
 _WITH_NAN = (DType.f16, DType.bf16, DType.f32, DType.f64)
 
@@ -43,9 +44,9 @@ class Params:
 
     def __init__(self, kernel: Kernel) -> None:
         loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
-        stored = {s.buffer: s.mode for _, s in statements(kernel) if isinstance(s, Store)}
-        added = {s.buffer for _, s in statements(kernel) if isinstance(s, Store)
-                 and s.mode == "add"}  # fmt: skip
+        stores = [s for _, s in statements(kernel) if isinstance(s, Store)]
+        stored = {s.buffer for s in stores}
+        added = {s.buffer for s in stores if s.mode == "add"}
         self.buffers: dict[str, str] = {}
         self.dtypes: dict[str, DType] = {}
         self.mutated: dict[str, bool] = {}
@@ -55,8 +56,8 @@ class Params:
             if buffer.name not in loaded and buffer.name not in stored:
                 continue
             if buffer.type.dtype not in TL_TYPES:
-                raise UnsupportedDType(kernel.name, buffer.type.dtype.value,
-                                       f"buffer {buffer.name}")  # fmt: skip
+                dtype = buffer.type.dtype.value
+                raise UnsupportedDType(kernel.name, dtype, f"buffer {buffer.name}")
             role = "in" if buffer.name not in stored else "out"
             if buffer.name in added or (buffer.name in loaded and buffer.name in stored):
                 role = "inout"
@@ -86,6 +87,7 @@ class Lines:
         self.body: list[str] = []
 
     def text(self) -> list[str]:
+        """All lines, in order."""
         return self.head + self.body
 
 
@@ -125,6 +127,7 @@ class Writer:
     # ---- integer expressions
 
     def add_tile(self, tile: Tile) -> None:
+        """From here on, indices over the axes of `tile` are written with its variables."""
         self.tiles[tile.key] = tile
         for axis in tile.axes:
             self._axis_tile[axis.symbol] = tile.key
@@ -278,6 +281,7 @@ class Writer:
                 self.reduce(stmt)
 
     def reduce(self, stmt: Reduce) -> None:
+        """Writes a reduction over the inner axes."""
         raise TypeError(f"{stmt.op} stands in a phase without inner axes")
 
     def scan(self, stmt: Scan, body: Sequence[Stmt]) -> None:
@@ -352,8 +356,8 @@ class Writer:
         else:
             narrow = Value(text, ATOM, stmt.dtype, axes, narrow=True)
         if stmt.dtype.is_float or stmt.dtype is DType.bool_:
-            narrow = self.ops.cast(Value(narrow.text, ATOM, DType.i64, axes, narrow=True),
-                                   stmt.dtype)  # fmt: skip
+            place = Value(narrow.text, ATOM, DType.i64, axes, narrow=True)
+            narrow = self.ops.cast(place, stmt.dtype)
         elif stmt.dtype is DType.i32 and axes and self.bits == 32:
             narrow = Value(narrow.text, ATOM, stmt.dtype, axes)
         self.env[stmt.out] = narrow
@@ -399,14 +403,21 @@ class Writer:
         pointer = _at(self.params.buffers[stmt.buffer], index)
         if stmt.mode == "add":
             if not over <= value.axes and self.is_tile(over):
-                value = Value(f"tl.broadcast_to({typed(value).text}, {self.shape(over)})", ATOM,
-                              dtype, over)  # fmt: skip
+                everywhere = f"tl.broadcast_to({typed(value).text}, {self.shape(over)})"
+                value = Value(everywhere, ATOM, dtype, over)
             tail = f", mask={mask}" if mask else ""
             self.lines.body.append(f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")')
         else:
             tail = f", {mask}" if mask else ""
             self.lines.body.append(f"tl.store({pointer}, {in_memory(value)}{tail})")
         self.stored.add(stmt.buffer)
+
+    def store(self, stmt: Store, index: str, value: str, axes: frozenset[str]) -> None:
+        """Writes the line that stores a value at an index over these tile dimensions."""
+        mask = self.mask(axes)
+        tail = f", {mask}" if mask else ""
+        param = self.params.buffers[stmt.buffer]
+        self.lines.body.append(f"tl.store({param} + {index}, {value}{tail})")
 
     def takes(self, stmt: Store, value: Value) -> bool:
         """Handles a store in another way than `tl.store`; True if it did."""

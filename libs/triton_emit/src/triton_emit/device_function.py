@@ -7,8 +7,6 @@ import sympy
 from loop_ir import Kernel, Store
 from triton_emit.body import Writer
 from triton_emit.errors import BadEpilogue, BadPrologue
-from triton_emit.helpers import called, helper_text
-from triton_emit.kernel import INDENT, origin_lines
 from triton_emit.ssa import statements
 from triton_emit.values import ATOM, Value, typed
 
@@ -49,6 +47,7 @@ class DeviceFunctionWriter(Writer):
         return f"({text}) & {extra.at(5)}"
 
     def takes(self, stmt: Store, value: Value) -> bool:
+        """The kernel's one store is what the function returns."""
         self.result_value = value
         return True
 
@@ -74,14 +73,3 @@ class DeviceFunctionWriter(Writer):
             operands.append((name, kind))
             args.append(size)
         return operands, args
-
-    def module(self, signature: str, lines: list[str]) -> str:
-        """A Python module that defines the function with these lines."""
-        body = "\n".join(INDENT + line for line in lines)
-        head = "".join(f"# {line}\n" for line in origin_lines(self.kernel.origins))
-        blocks = [
-            "import triton\nimport triton.language as tl",
-            helper_text(called(body)),
-            f"{head}@triton.jit\ndef {signature}:\n{body}\n",
-        ]
-        return "\n\n\n".join(b for b in blocks if b)

@@ -13,7 +13,7 @@ from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadEpilogue
 from triton_emit.idioms import cheaper
 from triton_emit.schedule import index_bits
-from triton_emit.source import EpilogueSource
+from triton_emit.source import EpilogueSource, module
 from triton_emit.ssa import clean, statements
 from triton_emit.tiles import Tile
 from triton_emit.values import TL_TYPES, Value, typed
@@ -107,16 +107,15 @@ class _EpilogueWriter(DeviceFunctionWriter):
         return super().load_text(stmt, index, mask)
 
     def source(
-        self, name: str, value: Value, out: str, dtype: str,
-        stride: tuple[sympy.Expr, ...],
-    ) -> EpilogueSource:  # fmt: skip
+        self, name: str, value: Value, out: str, dtype: str, stride: tuple[sympy.Expr, ...]
+    ) -> EpilogueSource:
         operands, args = self.given()
         start = 1 if self.batched else 0
         lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
         lines += [*self.top.text(), f"return {typed(value).text}"]
         if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
             lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
-        text = self.module(f"{name}(acc, rm, rn, mask, operands)", lines)
+        text = module(f"{name}(acc, rm, rn, mask, operands)", lines, self.kernel)
         return EpilogueSource(
             name, text, tuple(operands), tuple(args), out, dtype, stride, self.batched, self.bits
-        )  # fmt: skip
+        )

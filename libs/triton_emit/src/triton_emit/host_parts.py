@@ -23,8 +23,15 @@ from symexpr import (
 )
 
 _HOST = (
-    CeilToInt, FloatTrueDiv, FloorToInt, IntTrueDiv, PowByNatural, RoundToInt, ToFloat, TruncToInt,
-)  # fmt: skip
+    CeilToInt,
+    FloatTrueDiv,
+    FloorToInt,
+    IntTrueDiv,
+    PowByNatural,
+    RoundToInt,
+    ToFloat,
+    TruncToInt,
+)
 
 
 def host_parts(

@@ -36,6 +36,7 @@ class Namer:
         self._taken: dict[str, int] = {}
 
     def fresh(self, base: str) -> str:
+        """A name that was not handed out before: `base`, or `base` and a number."""
         count = self._taken.get(base, -1) + 1
         self._taken[base] = count
         return base if count == 0 else f"{base}_{count}"

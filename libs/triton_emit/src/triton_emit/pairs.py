@@ -15,18 +15,20 @@ from itertools import count
 
 import sympy
 
-from loop_ir.affine import linear, substitute
-from loop_ir.analysis import defined_values, statements
-from loop_ir.nodes import Indirect, Kernel, Load, Phase, Stmt, Store
-from loop_ir.passes.cse import eliminate
-from loop_ir.rewrite import (
+from loop_ir import Indirect, Kernel, Load, Phase, Stmt, Store
+from loop_ir.ir import (
+    defined_values,
+    linear,
     map_expressions,
     ranges_of,
     rename_defs,
     rename_uses,
     renumber,
     simplify_with,
+    statements,
+    substitute,
 )
+from loop_ir.passes import eliminate
 from symexpr import FloorDiv, symbol
 from triton_emit.errors import BadSchedule
 

@@ -12,7 +12,7 @@ from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadPrologue
 from triton_emit.idioms import cheaper
 from triton_emit.schedule import index_bits
-from triton_emit.source import PrologueSource
+from triton_emit.source import PrologueSource, module
 from triton_emit.ssa import clean, statements
 from triton_emit.tiles import Tile
 from triton_emit.values import ATOM, Value, typed
@@ -82,7 +82,7 @@ class _PrologueWriter(DeviceFunctionWriter):
         lines += [*self.top.text(), f"return {typed(value).text}"]
         if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
             lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
-        text = self.module(f"{name}(tile, r_outer, rk, mask, operands)", lines)
+        text = module(f"{name}(tile, r_outer, rk, mask, operands)", lines, self.kernel)
         return PrologueSource(
             name, text, tuple(operands), tuple(args), dtype, self.bits, self.batched
         )

@@ -89,6 +89,7 @@ class ScalarOps:
         self.approximate = approximate
 
     def call(self, function: str, args: list[str], dtype: DType, axes: frozenset[str]) -> Value:
+        """A call of a Triton function."""
         return Value(f"{function}({', '.join(args)})", ATOM, dtype, axes)
 
     def compute(self, stmt: Compute, args: list[Value]) -> Value:
@@ -125,8 +126,8 @@ class ScalarOps:
         """The value in the type it is declared with (an index may be held in a narrower one)."""
         if not value.narrow:
             return value
-        return Value(f"tl.cast({value.text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype,
-                     value.axes)  # fmt: skip
+        declared = f"tl.cast({value.text}, {TL_TYPES[value.dtype]})"
+        return Value(declared, ATOM, value.dtype, value.axes)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """Converts as torch does: to bool by `!= 0`, float to int by truncation, narrow floats by

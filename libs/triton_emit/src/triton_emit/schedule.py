@@ -24,7 +24,7 @@ from loop_ir import (
     picks_rows,
     reduces_columns,
 )
-from loop_ir.analysis import scans
+from loop_ir.ir import scans
 from symexpr import Ranges, bounds, symbol
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.pairs import paired
@@ -87,6 +87,7 @@ class Schedule:
 
 
 def next_power_of_two(n: int) -> int:
+    """The least power of two that is at least `n`; 1 of what is less."""
     return 1 << max(0, n - 1).bit_length()
 
 
@@ -123,16 +124,21 @@ def index_bits(kernel: Kernel) -> Literal[32, 64]:
 
 def hinted(e: sympy.Expr, hints: Mapping[str, int], ranges: Ranges, default: int = 64) -> int:
     """A typical value of a size expression."""
-    values = {s: hints.get(s.name, ranges.get(s, (None, None))[0] or default)
-              for s in e.free_symbols}  # fmt: skip
+    values = {
+        s: hints.get(s.name, ranges.get(s, (None, None))[0] or default) for s in e.free_symbols
+    }
     low = bounds(e, {s: (v, v) for s, v in values.items()})[0]
     return default if low is None else max(low, 1)
 
 
+def inner_spaces(kernel: Kernel) -> list[tuple[Axis, ...]]:
+    """The inner axes of phases, each once, in order."""
+    return list(dict.fromkeys(phase.axes for phase in kernel.phases if phase.axes))
+
+
 def _inner_extents(kernel: Kernel) -> list[sympy.Expr]:
     """Points of every inner space."""
-    spaces = dict.fromkeys(phase.axes for phase in kernel.phases if phase.axes)
-    return [sympy.Mul(*(a.extent for a in axes)) for axes in spaces]
+    return [sympy.Mul(*(a.extent for a in axes)) for axes in inner_spaces(kernel)]
 
 
 def inner_bound(kernel: Kernel) -> int | None:
@@ -143,6 +149,7 @@ def inner_bound(kernel: Kernel) -> int | None:
 
 
 def can_loop(kernel: Kernel) -> bool:
+    """No loop would have to read what an earlier one overwrote."""
     try:
         loops(clean(kernel))
     except UnsupportedKernel:
@@ -306,10 +313,9 @@ def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]
 def may_step(kernel: Kernel) -> bool:
     """It scans, without places of extremes, and does nothing else along its inner axes that joins
     elements."""
-    return scans(kernel) and not any(
-        isinstance(s, Reduce) or s.op.startswith("arg") for _, s in statements(kernel)
-        if isinstance(s, Reduce | Scan)
-    )  # fmt: skip
+    folds = [s for _, s in statements(kernel) if isinstance(s, Reduce | Scan)]
+    alone = all(isinstance(s, Scan) and not s.op.startswith("arg") for s in folds)
+    return scans(kernel) and alone
 
 
 def _stepping(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
@@ -359,8 +365,8 @@ def _of_wide(kernel: Kernel, schedule: Schedule) -> int:
     """Warps: twice as many where long rows are summed in 64 bits, 8 elements a thread (16384 x 4096
     of i32 on an H200: 67 us, 70 with 16)."""
     reduces = [s for _, s in statements(kernel) if isinstance(s, Reduce)]
-    wide = bool(reduces) and all(s.dtype in (DType.i64, DType.u64) and s.op == "sum"
-                                 for s in reduces)  # fmt: skip
+    sums = all(s.dtype in (DType.i64, DType.u64) and s.op == "sum" for s in reduces)
+    wide = bool(reduces) and sums
     long = schedule.xblock == 1 and schedule.rblock >= 4096
     return min(16, 2 * schedule.num_warps) if wide and long else schedule.num_warps
 
@@ -395,8 +401,8 @@ def _read_again(kernel: Kernel) -> int:
 def _rows_read(kernel: Kernel) -> set[str]:
     """Buffers that each row has elements of its own in, which are read at inner points."""
     rows = {a.symbol for a in kernel.axes}
-    return {s.buffer for p in kernel.phases if p.axes for s in p.body
-            if isinstance(s, Load) and not rows.isdisjoint(s.index.free_symbols)}  # fmt: skip
+    loads = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)]
+    return {s.buffer for s in loads if not rows.isdisjoint(s.index.free_symbols)}
 
 
 def streams(kernel: Kernel, load: Load, inner: tuple[Axis, ...], kind: Kind) -> bool:
@@ -407,8 +413,8 @@ def streams(kernel: Kernel, load: Load, inner: tuple[Axis, ...], kind: Kind) -> 
     applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
     if applies or len(_rows_read(kernel)) != 1:
         return False
-    (size,) = (b.type.dtype.itemsize * sympy.Mul(*b.type.size)
-               for b in kernel.buffers if b.name == load.buffer)  # fmt: skip
+    (read,) = (b.type for b in kernel.buffers if b.name == load.buffer)
+    size = read.dtype.itemsize * sympy.Mul(*read.size)
     index = sympy.expand(load.index)
     own = all(index.coeff(a.symbol) != 0 for a in (*kernel.axes, *inner) if a.extent != 1)
     along = (*inner, *kernel.axes) if reduces_columns(kernel) else (*kernel.axes, *inner)
@@ -420,11 +426,6 @@ def streams(kernel: Kernel, load: Load, inner: tuple[Axis, ...], kind: Kind) -> 
 def walks(kernel: Kernel) -> bool:
     """Programs walk over rows, of which they store sums."""
     return any(isinstance(s, Store) and s.mode == "sum" for _, s in statements(kernel))
-
-
-def is_double(kernel: Kernel) -> bool:
-    """The kernel touches f64."""
-    return any(b.type.dtype is DType.f64 for b in kernel.buffers)
 
 
 def writes(kernel: Kernel) -> set[str]:

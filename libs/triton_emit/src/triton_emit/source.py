@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
 
+from loop_ir import Kernel, Origin
+from symexpr import one_line
+from triton_emit.body import INDENT
+from triton_emit.helpers import called, helper_text
 from triton_emit.schedule import Schedule
 
 
@@ -80,3 +85,26 @@ class EpilogueSource:
     out_stride: tuple[sympy.Expr, ...]
     batched: bool = False
     bits: int = 32
+
+
+def module(signature: str, lines: Sequence[str], kernel: Kernel) -> str:
+    """A Python module that defines the `@triton.jit` function `signature` of these lines, with the
+    helpers that they call and the origins of `kernel` above it."""
+    body = "\n".join(INDENT + line for line in lines)
+    head = "".join(f"# {line}\n" for line in _origin_lines(kernel.origins))
+    blocks = [
+        "import triton\nimport triton.language as tl",
+        helper_text(called(body)),
+        f"{head}@triton.jit\ndef {signature}:\n{body}\n",
+    ]
+    return "\n\n\n".join(b for b in blocks if b)
+
+
+def _origin_lines(origins: tuple[Origin, ...]) -> list[str]:
+    """`aten.add, aten.native_layer_norm   encoder.py:41`: comments, a source line each."""
+    by_line: dict[str, list[str]] = {}
+    for origin in origins:
+        ops = by_line.setdefault(origin.source, [])
+        if origin.op not in ops:
+            ops.append(origin.op)
+    return [one_line(f"{', '.join(ops)}   {line}".rstrip()) for line, ops in by_line.items()]

@@ -24,7 +24,7 @@ from loop_ir import (
     Scan,
     Stmt,
     Store,
-)  # fmt: skip
+)
 from triton_emit.errors import UnsupportedKernel
 
 
@@ -169,11 +169,6 @@ class Scope:
 
     axes: tuple[Axis, ...]
     body: tuple[Stmt, ...]
-
-
-def straight(kernel: Kernel) -> tuple[Scope, ...]:
-    """All phases in one scope: flat and persistent schedules."""
-    return (Scope((), tuple(s for phase in kernel.phases for s in phase.body)),)
 
 
 def inner_dependent(kernel: Kernel) -> dict[str, bool]:

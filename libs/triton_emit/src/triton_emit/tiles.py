@@ -64,8 +64,8 @@ class Tile:
                 out = out.xreplace({symbols[k]: self._part(k, k)})
             elif factor != 0:
                 parts.append(factor * self._part(first, k))
-                out = out - sympy.Add(*(f * s for f, s in zip(
-                    factors[first : k + 1], symbols[first : k + 1], strict=True)))  # fmt: skip
+                run = zip(factors[first : k + 1], symbols[first : k + 1], strict=True)
+                out = out - sympy.Add(*(f * s for f, s in run))
             first = k + 1
         return sympy.expand(out) + sympy.Add(*parts)
 

@@ -11,13 +11,7 @@ from loop_ir import DType
 # Python's precedence of the operators that we print; higher binds tighter.
 ATOM, UNARY, MUL, ADD, SHIFT, BIT_AND, BIT_XOR, BIT_OR, COMPARE = 9, 8, 7, 6, 5, 4, 3, 2, 1
 
-TL_TYPES = {
-    DType.bool_: "tl.int1", DType.u8: "tl.uint8", DType.u16: "tl.uint16", DType.u32: "tl.uint32",
-    DType.u64: "tl.uint64", DType.i8: "tl.int8", DType.i16: "tl.int16", DType.i32: "tl.int32",
-    DType.i64: "tl.int64", DType.f16: "tl.float16", DType.bf16: "tl.bfloat16",
-    DType.f32: "tl.float32", DType.f64: "tl.float64", DType.f8e4m3: "tl.float8e4nv",
-    DType.f8e5m2: "tl.float8e5",
-}  # fmt: skip
+TL_TYPES = {d: f"tl.{d.triton_name}" for d in DType if d.triton_name}
 
 SMALL_FLOATS = frozenset({DType.f16, DType.bf16, DType.f8e4m3, DType.f8e5m2})
 
@@ -110,8 +104,8 @@ def typed(value: Value) -> Value:
         return value
     text = value.text
     if value.dtype in (DType.f8e4m3, DType.f8e5m2):
-        return Value(f"tl.full((), {text}, tl.float32).to({TL_TYPES[value.dtype]})", ATOM,
-                     value.dtype)  # fmt: skip
+        narrowed = f"tl.full((), {text}, tl.float32).to({TL_TYPES[value.dtype]})"
+        return Value(narrowed, ATOM, value.dtype)
     if _is_minus_zero(value.literal) or not _is_spelled(value.literal, value.dtype):
         return Value(text, value.prec, value.dtype)
     return Value(f"tl.full((), {text}, {TL_TYPES[value.dtype]})", ATOM, value.dtype)

@@ -78,10 +78,11 @@ def reads_windows(kernel: Kernel) -> bool:
 
 def moves_vectors(kernel: Kernel) -> bool:
     """Whether rows of what reductions of columns read may begin where a vector does."""
+    loads = [(p, s) for p, s in statements(kernel) if p.axes and isinstance(s, Load)]
     return any(
-        all(_divisor(sympy.expand(s.index).coeff(a.symbol)) > 1 for a in phase.axes)
-        for phase in kernel.phases if phase.axes for s in phase.body if isinstance(s, Load)
-    )  # fmt: skip
+        all(_divisor(sympy.expand(load.index).coeff(a.symbol)) > 1 for a in phase.axes)
+        for phase, load in loads
+    )
 
 
 def _steps_over(index: sympy.Expr, axes: tuple[Axis, ...]) -> bool:

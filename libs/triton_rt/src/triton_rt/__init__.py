@@ -18,12 +18,20 @@ from triton_rt.compiler import (
     shared_pool,
     shared_workers,
 )
+from triton_rt.config import Config, worker_environment
 from triton_rt.files import private
-from triton_rt.source import KernelParam, KernelSource, Ref, overlapped, peel, standalone_text
+from triton_rt.source import (
+    KernelParam,
+    KernelSource,
+    Ref,
+    flatten,
+    overlapped,
+    peel,
+    standalone_text,
+)
 from triton_rt.tma import Address, MapPlan, TensorMap
 
 if TYPE_CHECKING:
-    from triton_rt.cuda_graphs import Buckets, GraphedCallable, GraphPool
     from triton_rt.interp import load_jit
     from triton_rt.launch import (
         Kernel,
@@ -36,51 +44,28 @@ if TYPE_CHECKING:
         use_allocator,
         with_fallback,
     )
-    from triton_rt.tuning import (
-        Candidate,
-        Machine,
-        Options,
-        Query,
-        Tuned,
-        TunedKernel,
-        TuningPool,
-        TuningStore,
-        Work,
-        autotune,
-    )
 
 __all__ = [
     "Address",
     "Binary",
-    "Buckets",
     "Cache",
-    "Candidate",
     "CompilePool",
-    "GraphPool",
-    "GraphedCallable",
+    "Config",
     "Kernel",
     "KernelParam",
     "KernelSource",
     "LaunchRecord",
     "LazyKernel",
-    "Machine",
     "MapPlan",
-    "Options",
     "PeeledKernel",
-    "Query",
     "Ref",
     "Target",
     "TensorMap",
-    "Tuned",
-    "TunedKernel",
-    "TuningPool",
-    "TuningStore",
-    "Work",
     "Workers",
     "Workspace",
-    "autotune",
     "compile",
     "compile_many",
+    "flatten",
     "launch_hook",
     "load_jit",
     "overlapped",
@@ -92,11 +77,12 @@ __all__ = [
     "standalone_text",
     "use_allocator",
     "with_fallback",
+    "worker_environment",
 ]
 
 
 #: What loads torch, or Triton: compile workers and readers of binaries do without.
-_LATER = ("launch", "tuning", "cuda_graphs", "interp")
+_LATER = ("launch", "interp")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ class Config:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """The settings of `os.environ`, or of the mapping given."""
         env = os.environ if environment is None else environment
         home = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(
@@ -44,13 +45,4 @@ def worker_environment() -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if k not in _NOT_FOR_WORKERS}
     env["CUDA_VISIBLE_DEVICES"] = ""
     env["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-    return env
-
-
-def tuning_environment(device: int | None) -> dict[str, str]:
-    """The environment of a tuning worker: it sees one GPU, this process's `device`, or none."""
-    env = worker_environment()
-    if device is not None:
-        visible = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d]
-        env["CUDA_VISIBLE_DEVICES"] = visible[device] if visible else str(device)
     return env

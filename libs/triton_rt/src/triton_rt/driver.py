@@ -78,6 +78,7 @@ class Driver:
         self.check(getattr(self.library, name)(*args), name)
 
     def check(self, code: int, name: str) -> None:
+        """Raises `CudaError` for a code other than 0, which the driver function `name` gave."""
         if code == 0:
             return
         text, label = ctypes.c_char_p(), ctypes.c_char_p()
@@ -94,6 +95,7 @@ class Driver:
             return 0
 
     def device_attribute(self, attribute: int, device: int) -> int:
+        """The value of a `CUdevice_attribute`, by its number in cuda.h."""
         out = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(out), attribute, device)
         return out.value
@@ -124,14 +126,14 @@ class Driver:
         """How many blocks of a kernel a device holds at once."""
         blocks = ctypes.c_int()
         limits = self.device(device)
+        kernel = (ctypes.c_void_p(function), threads, ctypes.c_size_t(shared))
         with self.in_context(limits.context):
-            self.call(
-                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-                ctypes.byref(blocks), ctypes.c_void_p(function), threads, ctypes.c_size_t(shared),
-            )  # fmt: skip
+            name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+            self.call(name, ctypes.byref(blocks), *kernel)
         return blocks.value * limits.multiprocessors
 
     def function_attribute(self, attribute: int, function: int) -> int:
+        """The value of a `CUfunction_attribute` of a loaded kernel, by its number in cuda.h."""
         out = ctypes.c_int()
         self.call("cuFuncGetAttribute", ctypes.byref(out), attribute, ctypes.c_void_p(function))
         return out.value
@@ -159,6 +161,7 @@ class Driver:
 
     @contextmanager
     def in_context(self, context: int) -> Iterator[None]:
+        """Inside, a context is this thread's current one."""
         self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
         try:
             yield
@@ -248,5 +251,5 @@ def driver() -> Driver:
             "no CUDA GPU is available to torch (torch.cuda.is_available() is false): run on "
             "CPU tensors, through the interpreter, or compile for a named Target"
         )
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own
     return opened

@@ -100,38 +100,6 @@ class NotInterpretable(InterpreterError):
     """The kernel uses a feature that only a GPU has (inline assembly, and the like)."""
 
 
-class TuningError(TritonRTError):
-    """Base of what is wrong with a candidate, or with its tuning."""
-
-
-class CandidateCrashed(TuningError):
-    """A candidate ended its worker, or left its CUDA context broken (an illegal address)."""
-
-
-class CandidateHung(TuningError):
-    """A candidate ran longer than the pool allows; its worker was killed."""
-
-
-class WrongResult(TuningError):
-    """A candidate's outputs differ from the reference candidate's by more than the tolerance."""
-
-
-class CorruptedMemory(TuningError):
-    """A candidate wrote outside of its arguments, or to one that it does not declare mutated."""
-
-
-class UnportableArgument(TuningError):
-    """An argument that cannot be recreated in a worker: tune that kernel in process."""
-
-
-class TuningSkipped(UserWarning):
-    """A kernel was not measured, and runs with the cost model's choice; says why."""
-
-
-class CorruptTuningRecord(UserWarning):
-    """A stored tuning result whose checksum or fields are wrong: dropped, and measured again."""
-
-
 class OutOfRegisters(LaunchError):
     """The kernel's threads want more registers than a block of this GPU may have."""
 
@@ -150,10 +118,6 @@ class DriverTooOld(NoGPU):
 
 class NotPeelable(BadSource):
     """A kernel that cannot be shifted to aligned accesses; says what in it is in the way."""
-
-
-class GraphError(TritonRTError):
-    """A CUDA graph was asked for in a way that cannot work (buckets, devices, outputs)."""
 
 
 class WrongDescriptor(LaunchError):

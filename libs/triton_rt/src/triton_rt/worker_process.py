@@ -54,6 +54,7 @@ class WorkerProcess:
         return self._read(self.process.stdout, size, deadline)
 
     def alive(self) -> bool:
+        """Whether the process still runs."""
         return self.process.poll() is None
 
     def let_go(self) -> None:

@@ -9,9 +9,9 @@ from itertools import chain, islice, product, zip_longest
 import sympy
 
 from symexpr import DivisionByZero, evaluate, symbol
+from tensor_ir import Arg, DType, Ref, TensorType
 from wrapper_ir.ops import (
     Allocate,
-    Arg,
     Assert,
     Constant,
     CopyBack,
@@ -23,13 +23,11 @@ from wrapper_ir.ops import (
     Launch,
     Op,
     Program,
-    Ref,
     Return,
     Reuse,
     SymbolDef,
     View,
 )
-from wrapper_ir.types import DType, TensorType
 
 Env = Mapping[str, int]
 MAX_SAMPLES = 64
@@ -67,6 +65,7 @@ def arg_refs(args: Sequence[Arg]) -> Iterator[str]:
 
 
 def arg_expressions(args: Sequence[Arg]) -> Iterator[sympy.Basic]:
+    """The expressions in (nested) arguments, in order."""
     for arg in args:
         if isinstance(arg, sympy.Basic):
             yield arg
@@ -89,8 +88,11 @@ def uses(op: Op) -> tuple[str, ...]:
         case ExternCall():
             alias = () if op.alias is None else (op.alias,)
             return (
-                *arg_refs(op.args), *arg_refs([v for _, v in op.kwargs]), *op.mutates, *alias,
-            )  # fmt: skip
+                *arg_refs(op.args),
+                *arg_refs([v for _, v in op.kwargs]),
+                *op.mutates,
+                *alias,
+            )
         case CopyBack():
             return (op.src, op.dst)
         case Return():
@@ -104,8 +106,11 @@ def accesses(
     op: Op, kernels: Mapping[str, DefineKernel]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the tensors and descriptors whose elements an op reads, and of those that it
-    writes (and may read); not those in blocks. A view reads nothing."""
+    writes (and may read); not those in blocks. A view reads nothing, nor does a launch of no
+    programs."""
     match op:
+        case Launch() if 0 in op.grid:
+            return (), ()
         case Launch() if op.kernel in kernels:
             pairs = list(zip(kernels[op.kernel].params, op.args, strict=False))
             read = arg_refs([a for p, a in pairs if not p.mutated])
@@ -155,10 +160,12 @@ def expressions(op: Op) -> tuple[sympy.Basic, ...]:
 
 
 def type_expressions(type: TensorType) -> tuple[sympy.Expr, ...]:
+    """The expressions of a layout: sizes, strides, offset."""
     return (*type.size, *type.stride, type.offset)
 
 
 def free_symbols(expressions: Sequence[sympy.Basic]) -> set[str]:
+    """Names of the symbols in the expressions."""
     return {str(s) for e in expressions for s in e.free_symbols}
 
 
@@ -177,6 +184,7 @@ def storages(ops: Sequence[Op], roots: Mapping[str, str]) -> dict[str, str]:
 
 
 def param_roots(program: Program) -> dict[str, str]:
+    """Each tensor parameter as a storage of its own, for `storages`."""
     return {p.name: p.name for p in program.params if p.type is not None}
 
 
@@ -194,13 +202,9 @@ def extent(size: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
-def storage_bytes(type: TensorType, env: Env) -> int:
-    """Bytes from the start of the storage to the end of the layout: 0 for an empty tensor."""
-    return layout_bytes(evaluate_type(type, env), type.dtype)
-
-
 def layout_bytes(layout: tuple[Sequence[int], Sequence[int], int], dtype: DType) -> int:
-    """The same of a size, a stride and an offset that are known."""
+    """Bytes from the start of the storage to the end of a layout (size, stride and offset): 0 for
+    an empty tensor."""
     size, stride, offset = layout
     span = extent(size, stride)
     return (offset + span) * dtype.itemsize if span else 0

@@ -2,139 +2,117 @@
 
 from __future__ import annotations
 
+import tensor_ir
+from tensor_ir import IRError
+from tensor_ir import ParseError as ParseError
+from tensor_ir import PassError as PassError
 
-class WrapperIRError(Exception):
-    """Base class of every error of this library."""
-
-
-class ParseError(WrapperIRError):
-    """The text is no program. `line` and `column` count from 1."""
-
-    def __init__(self, line: int, column: int, expected: str, got: str) -> None:
-        super().__init__(f"line {line}, column {column}: expected {expected}, got {got}")
-        self.line = line
-        self.column = column
-        self.expected = expected
-        self.got = got
+WrapperIRError = IRError
+"""Base class of every error of this library."""
 
 
-class VerifyError(WrapperIRError):
+class VerifyError(tensor_ir.VerifyError):
     """A program that breaks a rule. `op` is the printed op (its first line), `index` its position
     in `Program.ops`, followed by positions inside `If` blocks (`"3.then.0"`); both are empty
     where the head of the program is at fault."""
 
-    rule = "the program is well formed"
-
     def __init__(self, detail: str, op: str = "", index: str = "") -> None:
-        where = f"op {index} `{op}`" if index else "program head"
-        super().__init__(f"{where}: {detail} (rule: {self.rule})")
-        self.detail = detail
+        super().__init__(detail, f"op {index} `{op}`" if index else "program head")
         self.op = op
         self.index = index
 
 
 class InvalidName(VerifyError):
-    rule = "names are identifiers and no words of the program text"
+    """Names are identifiers and no words of the program text."""
 
 
 class DuplicateDefinition(VerifyError):
-    rule = "every tensor, symbol and kernel is defined once; tensors and symbols share names"
+    """Every tensor, symbol and kernel is defined once; tensors and symbols share names."""
 
 
 class UndefinedName(VerifyError):
-    rule = "a tensor is defined before its first use"
+    """A tensor is defined before its first use."""
 
 
 class UseAfterFree(VerifyError):
-    rule = "a tensor and its views are not used after free or reuse of their storage"
+    """A tensor and its views are not used after free or reuse of their storage."""
 
 
 class BlockEscape(VerifyError):
-    rule = "a name defined in a block of `if` is not used outside of that block"
+    """A name defined in a block of `if` is not used outside of that block."""
 
 
 class NotOwned(VerifyError):
-    rule = "free and reuse take the name of a storage that the program (the same block) made"
+    """Free and reuse take the name of a storage that the program (the same block) made."""
 
 
 class Uninitialised(VerifyError):
-    rule = "a storage is written before it is read: by a launch, a call, a copy"
+    """A storage is written before it is read: by a launch, a call, a copy."""
 
 
 class InvalidExpression(VerifyError):
-    rule = "sizes and conditions have a value at the bounds and hints of the symbols"
+    """Sizes and conditions have a value at the bounds and hints of the symbols."""
 
 
 class LayoutOutOfBounds(VerifyError):
-    rule = "a layout lies inside its storage"
+    """A layout lies inside its storage."""
 
 
 class InvalidLayout(VerifyError):
-    rule = "sizes, strides and offsets are not negative, and storages start at offset 0"
+    """Sizes, strides and offsets are not negative, and storages start at offset 0."""
 
 
 class DeviceMismatch(VerifyError):
-    rule = "view, reuse, copy and alias stay on the device of the storage"
+    """View, reuse, copy and alias stay on the device of the storage."""
 
 
 class UnboundSymbol(VerifyError):
-    rule = "a symbol is bound, by an integer parameter or a `symbol` line, before its first use"
+    """A symbol is bound, by an integer parameter or a `symbol` line, before its first use."""
 
 
 class InvalidSymbolDef(VerifyError):
-    rule = "`symbol` reads the size of a tensor parameter that is declared as just that symbol"
+    """`symbol` reads the size of a tensor parameter that is declared as just that symbol."""
 
 
 class UndefinedKernel(VerifyError):
-    rule = "a kernel is defined before its first launch"
+    """A kernel is defined before its first launch."""
 
 
 class InvalidKernel(VerifyError):
-    rule = "a kernel's parameters have known kinds and different names, and its source defines it"
+    """A kernel's parameters have known kinds and different names, and its source defines it."""
 
 
 class LaunchArity(VerifyError):
-    rule = "launch arguments match the kernel's parameters one to one"
+    """Launch arguments match the kernel's parameters one to one."""
 
 
 class LaunchArgumentKind(VerifyError):
-    rule = (
-        "a pointer parameter takes a tensor, a descriptor parameter a descriptor of such blocks, a "
-        "scalar parameter a number"
-    )
+    """A pointer parameter takes a tensor, a descriptor parameter a descriptor of such blocks, a
+    scalar parameter a number."""
 
 
 class LaunchElementType(VerifyError):
-    rule = "a pointer or descriptor parameter takes a tensor of its element type"
+    """A pointer or descriptor parameter takes a tensor of its element type."""
 
 
 class InvalidDescriptor(VerifyError):
-    rule = "a descriptor has the rank of its tensor, 1 to 5, and is an argument of launches only"
+    """A descriptor has the rank of its tensor, 1 to 5, and is an argument of launches only."""
 
 
 class InvalidExtern(VerifyError):
-    rule = "mutated and aliased tensors are arguments, and one result needs no tuple"
+    """Mutated and aliased tensors are arguments, and one result needs no tuple."""
 
 
 class CopyMismatch(VerifyError):
-    rule = "copy takes two tensors of the same sizes"
+    """Copy takes two tensors of the same sizes."""
 
 
 class MisplacedReturn(VerifyError):
-    rule = "return is the last op of the program and nowhere else"
+    """Return is the last op of the program and nowhere else."""
 
 
 class MisplacedOp(VerifyError):
-    rule = "kernel, symbol and constant stand at the top level"
-
-
-class PassError(WrapperIRError):
-    """A pass turned a valid program into an invalid one: a bug of the pass."""
-
-    def __init__(self, name: str, cause: VerifyError) -> None:
-        super().__init__(f"pass {name} made an invalid program: {cause}")
-        self.name = name
-        self.cause = cause
+    """Kernel, symbol and constant stand at the top level."""
 
 
 class InputMismatch(WrapperIRError):
@@ -148,6 +126,8 @@ class InputMismatch(WrapperIRError):
 
 
 class InputCountMismatch(WrapperIRError):
+    """The program was called with too few or too many arguments."""
+
     def __init__(self, expected: int, got: int) -> None:
         super().__init__(f"program takes {expected} inputs, got {got}")
         self.expected = expected
@@ -155,6 +135,8 @@ class InputCountMismatch(WrapperIRError):
 
 
 class MissingConstant(WrapperIRError):
+    """Nothing was given for a constant of the program."""
+
     def __init__(self, name: str, key: str) -> None:
         super().__init__(f"constant {name}: no tensor under key {key!r}; pass it in `constants`")
         self.name = name

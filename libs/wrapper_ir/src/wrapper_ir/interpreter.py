@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import sympy
 
 from symexpr import evaluate
-from wrapper_ir.analysis import evaluate_type, extent, storage_bytes
+from tensor_ir import Arg, Device, DType, Ref, TensorType, print_symbol, print_type
+from wrapper_ir.analysis import evaluate_type, extent
 from wrapper_ir.errors import (
     AssertionFailed,
     InputCountMismatch,
@@ -22,7 +23,6 @@ from wrapper_ir.errors import (
 )
 from wrapper_ir.ops import (
     Allocate,
-    Arg,
     Assert,
     Comment,
     Constant,
@@ -35,14 +35,11 @@ from wrapper_ir.ops import (
     Launch,
     Op,
     Program,
-    Ref,
     Return,
     Reuse,
     SymbolDef,
     View,
 )
-from wrapper_ir.printer import print_symbol, print_type
-from wrapper_ir.types import Device, DType, TensorType
 
 Ints = tuple[int, ...]
 
@@ -53,7 +50,8 @@ class Runtime(Protocol):
     Sizes, strides and offsets are ints counted in elements.
     """
 
-    def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any: ...
+    def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any:
+        """New memory of this layout, uninitialised."""
 
     def as_strided(self, base: Any, size: Ints, stride: Ints, offset: int, dtype: DType) -> Any:
         """A view of the memory of `base`, `offset` elements of `dtype` after its first element.
@@ -65,13 +63,17 @@ class Runtime(Protocol):
     def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls an operator. `Device`, `DType` and `TorchEnum` arguments come as they are."""
 
-    def copy(self, src: Any, dst: Any) -> None: ...
+    def copy(self, src: Any, dst: Any) -> None:
+        """Writes the elements of `src` into `dst`."""
 
-    def size(self, tensor: Any) -> Ints: ...
+    def size(self, tensor: Any) -> Ints:
+        """Its sizes."""
 
-    def stride(self, tensor: Any) -> Ints: ...
+    def stride(self, tensor: Any) -> Ints:
+        """Its strides."""
 
-    def dtype(self, tensor: Any) -> DType: ...
+    def dtype(self, tensor: Any) -> DType:
+        """Its element type."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ class Descriptor:
     strides: Ints
     block_shape: Ints
     padding: str = "zero"
+
+    @classmethod
+    def of(cls, tensor: Any, block: Ints) -> Descriptor:
+        """Of a whole tensor: anything with a `shape` and a method `stride`."""
+        return cls(tensor, tuple(tensor.shape), tuple(tensor.stride()), block)
 
 
 @dataclass
@@ -186,7 +193,7 @@ def same_addresses(size: Ints, a: Ints, b: Ints) -> bool:
 def _own(machine: _Machine, name: str, type: TensorType, value: Any) -> None:
     start = int(evaluate(type.offset, machine.env)) * type.dtype.itemsize
     machine.tensors[name] = value
-    machine.storages[name] = _Storage(value, start, storage_bytes(type, machine.env))
+    machine.storages[name] = _Storage(value, start, type.storage_bytes(machine.env))
 
 
 def _run(machine: _Machine, ops: Sequence[Op]) -> tuple[Any, ...]:
@@ -265,7 +272,7 @@ def _kill(machine: _Machine, name: str) -> None:
 
 def _share(machine: _Machine, name: str, type: TensorType, storage: _Storage) -> None:
     size, stride, offset = evaluate_type(type, machine.env)
-    needed, itemsize = storage_bytes(type, machine.env), type.dtype.itemsize
+    needed, itemsize = type.storage_bytes(machine.env), type.dtype.itemsize
     if needed > storage.bytes:
         raise StorageTooSmall(name, needed, storage.bytes)
     offset = offset - storage.start // itemsize if extent(size, stride) else 0

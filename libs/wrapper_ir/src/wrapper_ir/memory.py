@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wrapper_ir.analysis import Env, alias_source, bound_symbols, definitions, storage_bytes
+from tensor_ir import TYPICAL_SIZE
+from wrapper_ir.analysis import Env, alias_source, bound_symbols, definitions
 from wrapper_ir.ops import Allocate, ExternCall, Free, If, Op, Program, Reuse
-
-DEFAULT_HINT = 16
 
 
 def hint_env(program: Program, hints: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A value for each symbol: from `hints`, else its declared hint, else near `DEFAULT_HINT`."""
-    given = dict(hints or {})
-    declared = {s.name: s for s in program.symbols}
-    env: dict[str, int] = {}
-    for name in bound_symbols(program):
-        symbol = declared.get(name)
-        value = given.get(name, symbol.hint if symbol else None)
-        if value is None:
-            value = DEFAULT_HINT
-            if symbol and symbol.low is not None:
-                value = max(value, symbol.low)
-            if symbol and symbol.high is not None:
-                value = min(value, symbol.high)
-        env[name] = value
-    return env
+    """A value for each symbol: from `hints`, else its typical one."""
+    typical = {s.name: s.typical for s in program.symbols} | dict(hints or {})
+    return {name: typical.get(name, TYPICAL_SIZE) for name in bound_symbols(program)}
 
 
 def peak_bytes(program: Program, hints: Mapping[str, int] | None = None) -> int:
@@ -50,7 +37,7 @@ def _peak(ops: Sequence[Op], env: Env) -> int:
             live[op.out] = live.pop(op.src)
         elif isinstance(op, Allocate | ExternCall) and alias_source(op) is None:
             for name, type in definitions(op):
-                live[name] = storage_bytes(type, env)
+                live[name] = type.storage_bytes(env)
                 total += live[name]
             peak = max(peak, total)
     return peak

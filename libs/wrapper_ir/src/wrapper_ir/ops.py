@@ -39,31 +39,7 @@ from typing import TypeAlias
 
 import sympy
 
-from wrapper_ir.types import Device, DType, TensorType
-
-
-@dataclass(frozen=True)
-class Ref:
-    """Use of a tensor by name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class TorchEnum:
-    """A value of torch that an extern call takes and the IR does not interpret:
-    `layout strided`, `memory_format contiguous_format`."""
-
-    kind: str
-    name: str
-
-
-# An argument of an extern call or a launch: a tensor, an integer expression (sympy; plain ints
-# are allowed), a Python scalar, a device, an element type, or a (nested) tuple of those.
-Arg: TypeAlias = (
-    Ref | sympy.Expr | sympy.logic.boolalg.Boolean | int | float | bool | str | complex
-    | Device | DType | TorchEnum | tuple["Arg", ...] | None
-)  # fmt: skip
+from tensor_ir import Arg, Symbol, TensorType
 
 
 @dataclass(frozen=True)
@@ -273,20 +249,22 @@ class Return:
     comment: str = ""
 
 
-Op: TypeAlias = (
-    DefineKernel | SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Describe
-    | Launch | ExternCall | CopyBack | If | Comment | Return
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """An integer of the program: inclusive bounds (`None` is open) and a typical value."""
-
-    name: str
-    low: int | None = None
-    high: int | None = None
-    hint: int | None = None
+# The ops that print as a line of their own.
+LineOp: TypeAlias = (
+    SymbolDef
+    | Assert
+    | Constant
+    | Allocate
+    | Free
+    | Reuse
+    | View
+    | Describe
+    | Launch
+    | ExternCall
+    | CopyBack
+    | Return
+)
+Op: TypeAlias = LineOp | DefineKernel | If | Comment
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import re
 import sympy
 
 from symexpr import from_one_line
+from tensor_ir import MAX_DEPTH, TARGET, Arg, Scanner, Symbol, TensorType
 from wrapper_ir.ops import (
     Allocate,
-    Arg,
     Assert,
     Comment,
     Constant,
@@ -26,38 +26,18 @@ from wrapper_ir.ops import (
     Program,
     Return,
     Reuse,
-    Symbol,
     SymbolDef,
     View,
 )
-from wrapper_ir.scanner import MAX_DEPTH, TARGET, Scanner
-from wrapper_ir.types import TensorType
 
 _DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
+_KIND = re.compile(r"\w+<\w+\[\d{1,9}(, ?\d{1,9})*\]>|\*?\w+", re.ASCII)
 _HEAD_COMMENT = re.compile(r"\s*(#.*)?", re.ASCII)
 
 
 def parse_program(text: str) -> Program:
     """Reads what `print_program` prints. Raises `ParseError` with line and column."""
     return _Parser(text).program()
-
-
-def parse_type(text: str) -> TensorType:
-    """Reads what `print_type` prints."""
-    scanner = Scanner(text, 0, len(text), set())
-    type = scanner.type()
-    if not scanner.at_end():
-        scanner.fail("end of the type")
-    return type
-
-
-def parse_symbol(text: str) -> Symbol:
-    """Reads what `print_symbol` prints."""
-    scanner = Scanner(text, 0, len(text), set())
-    symbol = scanner.symbol()
-    if not scanner.at_end():
-        scanner.fail("end of the symbol")
-    return symbol
 
 
 class _Parser:
@@ -87,16 +67,14 @@ class _Parser:
             line = self._next_line()
             line.expect("where")
             declared.append(line.symbol())
-            if not line.at_end():
-                line.fail("end of line")
+            line.finish("end of line")
         self.symbols |= {s.name for s in declared}
         given: list[sympy.logic.boolalg.Boolean] = []
         while self._says("given"):
             line = self._next_line()
             line.expect("given")
             given.append(line.condition(""))
-            if not line.at_end():
-                line.fail("end of line")
+            line.finish("end of line")
         ops = self._block(2)
         if self.pos < len(self.text):
             self._next_line().fail("an op indented by 2 spaces")
@@ -332,7 +310,7 @@ class _Parser:
         params: list[KernelParam] = []
         line.expect("(")
         while line.items():
-            params.append(line.kernel_param())
+            params.append(self._kernel_param(line))
             line.separator()
         constants: list[tuple[str, int | float | bool | str | None]] = []
         if line.take("constants"):
@@ -357,9 +335,24 @@ class _Parser:
         comment = self._remark(line)
         source = self._source(indent)
         return DefineKernel(
-            name, source, tuple(params), tuple(constants), warps, stages, comment, ctas,
-            registers, overlap,
-        )  # fmt: skip
+            name,
+            source,
+            tuple(params),
+            tuple(constants),
+            warps,
+            stages,
+            comment,
+            ctas,
+            registers,
+            overlap,
+        )
+
+    def _kernel_param(self, line: Scanner) -> KernelParam:
+        name = line.name()
+        line.expect(":")
+        kind = line.match(_KIND, "a kind such as *f32 or i32")
+        mutated = line.take("mutated")
+        return KernelParam(name, kind, mutated, line.take("aligned"))
 
     def _source(self, indent: int) -> str:
         margin, end = " " * (indent + 2), " " * indent + "end"

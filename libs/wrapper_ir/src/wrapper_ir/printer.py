@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-
-import sympy
+from collections.abc import Sequence
 
 from symexpr import one_line, sstr
+from tensor_ir import Arg, Ref, print_plain, print_symbol, print_tuple, print_type
 from wrapper_ir.ops import (
     Allocate,
-    Arg,
     Assert,
     Comment,
     Constant,
@@ -22,18 +20,15 @@ from wrapper_ir.ops import (
     If,
     KernelParam,
     Launch,
+    LineOp,
     Op,
     Param,
     Program,
-    Ref,
     Return,
     Reuse,
-    Symbol,
     SymbolDef,
-    TorchEnum,
     View,
 )
-from wrapper_ir.types import Device, DType, TensorType, contiguous_strides
 
 LINE_LENGTH = 100
 
@@ -53,53 +48,13 @@ def print_op(op: Op) -> str:
     return "\n".join(_op(op, ""))
 
 
-def print_type(type: TensorType) -> str:
-    """`bf16[s0, 768] cuda:0 stride (768, 1) offset 5`, stride and offset where not the default."""
-    text = f"{type.dtype.value}[{', '.join(map(sstr, type.size))}] {type.device}"
-    if type.stride != contiguous_strides(type.size):
-        text += f" stride {_tuple(map(sstr, type.stride))}"
-    if type.offset != 0:
-        text += f" offset {sstr(type.offset)}"
-    return text
-
-
-def print_symbol(symbol: Symbol) -> str:
-    """`s0 in [1, 64] hint 2`; an open bound is `*`, and what is unknown is left out."""
-    text = symbol.name
-    if symbol.low is not None or symbol.high is not None:
-        low, high = ("*" if b is None else str(b) for b in (symbol.low, symbol.high))
-        text += f" in [{low}, {high}]"
-    if symbol.hint is not None:
-        text += f" hint {symbol.hint}"
-    return text
-
-
 def print_arg(arg: Arg) -> str:
     """An argument of a launch or a call. `Ref`s and symbols print as their names."""
     if isinstance(arg, Ref):
         return arg.name
-    if isinstance(arg, TorchEnum):
-        return f"{arg.kind} {arg.name}"
-    if isinstance(arg, Device):
-        return f"device {arg}"
-    if isinstance(arg, DType):
-        return f"dtype {arg.value}"
-    if isinstance(arg, str):
-        return json.dumps(arg)
-    if isinstance(arg, complex):
-        return f"complex({arg.real!r}, {arg.imag!r})"
     if isinstance(arg, tuple):
-        return _tuple(map(print_arg, arg))
-    if arg is sympy.true or arg is sympy.false:
-        return str(bool(arg))
-    if isinstance(arg, sympy.Basic):
-        return str(sstr(arg))
-    return repr(arg)
-
-
-def _tuple(items: Iterable[str]) -> str:
-    texts = list(items)
-    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+        return print_tuple(map(print_arg, arg))
+    return print_plain(arg)
 
 
 def _head(program: Program) -> list[str]:
@@ -111,6 +66,7 @@ def _head(program: Program) -> list[str]:
 
 
 def print_param(param: Param) -> str:
+    """`x: f32[s0] cpu`, or `s0: int`."""
     return f"{param.name}: {'int' if param.type is None else print_type(param.type)}"
 
 
@@ -137,10 +93,7 @@ def _op(op: Op, indent: str) -> list[str]:
     return [f"{indent}{_line(op)}{_remark(op.comment)}"]
 
 
-def _line(
-    op: SymbolDef | Assert | Constant | Allocate | Free | Reuse | View | Describe | Launch
-    | ExternCall | CopyBack | Return,
-) -> str:  # fmt: skip
+def _line(op: LineOp) -> str:
     match op:
         case SymbolDef():
             less = f" less {op.plus}" if op.plus else ""
@@ -159,16 +112,16 @@ def _line(
         case View():
             return f"{op.out} = view {op.src} {print_type(op.type)}"
         case Describe():
-            return f"{op.out} = describe {op.src} block {_tuple(map(str, op.block))}"
+            return f"{op.out} = describe {op.src} block {print_tuple(map(str, op.block))}"
         case Launch():
-            grid = _tuple(map(sstr, op.grid))
+            grid = print_tuple(map(sstr, op.grid))
             return f"launch {op.kernel} grid {grid} {_call(op.args)}"
         case ExternCall():
             return _extern(op)
         case CopyBack():
             return f"copy {op.src} -> {op.dst}"
         case Return():
-            return f"return {_tuple(map(print_arg, op.values))}"
+            return f"return {print_tuple(map(print_arg, op.values))}"
 
 
 def _call(args: Sequence[Arg], kwargs: Sequence[tuple[str, Arg]] = ()) -> str:
@@ -179,7 +132,7 @@ def _call(args: Sequence[Arg], kwargs: Sequence[tuple[str, Arg]] = ()) -> str:
 def _extern(op: ExternCall) -> str:
     text = f"extern {op.target}{_call(op.args, op.kwargs)}"
     if op.mutates:
-        text += f" mutates {_tuple(op.mutates)}"
+        text += f" mutates {print_tuple(op.mutates)}"
     if op.alias is not None:
         text += f" alias {op.alias}"
     if not op.outs and not op.tuple_result:
@@ -187,7 +140,7 @@ def _extern(op: ExternCall) -> str:
     names = ["_" if out is None else out[0] for out in op.outs]
     types = ["_" if out is None else print_type(out[1]) for out in op.outs]
     if op.tuple_result:
-        return f"{_tuple(names)} = {text} -> {_tuple(types)}"
+        return f"{print_tuple(names)} = {text} -> {print_tuple(types)}"
     return f"{', '.join(names)} = {text} -> {', '.join(types)}"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from symexpr import SymexprError, evaluate, symbol
+from tensor_ir import NAME, TARGET, Arg, DType, Ref, TensorType, print_type
 from wrapper_ir.analysis import (
     Env,
     accesses,
@@ -52,7 +53,6 @@ from wrapper_ir.errors import (
 )
 from wrapper_ir.ops import (
     Allocate,
-    Arg,
     Constant,
     CopyBack,
     DefineKernel,
@@ -64,15 +64,12 @@ from wrapper_ir.ops import (
     Launch,
     Op,
     Program,
-    Ref,
     Return,
     Reuse,
     SymbolDef,
     View,
 )
-from wrapper_ir.printer import print_op, print_type
-from wrapper_ir.scanner import NAME, TARGET
-from wrapper_ir.types import DType, TensorType
+from wrapper_ir.printer import print_op
 
 RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
 INT_KINDS = frozenset(f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64))

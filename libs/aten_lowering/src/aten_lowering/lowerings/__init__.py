@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from aten_lowering.lowerings import (
     activations,
+    arithmetic,
     batch_norm,
     creation,
+    division,
     indexing,
+    logic,
     matmul,
     normalizations,
-    pointwise,
     pooling,
     random,
     rearrange,
@@ -24,7 +26,9 @@ from aten_lowering.registry import Table
 
 TABLE = Table()
 for _family in (
-    pointwise,
+    arithmetic,
+    division,
+    logic,
     selection,
     activations,
     special,

@@ -7,154 +7,69 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Number, number
 from aten_lowering.errors import require
-from aten_lowering.registry import Table
+from aten_lowering.fills import FULLS, ONES, ZEROS
+from aten_lowering.registry import Lowering, Table
 from loop_ir import DType
 
 aten = torch.ops.aten
 table = Table()
 
 
-def _fill(call: Call, value: Number, layout: Any, pin_memory: Any) -> None:
-    # dtype and device show in the result.
+def plain_memory(layout: Any, pin_memory: Any) -> None:
+    """Raises `CannotLower` for what memory of ours is not: pinned, or of another layout."""
     require(layout in (None, torch.strided) and not pin_memory, "layout or pinned memory")
-    out = call.out
-    k = call.kernel(out.size)
-    k.store(out.operand, k.coords, number(k, value, out.dtype))
-    call.emit_kernel(k)
 
 
-@table.lowers(aten.full.default)
-def full(
-    call: Call, size: Any, fill_value: Number, dtype: Any, layout: Any, device: Any, pin_memory: Any
-) -> None:
+def _filled(value: Number) -> Lowering:
+    def lowering(call: Call, layout: Any, pin_memory: Any, **shown: Any) -> None:
+        _fill(call, value, layout, pin_memory)
+
+    return lowering
+
+
+table.lowers(*ZEROS)(_filled(0))
+table.lowers(*ONES)(_filled(1))
+
+
+@table.lowers(*FULLS)
+def full(call: Call, fill_value: Number, layout: Any, pin_memory: Any, **shown: Any) -> None:
+    """One number everywhere."""
     _fill(call, fill_value, layout, pin_memory)
-
-
-@table.lowers(aten.zeros.default)
-def zeros(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
-    _fill(call, 0, layout, pin_memory)
-
-
-@table.lowers(aten.ones.default)
-def ones(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
-    _fill(call, 1, layout, pin_memory)
-
-
-@table.lowers(aten.full_like.default)
-def full_like(
-    call: Call,
-    input: Operand,
-    fill_value: Number,
-    dtype: Any,
-    layout: Any,
-    device: Any,
-    pin_memory: Any,
-    memory_format: Any,
-) -> None:
-    _fill(call, fill_value, layout, pin_memory)
-
-
-@table.lowers(aten.zeros_like.default)
-def zeros_like(
-    call: Call,
-    input: Operand,
-    dtype: Any,
-    layout: Any,
-    device: Any,
-    pin_memory: Any,
-    memory_format: Any,
-) -> None:
-    _fill(call, 0, layout, pin_memory)
-
-
-@table.lowers(aten.ones_like.default)
-def ones_like(
-    call: Call,
-    input: Operand,
-    dtype: Any,
-    layout: Any,
-    device: Any,
-    pin_memory: Any,
-    memory_format: Any,
-) -> None:
-    _fill(call, 1, layout, pin_memory)
-
-
-@table.lowers(aten.new_full.default)
-def new_full(
-    call: Call,
-    input: Operand,
-    size: Any,
-    fill_value: Number,
-    dtype: Any,
-    layout: Any,
-    device: Any,
-    pin_memory: Any,
-) -> None:
-    _fill(call, fill_value, layout, pin_memory)
-
-
-@table.lowers(aten.new_zeros.default)
-def new_zeros(
-    call: Call, input: Operand, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any
-) -> None:
-    _fill(call, 0, layout, pin_memory)
-
-
-@table.lowers(aten.new_ones.default)
-def new_ones(
-    call: Call, input: Operand, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any
-) -> None:
-    _fill(call, 1, layout, pin_memory)
 
 
 @table.lowers(aten.scalar_tensor.default)
-def scalar_tensor(
-    call: Call, s: Number, dtype: Any, layout: Any, device: Any, pin_memory: Any
-) -> None:
+def scalar_tensor(call: Call, s: Number, layout: Any, pin_memory: Any, **shown: Any) -> None:
+    """A tensor of rank 0."""
     _fill(call, s, layout, pin_memory)
 
 
-@table.lowers(aten.arange.start_step)
-def arange_step(
+def _fill(call: Call, value: Number, layout: Any, pin_memory: Any) -> None:
+    plain_memory(layout, pin_memory)
+    k = call.kernel()
+    call.store(k, number(k, value, call.out.dtype))
+
+
+@table.lowers(aten.arange.start_step, aten.arange.start, aten.arange.default)
+def arange(
     call: Call,
-    start: Number,
     end: Number,
-    step: Number,
-    dtype: Any,
     layout: Any,
-    device: Any,
     pin_memory: Any,
+    start: Number = 0,
+    step: Number = 1,
+    **shown: Any,
 ) -> None:
     """`start + step * i`, i < the length of the result, which `end` has decided."""
-    require(layout in (None, torch.strided) and not pin_memory, "layout or pinned memory")
-    out = call.out
-    k = call.kernel(out.size)
+    plain_memory(layout, pin_memory)
+    out, k = call.out, call.kernel()
     (i,) = k.coords
     whole = all(isinstance(v, int | sympy.Expr) for v in (start, step))
     if whole and out.dtype.is_int:
-        value = k.index(sympy.expand(start + step * i))
-    else:
-        require(out.dtype.is_float, f"arange of {out.dtype.value}")
-        # Eager accumulates in f64 on the CPU, in f32 elsewhere (`at::acc_type`).
-        wide = out.operand.type.device.kind == "cpu" or out.dtype is DType.f64
-        acc = DType.f64 if wide else DType.f32
-        scaled = k.op("mul", number(k, step, acc), k.cast(k.index(i), acc))
-        value = k.op("add", number(k, start, acc), scaled)
-    k.store(out.operand, k.coords, value)
-    call.emit_kernel(k)
-
-
-@table.lowers(aten.arange.start)
-def arange_start(
-    call: Call, start: Number, end: Number, dtype: Any, layout: Any, device: Any, pin_memory: Any
-) -> None:
-    arange_step(call, start, end, 1, dtype, layout, device, pin_memory)
-
-
-@table.lowers(aten.arange.default)
-def arange(call: Call, end: Number, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
-    arange_step(call, 0, end, 1, dtype, layout, device, pin_memory)
+        return call.store(k, k.index(sympy.expand(start + step * i)))
+    require(out.dtype.is_float, f"arange of {out.dtype.value}")
+    # Eager accumulates in f64 on the CPU, in f32 elsewhere (`at::acc_type`).
+    acc = DType.f64 if call.on_cpu or out.dtype is DType.f64 else DType.f32
+    scaled = k.op("mul", number(k, step, acc), k.cast(k.index(i), acc))
+    call.store(k, k.op("add", number(k, start, acc), scaled))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand
+from aten_lowering.builder import Coords, KernelBuilder, Operand, at
 from aten_lowering.call import Call, Number, number, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
@@ -39,38 +40,32 @@ def embedding(
     scale_grad_by_freq: bool,
     sparse: bool,
 ) -> None:
-    # padding_idx, scale_grad_by_freq and sparse concern the gradient only.
-    out = call.out
-    k = call.kernel(out.size)
+    """The rows of `weight` at the indices. padding_idx, scale_grad_by_freq and sparse concern the
+    gradient only."""
+    k = call.kernel()
     row = lookup(k, indices, k.coords[:-1], weight.size[0])
-    k.store(out.operand, k.coords, k.load(weight, (row, k.coords[-1])))
-    call.emit_kernel(k)
+    call.store(k, k.load(weight, (row, k.coords[-1])))
 
 
 @table.lowers(aten.index_select.default)
 def index_select(call: Call, input: Operand, dim: int, index: Operand) -> None:
-    out = call.out
-    dim = wrap_dim(dim, len(input.size))
-    k = call.kernel(out.size)
-    if not input.size:  # of its one element
-        k.store(out.operand, k.coords, k.load(input, ()))
-    else:
+    """The slices of dimension `dim` at the indices, which are a line of them."""
+    dim, k = wrap_dim(dim, len(input.size)), call.kernel()
+    own: Coords = ()
+    if input.size:
         i = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
-        k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
-    call.emit_kernel(k)
+        own = at(k.coords, dim, i)
+    call.store(k, k.load(input, own))
 
 
 @table.lowers(aten.gather.default)
 def gather(call: Call, input: Operand, dim: int, index: Operand, sparse_grad: bool) -> None:
-    out = call.out
-    dim = wrap_dim(dim, len(input.size))
-    k = call.kernel(out.size)
-    if not input.size:
-        k.store(out.operand, k.coords, k.load(input, ()))
-    else:
-        i = lookup(k, index, k.coords, input.size[dim])
-        k.store(out.operand, k.coords, k.load(input, (*k.coords[:dim], i, *k.coords[dim + 1 :])))
-    call.emit_kernel(k)
+    """Each element with its coordinate of dimension `dim` taken from `index`."""
+    dim, k = wrap_dim(dim, len(input.size)), call.kernel()
+    own: Coords = ()
+    if input.size:
+        own = at(k.coords, dim, lookup(k, index, k.coords, input.size[dim]))
+    call.store(k, k.load(input, own))
 
 
 def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, row: bool) -> None:
@@ -79,8 +74,7 @@ def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, r
     value's row."""
     n = bounds.size[-1]
     require(n.is_Integer, "a search among a number of bounds that is not known")
-    out = call.out
-    k = call.kernel(out.size)
+    k = call.kernel()
     lead = k.coords[:-1] if row else ()
     kinds = {bounds.dtype, value.dtype} if isinstance(value, Operand) else {bounds.dtype}
     require(len(kinds) == 1, "a search among bounds of another type")
@@ -93,22 +87,28 @@ def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, r
         behind = k.op("gt" if right else "ge", bound, wanted)
         after = k.op("minimum", k.op("add", middle, one), end)
         first, end = k.where(behind, first, after), k.where(behind, middle, end)
-    k.store(out.operand, k.coords, first)
-    call.emit_kernel(k)
+    call.store(k, first)
 
 
 @table.lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(
-    call: Call, input: Operand | Number, boundaries: Operand, out_int32: bool, right: bool
+    call: Call, input: Operand | Number, boundaries: Operand, right: bool, **shown: Any
 ) -> None:
+    """The number of the first bound that is not less (`right`: that is larger)."""
     _search(call, boundaries, input, right, False)
 
 
 @table.lowers(aten.searchsorted.Tensor)
 def searchsorted(
-    call: Call, sorted_sequence: Operand, input: Operand, out_int32: bool, right: bool,
-    side: str | None, sorter: Operand | None,
-) -> None:  # fmt: skip
+    call: Call,
+    sorted_sequence: Operand,
+    input: Operand,
+    right: bool,
+    side: str | None,
+    sorter: Operand | None,
+    **shown: Any,
+) -> None:
+    """As `bucketize`, with bounds for all rows or for each."""
     require(sorter is None, "a search with a sorter")
     row = len(sorted_sequence.size) > 1
     _search(call, sorted_sequence, input, right or side == "right", row)
@@ -166,8 +166,6 @@ class Advanced:
 
 @table.lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(call: Call, input: Operand, indices: Sequence[Operand | None]) -> None:
-    out = call.out
-    k = call.kernel(out.size)
-    found = Advanced.of(indices, input.size)
-    k.store(out.operand, k.coords, k.load(input, found.places(k, k.coords)))
-    call.emit_kernel(k)
+    """Advanced indexing with integer tensors."""
+    k = call.kernel()
+    call.store(k, k.load(input, Advanced.of(indices, input.size).places(k, k.coords)))

@@ -34,9 +34,12 @@ _LONGEST = 1 << 16  # points of a line that are compared one by one
 
 
 def lines(
-    x: Sequence[sympy.Expr], out: Sequence[sympy.Expr], factors: Sequence[Any], rule: Rule,
+    x: Sequence[sympy.Expr],
+    out: Sequence[sympy.Expr],
+    factors: Sequence[Any],
+    rule: Rule,
     acc: DType = DType.f32,
-) -> list[Line]:  # fmt: skip
+) -> list[Line]:
     """Of the last dimensions of `x` and `out`; factors: how much longer each is to be, or None.
     acc: what places between two elements are computed in."""
     dims = len(factors)

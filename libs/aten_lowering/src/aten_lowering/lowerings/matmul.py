@@ -13,6 +13,7 @@ from aten_lowering.errors import require
 from aten_lowering.extern import operands
 from aten_lowering.registry import Table
 from loop_ir import DType, Matmul, TensorRef, TensorType
+from loop_ir import Operand as MatmulOperand
 
 aten = torch.ops.aten
 table = Table()
@@ -20,13 +21,9 @@ table = Table()
 _FLOATS = (DType.f16, DType.bf16, DType.f32, DType.f64)
 
 
-@table.lowers(aten.mm.default)
+@table.lowers(aten.mm.default, aten.bmm.default)
 def mm(call: Call, input: Operand, mat2: Operand) -> None:
-    _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
-
-
-@table.lowers(aten.bmm.default)
-def bmm(call: Call, input: Operand, mat2: Operand) -> None:
+    """`input @ mat2`: `[M, K] @ [K, N]`, or a batch of such."""
     _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
 
 
@@ -34,6 +31,7 @@ def bmm(call: Call, input: Operand, mat2: Operand) -> None:
 def addmm(
     call: Call, input: Operand, mat1: Operand, mat2: Operand, beta: Number, alpha: Number
 ) -> None:
+    """`beta * input + alpha * (mat1 @ mat2)`, rounded once."""
     _emit_sum(call, input, mat1, mat2, beta, alpha)
 
 
@@ -41,6 +39,7 @@ def addmm(
 def baddbmm(
     call: Call, input: Operand, batch1: Operand, batch2: Operand, beta: Number, alpha: Number
 ) -> None:
+    """`addmm` for a batch."""
     _emit_sum(call, input, batch1, batch2, beta, alpha)
 
 
@@ -133,7 +132,9 @@ def _emit(
     inner = a.type.size[-1]
     a, b = _sized(a, *batch, rows, inner), _sized(b, *batch, inner, columns)
     origins = (call.origin,)
-    call.emit(Matmul(name, type, a, b, bias, call.extern, origins=origins, alpha=alpha, beta=beta))
+    pair = MatmulOperand(a), MatmulOperand(b)
+    matmul = Matmul(name, type, pair, bias, call.extern, None, origins, alpha, beta)
+    call.emit(matmul)
 
 
 def _sized(ref: TensorRef, *size: sympy.Expr) -> TensorRef:

@@ -34,8 +34,7 @@ def softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> None:
     exp = k.op("exp", k.op("sub", value, peak))
     (total,) = k.reduce("sum", exp)
     frame.start()
-    k.store(call.out.operand, coords, k.op("div", exp, total))
-    call.emit_kernel(k)
+    call.store(k, k.op("div", exp, total), coords)
 
 
 # -- norms
@@ -53,6 +52,7 @@ def affine(
 
 
 def store_used(call: Call, index: int, k: KernelBuilder, coords: Coords, value: Value) -> None:
+    """Stores an element of a result, if the graph looks at that."""
     result = call.result(index)
     if result is not None:
         k.store(result.operand, coords, value)

@@ -10,6 +10,7 @@ written twice, and nothing has to be zeroed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -17,7 +18,16 @@ import torch
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number, opmath
 from aten_lowering.errors import require
-from aten_lowering.lowerings.windows import MOST, Along, Share, Window, every, is_written_out, kind
+from aten_lowering.lowerings.windows import (
+    MOST,
+    Along,
+    Share,
+    Window,
+    every,
+    is_written_out,
+    kind,
+    store_gradient,
+)
 from aten_lowering.registry import Table
 from loop_ir import DType
 
@@ -62,9 +72,14 @@ def _places(k: KernelBuilder, along: Sequence[Window | Share]) -> list[Along]:
 
 @table.lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool(
-    call: Call, input: Operand, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints,
-    ceil_mode: bool,
-) -> None:  # fmt: skip
+    call: Call,
+    input: Operand,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    **shown: Any,
+) -> None:
     """NaN wins, the last one if there are several; among equals the first place does. (Where there
     is nothing but minus infinity, eager's kernel for channels-last CUDA tensors says 0.)"""
     out = call.out.size[-_dims(call) :]
@@ -73,12 +88,13 @@ def max_pool(
 
 @table.lowers(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(call: Call, input: Operand, output_size: Ints) -> None:
+    """The largest element of each of `output_size` windows, which are about as large."""
     _max_pool(call, input, _shares(input.size, call.out.size[-_dims(call) :]))
 
 
 def _max_pool(call: Call, x: Operand, windows: Sequence[Window | Share]) -> None:
     require(x.dtype is not DType.bool_, "max_pool of bool")
-    k = call.kernel(call.out.size)
+    k = call.kernel()
     alongs = _places(k, windows)
     places = call.result(1)
     least = _least(x.dtype)
@@ -129,9 +145,17 @@ def _number(at: Sizes, size: Sizes) -> sympy.Expr:
     aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
 )
 def max_pool_backward(
-    call: Call, grad_output: Operand, input: Operand, kernel_size: Ints, stride: Ints,
-    padding: Ints, dilation: Ints, ceil_mode: bool, indices: Operand,
-) -> None:  # fmt: skip
+    call: Call,
+    grad_output: Operand,
+    input: Operand,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    indices: Operand,
+    **shown: Any,
+) -> None:
+    """At each place the sum of the gradients of the windows whose largest element it is."""
     out = grad_output.size[-_dims(call) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
     _max_gradient(call, grad_output, indices, windows)
@@ -141,6 +165,7 @@ def max_pool_backward(
 def adaptive_max_pool_backward(
     call: Call, grad_output: Operand, input: Operand, indices: Operand
 ) -> None:
+    """As that of `max_pool`, for windows of an adaptive pooling."""
     windows = _shares(input.size, grad_output.size[-_dims(call) :])
     _max_gradient(call, grad_output, indices, windows)
 
@@ -155,7 +180,7 @@ def _max_gradient(
         value = k.cast(k.load(gradient, (*lead, *at), inside), opmath(gradient.dtype))
         return k.where(chosen, value, k.const(0, value.dtype))
 
-    _gradient(call, windows, share)
+    store_gradient(call, [w.windows for w in windows], share)
 
 
 # -- means
@@ -163,9 +188,15 @@ def _max_gradient(
 
 @table.lowers(aten.avg_pool2d.default, aten.avg_pool3d.default)
 def avg_pool(
-    call: Call, input: Operand, kernel_size: Ints, stride: Ints, padding: Ints, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: Number | None,
-) -> None:  # fmt: skip
+    call: Call,
+    input: Operand,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    count_include_pad: bool,
+    divisor_override: Number | None,
+    **shown: Any,
+) -> None:
     """Sums in the opmath type, row by row as eager."""
     out = call.out.size[-_dims(call) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
@@ -174,13 +205,14 @@ def avg_pool(
 
 @table.lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool(call: Call, input: Operand, output_size: Ints) -> None:
+    """The mean of each of `output_size` windows, which are about as large."""
     shares = _shares(input.size, call.out.size[-_dims(call) :])
     _mean(call, input, shares, _lengths(shares))
 
 
 def _mean(call: Call, x: Operand, windows: Sequence[Window | Share], count: Count) -> None:
     require(x.dtype.is_float or x.dtype is DType.i64, f"means of {x.dtype.value}")
-    k = call.kernel(call.out.size)
+    k = call.kernel()
     acc = opmath(x.dtype)
     alongs = _places(k, windows)
     total = k.const(0, acc)
@@ -192,8 +224,7 @@ def _mean(call: Call, x: Operand, windows: Sequence[Window | Share], count: Coun
             (total,) = k.reduce("sum", value)
             k.once()
     mean = _divided(k, total, count(k, k.coords[-len(windows) :]))
-    k.store(call.out.operand, k.coords, mean)
-    call.emit_kernel(k)
+    call.store(k, mean)
 
 
 def _divided(k: KernelBuilder, total: Value, counts: Sequence[Value | int]) -> Value:
@@ -205,9 +236,17 @@ def _divided(k: KernelBuilder, total: Value, counts: Sequence[Value | int]) -> V
 
 @table.lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 def avg_pool_backward(
-    call: Call, grad_output: Operand, input: Operand, kernel_size: Ints, stride: Ints,
-    padding: Ints, ceil_mode: bool, count_include_pad: bool, divisor_override: Number | None,
-) -> None:  # fmt: skip
+    call: Call,
+    grad_output: Operand,
+    input: Operand,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    count_include_pad: bool,
+    divisor_override: Number | None,
+    **shown: Any,
+) -> None:
+    """At each place the sum of what its windows give it: their gradients over their counts."""
     out = grad_output.size[-_dims(call) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
     count = _counting(windows, count_include_pad, divisor_override)
@@ -218,6 +257,7 @@ def avg_pool_backward(
     aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default
 )
 def adaptive_avg_pool_backward(call: Call, grad_output: Operand, input: Operand) -> None:
+    """As that of `avg_pool`, for windows of an adaptive pooling."""
     shares = _shares(input.size, grad_output.size[-_dims(call) :])
     _mean_gradient(call, grad_output, shares, _lengths(shares))
 
@@ -230,29 +270,7 @@ def _mean_gradient(
         part = _divided(k, k.cast(value, opmath(gradient.dtype)), count(k, at))
         return k.where(inside, part, k.const(0, part.dtype)) if inside else part
 
-    _gradient(call, windows, share)
-
-
-def _gradient(
-    call: Call,
-    windows: Sequence[Window | Share],
-    share: Callable[[KernelBuilder, Sizes, Value | None], Value],
-) -> None:
-    """At each place the sum of what its windows give it."""
-    require(call.out.dtype.is_float, "a gradient of integers")
-    k = call.kernel(call.out.size)
-    own = k.coords[-len(windows) :]
-    alongs = [w.windows(at) for w, at in zip(windows, own, strict=True)]
-    total: Value | None = None
-    for at, inside in every(k, alongs):
-        value = share(k, at, inside)
-        if is_written_out(alongs):
-            total = value if total is None else k.op("add", total, value)
-        else:
-            (total,) = k.reduce("sum", value)
-            k.once()
-    k.store(call.out.operand, k.coords, total or k.const(0, call.out.dtype))
-    call.emit_kernel(k)
+    store_gradient(call, [w.windows for w in windows], share)
 
 
 def _lengths(shares: Sequence[Share]) -> Count:

@@ -44,6 +44,7 @@ class _Source:
 
     @property
     def coords(self) -> Coords:
+        """Those of the element that is computed."""
         return self.k.coords
 
     def bits(self, draw: int = 0, draws: int = 1) -> Value:
@@ -114,8 +115,8 @@ class _Source:
         return k.op("lt", self.bits(), k.const(min(round(p * 2**32), 2**32 - 1), DType.u32))
 
     def store(self, value: Value) -> None:
-        self.k.store(self.call.out.operand, self.coords, value)
-        self.call.emit_kernel(self.k)
+        """Stores an element of the result and emits the kernel."""
+        self.call.store(self.k, value)
 
 
 def _computed(call: Call) -> DType:
@@ -139,34 +140,30 @@ def _between(source: _Source, low: Number, high: Number) -> None:
     source.store(k.where(at_end, k.cast(first, out), value))
 
 
-_NORMAL = (aten.randn.default, aten.randn_like.default)
+@table.lowers(aten.rand.default, aten.rand_like.default)
+def rand(call: Call, layout: Any, pin_memory: Any, **shown: Any) -> None:
+    """Uniform in [0, 1)."""
+    require(not pin_memory, "pinned memory")
+    _between(_Source(call, layout=layout), 0, 1)
 
 
-@table.lowers(aten.rand.default, aten.randn.default)
-def rand(call: Call, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any) -> None:
+@table.lowers(aten.randn.default, aten.randn_like.default)
+def randn(call: Call, layout: Any, pin_memory: Any, **shown: Any) -> None:
+    """Standard normal."""
     require(not pin_memory, "pinned memory")
     source = _Source(call, layout=layout)
-    if call.op in _NORMAL:
-        source.store(source.normal(_computed(call)))
-    else:
-        _between(source, 0, 1)
-
-
-@table.lowers(aten.rand_like.default, aten.randn_like.default)
-def rand_like(
-    call: Call, input: Operand, dtype: Any, layout: Any, device: Any, pin_memory: Any,
-    memory_format: Any,
-) -> None:  # fmt: skip
-    rand(call, None, dtype, layout, device, pin_memory)
+    source.store(source.normal(_computed(call)))
 
 
 @table.lowers(aten.uniform.default)
 def uniform(call: Call, input: Operand, low: Number, to: Number, generator: Any) -> None:
+    """Uniform in [low, to)."""
     _between(_Source(call, generator), low, to)
 
 
 @table.lowers(aten.normal_functional.default)
 def normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any) -> None:
+    """Normal, of one mean and one deviation."""
     source = _Source(call, generator)
     k, dtype = source.k, _computed(call)
     scale, shift = number(k, std, dtype), number(k, mean, dtype)
@@ -174,31 +171,37 @@ def normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any
 
 
 @table.lowers(
-    aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor
-)  # fmt: skip
-def normals(call: Call, mean: Operand | Number, std: Operand | Number, generator: Any) -> None:
-    """Of a mean and a deviation for each element."""
-    source = _Source(call, generator)
+    aten.normal.Tensor_Tensor,
+    aten.normal.Tensor_float,
+    aten.normal.float_Tensor,
+    aten.normal.float_float,
+)
+def normals(
+    call: Call,
+    mean: Operand | Number,
+    std: Operand | Number,
+    generator: Any,
+    layout: Any = None,
+    pin_memory: Any = None,
+    **shown: Any,
+) -> None:
+    """Normal, of a mean and a deviation for each element."""
+    require(not pin_memory, "pinned memory")
+    source = _Source(call, generator, layout)
     k, dtype = source.k, _computed(call)
-    shift, scale = (
-        k.cast(k.load_broadcast(x, source.size, source.coords), dtype)
-        if isinstance(x, Operand) else number(k, x, dtype)
-        for x in (mean, std)
-    )  # fmt: skip
+
+    def parameter(x: Operand | Number) -> Value:
+        if isinstance(x, Operand):
+            return k.cast(k.load_broadcast(x, source.size, source.coords), dtype)
+        return number(k, x, dtype)
+
+    shift, scale = parameter(mean), parameter(std)
     source.store(k.op("fma", source.normal(dtype), scale, shift))
-
-
-@table.lowers(aten.normal.float_float)
-def normals_of_size(
-    call: Call, mean: Number, std: Number, size: Any, generator: Any, dtype: Any, layout: Any,
-    device: Any, pin_memory: Any,
-) -> None:  # fmt: skip
-    require(not pin_memory and layout in (None, torch.strided), "pinned memory, or a layout")
-    normals(call, mean, std, generator)
 
 
 @table.lowers(aten.log_normal.default)
 def log_normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any) -> None:
+    """The exponential of normal numbers."""
     source = _Source(call, generator)
     k, dtype = source.k, _computed(call)
     log = k.op("fma", source.normal(dtype), number(k, std, dtype), number(k, mean, dtype))
@@ -239,7 +242,16 @@ def exponential(call: Call, input: Operand, lambd: float, generator: Any) -> Non
     source.store(k.op("div", k.op("neg", log), k.const(lambd, dtype)))
 
 
-def _integers(call: Call, low: Number, high: Number, layout: Any, pin_memory: Any) -> None:
+@table.lowers(
+    aten.randint.default,
+    aten.randint.low,
+    aten.randint_like.default,
+    aten.randint_like.low_dtype,
+)
+def randint(
+    call: Call, high: Number, layout: Any, pin_memory: Any, low: Number = 0, **shown: Any
+) -> None:
+    """Integers in [low, high)."""
     require(isinstance(low, int) and isinstance(high, int), "bounds that depend on sizes")
     require(not pin_memory, "pinned memory")
     assert isinstance(low, int) and isinstance(high, int)
@@ -251,39 +263,9 @@ def _integers(call: Call, low: Number, high: Number, layout: Any, pin_memory: An
     source.store(k.op("add", place, k.const(low, i64)))
 
 
-@table.lowers(aten.randint.default)
-def randint(
-    call: Call, high: Number, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any
-) -> None:
-    _integers(call, 0, high, layout, pin_memory)
-
-
-@table.lowers(aten.randint.low)
-def randint_low(
-    call: Call, low: Number, high: Number, size: Any, dtype: Any, layout: Any, device: Any,
-    pin_memory: Any,
-) -> None:  # fmt: skip
-    _integers(call, low, high, layout, pin_memory)
-
-
-@table.lowers(aten.randint_like.default)
-def randint_like(
-    call: Call, input: Operand, high: Number, dtype: Any, layout: Any, device: Any,
-    pin_memory: Any, memory_format: Any,
-) -> None:  # fmt: skip
-    _integers(call, 0, high, layout, pin_memory)
-
-
-@table.lowers(aten.randint_like.low_dtype)
-def randint_like_low(
-    call: Call, input: Operand, low: Number, high: Number, dtype: Any, layout: Any, device: Any,
-    pin_memory: Any, memory_format: Any,
-) -> None:  # fmt: skip
-    _integers(call, low, high, layout, pin_memory)
-
-
 @table.lowers(aten.bernoulli.default)
 def bernoulli(call: Call, input: Operand, generator: Any) -> None:
+    """1 with the probability that each element of the input is, else 0."""
     source = _Source(call, generator)
     k, dtype = source.k, _computed(call)
     p = k.cast(k.load(input, source.coords), dtype)
@@ -292,6 +274,7 @@ def bernoulli(call: Call, input: Operand, generator: Any) -> None:
 
 @table.lowers(aten.bernoulli.p)
 def bernoulli_p(call: Call, input: Operand, p: float, generator: Any) -> None:
+    """1 with the probability p, else 0."""
     require(0 <= p <= 1, f"a probability of {p}")
     source = _Source(call, generator)
     source.store(source.chance(p))
@@ -299,6 +282,7 @@ def bernoulli_p(call: Call, input: Operand, p: float, generator: Any) -> None:
 
 @table.lowers(aten.native_dropout.default)
 def dropout(call: Call, input: Operand, p: float, train: bool | None) -> None:
+    """0 with the probability p, else the input over `1 - p`; and the mask of what is kept."""
     require(0 <= p <= 1 and input.dtype.is_float, f"dropout of {input.dtype.value} with {p}")
     source = _Source(call)
     k, kept = source.k, 1 - p if train is not False else 1.0

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.builder import KernelBuilder, Operand, Value, at
 from aten_lowering.call import Call, Number, number, wrap_dim
 from aten_lowering.errors import require
-from aten_lowering.registry import Table
+from aten_lowering.registry import Lowering, Table
 from symexpr import FloorDiv, Mod
 
 aten = torch.ops.aten
@@ -18,11 +18,6 @@ table = Table()
 
 # Beyond this many inputs a chain of masked loads loses to one call of `aten.cat`.
 _MAX_CAT = 8
-
-
-def at(coords: Coords, dim: int, c: sympy.Expr) -> Coords:
-    """`coords` with coordinate `dim` replaced."""
-    return (*coords[:dim], c, *coords[dim + 1 :])
 
 
 def _within(k: KernelBuilder, c: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> Value:
@@ -51,8 +46,7 @@ def cat(call: Call, tensors: Sequence[Operand], dim: int) -> None:
         result = loaded if result is None else k.where(inside, loaded, result)
         start = end
     assert result is not None
-    k.store(out.operand, k.coords, result)
-    call.emit_kernel(k)
+    call.store(k, result)
 
 
 @table.lowers(aten.constant_pad_nd.default)
@@ -72,19 +66,17 @@ def constant_pad_nd(call: Call, input: Operand, pad: Sequence[Number], value: Nu
         mask = inside if mask is None else k.op("and", mask, inside)
     fill = number(k, value, out.dtype)
     loaded = k.load(input, tuple(coords), mask=mask)
-    k.store(out.operand, k.coords, loaded if mask is None else k.where(mask, loaded, fill))
-    call.emit_kernel(k)
+    call.store(k, loaded if mask is None else k.where(mask, loaded, fill))
 
 
 @table.lowers(aten.flip.default)
 def flip(call: Call, input: Operand, dims: Sequence[int]) -> None:
-    out = call.out
-    k = call.kernel(out.size)
+    """The elements of these dimensions in the opposite order."""
+    out, k = call.out, call.kernel()
     coords = k.coords
     for d in {wrap_dim(d, len(out.size)) for d in dims if out.size}:
         coords = at(coords, d, out.size[d] - 1 - coords[d])
-    k.store(out.operand, k.coords, k.load(input, coords))
-    call.emit_kernel(k)
+    call.store(k, k.load(input, coords))
 
 
 @table.lowers(aten.repeat.default)
@@ -98,29 +90,25 @@ def repeat(call: Call, input: Operand, repeats: Sequence[Number]) -> None:
         c if n == m else sympy.S.Zero if n == 1 else Mod(c, n)
         for c, n, m in zip(own, input.size, full, strict=True)
     )
-    k.store(out.operand, k.coords, k.load(input, coords))
-    call.emit_kernel(k)
+    call.store(k, k.load(input, coords))
 
 
-def _triangle(call: Call, input: Operand, diagonal: Number, upper: bool) -> None:
-    out = call.out
-    k = call.kernel(out.size)
-    row, column = k.coords[-2:]
-    distance, limit = k.index(column - row), k.index(sympy.sympify(diagonal))
-    keep = k.op("ge" if upper else "le", distance, limit)
-    x = k.load(input, k.coords)
-    k.store(out.operand, k.coords, k.where(keep, x, k.const(0, x.dtype)))
-    call.emit_kernel(k)
+def _triangle(kept: str) -> Lowering:
+    """What lies on the diagonal and above it ("ge") or below it ("le"), 0 elsewhere."""
+
+    def lowering(call: Call, input: Operand, diagonal: Number) -> None:
+        k = call.kernel()
+        row, column = k.coords[-2:]
+        distance, limit = k.index(column - row), k.index(sympy.sympify(diagonal))
+        keep = k.op(kept, distance, limit)
+        x = k.load(input, k.coords)
+        call.store(k, k.where(keep, x, k.const(0, x.dtype)))
+
+    return lowering
 
 
-@table.lowers(aten.triu.default)
-def triu(call: Call, input: Operand, diagonal: Number) -> None:
-    _triangle(call, input, diagonal, upper=True)
-
-
-@table.lowers(aten.tril.default)
-def tril(call: Call, input: Operand, diagonal: Number) -> None:
-    _triangle(call, input, diagonal, upper=False)
+table.add(aten.triu.default, _triangle("ge"))
+table.add(aten.tril.default, _triangle("le"))
 
 
 @table.lowers(aten.select_scatter.default)
@@ -133,8 +121,7 @@ def select_scatter(call: Call, input: Operand, src: Operand, dim: int, index: Nu
     here = k.op("eq", k.index(k.coords[dim]), k.index(i))
     coords = (*k.coords[:dim], *k.coords[dim + 1 :])
     new = k.cast(k.load_broadcast(src, (*out.size[:dim], *out.size[dim + 1 :]), coords), out.dtype)
-    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
-    call.emit_kernel(k)
+    call.store(k, k.where(here, new, k.load(input, k.coords)))
 
 
 @table.lowers(aten.slice_scatter.default)
@@ -151,8 +138,7 @@ def slice_scatter(
     out = call.out
     dim = wrap_dim(dim, len(out.size))
     require(len(src.size) == len(out.size), "a source of another rank")
-    require(all(a == b for d, (a, b) in enumerate(zip(src.size, out.size, strict=True))
-                if d != dim), "a source that is broadcast")  # fmt: skip
+    require(at(src.size, dim, out.size[dim]) == out.size, "a source that is broadcast")
     first = _from_end(0 if start is None else start, out.size[dim])
     length = src.size[dim]
     k = call.kernel(out.size)
@@ -163,8 +149,7 @@ def slice_scatter(
         inside = k.op("and", inside, k.op("eq", remainder, k.const(0, remainder.dtype)))
         offset = FloorDiv(offset, sympy.sympify(step))
     new = k.cast(k.load(src, at(k.coords, dim, offset), mask=inside), out.dtype)
-    k.store(out.operand, k.coords, k.where(inside, new, k.load(input, k.coords)))
-    call.emit_kernel(k)
+    call.store(k, k.where(inside, new, k.load(input, k.coords)))
 
 
 def _from_end(index: Number, size: sympy.Expr) -> sympy.Expr:

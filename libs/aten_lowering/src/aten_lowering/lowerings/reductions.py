@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,140 +12,112 @@ from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
-from aten_lowering.registry import Table
+from aten_lowering.registry import Lowering, Table
 from loop_ir import DType
 
 aten = torch.ops.aten
 table = Table()
 
 Dims = Sequence[int] | None
+# Of a call, its input, the dimensions to reduce (None: all), and whether they stay, of extent 1.
+Reduction = Callable[[Call, Operand, Dims, bool], None]
 
 
-def _fold(call: Call, x: Operand, dims: Dims, keepdim: bool, op: str) -> None:
+def _over(reduction: Reduction) -> Lowering:
+    """The lowering of overloads that reduce all dimensions, one, or several. The `dtype` that some
+    take is the result's."""
+
+    def lowering(
+        call: Call,
+        input: Operand,
+        dim: int | Dims = None,
+        keepdim: bool = False,
+        dtype: Any = None,
+    ) -> None:
+        reduction(call, input, [dim] if isinstance(dim, int) else dim, keepdim)
+
+    return lowering
+
+
+def _fold(op: str) -> Reduction:
     """`sum`, `prod`: the input is converted to the type of the result, as eager does, and folded
     in its opmath type."""
+
+    def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
+        frame = ReductionFrame(call, x, dims)
+        k, out = frame.k, call.out
+        value = k.cast(k.load(x, frame.start()), out.dtype)
+        require(out.dtype is not DType.bool_, f"{op} with a bool result")
+        (result,) = k.reduce(op, k.cast(value, opmath(out.dtype)))
+        k.once()
+        call.store(k, result, frame.out_coords(keepdim))
+
+    return reduction
+
+
+def _mean(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
     frame = ReductionFrame(call, x, dims)
     k, out = frame.k, call.out
-    value = k.cast(k.load(x, frame.start()), out.dtype)
-    require(out.dtype is not DType.bool_, f"{op} with a bool result")
-    (result,) = k.reduce(op, k.cast(value, opmath(out.dtype)))
-    k.once()
-    k.store(out.operand, frame.out_coords(keepdim), result)
-    call.emit_kernel(k)
-
-
-@table.lowers(aten.sum.dim_IntList)
-def sum_dims(call: Call, input: Operand, dim: Dims, keepdim: bool, dtype: Any) -> None:
-    _fold(call, input, dim, keepdim, "sum")
-
-
-@table.lowers(aten.sum.default)
-def sum_all(call: Call, input: Operand, dtype: Any) -> None:
-    _fold(call, input, None, False, "sum")
-
-
-@table.lowers(aten.prod.dim_int)
-def prod_dim(call: Call, input: Operand, dim: int, keepdim: bool, dtype: Any) -> None:
-    _fold(call, input, [dim], keepdim, "prod")
-
-
-@table.lowers(aten.prod.default)
-def prod_all(call: Call, input: Operand, dtype: Any) -> None:
-    _fold(call, input, None, False, "prod")
-
-
-@table.lowers(aten.mean.dim)
-def mean_dims(call: Call, input: Operand, dim: Dims, keepdim: bool, dtype: Any) -> None:
-    frame = ReductionFrame(call, input, dim)
-    k, out = frame.k, call.out
     require(out.dtype.is_float, "mean of integers")
-    value = k.cast(k.load(input, frame.start()), out.dtype)
+    value = k.cast(k.load(x, frame.start()), out.dtype)
     acc = opmath(out.dtype)
     (total,) = k.reduce("sum", k.cast(value, acc))
     k.once()
     mean = k.op("div", total, number(k, frame.count, acc))
-    k.store(out.operand, frame.out_coords(keepdim), mean)
-    call.emit_kernel(k)
+    call.store(k, mean, frame.out_coords(keepdim))
 
 
-@table.lowers(aten.mean.default)
-def mean_all(call: Call, input: Operand, dtype: Any) -> None:
-    mean_dims(call, input, None, False, dtype)
+table.lowers(aten.sum.dim_IntList, aten.sum.default)(_over(_fold("sum")))
+table.lowers(aten.prod.dim_int, aten.prod.default)(_over(_fold("prod")))
+table.lowers(aten.mean.dim, aten.mean.default)(_over(_mean))
 
 
 # -- extremes
 
 
-def _extreme(call: Call, x: Operand, dims: Dims, keepdim: bool, op: str) -> None:
-    frame = ReductionFrame(call, x, dims)
-    k, out = frame.k, call.out
-    value = k.load(x, frame.start())
-    if x.dtype is DType.bool_:
-        op = {"max": "any", "min": "all"}[op]
-    (result,) = k.reduce(op, k.cast(value, opmath(x.dtype)))
-    k.once()
-    k.store(out.operand, frame.out_coords(keepdim), result)
-    call.emit_kernel(k)
+def _extreme(op: str) -> Reduction:
+    def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
+        frame = ReductionFrame(call, x, dims)
+        k = frame.k
+        value = k.load(x, frame.start())
+        of_type = {"max": "any", "min": "all"}[op] if x.dtype is DType.bool_ else op
+        (result,) = k.reduce(of_type, k.cast(value, opmath(x.dtype)))
+        k.once()
+        call.store(k, result, frame.out_coords(keepdim))
+
+    return reduction
 
 
-@table.lowers(aten.amax.default)
-def amax(call: Call, input: Operand, dim: Dims, keepdim: bool) -> None:
-    _extreme(call, input, dim, keepdim, "max")
-
-
-@table.lowers(aten.amin.default)
-def amin(call: Call, input: Operand, dim: Dims, keepdim: bool) -> None:
-    _extreme(call, input, dim, keepdim, "min")
-
-
-@table.lowers(aten.max.default)
-def max_all(call: Call, input: Operand) -> None:
-    _extreme(call, input, None, False, "max")
-
-
-@table.lowers(aten.min.default)
-def min_all(call: Call, input: Operand) -> None:
-    _extreme(call, input, None, False, "min")
-
-
-def _place(call: Call, x: Operand, dims: Dims, keepdim: bool, op: str) -> None:
+def _place(op: str) -> Reduction:
     """Values (if asked for) and places of the first extreme; for `max.dim` and `argmax`."""
-    require(x.dtype is not DType.bool_, f"{op} of bool")
-    frame = ReductionFrame(call, x, dims)
-    k = frame.k
-    value = k.cast(k.load(x, frame.start()), opmath(x.dtype))
-    several = len(call.results) == 2
-    extreme = call.result(0) if several else None
-    place = call.result(1) if several else call.out
-    found = k.reduce(op, value) if extreme is not None else ()
-    index = k.reduce(f"arg{op}", value) if place is not None else ()
-    k.once()
-    coords = frame.out_coords(keepdim)
-    if extreme is not None:
-        k.store(extreme.operand, coords, found[0])
-    if place is not None:
-        k.store(place.operand, coords, index[0])
-    call.emit_kernel(k)
+
+    def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
+        require(x.dtype is not DType.bool_, f"{op} of bool")
+        frame = ReductionFrame(call, x, dims)
+        k = frame.k
+        value = k.cast(k.load(x, frame.start()), opmath(x.dtype))
+        several = len(call.results) == 2
+        extreme = call.result(0) if several else None
+        place = call.result(1) if several else call.out
+        found = k.reduce(op, value) if extreme is not None else ()
+        index = k.reduce(f"arg{op}", value) if place is not None else ()
+        k.once()
+        coords = frame.out_coords(keepdim)
+        if extreme is not None:
+            k.store(extreme.operand, coords, found[0])
+        if place is not None:
+            k.store(place.operand, coords, index[0])
+        call.emit_kernel(k)
+
+    return reduction
 
 
-@table.lowers(aten.max.dim)
-def max_dim(call: Call, input: Operand, dim: int, keepdim: bool) -> None:
-    _place(call, input, [dim], keepdim, "max")
-
-
-@table.lowers(aten.min.dim)
-def min_dim(call: Call, input: Operand, dim: int, keepdim: bool) -> None:
-    _place(call, input, [dim], keepdim, "min")
-
-
-@table.lowers(aten.argmax.default)
-def argmax(call: Call, input: Operand, dim: int | None, keepdim: bool) -> None:
-    _place(call, input, None if dim is None else [dim], keepdim, "max")
-
-
-@table.lowers(aten.argmin.default)
-def argmin(call: Call, input: Operand, dim: int | None, keepdim: bool) -> None:
-    _place(call, input, None if dim is None else [dim], keepdim, "min")
+for _op, _amount, _both, _where in (
+    ("max", aten.amax, aten.max, aten.argmax),
+    ("min", aten.amin, aten.min, aten.argmin),
+):
+    table.lowers(_amount.default, _both.default)(_over(_extreme(_op)))
+    table.lowers(_both.dim, _where.default)(_over(_place(_op)))
 
 
 @table.lowers(aten.linalg_vector_norm.default)
@@ -174,51 +146,27 @@ def vector_norm(
         result = k.op("sqrt", result)
     elif ord not in (0, 1, math.inf, -math.inf):
         result = k.op("pow", result, k.const(1 / ord, x.dtype))
-    k.store(out.operand, frame.out_coords(keepdim), result)
-    call.emit_kernel(k)
+    call.store(k, result, frame.out_coords(keepdim))
 
 
 # -- logic
 
 
-def _logic(call: Call, x: Operand, dims: Dims, keepdim: bool, op: str) -> None:
-    require(dims is None or len(dims) > 0, f"{op} over an empty list of dims")
-    frame = ReductionFrame(call, x, dims)
-    k, out = frame.k, call.out
-    (result,) = k.reduce(op, k.cast(k.load(x, frame.start()), DType.bool_))
-    k.once()
-    k.store(out.operand, frame.out_coords(keepdim), result)
-    call.emit_kernel(k)
+def _logic(op: str) -> Reduction:
+    def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
+        require(dims is None or len(dims) > 0, f"{op} over an empty list of dims")
+        frame = ReductionFrame(call, x, dims)
+        k = frame.k
+        (result,) = k.reduce(op, k.cast(k.load(x, frame.start()), DType.bool_))
+        k.once()
+        call.store(k, result, frame.out_coords(keepdim))
+
+    return reduction
 
 
-@table.lowers(aten.any.default)
-def any_all(call: Call, input: Operand) -> None:
-    _logic(call, input, None, False, "any")
-
-
-@table.lowers(aten.any.dim)
-def any_dim(call: Call, input: Operand, dim: int, keepdim: bool) -> None:
-    _logic(call, input, [dim], keepdim, "any")
-
-
-@table.lowers(aten.any.dims)
-def any_dims(call: Call, input: Operand, dim: Dims, keepdim: bool) -> None:
-    _logic(call, input, dim, keepdim, "any")
-
-
-@table.lowers(aten.all.default)
-def all_all(call: Call, input: Operand) -> None:
-    _logic(call, input, None, False, "all")
-
-
-@table.lowers(aten.all.dim)
-def all_dim(call: Call, input: Operand, dim: int, keepdim: bool) -> None:
-    _logic(call, input, [dim], keepdim, "all")
-
-
-@table.lowers(aten.all.dims)
-def all_dims(call: Call, input: Operand, dim: Dims, keepdim: bool) -> None:
-    _logic(call, input, dim, keepdim, "all")
+for _op in ("any", "all"):
+    _packet = getattr(aten, _op)
+    table.lowers(_packet.default, _packet.dim, _packet.dims)(_over(_logic(_op)))
 
 
 # -- moments
@@ -247,23 +195,23 @@ def _freedom(
 
 @table.lowers(aten.var.correction)
 def var(call: Call, input: Operand, dim: Dims, correction: Number | None, keepdim: bool) -> None:
+    """The sum of squared distances from the mean, over the number of elements less `correction`."""
     frame, _, variance = _moments(call, input, dim, correction)
-    frame.k.store(call.out.operand, frame.out_coords(keepdim), variance)
-    call.emit_kernel(frame.k)
+    call.store(frame.k, variance, frame.out_coords(keepdim))
 
 
 @table.lowers(aten.std.correction)
 def std(call: Call, input: Operand, dim: Dims, correction: Number | None, keepdim: bool) -> None:
+    """The root of the variance."""
     frame, _, variance = _moments(call, input, dim, correction)
-    k = frame.k
-    k.store(call.out.operand, frame.out_coords(keepdim), k.op("sqrt", variance))
-    call.emit_kernel(k)
+    call.store(frame.k, frame.k.op("sqrt", variance), frame.out_coords(keepdim))
 
 
 @table.lowers(aten.var_mean.correction)
 def var_mean(
     call: Call, input: Operand, dim: Dims, correction: Number | None, keepdim: bool
 ) -> None:
+    """Variance and mean."""
     frame, mean, variance = _moments(call, input, dim, correction)
     coords = frame.out_coords(keepdim)
     for result, value in zip((call.result(0), call.result(1)), (variance, mean), strict=True):

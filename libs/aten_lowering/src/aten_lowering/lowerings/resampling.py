@@ -14,13 +14,14 @@ from typing import Any
 
 import sympy
 import torch
+from torch._ops import OpOverload
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.lowerings.lines import Rule, gathered, lines
-from aten_lowering.lowerings.windows import Along, every, is_written_out, kind
-from aten_lowering.registry import Table
+from aten_lowering.lowerings.windows import Along, kind, store_gradient
+from aten_lowering.registry import Table, of_ranks
 from symexpr import Max, Min
 
 aten = torch.ops.aten
@@ -33,37 +34,38 @@ Share = Callable[[KernelBuilder, Sizes, Sizes, Value], Value]
 Test = tuple[sympy.Expr, sympy.Expr, sympy.Expr]
 
 
+def _nearest(name: str) -> list[OpOverload]:
+    return of_ranks(name, 1, 2, 3)
+
+
 def _scales(more: dict[str, Any]) -> list[Any]:
     """`scales`, or those of depth, height and width."""
     return [more[n] for n in ("scales", "scales_d", "scales_h", "scales_w") if n in more]
 
 
-@table.lowers(
-    aten.upsample_nearest1d.default, aten.upsample_nearest2d.default,
-    aten.upsample_nearest3d.default, aten._upsample_nearest_exact1d.default,
-    aten._upsample_nearest_exact2d.default, aten._upsample_nearest_exact3d.default,
-)  # fmt: skip
+@table.lowers(*_nearest("upsample_nearest{}d"), *_nearest("_upsample_nearest_exact{}d"))
 def upsample_nearest(call: Call, input: Operand, output_size: Sizes, **scales: Any) -> None:
+    """The nearest element, or the one that torch's older rule takes for it."""
     rule: Rule = "exact" if "exact" in str(call.op) else "nearest"
-    k = call.kernel(call.out.size)
+    k = call.kernel()
     along = lines(input.size, call.out.size, _scales(scales), rule)
     own = k.coords[-len(along) :]
     at = [line.place(k, o) for line, o in zip(along, own, strict=True)]
-    k.store(call.out.operand, k.coords, k.load(input, (*k.coords[: -len(along)], *at)))
-    call.emit_kernel(k)
+    call.store(k, k.load(input, (*k.coords[: -len(along)], *at)))
 
 
 @table.lowers(
-    aten.upsample_linear1d.default, aten.upsample_bilinear2d.default,
+    aten.upsample_linear1d.default,
+    aten.upsample_bilinear2d.default,
     aten.upsample_trilinear3d.default,
-)  # fmt: skip
+)
 def upsample_linear(
     call: Call, input: Operand, output_size: Sizes, align_corners: bool, **scales: Any
 ) -> None:
     """`(1 - h) * ((1 - w) * a + w * b) + h * ((1 - w) * c + w * d)`, as eager, in the opmath
     type."""
     require(input.dtype.is_float, "linear upsampling of integers")
-    k = call.kernel(call.out.size)
+    k = call.kernel()
     rule: Rule = "aligned" if align_corners else "linear"
     acc = opmath(input.dtype)
     along = lines(input.size, call.out.size, _scales(scales), rule, acc)
@@ -78,32 +80,35 @@ def upsample_linear(
         first = k.op("mul", rest, mixed((*at, low)))
         return k.op("add", first, k.op("mul", weight, mixed((*at, high))))
 
-    k.store(call.out.operand, k.coords, mixed(k.coords[: -len(along)]))
-    call.emit_kernel(k)
+    call.store(k, mixed(k.coords[: -len(along)]))
 
 
 @table.lowers(
-    aten.upsample_nearest1d_backward.default, aten.upsample_nearest2d_backward.default,
-    aten.upsample_nearest3d_backward.default, aten._upsample_nearest_exact1d_backward.default,
-    aten._upsample_nearest_exact2d_backward.default,
-    aten._upsample_nearest_exact3d_backward.default,
-)  # fmt: skip
+    *_nearest("upsample_nearest{}d_backward"), *_nearest("_upsample_nearest_exact{}d_backward")
+)
 def upsample_nearest_backward(
     call: Call, grad_output: Operand, output_size: Sizes, input_size: Sizes, **scales: Any
 ) -> None:
+    """The sum of the gradients of the points that took an element."""
     rule: Rule = "exact" if "exact" in str(call.op) else "nearest"
     along = lines(call.out.size, grad_output.size, _scales(scales), rule)
     _gradient(call, grad_output, [gathered(line) for line in along], _as_it_is)
 
 
 @table.lowers(
-    aten.upsample_linear1d_backward.default, aten.upsample_bilinear2d_backward.default,
+    aten.upsample_linear1d_backward.default,
+    aten.upsample_bilinear2d_backward.default,
     aten.upsample_trilinear3d_backward.default,
-)  # fmt: skip
+)
 def upsample_linear_backward(
-    call: Call, grad_output: Operand, output_size: Sizes, input_size: Sizes, align_corners: bool,
+    call: Call,
+    grad_output: Operand,
+    output_size: Sizes,
+    input_size: Sizes,
+    align_corners: bool,
     **scales: Any,
-) -> None:  # fmt: skip
+) -> None:
+    """The sum of the gradients of the points that an element is part of, times its weights."""
     rule: Rule = "aligned" if align_corners else "linear"
     acc = opmath(grad_output.dtype)
     along = lines(call.out.size, grad_output.size, _scales(scales), rule, acc)
@@ -123,22 +128,13 @@ def _gradient(
     call: Call, gradient: Operand, alongs: Sequence[Callable[[sympy.Expr], Along]], share: Share
 ) -> None:
     """At each place the sum of what those give it that may have read it."""
-    require(call.out.dtype.is_float, "a gradient of integers")
-    k = call.kernel(call.out.size)
     acc = opmath(gradient.dtype)
-    own = k.coords[-len(alongs) :]
-    points = [along(place) for along, place in zip(alongs, own, strict=True)]
-    total: Value | None = None
-    for at, inside in every(k, points):
+
+    def given(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
         loaded = k.load(gradient, (*k.coords[: -len(at)], *at), inside)
-        value = share(k, own, at, k.cast(loaded, acc))
-        if is_written_out(points):
-            total = value if total is None else k.op("add", total, value)
-        else:
-            (total,) = k.reduce("sum", value)
-            k.once()
-    k.store(call.out.operand, k.coords, total or k.const(0, acc))
-    call.emit_kernel(k)
+        return share(k, k.coords[-len(at) :], at, k.cast(loaded, acc))
+
+    store_gradient(call, alongs, given)
 
 
 def _as_it_is(k: KernelBuilder, own: Sizes, at: Sizes, value: Value) -> Value:
@@ -165,26 +161,23 @@ def _replicated(at: sympy.Expr, extent: sympy.Expr, pads: tuple[int, int]) -> sy
 
 
 def _pad(call: Call, x: Operand, padding: Sequence[Any], rule: Callable[..., sympy.Expr]) -> None:
-    k = call.kernel(call.out.size)
+    k = call.kernel()
     pads = _pads(padding)
     own, size = k.coords[-len(pads) :], x.size[-len(pads) :]
     sides = zip(own, size, pads, strict=True)
     at = [rule(o - pad[0], extent, pad) for o, extent, pad in sides]
-    k.store(call.out.operand, k.coords, k.load(x, (*k.coords[: -len(pads)], *at)))
-    call.emit_kernel(k)
+    call.store(k, k.load(x, (*k.coords[: -len(pads)], *at)))
 
 
-@table.lowers(
-    aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default
-)
+@table.lowers(*of_ranks("reflection_pad{}d", 1, 2, 3))
 def reflection_pad(call: Call, input: Operand, padding: Sequence[Any]) -> None:
+    """Around the input its mirror image, without the edge."""
     _pad(call, input, padding, _reflected)
 
 
-@table.lowers(
-    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
-)
+@table.lowers(*of_ranks("replication_pad{}d", 1, 2, 3))
 def replication_pad(call: Call, input: Operand, padding: Sequence[Any]) -> None:
+    """Around the input its edge."""
     _pad(call, input, padding, _replicated)
 
 
@@ -220,13 +213,11 @@ def _listed(points: Sequence[sympy.Expr], tests: Sequence[Test | None]) -> Along
     return Along(len(points), lambda i: points[int(i)], inside)
 
 
-@table.lowers(
-    aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default,
-    aten.reflection_pad3d_backward.default,
-)  # fmt: skip
+@table.lowers(*of_ranks("reflection_pad{}d_backward", 1, 2, 3))
 def reflection_pad_backward(
     call: Call, grad_output: Operand, input: Operand, padding: Sequence[Any]
 ) -> None:
+    """The sum of the gradients of an element and of its mirror images."""
     pads = _pads(padding)
     require(min(map(min, pads)) >= 0, "the gradient of negative padding")
     sides = zip(call.out.size[-len(pads) :], pads, strict=True)

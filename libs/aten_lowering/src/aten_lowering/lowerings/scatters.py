@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
 from aten_lowering.call import Call, Number, number, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
@@ -40,12 +40,14 @@ def _update(
     require(not sums or out.dtype in _SUMMED, f"sums of {out.dtype.value}")
     target = out
     if sums and opmath(out.dtype) is not out.dtype:
-        # each sum is rounded once: 16-bit numbers would lose all that is small beside them
-        require(not call.in_place, "sums of 16-bit numbers in place")
+        # Each sum is rounded once: 16-bit numbers would lose all that is small beside them. In
+        # place that moves much memory for few sums, and CUDA's own operators do not either.
+        cpu = out.type.device.kind == "cpu"
+        require(cpu or not call.in_place, "sums of 16-bit numbers in place")
         size = call.out.size
         wide = TensorType(opmath(out.dtype), size, contiguous_strides(size), out.type.device)
         target = Operand(TensorRef(call.fresh(f"{call.node.name}_sums"), wide), wide)
-    if not call.in_place:
+    if target is not out or not call.in_place:
         k = call.kernel(call.out.size, f"{call.node.name}_start")
         k.store(target, k.coords, k.load(input, k.coords))
         call.emit_kernel(k)
@@ -67,6 +69,7 @@ def index_put(
     values: Operand,
     accumulate: bool,
 ) -> None:
+    """A copy with the values stored, or added, at the indices; of a mask, one value."""
     masks = [i for i in indices if i is not None and i.dtype is DType.bool_]
     if masks:
         require(len(indices) == 1 and not accumulate, "several masks")
@@ -84,12 +87,10 @@ def index_put(
 def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> None:
     require(all(n == 1 for n in value.size), "a mask and several values")
     require(not call.in_place, "a mask in place")
-    out = call.out
-    k = call.kernel(out.size)
+    k = call.kernel()
     inside = k.load(mask, k.coords[: len(mask.size)])
-    new = k.cast(k.load(value, (sympy.S.Zero,) * len(value.size)), out.dtype)
-    k.store(out.operand, k.coords, k.where(inside, new, k.load(input, k.coords)))
-    call.emit_kernel(k)
+    new = k.cast(k.load(value, (sympy.S.Zero,) * len(value.size)), call.out.dtype)
+    call.store(k, k.where(inside, new, k.load(input, k.coords)))
 
 
 def _scatter(
@@ -105,8 +106,7 @@ def _scatter(
     def place(k: KernelBuilder) -> tuple[Coords, Value]:
         if not input.size:  # its one element is the place
             return (), value(k)
-        at = lookup(k, index, k.coords, input.size[dim])
-        return (*k.coords[:dim], at, *k.coords[dim + 1 :]), value(k)
+        return at(k.coords, dim, lookup(k, index, k.coords, input.size[dim])), value(k)
 
     _update(call, input, index.size, place, sums)
 
@@ -120,27 +120,28 @@ def _one_a_row(call: Call, input: Operand, dim: int, index: Operand, src: Operan
     if call.in_place or len(out.size) == 0 or tuple(index.size) != rows:
         return False
     require(index.dtype in (DType.i32, DType.i64), f"indices of {index.dtype.value}")
-    k = call.kernel(out.size)
-    at = (*k.coords[:dim], sympy.S.Zero, *k.coords[dim + 1 :])
-    place = k.cast(k.load(index, at), DType.i64)
+    k = call.kernel()
+    row = at(k.coords, dim, sympy.S.Zero)
+    place = k.cast(k.load(index, row), DType.i64)
     here = k.op("eq", place, k.index(k.coords[dim]))
     if isinstance(src, Operand):
-        new = k.cast(k.load(src, at), out.dtype)
+        new = k.cast(k.load(src, row), out.dtype)
     else:
         new = number(k, src, out.dtype)
-    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
-    call.emit_kernel(k)
+    call.store(k, k.where(here, new, k.load(input, k.coords)))
     return True
 
 
 @table.lowers(aten.scatter.src)
 def scatter_src(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
+    """A copy with the elements of `src` at the places that the index says along `dim`."""
     if not _one_a_row(call, input, dim, index, src):
         _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), False)
 
 
 @table.lowers(aten.scatter.value)
 def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: Number) -> None:
+    """A copy with one number at the places that the index says along `dim`."""
     if not _one_a_row(call, input, dim, index, value):
         _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype), False)
 
@@ -149,6 +150,7 @@ def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: N
 def index_fill(
     call: Call, input: Operand, dim: int, index: Operand, value: Operand | Number
 ) -> None:
+    """A copy with one number in the slices of `dim` at the indices."""
     dim = wrap_dim(dim, len(input.size))
     size = list(input.size)
     if size:
@@ -158,8 +160,8 @@ def index_fill(
         new = k.load(value, ()) if isinstance(value, Operand) else number(k, value, input.dtype)
         if not size:
             return (), new
-        at = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
-        return (*k.coords[:dim], at, *k.coords[dim + 1 :]), new
+        i = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
+        return at(k.coords, dim, i), new
 
     _update(call, input, size, place, False)
 
@@ -169,19 +171,18 @@ def diagonal_scatter(
     call: Call, input: Operand, src: Operand, offset: int, dim1: int, dim2: int
 ) -> None:
     """Every element asks whether it lies on the diagonal."""
-    out = call.out
-    k = call.kernel(out.size)
+    out, k = call.out, call.kernel()
     dims = wrap_dim(dim1, len(out.size)), wrap_dim(dim2, len(out.size))
     row, column = (k.coords[d] for d in dims)
     here = k.op("eq", k.index(column - row), k.const(offset, DType.i64))
     rest = tuple(c for d, c in enumerate(k.coords) if d not in dims)
     new = k.cast(k.load(src, (*rest, row if offset >= 0 else column), here), out.dtype)
-    k.store(out.operand, k.coords, k.where(here, new, k.load(input, k.coords)))
-    call.emit_kernel(k)
+    call.store(k, k.where(here, new, k.load(input, k.coords)))
 
 
 @table.lowers(aten.scatter_add.default)
 def scatter_add(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
+    """A copy with the elements of `src` added at the places that the index says along `dim`."""
     _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), True)
 
 
@@ -195,5 +196,6 @@ def scatter_reduce(
     reduce: str,
     include_self: bool,
 ) -> None:
+    """`scatter_add`; the other reductions are decomposed or stay calls."""
     require(reduce == "sum" and include_self, f"scatter_reduce of {reduce}")
     scatter_add(call, input, dim, index, src)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 
 from aten_lowering.builder import F8, KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, number
-from aten_lowering.elementwise import load_as, pointwise, promoted
+from aten_lowering.elementwise import arithmetic, elementwise, load_as, promoted
 from aten_lowering.errors import require
+from aten_lowering.lowerings.creation import plain_memory
 from aten_lowering.registry import Table
+from aten_lowering.torch_compat import Promotion
 from loop_ir import DType
 
 aten = torch.ops.aten
@@ -20,43 +21,34 @@ table = Table()
 
 @table.lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def where(call: Call, condition: Operand, input: Operand | Number, other: Operand | Number) -> None:
+    """`input` where the condition holds, `other` elsewhere, of one type."""
     require(condition.dtype is DType.bool_, "where on a condition that is not bool")
     common, _ = promoted(call, ["self", "other"], Promotion.NO_OPMATH)
-    out = call.out
-    k = call.kernel(out.size)
-    c = k.load_broadcast(condition, out.size, k.coords)
-    x = load_as(k, input, out.size, common, common)
-    y = load_as(k, other, out.size, common, common)
-    k.store(out.operand, k.coords, k.where(c, x, y))
-    call.emit_kernel(k)
+    size, k = call.out.size, call.kernel()
+    c = k.load_broadcast(condition, size, k.coords)
+    x = load_as(k, input, size, common, common)
+    y = load_as(k, other, size, common, common)
+    call.store(k, k.where(c, x, y))
 
 
 @table.lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(call: Call, input: Operand, mask: Operand, value: Operand | Number) -> None:
+    """`value` where the mask holds, `input` elsewhere."""
     require(mask.dtype is DType.bool_, "masked_fill with a mask that is not bool")
-    out = call.out
-    k = call.kernel(out.size)
+    out, k = call.out, call.kernel()
     m = k.load_broadcast(mask, out.size, k.coords)
     x = k.load_broadcast(input, out.size, k.coords)
     fill = load_as(k, value, out.size, out.dtype, out.dtype)
-    k.store(out.operand, k.coords, k.where(m, fill, x))
-    call.emit_kernel(k)
+    call.store(k, k.where(m, fill, x))
 
 
-@table.lowers(aten.clamp.default, aten.clamp.Tensor)
-def clamp(
-    call: Call,
-    input: Operand,
-    min: Operand | Number | None,
-    max: Operand | Number | None,
-) -> None:
-    def body(k: KernelBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
-        require(x.dtype is not DType.bool_, "clamp of bool")
-        if low is not None:
-            x = at_least(k, x, low)
-        return x if high is None else at_most(k, x, high)
-
-    pointwise(call, ["self", "min", "max"], body)
+@elementwise(table, aten.clamp.default, aten.clamp.Tensor)
+def clamp(k: KernelBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
+    """`min(max(x, low), high)`; NaN if any is."""
+    require(x.dtype is not DType.bool_, "clamp of bool")
+    if low is not None:
+        x = at_least(k, x, low)
+    return x if high is None else at_most(k, x, high)
 
 
 def at_least(k: KernelBuilder, x: Value, low: Value) -> Value:
@@ -80,19 +72,16 @@ def _bounded(k: KernelBuilder, x: Value, bound: Value, op: str, beyond: str) -> 
     return k.where(replaced, bound, x)
 
 
-@table.lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(call: Call, input: Operand, min: Operand | Number) -> None:
-    pointwise(call, ["self", "min"], lambda k, x, low: at_least(k, _arithmetic(x), low))
+@elementwise(table, aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(k: KernelBuilder, x: Value, low: Value) -> Value:
+    """`max(x, low)`; NaN if either is."""
+    return at_least(k, arithmetic(x), low)
 
 
-@table.lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(call: Call, input: Operand, max: Operand | Number) -> None:
-    pointwise(call, ["self", "max"], lambda k, x, high: at_most(k, _arithmetic(x), high))
-
-
-def _arithmetic(x: Value) -> Value:
-    require(x.dtype is not DType.bool_, "arithmetic on bool")
-    return x
+@elementwise(table, aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(k: KernelBuilder, x: Value, high: Value) -> Value:
+    """`min(x, high)`; NaN if either is."""
+    return at_most(k, arithmetic(x), high)
 
 
 # -- copies
@@ -100,33 +89,30 @@ def _arithmetic(x: Value) -> Value:
 
 def copy(call: Call, source: Operand) -> None:
     """`out = source`, broadcast to `out` and converted to its type."""
-    out = call.out
-    k = call.kernel(out.size)
+    out, k = call.out, call.kernel()
     value = k.load_broadcast(source, out.size, k.coords)
-    k.store(out.operand, k.coords, k.cast(value, out.dtype, asked=not call.decomposed))
-    call.emit_kernel(k)
+    call.store(k, k.cast(value, out.dtype, asked=not call.decomposed))
 
 
-@table.lowers(aten.clone.default, aten.contiguous.default)
-def clone(call: Call, input: Operand, memory_format: Any) -> None:
-    # The memory format has chosen the strides of the result, which are kept.
+@table.lowers(
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.lift_fresh_copy.default,
+    aten.detach_copy.default,
+    aten.alias_copy.default,
+)
+def clone(call: Call, input: Operand, **shown: Any) -> None:
+    """A copy with the strides of the result, which a memory format has chosen."""
     copy(call, input)
 
 
 @table.lowers(aten._to_copy.default)
 def to_copy(
-    call: Call,
-    input: Operand,
-    dtype: Any,
-    layout: Any,
-    device: Any,
-    pin_memory: Any,
-    non_blocking: Any,
-    memory_format: Any,
+    call: Call, input: Operand, layout: Any, pin_memory: Any, non_blocking: Any, **shown: Any
 ) -> None:
-    # dtype, device and memory_format show in the result; non_blocking only orders device copies,
-    # which are refused here.
-    require(layout in (None, torch.strided) and not pin_memory, "layout or pinned memory")
+    """A copy of another type; `non_blocking` only orders copies between devices, which are refused
+    here."""
+    plain_memory(layout, pin_memory)
     require(input.type.device == call.out.operand.type.device, "a copy between devices")
     f8 = {input.dtype, call.out.dtype} & F8
     if not f8:
@@ -135,8 +121,7 @@ def to_copy(
     require(input.dtype.is_float, "8-bit floats of integers")
     require(_converts_f8(call.out.fake.device), "a GPU without 8-bit floats")
     k = KernelBuilder(call.node.name, call.out.size, call.origin, casts_f8=True)
-    k.store(call.out.operand, k.coords, k.load_broadcast(input, call.out.size, k.coords))
-    call.emit_kernel(k)
+    call.store(k, k.load_broadcast(input, call.out.size, k.coords))
 
 
 def _converts_f8(device: torch.device) -> bool:
@@ -146,23 +131,18 @@ def _converts_f8(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-@table.lowers(aten.lift_fresh_copy.default, aten.detach_copy.default, aten.alias_copy.default)
-def fresh_copy(call: Call, input: Operand) -> None:
-    copy(call, input)
-
-
 @table.lowers(aten.view_copy.dtype)
 def bitcast(call: Call, input: Operand, dtype: Any) -> None:
+    """The same bits as another type."""
     same = input.dtype.itemsize == call.out.dtype.itemsize
     require(same and DType.bool_ not in (input.dtype, call.out.dtype), "elements of another width")
     k = call.kernel(input.size)
-    x = k.op("bitcast", k.load(input, k.coords), dtype=call.out.dtype)
-    k.store(call.out.operand, k.coords, x)
-    call.emit_kernel(k)
+    call.store(k, k.op("bitcast", k.load(input, k.coords), dtype=call.out.dtype))
 
 
 @table.lowers(aten.copy.default)
 def copy_functional(call: Call, input: Operand, src: Operand | Number, non_blocking: Any) -> None:
+    """`src`, broadcast to the size of `input` and converted to its type."""
     if not isinstance(src, Operand):
         return fill(call, input, src)
     require(src.type.device == input.type.device, "a copy between devices")
@@ -171,11 +151,9 @@ def copy_functional(call: Call, input: Operand, src: Operand | Number, non_block
 
 @table.lowers(aten.fill.Scalar, aten.fill.Tensor)
 def fill(call: Call, input: Operand, value: Operand | Number) -> None:
-    out = call.out
-    k = call.kernel(out.size)
+    """One number everywhere."""
+    k = call.kernel()
     if isinstance(value, Operand):
-        stored = k.load_broadcast(value, (), ())
+        call.store(k, k.load_broadcast(value, (), ()))
     else:
-        stored = number(k, value, out.dtype)
-    k.store(out.operand, k.coords, stored)
-    call.emit_kernel(k)
+        call.store(k, number(k, value, call.out.dtype))

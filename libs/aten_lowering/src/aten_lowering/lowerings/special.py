@@ -6,38 +6,33 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call
-from aten_lowering.elementwise import pointwise
+from aten_lowering.elementwise import elementwise, pointwise
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
+from aten_lowering.torch_compat import Promotion
 from loop_ir import DType
 
 aten = torch.ops.aten
 table = Table()
 
 # Of the series of digamma in 1/x^2 (cephes, `psi`), the highest power first.
-_PSI = (
-    1 / 12, -2.10927960927960927961e-2, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12,
-)  # fmt: skip
+_PSI = (1 / 12, -2.10927960927960927961e-2, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
 
-@table.lowers(aten.hypot.default)
-def hypot(call: Call, input: Operand, other: Operand) -> None:
-    pointwise(call, ["self", "other"], lambda k, x, y: k.op("hypot", x, y))
-
-
-@table.lowers(aten.digamma.default)
-def digamma(call: Call, input: Operand) -> None:
-    pointwise(call, ["self"], _digamma, Promotion.INT_TO_FLOAT)
+@elementwise(table, aten.hypot.default)
+def hypot(k: KernelBuilder, x: Value, y: Value) -> Value:
+    """`sqrt(x * x + y * y)`, without overflow on the way."""
+    return k.op("hypot", x, y)
 
 
 @table.lowers(aten.polygamma.default)
 def polygamma(call: Call, n: int, input: Operand) -> None:
+    """The derivative of order n of digamma, 0 or 1."""
     require(n in (0, 1), f"polygamma of order {n}")
-    pointwise(call, ["self"], _trigamma if n else _digamma, Promotion.INT_TO_FLOAT)
+    pointwise(call, ["self"], _trigamma if n else digamma, Promotion.INT_TO_FLOAT)
 
 
 def _series(k: KernelBuilder, z: Value, coefficients: Sequence[float]) -> Value:
@@ -47,9 +42,10 @@ def _series(k: KernelBuilder, z: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
-def _digamma(k: KernelBuilder, x: Value) -> Value:
-    """Up to 10 by the recurrence, behind it by the series; reflected below 0, in f64 as eager:
-    near a pole each rounding is multiplied."""
+@elementwise(table, aten.digamma.default, kind=Promotion.INT_TO_FLOAT)
+def digamma(k: KernelBuilder, x: Value) -> Value:
+    """The derivative of the logarithm of the gamma function: up to 10 by the recurrence, behind it
+    by the series; reflected below 0, in f64 as eager: near a pole each rounding is multiplied."""
 
     def number(value: float) -> Value:
         return k.const(value, x.dtype)
@@ -97,18 +93,18 @@ def _trigamma(k: KernelBuilder, x: Value) -> Value:
     return k.where(low, k.op("neg", result), result)
 
 
-@table.lowers(aten.angle.default)
-def angle(call: Call, input: Operand) -> None:
-    def body(k: KernelBuilder, x: Value) -> Value:
-        turned = k.where(k.op("lt", x, k.const(0, x.dtype)), k.const(math.pi, x.dtype),
-                         k.const(0, x.dtype))  # fmt: skip
-        return k.where(k.op("isnan", x), x, turned)
-
-    pointwise(call, ["self"], body, Promotion.INT_TO_FLOAT)
+@elementwise(table, aten.angle.default, kind=Promotion.INT_TO_FLOAT)
+def angle(k: KernelBuilder, x: Value) -> Value:
+    """pi of a negative number, 0 of others; NaN of NaN."""
+    zero = k.const(0, x.dtype)
+    turned = k.where(k.op("lt", x, zero), k.const(math.pi, x.dtype), zero)
+    return k.where(k.op("isnan", x), x, turned)
 
 
 @table.lowers(aten.round.decimals)
 def round_decimals(call: Call, input: Operand, decimals: int) -> None:
+    """Rounded to that many decimals, halves to even."""
+
     def body(k: KernelBuilder, x: Value) -> Value:
         require(input.dtype in (DType.f32, DType.f64), "decimals of this type")
         scale = k.const(10.0 ** abs(decimals), x.dtype)

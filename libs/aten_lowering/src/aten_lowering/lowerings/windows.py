@@ -10,6 +10,7 @@ from itertools import product
 import sympy
 
 from aten_lowering.builder import KernelBuilder, Value
+from aten_lowering.call import Call
 from aten_lowering.errors import require
 from loop_ir import DType
 from symexpr import FloorDiv, Mod
@@ -54,11 +55,38 @@ def every(
 
 
 def is_written_out(alongs: Sequence[Along]) -> bool:
+    """Whether a kernel names every place, rather than to walk over them."""
     return math.prod(a.count for a in alongs) <= MOST
 
 
 def both(k: KernelBuilder, a: Value | None, b: Value | None) -> Value | None:
+    """Both conditions; None is one that always holds."""
     return k.op("and", a, b) if a and b else a or b
+
+
+def store_gradient(
+    call: Call,
+    alongs: Sequence[Callable[[sympy.Expr], Along]],
+    share: Callable[[KernelBuilder, Extents, Value | None], Value],
+) -> None:
+    """Stores at each place of the result the sum of what the points give it that it belongs to.
+
+    alongs: of each of the last dimensions, the points that a coordinate belongs to. share: what one
+    of them gives, of its coordinates and whether it counts.
+    """
+    require(call.out.dtype.is_float, "a gradient of integers")
+    k = call.kernel()
+    own = k.coords[-len(alongs) :]
+    points = [along(place) for along, place in zip(alongs, own, strict=True)]
+    total: Value | None = None
+    for at, inside in every(k, points):
+        value = share(k, at, inside)
+        if is_written_out(points):
+            total = value if total is None else k.op("add", total, value)
+        else:
+            (total,) = k.reduce("sum", value)
+            k.once()
+    call.store(k, total or k.const(0, call.out.dtype))
 
 
 def kind(*extents: sympy.Expr) -> DType:
@@ -146,9 +174,11 @@ class Share:
     out: sympy.Expr
 
     def places(self, window: sympy.Expr) -> Along:
+        """Those of a window."""
         return _share(window, self.extent, self.out)
 
     def windows(self, place: sympy.Expr) -> Along:
+        """Those that a place belongs to."""
         return _share(place, self.out, self.extent)
 
     def length(self, k: KernelBuilder, window: sympy.Expr) -> Value | int:
@@ -159,9 +189,7 @@ class Share:
         return k.index(end - first, kind(self.extent * self.out))
 
 
-def _ends(
-    at: sympy.Expr, extent: sympy.Expr, out: sympy.Expr
-) -> tuple[sympy.Expr, sympy.Expr]:  # fmt: skip
+def _ends(at: sympy.Expr, extent: sympy.Expr, out: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     return FloorDiv(at * extent, out), -FloorDiv(-(at + 1) * extent, out)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.meta import tensor_type
 from aten_lowering.passes.purity import mutates
 
@@ -14,11 +15,7 @@ aten = torch.ops.aten
 
 _SCANS = {aten.cumsum.default: 0, aten.cumprod.default: 1}
 _NONE = object()
-_FILLED = {
-    aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0,
-    aten.ones.default: 1, aten.ones_like.default: 1, aten.new_ones.default: 1,
-}  # fmt: skip
-_FULL = frozenset({aten.full.default, aten.full_like.default, aten.new_full.default})
+_FILLED = {**dict.fromkeys(ZEROS, 0), **dict.fromkeys(ONES, 1)}
 
 
 def exclusive_scans(graph: fx.Graph) -> None:
@@ -90,4 +87,4 @@ def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, pad: list[Any], val
 
 def _filled_with(node: Any) -> Any:
     """The number that all elements are, if there is one."""
-    return node.args[-1] if node.target in _FULL else _FILLED.get(node.target)
+    return node.args[-1] if node.target in FULLS else _FILLED.get(node.target)

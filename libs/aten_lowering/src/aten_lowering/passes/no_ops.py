@@ -10,10 +10,18 @@ from aten_lowering.passes.purity import escaping_storages, mutates, written_inpu
 
 aten = torch.ops.aten
 
-_VIEWS = frozenset({
-    aten.view.default, aten.expand.default, aten.permute.default, aten.slice.Tensor,
-    aten.detach.default, aten.alias.default, aten.as_strided.default, aten._unsafe_view.default,
-})  # fmt: skip
+_VIEWS = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.slice.Tensor,
+        aten.detach.default,
+        aten.alias.default,
+        aten.as_strided.default,
+    }
+)
 _COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default})
 
 

@@ -10,20 +10,18 @@ from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
-_PLAIN = [
-    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos",
-    "cosh", "digamma", "erf", "erfc", "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10",
-    "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sign", "signbit", "sin", "sinh",
-    "sqrt", "tan", "tanh", "trunc", "atan2", "fmax", "fmin", "hypot", "maximum", "minimum",
-    "nextafter", "clone", "cat",
-]  # fmt: skip
-_OF_TENSORS = [
-    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "eq", "fmod", "ge", "gt", "le", "lt",
-    "mul", "ne", "remainder", "sub",
-]  # fmt: skip
+# Named alike, with the arguments of the overload `default`, and of the overload `Tensor`.
+_DEFAULTS = """
+abs acos acosh asin asinh atan atan2 atanh bitwise_not cat ceil clone cos cosh digamma
+erf erfc exp exp2 expm1 floor fmax fmin hypot lgamma log log10 log1p log2 maximum minimum
+neg nextafter reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc
+"""
+_TENSORS = """
+add bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt mul ne remainder sub
+"""
 _SAME: Mapping[OpOverload, OpOverload] = {
-    **{getattr(torch.ops.prims, n).default: getattr(aten, n).default for n in _PLAIN},
-    **{getattr(torch.ops.prims, n).default: getattr(aten, n).Tensor for n in _OF_TENSORS},
+    **{getattr(torch.ops.prims, n).default: getattr(aten, n).default for n in _DEFAULTS.split()},
+    **{getattr(torch.ops.prims, n).default: getattr(aten, n).Tensor for n in _TENSORS.split()},
     torch.ops.prims.erf_inv.default: aten.erfinv.default,
     torch.ops.prims.pow.default: aten.pow.Tensor_Tensor,
     torch.ops.prims.where.default: aten.where.self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import TypeAlias
 
 from gemm_templates.device import DeviceInfo
 from gemm_templates.problem import ITEMSIZE, Config, Problem
@@ -20,13 +21,47 @@ _SHARED = 0.67  # what is left of an epilogue's time where another program multi
 STORE = 3.8  # instructions to store an element
 
 
-def shared_memory(problem: Problem, config: Config) -> int:
+# A row of the families of persistent programs: block_m, block_n, block_k, group_m, num_warps,
+# num_stages, split_n, programs a multiprocessor.
+Shape: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+
+
+def persistent_configs(
+    template: str, shapes: tuple[Shape, ...], device: DeviceInfo
+) -> tuple[Config, ...]:
+    """The configs of a table, with as many programs as the device is to have."""
+    return tuple(
+        Config(m, n, k, group, warps, stages, template, device.sms * programs, split)
+        for m, n, k, group, warps, stages, split, programs in shapes
+    )
+
+
+def wrong_tile(config: Config) -> str:
+    """Empty if a tile of accumulators suits the warps, else what was expected."""
+    elements = config.block_m * config.block_n
+    if min(config.block_m, config.block_n, config.block_k) < 16:
+        return "expected blocks of at least 16"
+    if elements > 1024 * 64 or elements < 32 * config.num_warps:
+        return (
+            f"a tile of {elements} accumulators for {config.num_warps} warps; expected at least "
+            "one per thread and at most 65536"
+        )
+    return ""
+
+
+def wrong_schedule(config: Config) -> str:
+    """`wrong_tile`, and a persistent kernel's number of programs."""
+    return wrong_tile(config) or ("" if config.programs else "expected at least one program")
+
+
+def shared_memory(problem: Problem, config: Config, *, persistent: bool = False) -> int:
     """Bytes that the pipelined loop keeps in shared memory, an upper bound of what the compiler
-    takes; the store of the tile reuses them."""
+    takes; the store of the tile reuses them, unless a persistent program stores it while the next
+    one is loaded."""
     size_a, size_b = _staged(problem, "a"), _staged(problem, "b")
     stage = (config.block_m * size_a + config.block_n * size_b) * config.block_k
     out = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
-    if config.template == "tma":  # the next tile is loaded while this one is stored
+    if persistent:
         part = out // config.parts
         if problem.epilogue and problem.epilogue.operands:  # they change layout on the way
             part += min(part, 4096 * config.num_warps)
@@ -52,7 +87,7 @@ def converted(problem: Problem, config: Config) -> int:
     return size * config.block_k
 
 
-def fits(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+def fits(problem: Problem, config: Config, device: DeviceInfo, *, persistent: bool = False) -> bool:
     """In shared memory and registers, and the accumulators give each thread work."""
     accumulators = config.block_m * config.block_n / (32 * config.num_warps)
     # Sums that are added to others in f32 are there twice.
@@ -61,7 +96,7 @@ def fits(problem: Problem, config: Config, device: DeviceInfo) -> bool:
         return False
     if not 1 <= accumulators <= 128 or min(config.block_m, config.block_n, config.block_k) < 16:
         return False
-    return shared_memory(problem, config) <= device.smem
+    return shared_memory(problem, config, persistent=persistent) <= device.smem
 
 
 def deepen(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
@@ -71,7 +106,9 @@ def deepen(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
     return tuple(replace(c, block_k=2 * c.block_k) for c in configs)
 
 
-def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
+def predict(
+    problem: Problem, config: Config, device: DeviceInfo, *, persistent: bool = False
+) -> tuple[float, str]:
     """Seconds, and what bounds them.
 
     The multiprocessor with the most tiles sets the time. Programs that share it (`_resident`)
@@ -84,10 +121,9 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     tiles = ceil(m / config.block_m) * ceil(n / config.block_n) * batch
     if tiles == 0:
         return 0.0, "empty"
-    tma = config.template == "tma"
     steps = max(1, ceil(k / config.block_k))
     rounds = ceil(tiles / device.sms)
-    together = min(resident(config, shared_memory(problem, config), device), rounds)
+    together = min(resident(problem, config, device, persistent=persistent), rounds)
 
     dtype = problem.operand("a")
     rate = device.rate(dtype, problem.input_precision) / device.sms
@@ -103,7 +139,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
         multiply *= 1.3  # the products wait for the sums
     work = STORE + (problem.epilogue.instructions if problem.epilogue else 0.0)
     finish = config.block_m * config.block_n * work / LANES
-    fill = 0.0 if tma else _FILL
+    fill = 0.0 if persistent else _FILL
 
     def turn(programs: int) -> float:
         main = max(programs * multiply, programs * load, wait)
@@ -119,7 +155,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
         "DRAM": moved / device.dram_rate,
     }
     worst = max(times, key=lambda name: times[name])
-    return times[worst] + LAUNCH + (descriptors(config) if tma else 0.0), worst
+    return times[worst] + LAUNCH + (descriptors(config) if persistent else 0.0), worst
 
 
 def descriptors(config: Config) -> float:
@@ -147,12 +183,15 @@ def _exact_efficiency(config: Config, together: int) -> float:
     return 0.38 * min(1.0, mean / 85) * alone * (0.75 if config.num_warps > 4 else 1.0)
 
 
-def resident(config: Config, smem: int, device: DeviceInfo) -> int:
+def resident(
+    problem: Problem, config: Config, device: DeviceInfo, *, persistent: bool = False
+) -> int:
     """Programs on one multiprocessor at a time: a program reserves 1 KiB besides what it asks
     for, and needs about 40 registers a thread beside its accumulators, of 65536."""
+    smem = shared_memory(problem, config, persistent=persistent)
     accumulators = config.block_m * config.block_n // (32 * config.num_warps)
     registers = min(255, accumulators + 40) * 32 * config.num_warps
     fits = min((device.smem + 1024) // (smem + 1024), 65536 // registers, 64 // config.num_warps, 8)
-    if config.template == "tma":
+    if persistent:
         fits = min(fits, config.programs // device.sms)
     return max(1, fits)

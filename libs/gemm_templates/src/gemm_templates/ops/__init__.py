@@ -1,5 +1,6 @@
 """Products as functions on tensors, and as custom ops that any torch.compile backend can call."""
 
+from gemm_templates.ops import custom  # noqa: F401  (registers the custom ops)
 from gemm_templates.ops.public import (
     addmm,
     baddbmm,

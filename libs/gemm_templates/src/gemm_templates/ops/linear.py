@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gemm_templates.dtypes import NAMES
-from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW
+from gemm_templates.epilogues import kept_then
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
-from gemm_templates.ops.kind import Kind, Options, Tensors
-from gemm_templates.ops.matmul import FLOATS, aligned, check_types, strides_of
-from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
-from triton_rt import KernelParam
-
-TORCH_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-}
+from gemm_templates.ops import gradients
+from gemm_templates.ops.activations import TORCH_ACTIVATIONS, epilogue_of
+from gemm_templates.ops.matmul import FLOATS, check_types, product_of, strides_of
+from gemm_templates.ops.operation import Operation, Options, Tensors
+from gemm_templates.problem import Problem
 
 
 def checked(name: str, act: str, x: Tensor, weights: list[Tensor], bias: Tensor | None) -> None:
@@ -60,42 +53,19 @@ def flat(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-def epilogue_of(act: str, dtype: torch.dtype) -> Epilogue | None:
-    """The GELU for 16-bit results is exact to less than their rounding."""
-    if act == "gelu" and dtype not in (torch.float32, torch.float64):
-        return GELU_NARROW
-    return ACTIVATIONS.get(act)
-
-
-def _problem(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, epilogue: Epilogue | None
-) -> Problem:
-    name = NAMES[x.dtype]
-    tf32 = x.dtype == torch.float32 and torch._C._get_cublas_allow_tf32()
-    b = weight.t()
-    return Problem(
-        x.shape[0], b.shape[1], x.shape[1], name, name, name, strides_of(x), strides_of(b),
-        strides_of(out), None if bias is None else name, 1 if bias is None else bias.stride(0),
-        epilogue, input_precision="tf32" if tf32 else "ieee",
-        aligned=aligned(out, a=x, b=weight, bias=bias),
-    )  # fmt: skip
-
-
 # linear_act: tensors (x, weight, bias), options (act,).
 
 
-def _linear_shape(tensors: Tensors, options: Options) -> tuple[tuple[int, ...], torch.dtype]:
-    x, weight, _ = tensors
+def _result(tensors: Tensors, options: Options) -> Tensor:
+    x, weight, *_ = tensors
     assert x is not None and weight is not None
-    return (x.shape[0], weight.shape[0]), x.dtype
+    return x.new_empty(x.shape[0], weight.shape[0])
 
 
 def _linear_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     x, weight, bias = tensors
     assert x is not None and weight is not None
-    if x.dtype not in NAMES or out.numel() == 0:
-        return None
-    return _problem(x, weight, bias, out, epilogue_of(options[0], x.dtype))
+    return product_of(x, weight.t(), out, bias, epilogue_of(options[0], x.dtype))
 
 
 def _linear_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
@@ -111,13 +81,16 @@ def _linear_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Te
     return result if out is None else out.copy_(result)
 
 
-LINEAR_ACT = Kind(
+_LINEAR = "(Tensor x, Tensor weight, Tensor? bias, str act, str config='') -> "
+LINEAR_ACT = Operation(
     "linear_act",
+    _LINEAR + "Tensor",
     partial(_checked, "linear_act"),
     _linear_problem,
     _linear_inputs,
     _linear_extern,
-    _linear_shape,
+    _result,
+    gradients.LINEAR,
     rows=(0,),
     operands=(0, 1),
 )
@@ -130,10 +103,10 @@ def _keep_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | 
     x, weight, bias, before = tensors
     assert x is not None and weight is not None and before is not None
     act = epilogue_of(options[0], x.dtype)
-    if x.dtype not in NAMES or out.numel() == 0 or act is None:
+    if x.dtype not in NAMES or act is None:
         return None
-    ending = _kept(act, NAMES[x.dtype], out.shape[1])
-    return _problem(x, weight, bias, out, ending)
+    ending = kept_then(act, NAMES[x.dtype], out.shape[1])
+    return product_of(x, weight.t(), out, bias, ending)
 
 
 def _keep_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
@@ -153,40 +126,19 @@ def _keep_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tens
     return result if out is None else out.copy_(result)
 
 
-def _keep_shape(tensors: Tensors, options: Options) -> tuple[tuple[int, ...], torch.dtype]:
-    return _linear_shape(tensors[:3], options)
-
-
-LINEAR_ACT_KEEP = Kind(
+LINEAR_ACT_KEEP = Operation(
     "linear_act_keep",
-    partial(_checked, "linear_act_keep"),
+    _LINEAR + "(Tensor, Tensor)",
+    partial(_checked, "linear_act"),
     _keep_problem,
     _keep_inputs,
     _keep_extern,
-    _keep_shape,
+    _result,
+    gradients.LINEAR,
     rows=(0, 3),
     operands=(0, 1),
+    besides=lambda tensors, options: (_result(tensors, options),),
 )
-
-
-@lru_cache(maxsize=256)
-def _kept(act: Epilogue, dtype: str, columns: int) -> Epilogue:
-    """Stores the sums with the bias, [M, columns] contiguous, and goes on with what it stored:
-    the gradient is that of the values that are kept."""
-    kind = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
-    name = f"keep_then_{act.name}"
-    text = (
-        f"{act.text.strip()}\n\n\n@triton.jit\n"
-        f"def {name}(acc, rm, rn, mask, operands):\n"
-        f"    narrow = acc.to(tl.{kind})\n"
-        f"    at = rm.to(tl.int64) * {columns} + rn\n"
-        "    tl.store(operands[0] + at, narrow, mask=mask)\n"
-        f"    return {act.name}(narrow.to(tl.float32), rm, rn, mask, ())\n"
-    )
-    return Epilogue(
-        name, text, (KernelParam("before", f"*{dtype}", mutated=True),),
-        bytes_per_element=ITEMSIZE[dtype], work=act.instructions + 4,
-    )  # fmt: skip
 
 
 # gated_linear: tensors (x, w1, w3), options (act,).
@@ -196,14 +148,9 @@ def _gated_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
     x, first, second = tensors
     assert x is not None and first is not None and second is not None
     gate = epilogue_of(options[0], x.dtype)
-    if (
-        x.dtype not in NAMES
-        or out.numel() == 0
-        or gate is None
-        or strides_of(first) != strides_of(second)
-    ):
+    plain = product_of(x, first.t(), out, None, None)
+    if plain is None or gate is None or strides_of(first) != strides_of(second):
         return None
-    plain = _problem(x, first, None, out, None)
     found = plain.aligned | ({"b2"} if second.data_ptr() % 16 == 0 else set())
     return replace(plain, gate=gate, aligned=found)
 
@@ -222,13 +169,15 @@ def _gated_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Ten
     return torch.mul(gate, value) if out is None else torch.mul(gate, value, out=out)
 
 
-GATED_LINEAR = Kind(
+GATED_LINEAR = Operation(
     "gated_linear",
+    "(Tensor x, Tensor w1, Tensor w3, str act, str config='') -> Tensor",
     partial(_checked, "gated_linear"),
     _gated_problem,
     _gated_inputs,
     _gated_extern,
-    _linear_shape,
+    _result,
+    gradients.GATED,
     rows=(0,),
     operands=(0, 1, 2),
 )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gemm_templates.dtypes import NAMES
-from gemm_templates.epilogues import residual_of
+from gemm_templates.epilogues import alpha_beta_of, residual_of, scale_and_add_of, scaled_by_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.launch import Inputs
-from gemm_templates.ops.kind import Kind, Options, Tensors
+from gemm_templates.ops import gradients
+from gemm_templates.ops.operation import Operation, Options, Tensors
 from gemm_templates.ops.padded import padded_mm
 from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
-from triton_rt import KernelParam
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -63,11 +63,13 @@ def check_types(name: str, tensors: list[Tensor], known: tuple[torch.dtype, ...]
 
 
 def check_devices(name: str, tensors: list[Tensor]) -> None:
+    """Raises InvalidArguments for tensors on several devices."""
     if len({t.device for t in tensors}) != 1:
         raise InvalidArguments(f"{name}: tensors on {sorted({str(t.device) for t in tensors})}")
 
 
 def broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor can be expanded to a shape."""
     if tensor.dim() > len(shape):
         return False
     sizes = shape[len(shape) - tensor.dim() :]
@@ -75,6 +77,7 @@ def broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 def check_out(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raises InvalidArguments for another shape or type."""
     if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
         raise InvalidArguments(
             f"{name}: out is {tuple(out.shape)} of {out.dtype}, expected {tuple(shape)} of {dtype}"
@@ -104,23 +107,32 @@ def strides_of(tensor: Tensor) -> tuple[int, int]:
     return row, column
 
 
-def _product(
+def product_of(
     a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, epilogue: Epilogue | None
 ) -> Problem | None:
-    """None for types that the templates do not know."""
-    if a.dtype not in NAMES or out.dtype not in NAMES:
+    """The problem of a product or a batch of them; `bias`: of all rows. None for types that the
+    templates do not know, and where there is nothing to compute."""
+    if a.dtype not in NAMES or out.dtype not in NAMES or out.numel() == 0:
         return None
     batched = a.dim() == 3
     tf32 = a.dtype == torch.float32 and torch._C._get_cublas_allow_tf32()
     name = NAMES[a.dtype]
+    sizes = (a.shape[-2], b.shape[-1], a.shape[-1])
+    strides = (strides_of(a), strides_of(b), strides_of(out))
     return Problem(
-        a.shape[-2], b.shape[-1], a.shape[-1], name, name, NAMES[out.dtype], strides_of(a),
-        strides_of(b), strides_of(out), None if bias is None else NAMES[bias.dtype],
-        1 if bias is None else bias.stride(-1), epilogue,
+        *sizes,
+        name,
+        name,
+        NAMES[out.dtype],
+        *strides,
+        bias=None if bias is None else NAMES[bias.dtype],
+        bias_stride=1 if bias is None else bias.stride(-1),
+        epilogue=epilogue,
         batch=max(1, a.shape[0]) if batched else 1,
         batch_strides=(a.stride(0), b.stride(0), out.stride(0)) if batched else None,
-        input_precision="tf32" if tf32 else "ieee", aligned=aligned(out, a=a, b=b, bias=bias),
-    )  # fmt: skip
+        input_precision="tf32" if tf32 else "ieee",
+        aligned=aligned(out, a=a, b=b, bias=bias),
+    )
 
 
 def _checked(
@@ -128,7 +140,7 @@ def _checked(
 ) -> None:
     *rest, a, b = tensors
     assert a is not None and b is not None
-    found = checked(name, a, b, options[0], rest[0] if rest else None, batched)
+    found = checked(name, a, b, options[-1], rest[0] if rest else None, batched)
     if out is not None:
         check_out(name, out, *found)
 
@@ -136,16 +148,16 @@ def _checked(
 # mm, bmm: tensors (a, b), options (out_dtype,).
 
 
-def _mm_shape(tensors: Tensors, options: Options) -> tuple[tuple[int, ...], torch.dtype]:
-    a, b = tensors
+def _result(tensors: Tensors, options: Options) -> Tensor:
+    *_, a, b = tensors
     assert a is not None and b is not None
-    return (*a.shape[:-1], b.shape[-1]), options[0] or a.dtype
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=options[-1] or a.dtype)
 
 
 def _mm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     a, b = tensors
     assert a is not None and b is not None
-    return None if out.numel() == 0 else _product(a, b, out, None, None)
+    return product_of(a, b, out, None, None)
 
 
 def _mm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
@@ -173,25 +185,36 @@ def _mm_padded(tensors: Tensors, options: Options) -> Tensor:
     return padded_mm(a, b, lambda first, second: _mm_extern((first, second), options, None))
 
 
-MM = Kind(
+_PRODUCT = "(Tensor a, Tensor b, ScalarType? out_dtype=None, str config='') -> Tensor"
+_PRODUCT_OUT = "(Tensor a, Tensor b, Tensor(a!) out, str config='') -> ()"
+MM = Operation(
     "mm",
+    _PRODUCT,
     partial(_checked, "mm", False),
     _mm_problem,
     _mm_inputs,
     _mm_extern,
-    _mm_shape,
+    _result,
+    gradients.PRODUCT,
+    _PRODUCT_OUT,
     rows=(0,),
     padded=_mm_padded,
     operands=(0, 1),
 )
-BMM = Kind("bmm", partial(_checked, "bmm", True), _mm_problem, _mm_inputs, _mm_extern, _mm_shape)
+BMM = Operation(
+    "bmm",
+    _PRODUCT,
+    partial(_checked, "bmm", True),
+    _mm_problem,
+    _mm_inputs,
+    _mm_extern,
+    _result,
+    gradients.PRODUCT,
+    _PRODUCT_OUT,
+)
 
 
-# addmm, baddbmm: tensors (bias, a, b), options (out_dtype, beta, alpha).
-
-
-def _addmm_shape(tensors: Tensors, options: Options) -> tuple[tuple[int, ...], torch.dtype]:
-    return _mm_shape(tensors[1:], options)
+# addmm, baddbmm: tensors (bias, a, b), options (beta, alpha, out_dtype).
 
 
 def _is_row(bias: Tensor, out: Tensor) -> bool:
@@ -208,29 +231,28 @@ def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
     assert bias is not None and a is not None and b is not None
     if out.numel() == 0 or a.dtype not in NAMES:
         return None
-    _, beta, alpha = options
+    beta, alpha, _ = options
     full = _expanded(bias, a, b)
     if a.dim() == 3:
         aligned_bias = full.data_ptr() % 16 == 0
-        ending = scale_and_add(NAMES[a.dtype], full.stride(), beta, alpha, aligned_bias)
-        return _product(a, b, out, None, ending)
+        ending = scale_and_add_of(NAMES[a.dtype], full.stride(), beta, alpha, aligned_bias)
+        return product_of(a, b, out, None, ending)
     if beta == 0:
-        return _product(a, b, out, None, None if alpha == 1 else _scaled())
+        return product_of(a, b, out, None, None if alpha == 1 else scaled_by_of())
+    stride = (full.stride(0), full.stride(1))
     if alpha == 1 and beta == 1:
         if _is_row(bias, out):
-            row = full[0]
-            return _product(a, b, out, row, None)
-        stride = (full.stride(0), full.stride(1))
+            return product_of(a, b, out, full[0], None)
         if full.data_ptr() % 16 == 0 and not _is_wide(full):
             name = NAMES[a.dtype]
-            return _product(a, b, out, None, residual_of(name, ITEMSIZE[name], stride=stride))
-    return _product(a, b, out, None, _combined(NAMES[a.dtype], full.stride(), _is_wide(full)))
+            return product_of(a, b, out, None, residual_of(name, ITEMSIZE[name], stride=stride))
+    return product_of(a, b, out, None, alpha_beta_of(NAMES[a.dtype], stride, _is_wide(full)))
 
 
 def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     bias, a, b = tensors
     assert bias is not None and a is not None and b is not None
-    _, beta, alpha = options
+    beta, alpha, _ = options
     if a.dim() == 3:
         return Inputs(a, b, out, None, (_expanded(bias, a, b),) if beta else ())
     if beta == 0:
@@ -247,7 +269,7 @@ def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
 def _addmm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     bias, a, b = tensors
     assert bias is not None and a is not None and b is not None
-    out_dtype, beta, alpha = options
+    beta, alpha, out_dtype = options
     add = torch.addmm if a.dim() == 2 else torch.baddbmm
     if out_dtype in (None, a.dtype):
         if out is None:
@@ -259,87 +281,40 @@ def _addmm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Ten
     return wide if out is None else out.copy_(wide)
 
 
-ADDMM = Kind(
-    "addmm",
-    partial(_checked, "addmm", False),
-    _addmm_problem,
-    _addmm_inputs,
-    _addmm_extern,
-    _addmm_shape,
-    rows=(1, 0),
-    operands=(1, 2),
-)
-BADDBMM = Kind(
-    "baddbmm",
-    partial(_checked, "baddbmm", True),
-    _addmm_problem,
-    _addmm_inputs,
-    _addmm_extern,
-    _addmm_shape,
-)
-
-
 def _is_wide(full: Tensor) -> bool:
     reach = sum((n - 1) * abs(s) for n, s in zip(full.shape, full.stride(), strict=True))
     return max(full.numel(), reach) >= 2**31 - 2**24
 
 
-@lru_cache(maxsize=1)
-def _scaled() -> Epilogue:
-    text = (
-        "@triton.jit\ndef times_alpha(acc, rm, rn, mask, operands):\n    return acc * operands[0]\n"
-    )
-    return Epilogue("times_alpha", text, (KernelParam("alpha", "f32"),), work=1, free=True)
-
-
-@lru_cache(maxsize=256)
-def _combined(dtype: str, stride: tuple[int, ...], wide: bool) -> Epilogue:
-    """`alpha * acc + beta * bias`, which has the strides of the whole result (0: broadcast)."""
-    row, column = stride
-    lines = [
-        "@triton.jit",
-        "def alpha_beta(acc, rm, rn, mask, operands):",
-        "    alpha, beta, bias_ptr = operands",
-    ]
-    if wide:
-        lines += ["    rm = rm.to(tl.int64)", "    rn = rn.to(tl.int64)"]
-    lines += [
-        f"    value = tl.load(bias_ptr + (rm * {row} + rn * {column}), mask=mask, other=0.0)",
-        "    return alpha * acc + beta * value.to(tl.float32)",
-        "",
-    ]
-    operands = (
-        KernelParam("alpha", "f32"), KernelParam("beta", "f32"),
-        KernelParam("bias_ptr", f"*{dtype}"),
-    )  # fmt: skip
-    return Epilogue(
-        "alpha_beta", "\n".join(lines), operands, bytes_per_element=ITEMSIZE[dtype], work=6,
-        free=True,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def scale_and_add(
-    dtype: str, stride: tuple[int, ...], beta: float, alpha: float, is_aligned: bool
-) -> Epilogue:
-    """`beta * input[batch, m, n] + alpha * acc`, all but the pointer literals of the text."""
-    if not beta:
-        text = f"""
-@triton.jit
-def scale(acc, rm, rn, mask, operands):
-    return {alpha!r} * acc
-"""
-        return Epilogue("scale", text)
-    text = f"""
-@triton.jit
-def scale_and_add(acc, rm, rn, mask, operands):
-    batch, pointer = operands
-    rows = pointer + batch * {stride[0]}
-    value = tl.load(
-        rows + (rm.to(tl.int64) * {stride[1]} + rn.to(tl.int64) * {stride[2]}), mask=mask, other=0.0
-    )
-    return {alpha!r} * acc + {beta!r} * value.to(tl.float32)
-"""
-    pointer = KernelParam("added", f"*{dtype}", aligned=is_aligned)
-    bytes_read = ITEMSIZE[dtype] if all(stride) else 0
-    return Epilogue("scale_and_add", text, (pointer,), False, bytes_read, batched=True)
+_SUM = (
+    "(Tensor bias, Tensor a, Tensor b, float beta=1, float alpha=1, ScalarType? out_dtype=None, "
+    "str config='') -> Tensor"
+)
+_SUM_OUT = (
+    "(Tensor bias, Tensor a, Tensor b, Tensor(a!) out, float beta=1, float alpha=1, "
+    "str config='') -> ()"
+)
+ADDMM = Operation(
+    "addmm",
+    _SUM,
+    partial(_checked, "addmm", False),
+    _addmm_problem,
+    _addmm_inputs,
+    _addmm_extern,
+    _result,
+    gradients.SUM,
+    _SUM_OUT,
+    rows=(1, 0),
+    operands=(1, 2),
+)
+BADDBMM = Operation(
+    "baddbmm",
+    _SUM,
+    partial(_checked, "baddbmm", True),
+    _addmm_problem,
+    _addmm_inputs,
+    _addmm_extern,
+    _result,
+    gradients.SUM,
+    _SUM_OUT,
+)

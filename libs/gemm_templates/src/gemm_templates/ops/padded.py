@@ -19,7 +19,7 @@ _TEXT = """\
 # template {digest}
 import triton
 import triton.language as tl
-from gemm_templates.templates.rows import copy_tile
+from gemm_templates.parts.rows import copy_tile
 
 
 @triton.jit

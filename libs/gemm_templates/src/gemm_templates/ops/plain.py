@@ -11,11 +11,8 @@ _SET = torch._C.DispatchKeySet
 
 
 def _allowed() -> int:
-    keys = _SET(_KEY.CPU)
-    for key in (
-        _KEY.CUDA, _KEY.ADInplaceOrView, _KEY.AutogradCPU, _KEY.AutogradCUDA, _KEY.AutocastCPU,
-        _KEY.AutocastCUDA,
-    ):  # fmt: skip
+    keys = _SET(_KEY.CPU) | _SET(_KEY.CUDA) | _SET(_KEY.ADInplaceOrView)
+    for key in (_KEY.AutogradCPU, _KEY.AutogradCUDA, _KEY.AutocastCPU, _KEY.AutocastCUDA):
         keys = keys | _SET(key)
     return int(keys.raw_repr())
 

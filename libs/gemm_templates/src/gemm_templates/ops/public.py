@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 # torch.ops and torch.library are not typed.
-"""The operations as functions.
+"""The operations as functions, each a row of `operation.Operation`.
 
 Each checks its arguments and runs; where gradients are recorded, or something traces the call
 (torch.compile, fake tensors, subclasses), it goes through the custom op `gemm_templates::<name>`.
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gemm_templates.errors import InvalidArguments
-from gemm_templates.ops import custom, linear, matmul
-from gemm_templates.ops.kind import Kind, config_text
+from gemm_templates.ops import grouped, linear, matmul, scaled
+from gemm_templates.ops.activations import TORCH_ACTIVATIONS
+from gemm_templates.ops.operation import Operation, Options, Tensors, config_text, records
 from gemm_templates.ops.plain import direct
 from gemm_templates.ops.run import run
 from gemm_templates.problem import Config
@@ -38,7 +39,7 @@ def mm(
     config: that template; by default the fastest, measured on the first call with these sizes
     (on the CPU: torch's). Raises InvalidArguments.
     """
-    return _product(matmul.MM, (a, b), out_dtype, out, config)
+    return _product(matmul.MM, (a, b), (), (out_dtype, out), config)
 
 
 def bmm(
@@ -50,7 +51,7 @@ def bmm(
     config: Config | None = None,
 ) -> Tensor:
     """`a[g, m, k] @ b[g, k, n]`, any strides, a batch stride of 0 included. Otherwise as `mm`."""
-    return _product(matmul.BMM, (a, b), out_dtype, out, config)
+    return _product(matmul.BMM, (a, b), (), (out_dtype, out), config)
 
 
 def addmm(
@@ -66,7 +67,8 @@ def addmm(
 ) -> Tensor:
     """`beta * bias + alpha * (a[m, k] @ b[k, n])`; `bias` broadcasts to [m, n], and is not read
     where beta is 0. Otherwise as `mm`."""
-    return _product(matmul.ADDMM, (bias, a, b), out_dtype, out, config, float(beta), float(alpha))
+    factors = (float(beta), float(alpha))
+    return _product(matmul.ADDMM, (bias, a, b), factors, (out_dtype, out), config)
 
 
 def baddbmm(
@@ -82,22 +84,36 @@ def baddbmm(
 ) -> Tensor:
     """`beta * bias + alpha * (a[g, m, k] @ b[g, k, n])`; `bias` broadcasts to [g, m, n]. Otherwise
     as `addmm`."""
-    return _product(matmul.BADDBMM, (bias, a, b), out_dtype, out, config, float(beta), float(alpha))
+    factors = (float(beta), float(alpha))
+    return _product(matmul.BADDBMM, (bias, a, b), factors, (out_dtype, out), config)
+
+
+_Out = tuple[torch.dtype | None, Tensor | None]
 
 
 def _product(
-    kind: Kind, tensors: tuple[Tensor, ...], out_dtype: torch.dtype | None, out: Tensor | None,
-    config: Config | None, *factors: float,
-) -> Tensor:  # fmt: skip
-    a = tensors[-2]
-    out_dtype = matmul.wanted(a, out, out_dtype)
-    if direct(*tensors, out):
-        return run(kind, tensors, (out_dtype, *factors), out, config)
+    operation: Operation, tensors: Tensors, factors: Options, asked: _Out, config: Config | None
+) -> Tensor:
+    """asked: the type of the result, and `out`."""
+    a, out = tensors[-2], asked[1]
+    assert a is not None
+    out_dtype = matmul.wanted(a, out, asked[0])
     if out is None:
-        return getattr(_OPS, kind.name)(*tensors, *factors, out_dtype, config_text(config))
-    _check_out(kind.name, tensors, out, out_dtype or a.dtype)
-    getattr(_OPS, f"{kind.name}_out")(*tensors, out, *factors, config_text(config))
+        return _call(operation, tensors, (*factors, out_dtype), config)
+    if direct(*tensors, out):
+        return run(operation, tensors, (*factors, out_dtype), out, config)
+    _check_out(operation.name, tensors, out, out_dtype or a.dtype)
+    getattr(_OPS, f"{operation.name}_out")(*tensors, out, *factors, config_text(config))
     return out
+
+
+def _call(
+    operation: Operation, tensors: Tensors, options: Options, config: Config | None
+) -> Tensor:
+    """The operation, or its custom op where somebody watches."""
+    if direct(*tensors):
+        return run(operation, tensors, options, None, config)
+    return getattr(_OPS, operation.name)(*tensors, *options, config_text(config))
 
 
 def linear_act(
@@ -120,7 +136,7 @@ def linear_act(
         return out.view(*x.shape[:-1], weight.shape[0])
     linear.checked("linear_act", act, x, [weight], bias)
     flat = linear.flat(x)
-    keep = act in ("gelu", "silu") and _records((x, weight, bias))
+    keep = act in ("gelu", "silu") and records((x, weight, bias))
     if keep:
         out, _ = _OPS.linear_act_keep(flat, weight, bias, act, config_text(config))
     else:
@@ -139,8 +155,8 @@ def gated_linear(
     flat = linear.flat(x)
     if direct(*tensors):
         out = run(linear.GATED_LINEAR, (flat, w1, w3), (act,), None, config)
-    elif config is None and _records(tensors):
-        gate = linear.TORCH_ACTIVATIONS[act](linear_act(flat, w1, None, "none"))
+    elif config is None and records(tensors):
+        gate = TORCH_ACTIVATIONS[act](linear_act(flat, w1, None, "none"))
         out = gate * linear_act(flat, w3, None, "none")
     else:
         out = _OPS.gated_linear(flat, w1, w3, act, config_text(config))
@@ -166,11 +182,9 @@ def grouped_mm(
     offs: i32 ends, on the device; the host does not wait for them. What lies past the last one is
     not written. bias: broadcasts to `[groups, n]`; no gradients flow to it (InvalidArguments).
     """
-    if bias is not None and _records((bias,)):
+    if bias is not None and records((bias,)):
         raise InvalidArguments("grouped_mm: no gradients of its bias; add it to the result")
-    if direct(a, b, offs, bias):
-        return custom.grouped_mm(a, b, offs, bias, config=config)
-    return _OPS.grouped_mm(a, b, offs, bias, config_text(config))
+    return _call(grouped.GROUPED_MM, (a, b, offs, bias), (), config)
 
 
 def scaled_mm(
@@ -193,17 +207,11 @@ def scaled_mm(
     What `a` has and what `b` has need not be of one kind.
     out_dtype: bf16 (default), f16 or f32. bias: any of them. act: as of `linear_act`.
     use_fast_accum: sums stay in the tensor cores, which keep about 14 bits of the larger addend
-    (Hopper); else they are moved to f32 after each 128 along K. Blocks always are.
-    No gradients. Otherwise as `mm`; the peer is `torch._scaled_mm`.
+    (Hopper), up to a K of `FAST_K`; else they are moved to f32 after each 128 along K. Blocks
+    always are. No gradients. Otherwise as `mm`; the peer is `torch._scaled_mm`.
     """
-    tensors = (a, b, scale_a, scale_b, bias)
-    if direct(*tensors):
-        return custom.scaled_mm(
-            a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, act, config=config
-        )
-    return _OPS.scaled_mm(
-        a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, act, config_text(config)
-    )
+    options = (out_dtype, use_fast_accum, act)
+    return _call(scaled.SCALED_MM, (a, b, scale_a, scale_b, bias), options, config)
 
 
 def mixed_mm(
@@ -223,19 +231,11 @@ def mixed_mm(
     of g = 32, 64 or 128 along K. f32, bf16 or f16. out_dtype: of `a`, or any of bf16, f16, f32. No
     gradients. Otherwise as `mm`; the peer is torch's matmul of widened weights.
     """
-    if direct(a, b, scale_b, bias):
-        return custom.mixed_mm(a, b, scale_b, bias, act, out_dtype=out_dtype, config=config)
-    return _OPS.mixed_mm(a, b, scale_b, bias, act, out_dtype, config_text(config))
+    return _call(scaled.MIXED_MM, (a, b, scale_b, bias), (act, out_dtype), config)
 
 
-def _records(tensors: tuple[Tensor | None, ...]) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def _check_out(
-    name: str, tensors: tuple[Tensor | None, ...], out: Tensor, dtype: torch.dtype
-) -> None:
-    if _records(tensors):
+def _check_out(name: str, tensors: Tensors, out: Tensor, dtype: torch.dtype) -> None:
+    if records(tensors):
         raise InvalidArguments(
             f"{name}: no gradients flow through `out`: call it under torch.no_grad(), or without"
         )

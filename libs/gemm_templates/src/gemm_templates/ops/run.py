@@ -9,33 +9,32 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gemm_templates.choice import MARGIN, choose, disagreement, prefetch
+from gemm_templates.choice import choose, disagreement, prefetch
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
-from gemm_templates.launch import Bound, Inputs, bind, default_build
-from gemm_templates.measuring import measure
-from gemm_templates.ops.kind import (
+from gemm_templates.launch import Bound, Inputs, default_build
+from gemm_templates.ops.operation import (
     EXTERN,
     PADDED,
     Decision,
-    Kind,
+    Operation,
     Options,
     Tensors,
     is_writable,
-    new_result,
     signature,
 )
 from gemm_templates.ops.padded import on_lines
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.store import default_store
+from tuning import MARGINS, added_seconds
 
 # Numbers of rows that are measured by themselves before a decision for all is taken.
 DISTINCT = 3
@@ -43,13 +42,11 @@ DISTINCT = 3
 LADDER = (1, *(2**i for i in range(3, 32)))
 TOP = 8192
 ROOM = 2**28  # elements of the operands that are made to measure at numbers of rows not seen
-# Multiply-adds below which a product is not worth measuring: the launch is the cost.
-WORTH = 64 * 64 * 64
 _MOST = 4096  # decisions of a process; all are dropped when there are more
 
 
 def run(
-    kind: Kind,
+    operation: Operation,
     tensors: Tensors,
     options: Options = (),
     out: Tensor | None = None,
@@ -57,28 +54,27 @@ def run(
 ) -> Tensor:
     """The result; in `out` if that is given, which may share memory with what is read."""
     if out is not None:
-        kind.check(tensors, options, out)
+        operation.check(tensors, options, out)
         if not is_writable(out, tensors):
-            return out.copy_(run(kind, tensors, options, None, config))
-    key = (
-        kind.name, options, config, signature(out), torch._C._get_cublas_allow_tf32(),
-        *[signature(t) for t in tensors],
-    )  # fmt: skip
+            return out.copy_(run(operation, tensors, options, None, config))
+    tf32 = torch._C._get_cublas_allow_tf32()
+    read = [signature(t) for t in tensors]
+    key = (operation.name, options, config, signature(out), tf32, *read)
     decision = _decisions.get(key)
     if decision is None:
-        decision = _decide(key, kind, tensors, options, out, config)
+        decision = _decide(key, Call(operation, tensors, options, out), config)
     if decision.bound is None:
-        if decision.padded and kind.padded is not None:
-            return kind.padded(tensors, options)
-        return kind.extern(tensors, options, out)
+        if decision.padded and operation.padded is not None:
+            return operation.padded(tensors, options)
+        return operation.extern(tensors, options, out)
     if out is None:
-        out = new_result(kind, tensors, options)
+        out = operation.result(tensors, options)
     if decision.copied:
-        tensors = _copied(kind, tensors)
+        tensors = _copied(operation, tensors)
     if decision.ranged:
-        decision.bound(kind.inputs(tensors, options, out), out.shape[0])
+        decision.bound(operation.inputs(tensors, options, out), out.shape[0])
     else:
-        decision.bound(kind.inputs(tensors, options, out))
+        decision.bound(operation.inputs(tensors, options, out))
     return out
 
 
@@ -95,17 +91,44 @@ def forget() -> None:
             memory.clear()
 
 
-def _decide(
-    key: tuple[Any, ...],
-    kind: Kind,
-    tensors: Tensors,
-    options: Options,
-    out: Tensor | None,
-    config: Config | None,
-) -> Decision:
-    kind.check(tensors, options, out)
-    device = next(t.device for t in tensors if t is not None)
-    cuda = device.type == "cuda"
+@dataclass(frozen=True)
+class Call:
+    """An operation with its arguments, to be decided."""
+
+    operation: Operation
+    tensors: Tensors
+    options: Options = ()
+    out: Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors."""
+        return next(t.device for t in self.tensors if t is not None)
+
+    def new_result(self) -> Tensor:
+        """A tensor to be written."""
+        return self.operation.result(self.tensors, self.options)
+
+    def problem(self, out: Tensor) -> Problem | None:
+        """What the templates would compute, into `out`."""
+        return self.operation.problem(self.tensors, self.options, out)
+
+    def inputs(self, out: Tensor) -> Inputs:
+        """The tensors as a template takes them."""
+        return self.operation.inputs(self.tensors, self.options, out)
+
+    def extern(self, _: object = None) -> Tensor:
+        """torch's result, in a tensor of its own."""
+        return self.operation.extern(self.tensors, self.options, None)
+
+    def copied(self) -> Call:
+        """The same on copies of operands whose rows no descriptor can address."""
+        return replace(self, tensors=_copied(self.operation, self.tensors))
+
+
+def _decide(key: tuple[Any, ...], call: Call, config: Config | None) -> Decision:
+    call.operation.check(call.tensors, call.options, call.out)
+    cuda = call.device.type == "cuda"
     if config is None and cuda and torch.cuda.is_current_stream_capturing():
         return EXTERN  # nothing can be measured; decided by the first call outside
     with _lock:
@@ -113,116 +136,110 @@ def _decide(
             return known
         if len(_decisions) >= _MOST:
             forget()
-        decision = _decisions[key] = _decided(kind, tensors, options, out, config, device)
+        decision = _decisions[key] = decided(call, config)
         return decision
 
 
-def _decided(
-    kind: Kind,
-    tensors: Tensors,
-    options: Options,
-    out: Tensor | None,
-    config: Config | None,
-    device: torch.device,
-    planned: bool = False,
-) -> Decision:
-    """planned: decide for the CPU as for a GPU."""
-    if config is None and device.type != "cuda" and not planned:
+def decided(call: Call, config: Config | None = None, planned: bool = False) -> Decision:
+    """What to run. A config given is taken: raises UnsupportedProblem where no template computes
+    this. planned: decide for the CPU as for a GPU."""
+    if config is None and call.device.type != "cuda" and not planned:
         return EXTERN
-    target = new_result(kind, tensors, options) if out is None else out
+    target = call.new_result() if call.out is None else call.out
     if target.numel() == 0:
         return EXTERN
     try:
-        problem = kind.problem(tensors, options, target)
+        problem = call.problem(target)
     except (InvalidProblem, UnsupportedProblem):
         if config is not None:
             raise
         return EXTERN
-    if problem is None:
-        if config is not None:
-            raise UnsupportedProblem(
-                f"{kind.name}: no template for {[signature(t) for t in tensors]}"
-            )
-        return EXTERN
     if config is not None:
-        return Decision(bind(problem, config))
-    if problem.flops < 2 * WORTH:
+        if problem is None:
+            shown = [signature(t) for t in call.tensors]
+            raise UnsupportedProblem(f"{call.operation.name}: no template for {shown}")
+        return Decision(default_build()(problem, config))
+    if problem is None or problem.flops < call.operation.worth:
         return EXTERN
-    if out is None and (ranged := _by_range(kind, problem, tensors, options)) is not None:
+    if call.out is None and (ranged := _by_range(call, problem)) is not None:
         return ranged
     # A scratch output: what the caller gave is written once, by the winner.
-    scratch = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype, device=device)
+    shape, stride = target.shape, target.stride()
+    scratch = torch.empty_strided(shape, stride, dtype=target.dtype, device=call.device)
     tries_copies = is_odd(problem) and not torch.are_deterministic_algorithms_enabled()
-    copies = _to_try(kind, tensors, out) if tries_copies else None
+    copies = _to_try(call) if tries_copies else None
     if copies is not None:
         # Both decisions' kernels are compiled side by side.
-        aligned = kind.problem(copies, options, scratch)
+        aligned = copies.problem(scratch)
         if aligned is not None:
-            prefetch([aligned], store=default_store(), device=device, **default_build().keywords)
+            build = default_build().keywords
+            prefetch([aligned], store=default_store(), device=call.device, **build)
+    examples = call.operation.examples
+    measured = call if examples is None else replace(call, tensors=examples(call.tensors))
     choice = choose(
-        problem, kind.inputs(tensors, options, scratch),
-        lambda _: kind.extern(tensors, options, None),
-        device=device, store=default_store(), build=default_build(),
+        problem,
+        measured.inputs(scratch),
+        measured.extern,
+        device=call.device,
+        store=default_store(),
+        build=default_build(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-    )  # fmt: skip
+    )
     found = EXTERN
     if (chosen := choice.from_python()) is not None:
         found = Decision(default_build()(problem, chosen))
     if tries_copies:
         best = min(dict(choice.times).values(), default=float("inf"))
-        return _by_copies(kind, tensors, copies, options, out, scratch, best) or found
+        return _by_copies(call, copies, scratch, best) or found
     return found
 
 
-def _to_try(kind: Kind, tensors: Tensors, out: Tensor | None) -> Tensors | None:
-    """The tensors with copies of the operands, if templates are to be tried on these."""
-    given = [tensors[i] for i in kind.operands]
+def _to_try(call: Call) -> Call | None:
+    """On copies of the operands, if templates are to be tried on these."""
+    given = [call.tensors[i] for i in call.operation.operands]
     # A scratch output, in whose place `out` comes, is aligned.
-    aligned = out is None or out.data_ptr() % 16 == 0
+    aligned = call.out is None or call.out.data_ptr() % 16 == 0
     if aligned and given and all(t is not None and t.dim() == 2 for t in given):
-        return _copied(kind, tensors)
+        return call.copied()
     return None
 
 
-def _by_copies(
-    kind: Kind, tensors: Tensors, copies: Tensors | None, options: Options, out: Tensor | None,
-    scratch: Tensor, best: float,
-) -> Decision | None:  # fmt: skip
+def _by_copies(call: Call, copies: Call | None, scratch: Tensor, best: float) -> Decision | None:
     """The fastest way on copies of the operands, if that is faster than torch's, and than `best`
     seconds; else None. copies: as `_to_try` made them."""
     ways: list[tuple[Decision, Callable[[], Tensor]]] = []
-    if kind.padded is not None and out is None:
-        pad = kind.padded
-        ways.append((PADDED, lambda: pad(tensors, options)))
+    pad = call.operation.padded
+    if pad is not None and call.out is None:
+        ways.append((PADDED, lambda: pad(call.tensors, call.options)))
     if copies is not None:
-        inner = _decided(kind, copies, options, scratch, None, scratch.device, True)
+        inner = decided(replace(copies, out=scratch), planned=True)
         bound = inner.bound
         if bound is not None:
 
             def template() -> Tensor:
-                bound(kind.inputs(_copied(kind, tensors), options, scratch))
+                bound(call.copied().inputs(scratch))
                 return scratch
 
             ways.append((replace(inner, copied=True), template))
     if not ways:
         return None
-    vendor = kind.extern(tensors, options, None)
-    runs = [lambda: kind.extern(tensors, options, None), *(way for _, way in ways)]
-    limit, *seconds = measure(runs, device_info(scratch.device))
+    vendor = call.extern()
+    runs = [call.extern, *(way for _, way in ways)]
+    limit, *seconds = added_seconds(runs, device_info(scratch.device).l2_bytes)
     for time, (decision, way) in sorted(zip(seconds, ways, strict=True), key=lambda item: item[0]):
-        if time >= (1 - MARGIN) * min(limit, best):
+        if time >= (1 - MARGINS.vendor) * min(limit, best):
             break
         wrong = disagreement(way(), vendor)
         if not wrong:
             return decision
-        warnings.warn(f"{kind.name} on copies: {wrong}; not used", stacklevel=2)
+        warnings.warn(f"{call.operation.name} on copies: {wrong}; not used", stacklevel=2)
     return None
 
 
-def _copied(kind: Kind, tensors: Tensors) -> Tensors:
+def _copied(operation: Operation, tensors: Tensors) -> Tensors:
     """The tensors, with copies of operands whose rows no descriptor can address."""
-    copies = on_lines(*[t for i in kind.operands if (t := tensors[i]) is not None])
-    found = dict(zip(kind.operands, copies, strict=True))
+    copies = on_lines(*[t for i in operation.operands if (t := tensors[i]) is not None])
+    found = dict(zip(operation.operands, copies, strict=True))
     return tuple(found.get(i, t) for i, t in enumerate(tensors))
 
 
@@ -238,15 +255,15 @@ def is_odd(problem: Problem) -> bool:
     )
 
 
-def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> Decision | None:
+def _by_range(call: Call, problem: Problem) -> Decision | None:
     """The decision for this number of rows by that for all, once enough were seen."""
-    if not kind.rows:
+    if not call.operation.rows:
         return None
-    for tensor in _of_rows(kind, tensors).values():
+    for tensor in _of_rows(call).values():
         if tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1]:
             return None  # rows that are not apart: a stride that changes with M, or overlaps
     family = replace(problem, m=1, dynamic=frozenset({"M"}))
-    key = (family, options, next(t.device for t in tensors if t is not None))
+    key = (family, call.options, call.device)
     seen = _rows_seen.setdefault(key, set())
     if problem.m not in seen and len(seen) < DISTINCT:
         seen.add(problem.m)
@@ -254,7 +271,7 @@ def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) 
     if key not in _ranges and problem.m in seen:
         return None
     if key not in _ranges or problem.m > 2 * _ranges[key][0].hints[-1]:
-        _ranges[key] = (_measure_range(kind, problem, tensors, options), {})
+        _ranges[key] = (_measure_range(call, problem), {})
     choice, bounds = _ranges[key]
     config = choice.config(problem.m)
     if config is None:
@@ -264,38 +281,40 @@ def _by_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) 
     return Decision(bounds[config], ranged=True)
 
 
-def _measure_range(kind: Kind, problem: Problem, tensors: Tensors, options: Options) -> RangeChoice:
+def _measure_range(call: Call, problem: Problem) -> RangeChoice:
     top = next(m for m in LADDER if m >= max(TOP, problem.m))
     room = ROOM // (problem.n + problem.k)
     hints = [m for m in LADDER if m <= top and (m <= problem.m or m <= room)]
-    device = next(t.device for t in tensors if t is not None)
-    resized = _of_rows(kind, tensors)
+    resized = _of_rows(call)
     if len(resized) > 1:
         hints.remove(1)  # a single row of a second operand is taken for a row that all share
 
     @lru_cache(maxsize=1)
-    def given(m: int) -> tuple[Tensors, Inputs]:
-        sized = tuple(
-            _with_rows(resized[i], m) if i in resized else t for i, t in enumerate(tensors)
-        )
-        return sized, kind.inputs(sized, options, new_result(kind, sized, options))
-
-    def extern(inputs: Inputs) -> Tensor:
-        return kind.extern(given(inputs.a.shape[0])[0], options, None)
+    def given(m: int) -> tuple[Call, Inputs]:
+        tensors = [
+            _with_rows(resized[i], m) if i in resized else t for i, t in enumerate(call.tensors)
+        ]
+        sized = replace(call, tensors=tuple(tensors))
+        return sized, sized.inputs(sized.new_result())
 
     return choose_range(
-        replace(problem, dynamic=frozenset({"M"})), hints, lambda m: given(m)[1], extern,
-        device=device, store=default_store(), build=default_build(),
+        replace(problem, dynamic=frozenset({"M"})),
+        hints,
+        lambda m: given(m)[1],
+        lambda inputs: given(inputs.a.shape[0])[0].extern(),
+        device=call.device,
+        store=default_store(),
+        build=default_build(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-    )  # fmt: skip
+    )
 
 
-def _of_rows(kind: Kind, tensors: Tensors) -> dict[int, Tensor]:
-    """The tensors that have M rows: the first of `kind.rows`, and of the others those that are not
+def _of_rows(call: Call) -> dict[int, Tensor]:
+    """The tensors that have M rows: the first of `rows`, and of the others those that are not
     broadcast."""
     found: dict[int, Tensor] = {}
-    for i in kind.rows:
-        tensor = tensors[i]
+    for i in call.operation.rows:
+        tensor = call.tensors[i]
         if tensor is not None and (not found or (tensor.dim() == 2 and tensor.shape[0] > 1)):
             found[i] = tensor
     return found

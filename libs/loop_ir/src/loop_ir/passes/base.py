@@ -1,22 +1,15 @@
-"""What a pass is, and how passes run."""
+"""What a pass over graphs is, and how passes run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TypeAlias
 
-from loop_ir.errors import PassError, VerifyError
-from loop_ir.nodes import Graph, Kernel
-from loop_ir.verify import verify
+import tensor_ir
+from loop_ir.ir.nodes import Graph, Kernel
+from loop_ir.ir.verify import verify
 
-
-class Pass(Protocol):
-    """Valid graph in, valid graph out. Options are fields of the (frozen) dataclass."""
-
-    @property
-    def name(self) -> str: ...
-
-    def run(self, graph: Graph) -> Graph: ...
+Pass: TypeAlias = tensor_ir.Pass[Graph]
 
 
 def run_passes(
@@ -25,22 +18,25 @@ def run_passes(
     on_pass: Callable[[str, Graph], None] | None = None,
     check: bool = True,
 ) -> Graph:
-    """Runs passes in order; `on_pass(name, graph)` sees every result.
+    """The graph after all passes: `run_and_report` without what they decided."""
+    return run_and_report(graph, passes, on_pass, check).program
 
-    Raises `PassError` where a pass makes an invalid graph (`check`), and `VerifyError` where the
-    graph was invalid to begin with.
-    """
+
+def run_and_report(
+    graph: Graph,
+    passes: Iterable[Pass],
+    on_pass: Callable[[str, Graph], None] | None = None,
+    check: bool = True,
+) -> tensor_ir.Decided[Graph]:
+    """The graph after all passes, and what they decided: `tensor_ir.run_passes`, with the rules of
+    this IR checked after each pass unless `check` is off. A kernel that a pass leaves as it is is
+    not checked again."""
     checked: dict[int, Kernel] = {}
-    if check:
-        verify(graph, checked)
-    for item in passes:
-        result = item.run(graph)
-        if check and result is not graph:
-            try:
-                verify(result, checked)
-            except VerifyError as e:
-                raise PassError(item.name, e) from e
-        graph = result
-        if on_pass is not None:
-            on_pass(item.name, graph)
-    return graph
+    latest: list[Graph] = []
+
+    def verified(result: Graph) -> None:
+        if not (latest and latest[-1] is result):
+            verify(result, checked)
+            latest.append(result)
+
+    return tensor_ir.run_passes(graph, passes, verified if check else None, on_pass, "graph")

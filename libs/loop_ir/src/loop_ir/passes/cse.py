@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import sympy
 
-from loop_ir.affine import substitute
-from loop_ir.analysis import defined_values, statements
-from loop_ir.nodes import (
+from loop_ir.ir.affine import substitute
+from loop_ir.ir.analysis import defined_values, statements
+from loop_ir.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -23,7 +24,8 @@ from loop_ir.nodes import (
     Stmt,
     Store,
 )
-from loop_ir.rewrite import map_all_kernels, map_expressions, rename_uses
+from loop_ir.ir.renaming import rename_uses
+from loop_ir.ir.rewrite import map_all_kernels, map_expressions
 
 _COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor"))
 
@@ -36,10 +38,12 @@ class Cse:
     name = "cse"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph with the values of every kernel computed once."""
         return map_all_kernels(graph, eliminate)
 
 
 def eliminate(kernel: Kernel) -> Kernel:
+    """The kernel with each value computed once."""
     stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
     seen: dict[Hashable, Stmt] = {}
     names: dict[str, str] = {}
@@ -50,8 +54,7 @@ def eliminate(kernel: Kernel) -> Kernel:
         for original in phase.body:
             stmt = rename_uses(original, names)
             if symbols:
-                mapping = tuple(symbols.items())
-                stmt = map_expressions(stmt, lambda e, m=mapping: substitute(e, m))  # type: ignore[misc]
+                stmt = map_expressions(stmt, partial(substitute, mapping=tuple(symbols.items())))
             key = _key(stmt, stored)
             if key is None:
                 body.append(stmt)

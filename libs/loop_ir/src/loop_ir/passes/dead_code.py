@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loop_ir.analysis import (
+from loop_ir.ir.analysis import (
     defined_values,
     expression,
     output_buffers,
@@ -12,7 +12,7 @@ from loop_ir.analysis import (
     used_values,
     writes,
 )
-from loop_ir.nodes import (
+from loop_ir.ir.nodes import (
     CopyBack,
     Extern,
     Graph,
@@ -24,7 +24,7 @@ from loop_ir.nodes import (
     Store,
     UserKernel,
 )
-from loop_ir.rewrite import used_buffers
+from loop_ir.ir.renaming import used_buffers
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class DeadCode:
     name = "dead_code"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph without what nothing needs."""
         live = set(output_buffers(graph))
         live |= {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
         kept: list[Node] = []
@@ -58,10 +59,7 @@ def _slim(node: Node, live: set[str]) -> Node | None:
         case Kernel():
             return drop_dead_statements(node, live)
         case Matmul():
-            if (a := node.prologue_a) is not None:
-                node = replace(node, prologue_a=drop_dead_statements(a, {node.a.buffer}))
-            if (b := node.prologue_b) is not None:
-                node = replace(node, prologue_b=drop_dead_statements(b, {node.b.buffer}))
+            node = node.map_prologues(lambda k, ref: drop_dead_statements(k, {ref.buffer}))
             if node.epilogue is not None:
                 epilogue = drop_dead_statements(node.epilogue, live)
                 return None if epilogue is None else replace(node, epilogue=epilogue)

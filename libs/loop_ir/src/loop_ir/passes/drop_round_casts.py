@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loop_ir.analysis import defined_values, reaching_steps
-from loop_ir.nodes import Compute, Graph, Kernel, Stmt
-from loop_ir.rewrite import map_all_kernels, map_statements, rename_uses
-from wrapper_ir.types import DType
+from loop_ir.ir.analysis import defined_values, reaching_steps
+from loop_ir.ir.nodes import Compute, Graph, Kernel, Stmt
+from loop_ir.ir.renaming import rename_uses
+from loop_ir.ir.rewrite import map_all_kernels, map_statements
+from tensor_ir import DType
 
 _NARROW = frozenset((DType.bf16, DType.f16))
 
@@ -25,10 +26,12 @@ class DropRoundCasts:
     name = "drop_round_casts"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph without roundings between the operations of a kernel."""
         return map_all_kernels(graph, drop)
 
 
 def drop(kernel: Kernel) -> Kernel:
+    """The kernel without roundings between its operations."""
     types: dict[str, DType] = {}
     narrowed: dict[str, str] = {}
     names: dict[str, str] = {}

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from loop_ir.affine import linear, product, same, substitute
-from loop_ir.analysis import expression, inner_axes, statements
-from loop_ir.nodes import Axis, Graph, Kernel
-from loop_ir.rewrite import map_expressions, map_kernels, map_statements
+from loop_ir.ir.affine import linear, product, same, substitute
+from loop_ir.ir.analysis import expression, inner_axes, statements
+from loop_ir.ir.nodes import Axis, Graph, Kernel
+from loop_ir.ir.rewrite import map_expressions, map_kernels, map_statements
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,12 @@ class MergeAxes:
     name = "merge_axes"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph with the axes of its kernels merged."""
         return map_kernels(graph, merge)
 
 
 def merge(kernel: Kernel) -> Kernel:
+    """The kernel with axes merged, and named in order."""
     out = _drop_unit_axes(kernel)
     out = replace(_merge(out, out.axes), axes=_merged(out, out.axes))
     inner = inner_axes(out)
@@ -54,6 +56,7 @@ def _plan(kernel: Kernel, axes: tuple[Axis, ...]) -> list[list[Axis]]:
 
 
 def contiguous(exprs: list[sympy.Expr], outer: Axis, inner: Axis) -> bool:
+    """Whether one step along `outer` is as far as all of `inner`, in each of the expressions."""
     for expr in exprs:
         form = linear(expr, (outer.symbol, inner.symbol))
         if form is None or not same(

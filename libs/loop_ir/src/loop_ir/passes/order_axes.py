@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from loop_ir.affine import linear
-from loop_ir.analysis import inner_axes, statements
-from loop_ir.nodes import Axis, Graph, Kernel, Load, Reduce, Scan, Stmt, Store
+from loop_ir.ir.affine import linear
+from loop_ir.ir.analysis import inner_axes, statements
+from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Reduce, Scan, Stmt, Store
+from loop_ir.ir.rewrite import map_kernels
+from loop_ir.ir.strides import step
 from loop_ir.passes.merge_axes import rename_axes
-from loop_ir.rewrite import map_kernels
-from loop_ir.strides import step
 from symexpr import symbol
 
 # What an access at inner points counts for: there are many of them to one of the others. Those of
@@ -33,10 +33,12 @@ class OrderAxes:
     name = "order_axes"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph with the axes of its kernels in order."""
         return map_kernels(graph, order)
 
 
 def order(kernel: Kernel) -> Kernel:
+    """The kernel with its axes in the order of the memory that it walks."""
     out = kernel
     ordered = _ordered(kernel, kernel.axes)
     if ordered is not None:
@@ -61,7 +63,7 @@ def _ordered(kernel: Kernel, given: tuple[Axis, ...]) -> tuple[Axis, ...] | None
     axes = tuple(a for a in given if a.extent != 1)
     if len(axes) < 2:
         return None
-    hints = {symbol(s.name): sympy.Integer(max(1, s.hint or s.low or 64)) for s in kernel.symbols}
+    hints = {symbol(s.name): sympy.Integer(max(1, s.typical)) for s in kernel.symbols}
     itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     votes: Counter[tuple[int, ...]] = Counter()
     accesses: set[tuple[str, sympy.Expr, bool, bool]] = set()

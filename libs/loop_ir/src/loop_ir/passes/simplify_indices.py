@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import sympy
 
 import symexpr
-from loop_ir.affine import linear, nonnegative, substitute
-from loop_ir.analysis import defined_values, expression, lows_of, statements
-from loop_ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt, Store
-from loop_ir.passes.dead_code import drop_dead_statements
-from loop_ir.rewrite import (
+from loop_ir.ir.affine import linear, nonnegative, substitute
+from loop_ir.ir.analysis import defined_values, expression, lows_of, statements
+from loop_ir.ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt, Store
+from loop_ir.ir.rewrite import (
     RangeItems,
     has_functions,
     map_all_kernels,
@@ -21,15 +20,20 @@ from loop_ir.rewrite import (
     ranges_of,
     simplify_with,
 )
+from loop_ir.passes.dead_code import drop_dead_statements
 from symexpr import Mod
-from wrapper_ir.types import DType
+from tensor_ir import DType
 
 _SIGNED = (DType.i8, DType.i16, DType.i32, DType.i64)
 _ARITHMETIC: dict[str, Callable[..., sympy.Expr]] = {
     "cast": lambda a: a,
-    "add": sympy.Add, "sub": lambda a, b: a - b, "mul": sympy.Mul, "neg": lambda a: -a,
-    "mod": Mod, "fmod": Mod,
-}  # fmt: skip
+    "add": sympy.Add,
+    "sub": lambda a, b: a - b,
+    "mul": sympy.Mul,
+    "neg": lambda a: -a,
+    "mod": Mod,
+    "fmod": Mod,
+}
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,12 @@ class SimplifyIndices:
     name = "simplify_indices"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph with the indices of every kernel simplified."""
         return map_all_kernels(graph, simplify)
 
 
 def simplify(kernel: Kernel) -> Kernel:
+    """The kernel with its indices simplified."""
     kernel = _direct(kernel)
     exprs = [e for e in map(expression, statements(kernel)) if e is not None]
     if not any(map(has_functions, exprs)):

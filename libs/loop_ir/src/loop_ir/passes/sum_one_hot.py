@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
-from loop_ir.analysis import (
-    defined_values,
-    expression,
-    inner_axes,
-    scans,
-    statements,
-    used_values,
-)
-from loop_ir.nodes import (
-    Axis,
-    Compute,
-    Const,
-    Graph,
-    Index,
-    Indirect,
-    Kernel,
-    Reduce,
-    Stmt,
-    Store,
-)
-from loop_ir.rewrite import Item, items_of, map_kernels, rename_defs, rename_uses, stage
-from wrapper_ir.types import DType
+from loop_ir.ir.analysis import defined_values, expression, inner_axes, scans, used_values
+from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.nodes import Axis, Compute, Graph, Index, Indirect, Kernel, Reduce, Stmt, Store
+from loop_ir.ir.rewrite import map_kernels
+from loop_ir.ir.staging import Item, items_of, stage
+from tensor_ir import DType
 
 
 @dataclass(frozen=True)
@@ -39,15 +22,16 @@ class SumOneHot:
     name = "sum_one_hot"
 
     def run(self, graph: Graph) -> Graph:
+        """The graph without reductions of rows in which one element differs."""
         return map_kernels(graph, rewrite)
 
 
 def rewrite(kernel: Kernel) -> Kernel:
+    """The kernel without reductions of rows in which one element differs."""
     inner = inner_axes(kernel)
     if not inner or len(inner) != 1 or scans(kernel):
         return kernel
-    known = {n for s in statements(kernel) for n in defined_values(s)}
-    fresh = (f"v{n}" for n in count() if f"v{n}" not in known)
+    fresh = fresh_values(kernel)
     items: list[Item] = []
     before: list[Stmt] = []
     changed = False
@@ -85,34 +69,28 @@ def _sum(
         return None
     place = next(a for a in hot.args if a not in varying)
     (value,), dtype = stmt.args, stmt.dtype
-    out: list[Stmt] = []
-
-    def make(s: Stmt) -> str:
-        out.append(s)
-        return defined_values(s)[0]
+    out = Body(fresh)
 
     def at(condition: bool) -> str:
-        names = {hot.out: make(Const(next(fresh), condition, DType.bool_))}
+        names = {hot.out: out.const(condition, DType.bool_)}
         for s in body:
             if s.op == "where" and s.args[0] == hot.out:
                 chosen = s.args[1 if condition else 2]
                 names[s.out] = names.get(chosen, chosen)
                 continue
-            names[s.out] = make(rename_defs(rename_uses(s, names), {s.out: next(fresh)}))
+            args = (names.get(a, a) for a in s.args)
+            names[s.out] = out.compute(s.dtype, s.op, *args)
         return names[value]
 
     one, other = at(True), at(False)
     known = (s for s in before if not isinstance(s, Store | Indirect))
     kind = next(s.dtype for s in known if place in defined_values(s))
-    zero, end = make(Const(next(fresh), 0, kind)), make(Index(next(fresh), axis.extent, kind))
-    inside = make(Compute(next(fresh), "and", (
-        make(Compute(next(fresh), "ge", (place, zero), DType.bool_)),
-        make(Compute(next(fresh), "lt", (place, end), DType.bool_))), DType.bool_))  # fmt: skip
-    rest = make(Index(next(fresh), axis.extent - 1, DType.i64))
-    number = make(Compute(next(fresh), "cast", (rest,), dtype))
-    others = make(Compute(next(fresh), "mul", (other, number), dtype))
-    last = make(Compute(next(fresh), "where", (inside, one, other), dtype))
-    out.append(Compute(stmt.outs[0], "add", (last, others), dtype))
+    zero, end = out.const(0, kind), out.number(axis.extent, kind)
+    inside = out.test("and", out.test("ge", place, zero), out.test("lt", place, end))
+    number = out.compute(dtype, "cast", out.number(axis.extent - 1))
+    others = out.compute(dtype, "mul", other, number)
+    last = out.compute(dtype, "where", inside, one, other)
+    out.compute(dtype, "add", last, others, out=stmt.outs[0])
     return out
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from multikernel import BoundedFolder
 from triton_rt.compiler.binary import FORMAT_VERSION, Binary
 from triton_rt.compiler.target import Target
 from triton_rt.config import Config
 from triton_rt.errors import BadBinary, CorruptCacheEntry
-from triton_rt.files import BoundedFolder, private
+from triton_rt.files import private
 from triton_rt.source import KernelSource
 
 

@@ -6,7 +6,6 @@ import atexit
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 
 from triton_rt.compiler.binary import Binary
 from triton_rt.compiler.messages import decode_answer, encode_job
@@ -65,10 +64,8 @@ class CompilePool:
         """
         if self._closed:
             raise WorkerFailed("the pool is closed")
-        job = _Job(
-            self._share, source, target, alignment, keep_ptx, fingerprint, claim,
-            worker_environment(), self.timeout, Future(),
-        )  # fmt: skip
+        asked = (source, target, alignment, keep_ptx, fingerprint, claim)
+        job = _Job(self._share, *asked, worker_environment(), self.timeout, Future())
         self.workers.submit(job)
         return job.future
 
@@ -83,12 +80,7 @@ class CompilePool:
     def __enter__(self) -> CompilePool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -34,9 +34,11 @@ class Job(Protocol):
 
     share: Share
 
-    def run(self, server: Server) -> bool: ...
+    def run(self, server: Server) -> bool:
+        """Does the job with a server's worker; True where it has to be queued again."""
 
-    def abandon(self, error: WorkerFailed) -> None: ...
+    def abandon(self, error: WorkerFailed) -> None:
+        """Tells whoever waits for the job that nobody will do it, and why."""
 
 
 class Workers:

@@ -40,7 +40,12 @@ def _min_dot_size(lhs: Any, rhs: Any) -> tuple[int, int, int]:
     return (1, 1, _MIN_DOT_K.get(lhs.scalar.primitive_bitwidth, 16))
 
 
-class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
+def _active(pointers: Array, mask: Array | None) -> Array:
+    """Which of the pointers are accessed."""
+    return np.ascontiguousarray(np.broadcast_to(True if mask is None else mask, pointers.shape))
+
+
+class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no types
     """One per interpreter; `memory`, `grid_dim`, `grid_idx` and `tma` are set for each run."""
 
     def __init__(self) -> None:
@@ -57,71 +62,85 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
     # -- constants: named by the type of the value ------------------------------------------
 
     def get_bf16(self, value: float) -> Handle:
+        """A constant of type bf16, whose bits are kept in 16-bit integers."""
         return TensorHandle(narrow(np.array([value], np.float32), tl.bfloat16), tl.bfloat16)
 
     def get_null_value(self, type: Any) -> Handle:
+        """Zero of any scalar type."""
         return TensorHandle(np.zeros(1, dtype=numpy_dtype(type.scalar)), type.scalar)
 
     # -- memory -----------------------------------------------------------------------------
 
     def create_load(self, ptr: Handle, _cache: Any, _evict: Any, _volatile: Any) -> Handle:
+        """Reads every element that the pointers address."""
         return self._load(ptr, None, None)
 
     def create_store(self, ptr: Handle, val: Handle, _cache: Any, _evict: Any) -> None:
+        """Writes every element that the pointers address."""
         self._store(ptr, val, None)
 
     def create_masked_load(
         self, ptrs: Handle, mask: Any, other: Handle | None, _c: Any, _e: Any, _v: Any
     ) -> Handle:
+        """Reads where the mask holds; elsewhere `other`, or 0."""
         return self._load(ptrs, getattr(mask, "data", mask), other)
 
     def create_masked_store(self, ptrs: Handle, value: Handle, mask: Any, _c: Any, _e: Any) -> None:
+        """Writes where the mask holds."""
         self._store(ptrs, value, getattr(mask, "data", mask))
 
     def create_tensor_pointer_load(
         self, ptr: Any, boundary_check: Any, padding_option: Any, _c: Any, _e: Any, _v: Any
     ) -> Handle:
+        """Reads a block pointer's elements inside of the checked dimensions, padding the others."""
         ptrs, mask = ptr.materialize_pointers(boundary_check)
         return self._load(ptrs, mask, self._padding(ptrs, padding_option))
 
     def create_tensor_pointer_store(
         self, ptr: Any, value: Handle, boundary_check: Any, _c: Any, _e: Any
     ) -> None:
+        """Writes a block pointer's elements inside of the checked dimensions."""
         ptrs, mask = ptr.materialize_pointers(boundary_check)
         self._store(ptrs, value, mask)
 
     def create_make_tensor_descriptor(
         self, base: Handle, shape: Any, strides: Any, block: Any, is_signed: bool, padding: Any
     ) -> Descriptor:
+        """A descriptor that the kernel makes, checked as the TMA unit would where `tma` is set."""
         return Descriptor.make(base, shape, strides, block, is_signed, padding, self.tma)
 
     def create_descriptor_load(
         self, desc: Descriptor, indices: list[Handle], _c: Any, _e: Any
     ) -> Handle:
+        """Reads a block; what lies outside of the tensor is the descriptor's padding."""
         ptrs, mask = desc.pointers(indices, written=False)
         return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
 
     def create_descriptor_store(
         self, desc: Descriptor, value: Handle, indices: list[Handle]
     ) -> None:
+        """Writes the part of a block that lies inside of the tensor."""
         ptrs, mask = desc.pointers(indices, written=True)
         self._store(ptrs, value, mask)
 
     def create_descriptor_gather(
         self, desc: Descriptor, rows: Handle, column: Handle, _type: Any
     ) -> Handle:
+        """Reads some rows of a tensor, from one column on."""
         ptrs, mask = desc.rows(rows, column, written=False)
         return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
 
     def create_descriptor_scatter(
         self, desc: Descriptor, value: Handle, rows: Handle, column: Handle
     ) -> None:
+        """Writes some rows of a tensor, from one column on."""
         ptrs, mask = desc.rows(rows, column, written=True)
         self._store(ptrs, value, mask)
 
     def create_descriptor_reduce(
         self, kind: Any, desc: Descriptor, value: Handle, indices: list[Handle]
     ) -> None:
+        """Combines a block with what the tensor holds, element by element."""
         ptrs, mask = desc.pointers(indices, written=True)
         element = desc.element
         dtype = numpy_dtype(element)
@@ -153,11 +172,7 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         dtype = numpy_dtype(element)
         pointers = np.ascontiguousarray(ptrs.data)
         self.memory.check(pointers, mask, dtype.itemsize, "load")
-        active = (
-            np.ones(pointers.shape, dtype=bool)
-            if mask is None
-            else np.ascontiguousarray(np.broadcast_to(mask, pointers.shape))
-        )
+        active = _active(pointers, mask)
         fill = (
             np.zeros(pointers.shape, dtype=dtype)
             if other is None
@@ -171,11 +186,7 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         dtype = numpy_dtype(ptrs.get_element_ty())
         pointers = np.ascontiguousarray(ptrs.data)
         self.memory.check(pointers, mask, dtype.itemsize, "store")
-        active = (
-            np.ones(pointers.shape, dtype=bool)
-            if mask is None
-            else np.ascontiguousarray(np.broadcast_to(mask, pointers.shape))
-        )
+        active = _active(pointers, mask)
         data = np.ascontiguousarray(np.broadcast_to(value.data, pointers.shape))
         if data.dtype != dtype:
             data = data.view(dtype) if data.itemsize == dtype.itemsize else data.astype(dtype)
@@ -184,6 +195,7 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
     def create_atomic_rmw(
         self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any
     ) -> Handle:
+        """Combines values with memory in order, and gives what was there before each."""
         element = ptr.get_element_ty()
         pointers = np.ascontiguousarray(ptr.data)
         active = np.ascontiguousarray(np.broadcast_to(mask.data, pointers.shape))
@@ -214,20 +226,24 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
     def create_atomic_cas(
         self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any
     ) -> Handle:
+        """Writes a value where memory holds `cmp`, and gives what was there."""
         itemsize = numpy_dtype(ptr.get_element_ty()).itemsize
         self.memory.check(ptr.data, None, itemsize, "atomic")
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
     def create_int_to_ptr(self, src: Handle, dst_type: Any) -> Handle:
+        """An address from a number: from here on, loads outside of the arguments are not told."""
         self.memory.unknown = True
         return TensorHandle(src.data.astype(np.uint64), dst_type.scalar)
 
     def create_ptr_to_int(self, src: Handle, dst_type: Any) -> Handle:
+        """The number of an address."""
         return TensorHandle(src.data.astype(numpy_dtype(dst_type.scalar)), dst_type.scalar)
 
     # -- casts ------------------------------------------------------------------------------
 
     def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
+        """A conversion between element types, rounding to nearest."""
         source, target = src.dtype.scalar, dst_type.scalar
         data = widen(src.data, source)
         if is_packed(target):
@@ -235,6 +251,7 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(data.astype(numpy_dtype(target)), target)
 
     def create_fp_to_fp(self, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
+        """A conversion between floating-point types; toward zero for packed ones only."""
         source, target = src.dtype.scalar, dst_type.scalar
         toward_zero = rounding_mode == _ir.ROUNDING_MODE.RTZ
         data = widen(src.data, source)
@@ -245,9 +262,11 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(data.astype(numpy_dtype(target)), target)
 
     def create_fp_to_si(self, src: Handle, dst_type: Any) -> Handle:
+        """A conversion to signed integers, as `cvt.rzi` does it."""
         return self._float_to_int(src, dst_type, signed=True)
 
     def create_fp_to_ui(self, src: Handle, dst_type: Any) -> Handle:
+        """A conversion to unsigned integers, as `cvt.rzi` does it."""
         return self._float_to_int(src, dst_type, signed=False)
 
     def _float_to_int(self, src: Handle, dst_type: Any, signed: bool) -> Handle:
@@ -278,23 +297,29 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(narrow(out, dtype), dtype)
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[..., Any]) -> Handle:
+        """A numpy function of two operands of one type."""
         return self._apply(op, lhs, rhs)
 
     def unary_op(self, arg: Handle, op: Callable[..., Any]) -> Handle:
+        """A numpy function of one operand."""
         return self._apply(op, arg)
 
     # IEEE 754 minNum/maxNum: a number wins over NaN; minimumf/maximumf propagate it.
     def create_minnumf(self, lhs: Handle, rhs: Handle) -> Handle:
+        """The smaller one; a number where the other operand is NaN."""
         return self._apply(np.fmin, lhs, rhs)
 
     def create_maxnumf(self, lhs: Handle, rhs: Handle) -> Handle:
+        """The larger one; a number where the other operand is NaN."""
         return self._apply(np.fmax, lhs, rhs)
 
     # Ordered comparisons are false on NaN, unordered ones true; numpy's are ordered but `!=`.
     def create_fcmpONE(self, lhs: Handle, rhs: Handle) -> Handle:
+        """Whether both are numbers and differ."""
         return self._apply(lambda a, b: (a != b) & ~np.isnan(a) & ~np.isnan(b), lhs, rhs)
 
     def create_idiv(self, lhs: Handle, rhs: Handle) -> Handle:
+        """Division of integers, rounded toward zero."""
         return TensorHandle(quotient(lhs.data, rhs.data), lhs.dtype.scalar)
 
     def _rem(self, lhs: Handle, rhs: Handle) -> Handle:
@@ -304,27 +329,33 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
     create_urem = _rem
 
     def create_ashr(self, lhs: Handle, rhs: Handle) -> Handle:
+        """A shift to the right that repeats the sign."""
         data = lhs.data
         signed = data.view(f"i{data.itemsize}") if data.dtype.kind == "u" else data
         out = np.right_shift(signed, rhs.data.astype(signed.dtype))
         return TensorHandle(out.astype(signed.dtype).view(data.dtype), lhs.dtype.scalar)
 
     def create_lshr(self, lhs: Handle, rhs: Handle) -> Handle:
+        """A shift to the right that brings zeros."""
         data = np.ascontiguousarray(lhs.data)
         unsigned = data.view(f"u{data.itemsize}")
         out = np.right_shift(unsigned, rhs.data.astype(unsigned.dtype))
         return TensorHandle(out.view(data.dtype), lhs.dtype.scalar)
 
     def create_select(self, cond: Handle, lhs: Handle, rhs: Handle) -> Handle:
+        """`lhs` where the condition holds, else `rhs`."""
         out = np.where(cond.data, lhs.data, rhs.data)
         return TensorHandle(out.astype(rhs.data.dtype, copy=False), rhs.dtype.scalar)
 
     def create_clampf(self, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
+        """A value within bounds; NaN stays NaN, or gives the lower bound, as asked."""
         if propagate_nans == _ir.PROPAGATE_NAN.ALL:
             return self._apply(lambda x, a, b: np.minimum(np.maximum(x, a), b), arg, lo, hi)
         return self._apply(lambda x, a, b: np.fmin(np.fmax(x, a), b), arg, lo, hi)
 
     def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
+        """`x * y + z`, rounded once."""
+
         def fma(a: Array, b: Array, c: Array) -> Array:
             # The product of two float32 is exact in float64; that of two float64 has 64 bits.
             wide = np.float64 if a.dtype == np.float32 else np.longdouble
@@ -334,9 +365,12 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return self._apply(fma, x, y, z)
 
     def create_fabs(self, arg: Handle) -> Handle:
+        """The absolute value."""
         return self._apply(np.abs, arg)
 
     def create_erf(self, arg: Handle) -> Handle:
+        """The error function, as torch computes it."""
+
         def erf(x: Array) -> Array:
             out: Array = torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy()
             return out
@@ -344,6 +378,7 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return self._apply(erf, arg)
 
     def create_rsqrt(self, arg: Handle) -> Handle:
+        """One over the square root."""
         return self._apply(lambda x: (1 / np.sqrt(x)).astype(x.dtype), arg)
 
     def create_dot(
@@ -362,25 +397,31 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
     # -- shapes -----------------------------------------------------------------------------
 
     def create_reshape(self, arg: Handle, shape: Any, allow_reorder: Any) -> Handle:
+        """The same elements in row-major order, in another shape."""
         return TensorHandle(arg.data.reshape(tuple(shape)), arg.dtype.scalar)
 
     def create_splat(self, ret_ty: Any, arg: Handle) -> Handle:
+        """A block of one value."""
         data = np.broadcast_to(arg.data.reshape(-1)[:1], tuple(ret_ty.shape))
         return TensorHandle(data, arg.dtype.scalar)
 
     def create_unsplat(self, arg: Handle) -> Handle:
+        """The value of a block of one element."""
         return TensorHandle(arg.data.reshape(-1)[:1], arg.dtype.scalar)
 
     def create_bitcast(self, src: Handle, dst_type: Any) -> Handle:
+        """The same bits as another type of that width."""
         target = numpy_dtype(dst_type.scalar)
         return TensorHandle(np.ascontiguousarray(src.data).view(target), dst_type.scalar)
 
     def create_addptr(self, ptr: Handle, offset: Handle) -> Handle:
+        """Pointers moved by numbers of elements."""
         size = numpy_dtype(ptr.get_element_ty()).itemsize
         step = offset.data.astype(np.int64) * np.int64(size)
         return TensorHandle(ptr.data + step.view(np.uint64), ptr.dtype.scalar)
 
     def create_histogram(self, data: Handle, bins: int, mask: Handle | None) -> Handle:
+        """How many values fall into each bin, masked ones left out."""
         values = (
             data.data if mask is None else data.data[np.broadcast_to(mask.data, data.data.shape)]
         )
@@ -388,14 +429,17 @@ class NumpyBuilder(InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(counts.astype(np.int32), tl.int32)
 
     def create_assert(self, condition: Handle, message: str, *_: Any) -> None:
+        """Raises AssertionError unless the condition holds everywhere."""
         if not np.all(condition.data):
             raise AssertionError(message)
 
     def create_extern_elementwise(
         self, lib: str, path: str, symbol: str, args: list[Handle], ret_type: Any, is_pure: bool
     ) -> Handle:
+        """A function of libdevice, by its symbol."""
         out = libdevice.call(symbol, [a.data for a in args])
         return TensorHandle(out.astype(numpy_dtype(ret_type.scalar), copy=False), ret_type.scalar)
 
     def create_dot_scaled(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises NotInterpretable."""
         raise NotInterpretable("tl.dot_scaled: microscaling formats run on a GPU only")

@@ -40,14 +40,18 @@ class Descriptor:
 
     @classmethod
     def make(
-        cls, base: Handle, shape: list[Handle], strides: list[Handle], block: list[int],
-        is_signed: bool, padding: Any, tma: bool,
-    ) -> Descriptor:  # fmt: skip
+        cls,
+        base: Handle,
+        shape: list[Handle],
+        strides: list[Handle],
+        block: list[int],
+        is_signed: bool,
+        padding: Any,
+        tma: bool,
+    ) -> Descriptor:
         """Raises `TensorMapRule` where a kernel with TMA breaks one of its rules."""
-        out = cls(
-            base, [int(s.data.item()) for s in shape], [int(s.data.item()) for s in strides],
-            [int(n) for n in block], padding, is_signed, tma,
-        )  # fmt: skip
+        sizes, steps = ([int(s.data.item()) for s in given] for given in (shape, strides))
+        out = cls(base, sizes, steps, [int(n) for n in block], padding, is_signed, tma)
         if tma:
             out._check(written=False)
         return out
@@ -61,6 +65,7 @@ class Descriptor:
 
     @property
     def element(self) -> Any:
+        """The Triton type of its elements."""
         return self.base.dtype.element_ty
 
     def pointers(self, offsets: list[Handle], written: bool) -> tuple[Handle, Array]:

@@ -21,7 +21,7 @@ from triton_rt.errors import (
     WrongDType,
 )
 from triton_rt.interp.floats import narrow, numpy_dtype
-from triton_rt.interp.lang import World, world
+from triton_rt.interp.lang import Interpreter, world
 from triton_rt.interp.memory import Memory
 from triton_rt.tma import (
     Address,
@@ -98,7 +98,9 @@ class InterpretedKernel:
         with interpreter.lock, np.errstate(all="ignore"):
             self._run(interpreter, values, sizes)
 
-    def _run(self, interpreter: World, values: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+    def _run(
+        self, interpreter: Interpreter, values: dict[str, Any], sizes: tuple[int, int, int]
+    ) -> None:
         kernel = interpreter.translate(self.origin)
         function = getattr(kernel, "rewritten", None) or interpreter.rewrite(self.fn)
         builder = interpreter.builder
@@ -125,7 +127,7 @@ class InterpretedKernel:
         finally:
             builder.memory, builder.grid_dim, builder.grid_idx, builder.tma = outer
 
-    def _argument(self, interpreter: World, name: str, value: Any) -> Any:
+    def _argument(self, interpreter: Interpreter, name: str, value: Any) -> Any:
         if name in self.constexprs:
             return interpreter.translate(value)
         if isinstance(value, tuple):
@@ -151,7 +153,7 @@ class InterpretedKernel:
             return _scalar(interpreter, value, self.scalar_types.get(name))
         return interpreter.translate(value)
 
-    def _descriptor(self, interpreter: World, name: str, map: TensorMap) -> Any:
+    def _descriptor(self, interpreter: Interpreter, name: str, map: TensorMap) -> Any:
         if map.base.get_device() >= 0:
             raise WrongDevice(
                 f"{self.__name__}: the descriptor {name} is of cuda:{map.base.get_device()}; the "
@@ -174,12 +176,12 @@ class InterpretedKernel:
         return interpreter.adopt(core.tensor_descriptor(handle, shape, strides, block))
 
 
-def _pointer(interpreter: World, address: int, type: Any) -> Any:
+def _pointer(interpreter: Interpreter, address: int, type: Any) -> Any:
     data = np.array([address], dtype=np.uint64)
     return interpreter.tensor(TensorHandle(data, type), type)
 
 
-def _scalar(interpreter: World, value: bool | int | float, kind: str | None) -> Any:
+def _scalar(interpreter: Interpreter, value: bool | int | float, kind: str | None) -> Any:
     if kind is None:
         if isinstance(value, bool):
             kind = "bool"

@@ -33,6 +33,7 @@ def quotient(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
+    """The remainder that belongs to `quotient`: its sign is that of `a`."""
     out: Array = np.fmod(a, np.where(b == 0, np.ones_like(b), b)).astype(a.dtype)
     return out
 
@@ -50,9 +51,13 @@ _ARITHMETIC: dict[str, tuple[Callable[..., Array], frozenset[str]]] = {
     "__or__": (np.bitwise_or, _BITS),
 }
 _COMPARISONS = {
-    "__lt__": np.less, "__le__": np.less_equal, "__gt__": np.greater, "__ge__": np.greater_equal,
-    "__eq__": np.equal, "__ne__": np.not_equal,
-}  # fmt: skip
+    "__lt__": np.less,
+    "__le__": np.less_equal,
+    "__gt__": np.greater,
+    "__ge__": np.greater_equal,
+    "__eq__": np.equal,
+    "__ne__": np.not_equal,
+}
 
 
 def quick(name: str, slow: Operator, block_type: Any) -> Operator:
@@ -66,9 +71,13 @@ def quick(name: str, slow: Operator, block_type: Any) -> Operator:
 
 
 def _operator(
-    compute: Callable[..., Any], kinds: frozenset[str], slow: Operator, block_type: Any,
-    result: Any, pointers: bool = False,
-) -> Operator:  # fmt: skip
+    compute: Callable[..., Any],
+    kinds: frozenset[str],
+    slow: Operator,
+    block_type: Any,
+    result: Any,
+    pointers: bool = False,
+) -> Operator:
     """result: the element type of the results, if not that of the operands."""
     block_of: Callable[[Any, tuple[int, ...]], Any] = block_type.of
     takes_floats = "fp32" in kinds and result is None  # a comparison may be of 64 bits

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from triton.language import core, standard
 from triton.runtime.interpreter import TensorHandle
 
+from triton_rt.interp.world import World
+
 Array = np.ndarray[Any, Any]
-
-
-class World(Protocol):
-    """What is needed of the interpreter (`lang.World`)."""
-
-    tensor: Any
-    semantic: Any
 
 
 def _wrap(world: World, data: Array, scalar: Any) -> Any:

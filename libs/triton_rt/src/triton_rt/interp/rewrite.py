@@ -35,10 +35,10 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         return self._test(node)
 
-    def _test(self, node: Any) -> ast.AST:
+    def _test(self, node: ast.If | ast.While | ast.IfExp | ast.Assert) -> ast.AST:
         self.generic_visit(node)
         node.test = _call("__truth__", node.test)
-        return node  # type: ignore[no-any-return]
+        return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
@@ -83,6 +83,6 @@ def rewrite(
     code = compile(tree, inspect.getsourcefile(fn) or "<triton kernel>", "exec")
     local: dict[str, Any] = {}
     exec(code, namespace, local)
-    out = local[definition.name]
+    out: Callable[..., Any] = local[definition.name]
     namespace.setdefault(definition.name, out)
-    return out  # type: ignore[no-any-return]
+    return out

@@ -24,9 +24,8 @@ from triton_rt.errors import (
 from triton_rt.source import KernelParam, flatten
 from triton_rt.tma import Address, is_descriptor
 
-_INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"} | {
-    "u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q", "bool": "<?",
-}  # fmt: skip
+_INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "bool": "<?"}
+_INTS |= {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"}
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 
 #: Bit of a variant's key, beside the alignment mask: see `is_congruent`.

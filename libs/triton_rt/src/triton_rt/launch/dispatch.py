@@ -69,7 +69,8 @@ class Dispatch(Protocol):
 
     def __call__(self, grid: Any, *args: Any) -> None: ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Forgets the variants: the next launch resolves them anew."""
 
 
 class _Flattening:
@@ -141,10 +142,8 @@ class PythonDispatcher:
             values + tail,
         )
         if code:
-            _failed(
-                code, self.name, packed.grid, entry.threads, entry.shared_bytes, entry.num_ctas,
-                entry.function, device,
-            )  # fmt: skip
+            shape = (packed.grid, entry.threads, entry.shared_bytes, entry.num_ctas)
+            _failed(code, self.name, *shape, entry.function, device)
         hooks.run_after(*record, alignment, entry.function)
 
     def _expand(self, entry: Entry, args: tuple[Any, ...], packed: list[bytes]) -> list[bytes]:
@@ -161,7 +160,7 @@ class PythonDispatcher:
 def _current_device() -> int:
     if not torch.cuda.is_available():
         return -1
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own
     return torch.cuda.current_device()
 
 

@@ -69,7 +69,7 @@ def run_after(*fields: object) -> None:
 
 def _run(hooks: tuple[Hook, ...], fields: tuple[object, ...]) -> None:
     if hooks:
-        record = LaunchRecord(*fields)  # type: ignore[arg-type]
+        record = LaunchRecord(*fields)  # type: ignore[arg-type]  # what launchers call it with
         for hook in hooks:
             hook(record)
 

@@ -15,10 +15,11 @@ import types
 import warnings
 from pathlib import Path
 
+from multikernel import write_whole
 from triton_rt import driver as cuda
 from triton_rt.config import Config
 from triton_rt.errors import LauncherFallback
-from triton_rt.files import private, write_whole
+from triton_rt.files import private
 from triton_rt.launch import torch_abi
 from triton_rt.tma import TensorMap
 

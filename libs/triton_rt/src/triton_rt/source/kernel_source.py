@@ -69,6 +69,7 @@ class KernelParam:
 
     @property
     def is_pointer(self) -> bool:
+        """Whether it takes a tensor's address."""
         return self.kind.startswith("*")
 
     @property
@@ -79,6 +80,7 @@ class KernelParam:
 
     @property
     def is_descriptor(self) -> bool:
+        """Whether it takes a tensor descriptor."""
         return parse_descriptor(self.kind) is not None
 
     @property

@@ -287,7 +287,7 @@ class _Peeler:
                 whole = node.args and isinstance(node.args[0], ast.BinOp)
                 missing = (
                     whole
-                    and peeler._names_index(node.args[0], index)  # type: ignore[arg-type]
+                    and peeler._names_index(node.args[0], index)  # type: ignore[arg-type]  # `whole`
                     and _is_access(node, node.args[0])
                     and _mask_of(node) is None
                 )

@@ -62,9 +62,8 @@ def _same_value(a: Any, b: Any) -> bool:
 
 def _same_code(a: types.CodeType, b: types.CodeType) -> bool:
     """But for the file and the lines."""
-    if (a.co_code, a.co_names, a.co_varnames, a.co_freevars) != (
-        b.co_code, b.co_names, b.co_varnames, b.co_freevars
-    ):  # fmt: skip
+    parts = ("co_code", "co_names", "co_varnames", "co_freevars")
+    if any(getattr(a, part) != getattr(b, part) for part in parts):
         return False
     return len(a.co_consts) == len(b.co_consts) and all(
         _same_code(x, y)
@@ -76,7 +75,5 @@ def _same_code(a: types.CodeType, b: types.CodeType) -> bool:
 
 def _param(param: Any) -> tuple[Any, ...]:
     default = param.default
-    return (
-        param.name, param.annotation, param.do_not_specialize,
-        param.do_not_specialize_on_alignment, type(default), repr(default),
-    )  # fmt: skip
+    specialised = (param.do_not_specialize, param.do_not_specialize_on_alignment)
+    return (param.name, param.annotation, *specialised, type(default), repr(default))

@@ -12,11 +12,9 @@ SWIZZLE_BYTES = {1: 32, 2: 64, 3: 128, 4: 128, 5: 128, 6: 128}
 
 #: kind -> (CU_TENSOR_MAP_DATA_TYPE_*, bytes of an element). Those without a type of their own are
 #: copied as unsigned integers of their width, which TMA does not look into.
-DATA_TYPES = {
-    "u8": (0, 1), "i8": (0, 1), "f8e4m3": (0, 1), "f8e5m2": (0, 1), "u16": (1, 2), "i16": (1, 2),
-    "u32": (2, 4), "i32": (3, 4), "u64": (4, 8), "i64": (5, 8), "f16": (6, 2), "f32": (7, 4),
-    "f64": (8, 8), "bf16": (9, 2),
-}  # fmt: skip
+DATA_TYPES = dict.fromkeys(("u8", "i8", "f8e4m3", "f8e5m2"), (0, 1))
+DATA_TYPES |= {"u16": (1, 2), "i16": (1, 2), "u32": (2, 4), "i32": (3, 4), "u64": (4, 8)}
+DATA_TYPES |= {"i64": (5, 8), "f16": (6, 2), "f32": (7, 4), "f64": (8, 8), "bf16": (9, 2)}
 
 #: Triton numbers types on the device otherwise than cuda.h does.
 _FROM_DEVICE = {8: 10, 9: 8, 10: 9}

@@ -45,7 +45,7 @@ class MapPlan:
             shape = self.shape if self.shape is not None else tuple(given.shape)
             strides = self.strides if self.strides is not None else tuple(given.stride())
         else:
-            shape, strides = self.shape, self.strides  # type: ignore[assignment]
+            shape, strides = self.shape, self.strides  # type: ignore[assignment]  # resolved below
         return TensorMap(
             base,
             self.block,

@@ -55,35 +55,28 @@ def violations(
     if not 1 <= len(shape) <= MAX_RANK:
         yield Violation("rank", len(shape), f"a tensor map has 1 to {MAX_RANK} dimensions")
         return
-    if address % ALIGNMENT:
+    whole = f"must be a multiple of {ALIGNMENT} bytes"
+    if rest := address % ALIGNMENT:
         yield Violation(
-            "address alignment", address % ALIGNMENT,
-            f"the address ({address:#x}) must be a multiple of {ALIGNMENT} bytes; the remainder",
-        )  # fmt: skip
+            "address alignment", rest, f"the address ({address:#x}) {whole}; the remainder"
+        )
     for axis, size in enumerate(shape):
         if not 1 <= size <= _MAX_SIZE:
             yield Violation("size", size, f"size {axis} must be 1 to {_MAX_SIZE}")
     used = map_strides(shape, strides, element_bytes)
     for axis, stride in enumerate(used[:-1]):
-        if stride * element_bytes % ALIGNMENT:
-            yield Violation(
-                "stride alignment", stride * element_bytes,
-                f"stride {axis} must be a multiple of {ALIGNMENT} bytes",
-            )  # fmt: skip
-        if not 0 < stride * element_bytes < _MAX_STRIDE:
-            yield Violation(
-                "stride range", stride * element_bytes, f"stride {axis} must be 1 to 2^40 - 1 bytes"
-            )
+        step = stride * element_bytes
+        if step % ALIGNMENT:
+            yield Violation("stride alignment", step, f"stride {axis} {whole}")
+        if not 0 < step < _MAX_STRIDE:
+            yield Violation("stride range", step, f"stride {axis} must be 1 to 2^40 - 1 bytes")
     if used[-1] != 1:
         yield Violation("inner stride", used[-1], "the last stride must be 1 element")
     row = shape[-1] * element_bytes
     if written and row % ALIGNMENT:
         # Stores are clipped at the next 16 bytes, and not at the last element
         # (triton-lang/triton#11583; seen on an H200 with every element type).
-        yield Violation(
-            "written row", row,
-            f"the last size of a tensor that is written must be a multiple of {ALIGNMENT} bytes",
-        )  # fmt: skip
+        yield Violation("written row", row, f"the last size of a tensor that is written {whole}")
     if layout is not None:
         yield from box_violations(layout)
 

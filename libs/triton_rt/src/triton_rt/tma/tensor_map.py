@@ -36,9 +36,11 @@ class Address:
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
+        """The element type, as a tensor's."""
         return torch_dtype(self.kind)
 
     def data_ptr(self) -> int:
+        """The address, as a tensor's."""
         return self.address
 
     def get_device(self) -> int:
@@ -65,8 +67,16 @@ class TensorMap:
     """
 
     __slots__ = (
-        "__weakref__", "base", "block", "kind", "padding", "ready", "shape", "strides", "swizzle"
-    )  # fmt: skip
+        "__weakref__",
+        "base",
+        "block",
+        "kind",
+        "padding",
+        "ready",
+        "shape",
+        "strides",
+        "swizzle",
+    )
 
     def __init__(
         self,

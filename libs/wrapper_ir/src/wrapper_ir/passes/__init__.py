@@ -4,8 +4,14 @@ from wrapper_ir.passes.assert_finite import AssertFinite
 from wrapper_ir.passes.dedupe_kernels import DedupeKernels
 from wrapper_ir.passes.insert_frees import InsertFrees
 from wrapper_ir.passes.pipeline import Pass, run_passes
-from wrapper_ir.passes.plan_memory import PlanMemory
+from wrapper_ir.passes.plan_memory import FRESH, PlanMemory
 
 __all__ = [
-    "AssertFinite", "DedupeKernels", "InsertFrees", "Pass", "PlanMemory", "run_passes",
-]  # fmt: skip
+    "FRESH",
+    "AssertFinite",
+    "DedupeKernels",
+    "InsertFrees",
+    "Pass",
+    "PlanMemory",
+    "run_passes",
+]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tensor_ir import Ref, TensorType
 from wrapper_ir.analysis import accesses, alias_source, definitions, walk
 from wrapper_ir.ops import (
     Allocate,
@@ -19,11 +20,9 @@ from wrapper_ir.ops import (
     Launch,
     Op,
     Program,
-    Ref,
     Reuse,
     SymbolDef,
 )
-from wrapper_ir.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ class AssertFinite:
     name: ClassVar[str] = "assert_finite"
 
     def run(self, program: Program) -> Program:
+        """The program with the checks in it."""
         types = {p.name: p.type for p in program.params if p.type is not None}
         described: dict[str, str] = {}
         kernels: dict[str, DefineKernel] = {}

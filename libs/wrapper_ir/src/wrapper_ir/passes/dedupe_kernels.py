@@ -21,6 +21,7 @@ class DedupeKernels:
     name: ClassVar[str] = "dedupe_kernels"
 
     def run(self, program: Program) -> Program:
+        """The program with each kernel defined once."""
         alike = Counter(map(_outside, (o for o in program.ops if isinstance(o, DefineKernel))))
         first: dict[tuple[Any, ...], str] = {}
         renamed: dict[str, str] = {}

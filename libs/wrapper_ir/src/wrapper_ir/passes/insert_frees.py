@@ -23,6 +23,7 @@ class InsertFrees:
     name: ClassVar[str] = "insert_frees"
 
     def run(self, program: Program) -> Program:
+        """The program with its storages freed."""
         roots = storages(program.ops, param_roots(program))
         return replace(program, ops=_insert(program.ops, roots))
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TypeAlias
 
-from wrapper_ir.errors import PassError, VerifyError
+import tensor_ir
 from wrapper_ir.ops import Program
 from wrapper_ir.verifier import verify as verify_program
 
-
-class Pass(Protocol):
-    """`run` takes a valid program and gives a valid one of the same meaning."""
-
-    @property
-    def name(self) -> str: ...
-
-    def run(self, program: Program) -> Program: ...
+Pass: TypeAlias = tensor_ir.Pass[Program]
 
 
 def run_passes(
@@ -25,21 +18,7 @@ def run_passes(
     verify: bool = True,
     on_pass: Callable[[str, Program], None] | None = None,
 ) -> Program:
-    """The program after all passes. `on_pass` sees the name of each pass and its result, also of
-    an invalid one.
-
-    Raises `VerifyError` if the program is invalid to begin with, `PassError` if a pass made it so
-    (both only with `verify`).
-    """
-    if verify:
-        verify_program(program)
-    for step in passes:
-        program = step.run(program)
-        if on_pass is not None:
-            on_pass(step.name, program)
-        if verify:
-            try:
-                verify_program(program)
-            except VerifyError as error:
-                raise PassError(step.name, error) from error
-    return program
+    """The program after all passes: `tensor_ir.run_passes`, with the rules of this IR checked
+    after each pass unless `verify` is off."""
+    check = verify_program if verify else None
+    return tensor_ir.run_passes(program, passes, check, on_pass).program

@@ -9,6 +9,7 @@ from typing import ClassVar
 import sympy
 
 from symexpr import evaluate, known
+from tensor_ir import TensorType
 from wrapper_ir.analysis import (
     alias_source,
     definitions,
@@ -21,7 +22,6 @@ from wrapper_ir.analysis import (
 )
 from wrapper_ir.memory import hint_env
 from wrapper_ir.ops import Allocate, ExternCall, Free, If, Op, Program, Reuse
-from wrapper_ir.types import TensorType
 
 Ranges = Mapping[sympy.Symbol, tuple[int | None, int | None]]
 
@@ -49,6 +49,7 @@ class PlanMemory:
     fresh: frozenset[str] = FRESH
 
     def run(self, program: Program) -> Program:
+        """The program with storages reused."""
         plan = _Plan(program, self.fresh)
         if not all(map(plan.bytes.exact, plan.types.values())):
             return program  # its fullest moment is not known
@@ -140,7 +141,7 @@ class _Plan:
             for name, type in _made(op).items():
                 self.types[name] = type
                 total = self.bytes.add(total, self.bytes.of(type))
-                if isinstance(op, Allocate) or op.target in fresh:  # type: ignore[union-attr]
+                if isinstance(op, Allocate) or (isinstance(op, ExternCall) and op.target in fresh):
                     self.reusable.add(name)
             self.live.append(total)
         self.inside = [self.bytes.inside(op) for op in program.ops]

@@ -1,0 +1,23 @@
+"""A module, function or exported program, as one flat ATen graph."""
+
+from compile_cli.capture.accepted import require_inputs, require_model
+from compile_cli.capture.graph import Captured, capture, export, input_names
+from compile_cli.capture.overlaps import order_matters, share_elements
+from compile_cli.capture.user_code import FunctionModule, where
+from compile_cli.capture.without_gpu import capture_kernels
+
+__all__ = [
+    "Captured",
+    "FunctionModule",
+    "capture",
+    "export",
+    "input_names",
+    "order_matters",
+    "require_inputs",
+    "require_model",
+    "share_elements",
+    "where",
+]
+
+# Before Dynamo meets a kernel: whatever captures imports this package.
+capture_kernels()

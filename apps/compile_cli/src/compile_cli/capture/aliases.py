@@ -1,0 +1,133 @@
+"""Results that share the memory of inputs, as in eager.
+
+A functional graph gives values: an input that the model writes and returns is a new tensor there,
+and so is each view of it. What the model returned says the program before it was made functional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.export.graph_signature import ExportGraphSignature, OutputKind
+from torch.fx import GraphModule, Node
+
+from aten_lowering import storage_key
+from compile_cli.torch_compat import COMPOSITE
+
+aten = torch.ops.aten
+
+
+def returned_inputs(
+    graph: GraphModule, signature: ExportGraphSignature
+) -> list[tuple[int, Tensor] | None]:
+    """For each result of the model: which input's memory it lies in, and how it sees it."""
+    inputs = {
+        storage_key(n.meta["val"]): i
+        for i, n in reversed(list(enumerate(graph.graph.find_nodes(op="placeholder"))))
+        if isinstance(n.meta.get("val"), Tensor)
+    }
+    found: list[tuple[int, Tensor] | None] = []
+    for spec, value in zip(signature.output_specs, _results(graph), strict=True):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            fake = value.meta.get("val") if isinstance(value, Node) else None
+            if isinstance(fake, Tensor) and storage_key(fake) in inputs and not _is_new(value):
+                found.append((inputs[storage_key(fake)], fake))
+            else:
+                found.append(None)
+    return found
+
+
+def _is_new(value: Node) -> bool:
+    """Whether an operator made the memory of a value that, by its fake tensor, is another's:
+    torch's fake of `channel_shuffle` where nothing moves is its operand, which is copied."""
+    key, at = storage_key(value.meta["val"]), value
+    while at.op == "call_function":
+        op = at.target
+        if isinstance(op, OpOverload) and not any(r.alias_info for r in op._schema.returns):
+            # Composite ones, such as dropout that drops nothing, return operands without a word.
+            return not op.has_kernel_for_dispatch_key(COMPOSITE)
+        tensors = [n for n in at.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+        same = [n for n in tensors if storage_key(n.meta["val"]) == key]
+        if not same:
+            break
+        at = same[0]
+    return False
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a result sees the memory of an input that it reaches out of. start: elements from where
+    the input begins."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    start: int
+
+    def of(self, x: Tensor) -> Tensor:
+        """The view. Raises a `RuntimeError` where the storage of `x` ends before."""
+        return x.as_strided(self.size, self.stride, x.storage_offset() + self.start)
+
+
+def return_inputs(
+    graph: GraphModule, returned: Sequence[tuple[int, Tensor] | None]
+) -> dict[int, Window]:
+    """Makes results the inputs' memory where `returned` says so, and new memory where it does not.
+    The results of `graph` are those of the model, its writes to inputs are nodes. Gives those which
+    reach out of their input, for which the graph returns the input itself."""
+    windows: dict[int, Window] = {}
+    inputs = graph.graph.find_nodes(op="placeholder")
+    keys = [storage_key(n.meta["val"]) for n in inputs if isinstance(n.meta.get("val"), Tensor)]
+    (output,) = graph.graph.find_nodes(op="output")
+    results = list(_results(graph))
+    tensors = [i for i, n in enumerate(results) if isinstance(n, Node)]
+    with graph.graph.inserting_before(output):
+        for i in tensors:
+            value, place = results[i].meta.get("val"), returned[i]
+            if not isinstance(value, Tensor):
+                continue
+            window = None if place is None else _window(inputs[place[0]].meta["val"], place[1])
+            if place is not None and window is not None:
+                results[i], windows[i] = inputs[place[0]], window
+            elif place is not None and storage_key(value) != storage_key(place[1]):
+                results[i] = _view(graph, inputs[place[0]], place[1])
+            elif place is None and storage_key(value) in keys:
+                results[i] = graph.graph.call_function(aten.clone.default, (results[i],))
+                results[i].meta["val"] = value.clone()
+    output.args = (tuple(results),)
+    return windows
+
+
+def _window(x: Tensor, view: Tensor) -> Window | None:
+    """None for a view that lies inside of `x`, or whose place is not known."""
+    numbers = (*x.shape, *x.stride(), x.storage_offset(),
+               *view.shape, *view.stride(), view.storage_offset())  # fmt: skip
+    alike = (x.dtype, x.is_conj(), x.is_neg()) == (view.dtype, view.is_conj(), view.is_neg())
+    if not alike or not all(isinstance(n, int) for n in numbers) or 0 in view.shape:
+        return None
+    start = view.storage_offset() - x.storage_offset()
+    ends = [sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) for t in (x, view)]
+    if start >= 0 and start + ends[1] <= ends[0]:
+        return None
+    return Window(tuple(view.shape), view.stride(), int(start))
+
+
+def _view(graph: GraphModule, place: Node, fake: Tensor) -> Node:
+    """`fake`, which lies in the memory of `place`, as a node."""
+    node = place
+    if place.meta["val"].dtype != fake.dtype:
+        node = graph.graph.call_function(aten.view.dtype, (node, fake.dtype))
+        node.meta["val"] = fake
+    layout = (list(fake.shape), list(fake.stride()), fake.storage_offset())
+    node = graph.graph.call_function(aten.as_strided.default, (node, *layout))
+    node.meta["val"] = fake
+    return node
+
+
+def _results(graph: GraphModule) -> Sequence[Node]:
+    (output,) = graph.graph.find_nodes(op="output")
+    results: Sequence[Node] = output.args[0]
+    return results

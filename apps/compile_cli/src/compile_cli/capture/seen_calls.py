@@ -1,0 +1,47 @@
+"""What a model's own code calls while it is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from compile_cli.capture.overlaps import AUGMENTED
+from compile_cli.torch_compat import in_transform
+
+# Methods with the name of a write that change no memory, or give every element one value, whatever
+# else lies there.
+_HARMLESS = frozenset({"requires_grad_", "detach_", "rename_", "fill_", "zero_"})
+
+
+class SeenCalls(TorchFunctionMode):
+    """While it is entered, notes whether torch's functions are called inside of a transform of
+    `torch.func` (`transforms`), and whether any of them writes to a tensor what hangs on what lies
+    in its memory (`writes`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transforms = False
+        self.writes = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs `func`, a function of torch's or a method of tensors, as it is."""
+        self.transforms |= in_transform()
+        self.writes |= _writes(getattr(func, "__name__", ""), kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _writes(name: str, kwargs: dict[str, Any]) -> bool:
+    """`add_`, `__iadd__`, `__setitem__`, and what has a tensor for its result."""
+    if kwargs.get("out") is not None or name == "__setitem__":
+        return True
+    if name.endswith("__"):
+        return name.strip("_") in AUGMENTED
+    return name.endswith("_") and name not in _HARMLESS

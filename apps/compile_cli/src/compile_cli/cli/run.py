@@ -1,0 +1,126 @@
+"""`compile-cli run`: compile a target, run it, and hold it against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from compile_cli.api import compile
+from compile_cli.capture import input_names, where
+from compile_cli.cli.inputs import parse_dynamic
+from compile_cli.cli.loading import Target
+from compile_cli.cli.measure import compare, peak_mb, require_equal
+from compile_cli.cli.report import RunReport, count_kernels, fused_groups, matmul_lines
+from compile_cli.errors import UsageError, UserModelError
+from compile_cli.options import Options
+from compile_cli.record import Record
+from compile_cli.result import CompiledModel
+from tuning import time_ms
+from wrapper_ir.memory import peak_bytes
+
+
+def run_target(target: Target, dynamic: list[str], options: Options, record: Record) -> RunReport:
+    """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree. Random
+    numbers are eager's, so that the results can be compared."""
+    options = replace(options, random="eager")
+    eager = _eager(target)
+    with record.stage("eager"):
+        try:
+            expected = _observe(target, eager)
+        except Exception as error:
+            raise UserModelError("in eager", where(error), error) from error
+    compiled = compile_target(target, dynamic, options, record)
+    with record.stage("check"):
+        observed = _observe(target, compiled)
+    comparison = compare(observed[0], expected[0])
+    require_equal(comparison)
+    for what, got, want in zip(("input", "buffer"), observed[1:], expected[1:], strict=True):
+        require_equal(compare(got, want, what))
+    with record.stage("time"), _buffers_restored(target):
+        args, device = target.args, target.device
+        calls = [partial(compiled, *args), partial(eager, *args)]
+        times = [time_ms(call, device) for call in calls]
+        peaks = [peak_mb(call, device) for call in calls]
+        if options.emit == "cpp" and device.type == "cpu":
+            # C++ allocates out of sight of torch's dispatcher: what its plan says.
+            peaks[0] = peak_bytes(compiled.graph.program) / 1e6
+    triton, extern = count_kernels(compiled.graph.program)
+    spent = {k: v for k, v in record.seconds.items() if k not in ("eager", "check", "time")}
+    return RunReport(
+        str(target.device), target.mode, options.emit, compiled.fixed, triton, extern,
+        tuple(sorted({f.op for f in compiled.graph.fallbacks})), fused_groups(compiled.graph),
+        matmul_lines(compiled.graph),
+        compiled.graph.fusion.bytes_before, compiled.graph.fusion.bytes_after,
+        comparison.max_rel_err, spent, times[0], times[1], peaks[0], peaks[1],
+    )  # fmt: skip
+
+
+def compile_target(
+    target: Target, dynamic: list[str], options: Options, record: Record
+) -> CompiledModel:
+    """Compiles for the target's inputs; `dynamic` adds to the sizes named in input specs."""
+    dims: dict[int | str, set[int]] = {i: set(d) for i, d in target.dynamic.items()}
+    if dynamic and not isinstance(target.model, nn.Module):
+        raise UsageError(
+            "--dynamic does nothing to an exported program: it says itself which of its dimensions "
+            "are\n  to do: export it with those dimensions dynamic"
+        )
+    if isinstance(target.model, nn.Module):
+        names = input_names(target.model, target.args)
+        for name, extra in parse_dynamic(dynamic, names).items():
+            dims.setdefault(names.index(name), set()).update(extra)
+    return compile(target.model, target.args, dynamic=dims, options=options, record=record)
+
+
+def _eager(target: Target) -> Callable[..., Any]:
+    model = target.model if isinstance(target.model, nn.Module) else target.model.module()
+
+    def call(*args: Any) -> Any:
+        with torch.no_grad():
+            return model(*args)
+
+    return call
+
+
+def _observe(target: Target, call: Callable[..., Any]) -> Any:
+    """What a call gives, what it leaves in its inputs and in the model's buffers: each call begins
+    with the same of both, and with the same state of the random numbers."""
+    args = _fresh(target.args)
+    torch.manual_seed(0)
+    with _buffers_restored(target):
+        result = call(*args)
+        model = target.model
+        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+        return _fresh((result, args, buffers))  # a result may be a buffer, which is undone
+
+
+def _fresh(args: tuple[Any, ...]) -> Any:
+    """Copies of tensors, so that a model that writes into its inputs is given the same twice."""
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.clone(), args)
+
+
+@contextmanager
+def _buffers_restored(target: Target) -> Iterator[None]:
+    """Undoes what runs write into the model's buffers."""
+    if not isinstance(target.model, nn.Module):
+        yield
+        return
+    before = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in target.model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for own, name, buffer, value in before:
+            own[name] = buffer  # eager may have put another tensor there
+            buffer.copy_(value)

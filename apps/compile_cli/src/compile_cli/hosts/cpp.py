@@ -1,0 +1,74 @@
+"""The host program as a C++ library: emitted, built, loaded, with triton_rt behind it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cpp_emit
+import triton_rt
+from aten_lowering import Lowered
+from compile_cli.errors import CacheNotWritten, CacheUnusable
+from planner import Kernels
+from wrapper_ir import DefineKernel, Program
+
+
+def emit_cpp(
+    program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool
+) -> tuple[str, Callable[..., Any]]:
+    """The C++ text, and the loaded library. It compares its inputs always: that costs little.
+
+    On a GPU cubins are asked of triton_rt at a kernel's first launch, and launched straight from
+    C++ from then on; on CPU every launch is called back and interpreted.
+    """
+    text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
+    library = _built(text, kernels.folder("cpp"), program.name)
+
+    def launch(kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+        kernels.launcher(kernel)(grid, *args)
+
+    def compile(
+        kernel: DefineKernel,
+        alignment: int,
+        grid: tuple[int, int, int],
+        args: tuple[Any, ...],
+    ) -> triton_rt.Binary:
+        # A descriptor has a bit where its tensor keeps the rules of TMA.
+        described = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] == "t")
+        variant = kernels.load if alignment & described == described else kernels.without_tma
+        return variant(kernel).binary(alignment=alignment & ~described)
+
+    def extern(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        own = lowered.operators.get(target)
+        return cpp_emit.call_torch(target, args, kwargs) if own is None else own(*args)
+
+    callbacks = cpp_emit.Callbacks(launch=launch, extern=extern, compile=compile)
+    return text, cpp_emit.load(library, program, callbacks, lowered.constants)
+
+
+def _built(text: str, folder: Path, name: str) -> Path:
+    """The library, in a folder of this process where the cache cannot be written to."""
+    try:
+        return cpp_emit.build(text, folder, name)
+    except OSError as error:
+        warnings.warn(
+            f"{folder} cannot be written to ({error}): compiled host programs are not kept",
+            CacheNotWritten, stacklevel=2,
+        )  # fmt: skip
+        try:
+            return cpp_emit.build(text, _folder_of_process(), name)
+        except OSError as also:
+            raise CacheUnusable(folder, also) from also
+
+
+@functools.cache
+def _folder_of_process() -> str:
+    folder = tempfile.mkdtemp(prefix="compile_cli_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

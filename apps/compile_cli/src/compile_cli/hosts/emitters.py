@@ -1,0 +1,56 @@
+"""The host program as something to call: one entry an emitter, chosen by `Options.emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fx_emit
+import triton_rt
+from aten_lowering import Lowered
+from compile_cli.hosts.cpp import emit_cpp
+from planner import Kernels, kernel_source, uses_cuda
+from wrapper_ir import DefineKernel, Program
+
+Host = tuple[Any, Callable[..., Any]]
+
+
+def emit_fx(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool) -> Host:
+    """A GraphModule that launches kernels through triton_rt."""
+    graph = fx_emit.emit(
+        program,
+        launch="direct",
+        load_kernel=kernels.launcher,
+        describe=triton_rt.tma.describe,
+        constants=lowered.constants,
+        operators=lowered.operators,
+        check_inputs=check_inputs,
+    )
+    return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
+
+
+def emit_hop(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool) -> Host:
+    """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
+    on_cpu = not uses_cuda(program)
+
+    def load(define: DefineKernel) -> Any:
+        return triton_rt.load_jit(kernel_source(define), interpret=on_cpu)
+
+    graph = fx_emit.emit(
+        program,
+        launch="hop",
+        load_kernel=load,
+        constants=lowered.constants,
+        operators=lowered.operators,
+        check_inputs=check_inputs,
+    )
+    return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
+
+
+# `lowered`: has the constants, and the operators that torch does not.
+# `check_inputs`: the caller has not compared the inputs with the program's.
+EMITTERS: dict[str, Callable[[Program, Kernels, Lowered, bool], Host]] = {
+    "fx": emit_fx,
+    "hop": emit_hop,
+    "cpp": emit_cpp,
+}

@@ -1,0 +1,136 @@
+"""Options of a compilation, typed and in one place. No other module reads the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from compile_cli.errors import UnknownOption
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "emit": ("fx", "hop", "cpp"),
+    "gemm": ("auto", "extern", "template"),
+    "multikernel": ("auto", "off", "persistent", "looped"),
+    "channels_last": ("auto", "on", "off"),
+    "random": ("fast", "eager"),
+    "tune": ("auto", "off", "max"),
+}
+
+# Modes of `torch.compile`. Matmuls, convolutions and some kernels are measured in all of them.
+MODES: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True, "tune": "max"},
+    "max-autotune-no-cudagraphs": {"tune": "max"},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `compile`, `torch.compile(..., options=...)` and the command line take.
+
+    emit: the host program as FX with direct launches (`fx`), as FX with Triton's higher-order
+        op for out-of-tree consumers (`hop`), or as a C++ library (`cpp`).
+    gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
+        CPU; `extern` and `template` force one.
+    multikernel: `auto` compiles a kernel of dynamic sizes up to three times where sizes want
+        different schedules, and decides a matmul for each of several ranges of rows. `persistent`
+        and `looped` have reductions hold their rows whole, or walk over them, where they can: to
+        find faults of either.
+    fuse: join loop nests; off shows the kernels of single operators.
+    plan_memory: let a dead buffer's storage serve a later one.
+    verify: check both IRs after every pass.
+    cache_dir: where compiled kernels, libraries and tuning results are kept; None is the user's
+        cache directory.
+    jobs: compile workers; 0 is the number of cores.
+    cuda_graphs: from the second call with the same layouts on, replay a CUDA graph. Worth it where
+        the host is slower than the GPU: small batches. Takes memory for each layout.
+    channels_last: `on`: convolutions on a GPU get their operands, and give their
+        results, with the channels side by side in memory; results of the graph keep their strides.
+        `auto` measures both ways, and takes this one where it is faster.
+    random: `fast`: random numbers (dropout, `rand`, ...) are computed in the kernels that use
+        them: eager's distributions, decided by torch's generators, whose state moves on, but other
+        numbers than eager's. `eager`: the very numbers of eager, by calls of its operators.
+    nan_asserts: stop (`NotFinite`) at the first kernel or operator that makes a NaN or an infinity
+        of finite numbers, and at inputs that hold one; for debugging: every result is read back.
+    tune: `auto` measures a few schedules of kernels that move more than a megabyte, where the guess
+        is in doubt, within a tenth of the time that a compilation takes; `max` measures all
+        candidates of all such kernels; `off` none. What was measured is kept in the cache.
+    """
+
+    emit: str = "fx"
+    gemm: str = "auto"
+    multikernel: str = "auto"
+    fuse: bool = True
+    plan_memory: bool = True
+    verify: bool = True
+    cache_dir: str | None = None
+    jobs: int = 0
+    cuda_graphs: bool = False
+    channels_last: str = "auto"
+    random: str = "fast"
+    nan_asserts: bool = False
+    tune: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UnknownOption(
+                    f"option {name}={getattr(self, name)!r} is not known\n"
+                    f"  expected: one of {', '.join(choices)}"
+                )
+        for name in ("fuse", "plan_memory", "verify", "cuda_graphs", "nan_asserts"):
+            if not isinstance(getattr(self, name), bool):
+                raise UnknownOption(
+                    f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"
+                )
+        if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
+            raise UnknownOption(
+                f"option jobs={self.jobs!r} is not known\n  expected: a whole number from 0"
+            )
+        if self.nan_asserts and self.cuda_graphs:
+            raise UnknownOption(
+                "options nan_asserts=True and cuda_graphs=True exclude each other\n"
+                "  why:   a replayed CUDA graph does not stop at the kernel that made a NaN\n"
+                "  to do: leave one of them out"
+            )
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any] | None) -> Options:
+        """Options by name; an unknown name is refused with the names that exist."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(options or {}) - known)
+        if unknown:
+            raise UnknownOption(
+                f"unknown option {unknown[0]!r} for backend compile_cli\n"
+                f"  known:   {', '.join(sorted(known))}"
+            )
+        return replace(cls(), **(options or {}))
+
+    @staticmethod
+    def of_mode(mode: str | None) -> dict[str, Any]:
+        """What a mode of `torch.compile` asks for."""
+        if mode not in MODES:
+            known = ", ".join(name for name in MODES if name is not None)
+            raise UnknownOption(f"mode={mode!r} is not known\n  expected: one of {known}")
+        return dict(MODES[mode])
+
+    @property
+    def workers(self) -> int:
+        """How many processes compile kernels: `jobs`, or one a core."""
+        return self.jobs or os.cpu_count() or 1
+
+    @property
+    def cache_path(self) -> Path:
+        """The directory for everything that is kept on disk."""
+        if self.cache_dir is not None:
+            return Path(self.cache_dir)
+        base = os.environ.get("COMPILE_CLI_CACHE_DIR")
+        if base:
+            return Path(base)
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return Path(home) / "compile_cli"

@@ -1,0 +1,18 @@
+"""What a compilation gives: the compiled graph, and the model that finds the right one by sizes."""
+
+from compile_cli.result.compiled import CompiledGraph, Runner, aligned_run, in_memory_run
+from compile_cli.result.model import CompiledModel
+from compile_cli.result.recapture import CAPTURING, Source, twin
+from compile_cli.result.regimes import Regime
+
+__all__ = [
+    "CAPTURING",
+    "CompiledGraph",
+    "CompiledModel",
+    "Regime",
+    "Runner",
+    "Source",
+    "aligned_run",
+    "in_memory_run",
+    "twin",
+]

@@ -1,0 +1,78 @@
+"""`torch.compile(model, backend="compile_cli", options={...})`.
+
+Dynamo captures and guards, AOTAutograd makes the ATen graph; each graph goes through the same
+pipeline as the command line's. The one place that touches `torch._dynamo` and AOTAutograd.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+
+from aten_lowering import decompositions, own_composites
+from aten_lowering.passes.readable_masks import make_masks_readable
+from aten_lowering.passes.writable_views import writable_views
+from compile_cli.capture import order_matters
+from compile_cli.options import Options
+from compile_cli.pipeline import compile_graph
+from compile_cli.record import Record
+from compile_cli.torch_compat import (
+    aot_autograd,
+    min_cut_rematerialization_partition,
+    register_backend,
+)
+from planner import start_workers
+
+
+def compile_cli(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Dynamo's backend interface. Options are those of `compile_cli.Options`; an unknown one is
+    refused by name. mode: one of torch.compile's, which stands for some of them (`config.MODES`).
+    """
+    settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
+
+    def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        compiled = compile_graph(graph, settings, Record())
+        run = compiled.run
+
+        def boxed(inputs: list[Any]) -> Sequence[Any]:
+            args = tuple(inputs)
+            inputs.clear()
+            return run(*args)
+
+        boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+        return boxed
+
+    if (why := order_matters(gm)) is not None:
+        warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
+        eager: Callable[..., Any] = gm.forward
+        return eager
+    start_workers(settings, example_inputs, sum(n.op.startswith("call") for n in gm.graph.nodes))
+    make_masks_readable(gm)
+    writable_views(gm)
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=compile_fx,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    with own_composites():
+        result: Callable[..., Any] = backend(gm, example_inputs)
+    return result
+
+
+def _register() -> None:
+    """Makes the backend known by name, unless the installed package's entry point does."""
+    if "compile_cli" not in entry_points(group="torch_dynamo_backends").names:
+        register_backend(compile_cli, name="compile_cli")
+
+
+_register()

@@ -1,0 +1,132 @@
+"""Comparison, logic and bits, element by element."""
+
+from __future__ import annotations
+
+import torch
+
+from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.call import Call, Number
+from aten_lowering.elementwise import Body, elementwise, load_as, pointwise, promoted
+from aten_lowering.errors import require
+from aten_lowering.registry import Lowering, Table
+from aten_lowering.torch_compat import Promotion
+from loop_ir import DType
+
+aten = torch.ops.aten
+table = Table()
+
+
+def _comparison(op: str) -> Lowering:
+    def lowering(call: Call, input: Operand, other: Operand | Number) -> None:
+        common, compute = promoted(call, ["self", "other"], Promotion.ALWAYS_BOOL)
+        if common is DType.bool_:
+            common = compute = DType.i32
+        size, k = call.out.size, call.kernel()
+        x = load_as(k, input, size, common, compute)
+        y = load_as(k, other, size, common, compute, rounded=True)
+        call.store(k, k.op(op, x, y))
+
+    return lowering
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for _overload in ("Tensor", "Scalar"):
+        table.add(getattr(getattr(aten, _name), _overload), _comparison(_name))
+
+
+def _classification(op: str) -> Body:
+    """What no integer is."""
+    return lambda k, x: k.op(op, x) if x.dtype.is_float else k.const(False, DType.bool_)
+
+
+for _name in ("isnan", "isinf"):
+    elementwise(table, getattr(aten, _name).default, kind=Promotion.ALWAYS_BOOL)(
+        _classification(_name)
+    )
+
+
+@elementwise(table, aten.signbit.default, kind=Promotion.ALWAYS_BOOL)
+def signbit(k: KernelBuilder, x: Value) -> Value:
+    """Whether the sign is negative: of -0.0 it is."""
+    return k.op("signbit", x) if x.dtype.is_float else k.op("lt", x, k.const(0, x.dtype))
+
+
+def _truth(call: Call, k: KernelBuilder, x: Operand) -> Value:
+    return k.cast(k.load_broadcast(x, call.out.size, k.coords), DType.bool_)
+
+
+def _logical(op: str) -> Lowering:
+    def lowering(call: Call, input: Operand, other: Operand) -> None:
+        k = call.kernel()
+        call.store(k, k.op(op, _truth(call, k, input), _truth(call, k, other)))
+
+    return lowering
+
+
+@table.lowers(aten.logical_not.default)
+def logical_not(call: Call, input: Operand) -> None:
+    """Whether an element is 0."""
+    k = call.kernel()
+    call.store(k, k.op("not", _truth(call, k, input)))
+
+
+# -- bits
+
+
+def _bitwise(op: str) -> Body:
+    return lambda k, x, y: k.op(op, _bits(x), y)
+
+
+def _bits(x: Value) -> Value:
+    require(not x.dtype.is_float, "bits of a float")
+    return x
+
+
+for _op in ("and", "or", "xor"):
+    table.add(getattr(aten, f"logical_{_op}").default, _logical(_op))
+    for _overload in ("Tensor", "Scalar"):
+        elementwise(table, getattr(getattr(aten, f"bitwise_{_op}"), _overload))(_bitwise(_op))
+
+
+@elementwise(table, aten.bitwise_not.default)
+def bitwise_not(k: KernelBuilder, x: Value) -> Value:
+    """Each bit turned over; of booleans, "not"."""
+    return k.op("not", _bits(x))
+
+
+def _shift_by(op: str) -> Body:
+    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+        """By the width or more, or a negative count: 0, or -1 of a negative number to the right."""
+        require(x.dtype.value.startswith("i"), "a shift of something else than an integer")
+        last = 8 * x.dtype.itemsize - 1
+        inside = k.op("ge", y, k.const(0, x.dtype))
+        inside = k.op("and", inside, k.op("le", y, k.const(last, x.dtype)))
+        if op == "shr":
+            return k.op("shr", x, k.where(inside, y, k.const(last, x.dtype)))
+        zero = k.const(0, x.dtype)
+        return k.where(inside, k.op("shl", x, k.where(inside, y, zero)), zero)
+
+    return body
+
+
+def _shift(op: str) -> Lowering:
+    def lowering(call: Call, input: Operand, other: Number) -> None:
+        """Only by a known count that fits: eager defines the others, machines differ."""
+
+        def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+            require(x.dtype.is_int, "a shift of something else than an integer")
+            fits = isinstance(other, int) and 0 <= other < 8 * x.dtype.itemsize - 1
+            require(fits, f"a shift by {other}")
+            return k.op(op, x, y)
+
+        pointwise(call, ["self", "other"], body)
+
+    return lowering
+
+
+for _op, _packets in (
+    ("shl", (aten.bitwise_left_shift, aten.__lshift__)),
+    ("shr", (aten.bitwise_right_shift, aten.__rshift__)),
+):
+    elementwise(table, _packets[0].Tensor, _packets[1].Tensor)(_shift_by(_op))
+    table.lowers(_packets[0].Tensor_Scalar, _packets[1].Scalar)(_shift(_op))

@@ -1,0 +1,39 @@
+"""A pass over the FX graph of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import fx
+
+from tensor_ir import VerifyError
+
+
+@dataclass(frozen=True)
+class FxPass:
+    """A `tensor_ir.Pass`, called by the name of `rewrite`, which changes a graph where it is."""
+
+    rewrite: Callable[[fx.Graph], None]
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.rewrite.__name__
+
+    def run(self, graph: fx.Graph) -> fx.Graph:
+        """The same graph, changed."""
+        self.rewrite(graph)
+        return graph
+
+
+class IllFormed(VerifyError):
+    """Each node is defined once, before its first use, and knows its users."""
+
+
+def lint(graph: fx.Graph) -> None:
+    """Raises `IllFormed` where `torch.fx.Graph.lint` objects to something."""
+    try:
+        graph.lint()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    except RuntimeError as error:
+        raise IllFormed(str(error), "FX graph") from error

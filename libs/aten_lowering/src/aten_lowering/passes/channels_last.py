@@ -1,0 +1,276 @@
+"""Convolutions on tensors whose channels lie side by side in memory.
+
+    x = [8, 64, 56, 56] (200704, 3136, 56, 1)         x = [8, 64, 56, 56] (200704, 3136, 56, 1)
+    y = convolution(x, w, ...)                  ->    x1 = clone(x, channels_last)
+    z = relu(y)                                       y = convolution(x1, clone(w, channels_last))
+    return z                                          z = relu(y)      (200704, 1, 3584, 64)
+                                                      return clone(z, contiguous_format)
+
+Tensor cores take channels-last operands, and the vendor's kernels for others rearrange them in each
+call. What follows a convolution keeps the order that it gives, as in eager, so that only the first
+input of a chain is rearranged; results of the graph keep the strides that they had. Those in one
+dimension run as those in two, of images of one row, as in eager.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_map_only
+
+from aten_lowering.passes.convolution_bias import CALLS, call, take_out_bias
+
+aten = torch.ops.aten
+DEVICES = frozenset({"cuda"})
+_CONTIGUOUS = torch.contiguous_format
+# By the number of dimensions.
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+# What says where elements lie, and so is not the same function of a tensor in another order.
+_BY_PLACE = frozenset(
+    {
+        aten.as_strided.default,
+        aten.as_strided_.default,
+        aten.as_strided_copy.default,
+        aten.as_strided_scatter.default,
+        aten.empty_strided.default,
+        aten.new_empty_strided.default,
+        aten.sym_stride.default,
+        aten.sym_stride.int,
+        aten.sym_storage_offset.default,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A call: input and weight as they are given and channels-last, where a bias is added by what
+    follows, and its other arguments. All tensors are fake."""
+
+    given: tuple[Tensor, Tensor]
+    last: tuple[Tensor, Tensor]
+    bias: Tensor | None
+    rest: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A tensor in another order. fused: the kernel that computes it writes it so."""
+
+    tensor: Tensor
+    fused: bool
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What would change: the convolutions, and the copies in another order that are made."""
+
+    convolutions: tuple[Convolution, ...]
+    copies: tuple[Copy, ...]
+
+
+def lines_as_planes(graph: fx.Graph) -> None:
+    """`convolution(x, w)` of lines becomes one of images of one row:
+
+    squeeze(convolution(unsqueeze(x, 2), unsqueeze(w, 2)), 2)
+
+    The image may be channels-last where the line, for its fake tensor, is not: a copy is.
+    """
+    for node in list(graph.nodes):
+        if not _is_convolution(node, dims=(3,)) or not node.meta["val"].is_contiguous():
+            continue
+        x, weight, bias, *lists = node.args
+        stride, padding, dilation, transposed, output_padding, groups = lists
+        with graph.inserting_before(node):
+            operands = [call(graph, aten.unsqueeze.default, n, 2) for n in (x, weight)]
+            steps = [1, *stride], [0, *padding], [1, *dilation]
+            more = transposed, [0, *output_padding], groups
+            wide = call(graph, aten.convolution.default, *operands, bias, *steps, *more)
+            out = call(graph, aten.squeeze.dim, wide, 2)
+            if out.meta["val"].stride() != node.meta["val"].stride():
+                out = graph.call_function(
+                    aten.clone.default, (out,), {"memory_format": _CONTIGUOUS}
+                )
+        out.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(out)
+        graph.erase_node(node)
+
+
+def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: True) -> None:
+    """Changes the graph, if that pays, or leaves it where something in it depends on how memory is
+    laid out: on strides, or a kernel of the user's. New nodes have fake tensors, too."""
+    nodes = list(graph.nodes)
+    convolutions = [node for node in nodes if _format(node) is not None]
+    if not convolutions or any(_depends_on_places(node) for node in nodes):
+        return
+    changes = _Changes()
+    try:
+        for node in nodes:
+            changes.follow(node)
+    except _Refused:
+        return
+    rewrite = Rewrite(tuple(changes.convolutions), (*changes.copies, *changes.biases()))
+    if changes.pending and pays(rewrite):
+        for change in changes.pending:
+            change()
+        for node in convolutions:
+            take_out_bias(graph, node)
+
+
+def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
+    """Of floating-point tensors of so many dimensions on a device that this is for, of sizes that
+    are known, but for the batch."""
+    if node.op != "call_function" or node.target != aten.convolution.default:
+        return False
+    x, weight = (_value(node.args[i]) for i in range(2))
+    return (
+        x is not None
+        and weight is not None
+        and x.dim() == weight.dim()
+        and x.dim() in dims
+        and x.dtype.is_floating_point
+        and x.device.type in DEVICES
+        and all(isinstance(n, int) for n in (*x.shape[1:], *x.stride(), *weight.shape))
+    )
+
+
+def _format(node: fx.Node) -> torch.memory_format | None:
+    """The order of a convolution's operands; None of other nodes."""
+    x = _value(node.args[0]) if _is_convolution(node, _LAST) else None
+    return None if x is None else _LAST[x.dim()]
+
+
+def _depends_on_places(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return node.op in ("call_module", "call_method")
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target in _BY_PLACE
+    return not _is_arithmetic(node)
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """Of sizes, and items of what an operator returns: not a higher-order operator."""
+    return getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
+
+
+class _Refused(Exception):
+    """The graph stays as it is."""
+
+
+class _Changes:
+    """What the nodes are worth once convolutions are channels-last: `values`, where that is another
+    than `meta["val"]`, and the changes to the graph that make it so."""
+
+    def __init__(self) -> None:
+        self.values: dict[fx.Node, Any] = {}
+        self.pending: list[Callable[[], None]] = []
+        self.convolutions: list[Convolution] = []
+        self.copies: list[Copy] = []
+        self.rearranged: set[fx.Node] = set()
+
+    def value(self, node: Any) -> Any:
+        return self.values.get(node, node.meta.get("val"))
+
+    def follow(self, node: fx.Node) -> None:
+        if node.op == "output":
+            self.keep_strides(node)
+        if node.op != "call_function":
+            return
+        chosen = _format(node)
+        given = {n: self.value(n) for n in node.all_input_nodes}
+        for operand in node.args[:2]:
+            if chosen is None or not isinstance(operand, fx.Node):
+                break
+            if not given[operand].is_contiguous(memory_format=chosen):
+                given[operand] = self.rearrange(node, operand, given[operand], chosen)
+        if chosen is not None:
+            self.convolutions.append(_as_call(node, given))
+        if chosen is None and all(n not in self.values for n in given):
+            return
+        found = self.called(node, given)
+        if found is None:  # a view that has no strides for this order
+            for n, value in given.items():
+                if n in self.values:
+                    given[n] = self.rearrange(node, n, value, _CONTIGUOUS)
+            found = self.called(node, given)
+        if found is None:
+            raise _Refused
+        before = node.meta.get("val")
+        if isinstance(before, Tensor) and found.stride() == before.stride():
+            return
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise _Refused  # random numbers follow each other in memory
+        self.values[node] = found
+        self.pending.append(lambda: node.meta.__setitem__("val", found))
+
+    def called(self, node: fx.Node, given: dict[fx.Node, Any]) -> Any:
+        """What the node gives for other inputs; None where it refuses them."""
+        args, kwargs = tree_map_only(fx.Node, given.__getitem__, (node.args, node.kwargs))
+        assert callable(node.target)  # of a call_function
+        try:
+            return node.target(*args, **kwargs)
+        except (RuntimeError, ValueError):
+            return None
+
+    def rearrange(
+        self, user: fx.Node, node: fx.Node, value: Tensor, order: torch.memory_format
+    ) -> Tensor:
+        """`user` gets a copy of `node` in another order, which this returns."""
+        found: Tensor = aten.clone.default(value, memory_format=order)
+
+        def change() -> None:
+            with user.graph.inserting_before(user):
+                made = user.graph.call_function(
+                    aten.clone.default, (node,), {"memory_format": order}
+                )
+            made.meta["val"] = found
+            user.replace_input_with(node, made)
+
+        self.pending.append(change)
+        self.rearranged.add(node)
+        self.copies.append(Copy(found, _is_computed(node)))
+        return found
+
+    def biases(self) -> Iterator[Copy]:
+        """A result to which a bias is added: as much as a copy, unless a copy does so."""
+        for node, value in self.values.items():
+            if _format(node) is not None and node.args[2] and node not in self.rearranged:
+                yield Copy(value, False)
+
+    def keep_strides(self, output: fx.Node) -> None:
+        for node in output.all_input_nodes:
+            before, now = node.meta.get("val"), self.value(node)
+            if not isinstance(before, Tensor) or before.stride() == now.stride():
+                continue
+            if not before.is_contiguous():
+                raise _Refused
+            self.rearrange(output, node, now, _CONTIGUOUS)
+
+
+def _is_computed(node: fx.Node) -> bool:
+    """By a kernel that a copy of the result can be part of: not an input, nor a library's call."""
+    while node.op == "call_function":
+        if node.target in CALLS:
+            return False
+        is_view = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+        if not is_view and node.target is not operator.getitem:
+            return True
+        (node, *_) = node.all_input_nodes
+    return False
+
+
+def _as_call(node: fx.Node, given: dict[fx.Node, Any]) -> Convolution:
+    x, weight, bias, *rest = node.args
+    assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
+    return Convolution(
+        (x.meta["val"], weight.meta["val"]), (given[x], given[weight]), _value(bias), tuple(rest)
+    )
+
+
+def _value(node: Any) -> Tensor | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, Tensor) else None

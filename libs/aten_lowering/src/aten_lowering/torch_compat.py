@@ -1,0 +1,107 @@
+"""What this package uses of torch that torch does not promise to keep: all of it, in one place. A
+version of torch that moves a name is met here."""
+
+from __future__ import annotations
+
+import torch
+import torch._functorch.config
+from torch._C import DispatchKey, DispatchKeySet
+from torch._decomp import get_decompositions
+from torch._decomp.decompositions import index_add as decomposed_index_add
+from torch._decomp.decompositions import pw_cast_for_opmath, upsample_compute_output_size
+from torch._dispatch.python import enable_python_dispatcher
+from torch._export.utils import _compiling_state_context as compiling_state
+from torch._functorch._aot_autograd.functional_utils import (
+    assert_functional_graph,
+    from_fun,
+    has_data_mutation,
+    to_fun,
+)
+from torch._guards import TracingContext, tracing
+from torch._higher_order_ops.auto_functionalize import (
+    ViewInfo,
+    auto_functionalized,
+    auto_functionalized_v2,
+    get_mutable_args,
+    read_view_information_from_args,
+)
+from torch._higher_order_ops.triton_kernel_wrap import (
+    get_mutated_tensors,
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+    triton_kernel_wrapper_mutation,
+)
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    compute_elementwise_output_strides,
+    elementwise_dtypes,
+)
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.export._trace import _ignore_backend_decomps as ignore_backend_decomps
+
+__all__ = [
+    "COMPOSITE",
+    "DispatchKey",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FunctionalTensorMode",
+    "Promotion",
+    "TracingContext",
+    "ViewInfo",
+    "assert_functional_graph",
+    "auto_functionalized",
+    "auto_functionalized_v2",
+    "compiling_state",
+    "compute_elementwise_output_logical_to_physical_perm",
+    "compute_elementwise_output_strides",
+    "decomposed_index_add",
+    "elementwise_dtypes",
+    "enable_python_dispatcher",
+    "from_fun",
+    "functorch_config",
+    "get_decompositions",
+    "get_mutable_args",
+    "get_mutated_tensors",
+    "has_data_mutation",
+    "has_kernel",
+    "ignore_backend_decomps",
+    "kernel_side_table",
+    "negative",
+    "op_implementations_dict",
+    "operator_names",
+    "pw_cast_for_opmath",
+    "read_view_information_from_args",
+    "to_fun",
+    "tracing",
+    "triton_kernel_wrapper_functional",
+    "triton_kernel_wrapper_mutation",
+    "unset_fake_temporarily",
+    "upsample_compute_output_size",
+    "without_functionalization",
+]
+
+COMPOSITE = DispatchKey.CompositeImplicitAutograd
+functorch_config = torch._functorch.config
+
+
+def operator_names() -> tuple[str, ...]:
+    """The names of all operators that are registered now."""
+    return tuple(torch._C._dispatch_get_all_op_names())
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether `name.overload` has a kernel of its own for a dispatch key."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator, key))
+
+
+def without_functionalization() -> torch._C._ExcludeDispatchKeyGuard:
+    """Inside, tensors are not made functional."""
+    return torch._C._ExcludeDispatchKeyGuard(DispatchKeySet(DispatchKey.Functionalize))
+
+
+def negative(x: torch.Tensor) -> torch.Tensor:
+    """A view of `x` that is lazily negated."""
+    return torch._neg_view(x)

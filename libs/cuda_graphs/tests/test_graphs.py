@@ -1,0 +1,214 @@
+"""When a graph is captured, what is copied, and what has none; a stand-in records and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from cuda_graphs import Buckets, GraphedCallable, GraphError
+from cuda_graphs.graph_pool import Recording
+
+
+class Recorder:
+    """Replays by running the callable on the very tensors that were captured."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+        self.replayed = 0
+        self.released = 0
+        self.refusal: str | None = None
+
+    def refuses(self, tensors: list[torch.Tensor]) -> str | None:
+        return self.refusal
+
+    def order(self, device: torch.device) -> None:
+        pass
+
+    def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
+        self.captured += 1
+        held = list(args)
+        before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+        outputs = fn(*held)
+        for a, b in zip(held, before, strict=True):
+            if isinstance(a, torch.Tensor):
+                a.copy_(b)
+
+        def replay() -> None:
+            self.replayed += 1
+            new = fn(*held)
+            for o, n in zip(as_list(outputs), as_list(new), strict=True):
+                if isinstance(o, torch.Tensor) and o is not n:
+                    o.copy_(n)
+
+        def release() -> None:
+            self.released += 1
+
+        return Recording(replay, outputs, release)
+
+
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def test_what_stays_is_in_place_and_what_moves_is_copied() -> None:
+    recorder = Recorder()
+    graphed = GraphedCallable(lambda x, w: x @ w, recorder=recorder)
+    w = torch.randn(4, 4)
+    kept = []
+    for _ in range(5):
+        x = torch.randn(3, 4)
+        kept.append(x)  # alive, so that each has an address of its own
+        assert torch.equal(graphed(x, w), x @ w)
+    assert (recorder.captured, recorder.replayed) == (1, 4)
+    text = graphed.explain()
+    assert "in place: argument 1\n" in text
+    assert "argument 0 is copied, 48 bytes: it moved from 0x" in text and "4 copies made" in text
+
+
+def test_a_weight_that_moves_later_is_captured_again_once() -> None:
+    recorder = Recorder()
+    graphed = GraphedCallable(lambda x, w: x + w, recorder=recorder)
+    x = torch.randn(8)
+    weights = [torch.randn(8) for _ in range(4)]
+    for w in (weights[0], weights[0], weights[0], *weights):
+        assert torch.equal(graphed(x, w), x + w)
+    assert recorder.captured == 2 and recorder.released == 1
+    assert "captured again: argument 1 moved; copied from now on" in graphed.explain()
+    other = torch.randn(8)
+    assert torch.equal(graphed(other, weights[0]), other + weights[0])
+    assert recorder.captured == 3, "each argument can move once"
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_mutation_reaches_the_callers_tensor(moving: bool) -> None:
+    """Found by the version counter, without being told."""
+    graphed = GraphedCallable(lambda x, y: x.mul_(2).add_(y), recorder=Recorder())
+    y = torch.ones(4)
+    x = torch.zeros(4)
+    kept = [x]
+    expected = torch.zeros(4)
+    for _ in range(4):
+        if moving:
+            x = x.clone()
+            kept.append(x)
+        expected = 2 * expected + 1
+        out = graphed(x, y)
+        assert out is x and torch.equal(x, expected)
+    assert "mutated: argument 0" in graphed.explain()
+
+
+def test_sizes_of_a_bucket_share_a_graph() -> None:
+    recorder = Recorder()
+    buckets = Buckets((4, 16), inputs={0: 0, 1: 0}, outputs={0: 0})
+    graphed = GraphedCallable(
+        lambda x, y, w: (x @ w + y, w.sum()), buckets=buckets, recorder=recorder
+    )
+    w = torch.randn(3, 5)
+    for n in (3, 4, 1, 9, 16, 2, 12):
+        x, y = torch.randn(n, 3), torch.randn(n, 5)
+        out, total = graphed(x, y, w)
+        torch.testing.assert_close(out, x @ w + y)
+        assert torch.equal(total, w.sum())
+    assert (recorder.captured, recorder.replayed) == (2, 7)
+    big = torch.randn(17, 3), torch.randn(17, 5)
+    torch.testing.assert_close(graphed(*big, w)[0], big[0] @ w + big[1])
+    text = graphed.explain()
+    assert "bucket 4: 4 replays" in text and "it is padded to 16" in text
+    assert "1 calls without a graph: size 17 is past the last bucket, 16" in text
+    with pytest.raises(GraphError, match=r"differ.*\{0: 3, 1: 2\}"):
+        graphed(torch.randn(3, 3), torch.randn(2, 5), w)
+
+
+def test_buckets_and_mutation() -> None:
+    buckets = Buckets((8,), inputs={0: 0}, outputs={})
+    graphed = GraphedCallable(lambda x, t: x.add_(t), buckets=buckets, recorder=Recorder())
+    t = torch.tensor(1.0)
+    for n in (3, 8, 5):
+        x = torch.zeros(n)
+        assert graphed(x, t) is x and x.eq(1).all()
+    total = torch.zeros(())
+    count = GraphedCallable(lambda x, t: t.add_(x.sum()), buckets=buckets, recorder=Recorder())
+    with pytest.raises(GraphError, match=r"mutated=\(1,\)"):
+        count(torch.ones(8), total)
+
+
+def test_results_outlive_the_next_call_unless_told() -> None:
+    for copy, kept in ((True, 2.0), (False, 3.0)):
+        graphed = GraphedCallable(lambda x: x + 1, copy_outputs=copy, recorder=Recorder())
+        x = torch.zeros(2)
+        graphed(x)
+        first = graphed(x.fill_(1.0))
+        graphed(x.fill_(2.0))
+        assert first.eq(kept).all()
+
+
+def test_layouts_and_values_have_graphs_of_their_own_and_the_oldest_goes() -> None:
+    recorder = Recorder()
+    graphed = GraphedCallable(lambda x, k: x * k, max_graphs=2, recorder=recorder)
+    x = torch.randn(6, 6)
+    for _ in range(2):
+        for args in ((x, 2), (x, 3.0), (x.t(), 2)):
+            assert torch.equal(graphed(*args), args[0] * args[1])
+    assert "graphs dropped: more than 2 layouts" in graphed.explain()
+    graphed.clear()
+    assert graphed(x, 2).shape == (6, 6)
+
+
+CASES: list[tuple[str, Callable[..., Any], str]] = [
+    ("view", lambda x: x[1:], "a result shares the memory of argument 0"),
+    ("dict", lambda x: {"y": x + 1}, "a result is dict"),
+]
+
+
+@pytest.mark.parametrize(("fn", "why"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_what_has_no_graph_runs_as_it_is(fn: Callable[..., Any], why: str) -> None:
+    graphed = GraphedCallable(fn, recorder=Recorder())
+    x = torch.randn(4)
+    for _ in range(3):
+        assert str(graphed(x)) == str(fn(x))
+    assert f"no graph: {why}" in graphed.explain()
+
+
+def test_errors_while_capturing_mean_no_graph() -> None:
+    recorder = Recorder()
+
+    def failing(fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    recorder.record = failing  # type: ignore[method-assign]
+    graphed = GraphedCallable(lambda x: x + 1, recorder=recorder)
+    for _ in range(3):
+        assert graphed(torch.zeros(2)).eq(1).all()
+    assert "no graph: capture failed: operation not permitted" in graphed.explain()
+
+
+def test_grad_devices_and_aliases() -> None:
+    w = torch.randn(3, requires_grad=True)
+    graphed = GraphedCallable(lambda x: x * w, recorder=Recorder())
+    for _ in range(3):
+        assert graphed(torch.ones(3)).requires_grad
+    assert "a result requires grad" in graphed.explain()
+    with torch.no_grad():
+        for _ in range(3):
+            assert not graphed(torch.ones(3)).requires_grad
+    on_cpu = GraphedCallable(lambda x: x + 1)
+    assert on_cpu(torch.zeros(2)).eq(1).all()
+    assert "1 calls without a graph: its tensors are on cpu" in on_cpu.explain()
+    told = GraphedCallable(lambda x, y: x.add_(y), mutated=(0,), recorder=Recorder())
+    x = torch.ones(4)
+    assert told(x, x[:]).eq(2).all()
+    assert "share memory" in told.explain()
+    lists = GraphedCallable(lambda x, n: x.sum(n), recorder=Recorder())
+    assert lists(torch.ones(2, 2), [0, 1]) == 4
+    assert "argument 1 is list" in lists.explain()
+
+
+def test_bad_buckets() -> None:
+    for sizes in ((), (4, 2), (0, 1)):
+        with pytest.raises(GraphError, match="ascend"):
+            Buckets(sizes, {0: 0}, {})
+    with pytest.raises(GraphError, match="at least one argument"):
+        Buckets((1, 2), {}, {})

@@ -1,0 +1,1 @@
+"""Batches over tensor descriptors of rank 3: Hopper and later."""

@@ -1,0 +1,1 @@
+"""Products over parts of K, and a second launch that adds them up."""

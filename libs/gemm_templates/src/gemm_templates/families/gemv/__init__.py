@@ -1,0 +1,1 @@
+"""One to 64 rows: the time is that of reading `b` once."""

@@ -1,0 +1,1 @@
+"""Persistent programs whose warps have roles: Hopper."""

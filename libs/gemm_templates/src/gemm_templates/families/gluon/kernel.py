@@ -1,0 +1,179 @@
+"""A persistent kernel for Hopper whose warps have roles, in Gluon.
+
+One warp loads tiles of `a`, one of `b`, through TMA into a ring of stages; two groups of four warps
+multiply (`wgmma`) and finish. A tile that one group's registers hold belongs to one group, and the
+groups take turns: one multiplies while the other runs its epilogue and stores. A larger tile is
+shared, each group has half of its rows.
+
+With a second right operand, the columns of both tiles lie side by side: one `wgmma` multiplies both
+with `a`, and the epilogue gets `GATE(a @ b) * (a @ b2)`.
+
+Tensor descriptors come from the host, or each role makes those that it needs, all at the
+same time, which takes 2 us. Operands are as in `tma.py`: contiguous along one dimension, 16-byte
+aligned, and the other stride a multiple of 16 bytes; elements of 16 bits, or fp8 along K.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+from triton.language.extra.cuda import gdc_wait
+
+from gemm_templates.parts.gluon_finish import finish_tile
+from gemm_templates.parts.gluon_parts import (
+    GROUPS,
+    LOADER,
+    MULTIPLIER,
+    bias_of,
+    combined,
+    copy_tile,
+    map_of,
+    memory_of,
+    products,
+    ring_barriers,
+    to_fill,
+    turn_barriers,
+)
+from gemm_templates.parts.tail_tiles import item_of, shares_of
+from gemm_templates.parts.tiles import tile_of
+
+
+@gluon.jit
+def gluon_mm(a, b, b2, sizes, tile, ending, scratch, pipeline, OVERLAP: gl.constexpr = False):
+    """Like `tma_mm`; a kernel calls it with four warps and 168 registers a thread.
+
+    EPILOGUE: elementwise, since values have a layout here. b2: None, or like `b`; there is a GATE
+    then. With SHARES, each group leaves its f32 sums of a piece in `scratch.partials`, a tile for
+    each program, and is counted in `counters`, one for each group that has rows of a tile; who
+    comes last adds up all, always in the same order, and finishes.
+    """
+    ROWS: gl.constexpr = tile.BLOCK_M if pipeline.TURNS else tile.BLOCK_M // GROUPS
+    HALVES: gl.constexpr = tile.BLOCK_M // ROWS
+    PART: gl.constexpr = tile.BLOCK_N // pipeline.PARTS
+    PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
+    STAGES: gl.constexpr = pipeline.STAGES
+    gl.static_assert(
+        pipeline.PARTS % pipeline.BUFFERS == 0, "the parts of a tile take turns with the buffers"
+    )
+    a_memory = memory_of(a, STAGES * HALVES, ROWS, tile.BLOCK_K)
+    b_memory = memory_of(b, STAGES * PRODUCTS, tile.BLOCK_K, tile.BLOCK_N)
+    if ending.GATE is None:
+        pair_memory = b_memory
+    else:
+        # A tile is rows of 128 bytes, or columns of such; that of `b2` goes on where `b`'s ends.
+        HEIGHT: gl.constexpr = tile.BLOCK_K if b.BY_ROWS else 2 * tile.BLOCK_N
+        WIDTH: gl.constexpr = 2 * tile.BLOCK_N if b.BY_ROWS else tile.BLOCK_K
+        pair_memory = b_memory._reinterpret(
+            b_memory.dtype, [STAGES, HEIGHT, WIDTH], b_memory.layout
+        )
+    if ending.out is not None and ending.out.TMA:
+        out_memory = memory_of(ending.out, GROUPS * pipeline.BUFFERS, ROWS, PART)
+    else:
+        out_memory = a_memory
+    full, empty = ring_barriers(STAGES, 1 + PRODUCTS, HALVES)  # a, b and b2
+    turn = turn_barriers()
+    fence_async_shared()
+    if OVERLAP:
+        gdc_wait()
+
+    # Arguments are written out, since a tuple in a variable would lose what is constant.
+    memory = (a_memory, pair_memory, out_memory)
+    barriers = (full, empty, turn)
+    gl.warp_specialize(
+        [
+            (multiply, (0, a, b, memory, barriers, sizes, tile, ending, scratch, pipeline)),
+            (multiply, (1, a, b, memory, barriers, sizes, tile, ending, scratch, pipeline)),
+            (load, (a, a_memory, barriers, sizes, tile, pipeline, True, 0, HALVES)),
+            (load, (b, b_memory, barriers, sizes, tile, pipeline, False, 0, PRODUCTS)),
+            (load, (b2, b_memory, barriers, sizes, tile, pipeline, False, 1, PRODUCTS)),
+        ][: 3 + PRODUCTS],  # the last role is for `b2`
+        [4, 1, 1, 1][: 2 + PRODUCTS],
+        [MULTIPLIER, LOADER, LOADER, LOADER][: 2 + PRODUCTS],
+    )
+
+
+@gluon.jit
+def load(
+    operand, memory, barriers, sizes, tile, pipeline, LEFT: gl.constexpr, PLACE: gl.constexpr,
+    PLACES: gl.constexpr,
+):  # fmt: skip
+    """Fills the ring with `a` (LEFT), a group's rows at a time, or with a right operand, from place
+    number PLACE of the PLACES of each stage on."""
+    full, empty = barriers[0], barriers[1]
+    COPIES: gl.constexpr = PLACES if LEFT else 1
+    OUTER: gl.constexpr = tile.BLOCK_M // COPIES if LEFT else tile.BLOCK_N
+    if LEFT:
+        desc = map_of(operand, memory, (sizes.M, sizes.K, 1), OUTER, tile.BLOCK_K)
+    else:
+        desc = map_of(operand, memory, (sizes.K, sizes.N, 1), tile.BLOCK_K, OUTER)
+    steps = gl.cdiv(sizes.K, tile.BLOCK_K)
+    tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * gl.cdiv(sizes.N, tile.BLOCK_N)
+    pid, programs = gl.program_id(0), gl.num_programs(0)
+    items, pieces, shared = shares_of(pid, programs, tiles, pipeline.SHARES)
+    for item in range(items):
+        number, start, length, count = item_of(
+            item, pid, programs, tiles, pieces, shared, steps, pipeline.SHARES
+        )
+        pid_m, pid_n = tile_of(number, sizes.M, sizes.N, tile)
+        first = pid_m * tile.BLOCK_M if LEFT else pid_n * tile.BLOCK_N
+        for step in range(start, start + length):
+            slot, ready = to_fill(
+                full, empty, count, pipeline.STAGES, COPIES * desc.block_type.nbytes
+            )
+            for i in gl.static_range(COPIES):
+                at = first + i * OUTER
+                into = memory.index(slot * PLACES + PLACE + i)
+                k = step * tile.BLOCK_K
+                if LEFT:
+                    copy_tile(desc, (at, k), ready, into, operand.BY_ROWS)
+                else:
+                    copy_tile(desc, (k, at), ready, into, operand.BY_ROWS)
+            count += 1
+
+
+@gluon.jit
+def multiply(GROUP: gl.constexpr, a, b, memory, barriers, sizes, tile, ending, scratch, pipeline):
+    """One group: its tiles of this program, or its rows of each of them."""
+    a_memory, out_memory = memory[0], memory[2]
+    TURNS: gl.constexpr = pipeline.TURNS
+    SHARES: gl.constexpr = pipeline.SHARES
+    HALVES: gl.constexpr = 1 if TURNS else GROUPS
+    ROWS: gl.constexpr = tile.BLOCK_M // HALVES
+    HALF: gl.constexpr = 0 if TURNS else GROUP
+    FIRST: gl.constexpr = GROUP if TURNS else 0
+    EVERY: gl.constexpr = GROUPS if TURNS else 1
+    PART: gl.constexpr = tile.BLOCK_N // pipeline.PARTS
+    PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
+    COLUMNS: gl.constexpr = PRODUCTS * tile.BLOCK_N
+    DEPTH: gl.constexpr = 256 // a_memory.dtype.primitive_bitwidth  # of an instruction, along K
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, DEPTH])
+    if ending.out is not None:
+        desc = map_of(ending.out, out_memory, (sizes.M, sizes.N, 1), ROWS, PART)
+    else:
+        desc = None
+    steps = gl.cdiv(sizes.K, tile.BLOCK_K)
+    tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * gl.cdiv(sizes.N, tile.BLOCK_N)
+    pid, programs = gl.program_id(0), gl.num_programs(0)
+    items, pieces, shared = shares_of(pid, programs, tiles, SHARES)
+    for item in range(FIRST, items, EVERY):
+        number, _, length, before = item_of(
+            item, pid, programs, tiles, pieces, shared, steps, SHARES
+        )
+        pid_m, pid_n = tile_of(number, sizes.M, sizes.N, tile)
+        acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+        bias = bias_of(pid_n * tile.BLOCK_N, sizes, tile, ending, layout)
+        acc = products(GROUP, acc, item, before, length, memory, barriers, a, b, pipeline)
+        place = (pid_m * tile.BLOCK_M + HALF * ROWS, pid_n * tile.BLOCK_N)
+        buffers = (out_memory, GROUP * pipeline.BUFFERS, 0)
+        if SHARES == 0:
+            finish_tile(acc, bias, place, desc, buffers, sizes, tile, ending, pipeline)
+        else:
+            acc, finishes = combined(
+                acc, item < pieces, number, number - tiles + shared, shared, scratch, HALF, HALVES,
+                SHARES,
+            )  # fmt: skip
+            if finishes:
+                finish_tile(acc, bias, place, desc, buffers, sizes, tile, ending, pipeline)
+    if desc is not None:
+        tma.store_wait(0)

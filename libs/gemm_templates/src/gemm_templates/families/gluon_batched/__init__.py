@@ -1,0 +1,1 @@
+"""Batches, and groups of rows, by warps that have roles: Hopper."""

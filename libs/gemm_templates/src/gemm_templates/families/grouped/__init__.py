@@ -1,0 +1,1 @@
+"""Groups whose sizes only the device knows, over tensor descriptors: Hopper and later."""

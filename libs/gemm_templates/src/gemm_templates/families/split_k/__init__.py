@@ -1,0 +1,1 @@
+"""K shared among programs, one launch: few tiles and a long K."""

@@ -1,0 +1,1 @@
+"""One tile a program: any strides, any sizes, batches."""

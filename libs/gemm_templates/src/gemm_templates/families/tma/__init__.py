@@ -1,0 +1,1 @@
+"""Persistent programs over tensor descriptors: Hopper and later."""

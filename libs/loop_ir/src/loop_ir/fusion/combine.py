@@ -1,0 +1,155 @@
+"""Two kernels into one: on a shared domain, or by computing a producer where it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import sympy
+
+from loop_ir.fusion.common_domain import Alignment, Mismatch, align, align_by_strides, shape_of
+from loop_ir.fusion.reverse_axes import facing, forward
+from loop_ir.ir.affine import same
+from loop_ir.ir.analysis import defined_values, reads, single_direction, statements, writes
+from loop_ir.ir.in_place import hazard
+from loop_ir.ir.nodes import Compute, Const, Kernel, Load, Stmt, Store
+from loop_ir.ir.renaming import (
+    fresh_name,
+    rename_apart,
+    rename_uses,
+    union_buffers,
+    union_origins,
+    union_symbols,
+    used_buffers,
+)
+from loop_ir.ir.rewrite import ranges_of, substitute_axes
+from loop_ir.ir.staging import Item, Unstageable, items_of, stage
+from loop_ir.passes import cse
+
+_APART = Mismatch("they read the same buffer at other points")
+
+
+def combine(
+    first: Kernel, second: Kernel, hints: Mapping[str, int], dead: frozenset[str] = frozenset()
+) -> Kernel | Mismatch:
+    """`first; second -> fused` over one domain, values stored by `first` handed to the loads of
+    `second` at the same point. `dead`: buffers that need not be stored afterwards.
+
+    One of them, or what comes of them, may read a buffer and write it, where each point reads only
+    what it alone writes, first (`hazard`). Tries the row-major match of axes, then the match by the
+    strides of each buffer that both use. Where `first` hands nothing over, both must read something
+    at the same point. Where none fits, gives the reason of the last attempt.
+    """
+    both = set(writes(first)) & set(writes(second))
+    if both:
+        return Mismatch(f"both write {', '.join(sorted(both))}")
+    second = facing(first, second)
+    left, right = shape_of(first), shape_of(second)
+    if isinstance(left, Mismatch):
+        return left
+    if isinstance(right, Mismatch):
+        return right
+    feeds = not set(writes(first)).isdisjoint(reads(second))
+    plain = align(left, right)
+    reason = plain
+    if isinstance(plain, Alignment):
+        fused = _fuse(first, second, plain, dead)
+        if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
+            return fused
+        reason = fused if isinstance(fused, Mismatch) else _APART
+    for one, two in _links(first, second):
+        linked = align_by_strides(left, right, one, two, hints)
+        if isinstance(linked, Mismatch) or linked == plain:
+            continue
+        fused = _fuse(first, second, linked, dead)
+        if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
+            return fused
+        reason = fused if isinstance(fused, Mismatch) else _APART
+    assert isinstance(reason, Mismatch)
+    return reason
+
+
+def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]:
+    """Pairs of indices of buffers that both kernels use: stores of `first` with loads of
+    `second` before loads of both."""
+    used: dict[str, list[sympy.Expr]] = {}
+    for stmt in statements(first):
+        if isinstance(stmt, Store):
+            used.setdefault(stmt.buffer, []).insert(0, stmt.index)
+        elif isinstance(stmt, Load):
+            used.setdefault(stmt.buffer, []).append(stmt.index)
+    stored = set(writes(first))
+    pairs: list[tuple[bool, sympy.Expr, sympy.Expr]] = []
+    for stmt in statements(second):
+        if isinstance(stmt, Load) and stmt.buffer in used:
+            for index in used[stmt.buffer]:
+                pairs.append((stmt.buffer not in stored, index, stmt.index))
+    pairs.sort(key=lambda p: p[0])
+    return list(dict.fromkeys((a, b) for _, a, b in pairs))
+
+
+def _fuse(
+    first: Kernel, second: Kernel, alignment: Alignment, dead: frozenset[str]
+) -> Kernel | Mismatch:
+    symbols = union_symbols(first.symbols, second.symbols)
+    axes = (*alignment.axes, *alignment.inner)
+    second = rename_apart(second, first)
+    one = substitute_axes(first, alignment.first, ranges_of(replace(first, axes=axes)))
+    two = substitute_axes(second, alignment.second, ranges_of(replace(second, axes=axes)))
+    stored = {s.buffer: s for s in statements(one) if isinstance(s, Store)}
+    items = items_of(one, alignment.spread_first)
+    names: dict[str, str] = {}
+    for item in items_of(two, alignment.spread_second):
+        stmt = rename_uses(item.stmt, names)
+        if isinstance(stmt, Load) and stmt.buffer in stored:
+            store = stored[stmt.buffer]
+            if store.mode != "set" or store.mask is not None:
+                return Mismatch(f"{stmt.buffer} is written in part or added to")
+            if not same(store.index, stmt.index):
+                return Mismatch(
+                    f"{second.name} reads {stmt.buffer} at another point than {first.name} "
+                    f"writes it: [{stmt.index}] and [{store.index}]"
+                )
+            items += [Item(s) for s in _forward(stmt, store.value, names, items)]
+            continue
+        items.append(replace(item, stmt=stmt))
+    items = [i for i in items if not (isinstance(i.stmt, Store) and i.stmt.buffer in dead)]
+    try:
+        phases = stage(items, alignment.inner)
+    except Unstageable as e:
+        return Mismatch(str(e))
+    kernel = Kernel(
+        second.name,
+        union_buffers(first.buffers, second.buffers),
+        alignment.axes,
+        phases,
+        symbols,
+        union_origins(first.origins, second.origins),
+    )
+    if not single_direction(kernel):
+        return Mismatch("they walk over the inner axes in opposite directions")
+    kernel = used_buffers(forward(cse.eliminate(kernel)))
+    why = hazard(kernel)
+    return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
+
+
+def _forward(load: Load, value: str, names: dict[str, str], items: Sequence[Item]) -> list[Stmt]:
+    """The load gives the stored value, or under a mask `where(mask, value, other)`."""
+    if load.mask is None:
+        names[load.out] = value
+        return []
+    taken = {n for i in items for n in defined_values(i.stmt)}
+    other = fresh_name(f"{load.out}_other", taken)
+    return [
+        Const(other, load.other, load.dtype),
+        Compute(load.out, "where", (load.mask, value, other), load.dtype),
+    ]
+
+
+def _shares_a_load(first: Kernel, second: Kernel, fused: Kernel) -> bool:
+    """Whether the fused kernel loads less often than both did."""
+
+    def count(kernel: Kernel) -> int:
+        return len({(s.buffer, s.index) for s in statements(kernel) if isinstance(s, Load)})
+
+    return count(fused) < count(first) + count(second)

@@ -1,0 +1,183 @@
+"""Who needs whom: the dependency graph of nodes, kept up to date while nodes merge."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from loop_ir.ir.analysis import node_name, output_buffers, reads, writes
+from loop_ir.ir.nodes import Graph, Node
+
+CROWD = 32
+
+
+class Dependencies:
+    """Nodes by number (its first position in the graph) with edges for read after write, write
+    after read, and write after write. Merging keeps the number of the first node.
+
+    `readers`/`writers`: nodes by buffer, kept as nodes change. `kept`: buffers that must be
+    stored: inputs, constants and outputs of the graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes: dict[int, Node] = dict(enumerate(graph.nodes))
+        self.readers: dict[str, set[int]] = {}
+        self.writers: dict[str, set[int]] = {}
+        self.before: dict[int, set[int]] = {n: set() for n in self.nodes}
+        self.after: dict[int, set[int]] = {n: set() for n in self.nodes}
+        self.kept = output_buffers(graph) | {i.name for i in graph.inputs}
+        self.kept |= {name for name, _ in graph.constants}
+        self._edges()
+        self.order: dict[int, int] = {}
+        self._sort()
+
+    def _edges(self) -> None:
+        last_write: dict[str, int] = {}
+        since: dict[str, list[int]] = {}
+        for number, node in self.nodes.items():
+            read, written = reads(node), writes(node)
+            for name in read:
+                if name in last_write:
+                    self._edge(last_write[name], number)
+                since.setdefault(name, []).append(number)
+                self.readers.setdefault(name, set()).add(number)
+            for name in written:
+                if name in last_write:
+                    self._edge(last_write[name], number)
+                for reader in since.get(name, ()):
+                    self._edge(reader, number)
+                since[name] = []
+                last_write[name] = number
+                self.writers.setdefault(name, set()).add(number)
+
+    def _edge(self, first: int, second: int) -> None:
+        if first != second:
+            self.after[first].add(second)
+            self.before[second].add(first)
+
+    def _sort(self) -> None:
+        """Topological order, the smallest number first: valid and the same every time."""
+        missing = {n: len(b) for n, b in self.before.items()}
+        ready = [n for n, count in missing.items() if count == 0]
+        heapq.heapify(ready)
+        self.order = {}
+        while ready:
+            number = heapq.heappop(ready)
+            self.order[number] = len(self.order)
+            for following in self.after[number]:
+                missing[following] -= 1
+                if missing[following] == 0:
+                    heapq.heappush(ready, following)
+
+    def sorted_nodes(self) -> tuple[Node, ...]:
+        """The nodes in an order in which they can run."""
+        return tuple(self.nodes[n] for n in self.order)
+
+    def between(self, first: int, second: int) -> int | None:
+        """A node that must run after `first` and before `second`, or None."""
+        limit, start = self.order[second], self.order[first]
+        stack = [n for n in self.before[second] if n != first]
+        seen: set[int] = set()
+        while stack:
+            number = stack.pop()
+            if number in seen or self.order[number] < start or self.order[number] > limit:
+                continue
+            seen.add(number)
+            if first in self.before[number]:
+                return number
+            stack += self.before[number]
+        return None
+
+    def needs(self, number: int, other: int) -> bool:
+        """Whether node `number` must run after `other`, with none between them that must."""
+        return other in self.before[number]
+
+    def single_writer(self, name: str) -> bool:
+        """Whether one node at most writes the buffer `name`."""
+        return len(self.writers.get(name, ())) <= 1
+
+    def is_dead_after(self, name: str, merged: Iterable[int]) -> bool:
+        """Whether nothing but the nodes in `merged` needs the content of a buffer."""
+        if name in self.kept:
+            return False
+        gone = set(merged)
+        return self.readers.get(name, set()) <= gone and self.writers.get(name, set()) <= gone
+
+    def replace(self, number: int, node: Node) -> None:
+        """Another node in the place of `number`, which waits for no more nodes than that did."""
+        self._unindex(number)
+        self.nodes[number] = node
+        self._index(number)
+
+    def merge(self, first: int, second: int, node: Node) -> int:
+        """`node` in the place of two nodes; gives its number."""
+        kept, gone = min(first, second), max(first, second)
+        self._unindex(first)
+        self._unindex(second)
+        self.nodes[kept] = node
+        for before in self.before[gone]:
+            self.after[before].discard(gone)
+            self._edge(before, kept)
+        for after in self.after[gone]:
+            self.before[after].discard(gone)
+            self._edge(kept, after)
+        del self.nodes[gone], self.before[gone], self.after[gone]
+        self.before[kept] -= {kept, gone}
+        self.after[kept] -= {kept, gone}
+        self._index(kept)
+        self._sort()
+        return kept
+
+    def inherit(self, number: int, producer: int) -> None:
+        """`number` takes over the inputs of `producer`, which it computes again."""
+        for before in self.before[producer]:
+            self._edge(before, number)
+
+    def share(self, number: int, node: Node, after: int, left: Node) -> None:
+        """`node` does what `number` did and a part of what `after` did, of which `left` remains,
+        which needs `node`."""
+        self.inherit(number, after)
+        self._edge(number, after)
+        self.replace(number, node)
+        self.replace(after, left)
+        self._sort()
+
+    def remove(self, number: int) -> None:
+        """Takes out a node that nothing reads any more."""
+        self._unindex(number)
+        for before in self.before.pop(number):
+            self.after[before].discard(number)
+        for after in self.after.pop(number):
+            self.before[after].discard(number)
+        del self.nodes[number]
+        self._sort()
+
+    def neighbours(self, number: int) -> list[int]:
+        """Nodes that share a buffer with `number`, in order; of a buffer that many nodes use,
+        the nearest ones."""
+        node = self.nodes[number]
+        found: set[int] = set()
+        for name in (*reads(node), *writes(node)):
+            sharing = self.readers.get(name, set()) | self.writers.get(name, set())
+            if len(sharing) > CROWD:
+                near = sorted(sharing, key=lambda n: (abs(n - number), n))[:CROWD]
+                sharing = set(near)
+            found |= sharing
+        found.discard(number)
+        return sorted(found)
+
+    def find(self, name: str) -> int | None:
+        """The number of the node called `name`, if there is one."""
+        return next((n for n, node in self.nodes.items() if node_name(node) == name), None)
+
+    def _index(self, number: int) -> None:
+        for name in reads(self.nodes[number]):
+            self.readers.setdefault(name, set()).add(number)
+        for name in writes(self.nodes[number]):
+            self.writers.setdefault(name, set()).add(number)
+
+    def _unindex(self, number: int) -> None:
+        for name in reads(self.nodes[number]):
+            self.readers[name].discard(number)
+        for name in writes(self.nodes[number]):
+            self.writers[name].discard(number)

@@ -1,0 +1,123 @@
+"""Fusion of a whole graph, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from loop_ir.fusion.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
+from loop_ir.fusion.join_numbers import JoinNumbers
+from loop_ir.fusion.mix_orders import MixOrders
+from loop_ir.fusion.naming import fused_name
+from loop_ir.fusion.options import FuseOptions
+from loop_ir.fusion.scheduler import Fusion
+from loop_ir.ir.analysis import bytes_moved, node_name
+from loop_ir.ir.nodes import Graph, Kernel, Matmul, Node
+from loop_ir.ir.renaming import renumber
+from loop_ir.passes.base import Pass, run_and_report
+from loop_ir.passes.cse import Cse
+from loop_ir.passes.dead_code import DeadCode
+from loop_ir.passes.drop_round_casts import DropRoundCasts
+from loop_ir.passes.merge_axes import MergeAxes
+from loop_ir.passes.order_axes import OrderAxes
+from loop_ir.passes.simplify_indices import SimplifyIndices
+from loop_ir.passes.sum_one_hot import SumOneHot
+from loop_ir.splitting.split_reductions import SplitReductions
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """What was fused, in order, and the traffic before and after (bytes, at the hints)."""
+
+    fusions: tuple[Fusion, ...]
+    bytes_before: int
+    bytes_after: int
+    kernels_before: int
+    kernels_after: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kernels_before} kernels -> {self.kernels_after}, "
+            f"{self.bytes_before} bytes moved -> {self.bytes_after}"
+        ]
+        for f in self.fusions:
+            ops = ", ".join(dict.fromkeys(o.op for o in f.origins))
+            lines.append(f"  {f.kind} {f.first} + {f.second}: {f.saved} bytes saved ({ops})")
+        return "\n".join(lines)
+
+
+def fuse(
+    graph: Graph,
+    options: FuseOptions = FuseOptions(),  # noqa: B008  # frozen
+    on_pass: Callable[[str, Graph], None] | None = None,
+    check: bool = True,
+) -> Graph:
+    """The graph with its kernels fused: same inputs, outputs and extern calls.
+
+    `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there.
+    """
+    return fuse_with_report(graph, options, on_pass, check)[0]
+
+
+def fuse_with_report(
+    graph: Graph,
+    options: FuseOptions = FuseOptions(),  # noqa: B008  # frozen
+    on_pass: Callable[[str, Graph], None] | None = None,
+    check: bool = True,
+) -> tuple[Graph, FusionReport]:
+    """`fuse`, and what was fused, with the bytes moved before and after."""
+    before: list[Pass] = [DeadCode(), SimplifyIndices(), Cse()]
+    middle: list[Pass] = [FuseKernels(options)]
+    if options.epilogue:
+        middle.append(FuseEpilogues(options))
+    if options.prologue:
+        middle.append(FusePrologues(options))
+    if options.drop_round_casts:
+        middle.append(DropRoundCasts())
+    after: list[Pass] = [
+        SimplifyIndices(),
+        Cse(),
+        SumOneHot(),
+        DeadCode(),
+        OrderAxes(),
+        MergeAxes(),
+        Rename(),
+    ]
+    if options.split:
+        after.append(MixOrders())
+        after.append(SplitReductions())
+    if options.horizontal:
+        after.append(JoinNumbers())
+    fused, decisions = run_and_report(graph, [*before, *middle, *after], on_pass, check)
+    fusions = tuple(d for d in decisions if isinstance(d, Fusion))
+    report = FusionReport(
+        fusions, bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)
+    )
+    return fused, report
+
+
+def _kernels(graph: Graph) -> int:
+    return sum(isinstance(n, Kernel) for n in graph.nodes)
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Fused kernels get names from their operations, and numbered values."""
+
+    name = "rename"
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph with its kernels renamed."""
+        taken = {b for n in graph.nodes if not isinstance(n, Kernel) for b in (node_name(n),)}
+        nodes: list[Node] = []
+        for number, node in enumerate(graph.nodes):
+            if isinstance(node, Kernel):
+                node = renumber(node)
+                if len(node.origins) > 1:
+                    node = replace(node, name=fused_name(node.origins, taken, number))
+                taken.add(node.name)
+            elif isinstance(node, Matmul):
+                node = node.map_prologues(lambda kernel, _: renumber(kernel))
+                node = replace(node, epilogue=node.epilogue and renumber(node.epilogue))
+            nodes.append(node)
+        return replace(graph, nodes=tuple(nodes))

@@ -1,0 +1,291 @@
+"""A cheap pointwise producer computed where it is loaded, at whatever point that is.
+
+mask = where(m[i0] == 0, -inf, 0), i0 < 64      (own kernel, stored)
+s[i0*64 + i1] + mask[i1], i0, i1 < 64   ->   s[i0*64 + i1] + where(m[i1] == 0, -inf, 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import sympy
+
+from loop_ir.fusion.common_domain import Mismatch
+from loop_ir.ir.affine import linear, nonnegative, product, quotient, same, substitute
+from loop_ir.ir.analysis import (
+    defined_values,
+    expression,
+    inner_axes,
+    is_pointwise,
+    lows_of,
+    statements,
+    used_values,
+)
+from loop_ir.ir.in_place import hazard, is_in_place
+from loop_ir.ir.nodes import Axis, Compute, Const, Index, Indirect, Kernel, Load, Phase, Stmt, Store
+from loop_ir.ir.renaming import (
+    fresh_name,
+    rename_apart,
+    rename_defs,
+    rename_uses,
+    union_buffers,
+    union_origins,
+    union_symbols,
+    used_buffers,
+)
+from loop_ir.ir.rewrite import Substitution, map_expressions, ranges_of, simplify_with
+from loop_ir.ir.staging import Unstageable, items_of, stage
+from loop_ir.passes import cse
+from tensor_ir import DType
+
+Lows = tuple[tuple[sympy.Symbol, int], ...]
+
+
+def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch:
+    """`consumer` with its loads of `buffer` replaced by what `producer` stores there."""
+    if not is_pointwise(producer):
+        return Mismatch(f"{producer.name} reduces, so it is not computed again")
+    if is_in_place(producer):
+        return Mismatch(f"{producer.name} changes a buffer in place")
+    stores = [s for s in statements(producer) if isinstance(s, Store) and s.buffer == buffer]
+    if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
+        return Mismatch(f"{producer.name} writes {buffer} in part or adds to it")
+    store = stores[0]
+    written = {s.buffer for s in statements(consumer) if isinstance(s, Store)}
+    body = _slice(producer, store)
+    if any(isinstance(s, Load) and s.buffer in written for s in body):
+        return Mismatch(f"{consumer.name} changes what {producer.name} reads")
+    lows = lows_of(union_symbols(producer.symbols, consumer.symbols))
+    indirect = [Axis(s.symbol, s.extent) for s in statements(consumer) if isinstance(s, Indirect)]
+    phases: list[Phase] = []
+    for phase in consumer.phases:
+        out: list[Stmt] = []
+        axes = (*consumer.axes, *phase.axes, *indirect)
+        names: dict[str, str] = {}
+        for original in phase.body:
+            stmt = rename_uses(original, names)
+            if not (isinstance(stmt, Load) and stmt.buffer == buffer):
+                out.append(stmt)
+                continue
+            here = replace(phase, body=tuple(out))
+            facts = mask_facts(replace(consumer, phases=(*phases, here)), stmt.mask)
+            point = locate(store.index, producer.axes, stmt.index, axes, lows, facts)
+            if point is None:
+                return Mismatch(
+                    f"the index [{stmt.index}] of {buffer} gives no point of {producer.name}"
+                )
+            shell = replace(consumer, phases=(*consumer.phases, *phases, here))
+            out += _copy(producer, body, store, stmt, point, shell)
+        phases.append(replace(phase, body=tuple(out)))
+    kernel = replace(
+        consumer,
+        buffers=union_buffers(
+            [replace(b, written=False) for b in producer.buffers], consumer.buffers
+        ),
+        phases=tuple(phases),
+        symbols=union_symbols(producer.symbols, consumer.symbols),
+        origins=union_origins(producer.origins, consumer.origins),
+    )
+    inner = inner_axes(kernel)
+    if inner:
+        try:
+            kernel = replace(kernel, phases=stage(items_of(kernel), inner))
+        except Unstageable as e:
+            return Mismatch(str(e))
+    kernel = used_buffers(cse.eliminate(kernel))
+    why = hazard(kernel)
+    return kernel if why is None else Mismatch(f"in {consumer.name}, {why}")
+
+
+def _slice(kernel: Kernel, store: Store) -> list[Stmt]:
+    """The statements that the stored value depends on, in order."""
+    needed: set[object] = {store.value}
+    body: list[Stmt] = []
+    for stmt in reversed(list(statements(kernel))):
+        results = (stmt.symbol,) if isinstance(stmt, Indirect) else defined_values(stmt)
+        if not any(r in needed for r in results):
+            continue
+        needed.update(used_values(stmt))
+        expr = expression(stmt)
+        if expr is not None:
+            needed.update(expr.free_symbols)
+        body.append(stmt)
+    return body[::-1]
+
+
+def _copy(
+    producer: Kernel,
+    body: Sequence[Stmt],
+    store: Store,
+    load: Load,
+    point: Substitution,
+    shell: Kernel,
+) -> list[Stmt]:
+    """The producer's statements at `point`, the last one named as `load`."""
+    part = replace(producer, phases=(replace(producer.phases[0], body=(*body, store)),))
+    part = rename_apart(part, shell)
+    ranges = ranges_of(shell)
+    out: list[Stmt] = []
+    for stmt in part.phases[0].body[:-1]:
+        stmt = map_expressions(stmt, lambda e: simplify_with(substitute(e, point), ranges))
+        if isinstance(stmt, Load) and load.mask is not None:
+            if stmt.mask is None:
+                stmt = replace(stmt, mask=load.mask)
+            else:
+                both = fresh_name(f"{stmt.out}_mask", {n for s in out for n in defined_values(s)})
+                out.append(Compute(both, "and", (stmt.mask, load.mask), DType.bool_))
+                stmt = replace(stmt, mask=both)
+        out.append(stmt)
+    last = part.phases[0].body[-1]
+    assert isinstance(last, Store)
+    if load.mask is not None:
+        other = fresh_name(f"{load.out}_other", {n for s in out for n in defined_values(s)})
+        out.append(Const(other, load.other, load.dtype))
+        out.append(Compute(load.out, "where", (load.mask, last.value, other), load.dtype))
+        return out
+    return _renamed(out, last.value, load.out)
+
+
+def _renamed(body: list[Stmt], old: str, new: str) -> list[Stmt]:
+    names = {old: new}
+    return [rename_defs(rename_uses(s, names), names) for s in body]
+
+
+def locate(
+    store: sympy.Expr,
+    producer: Sequence[Axis],
+    load: sympy.Expr,
+    axes: Sequence[Axis],
+    lows: Lows,
+    facts: Sequence[sympy.Expr] = (),
+) -> Substitution | None:
+    """The producer's point, in terms of the consumer's axes, at which `store` equals `load`.
+
+    The store index must be a mixed-radix number of the producer's axes (each stride the next
+    one times its extent); the terms of the load index are then its digits. Digits are found
+    without division: each term goes to the largest stride that divides its coefficient, the
+    constant where it fits, and every digit must stay in its range, by the extents of the axes
+    or by `facts`: expressions that are >= 0 wherever the load reads anything.
+    """
+    form = linear(store, tuple(a.symbol for a in producer))
+    given = linear(load, tuple(a.symbol for a in axes))
+    if form is None or given is None or form.rest != 0:
+        return None
+    # The two kernels may use the same symbols for different axes.
+    radix = {a.symbol: a.extent for a in producer}
+    extents = {a.symbol: a.extent for a in axes}
+    digits: list[tuple[sympy.Symbol, sympy.Expr]] = []
+    step: sympy.Expr = sympy.S.One
+    left = [a for a in producer if a.extent != 1]
+    while left:
+        found = [a for a in left if same(form.coefficient(a.symbol), step)]
+        if len(found) != 1:
+            return None
+        left.remove(found[0])
+        digits.insert(0, (found[0].symbol, step))
+        step = product((step, found[0].extent))
+    parts: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
+    for axis, coefficient in given.terms:
+        if extents[axis] == 1:
+            continue
+        for digit, stride in digits:
+            scale = quotient(coefficient, stride)
+            if scale is not None:
+                parts[digit] += scale * axis
+                break
+        else:
+            return None
+    for shares in _split_constant(given.rest, digits):
+        point = {s: sympy.expand(e + shares.get(s, 0)) for s, e in parts.items()}
+        if all(
+            _holds(e, extents, lows, facts)
+            and _holds(sympy.expand(radix[s] - 1 - e), extents, lows, facts)
+            for s, e in point.items()
+        ):
+            return tuple((a.symbol, point.get(a.symbol, sympy.S.Zero)) for a in producer)
+    return None
+
+
+def _split_constant(
+    rest: sympy.Expr, digits: Sequence[tuple[sympy.Symbol, sympy.Expr]]
+) -> Iterator[dict[sympy.Symbol, sympy.Expr]]:
+    """Ways to write the constant of an index as digits: all in one, or as a number, with digits
+    rounded down or to the nearest."""
+    if rest == 0:
+        yield {}
+        return
+    for digit, stride in digits:
+        share = quotient(rest, stride)
+        if share is not None:
+            yield {digit: share}
+    if not (rest.is_Integer and all(stride.is_Integer for _, stride in digits)):
+        return
+    for nearest in (False, True):
+        left = int(rest)
+        shares: dict[sympy.Symbol, sympy.Expr] = {}
+        for digit, stride in digits:
+            n = int(stride)
+            count = (2 * left + n) // (2 * n) if nearest else left // n
+            shares[digit] = sympy.Integer(count)
+            left -= count * n
+        if left == 0:
+            yield shares
+
+
+def _holds(
+    expr: sympy.Expr,
+    extents: Mapping[sympy.Symbol, sympy.Expr],
+    lows: Lows,
+    facts: Sequence[sympy.Expr],
+) -> bool:
+    """Whether `expr >= 0`, by the extents of its axes, or because it is no less than a fact."""
+    return any(
+        _least_is_nonnegative(sympy.expand(expr - fact), extents, lows)
+        for fact in (sympy.S.Zero, *facts)
+    )
+
+
+def _least_is_nonnegative(
+    expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr], lows: Lows
+) -> bool:
+    form = linear(expr, tuple(extents))
+    if form is None:
+        return False
+    least = form.rest
+    for axis, coefficient in form.terms:
+        if nonnegative(-coefficient, lows):
+            least = least + coefficient * (extents[axis] - 1)
+        elif not nonnegative(coefficient, lows):
+            return False
+    return nonnegative(sympy.expand(least), lows)
+
+
+def mask_facts(kernel: Kernel, mask: str | None) -> list[sympy.Expr]:
+    """Expressions that are >= 0 wherever `mask` holds: `and` of comparisons of indices and
+    constants, such as the mask of a padded or concatenated load."""
+    if mask is None:
+        return []
+    made = {name: s for s in statements(kernel) for name in defined_values(s)}
+
+    def value(name: str) -> sympy.Expr | None:
+        stmt = made.get(name)
+        if isinstance(stmt, Index):
+            return stmt.expr
+        if isinstance(stmt, Const) and isinstance(stmt.value, int):
+            return sympy.Integer(int(stmt.value))
+        return None
+
+    facts: list[sympy.Expr] = []
+    stack = [mask]
+    while stack:
+        stmt = made.get(stack.pop())
+        if not isinstance(stmt, Compute):
+            continue
+        if stmt.op == "and":
+            stack += stmt.args
+        elif stmt.op in ("lt", "le", "gt", "ge"):
+            low, high = map(value, stmt.args if stmt.op[0] == "l" else stmt.args[::-1])
+            if low is not None and high is not None:
+                facts.append(sympy.expand(high - low - (1 if stmt.op[1] == "t" else 0)))
+    return facts

@@ -1,0 +1,205 @@
+"""Sums of columns made by the kernel that reduces rows of the same points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+import sympy
+
+from loop_ir.fusion.combine import combine
+from loop_ir.fusion.common_domain import Mismatch
+from loop_ir.ir.affine import linear, product, same, substitute
+from loop_ir.ir.analysis import defined_values, inner_axes, scans, statements
+from loop_ir.ir.in_place import is_in_place
+from loop_ir.ir.nodes import (
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Phase,
+    Reduce,
+    Stmt,
+    Store,
+)
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
+from loop_ir.ir.rewrite import map_expressions
+from loop_ir.ir.strides import reduces_columns
+from loop_ir.passes.dead_code import drop_dead_statements
+from loop_ir.passes.merge_axes import merge
+from tensor_ir import DType, TensorType, contiguous_strides
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A kernel that sums columns, as a kernel over rows and columns that stores each summand
+    (`summands`: buffer -> the reduction that it is for), and the phases that run once a column."""
+
+    kernel: Kernel
+    turned: Kernel
+    summands: Mapping[str, Reduce]
+    once: tuple[Phase, ...]
+
+
+def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
+    """What sums columns of floats, once, and otherwise runs once a column; else None. taken: names
+    of the graph, to which those of new buffers are added."""
+    rows = inner_axes(kernel)
+    reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
+    if not (rows and reduces and kernel.axes) or is_in_place(kernel) or scans(kernel):
+        return None
+    if any(s.op != "sum" or s.dtype not in (DType.f32, DType.f64) for s in reduces):
+        return None
+    level = next(n for n, p in enumerate(kernel.phases) if p.axes and reduces[0] in p.body)
+    if any(p.axes for p in kernel.phases[level + 1 :]) or not reduces_columns(kernel):
+        return None
+    stored = {s.buffer: s.mode for s in statements(kernel) if isinstance(s, Store)}
+    if any(mode != "set" for mode in stored.values()):
+        return None
+    body: list[Stmt] = []
+    for phase in kernel.phases[: level + 1]:
+        drop: type[Stmt] | tuple[type[Stmt], ...] = Reduce if phase.axes else Store
+        body += [s for s in phase.body if not isinstance(s, drop)]
+    size = (product(a.extent for a in rows), *(a.extent for a in kernel.axes))
+    at: sympy.Expr = sympy.S.Zero
+    for axis in (*rows, *kernel.axes):
+        at = at * axis.extent + axis.symbol
+    buffers = list(kernel.buffers)
+    summands: dict[str, Reduce] = {}
+    for stmt in reduces:
+        name = fresh_name(f"{kernel.name}_sum", taken)
+        layout = TensorType(stmt.dtype, size, contiguous_strides(size), buffers[0].type.device)
+        buffers.append(Buffer(name, layout, True))
+        summands[name] = stmt
+        body.append(Store(name, sympy.expand(at), stmt.args[0]))
+    turned = replace(
+        kernel,
+        buffers=tuple(buffers),
+        axes=(*rows, *kernel.axes),
+        phases=(Phase((), tuple(body)),),
+    )
+    once = tuple(p for p in kernel.phases if not p.axes)
+    return Columns(kernel, used_buffers(turned), summands, once)
+
+
+def join(
+    rows: Kernel, columns: Columns, rows_first: bool, hints: Mapping[str, int], dead: frozenset[str]
+) -> Kernel | Mismatch:
+    """The kernel of rows that also stores the summands of the columns, at its inner points."""
+    if scans(rows):
+        return Mismatch(f"{rows.name} scans its rows")
+    pair = (rows, columns.turned) if rows_first else (columns.turned, rows)
+    fused = combine(*pair, hints, dead)
+    if isinstance(fused, Mismatch):
+        return fused
+    if len(fused.axes) != 1 or not inner_axes(fused):
+        return Mismatch(f"{rows.name} has no rows along one axis")
+    symbol = fused.axes[0].symbol
+    width = product(a.extent for a in columns.kernel.axes)
+    for phase in fused.phases:
+        for s in phase.body:
+            if isinstance(s, Store) and s.buffer in columns.summands:
+                form = linear(s.index, (symbol,))
+                if not phase.axes or form is None or not same(form.coefficient(symbol), width):
+                    return Mismatch(f"rows of {columns.kernel.name} are not those of {rows.name}")
+    return replace(fused, name=rows.name)
+
+
+def walked(fused: Kernel, parts: int, length: sympy.Expr, summands: Mapping[str, Reduce]) -> Kernel:
+    """`fused` with its rows shared out to `parts` programs of `length` rows each; a program sums
+    the summands over its rows.
+
+    parallel i0 < 640: .. store s[i0*8 + r0] = v
+    -> parallel i1 < 10, i0 < 64: .. store s[i1*8 + r0] sum= v
+    """
+    (row,) = fused.axes
+    exact = same(length * parts, row.extent)
+    known = {n for s in statements(fused) for n in defined_values(s)}
+    fresh = (f"v{n}" for n in count() if f"v{n}" not in known)
+    used = {a.symbol.name for a in (row, *(inner_axes(fused) or ()))}
+    used |= {s.name for s in fused.symbols}
+    used |= {s.symbol.name for s in statements(fused) if isinstance(s, Indirect)}
+    part = Axis(next(fresh_symbols("i", used)), sympy.Integer(parts))
+    at = part.symbol * length + row.symbol
+    shift = ((row.symbol, sympy.expand(at)),)
+    inside = None if exact else next(fresh)
+    buffers = tuple(
+        replace(b, type=_first_rows(b.type, parts)) if b.name in summands else b
+        for b in fused.buffers
+    )
+    phases: list[Phase] = [] if inside is None else [_inside(inside, fresh, at, row.extent)]
+    for phase in fused.phases:
+        body: list[Stmt] = []
+        for stmt in phase.body:
+            if isinstance(stmt, Store) and stmt.buffer in summands:
+                index = substitute(stmt.index, ((row.symbol, part.symbol),))
+                value = stmt.value
+                if inside is not None:
+                    none, value = next(fresh), next(fresh)
+                    dtype = summands[stmt.buffer].dtype
+                    body.append(Const(none, 0.0, dtype))
+                    body.append(Compute(value, "where", (inside, stmt.value, none), dtype))
+                body.append(Store(stmt.buffer, index, value, "sum"))
+                continue
+            stmt = map_expressions(stmt, lambda e: substitute(e, shift))
+            if inside is not None and isinstance(stmt, Load | Store):
+                mask = inside
+                if stmt.mask is not None:
+                    mask = next(fresh)
+                    body.append(Compute(mask, "and", (inside, stmt.mask), DType.bool_))
+                stmt = replace(stmt, mask=mask)
+            body.append(stmt)
+        phases.append(replace(phase, body=tuple(body)))
+    axes = (part, replace(row, extent=length))
+    return renumber(replace(fused, buffers=buffers, axes=axes, phases=tuple(phases)))
+
+
+def _inside(mask: str, fresh: Iterator[str], at: sympy.Expr, end: sympy.Expr) -> Phase:
+    row, rows = next(fresh), next(fresh)
+    return Phase(
+        (),
+        (
+            Index(row, sympy.expand(at), DType.i64),
+            Index(rows, end, DType.i64),
+            Compute(mask, "lt", (row, rows), DType.bool_),
+        ),
+    )
+
+
+def _first_rows(layout: TensorType, rows: int) -> TensorType:
+    return replace(layout, size=(sympy.Integer(rows), *layout.size[1:]))
+
+
+def finish(columns: Columns, parts: int) -> Kernel:
+    """The kernel that adds up the partial sums and does what comes once a column."""
+    kernel = columns.kernel
+    used = {a.symbol.name for a in kernel.axes} | {s.name for s in kernel.symbols}
+    used |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
+    over = Axis(next(fresh_symbols("r", used)), sympy.Integer(parts))
+    at: sympy.Expr = over.symbol
+    for axis in kernel.axes:
+        at = at * axis.extent + axis.symbol
+    known = {n for s in statements(kernel) for n in defined_values(s)}
+    fresh = (f"v{n}" for n in count() if f"v{n}" not in known)
+    layouts = {b.name: b.type for b in columns.turned.buffers}
+    buffers = list(kernel.buffers)
+    body: list[Stmt] = []
+    for name, stmt in columns.summands.items():
+        value = next(fresh)
+        body.append(Load(value, name, sympy.expand(at), stmt.dtype))
+        body.append(replace(stmt, args=(value,)))
+        buffers.append(Buffer(name, _first_rows(layouts[name], parts)))
+    first = next(n for n, p in enumerate(kernel.phases) if p.axes)
+    before = tuple(p for p in kernel.phases[:first] if not p.axes)
+    after = columns.once[len(before) :]
+    phases = (*before, Phase((over,), tuple(body)), *after)
+    whole = replace(kernel, buffers=tuple(buffers), phases=phases)
+    stored = {s.buffer for s in statements(whole) if isinstance(s, Store)}
+    slim = drop_dead_statements(whole, stored)
+    assert slim is not None, kernel.name
+    return renumber(merge(used_buffers(slim)))

@@ -1,0 +1,146 @@
+"""A cheap pointwise kernel moved into the matmul that alone reads what it makes.
+
+kernel widen: w[i0] = bf16(q[i0]), i0 < n*k     matmul a, b = w as [k, n] strides (1, k)
+matmul a, b = w as [k, n] strides (1, k)    ->  with prologue_b widen, which over the elements of
+                                                `b` is w[k, n] = bf16(q[n*K + k]): q is what a
+                                                template loads in place of w
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import sympy
+
+from loop_ir.fusion.common_domain import Mismatch
+from loop_ir.fusion.inline import inline
+from loop_ir.ir.affine import linear
+from loop_ir.ir.analysis import is_pointwise, reads, statements, writes
+from loop_ir.ir.nodes import (
+    Axis,
+    Buffer,
+    Indirect,
+    Kernel,
+    Load,
+    Matmul,
+    Operand,
+    Phase,
+    Store,
+    TensorRef,
+)
+from loop_ir.ir.renaming import fresh_symbols, union_origins
+from loop_ir.passes.merge_axes import merge
+from tensor_ir import TensorType, contiguous_strides
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """A prologue over (row, column) of its operand, or (batch, row, column), with one store, of the
+    element there.
+
+    source: what a template loads in its place, at every point: a tensor of the operand's sizes.
+    """
+
+    kernel: Kernel
+    source: TensorRef
+
+
+def attach_prologue(matmul: Matmul, kernel: Kernel, operand: str) -> Matmul | Mismatch:
+    """The matmul with `kernel` as the prologue of its operand "a" or "b", or why that cannot be."""
+    ref = matmul.a if operand == "a" else matmul.b
+    others = [matmul.b if operand == "a" else matmul.a]
+    others += [matmul.bias] if matmul.bias is not None else []
+    used = {other.buffer for other in others}
+    used |= set(reads(matmul.epilogue)) if matmul.epilogue is not None else set()
+    if ref.buffer in used:
+        return Mismatch(f"{matmul.out} reads {ref.buffer} in another place, too")
+    changed = set(writes(matmul)) & set(reads(kernel))
+    if changed:
+        return Mismatch(f"{matmul.out} changes {sorted(changed)[0]}, which {kernel.name} reads")
+    found = over_operand(kernel, ref)
+    if isinstance(found, Mismatch):
+        return found
+    origins = union_origins(kernel.origins, matmul.origins)
+    a, b = matmul.operands
+    operands = (Operand(ref, kernel), b) if operand == "a" else (a, Operand(ref, kernel))
+    return replace(matmul, operands=operands, origins=origins)
+
+
+def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
+    """What `kernel` makes, element by element of the matrix `ref` or a batch of them: pointwise,
+    without gathers, and of at least one tensor that it reads at a place of its own for each element
+    of a matrix."""
+    if not is_pointwise(kernel):
+        return Mismatch(f"{kernel.name} reduces")
+    if writes(kernel) != (ref.buffer,):
+        return Mismatch(f"{kernel.name} writes more than {ref.buffer}")
+    if any(isinstance(s, Indirect) for s in statements(kernel)):
+        return Mismatch(f"{kernel.name} gathers")
+    if any(s == 0 and n != 1 for n, s in zip(ref.type.size, ref.type.stride, strict=True)):
+        return Mismatch(f"{ref.buffer} is repeated")
+    taken = {s.name for s in kernel.symbols}
+    letters = fresh_symbols("i", taken)
+    axes = tuple(Axis(s, n) for n, s in zip(ref.type.size, letters, strict=False))
+    point = sympy.Add(
+        *(a.symbol * s for a, s in zip(axes, ref.type.stride, strict=True) if a.extent != 1)
+    )
+    made = f"{ref.buffer}_operand"
+    sizes = contiguous_strides(ref.type.size)
+    place = sympy.Add(*(a.symbol * s for a, s in zip(axes, sizes, strict=True) if a.extent != 1))
+    storage = next(b.type for b in kernel.buffers if b.name == ref.buffer)
+    dtype = ref.type.dtype
+    reader = Kernel(
+        kernel.name,
+        (
+            Buffer(ref.buffer, storage),
+            Buffer(made, TensorType(dtype, ref.type.size, sizes, ref.type.device), True),
+        ),
+        axes,
+        (
+            Phase(
+                (),
+                (
+                    Load("element", ref.buffer, ref.type.offset + point, dtype),
+                    Store(made, place, "element"),
+                ),
+            ),
+        ),
+        kernel.symbols,
+    )
+    whole = inline(merge(kernel), reader, ref.buffer)
+    if isinstance(whole, Mismatch):
+        return whole
+    source = _source(whole, axes, ref.type)
+    if source is None:
+        return Mismatch(f"{kernel.name} reads no tensor at a place of its own for each element")
+    return Prologue(replace(whole, origins=kernel.origins), source)
+
+
+def _source(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorRef | None:
+    """The tensor to load: of those read once at each element, along (row, column), the one with
+    the widest elements."""
+    buffers = {b.name: b.type for b in kernel.buffers}
+    best: TensorRef | None = None
+    for stmt in statements(kernel):
+        if not isinstance(stmt, Load) or stmt.mask is not None:
+            continue
+        form = linear(stmt.index, tuple(a.symbol for a in axes))
+        if form is None:
+            continue
+        strides = tuple(form.coefficient(a.symbol) for a in axes)
+        if any(s == 0 and a.extent != 1 for a, s in zip(axes[-2:], strides[-2:], strict=True)):
+            continue
+        # The stride of one row or column may be any: as if rows lay one after the other.
+        *batch, row, column = strides
+        column = column if axes[-1].extent != 1 else sympy.S.One
+        row = row if axes[-2].extent != 1 else axes[-1].extent * column
+        at = TensorType(
+            stmt.dtype,
+            type.size,
+            (*batch, row, column),
+            buffers[stmt.buffer].device,
+            sympy.expand(form.rest),
+        )
+        if best is None or stmt.dtype.itemsize > best.type.dtype.itemsize:
+            best = TensorRef(stmt.buffer, at)
+    return best

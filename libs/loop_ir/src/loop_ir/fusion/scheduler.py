@@ -1,0 +1,395 @@
+"""The greedy scheduler: which kernels fuse, in the order of the bytes that this saves."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from loop_ir.fusion.combine import combine
+from loop_ir.fusion.common_domain import Mismatch
+from loop_ir.fusion.dependencies import Dependencies
+from loop_ir.fusion.epilogue import attach
+from loop_ir.fusion.inline import inline
+from loop_ir.fusion.options import FuseOptions
+from loop_ir.fusion.prologue import attach_prologue
+from loop_ir.ir.affine import product
+from loop_ir.ir.analysis import (
+    Traffic,
+    at_hints,
+    hints_of,
+    node_name,
+    reads,
+    statements,
+    traffic,
+    writes,
+)
+from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Origin
+from loop_ir.passes.dead_code import drop_dead_statements
+from tensor_ir import Decided
+
+# One operation on the elements of a byte that is moved anyway is free up to this many: about
+# 60 Tflop/s of f32 against 4.8 TB/s of memory (NVIDIA H200 data sheet).
+_OPS_PER_BYTE = 12
+# A reader that picks elements reads at most one of so many.
+_PICKED = 8
+# Operands that are shared by rows or columns may make what is read again so much more.
+_MORE = 16
+_NUMBER = 8  # bytes
+_COSTLY = frozenset(
+    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+     "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "pow", "div", "floordiv",
+     "truncdiv", "mod", "fmod", "philox", "acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma",
+     "hypot")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """One decision: `kind` is vertical, horizontal, inline, epilogue or prologue."""
+
+    kind: str
+    first: str
+    second: str
+    saved: int
+    origins: tuple[Origin, ...]
+
+
+@dataclass
+class Scheduler:
+    """Fusion state over one graph. `decisions` is what was fused, in order."""
+
+    graph: Graph
+    options: FuseOptions
+    decisions: list[Fusion] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.deps = Dependencies(self.graph)
+        self.hints = hints_of(self.graph.symbols)
+        self.traffic: dict[int, Traffic] = {}
+        self.version: dict[int, int] = dict.fromkeys(self.deps.nodes, 0)
+
+    def decided(self) -> Decided[Graph]:
+        """The graph as it is now, and what was fused; the graph itself if nothing was."""
+        if not self.decisions:
+            return Decided(self.graph)
+        nodes = self.deps.sorted_nodes()
+        return Decided(replace(self.graph, nodes=nodes), tuple(self.decisions))
+
+    def run_pairs(self, accept: Callable[[bool], bool]) -> bool:
+        """Fuses pairs of kernels over one domain until none is left. `accept(vertical)` tells
+        which kinds of pairs. True if anything was fused."""
+        queue: list[tuple[int, int, int, int, int]] = []
+
+        def push(number: int, only_later: bool) -> None:
+            for other in self.deps.neighbours(number):
+                if not only_later or other > number:
+                    entry = self._candidate(number, other, accept)
+                    if entry is not None:
+                        heapq.heappush(queue, entry)
+
+        for number in list(self.deps.nodes):
+            push(number, only_later=True)
+        changed = False
+        while queue:
+            _, first, second, v1, v2 = heapq.heappop(queue)
+            if self.version.get(first) != v1 or self.version.get(second) != v2:
+                continue
+            # other pairs, fused meanwhile, may have put them in another order
+            first, second = sorted((first, second), key=lambda n: self.deps.order[n])
+            fused = self.try_pair(first, second)
+            if isinstance(fused, Mismatch):
+                continue
+            one, two = self._kernel(first), self._kernel(second)
+            kind = "vertical" if self._feeds(first, second) else "horizontal"
+            saved = self._traffic(first).total + self._traffic(second).total
+            self.traffic.pop(first)
+            self.traffic.pop(second)
+            versions = self.version.pop(first), self.version.pop(second)
+            number = self.deps.merge(first, second, fused)
+            self.version[number] = max(versions) + 1
+            saved -= self._traffic(number).total
+            self.decisions.append(Fusion(kind, one.name, two.name, saved, fused.origins))
+            push(number, only_later=False)
+            changed = True
+        return changed
+
+    def _kernel(self, number: int) -> Kernel:
+        node = self.deps.nodes[number]
+        assert isinstance(node, Kernel)
+        return node
+
+    def _feeds(self, first: int, second: int) -> bool:
+        made = writes(self.deps.nodes[first])
+        return any(second in self.deps.readers.get(name, ()) for name in made)
+
+    def _traffic(self, number: int) -> Traffic:
+        if number not in self.traffic:
+            self.traffic[number] = traffic(self.deps.nodes[number], self.hints)
+        return self.traffic[number]
+
+    def _candidate(
+        self, one: int, two: int, accept: Callable[[bool], bool]
+    ) -> tuple[int, int, int, int, int] | None:
+        if not isinstance(self.deps.nodes[one], Kernel):
+            return None
+        if not isinstance(self.deps.nodes[two], Kernel):
+            return None
+        first, second = sorted((one, two), key=lambda n: self.deps.order[n])
+        vertical = self._feeds(first, second)
+        if not accept(vertical):
+            return None
+        saved = self.estimate(first, second)
+        if saved <= 0:
+            return None
+        return (-saved, first, second, self.version[first], self.version[second])
+
+    def estimate(self, first: int, second: int) -> int:
+        """Bytes saved if `first` and `second` became one kernel: what both read is read once,
+        what one hands to the other is not read, and not written if nobody else wants it. A number
+        that all points of both read is no reason: the parameters of an optimizer share some."""
+        one, two = self._traffic(first), self._traffic(second)
+        least = min(_NUMBER + 1, min(one.total, two.total) // 4)
+        saved = 0
+        for name, count in two.read.items():
+            if name in one.written:
+                saved += count
+                if self.deps.is_dead_after(name, (first, second)):
+                    saved += one.written[name]
+            elif name in one.read:
+                both = min(count, one.read[name])
+                saved += both if both >= least else 0
+        return saved
+
+    def try_pair(self, first: int, second: int) -> Kernel | Mismatch:
+        """The fused kernel, or why there is none. `first` comes before `second`."""
+        one, two = self._kernel(first), self._kernel(second)
+        size = sum(1 for _ in statements(one)) + sum(1 for _ in statements(two))
+        if size > self.options.max_statements:
+            return Mismatch(f"together they have {size} statements")
+        if len({b.name for b in (*one.buffers, *two.buffers)}) > self.options.max_buffers:
+            return Mismatch(f"together they use more than {self.options.max_buffers} buffers")
+        between = self.deps.between(first, second)
+        if between is not None:
+            name = node_name(self.deps.nodes[between])
+            return Mismatch(f"{name} needs {one.name} and {two.name} needs {name}")
+        merged = (first, second)
+        dead = frozenset(n for n in writes(one) if self.deps.is_dead_after(n, merged))
+        return combine(one, two, self.hints, dead)
+
+    def run_inline(self, early: bool = False) -> bool:
+        """Computes pointwise producers in their consumers, where all consumers can and that
+        saves traffic. early: only those that fusion over one domain might not spare: of which a
+        consumer picks few elements, or that several read, or one that joins it to others, and
+        that are as cheap to read again from what they read. True if anything changed."""
+        changed = False
+        for number in sorted(self.deps.nodes, key=lambda n: -self.deps.order[n]):
+            if not isinstance(self.deps.nodes[number], Kernel):
+                continue
+            first = not early or self._is_picked_from(number) or self._is_a_view(number)
+            if first and self._inline(number):
+                changed = True
+        return changed
+
+    def _is_a_view(self, number: int) -> bool:
+        """Whether several kernels read it, such as a cast, or one where it has its part of a whole
+        (a concatenation), of which the operands are no more bytes than the result, and what is
+        computed hides behind them."""
+        moved = self._traffic(number)
+        read, written = sum(moved.read.values()), sum(moved.written.values())
+        readers = {r for name in moved.written for r in self.deps.readers.get(name, ())}
+        cheap = self._work(self._kernel(number)) <= read * _OPS_PER_BYTE // 4
+        found = len(readers) > 1 or (len(readers) == 1 and self._is_a_part(number, *readers))
+        return found and read <= written + written // _MORE and cheap
+
+    def _is_a_part(self, number: int, reader: int) -> bool:
+        """The reader loads it under a mask."""
+        whole, made = self.deps.nodes[reader], set(self._traffic(number).written)
+        return isinstance(whole, Kernel) and all(
+            s.mask is not None
+            for s in statements(whole)
+            if isinstance(s, Load) and s.buffer in made
+        )
+
+    def _is_picked_from(self, number: int) -> bool:
+        written = self._traffic(number).written
+        return len(written) == 1 and any(
+            _PICKED * self._traffic(reader).read.get(name, count) <= count
+            for name, count in written.items()
+            for reader in self.deps.readers.get(name, ())
+        )
+
+    def _inline(self, number: int) -> bool:
+        producer = self._kernel(number)
+        rewritten = self.try_inline(number)
+        if isinstance(rewritten, Mismatch):
+            return False
+        saved = self._traffic(number).total
+        for reader, kernel in rewritten.items():
+            saved += self._traffic(reader).total - traffic(kernel, self.hints).total
+        for reader, kernel in rewritten.items():
+            old = self._kernel(reader)
+            self.deps.inherit(reader, number)
+            self.deps.replace(reader, kernel)
+            self.traffic.pop(reader)
+            self.version[reader] += 1
+            self.decisions.append(
+                Fusion("inline", producer.name, old.name, saved, producer.origins)
+            )
+            saved = 0
+        self.traffic.pop(number)
+        self.version.pop(number)
+        self.deps.remove(number)
+        return True
+
+    def try_inline(self, number: int) -> dict[int, Kernel] | Mismatch:
+        """The consumers with the producer inside, or why it stays a kernel of its own."""
+        producer = self._kernel(number)
+        made = writes(producer)
+        if len(made) != 1 or made[0] in self.deps.kept:
+            return Mismatch(f"{producer.name} writes a result of the graph, or several buffers")
+        readers = sorted(self.deps.readers.get(made[0], ()))
+        if not readers or self.deps.writers[made[0]] != {number}:
+            return Mismatch(f"{made[0]} has another writer")
+        for name in reads(producer):
+            for writer in self.deps.writers.get(name, ()):
+                if self.deps.order[writer] > self.deps.order[number]:
+                    return Mismatch(f"{name}, which {producer.name} reads, changes later")
+        saved = self._traffic(number).total + self.options.launch_bytes
+        out: dict[int, Kernel] = {}
+        for reader in readers:
+            consumer = self.deps.nodes[reader]
+            if not isinstance(consumer, Kernel):
+                return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
+            kernel = inline(producer, consumer, made[0])
+            if isinstance(kernel, Mismatch):
+                return kernel
+            if sum(1 for _ in statements(kernel)) > self.options.max_statements:
+                return Mismatch("the kernel would grow too long")
+            moved = traffic(kernel, self.hints).total
+            saved += self._traffic(reader).total - moved
+            saved -= self._extra_work(consumer, kernel, moved)
+            out[reader] = kernel
+        if saved <= 0:
+            return Mismatch(f"computing {made[0]} again costs more than storing it")
+        return out
+
+    def _extra_work(self, before: Kernel, after: Kernel, moved: int) -> int:
+        """Work added to a kernel, in bytes that could be moved meanwhile, as far as it does not
+        hide behind the bytes that are moved."""
+        old, new = self._work(before), self._work(after)
+        budget = moved * _OPS_PER_BYTE
+        return (max(0, new - budget) - max(0, old - budget)) // _OPS_PER_BYTE
+
+    def _work(self, kernel: Kernel) -> int:
+        total = 0
+        for phase in kernel.phases:
+            points = at_hints(product(a.extent for a in (*kernel.axes, *phase.axes)), self.hints)
+            ops = sum(8 if s.op in _COSTLY else 1 for s in phase.body if isinstance(s, Compute))
+            total += points * ops
+        return total
+
+    def run_epilogues(self) -> bool:
+        """Moves pointwise kernels into the matmuls whose result only they read."""
+        changed = False
+        for number in list(self.deps.nodes):
+            node = self.deps.nodes.get(number)
+            if not isinstance(node, Matmul):
+                continue
+            fused = self.try_epilogue(number)
+            if isinstance(fused, Mismatch):
+                continue
+            (reader,) = self.deps.readers[node.out]
+            kernel = self._kernel(reader)
+            saved = self._traffic(number).total + self._traffic(reader).total
+            versions = self.version.pop(number), self.version.pop(reader)
+            self.traffic.pop(number)
+            self.traffic.pop(reader)
+            merged = self.deps.merge(number, reader, fused)
+            self.version[merged] = max(versions) + 1
+            saved -= self._traffic(merged).total
+            self.decisions.append(Fusion("epilogue", node.out, kernel.name, saved, kernel.origins))
+            changed = True
+        return changed
+
+    def try_epilogue(self, number: int) -> Matmul | Mismatch:
+        """The matmul with the kernel that alone reads its result inside, or why not."""
+        node = self.deps.nodes[number]
+        assert isinstance(node, Matmul)
+        if node.epilogue is not None:
+            return Mismatch(f"{node.out} has an epilogue")
+        readers = self.deps.readers.get(node.out, set())
+        if node.out in self.deps.kept or len(readers) != 1:
+            return Mismatch(f"the result {node.out} is read by others or by the caller")
+        (reader,) = readers
+        kernel = self.deps.nodes[reader]
+        if not isinstance(kernel, Kernel):
+            return Mismatch(f"{node_name(kernel)} is no kernel")
+        if self.deps.writers[node.out] != {number}:
+            return Mismatch(f"{node.out} has another writer")
+        between = self.deps.between(number, reader)
+        if between is not None:
+            return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
+        callers = {i.name for i in self.graph.inputs}.intersection(writes(kernel))
+        if callers:  # an operand may lie there, and a template asks for aligned results
+            return Mismatch(f"{kernel.name} writes to the input {sorted(callers)[0]}")
+        return attach(node, kernel)
+
+    def run_prologues(self) -> bool:
+        """Moves cheap pointwise kernels into the matmuls that alone read what they make."""
+        changed = False
+        for number in list(self.deps.nodes):
+            for operand in ("a", "b"):
+                node = self.deps.nodes.get(number)
+                if not isinstance(node, Matmul):
+                    break
+                fused = self.try_prologue(number, operand)
+                if isinstance(fused, Mismatch):
+                    continue
+                (writer,) = self.deps.writers[getattr(node, operand).buffer]
+                kernel = self._kernel(writer)
+                saved = self._traffic(number).total + self._traffic(writer).total
+                versions = self.version.pop(number), self.version.pop(writer)
+                self.traffic.pop(number)
+                self.traffic.pop(writer)
+                number = self.deps.merge(writer, number, fused)
+                self.version[number] = max(versions) + 1
+                saved -= self._traffic(number).total
+                found = Fusion("prologue", kernel.name, node.out, saved, kernel.origins)
+                self.decisions.append(found)
+                changed = True
+        return changed
+
+    def try_prologue(self, number: int, operand: str) -> Matmul | Mismatch:
+        """The matmul with the kernel that makes its operand "a" or "b" inside, or why not."""
+        node = self.deps.nodes[number]
+        assert isinstance(node, Matmul)
+        ref = node.a if operand == "a" else node.b
+        if ref.buffer in self.deps.kept or self.deps.readers.get(ref.buffer) != {number}:
+            return Mismatch(f"the operand {ref.buffer} is read by others, or the caller's")
+        writers = self.deps.writers.get(ref.buffer, set())
+        kernel = self.deps.nodes[next(iter(writers))] if len(writers) == 1 else node
+        if not isinstance(kernel, Kernel):
+            return Mismatch(f"no single kernel makes {ref.buffer}")
+        (writer,) = writers
+        between = self.deps.between(writer, number)
+        if between is not None:
+            return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
+        ops = [s.op for s in statements(kernel) if isinstance(s, Compute)]
+        cost = sum(8 if op in _COSTLY else 1 for op in ops)
+        if cost > self.options.max_prologue:
+            return Mismatch(f"{kernel.name} costs {cost} operations an element, for every tile")
+        return attach_prologue(node, kernel, operand)
+
+    def drop_dead_stores(self) -> None:
+        """After fusion: stores that only fused kernels read."""
+        for number, node in list(self.deps.nodes.items()):
+            if not isinstance(node, Kernel):
+                continue
+            live = {n for n in writes(node) if not self.deps.is_dead_after(n, (number,))}
+            if len(live) < len(writes(node)):
+                slim = drop_dead_statements(node, live)
+                if slim is None:
+                    self.deps.remove(number)
+                else:
+                    self.deps.replace(number, slim)

@@ -1,0 +1,114 @@
+"""All that follows the products of a matmul, as one kernel over their sums.
+
+matmul out: bf16 = 0.5*(a @ b) + bias[m]        epilogue reads s = load out_sum[m*n] : f32, and
+epilogue v = load out[m*n]; store y = v*v   ->  v = bf16(s*0.5 + f32(load bias[m])); store y = v*v
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import sympy
+
+from loop_ir.ir.affine import span
+from loop_ir.ir.analysis import defined_values
+from loop_ir.ir.nodes import Axis, Buffer, Compute, Const, Kernel, Load, Matmul, Phase, Stmt, Store
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, rename_uses, union_buffers, used_buffers
+from tensor_ir import DType, Symbol, TensorType
+
+
+def is_plain(matmul: Matmul) -> bool:
+    """Whether it computes `a @ b`, or that and a bias for each column, and nothing else."""
+    plain = matmul.bias is None or (len(matmul.bias.type.size) == 1 and matmul.beta == 1)
+    return plain and matmul.alpha == 1
+
+
+def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Kernel | None, str]:
+    """What follows the products, and the name of the buffer that stands for them there. symbols:
+    what is known of the sizes.
+
+    That is the epilogue and `out` of a plain matmul. Else it is a kernel over the sizes of the
+    result that reads the sums as f32, under another name; applies alpha, beta and bias; rounds
+    to the type of `out` as the operator does; and does what the epilogue does, or stores `out`.
+    """
+    if is_plain(matmul):
+        return matmul.epilogue, matmul.out
+    epilogue, type = matmul.epilogue, matmul.type
+    taken = {b.name for b in epilogue.buffers} if epilogue else {matmul.out}
+    sums = fresh_name(f"{matmul.out}_sum", taken)
+    if epilogue is not None:
+        axes: tuple[Axis, ...] = epilogue.axes
+        old = [s for p in epilogue.phases for s in p.body]
+    else:
+        letters = fresh_symbols("i", {s.name for n in type.size for s in n.free_symbols})
+        axes = tuple(Axis(s, n) for n, s in zip(type.size, letters, strict=False))
+        old = []
+    names = {name for s in old for name in defined_values(s)}
+    body, value = _sum(matmul, sums, axes, names)
+    buffers = [Buffer(sums, replace(type, dtype=DType.f32))]
+    if matmul.bias is not None:
+        storage = TensorType(type.dtype, (span(matmul.bias.type),), (sympy.S.One,), type.device)
+        buffers.append(Buffer(matmul.bias.buffer, storage))
+    if epilogue is None:
+        body.append(Store(matmul.out, _point(axes, type), value))
+        buffers.append(Buffer(matmul.out, type, True))
+        free = {s.name for n in (*type.size, *type.stride) for s in n.free_symbols}
+        kernel = Kernel(
+            f"{matmul.out}_finish",
+            tuple(buffers),
+            axes,
+            (Phase((), tuple(body)),),
+            tuple(s for s in symbols if s.name in free),
+            matmul.origins,
+        )
+        return used_buffers(kernel), sums
+    read = {s.out: value for s in old if isinstance(s, Load) and s.buffer == matmul.out}
+    body += [rename_uses(s, read) for s in old if not (isinstance(s, Load) and s.out in read)]
+    kernel = replace(
+        epilogue,
+        buffers=union_buffers(epilogue.buffers, buffers),
+        phases=(Phase((), tuple(body)),),
+    )
+    return used_buffers(kernel), sums
+
+
+def _sum(
+    matmul: Matmul, sums: str, axes: tuple[Axis, ...], names: set[str]
+) -> tuple[list[Stmt], str]:
+    """Statements of `alpha * sums + beta * bias`, rounded, and the value's name."""
+    body: list[Stmt] = []
+
+    def fresh(base: str) -> str:
+        return fresh_name(base, names)
+
+    def scaled(value: str, factor: float) -> str:
+        if factor == 1:
+            return value
+        body.append(Const(number := fresh("factor"), float(factor), DType.f32))
+        body.append(Compute(out := fresh("scaled"), "mul", (value, number), DType.f32))
+        return out
+
+    body.append(Load(value := fresh("total"), sums, _point(axes, matmul.type), DType.f32))
+    value = scaled(value, matmul.alpha)
+    bias = matmul.bias
+    if bias is not None and matmul.beta != 0:
+        along = axes[-len(bias.type.size) :]
+        index = bias.type.offset + _point(along, bias.type)
+        body.append(Load(added := fresh("bias"), bias.buffer, index, bias.type.dtype))
+        if bias.type.dtype is not DType.f32:
+            body.append(Compute(wide := fresh("wide"), "cast", (added,), DType.f32))
+            added = wide
+        added = scaled(added, matmul.beta)
+        body.append(Compute(out := fresh("both"), "add", (value, added), DType.f32))
+        value = out
+    if matmul.type.dtype is not DType.f32:
+        body.append(Compute(out := fresh("rounded"), "cast", (value,), matmul.type.dtype))
+        value = out
+    return body, value
+
+
+def _point(axes: tuple[Axis, ...], type: TensorType) -> sympy.Expr:
+    """Where a tensor has its element at `axes`, from its first one on."""
+    return sympy.Add(
+        *(a.symbol * s for a, s in zip(axes, type.stride, strict=True) if a.extent != 1)
+    )

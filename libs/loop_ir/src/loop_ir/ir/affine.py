@@ -1,0 +1,132 @@
+"""Indices as sums of `coefficient * axis`: what fusion and bounds proofs work on.
+
+The same few index expressions occur in every layer of a model, so every function here is pure
+and cached; sympy is asked once per distinct expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import sympy
+
+from tensor_ir import TensorType
+
+CACHE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`sum(coefficient * axis) + rest`. `terms` are in the order of the axes asked for, without
+    zero coefficients; `rest` holds no axis, nor does any coefficient."""
+
+    terms: tuple[tuple[sympy.Symbol, sympy.Expr], ...]
+    rest: sympy.Expr
+
+    def coefficient(self, axis: sympy.Symbol) -> sympy.Expr:
+        """What the axis is multiplied by, 0 if it does not occur."""
+        return next((c for s, c in self.terms if s == axis), sympy.S.Zero)
+
+
+@lru_cache(CACHE)
+def linear(expr: sympy.Expr, axes: tuple[sympy.Symbol, ...]) -> Linear | None:
+    """`expr` as a linear form over `axes`, or None if it is not linear in them."""
+    wanted = frozenset(axes)
+    if not (expr.free_symbols & wanted):
+        return Linear((), expr)
+    terms: dict[sympy.Symbol, list[sympy.Expr]] = {}
+    rest: list[sympy.Expr] = []
+    for term in sympy.Add.make_args(sympy.expand(expr)):
+        used = term.free_symbols & wanted
+        if not used:
+            rest.append(term)
+            continue
+        factors = sympy.Mul.make_args(term)
+        axis = [f for f in factors if f in wanted]
+        if len(axis) != 1 or len(used) != 1:
+            return None
+        others = [f for f in factors if f not in wanted]
+        terms.setdefault(axis[0], []).append(sympy.Mul(*others))
+    sums = ((a, sympy.Add(*terms[a])) for a in axes if a in terms)
+    return Linear(tuple((a, c) for a, c in sums if c != 0), sympy.Add(*rest))
+
+
+@lru_cache(CACHE)
+def substitute(
+    expr: sympy.Expr, mapping: tuple[tuple[sympy.Symbol, sympy.Expr], ...]
+) -> sympy.Expr:
+    """`expr` with symbols replaced at once, as a sum of products."""
+    used = {s: e for s, e in mapping if s in expr.free_symbols}
+    return sympy.expand(expr.xreplace(used)) if used else expr
+
+
+@lru_cache(CACHE)
+def same(a: sympy.Expr, b: sympy.Expr) -> bool:
+    """Whether two expressions are equal as polynomials."""
+    return bool(a == b) or bool(sympy.expand(a - b) == 0)
+
+
+@lru_cache(CACHE)
+def factors(expr: sympy.Expr) -> tuple[int, tuple[tuple[sympy.Expr, int], ...]]:
+    """A product as `(integer, ((base, exponent), ...))`; a sum counts as one base."""
+    number = 1
+    powers: dict[sympy.Expr, int] = {}
+    for factor in sympy.Mul.make_args(sympy.factor_terms(expr)):
+        if factor.is_Integer:
+            number *= int(factor)
+            continue
+        base, exponent = factor.as_base_exp()
+        if not (exponent.is_Integer and exponent > 0):
+            base, exponent = factor, 1
+        powers[base] = powers.get(base, 0) + int(exponent)
+    return number, tuple(sorted(powers.items(), key=lambda p: str(p[0])))
+
+
+@lru_cache(CACHE)
+def quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
+    """`a / b` where b divides a for all values of the symbols, else None."""
+    if b == 1:
+        return a
+    if a == b:
+        return sympy.S.One
+    (n, pa), (m, pb) = factors(a), factors(b)
+    if m == 0 or n % m:
+        return None
+    left = dict(pa)
+    for base, exponent in pb:
+        left[base] = left.get(base, 0) - exponent
+        if left[base] < 0:
+            return None
+    return sympy.Mul(n // m, *(base**e for base, e in left.items()))
+
+
+@lru_cache(CACHE)
+def span(type: TensorType) -> sympy.Expr:
+    """The element after the last one of a view, counted from the start of its storage."""
+    return sympy.expand(type.offset + type.extent)
+
+
+def product(extents: Iterable[sympy.Expr]) -> sympy.Expr:
+    """The number of points of a space of these extents."""
+    return sympy.expand(sympy.Mul(*extents))
+
+
+@lru_cache(CACHE)
+def nonnegative(expr: sympy.Expr, lows: tuple[tuple[sympy.Symbol, int], ...]) -> bool:
+    """Whether a polynomial is >= 0 for symbols at or above `lows`: after the shift
+    `s -> s + low`, no coefficient is negative. Sufficient, not necessary."""
+    if expr.is_Integer:
+        return int(expr) >= 0
+    shifted = sympy.expand(expr.xreplace({s: s + low for s, low in lows}))
+    known = {s for s, _ in lows}
+    for term in sympy.Add.make_args(shifted):
+        number, rest = term.as_coeff_Mul()
+        if number.is_Rational is not True or number < 0:
+            return False
+        for factor in sympy.Mul.make_args(rest):
+            base, exponent = factor.as_base_exp()
+            if factor != 1 and not (base in known and exponent.is_Integer and exponent > 0):
+                return False
+    return True

@@ -1,0 +1,369 @@
+"""Facts about kernels and nodes that the passes share: what they read and write, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+
+import sympy
+
+from loop_ir.ir.affine import product, span
+from loop_ir.ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    CopyBack,
+    Extern,
+    Graph,
+    GraphArg,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Matmul,
+    Node,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+    TensorRef,
+    UserKernel,
+)
+from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Those of a dataclass, the last one first."""
+    return tuple(f.name for f in reversed(fields(kind))) if is_dataclass(kind) else ()
+
+
+def walk(value: object) -> Iterator[object]:
+    """A value, and all that tuples and dataclasses hold, at any depth."""
+    left = [value]
+    while left:
+        item = left.pop()
+        yield item
+        if isinstance(item, tuple):
+            left.extend(reversed(item))
+        else:
+            kind: type = type(item)
+            left.extend([getattr(item, name) for name in _field_names(kind)])
+
+
+def statements(kernel: Kernel) -> Iterator[Stmt]:
+    """Every statement of the kernel, in order."""
+    for phase in kernel.phases:
+        yield from phase.body
+
+
+def used_values(stmt: Stmt) -> tuple[str, ...]:
+    """Values that a statement uses, its mask included."""
+    match stmt:
+        case Load():
+            return () if stmt.mask is None else (stmt.mask,)
+        case Compute() | Reduce() | Scan():
+            return stmt.args
+        case Indirect():
+            return (stmt.value,)
+        case Store():
+            return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
+        case Index() | Const():
+            return ()
+
+
+def defined_values(stmt: Stmt) -> tuple[str, ...]:
+    """Names of the values that a statement defines."""
+    match stmt:
+        case Load() | Index() | Const() | Compute() | Scan():
+            return (stmt.out,)
+        case Reduce():
+            return stmt.outs
+        case Indirect() | Store():
+            return ()
+
+
+def expression(stmt: Stmt) -> sympy.Expr | None:
+    """The index or expression of a statement that runs over axes."""
+    match stmt:
+        case Load() | Store():
+            return stmt.index
+        case Index():
+            return stmt.expr
+        case _:
+            return None
+
+
+_STEPS = frozenset((
+    "eq", "ne", "lt", "le", "gt", "ge", "isinf", "floordiv", "truncdiv", "mod", "fmod", "floor",
+    "ceil", "trunc", "round", "bitcast", "argmax", "argmin",
+))  # fmt: skip
+
+
+def reaching_steps(kernel: Kernel) -> frozenset[str]:
+    """The values whose small differences may become large ones: arguments of steps (comparisons,
+    floors, casts to integers, places of extremes) and all that these are computed from."""
+    found: set[str] = set()
+    for stmt in reversed(tuple(statements(kernel))):
+        if isinstance(stmt, Compute | Reduce | Scan) and (
+            stmt.op in _STEPS
+            or (stmt.op == "cast" and not stmt.dtype.is_float)
+            or not found.isdisjoint(defined_values(stmt))
+        ):
+            found.update(stmt.args)
+    return frozenset(found)
+
+
+def is_pointwise(kernel: Kernel) -> bool:
+    """No reductions and no inner axes: it may run its points in any order."""
+    return all(not p.axes for p in kernel.phases)
+
+
+def scans(kernel: Kernel) -> bool:
+    """Whether a statement of the kernel is a scan."""
+    return any(isinstance(s, Scan) for s in statements(kernel))
+
+
+def single_direction(kernel: Kernel) -> bool:
+    """All scans go the same way, and with reverse ones there are no reductions."""
+    ways = {s.reverse for s in statements(kernel) if isinstance(s, Scan)}
+    return ways != {True, False} and not (
+        True in ways and any(isinstance(s, Reduce) for s in statements(kernel))
+    )
+
+
+def inner_axes(kernel: Kernel) -> tuple[Axis, ...] | None:
+    """The inner axes if all phases with inner axes share them; None where they differ."""
+    found = {p.axes for p in kernel.phases if p.axes}
+    if len(found) > 1:
+        return None
+    return next(iter(found), ())
+
+
+def node_name(node: Node) -> str:
+    """The name of a node in reports: kernels and matmuls have one; an extern goes by its first
+    result, a copy by its destination."""
+    match node:
+        case Kernel() | UserKernel():
+            return node.name
+        case Matmul():
+            return node.out
+        case Extern():
+            for out in node.outs:
+                if out is not None:
+                    return out[0]
+            return f"{node.target}({', '.join(node.mutates)})"
+        case CopyBack():
+            return f"copy_to_{node.dst.buffer}"
+
+
+def identity(op: str, dtype: DType) -> int | float | bool:
+    """The value that leaves a reduction or scan as it is."""
+    if op in ("logsumexp", "softmax"):
+        return float("-inf")
+    if op in ("sum", "any", "welford", "prod", "all"):
+        number = int(op in ("prod", "all"))
+        return bool(number) if dtype == DType.bool_ else float(number) if dtype.is_float else number
+    least = op in ("max", "argmax")
+    if dtype.is_float:
+        return float("-inf") if least else float("inf")
+    bits = 8 * dtype.itemsize
+    if dtype.value.startswith("u"):
+        return 0 if least else (1 << bits) - 1
+    return -(1 << (bits - 1)) if least else (1 << (bits - 1)) - 1
+
+
+def tensor_refs(arg: GraphArg) -> Iterator[TensorRef]:
+    """The tensors in a (nested) argument, in order."""
+    if isinstance(arg, TensorRef):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from tensor_refs(item)
+
+
+def _plain_refs(arg: GraphArg) -> Iterator[str]:
+    if isinstance(arg, Ref):
+        yield arg.name
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _plain_refs(item)
+
+
+def reads(node: Node) -> tuple[str, ...]:
+    """Buffers whose content the node uses, in order, each once."""
+    names: dict[str, None] = {}
+    match node:
+        case Kernel():
+            for stmt in statements(node):
+                if isinstance(stmt, Load) or (isinstance(stmt, Store) and stmt.mode == "add"):
+                    names[stmt.buffer] = None
+        case Extern():
+            for arg in (*node.args, *(v for _, v in node.kwargs)):
+                names.update((r.buffer, None) for r in tensor_refs(arg))
+                names.update((r, None) for r in _plain_refs(arg))
+            names.update((m, None) for m in node.mutates)
+        case UserKernel():
+            made = {name for name, _ in node.outs}
+            for _, arg in node.args:
+                names.update((r.buffer, None) for r in tensor_refs(arg) if r.buffer not in made)
+            names.update((m, None) for m in node.mutates)
+        case Matmul():
+            for o in node.operands:
+                inputs = (o.ref.buffer,) if o.prologue is None else reads(o.prologue)
+                names.update((n, None) for n in inputs)
+            if node.bias is not None:
+                names[node.bias.buffer] = None
+            if node.epilogue is not None:
+                names.update((n, None) for n in reads(node.epilogue) if n != node.out)
+        case CopyBack():
+            names[node.src.buffer] = None
+    return tuple(names)
+
+
+def writes(node: Node) -> tuple[str, ...]:
+    """Buffers that the node makes or changes, in order, each once."""
+    match node:
+        case Kernel():
+            return tuple(b.name for b in node.buffers if b.written)
+        case Extern():
+            return (*(o[0] for o in node.outs if o is not None), *node.mutates)
+        case UserKernel():
+            return (*(name for name, _ in node.outs), *node.mutates)
+        case Matmul():
+            return (node.out,) if node.epilogue is None else writes(node.epilogue)
+        case CopyBack():
+            return (node.dst.buffer,)
+
+
+def output_buffers(graph: Graph) -> frozenset[str]:
+    """Names of the buffers that the graph returns, views of them included."""
+    return frozenset(r.buffer for o in graph.outputs for r in tensor_refs(o))
+
+
+def lows_of(symbols: Iterable[Symbol]) -> tuple[tuple[sympy.Symbol, int], ...]:
+    """The least value of each symbol that is never negative."""
+    lows = ((sympy.Symbol(s.name, integer=True), s.low or 0) for s in symbols)
+    return tuple((s, low) for s, low in lows if low >= 0)
+
+
+def hints_of(symbols: tuple[Symbol, ...]) -> dict[str, int]:
+    """A typical value for each symbol: its hint, or one inside of its bounds."""
+    return {s.name: s.typical for s in symbols}
+
+
+def at_hints(expr: sympy.Expr, hints: Mapping[str, int]) -> int:
+    """A size as a number; symbols that `hints` leaves out count as `TYPICAL_SIZE`."""
+    if expr.is_Integer:
+        return int(expr)
+    values = {s: sympy.Integer(hints.get(s.name, TYPICAL_SIZE)) for s in expr.free_symbols}
+    return max(0, int(expr.xreplace(values)))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a node moves, by buffer."""
+
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes read and written together."""
+        return sum(self.read.values()) + sum(self.written.values())
+
+
+def traffic(node: Node, hints: Mapping[str, int]) -> Traffic:
+    """Each buffer read once and written once. A load through an indirect index counts the
+    elements that it gathers; no load counts more than the whole buffer."""
+    match node:
+        case Kernel():
+            return _kernel_traffic(node, hints)
+        case Extern():
+            read: dict[str, int] = {}
+            for arg in (*node.args, *(v for _, v in node.kwargs)):
+                for ref in tensor_refs(arg):
+                    read[ref.buffer] = _bytes(ref, hints)
+            written = {o[0]: _bytes(TensorRef(*o), hints) for o in node.outs if o is not None}
+            written.update((m, read.get(m, 0)) for m in node.mutates)
+            return Traffic(read, written)
+        case UserKernel():
+            read = {r.buffer: _bytes(r, hints) for _, a in node.args for r in tensor_refs(a)}
+            written = {name: read.pop(name, 0) for name, _ in node.outs}
+            written.update((m, read.get(m, 0)) for m in node.mutates)
+            return Traffic(read, written)
+        case Matmul():
+            refs = [node.a, node.b] + ([] if node.bias is None else [node.bias])
+            read = {r.buffer: _bytes(r, hints) for r in refs}
+            for prologue in node.prologues:
+                inner = _kernel_traffic(prologue, hints)
+                for name in inner.written:
+                    read.pop(name, None)
+                read.update(inner.read)
+            written = {node.out: _bytes(TensorRef(node.out, node.type), hints)}
+            if node.epilogue is not None:
+                inner = _kernel_traffic(node.epilogue, hints)
+                read.update((n, b) for n, b in inner.read.items() if n != node.out)
+                written = dict(inner.written)
+            return Traffic(read, written)
+        case CopyBack():
+            src = _bytes(node.src, hints)
+            return Traffic({node.src.buffer: src}, {node.dst.buffer: src})
+
+
+def _bytes(ref: TensorRef, hints: Mapping[str, int]) -> int:
+    """Elements of a view with stride 0 are read once."""
+    sizes = [n for n, s in zip(ref.type.size, ref.type.stride, strict=True) if s != 0]
+    return at_hints(product(sizes), hints) * ref.type.dtype.itemsize
+
+
+def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
+    types = {b.name: b.type for b in kernel.buffers}
+    depends: dict[str, frozenset[sympy.Symbol]] = {}
+    indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
+    touched: dict[tuple[str, bool], dict[sympy.Expr, int]] = {}
+    for phase in kernel.phases:
+        extents = {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)}
+        inner = frozenset(a.symbol for a in phase.axes)
+        counts: dict[frozenset[sympy.Symbol], int] = {}
+
+        def axes_of(
+            expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr] = extents
+        ) -> frozenset[sympy.Symbol]:
+            found: set[sympy.Symbol] = set()
+            for s in expr.free_symbols:
+                found |= indirect.get(s, frozenset((s,)) if s in extents else frozenset())
+            return frozenset(found)
+
+        for stmt in phase.body:
+            expr = expression(stmt)
+            over = axes_of(expr) if expr is not None else frozenset()
+            if isinstance(stmt, (Load, Store)):
+                if over not in counts:
+                    points = at_hints(product(extents[s] for s in over if s in extents), hints)
+                    counts[over] = points
+                key = (stmt.buffer, isinstance(stmt, Store))
+                touched.setdefault(key, {})[stmt.index] = counts[over]
+            for name in used_values(stmt):
+                over |= depends.get(name, frozenset())
+            if isinstance(stmt, Indirect):
+                indirect[stmt.symbol] = over
+            for name in defined_values(stmt):
+                if isinstance(stmt, Reduce | Scan):
+                    over = over - inner if isinstance(stmt, Reduce) else over | inner
+                depends[name] = over
+    read: dict[str, int] = {}
+    written: dict[str, int] = {}
+    for (name, is_store), by_index in touched.items():
+        type = types[name]
+        count = min(sum(by_index.values()), at_hints(span(type), hints))
+        (written if is_store else read)[name] = count * type.dtype.itemsize
+    return Traffic(read, written)
+
+
+def bytes_moved(graph: Graph, hints: Mapping[str, int] | None = None) -> int:
+    """Bytes that the nodes of the graph read and write at the given sizes (by default at the
+    hints of the graph's symbols): the model that fusion minimises."""
+    values = hints_of(graph.symbols) | dict(hints or {})
+    return sum(traffic(node, values).total for node in graph.nodes)

@@ -1,0 +1,100 @@
+"""Kernels that read a buffer and write it: which of them are right whatever runs first."""
+
+from __future__ import annotations
+
+import sympy
+
+from loop_ir.ir.affine import linear, same
+from loop_ir.ir.analysis import defined_values, expression, statements, used_values
+from loop_ir.ir.nodes import Indirect, Kernel, Load, Reduce, Store
+
+
+def in_place_buffers(kernel: Kernel) -> frozenset[str]:
+    """Buffers that the kernel loads and stores to."""
+    stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
+    return frozenset(
+        s.buffer for s in statements(kernel) if isinstance(s, Load) and s.buffer in stored
+    )
+
+
+def is_in_place(kernel: Kernel) -> bool:
+    """Whether the kernel stores to a buffer that it loads."""
+    return bool(in_place_buffers(kernel))
+
+
+def hazard(kernel: Kernel) -> str | None:
+    """Why points of the kernel could read what others have written already; None where they cannot:
+    each reads a buffer only where it alone writes it, before it does, and nothing after the store
+    needs what was read at inner points (a looped schedule would read it again).
+
+        x[i0] = x[i0] + 1, y[i0] = x[i0]     ->  None: y's is a load before the store
+        x[i0] = x[i0 - 1]                    ->  x is read at other points
+        x[t0] = x[t0] + 1, t0 = indirect     ->  several points may write one element
+    """
+    for name in sorted(in_place_buffers(kernel)):
+        loads = [s for s in statements(kernel) if isinstance(s, Load) and s.buffer == name]
+        stores = [s for s in statements(kernel) if isinstance(s, Store) and s.buffer == name]
+        if len(stores) != 1 or stores[0].mode != "set":
+            return f"{name} is added to and read"
+        (store,) = stores
+        if any(not same(load.index, store.index) for load in loads):
+            return f"{name} is read at other points than it is written"
+        number = next(n for n, p in enumerate(kernel.phases) if store in p.body)
+        if not _is_one_to_one(kernel, store, number):
+            return f"several points may write one element of {name}"
+        order = [s for s in statements(kernel) if s is store or s in loads]
+        if order[-1] is not store:
+            return f"{name} is read after it is written"
+        if _needed_later(kernel, loads, number):
+            return f"what is read of {name} is needed after it is written"
+    return None
+
+
+def _is_one_to_one(kernel: Kernel, store: Store, number: int) -> bool:
+    """Whether each point has an element of its own, as far as the index tells: it moves along each
+    axis, and is no data."""
+    indirect = {s.symbol for s in statements(kernel) if isinstance(s, Indirect)}
+    if store.index.free_symbols & indirect:
+        return False
+    axes = [a for a in (*kernel.axes, *kernel.phases[number].axes) if a.extent != 1]
+    form = linear(store.index, tuple(a.symbol for a in axes))
+    return form is not None and len(form.terms) == len(axes)
+
+
+def _needed_later(kernel: Kernel, loads: list[Load], stored: int) -> bool:
+    """Whether a phase after number `stored` uses what varies over inner axes and depends on the
+    loads."""
+    varying: set[str | sympy.Symbol] = set()
+    for number, phase in enumerate(kernel.phases):
+        for stmt in phase.body:
+            expr = expression(stmt)
+            uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
+            depends = not varying.isdisjoint(uses)
+            if depends and number > stored:
+                return True
+            if isinstance(stmt, Reduce):
+                continue
+            if depends or (phase.axes and stmt in loads):
+                varying.update(defined_values(stmt))
+                if isinstance(stmt, Indirect):
+                    varying.add(stmt.symbol)
+    return False
+
+
+def stays_outside(kernel: Kernel) -> bool:
+    """Whether what a kernel reads and writes is none of its inner points' business: it is loaded
+    and stored once a row, and nothing at inner points depends on it."""
+    names = in_place_buffers(kernel)
+    old: set[str | sympy.Symbol] = set()
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            mine = isinstance(stmt, Load | Store) and stmt.buffer in names
+            expr = expression(stmt)
+            uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
+            if phase.axes and (mine or not old.isdisjoint(uses)):
+                return False
+            if (mine and isinstance(stmt, Load)) or not old.isdisjoint(uses):
+                old.update(defined_values(stmt))
+                if isinstance(stmt, Indirect):
+                    old.add(stmt.symbol)
+    return True

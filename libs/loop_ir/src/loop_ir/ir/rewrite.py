@@ -1,0 +1,114 @@
+"""Building blocks of the passes: renaming, substitution, and putting statements into phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+import sympy
+
+import symexpr
+from loop_ir.ir.affine import CACHE, substitute
+from loop_ir.ir.analysis import expression, statements
+from loop_ir.ir.nodes import Axis, Graph, Index, Indirect, Kernel, Load, Matmul, Node, Stmt, Store
+
+Substitution = tuple[tuple[sympy.Symbol, sympy.Expr], ...]
+RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
+
+
+def map_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
+    """The graph with `rewrite` applied to its kernels and prologues (not to epilogues, whose axes
+    are those of their matmul)."""
+
+    def node(n: Node) -> Node:
+        if isinstance(n, Matmul) and n.prologues:
+            return n.map_prologues(lambda kernel, _: rewrite(kernel))
+        return rewrite(n) if isinstance(n, Kernel) else n
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))
+
+
+def map_all_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
+    """The graph with `rewrite` applied to its kernels, prologues and epilogues."""
+    nodes = tuple(
+        replace(n, epilogue=rewrite(n.epilogue))
+        if isinstance(n, Matmul) and n.epilogue is not None
+        else n
+        for n in graph.nodes
+    )
+    return map_kernels(replace(graph, nodes=nodes), rewrite)
+
+
+def with_expression(stmt: Stmt, expr: sympy.Expr) -> Stmt:
+    """The statement with another index (load, store) or expression (index)."""
+    match stmt:
+        case Load() | Store():
+            return replace(stmt, index=expr)
+        case Index():
+            return replace(stmt, expr=expr)
+        case _:
+            return stmt
+
+
+def map_expressions(stmt: Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> Stmt:
+    """The statement with its index or expression rewritten, if it has one."""
+    expr = expression(stmt)
+    if expr is None:
+        return stmt
+    new = rewrite(expr)
+    return stmt if new is expr else with_expression(stmt, new)
+
+
+def map_statements(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
+    """The kernel with every statement rewritten."""
+    phases = tuple(replace(p, body=tuple(map(rewrite, p.body))) for p in kernel.phases)
+    return replace(kernel, phases=phases)
+
+
+def ranges_of(kernel: Kernel, extra: Iterable[Axis] = ()) -> RangeItems:
+    """Inclusive ranges of sizes, axes and indirect symbols of a kernel, where known. An open
+    upper bound of an extent leaves the axis open."""
+    items: dict[sympy.Symbol, tuple[int | None, int | None]] = {}
+    for s in kernel.symbols:
+        items[sympy.Symbol(s.name, integer=True)] = (s.low if s.low is not None else 0, s.high)
+    sizes = dict(items)
+    extents = [(a.symbol, a.extent) for a in (*kernel.axes, *extra)]
+    extents += [(a.symbol, a.extent) for p in kernel.phases for a in p.axes]
+    extents += [(s.symbol, s.extent) for s in statements(kernel) if isinstance(s, Indirect)]
+    for symbol, extent in extents:
+        if extent.is_Integer:
+            items[symbol] = (0, int(extent) - 1)
+        else:
+            high = symexpr.bounds(extent, sizes)[1]
+            items[symbol] = (0, None if high is None else high - 1)
+    return tuple(items.items())
+
+
+def simplify_with(expr: sympy.Expr, ranges: RangeItems) -> sympy.Expr:
+    """`symexpr.simplify`, asked only where an expression holds a function (a polynomial is
+    simple already), once per distinct question."""
+    if not has_functions(expr):
+        return expr
+    free = expr.free_symbols
+    used = tuple((s, r) for s, r in ranges if s in free)
+    return _simplify(expr, used)
+
+
+def has_functions(expr: sympy.Expr) -> bool:
+    """Whether the expression is more than a polynomial, so that simplifying may help."""
+    return bool(expr.has(sympy.Function, sympy.logic.boolalg.Boolean))
+
+
+@lru_cache(CACHE)
+def _simplify(expr: sympy.Expr, ranges: RangeItems) -> sympy.Expr:
+    return sympy.expand(symexpr.simplify(expr, dict(ranges)))
+
+
+def substitute_axes(kernel: Kernel, mapping: Substitution, ranges: RangeItems) -> Kernel:
+    """Axes of the statements replaced by expressions; the caller replaces the axes."""
+
+    def rewrite(expr: sympy.Expr) -> sympy.Expr:
+        return simplify_with(substitute(expr, mapping), ranges)
+
+    return map_statements(kernel, lambda s: map_expressions(s, rewrite))

@@ -1,0 +1,86 @@
+"""Along which axes a kernel walks memory: what decides the shape of its tiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import sympy
+
+from loop_ir.ir.analysis import defined_values, expression, statements, used_values
+from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Store
+
+
+def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
+    """Buffer, index, and the inner axes of the phase, of each different load and store -> bytes of
+    an element."""
+    itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
+    found: Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]] = Counter()
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            if isinstance(stmt, Load | Store):
+                found[stmt.buffer, stmt.index, phase.axes] = itemsize[stmt.buffer]
+    return found
+
+
+def step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
+    """How far one step along `axis` moves the index; None where that is not the same everywhere."""
+    s = axis.symbol
+    if s not in index.free_symbols:
+        return sympy.S.Zero
+    step = sympy.expand(index.subs(s, s + 1) - index)
+    return None if s in step.free_symbols else step
+
+
+def across(kernel: Kernel) -> Axis | None:
+    """The axis besides the last one along which a flat kernel reads or writes most contiguously:
+    `y[i0*64 + i1] = x[i1*128 + i0]` -> i0. None where tiles of the last axis alone are good."""
+    if len(kernel.axes) < 2:
+        return None
+    *others, last = kernel.axes
+    votes: Counter[Axis] = Counter()
+    for (_, index, _), size in _accesses(kernel).items():
+        if step(index, last) in (0, 1):
+            continue
+        for axis in others:
+            if step(index, axis) == 1:
+                votes[axis] += size
+    return max(votes, key=lambda a: votes[a]) if votes else None
+
+
+def picks_rows(kernel: Kernel) -> bool:
+    """A flat kernel reads or writes rows at places that are data, the same all along its last axis:
+    `y[t0*64 + i1]`, t0 loaded at i0. A program of one row looks its place up once."""
+    if len(kernel.axes) < 2 or any(p.axes for p in kernel.phases):
+        return False
+    varying: set[object] = {kernel.axes[-1].symbol}
+    found = False
+    for stmt in statements(kernel):
+        expr = expression(stmt)
+        uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
+        if varying.isdisjoint(uses):
+            found |= isinstance(stmt, Indirect)
+        elif isinstance(stmt, Indirect):
+            return False
+        else:
+            varying.update(defined_values(stmt))
+    return found
+
+
+def reduces_columns(kernel: Kernel) -> bool:
+    """Something that a reduction reads or writes lies contiguous along the last parallel axis, not
+    along the inner axes: `sum over r0 of x[r0*768 + i0]`. Tiles of several rows suit both."""
+    if not kernel.axes:
+        return False
+    last = kernel.axes[-1]
+    return any(
+        bool(inner) and step(index, last) == 1 and step(index, inner[-1]) not in (0, 1)
+        for _, index, inner in _accesses(kernel)
+    )
+
+
+def columns_at_once(kernel: Kernel) -> int:
+    """How many neighbouring columns a program should reduce: what it reads of a row of 16-bit
+    elements then is a cache line. Of results for each element, two: short stores cost more (H100:
+    of 16 bytes a tenth of the rate of 512, where loads keep a fifth)."""
+    stores = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
+    return 128 if stores else 64

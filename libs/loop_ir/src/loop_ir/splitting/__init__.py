@@ -1,0 +1,5 @@
+"""Kernels cut into stages, so that more programs share the work of few or long rows."""
+
+from loop_ir.splitting.online_softmax import pair_softmax
+
+__all__ = ["pair_softmax"]

@@ -1,0 +1,229 @@
+"""Shares long reductions and scans between programs where there are too few for the machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import sympy
+
+from loop_ir.ir.affine import linear, product
+from loop_ir.ir.analysis import (
+    at_hints,
+    hints_of,
+    inner_axes,
+    node_name,
+    scans,
+    statements,
+    traffic,
+)
+from loop_ir.ir.in_place import stays_outside
+from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Scan, Store
+from loop_ir.ir.strides import columns_at_once, reduces_columns, step
+from loop_ir.splitting.chunks import Cut
+from loop_ir.splitting.online_softmax import pair_softmax
+from loop_ir.splitting.split import split
+from loop_ir.splitting.split_scans import can_split_scans, split_scans
+from loop_ir.splitting.stages import separate
+from symexpr import CeilDiv
+
+# Programs that keep an H200 busy (132 multiprocessors): with fewer, memory is not read at its full
+# speed; with eight a multiprocessor, the last ones to end leave little of it idle.
+_BUSY = 2 * 132
+_WANTED = 8 * 132
+# Where columns are few, a program takes as few as this, before rows are worth sharing out.
+_FEWEST_COLUMNS = 16
+# What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
+_LAUNCH_BYTES = 8 << 20
+# Fewer elements, or rows of a column, are not worth a program.
+_LEAST_ELEMENTS = 2048
+_LEAST_ROWS = 32
+# Elements side by side that are worth a program, rather than several such runs.
+_LONG_RUN = 4096
+# Columns that no program holds whole.
+_LONG_COLUMN = 512
+# Pieces of a row of fewer bytes than this are read a sector or less at a time.
+_SHORT_PIECE = 128
+# Rows of this many elements or fewer share a program that holds whole lines of such pieces.
+_SMALL_ROW = 256
+# Chunks begin at multiples of this where they can, so that no step of a loop needs a mask.
+_ALIGNED = 4096
+
+
+@dataclass(frozen=True)
+class SplitReductions:
+    """A kernel whose few programs reduce much becomes kernels of many programs:
+
+        k:  parallel i0 < 4: over r0 < 2**20: reduce; once: a; over r0 < 2**20: b
+     ->
+        k_partial: parallel i1 < 256, i0 < 4: over r0 < 4096: reduce; once: store partial results
+        k_finish:  parallel i0 < 4: over r0 < 256: reduce the partial results; store the results
+        k:         parallel i1 < 256, i0 < 4: once: a; over r0 < 4096: b
+
+    Without `b`, `k_finish` does `a` too, and is the last. Scans are cut likewise
+    (`split_scans`). Which chunk an element belongs to depends on sizes alone, so that results are
+    the same from run to run. Kernels that read what they write at inner points stay
+    whole, as do those where less time would be saved than the launches take.
+    """
+
+    name = "split_reductions"
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph with the reductions of few rows shared between programs."""
+        hints = hints_of(graph.symbols)
+        taken = {name for node in graph.nodes for name in _names(node)}
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            if not isinstance(node, Kernel):
+                nodes.append(node)
+            elif scans(node) and not can_split_scans(node):
+                nodes += _stages_and_scans(node, hints, taken)
+            elif not can_split_scans(node):
+                paired = pair_softmax(node)
+                parts = split(paired, lambda k: choose_cut(k, hints), taken, _transposes)
+                nodes += parts if len(parts) > 1 else [node]
+            elif (cut := choose_cut(node, hints)) is not None:
+                nodes += split_scans(node, cut, taken)
+            else:
+                nodes.append(node)
+        return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _stages_and_scans(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[Kernel]:
+    """A kernel that reduces rows, then scans them (`softmax(x).cumsum()`), as kernels that share
+    both, where the scan is worth sharing."""
+    paired = pair_softmax(kernel)
+    reduces = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Reduce) for s in p.body)]
+    scanned = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Scan) for s in p.body)]
+    if not (reduces and scanned and reduces[-1] < scanned[0] and stays_outside(paired)):
+        return [kernel]
+    names = set(taken)
+    *stages, last = separate(paired, names)
+    cut = choose_cut(last, hints) if can_split_scans(last) else None
+    if cut is None:
+        return [kernel]
+    parts = [p for s in stages for p in split(s, lambda k: choose_cut(k, hints), names)]
+    parts += split_scans(last, cut, names)
+    programs = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
+    if traffic(kernel, hints).total * (_BUSY / programs - 1) <= len(parts) * _LAUNCH_BYTES:
+        return [kernel]
+    taken |= names
+    return parts
+
+
+def _names(node: Node) -> Iterator[str]:
+    yield node_name(node)
+    if isinstance(node, Kernel):
+        yield from (b.name for b in node.buffers)
+
+
+def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
+    """How to share the reductions of a kernel, or None where one program a row is as good."""
+    inner = inner_axes(kernel)
+    reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
+    scanning = scans(kernel)
+    walks = any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
+    if not inner or not (reduces or scanning) or walks or not stays_outside(kernel):
+        return None
+    if scanning and not can_split_scans(kernel):
+        return None
+    # the first extreme is in the first chunk that has one if chunks are cut off the outermost axis
+    ordered = any(s.op in ("argmax", "argmin") for s in reduces)
+    columns = reduces_columns(kernel)
+    rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
+    programs = -(-rows // _FEWEST_COLUMNS) if columns else rows
+    moved = traffic(kernel, hints)
+    if scanning:
+        cost = 2 * _LAUNCH_BYTES + sum(moved.read.values())
+    else:
+        levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
+        applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
+        cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
+    piece = None if ordered or scanning else _short_piece(kernel, hints)
+    if piece is not None and moved.total > cost:
+        return Cut(piece, piece.extent, sympy.S.One, True)
+    points = at_hints(product(a.extent for a in inner), hints)
+    wide = -(-rows // columns_at_once(kernel)) if columns else rows
+    wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
+    busy = min(_BUSY, wide * wanted)
+    if wanted < 2 or moved.total * (_BUSY / programs - _BUSY / busy) <= cost:
+        return None
+    longest = max(inner, key=lambda a: at_hints(a.extent, hints))
+    first = inner[0]
+    axis = first if ordered or at_hints(first.extent, hints) >= wanted else longest
+    extent = axis.extent
+    if extent.is_Integer and axis is first and len(inner) > 1 and not columns:
+        run = points // max(1, int(extent))
+        if run >= _LONG_RUN and extent <= 64 * wanted:
+            return Cut(axis, extent, sympy.S.One, True)  # each chunk is one run of memory
+    if not extent.is_Integer:
+        count = min(wanted, max(2, at_hints(extent, hints)))
+        return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
+    return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
+
+
+def _transposes(kernel: Kernel) -> bool:
+    """Long columns are read, and what is stored of them lies along them."""
+    inner = inner_axes(kernel)
+    if not inner or not stays_outside(kernel) or not reduces_columns(kernel) or scans(kernel):
+        return False
+    if not any(isinstance(s, Reduce) for s in statements(kernel)):
+        return False
+    stores = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Store)]
+    long = inner[-1].extent.is_Integer and inner[-1].extent >= _LONG_COLUMN
+    return long and any(s.mode == "set" and step(s.index, inner[-1]) == 1 for s in stores)
+
+
+def _short_piece(kernel: Kernel, hints: Mapping[str, int]) -> Axis | None:
+    """The inner axis of short pieces of a row that most of what is read lies in, if those of the
+    next row are beside them, and rows are too long for a program to hold its neighbours too."""
+    inner = inner_axes(kernel)
+    if not inner or len(inner) < 2 or not kernel.axes:
+        return None
+    if at_hints(product(a.extent for a in inner), hints) <= _SMALL_ROW:
+        return None
+    votes: Counter[Axis | None] = Counter()
+    for load in {s for s in statements(kernel) if isinstance(s, Load)}:
+        form = linear(load.index, tuple(a.symbol for a in (*kernel.axes, *inner)))
+        if form is None or any(form.coefficient(a.symbol) == 0 for a in inner):
+            continue
+        (piece, *_) = *(a for a in inner if form.coefficient(a.symbol) == 1), None
+        beside = piece is not None and any(
+            form.coefficient(a.symbol) == piece.extent for a in kernel.axes
+        )
+        size = load.dtype.itemsize
+        short = piece is not None and piece.extent.is_Integer and piece.extent * size < _SHORT_PIECE
+        votes[piece if beside and short else None] += size
+    return max(votes, key=lambda a: votes[a]) if votes else None
+
+
+def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
+    """About `wanted` chunks of equal length where the extent can be divided so, of aligned length
+    if they lie behind each other in memory."""
+    extent = int(axis.extent)
+    wanted = min(wanted, extent)
+    if wanted < 2:
+        return None
+    best: tuple[int, int] | None = None
+    for count in range(max(2, wanted // 2), min(extent, 2 * wanted) + 1):
+        if extent % count:
+            continue
+        length = extent // count
+        power = min(length & -length, _ALIGNED) if aligned else _ALIGNED
+        score = (power, -abs(count - wanted))
+        if best is None or score > best:
+            best, found = score, count
+    if best is not None and (best[0] >= 16 or not aligned):
+        return Cut(axis, sympy.Integer(found), sympy.Integer(extent // found), True)
+    length = -(-extent // wanted)
+    if aligned:
+        step = min(_ALIGNED, 1 << (length - 1).bit_length())
+        length = -(-length // step) * step
+    elif length >= 4 * _LEAST_ROWS:  # no step of a loop over rows needs a mask of its own
+        length = -(-length // _LEAST_ROWS) * _LEAST_ROWS
+    return Cut(axis, sympy.Integer(-(-extent // length)), sympy.Integer(length), False)
+
+
+def _last_reduce(kernel: Kernel) -> int:
+    return max(n for n, p in enumerate(kernel.phases) if any(isinstance(s, Reduce) for s in p.body))

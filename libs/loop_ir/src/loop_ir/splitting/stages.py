@@ -1,0 +1,174 @@
+"""Cuts kernels into stages: one of reductions each, and one of what follows at all points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sympy
+
+from loop_ir.ir.affine import substitute
+from loop_ir.ir.analysis import defined_values, inner_axes, scans, statements
+from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
+from loop_ir.ir.rewrite import map_expressions
+from loop_ir.ir.staging import items_of, stage
+from loop_ir.passes.dead_code import drop_dead_statements
+from loop_ir.passes.merge_axes import merge
+from loop_ir.passes.order_axes import order
+from tensor_ir import TensorType, contiguous_strides
+
+# Bytes that stay in an H200's second-level cache beside what streams through it, and elements that
+# are read of them at a time.
+_CACHED = 8 << 20
+_PIECE = 8192
+
+
+def separate(kernel: Kernel, taken: set[str]) -> list[Kernel]:
+    """Kernels with one stage of reductions each, and one of what follows at all points:
+
+    k: over r0: reduce; once: a; over r0: b   ->   k_stage: over r0: reduce; once: a; store
+                                                   k: at all points: a; b
+
+    Where `b` scans, it stays by rows: `once: a; over r0: b`.
+    """
+    return _Stages(kernel, taken).run()
+
+
+class Pieces:
+    """The kernels that are made of one kernel, in `out`."""
+
+    def __init__(self, kernel: Kernel, taken: set[str]) -> None:
+        self.kernel = kernel
+        self.taken = taken
+        self.types = {
+            name: s.dtype
+            for s in statements(kernel)
+            if not isinstance(s, Store | Indirect)
+            for name in defined_values(s)
+        }
+        self.buffers = {b.name: b for b in kernel.buffers}
+        self.device = kernel.buffers[0].type.device
+        self.out: list[Kernel] = []
+
+    def add(self, suffix: str, nest: tuple[Phase, ...] | Kernel, in_order: bool = False) -> None:
+        """Adds a kernel, called after the whole and `suffix`, of what of the nest reaches a store.
+        in_order: the parallel axes stay in the order that they are in."""
+        kernel = nest if isinstance(nest, Kernel) else replace(self.kernel, phases=nest)
+        name = self.kernel.name
+        if suffix:
+            name = fresh_name(f"{name}_{suffix}", self.taken)
+        buffers = tuple(self.buffers.values())
+        stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
+        slim = drop_dead_statements(replace(kernel, name=name, buffers=buffers), stored)
+        if slim is None or not stored:
+            return
+        if inner := inner_axes(slim):
+            slim = replace(slim, phases=stage(items_of(slim), inner))
+        slim = used_buffers(slim)
+        self.out.append(renumber(merge(slim if in_order else order(slim))))
+
+
+class _Stages(Pieces):
+    def run(self) -> list[Kernel]:
+        rest = self.kernel
+        while True:
+            level = next(n for n, p in enumerate(rest.phases) if reduces(p))
+            after = self._rest(rest, level)
+            later = [p for p in after.phases if p.axes]
+            more = any(map(reduces, later))
+            head = [
+                p if p.axes or not more else without_stores(p) for p in rest.phases[: level + 1]
+            ]
+            tail = () if more else tuple(p for p in rest.phases[level + 1 :] if not p.axes)
+            if not later:
+                self.add("", (*head, *tail))
+                return self.out
+            results = [n for s in rest.phases[level].body if isinstance(s, Reduce) for n in s.outs]
+            store = [self._store(name) for name in results]
+            self.add("stage", (*head, Phase((), tuple(store)), *tail))
+            load = [
+                Load(n, s.buffer, s.index, self.types[n])
+                for n, s in zip(results, store, strict=True)
+            ]
+            rest = replace(after, phases=(Phase((), tuple(load)), *after.phases))
+            if not more and scans(rest):
+                self.add("", tuple(p if p.axes else without_stores(p) for p in rest.phases))
+                return self.out
+            if not more:
+                body = [s for p in rest.phases for s in (p if p.axes else without_stores(p)).body]
+                axes = (*rest.axes, *(inner_axes(rest) or ()))
+                flat = replace(rest, axes=axes, phases=(Phase((), tuple(body)),))
+                pieces = self._by_rows(flat, len(rest.axes))
+                self.add("", pieces, in_order=pieces is not flat)
+                return self.out
+
+    def _by_rows(self, flat: Kernel, rows: int) -> Kernel:
+        """What all rows read (weights of a norm), if it is large, is read in pieces, each for one
+        row after the other, so that it stays in the cache: `x[i0*2**22 + i1] * w[i1]`
+        -> `x[i1*2**22 + i0*2**13 + i2] * w[i0*2**13 + i2]`."""
+        last = flat.axes[-1]
+        row = {a.symbol for a in flat.axes[:rows]}
+        shared = [
+            s
+            for s in statements(flat)
+            if isinstance(s, Load)
+            and last.symbol in s.index.free_symbols
+            and row.isdisjoint(s.index.free_symbols)
+        ]
+        if len(flat.axes) == rows or not rows or not last.extent.is_Integer:
+            return flat
+        piece = min(int(last.extent) & -int(last.extent), _PIECE)
+        if sum(s.dtype.itemsize for s in shared) * last.extent < _CACHED or piece < _PIECE:
+            return flat
+        used = {a.symbol.name for a in flat.axes} | {s.name for s in flat.symbols}
+        used |= {s.symbol.name for s in statements(flat) if isinstance(s, Indirect)}
+        outer = next(fresh_symbols("i", used))
+        shift = ((last.symbol, outer * piece + last.symbol),)
+        (phase,) = flat.phases
+        body = tuple(map_expressions(s, lambda e: substitute(e, shift)) for s in phase.body)
+        axes = (
+            Axis(outer, last.extent / piece),
+            *flat.axes[:-1],
+            replace(last, extent=sympy.Integer(piece)),
+        )
+        return replace(flat, axes=axes, phases=(Phase((), body),))
+
+    def _rest(self, kernel: Kernel, level: int) -> Kernel:
+        """What is left of a kernel once its reductions up to `level` are known, and all that is
+        stored at inner points up to there is."""
+        phases = []
+        for number, phase in enumerate(kernel.phases):
+            body = phase.body
+            if number <= level and phase.axes:
+                body = tuple(s for s in body if not isinstance(s, Reduce | Store))
+            phases.append(replace(phase, body=body))
+        stored = {s.buffer for p in phases for s in p.body if isinstance(s, Store)}
+        rest = drop_dead_statements(replace(kernel, phases=tuple(phases)), stored)
+        return replace(kernel, phases=()) if rest is None else rest
+
+    def _store(self, value: str) -> Store:
+        """Of a result, into a new contiguous buffer over the parallel axes."""
+        name = fresh_name(f"{self.kernel.name}_{value}", self.taken)
+        size = tuple(a.extent for a in self.kernel.axes)
+        layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
+        self.buffers[name] = Buffer(name, layout, True)
+        return Store(name, place_in(self.kernel.axes), value)
+
+
+def place_in(axes: Sequence[Axis], first: sympy.Expr = sympy.S.Zero) -> sympy.Expr:
+    """The element of a contiguous buffer over `first` and the axes."""
+    index = first
+    for axis in axes:
+        index = index * axis.extent + axis.symbol
+    return sympy.expand(index)
+
+
+def reduces(phase: Phase) -> bool:
+    """Whether the phase has a reduction."""
+    return any(isinstance(s, Reduce) for s in phase.body)
+
+
+def without_stores(phase: Phase) -> Phase:
+    """The phase with all that it computes, and nothing stored."""
+    return replace(phase, body=tuple(s for s in phase.body if not isinstance(s, Store)))

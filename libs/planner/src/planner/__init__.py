@@ -1,0 +1,40 @@
+"""What each node of a fused graph becomes: kernels, schedules, templates, vendor calls.
+
+A loop nest can run under many schedules, a matmul as many templates or the vendor's call, and which
+is best differs by size and by GPU. Planning decides, from rules and measured times, and says why.
+"""
+
+from planner.convolution import ChannelsLast
+from planner.errors import PlannerError, UnboundSize, UnsafeCache, UserKernelFailed
+from planner.kernels import Kernels, expected_variants, kernel_source, start_workers, uses_cuda
+from planner.plan import Decided, Decision, NodePlan
+from planner.planning import Planned, plan_graph
+from planner.program import assemble
+from planner.schedules.chosen import Chosen
+from planner.schedules.lists import gather
+from planner.schedules.tuning import ScheduleTuner
+from planner.settings import PlannerSettings, Settings
+
+__all__ = [
+    "ChannelsLast",
+    "Chosen",
+    "Decided",
+    "Decision",
+    "Kernels",
+    "NodePlan",
+    "Planned",
+    "PlannerError",
+    "PlannerSettings",
+    "ScheduleTuner",
+    "Settings",
+    "UnboundSize",
+    "UnsafeCache",
+    "UserKernelFailed",
+    "assemble",
+    "expected_variants",
+    "gather",
+    "kernel_source",
+    "plan_graph",
+    "start_workers",
+    "uses_cuda",
+]

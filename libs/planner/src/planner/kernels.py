@@ -1,0 +1,178 @@
+"""Between the host program and triton_rt: kernels by definition, compiled in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import sympy
+from torch import Tensor
+
+import triton_rt
+from planner.errors import UnsafeCache
+from planner.plan import LaunchPlan
+from planner.settings import Settings
+from symexpr import Mod, Ranges, evaluate, known, symbol
+from triton_emit import TritonKernel
+from wrapper_ir import (
+    DefineKernel,
+    If,
+    KernelParam,
+    Launch,
+    Op,
+    Program,
+    Ref,
+)
+
+
+def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
+    """The same kernel as triton_rt names it."""
+    params = tuple(
+        triton_rt.KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in define.params
+    )
+    return triton_rt.KernelSource(
+        define.name, define.source, params, define.constants, define.num_warps, define.num_stages,
+        define.num_ctas, max_registers=define.max_registers, pdl=define.overlap,
+    )  # fmt: skip
+
+
+def define_kernel(kernel: TritonKernel) -> DefineKernel:
+    """An emitted kernel as a definition of the host program."""
+    params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
+    return DefineKernel(
+        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages,
+        overlap=kernel.schedule.overlap,
+    )  # fmt: skip
+
+
+def plan_launch(kernel: TritonKernel) -> LaunchPlan:
+    """An emitted kernel as an op of the host program."""
+    return LaunchPlan(define_kernel(kernel), kernel.grid, kernel.args)
+
+
+@dataclass
+class Kernels:
+    """The kernels of one program, loaded once each. pool: see `compiling`."""
+
+    options: Settings
+    loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
+    plain: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
+    pool: triton_rt.CompilePool | None = None
+    _cache: triton_rt.Cache | None = None
+
+    @property
+    def cache(self) -> triton_rt.Cache:
+        """Binaries on disk. Raises UnsafeCache."""
+        if self._cache is None:
+            self._cache = triton_rt.Cache(self.folder("kernels"))
+        return self._cache
+
+    def folder(self, name: str) -> Path:
+        """A folder of the cache for what is run. Raises UnsafeCache."""
+        try:
+            return triton_rt.private(self.options.cache_path / name)
+        except triton_rt.errors.UnsafeFolder as error:
+            raise UnsafeCache(str(error)) from error
+
+    def load(self, define: DefineKernel) -> triton_rt.LazyKernel:
+        """The kernel of a definition, the same one each time."""
+        if define not in self.loaded:
+            self.loaded[define] = triton_rt.LazyKernel(kernel_source(define), cache=self.cache)
+        return self.loaded[define]
+
+    def launcher(self, define: DefineKernel) -> Callable[..., None]:
+        """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same
+        kernel runs without it."""
+        kernel = self.load(define)
+        if not any(p.is_descriptor for p in kernel.source.params) or kernel.source.is_gluon:
+            return kernel.launch
+        return triton_rt.with_fallback(kernel, self.without_tma(define))
+
+    def without_tma(self, define: DefineKernel) -> triton_rt.LazyKernel:
+        """The kernel with descriptors that become addresses, sizes and strides."""
+        if define not in self.plain:
+            source = replace(kernel_source(define), tma=False)
+            self.plain[define] = triton_rt.LazyKernel(source, cache=self.cache)
+        return self.plain[define]
+
+    def start_build(self, program: Program) -> Callable[[], None]:
+        """Begins to compile all kernels of a CUDA program, side by side, for the alignment that
+        its hints suggest; what it returns waits for them. A CPU program has nothing to build, nor
+        has one that Triton launches, which compiles by itself."""
+        if not uses_cuda(program) or self.options.emit == "hop":
+            return lambda: None
+        jobs = [(self.load(define), mask) for define, mask in expected_variants(program)]
+        for kernel, mask in jobs:
+            kernel.pool = self.pool
+            kernel.prefetch(alignment=mask)
+            kernel.pool = None  # variants of later calls are compiled in process
+
+        def finish() -> None:
+            for kernel, mask in jobs:
+                kernel.binary(alignment=mask)
+
+        return finish
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Inside, compile jobs go to worker processes: those of this process, which are started
+        as jobs come and stay for the next compilation."""
+        with triton_rt.shared_pool(self.options.workers) as pool:
+            self.pool = pool
+            try:
+                yield
+            finally:
+                self.pool = None
+
+
+def start_workers(options: Settings, tensors: Iterable[Any], kernels: int) -> None:
+    """Begins to start compile workers while a model is captured, if a tensor of it is on a GPU:
+    one for each of `kernels`, and no more than half of those that may serve the compilation, so
+    that cores are left for the capture."""
+    if any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
+        half = max(1, options.workers // 2)
+        triton_rt.shared_pool(options.workers).start(min(kernels, half))
+
+
+def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
+    """Each kernel that is launched, with the alignment masks that its first launch may have: bit
+    i for pointers, which allocators align, and for integers divisible by 16: those of the hints,
+    and where that hangs on a size, all of them and none."""
+    defines = {op.name: op for op in program.ops if isinstance(op, DefineKernel)}
+    hints = {s.name: s.typical for s in program.symbols}
+    ranges = {symbol(s.name): (s.low, s.high) for s in program.symbols}
+    found: dict[str, tuple[int, ...]] = {}
+
+    def visit(ops: tuple[Op, ...]) -> None:
+        for op in ops:
+            if isinstance(op, If):
+                visit(op.then)
+                visit(op.orelse)
+            elif isinstance(op, Launch) and op.kernel not in found:
+                mask = open_ = 0
+                for i, arg in enumerate(op.args):
+                    kind = defines[op.kernel].params[i].kind
+                    if kind[0] in "iu" and not isinstance(arg, int) and not _settled(arg, ranges):
+                        open_ |= 1 << i
+                    if (isinstance(arg, Ref) and kind[0] == "*") or (
+                        kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0
+                    ):
+                        mask |= 1 << i
+                found[op.kernel] = tuple(dict.fromkeys((mask, mask | open_, mask & ~open_)))
+
+    visit(program.ops)
+    return [(defines[name], mask) for name, masks in found.items() for mask in masks]
+
+
+def _settled(size: Any, ranges: Ranges) -> bool:
+    """Whether a size is, or is not, a multiple of 16 whatever the symbols are."""
+    return not size.free_symbols or known(sympy.Eq(Mod(size, 16), 0), ranges) is not None
+
+
+def uses_cuda(program: Program) -> bool:
+    """Whether any parameter, buffer or constant of the program lies on a GPU."""
+    types = [p.type for p in program.params] + [getattr(op, "type", None) for op in program.ops]
+    return any(t is not None and t.device.kind == "cuda" for t in types)

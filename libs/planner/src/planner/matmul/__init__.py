@@ -1,0 +1,1 @@
+"""Matmuls: as problems of gemm_templates, the ways to run them, and the decision between these."""

@@ -1,0 +1,129 @@
+"""Which templates a matmul may run as, and what is measured of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from concurrent.futures import wait
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import gemm_templates
+from gemm_templates import is_legal, offered
+from planner.kernels import Kernels
+from planner.matmul.problem import Hints, MatmulTask, is_launchable
+from planner.matmul.ways import Run, run_apart, run_vendor
+from planner.settings import Settings
+from planner.torch_compat import unset_fake_temporarily
+
+
+@dataclass
+class MatmulChooser:
+    """Candidates of tasks, compiled side by side and measured once each."""
+
+    options: Settings
+    kernels: Kernels
+    _measured: dict[str, gemm_templates.Choice] = field(default_factory=dict)
+    _offered: dict[str, list[gemm_templates.Candidate] | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def store(self) -> gemm_templates.Store:
+        """Choices on disk."""
+        return gemm_templates.Store(self.options.cache_path / "gemm")
+
+    @property
+    def device(self) -> gemm_templates.DeviceInfo:
+        """The GPU that is decided for: this machine's, or an H200 where there is none."""
+        if torch.cuda.is_available():
+            return gemm_templates.device_info("cuda")
+        return gemm_templates.H200
+
+    def prefetch(self, tasks: Iterable[MatmulTask]) -> None:
+        """Compiles, side by side, all candidates that will be measured."""
+        asked = {task.problem: task for task in tasks}
+        problems = list(asked)
+        if not problems or self.kernels.pool is None:
+            return
+        offered = {p: found for p, t in asked.items() if (found := self.candidates(t)) is not None}
+        futures = gemm_templates.prefetch(
+            problems, pool=self.kernels.pool, cache=self.kernels.cache, store=self.store,
+            found=offered,
+        )  # fmt: skip
+        wait(futures)
+
+    def candidates(self, task: MatmulTask) -> list[gemm_templates.Candidate] | None:
+        """What may be measured, where that is not what the library proposes by itself."""
+        if task.key not in self._offered:
+            problem = task.problem
+            info = self.device
+            found: list[gemm_templates.Candidate] | None = None
+            usual = gemm_templates.candidates(problem, info)
+            if not all(c.config is None or self.sayable(task, c.config) for c in usual):
+                configs = [
+                    config
+                    for config in offered(problem, info)
+                    if is_legal(problem, config, info) and self.sayable(task, config)
+                ]
+                found = gemm_templates.candidates(problem, info, configs=configs)
+            self._offered[task.key] = found
+        return self._offered[task.key]
+
+    def sayable(self, task: MatmulTask, config: gemm_templates.Config) -> bool:
+        """Whether the program can run a config for all sizes that it may meet."""
+        moving = "K" in task.problem.dynamic or task.batch.free_symbols
+        if moving and config.template != "tiled":
+            # K may be 0, and descriptors of nothing are invalid; other texts have the batch.
+            return False
+        return is_launchable(task.problem, config, self.options.emit)
+
+    def best_config(self, task: MatmulTask) -> gemm_templates.Config | None:
+        """The model's; None where no config fits."""
+        found = self.candidates(task)
+        found = found or gemm_templates.candidates(task.problem, self.device)
+        return next((c.config for c in found if c.config is not None), None)
+
+    def choose(
+        self, task: MatmulTask, hints: Hints, extern: Callable[[], Run] | None = None
+    ) -> gemm_templates.Choice:
+        """What is the fastest. `extern` makes what a template is held against: by default the
+        vendor's call."""
+        if task.key not in self._measured:
+            build = functools.partial(
+                gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
+            )
+            # Under torch.compile fake tensors are in force; what is measured is real.
+            with unset_fake_temporarily():
+                self._measured[task.key] = gemm_templates.choose(
+                    task.problem,
+                    lambda: task.inputs(hints),
+                    extern() if extern else run_vendor(self.kernels, task, hints),
+                    self.candidates(task),
+                    build=build,
+                    store=self.store,
+                )
+        return self._measured[task.key]
+
+    def apart(
+        self,
+        fused: MatmulTask,
+        plain: MatmulTask,
+        best: gemm_templates.Config | None,
+        hints: Hints,
+    ) -> Run:
+        """What would run if no template ran the prologues: their kernels, then the best way for
+        the operands that they make."""
+        if best is None:
+            run = run_vendor(self.kernels, plain, hints)
+        else:
+            bound = gemm_templates.bind(
+                plain.problem, best, pool=self.kernels.pool, cache=self.kernels.cache
+            )
+
+            def run(inputs: gemm_templates.Inputs) -> Tensor:
+                bound(inputs)
+                assert inputs.out is not None
+                return inputs.out
+
+        return run_apart(self.kernels, fused, plain, run, hints)

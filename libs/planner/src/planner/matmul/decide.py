@@ -1,0 +1,301 @@
+"""Matmul nodes: the vendor's call, or a template with the epilogue that fusion found.
+
+A matmul whose sizes are known is decided once. One with a dynamic number of rows is decided at
+each rung of `planner.matmul.ladder`, and the program compares the number with the rungs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import sympy
+import torch
+
+import gemm_templates
+from gemm_templates import is_legal
+from loop_ir import Graph, Matmul
+from loop_ir.ir import hints_of
+from planner.kernels import Kernels
+from planner.matmul.chooser import MatmulChooser
+from planner.matmul.counters import Account, saved, wanting, without
+from planner.matmul.graph_facts import GraphFacts, bytes_of
+from planner.matmul.ladder import Rung, rungs, share
+from planner.matmul.problem import MOST_PRODUCTS, MatmulTask, make_task
+from planner.matmul.ways import vendor_steps, with_producers
+from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps
+from planner.schedules.proposals import default_schedule
+from planner.settings import Settings
+from planner.torch_compat import unset_fake_temporarily
+from symexpr import evaluate, known, symbol
+from triton_emit import TritonEmitError
+from tuning import MARGINS
+
+# Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
+WORTH = 64 * 64 * 64
+
+VENDOR = "extern"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A template (task and config), or the vendor's call (no config). A task without the node's
+    prologues comes after kernels that make its operands."""
+
+    task: MatmulTask | None
+    config: gemm_templates.Config | None
+
+    def __str__(self) -> str:
+        if self.config is None or self.task is None:
+            return VENDOR
+        return f"{self.config}{' with prologue' if self.task.prologues else ''}"
+
+
+@dataclass
+class MatmulPlanner:
+    """Decides for each matmul of a graph: called with one, it gives the plan of what runs it."""
+
+    options: Settings
+    kernels: Kernels
+    graph: Graph
+    _measurements: dict[str, dict[str, gemm_templates.Choice]] = field(default_factory=dict)
+    _tasks: dict[tuple[str, int, bool, bool], MatmulTask | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def chooser(self) -> MatmulChooser:
+        """What measures candidates."""
+        return MatmulChooser(self.options, self.kernels)
+
+    @functools.cached_property
+    def facts(self) -> GraphFacts:
+        """The facts about the graph."""
+        return GraphFacts(self.graph)
+
+    def __call__(self, node: Matmul, hints: Mapping[str, int]) -> MatmulPlan:
+        """What to run, each with its condition; no choices for the vendor's call (and prologues and
+        the epilogue as kernels of their own) whatever the sizes."""
+        steps = self._rungs(node, hints)
+        if all(self._task(node, r) is None and self._fused(node, r) is None for r in steps):
+            return MatmulPlan()
+        tables = [self._ways(node, rung, len(steps) > 1) for rung in steps]
+        names = share([{k: t for k, (t, _) in table.items()} for table in tables])
+        if all(tables[i][name][1].config is None for i, name in enumerate(names)):
+            return MatmulPlan((), self._decision(node, [Decided(None, VENDOR)]))
+        choices: list[tuple[Condition, Choice]] = []
+        decided: list[Decided] = []
+        aligned: set[str] = set()
+        for i, name in enumerate(names):
+            if i + 1 < len(names) and names[i + 1] == name:
+                continue  # the rung above serves this one
+            rung, way = steps[i], tables[i][name][1]
+            suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
+            if way.config is None or way.task is None:
+                choice = self._vendor(node, rung.hints, suffix)
+            else:
+                choice = way.task.steps(way.config, f"matmul_{node.out}{suffix}")
+                if not way.task.prologues:
+                    choice = with_producers(node, choice, rung.hints, suffix)
+                if way.config.template != "tiled":
+                    aligned |= self.facts.inputs & set(way.task.buffers.values())
+            choices.append((rung.condition, choice))
+            decided.append(Decided(rung.condition, str(way)))
+        if (most := self._most_products(node)) is not None:
+            choices[-1] = (most, choices[-1][1])
+            decided[-1] = replace(decided[-1], condition=most)
+            choices.append((None, self._vendor(node, hints, self.facts.ending("_more"))))
+            decided.append(Decided(None, VENDOR))
+        return MatmulPlan(tuple(choices), self._decision(node, decided), frozenset(aligned))
+
+    def _decision(self, node: Matmul, decided: Sequence[Decided]) -> Decision:
+        measured = self._measurements.get(node.out, {})
+        return Decision(node.out, tuple(decided), tuple(measured.items()))
+
+    def _note(self, node: Matmul, label: str, choice: gemm_templates.Choice) -> None:
+        self._measurements.setdefault(node.out, {})[label] = choice
+
+    def _most_products(self, node: Matmul) -> Condition:
+        """What must hold for a dynamic batch to fit into a grid; None if it always does."""
+        batch = node.type.size[0]
+        if len(node.type.size) == 2 or not batch.free_symbols:
+            return None
+        limit = sympy.Le(batch, MOST_PRODUCTS)
+        ranges = {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
+        return None if known(limit, ranges) else limit
+
+    def prefetch(self, hints: Mapping[str, int]) -> None:
+        """Compiles all candidates that will be measured for the graph's matmuls."""
+        if self.options.gemm != "auto" or self.kernels.pool is None:
+            return
+        rungs = [(node, rung) for node in self._matmuls for rung in self._rungs(node, hints)]
+        tasks = [find(node, rung) for node, rung in rungs for find in (self._task, self._fused)]
+        self.chooser.prefetch(task for task in tasks if task is not None)
+
+    @property
+    def _matmuls(self) -> list[Matmul]:
+        return [node for node in self.graph.nodes if isinstance(node, Matmul)]
+
+    def _rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
+        """Where to decide: at several numbers of rows if that is what is dynamic, and only that."""
+        rows = node.a.type.size[-2]
+        here = [Rung(int(evaluate(rows, hints)), hints, None)]
+        if not rows.free_symbols or self.options.multikernel == "off":
+            return here
+        found = rungs(rows, self.graph.symbols, hints)
+        room = self._room(node)
+        fits = next((i for i, r in enumerate(found) if bytes_of(node, r.hints) > room), len(found))
+        if fits < len(found):
+            found = found[: max(fits, 1)]
+            found[-1] = replace(found[-1], condition=None, exact=False)
+        tasks = [
+            task
+            for rung in found
+            for find in (self._task, self._fused)
+            if (task := find(node, rung)) is not None
+        ]
+        moving = {"M", "stride_ab", "stride_ob"}
+        settled = all(t.problem.dynamic <= moving and not t.batch.free_symbols for t in tasks)
+        return found if settled else here
+
+    def _room(self, node: Matmul) -> float:
+        """Bytes that measuring one matmul may take."""
+        if node.type.device.kind != "cuda" or not torch.cuda.is_available():
+            return float("inf")
+        with unset_fake_temporarily():
+            return float(torch.cuda.mem_get_info()[0]) / 4
+
+    def _task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
+        """The node, its operands made, as a problem for templates; None where they cannot or need
+        not be asked."""
+        return self._find_task(node, rung, False)
+
+    def _fused(self, node: Matmul, rung: Rung) -> MatmulTask | None:
+        """Likewise with its prologues; None where it has none."""
+        return self._find_task(node, rung, True) if node.prologues else None
+
+    def _find_task(self, node: Matmul, rung: Rung, fused: bool) -> MatmulTask | None:
+        key = (node.out, rung.rows, rung.exact, fused)
+        if key not in self._tasks:
+            self._tasks[key] = self._make_task(node, rung, fused)
+        return self._tasks[key]
+
+    def _make_task(self, node: Matmul, rung: Rung, fused: bool) -> MatmulTask | None:
+        on_cuda = node.type.device.kind == "cuda"
+        auto = self.options.gemm == "auto"
+        if self.options.gemm == "extern" or (auto and not on_cuda):
+            return None
+        exact = (
+            {symbol(n): sympy.Integer(rung.hints[n]) for n in _row_sizes(node)}
+            if rung.exact
+            else {}
+        )
+        aligned = self.facts.aligned | ({node.out} if on_cuda else set())
+        try:
+            task = make_task(node, rung.hints, aligned, exact, self.graph.symbols, fused)
+        except (gemm_templates.UnsupportedProblem, TritonEmitError):
+            return None
+        return None if auto and task.problem.flops < 2 * WORTH else task
+
+    def _ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
+        """Label -> seconds and what could run at a rung. A matmul with prologues: templates that
+        run these, too, and the best of what comes after kernels of their own, with those."""
+        plain, fused = self._task(node, rung), self._fused(node, rung)
+        times = self._times(node, rung, plain, many)
+        apart = {label: (time, Way(plain, config)) for label, (time, config) in times.items()}
+        if fused is None or plain is None:
+            return apart
+        if self.options.gemm == "template":
+            way = Way(fused, self.chooser.best_config(fused))
+            return apart if way.config is None else {str(way): (1.0, way)}
+        label, (_, best) = min(apart.items(), key=lambda item: item[1][0])
+        choice = self._settled(self._measured(node, rung, many), rung)
+        self._note(node, f"{node.out} with prologue{f' M={rung.rows}' if many else ''}", choice)
+        if not many or not choice.times:
+            way = Way(fused, choice.config)
+            return {label: (1.0, best)} if way.config is None else {str(way): (1.0, way)}
+        configs = {c.label: c.config for c in choice.candidates if c.config is not None}
+        found = {
+            str(way): (time, way)
+            for name, time in choice.times
+            if name in configs and self._lasts(fused.problem, configs[name], rung)
+            for way in [Way(fused, configs[name])]
+        }
+        found[f"kernels, {label}"] = (dict(choice.times)[VENDOR] * (1 - MARGINS.in_doubt), best)
+        return found
+
+    def _times(
+        self, node: Matmul, rung: Rung, task: MatmulTask | None, many: bool
+    ) -> dict[str, tuple[float, gemm_templates.Config | None]]:
+        """Label -> seconds and config (None: the vendor's call) of what could run at a rung."""
+        vendor = VENDOR
+        if many and node.epilogue is not None:  # calls whose epilogues differ are not the same
+            vendor = f"{VENDOR} {default_schedule(node.epilogue, rung.hints)}"
+        if task is None:
+            return {vendor: (1.0, None)}
+        if self.options.gemm == "template":
+            config = self.chooser.best_config(task)
+            return {vendor if config is None else str(config): (1.0, config)}
+        choice = self.chooser.choose(task, rung.hints)
+        if self._fused(node, rung) is not None:
+            choice = without(choice, "only templates with the prologues may use counters")
+        else:
+            choice = self._settled(choice, rung)
+        self._note(node, f"{node.out} M={rung.rows}" if many else node.out, choice)
+        if not many or not choice.times:
+            label = vendor if choice.config is None else str(choice.config)
+            return {label: (1.0, choice.config)}
+        configs = {c.label: c.config for c in choice.candidates}
+        times = {label: (t, configs[label]) for label, t in choice.times if label != VENDOR}
+        times = {k: v for k, v in times.items() if v[1] and self._lasts(task.problem, v[1], rung)}
+        times[vendor] = (dict(choice.times)[VENDOR] * (1 - MARGINS.in_doubt), None)
+        return times
+
+    def _measured(self, node: Matmul, rung: Rung, many: bool) -> gemm_templates.Choice:
+        """What is the fastest at a rung where memory that is zero costs nothing."""
+        plain, fused = self._task(node, rung), self._fused(node, rung)
+        assert plain is not None
+        if fused is None:
+            return self.chooser.choose(plain, rung.hints)
+        ways = self._times(node, rung, plain, many).values()
+        best = min(ways, key=lambda way: way[0])[1]
+        return self.chooser.choose(
+            fused, rung.hints, lambda: self.chooser.apart(fused, plain, best, rung.hints)
+        )
+
+    def _settled(self, choice: gemm_templates.Choice, rung: Rung) -> gemm_templates.Choice:
+        """With templates that need memory to be zeroed only where that pays."""
+        if not wanting(choice) or self.account.pays(rung.condition):
+            return choice
+        return without(choice)
+
+    @functools.cached_property
+    def account(self) -> Account:
+        """What all matmuls that are measured would save by memory that is zero."""
+        found = []
+        if self.options.gemm == "auto":
+            hints = hints_of(self.graph.symbols)
+            for node in self._matmuls:
+                steps = self._rungs(node, hints)
+                for rung in steps:
+                    if self._task(node, rung) is not None:
+                        choice = self._measured(node, rung, len(steps) > 1)
+                        found.append((rung.condition, saved(choice)))
+        return Account(tuple((where, seconds) for where, seconds in found if seconds > 0))
+
+    def _lasts(
+        self, problem: gemm_templates.Problem, config: gemm_templates.Config, rung: Rung
+    ) -> bool:
+        """Whether the highest rung's config can run all the larger numbers of rows."""
+        if rung.condition is not None or "M" not in problem.dynamic:
+            return True
+        return is_legal(replace(problem, m=2**24), config, self.chooser.device)
+
+    def _vendor(self, node: Matmul, hints: Mapping[str, int], suffix: str) -> Steps:
+        """The vendor's call as one of several choices, after the kernels of prologues: it writes a
+        buffer that they share, or the epilogue's kernel does."""
+        own = f"{node.out}{suffix or self.facts.ending('_')}"
+        return with_producers(node, vendor_steps(node, hints, suffix, own), hints, suffix)
+
+
+def _row_sizes(node: Matmul) -> list[str]:
+    return [str(s) for s in node.a.type.size[-2].free_symbols]

@@ -1,0 +1,326 @@
+"""A matmul node of loop IR as a problem of gemm_templates, and back as launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+
+import gemm_templates
+from gemm_templates import family_of
+from loop_ir import (
+    DType,
+    Kernel,
+    Load,
+    Matmul,
+    Prologue,
+    Symbol,
+    TensorRef,
+    TensorType,
+    is_plain,
+    over_operand,
+    whole_epilogue,
+)
+from loop_ir.ir import statements
+from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed
+from planner.tensors import random_tensor, view_of
+from symexpr import evaluate, parse, symbol
+from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
+from triton_rt import KernelSource
+from wrapper_ir import DefineKernel, KernelParam
+
+Hints = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MatmulTask:
+    """node, and what templates need to know of it. a, b: what the template loads: operands, or the
+    tensors that `prologues` make them from. finish: what the epilogue was emitted from.
+    buffers: which buffer each pointer of the template is; dims: the template's integers as
+    expressions of sizes; batch: how many products."""
+
+    node: Matmul
+    problem: gemm_templates.Problem
+    a: TensorRef
+    b: TensorRef
+    prologues: tuple[tuple[Kernel, PrologueSource], ...]
+    finish: Kernel | None
+    epilogue: EpilogueSource | None
+    out_type: TensorType
+    buffers: dict[str, str]
+    dims: dict[str, sympy.Expr]
+    batch: sympy.Expr
+
+    def inputs(self, hints: Hints) -> gemm_templates.Inputs:
+        """Random tensors with the layouts of the node's; those of one buffer share its memory."""
+        bias = self.node.bias if self.problem.bias else None
+        kernels = [kernel for kernel, _ in self.prologues]
+        if self.finish is not None:
+            kernels.append(self.finish)
+        uses = [(ref.buffer, ref.type) for ref in (self.a, self.b, bias) if ref is not None]
+        uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
+        types = dict(reversed(uses))
+        storages: dict[str, TensorType] = {}
+        for name, type_ in uses:
+            end = sympy.Integer(int(evaluate(type_.offset + type_.extent, hints)))
+            if name not in storages or end > storages[name].size[0]:
+                storages[name] = TensorType(type_.dtype, (end,), (sympy.S.One,), type_.device)
+        made: dict[str, torch.Tensor] = {}
+
+        def tensor(name: str, type_: TensorType) -> torch.Tensor:
+            if name not in made:
+                made[name] = random_tensor(storages[name], hints)
+            return view_of(made[name], type_, hints)
+
+        def values(args: tuple[str | sympy.Expr, ...]) -> tuple[Any, ...]:
+            return tuple(
+                tensor(a, types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args
+            )
+
+        return gemm_templates.Inputs(
+            tensor(self.a.buffer, self.a.type),
+            tensor(self.b.buffer, self.b.type),
+            random_tensor(self.out_type, hints),
+            tensor(bias.buffer, bias.type) if bias is not None else None,
+            values(self.epilogue.args if self.epilogue else ()),
+            before=tuple(x for _, source in self.prologues for x in values(source.args)),
+        )
+
+    def named(self, inputs: gemm_templates.Inputs) -> dict[str, Any]:
+        """What was given, by buffer, from where that starts."""
+        refs = ((self.a, inputs.a), (self.b, inputs.b), (self.node.bias, inputs.bias))
+        found = {
+            ref.buffer: x.as_strided(x.size(), x.stride(), 0)
+            for ref, x in refs
+            if ref is not None and x is not None
+        }
+        sources = [source for _, source in self.prologues]
+        args = [
+            *(self.epilogue.args if self.epilogue else ()),
+            *(a for s in sources for a in s.args),
+        ]
+        values = (*inputs.operands, *inputs.before)
+        return {str(a): x for a, x in zip(args, values, strict=True)} | found
+
+    @property
+    def key(self) -> str:
+        """Tells problems, and whether their batch is a hint."""
+        return self.problem.key + (" any batch" if self.batch.free_symbols else "")
+
+    def steps(self, config: gemm_templates.Config, name: str) -> Steps:
+        """The template's launches, the first of which is the kernel `name`, and its workspaces, but
+        for zeroed memory: that is the program's."""
+        plan = gemm_templates.make_plan(self.problem, config, name)
+        values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
+        for pointer, ref in (("a", self.a), ("b", self.b), ("bias", self.node.bias)):
+            if ref is not None and ref.type.offset != 0:
+                values[pointer] = ref
+        if self.epilogue is not None:
+            names = [p for p, _ in self.epilogue.operands]
+            values.update(zip(names, self.epilogue.args, strict=True))
+        for _, source in self.prologues:
+            values.update(zip((p for p, _ in source.operands), source.args, strict=True))
+        allocate = []
+        for memory in plan.workspaces:
+            size = (self._expression(memory.elements_text),)
+            type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), self.node.type.device)
+            if memory.zeroed:
+                values[memory.name] = Zeroed(memory.name, type_)
+                continue
+            values[memory.name] = f"{name}_{memory.name}"
+            allocate.append((f"{name}_{memory.name}", type_))
+        launches = []
+        for kernel in plan.steps:
+            x, y, z = map(self._expression, kernel.grid_text)
+            if self.batch.free_symbols:  # then one program a tile, and the batch beside them
+                y = self.batch
+            given = values | self._described(kernel)
+            args = tuple(given[p.name] for p in kernel.source.params)
+            launches.append(LaunchPlan(_define(kernel.source), (x, y, z), args))
+        return Steps(tuple(launches), tuple(allocate))
+
+    def _described(self, kernel: gemm_templates.TemplateKernel) -> dict[str, Blocks]:
+        """The parameters that are descriptors: matrices as the kernel sees its buffers."""
+        types = {"a": self.a.type, "b": self.b.type, "out": self.out_type}
+        found = {}
+        for name, plan in kernel.maps:
+            assert plan.shape is not None and plan.strides is not None
+            size, stride = (
+                tuple(self.dims[n] if isinstance(n, str) else sympy.Integer(n) for n in layout)
+                for layout in (plan.shape, plan.strides)
+            )
+            type_ = replace(types[name], size=size, stride=stride)
+            found[name] = Blocks(TensorRef(self.buffers[name], type_), plan.block)
+        return found
+
+    def _expression(self, text: str) -> sympy.Expr:
+        """Of the problem's M and N, in sizes of the program."""
+        expression: sympy.Expr = parse(text)
+        return expression.xreplace({symbol(name): self.dims[name] for name in ("M", "N")})
+
+
+# The programs of a grid along its second dimension, which a batch is.
+MOST_PRODUCTS = 65535
+
+
+def is_launchable(
+    problem: gemm_templates.Problem, config: gemm_templates.Config, emit: str
+) -> bool:
+    """Whether a host program can say the launches of a config: what launches the higher-order
+    operator for Triton kernels gives kernels no memory for descriptors, has none for Gluon, and
+    describes no empty tensors."""
+    can = family_of(config).CAN
+    given = config.maps and can.descriptors == "given" and "M" not in problem.dynamic
+    if emit == "hop" and can.descriptors and (can.gluon or not given):
+        return False
+    plan = gemm_templates.make_plan(problem, config, "matmul")
+    return not any(step.source.cooperative or not step.source.tma for step in plan.steps)
+
+
+def _define(source: KernelSource) -> DefineKernel:
+    params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
+    constants = tuple((k, v) for k, v in source.constants)
+    return DefineKernel(
+        source.name, source.text, params, constants, source.num_warps, source.num_stages,  # type: ignore[arg-type]  # templates have no constants that refer to globals
+        num_ctas=source.num_ctas, max_registers=source.max_registers, overlap=source.pdl,
+    )  # fmt: skip
+
+
+def make_task(
+    node: Matmul,
+    hints: Hints,
+    aligned: frozenset[str],
+    known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
+    symbols: tuple[Symbol, ...] = (),
+    fused: bool = False,
+) -> MatmulTask:
+    """`aligned`: buffers that start at a multiple of 16 bytes. known: sizes that are what the
+    hints say wherever this task is used. symbols: of the graph. fused: with the node's prologues;
+    else its operands have been made.
+
+    Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node.
+    """
+    epilogue, out_type, out = None, node.type, node.out
+    finish, products = whole_epilogue(node, symbols)
+    if finish is not None:
+        epilogue = emit_epilogue(finish, products, "epilogue", node.type.stride)
+        out = epilogue.out
+        kept = next(b.type for b in finish.buffers if b.name == out)
+        out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride, kept.device)
+    loaded = {"a": node.a, "b": node.b}
+    prologues: dict[str, tuple[Kernel, PrologueSource]] = {}
+    for operand, given in zip("ab", node.operands, strict=True):
+        if fused and given.prologue is not None:
+            found = over_operand(given.prologue, given.ref)
+            if not isinstance(found, Prologue):
+                raise gemm_templates.UnsupportedProblem(found.reason)
+            name = f"prologue_{operand}"
+            source = emit_prologue(found.kernel, found.source, operand, name)
+            prologues[operand] = found.kernel, source
+            loaded[operand] = found.source
+    a, b = loaded["a"], loaded["b"]
+    buffers = {"a": a.buffer, "b": b.buffer, "out": out}
+    bias = node.bias if is_plain(node) else None
+    if bias is not None:
+        buffers["bias"] = bias.buffer
+    all_dims = _dims(node, a.type, b.type, out_type)
+    dims = {name: e.xreplace(known or {}) for name, e in all_dims.items()}
+    at = {name: int(evaluate(e, hints)) for name, e in dims.items()}
+    dynamic = {name: e for name, e in dims.items() if e.free_symbols}
+    divisors = tuple(
+        (name, int(factor))
+        for name, e in dynamic.items()
+        if (factor := sympy.expand(e).as_coeff_Mul()[0]) > 1 and factor.is_Integer
+    )
+    batch = node.type.size[0] if len(node.type.size) == 3 else sympy.S.One
+    products_at = int(evaluate(batch, hints))
+    if batch.free_symbols:  # the text of a kernel tells one product from several
+        products_at = max(2, products_at)
+    tf32 = torch.backends.cuda.matmul.allow_tf32 and node.type.device.kind == "cuda"
+    problem = gemm_templates.Problem(
+        at["M"], at["N"], at["K"],
+        a.type.dtype.value, b.type.dtype.value, out_type.dtype.value,
+        (at["stride_am"], at["stride_ak"]), (at["stride_bk"], at["stride_bn"]),
+        (at["stride_om"], at["stride_on"]),
+        bias.type.dtype.value if bias is not None else None, at["stride_bias"],
+        _epilogue(finish, products, epilogue, node.type, hints),
+        batch=products_at,
+        batch_strides=(at["stride_ab"], at["stride_bb"], at["stride_ob"]) if batch != 1 else None,
+        dynamic=frozenset(dynamic),
+        aligned=frozenset(
+            p
+            for p, buffer in buffers.items()
+            if buffer in aligned and _starts_aligned({"a": a, "b": b, "bias": bias}.get(p))
+        ),
+        divisors=divisors,
+        wide=True if epilogue is not None and epilogue.bits == 64 else None,
+        input_precision="tf32" if tf32 else "ieee",
+        prologue_a=_prologue(prologues.get("a")),
+        prologue_b=_prologue(prologues.get("b")),
+    )  # fmt: skip
+    return MatmulTask(
+        node, problem, a, b, tuple(prologues.values()), finish, epilogue, out_type, buffers, dims,
+        batch,
+    )  # fmt: skip
+
+
+def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Prologue | None:
+    if found is None:
+        return None
+    kernel, source = found
+    params = tuple(gemm_templates.Param(name, kind) for name, kind in source.operands)
+    axes = {axis.symbol for axis in kernel.axes[-2:] if axis.extent != 1}
+    besides = sum(
+        s.dtype.itemsize
+        for s in statements(kernel)
+        if isinstance(s, Load) and s.buffer in source.args and axes <= s.index.free_symbols
+    )
+    return gemm_templates.Prologue(
+        source.name, source.text, params, source.dtype, besides, source.batched
+    )
+
+
+def _starts_aligned(ref: TensorRef | None) -> bool:
+    """Whether it starts at a multiple of 16 bytes of its buffer."""
+    start = ref.type.offset * ref.type.dtype.itemsize if ref is not None else sympy.S.Zero
+    return start == 0 or all(
+        term.as_coeff_Mul()[0] % 16 == 0 for term in sympy.Add.make_args(sympy.expand(start))
+    )
+
+
+def _dims(node: Matmul, a: TensorType, b: TensorType, out: TensorType) -> dict[str, sympy.Expr]:
+    bias = node.bias
+    dims = {
+        "M": a.size[-2], "N": b.size[-1], "K": a.size[-1],
+        "stride_am": a.stride[-2], "stride_ak": a.stride[-1],
+        "stride_bk": b.stride[-2], "stride_bn": b.stride[-1],
+        "stride_om": out.stride[-2], "stride_on": out.stride[-1],
+        "stride_bias": bias.type.stride[0] if bias and is_plain(node) else sympy.S.One,
+    }  # fmt: skip
+    if len(a.size) == 3 and a.size[0] != 1:
+        batched = {"stride_ab": a.stride[0], "stride_bb": b.stride[0], "stride_ob": out.stride[0]}
+        dims.update(batched)
+    return dims
+
+
+def _epilogue(
+    kernel: Kernel | None,
+    products: str,
+    source: EpilogueSource | None,
+    type: TensorType,
+    hints: Hints,
+) -> gemm_templates.Epilogue | None:
+    if kernel is None or source is None:
+        return None
+    operands = [b.type for b in kernel.buffers if not b.written and b.name != products]
+    read = sum(int(evaluate(t.extent, hints)) * t.dtype.itemsize for t in operands)
+    return gemm_templates.Epilogue(
+        source.name,
+        source.text,
+        tuple(gemm_templates.Param(name, kind) for name, kind in source.operands),
+        bytes_per_element=read / max(1, int(evaluate(type.numel, hints))),
+        batched=source.batched,
+    )

@@ -1,0 +1,193 @@
+"""The ways to run a matmul beside one template: the vendor's call, and kernels that make operands.
+
+vendor's call                                ->    y = extern mm(x, w); launch epilogue (y, ...)
+matmul y, prologue_b widen: w = bf16(q)*s    ->    w = alloc; launch widen (q, s, w); <y of x @ w>
+
+Each is steps of a program, and a function that is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import sympy
+from torch import Tensor
+
+import gemm_templates
+from fx_emit.torch_types import operator_of
+from loop_ir import Extern, GraphArg, Kernel, Matmul, TensorRef
+from planner.kernels import Kernels, define_kernel, plan_launch
+from planner.matmul.problem import Hints, MatmulTask
+from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps
+from planner.schedules.proposals import default_schedule
+from planner.tensors import as_layout, layout_at, random_tensor, torch_value, view_of
+from symexpr import evaluate
+from triton_emit import emit
+
+Run = Callable[[gemm_templates.Inputs], Tensor]
+
+
+def vendor_steps(node: Matmul, hints: Hints, suffix: str, own: str) -> Steps:
+    """The vendor's call as one of several choices, of operands that are made: it writes a buffer
+    that they share; or one called `own`, and the epilogue's kernel that which they share."""
+    if node.epilogue is None:
+        out = TensorRef(node.out, node.type)
+        name = "mm" if len(node.type.size) == 2 else "bmm"
+        args: tuple[GraphArg, ...] = (node.a, node.b)
+        factors: tuple[tuple[str, GraphArg], ...] = ()
+        if node.bias is not None:
+            name, args = f"{'' if name == 'mm' else 'b'}add{name}", (node.bias, *args)
+            factors = (("beta", node.beta), ("alpha", node.alpha))
+        call = Extern(
+            f"aten.{name}.out", args, (*factors, ("out", out)), (), False, (node.out,),
+            origins=node.origins,
+        )  # fmt: skip
+        return Steps((call,))
+    outs = tuple(o and (own, o[1]) for o in node.extern.outs)
+    call = replace(node.extern, outs=outs, origins=node.origins)
+    schedule = default_schedule(node.epilogue, hints)
+    kernel = replace(node.epilogue, name=f"{node.epilogue.name}{suffix}")
+    launch = plan_launch(emit(kernel, schedule))
+    renamed = tuple(own if a == node.out else a for a in launch.args)
+    return Steps((call, replace(launch, args=renamed)))
+
+
+def run_vendor(kernels: Kernels, task: MatmulTask, hints: Hints) -> Run:
+    """The vendor's call and then the epilogue as a kernel of its own: what would run if the
+    template did not. Everything but the two calls is done beforehand."""
+    node = task.node
+    operator = operator_of(node.extern.target, {})
+    finish = _separate_epilogue(kernels, task, hints)
+
+    def run(inputs: gemm_templates.Inputs) -> Tensor:
+        given = task.named(inputs)
+
+        def value(x: Any) -> Any:
+            if isinstance(x, TensorRef):
+                tensor = given.get(x.buffer)
+                if tensor is None:  # what a factor of 0 ignores
+                    return random_tensor(x.type, hints)
+                return view_of(tensor, x.type, hints)
+            if isinstance(x, tuple):
+                return [value(item) for item in x]
+            return int(evaluate(x, hints)) if isinstance(x, sympy.Expr) else torch_value(x)
+
+        if not prepared:
+            prepared.append(
+                ([value(a) for a in node.extern.args],
+                 {k: value(v) for k, v in node.extern.kwargs})
+            )  # fmt: skip
+        args, kwargs = prepared[0]
+        out: Tensor = operator(*args, **kwargs)
+        return finish(out, inputs)
+
+    prepared: list[tuple[list[Any], dict[str, Any]]] = []
+    return run
+
+
+def _separate_epilogue(
+    kernels: Kernels, task: MatmulTask, hints: Hints
+) -> Callable[[Tensor, gemm_templates.Inputs], Tensor]:
+    node, source = task.node, task.epilogue
+    if node.epilogue is None or source is None:
+        size, stride = layout_at(node.type, hints)
+        return lambda out, _: out.as_strided(size, stride)
+    emitted = emit(node.epilogue, default_schedule(node.epilogue, hints))
+    kernel = kernels.load(define_kernel(emitted))
+    grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)
+    made = {b.name: random_tensor(b.type, hints) for b in node.epilogue.buffers if b.written}
+    sizes = [None if isinstance(a, str) else int(evaluate(a, hints)) for a in emitted.args]
+    result = as_layout(made[source.out], task.out_type, hints)
+
+    def finish(out: Tensor, inputs: gemm_templates.Inputs) -> Tensor:
+        known: dict[str, Any] = {node.out: out, **made}
+        known.update(zip((str(a) for a in source.args), inputs.operands, strict=True))
+        args = [
+            known[a] if isinstance(a, str) else size
+            for a, size in zip(emitted.args, sizes, strict=True)
+        ]
+        kernel(grid, *args)
+        return result
+
+    return finish
+
+
+# -- operands that kernels make
+
+
+def produced(node: Matmul) -> list[tuple[str, Kernel, TensorRef]]:
+    """The operands that prologues make: "a" or "b", how, and as what they are read."""
+    both = zip("ab", node.operands, strict=True)
+    return [(name, o.prologue, o.ref) for name, o in both if o.prologue is not None]
+
+
+def with_producers(node: Matmul, steps: Steps, hints: Hints, suffix: str) -> Steps:
+    """`steps`, which read the operands of `node`, after the launches that make these: in buffers of
+    their own, since other choices make them, too."""
+    names = {ref.buffer: f"{ref.buffer}{suffix}" for _, _, ref in produced(node)}
+    launches: list[LaunchPlan] = []
+    allocate = []
+    for _, kernel, ref in produced(node):
+        named = replace(kernel, name=f"{kernel.name}{suffix}")
+        launches.append(plan_launch(emit(named, default_schedule(kernel, hints))))
+        storage = next(b.type for b in kernel.buffers if b.name == ref.buffer)
+        allocate.append((names[ref.buffer], storage))
+    renamed = tuple(_renamed(step, names) for step in (*launches, *steps.steps))
+    return Steps(renamed, (*allocate, *steps.allocate))
+
+
+def _renamed(step: LaunchPlan | Extern, names: Mapping[str, str]) -> LaunchPlan | Extern:
+    if isinstance(step, LaunchPlan):
+        return replace(step, args=tuple(_argument(a, names) for a in step.args))
+    args = tuple(_value(a, names) for a in step.args)
+    return replace(step, args=args, kwargs=tuple((k, _value(v, names)) for k, v in step.kwargs))
+
+
+def _argument(arg: LaunchArg, names: Mapping[str, str]) -> LaunchArg:
+    if isinstance(arg, Blocks):
+        return replace(arg, tensor=_reference(arg.tensor, names))
+    if isinstance(arg, TensorRef):
+        return _reference(arg, names)
+    return names.get(arg, arg) if isinstance(arg, str) else arg
+
+
+def _value(arg: GraphArg, names: Mapping[str, str]) -> GraphArg:
+    if isinstance(arg, TensorRef):
+        return _reference(arg, names)
+    return tuple(_value(a, names) for a in arg) if isinstance(arg, tuple) else arg
+
+
+def _reference(ref: TensorRef, names: Mapping[str, str]) -> TensorRef:
+    return replace(ref, buffer=names.get(ref.buffer, ref.buffer))
+
+
+def run_apart(
+    kernels: Kernels, fused: MatmulTask, plain: MatmulTask, run: Run, hints: Hints
+) -> Run:
+    """A function of the fused task's inputs: each operand by a kernel of its own, then `run`, which
+    takes the inputs of the plain task. Everything but the launches is done beforehand."""
+    given = plain.inputs(hints)
+    storages: dict[str, Tensor] = {}
+    operands: dict[str, Tensor] = {}
+    launches: list[tuple[Any, tuple[int, ...], list[str | int]]] = []
+    for operand, kernel, ref in produced(fused.node):
+        storage = next(b.type for b in kernel.buffers if b.name == ref.buffer)
+        storages[ref.buffer] = random_tensor(storage, hints)
+        operands[operand] = view_of(storages[ref.buffer], ref.type, hints)
+        emitted = emit(kernel, default_schedule(kernel, hints))
+        grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)
+        args = [a if isinstance(a, str) else int(evaluate(a, hints)) for a in emitted.args]
+        launches.append((kernels.load(define_kernel(emitted)), grid, args))
+
+    def both(inputs: gemm_templates.Inputs) -> Tensor:
+        known = fused.named(inputs) | storages
+        for kernel, grid, args in launches:
+            kernel(grid, *(known[a] if isinstance(a, str) else a for a in args))
+        a, b = operands.get("a", inputs.a), operands.get("b", inputs.b)
+        return run(
+            replace(given, a=a, b=b, bias=inputs.bias, operands=inputs.operands)
+        )  # fmt: skip
+
+    return both

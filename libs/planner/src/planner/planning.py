@@ -1,0 +1,96 @@
+"""A fused graph -> plans of its nodes, in one call: what is decided travels with the plans.
+
+schedules looked up and begun to compile -> matmuls' candidates too -> measured -> a plan a node
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import gemm_templates
+from aten_lowering import Fallback, KernelObject
+from loop_ir import CopyBack, Graph
+from loop_ir.ir import hints_of
+from planner.kernels import Kernels
+from planner.matmul.decide import MatmulPlanner
+from planner.plan import Decided, Decision, NodePlan
+from planner.schedules.chosen import Chosen
+from planner.schedules.lists import Lists
+from planner.schedules.tuning import ScheduleTuner
+from planner.select import measured_sizes, select
+from planner.settings import Settings
+from planner.user_kernels.plan_launch import UserKernelPlanner
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plans of a graph's nodes, in order, and what was decided on the way.
+
+    schedules: those of kernels that move much, by name and sizes, and what was measured of them.
+    explain: what runs each matmul and each large kernel, and why, in words. finish: begins to
+    compile what there was no time to measure, for the next compilation.
+    """
+
+    plans: tuple[NodePlan | CopyBack, ...]
+    schedules: Mapping[tuple[str, tuple[int, ...]], Chosen]
+    explain: Callable[[], str]
+    finish: Callable[[], None]
+
+    @property
+    def decided(self) -> dict[str, tuple[Decided, ...]]:
+        """What runs each matmul for which something was decided, by the name of its result."""
+        return {decision.out: decision.decided for decision in _decisions(self.plans)}
+
+    @property
+    def measured(self) -> dict[str, gemm_templates.Choice]:
+        """What was measured of matmuls, by name, with the number of rows where that is dynamic."""
+        return {label: c for decision in _decisions(self.plans) for label, c in decision.measured}
+
+    @property
+    def aligned(self) -> frozenset[str]:
+        """Inputs of the graph that must start at a multiple of 16 bytes."""
+        return frozenset(name for plan in _nodes(self.plans) for name in plan.aligned)
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """Launches of the user's kernels that operators stand in for, and why."""
+        return tuple(fallback for plan in _nodes(self.plans) for fallback in plan.fallbacks)
+
+
+def plan_graph(
+    graph: Graph,
+    settings: Settings,
+    kernels: Kernels,
+    table: Mapping[str, KernelObject] | None = None,
+    lists: Lists | None = None,
+    tuner: ScheduleTuner | None = None,
+) -> Planned:
+    """Plans all nodes of a fused graph. table: the user's kernels by name. lists: kernels that are
+    one launch, by the name of the first (`gather`). tuner: made when the compilation began, where
+    the time of that counts. Raises a `PlannerError`."""
+    tuner = tuner or ScheduleTuner(settings, kernels)
+    tuner.start(measured_sizes(graph, settings, lists or {}))
+    matmuls = MatmulPlanner(settings, kernels, graph)
+    matmuls.prefetch(hints_of(graph.symbols))
+    users = UserKernelPlanner(settings, kernels, graph, table or {})
+    tuner.measure()
+    plans = select(graph, settings, matmuls, users, lists, tuner, tuner.emit)
+
+    def explain() -> str:
+        lines = [
+            f"{decision.out}: {'; '.join(map(str, decision.decided))}"
+            for decision in _decisions(plans)
+        ]
+        lines = ["matmuls:", *lines, *matmuls.account.lines()] if lines else []
+        return "\n".join(filter(None, ("\n  ".join(lines), tuner.explain())))
+
+    return Planned(plans, dict(tuner.chosen), explain, tuner.finish)
+
+
+def _nodes(plans: tuple[NodePlan | CopyBack, ...]) -> list[NodePlan]:
+    return [plan for plan in plans if isinstance(plan, NodePlan)]
+
+
+def _decisions(plans: tuple[NodePlan | CopyBack, ...]) -> list[Decision]:
+    return [plan.decision for plan in _nodes(plans) if plan.decision is not None]

@@ -1,0 +1,96 @@
+"""What a kernel is measured on: tensors with the layouts of its buffers, in memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+import torch
+from torch import Tensor
+
+from fx_emit import TORCH_DTYPE
+from loop_ir import Compute, Const, DType, Indirect, Kernel, Load, Store, TensorType
+from loop_ir.ir import defined_values, statements, used_values
+from planner.tensors import layout_at, random_tensor
+from symexpr import evaluate
+
+Hints = Mapping[str, int]
+Args = Sequence[str | sympy.Expr]
+
+# torch makes no random numbers of these.
+_NOT_RANDOM = (DType.u16, DType.u32, DType.u64)
+
+
+def why_not(kernel: Kernel) -> str:
+    """Why a kernel cannot be measured on numbers that are made up; empty where it can."""
+    for buffer in kernel.buffers:
+        dtype = buffer.type.dtype
+        if dtype.is_complex or dtype in _NOT_RANDOM:
+            return f"{buffer.name} is {dtype.value}"
+    return "" if places(kernel) is not None else "it computes places in memory from data"
+
+
+def places(kernel: Kernel) -> dict[str, tuple[sympy.Expr, ...]] | None:
+    """The buffers that hold places in others, with what those places must be below. None where a
+    place is computed from data by more than a choice or a cast: numbers that are made up could lie
+    outside of the memory."""
+    made = {out: s for s in statements(kernel) for out in defined_values(s)}
+    found: dict[str, tuple[sympy.Expr, ...]] = {}
+
+    def from_data(value: str) -> bool:
+        stmt = made[value]
+        return isinstance(stmt, Load) or any(map(from_data, used_values(stmt)))
+
+    def is_place(value: str, extent: sympy.Expr) -> bool:
+        stmt = made[value]
+        if isinstance(stmt, Load):
+            found[stmt.buffer] = (*found.get(stmt.buffer, ()), extent)
+            return not stmt.dtype.is_float and stmt.other == 0
+        if isinstance(stmt, Const):
+            return stmt.value == 0
+        if isinstance(stmt, Compute) and stmt.op in ("cast", "where"):
+            values = stmt.args[1:] if stmt.op == "where" else stmt.args
+            return all(is_place(v, extent) for v in values)
+        return not from_data(value)
+
+    for stmt in statements(kernel):
+        if isinstance(stmt, Indirect) and not is_place(stmt.value, stmt.extent):
+            return None
+    return found
+
+
+def overwritten(kernel: Kernel) -> set[str]:
+    """Buffers whose first values have no part in what the kernel does."""
+    stores = [s for s in statements(kernel) if isinstance(s, Store)]
+    read = {s.buffer for s in statements(kernel) if isinstance(s, Load)}
+    added = {s.buffer for s in stores if s.mode == "add"}
+    return {s.buffer for s in stores} - read - added
+
+
+def arguments(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
+    """The arguments of an emitted kernel, by the names of buffers and the expressions of sizes that
+    it takes: random floats, places that exist, the same each time. torch's own random numbers stay
+    where they are."""
+    limits = places(kernel) or {}
+    made: dict[str, Tensor] = {}
+    for number, buffer in enumerate(kernel.buffers):
+        type_ = buffer.type
+        end = sympy.Integer(int(evaluate(type_.offset + type_.extent, hints)))
+        flat = TensorType(type_.dtype, (end,), (sympy.S.One,), type_.device)
+        generator = torch.Generator(str(type_.device)).manual_seed(number)
+        highs = [int(evaluate(e, hints)) for e in limits.get(buffer.name, ())]
+        below = min((*highs, 1 << (8 * type_.dtype.itemsize - 1))) if highs else 2
+        storage = random_tensor(flat, hints, generator, below)
+        made[buffer.name] = storage.as_strided(*layout_at(type_, hints))
+    return [made[a] if isinstance(a, str) else int(evaluate(a, hints)) for a in args]
+
+
+def layouts(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
+    """The same without memory, to look up what was measured on such."""
+    types = {b.name: b.type for b in kernel.buffers}
+
+    def tensor(type_: TensorType) -> Tensor:
+        size, stride = layout_at(type_, hints)
+        return torch.empty_strided(size, stride, dtype=TORCH_DTYPE[type_.dtype], device="meta")
+
+    return [tensor(types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args]

@@ -1,0 +1,1 @@
+"""The user's own Triton kernels: their launches, texts and operators."""

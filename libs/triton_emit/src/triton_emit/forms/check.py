@@ -1,0 +1,54 @@
+"""What a schedule must keep to so that a kernel can be written under it."""
+
+from __future__ import annotations
+
+import sympy
+
+from loop_ir import Kernel, across, picks_rows
+from symexpr import bounds
+from triton_emit.errors import BadSchedule
+from triton_emit.schedule import (
+    Schedule,
+    inner_spaces,
+    may_step,
+    next_power_of_two,
+    symbol_ranges,
+    walks,
+)
+from triton_emit.vectors import bends
+
+
+def check(kernel: Kernel, schedule: Schedule) -> None:
+    """Raises BadSchedule, which names the field, where the two do not fit."""
+
+    def require(holds: bool, field: str, value: object, expected: str) -> None:
+        if not holds:
+            raise BadSchedule(kernel.name, field, value, expected)
+
+    s, spaces = schedule, inner_spaces(kernel)
+    for field in ("xblock", "yblock", "rblock", "num_warps", "steps"):
+        block = getattr(s, field)
+        require(block >= 1 and not block & (block - 1), field, block, "a power of two")
+    kinds = ("flat", "tiled", "persistent", "looped")
+    require(s.kind in kinds, "kind", s.kind, "flat, tiled, persistent or looped")
+    require(s.index_bits in (32, 64), "index_bits", s.index_bits, "32 or 64")
+    lanes = s.kind in ("flat", "tiled")
+    fitting = "persistent or looped: the kernel has" if spaces else "flat: the kernel has no"
+    require(lanes != bool(spaces), "kind", s.kind, f"{fitting} inner axes")
+    vector = s.vector >= 0 and not s.vector & (s.vector - 1) and (lanes or not s.vector)
+    expected = "0, or a power of two in a flat or tiled schedule"
+    require(vector, "vector", s.vector, expected)
+    flat = s.kind == "flat" or not s.pairs
+    require(flat, "pairs", 1, "False in a schedule that is not flat")
+    stepping = s.kind == "looped" and s.steps <= s.rblock and may_step(kernel)
+    require(s.steps == 1 or stepping, "steps", s.steps, "1: no scans in steps of several rows")
+    planar = across(kernel) is not None or picks_rows(kernel) or bends(kernel)
+    expected = "flat: the kernel does not transpose"
+    require(s.kind != "tiled" or planar, "kind", s.kind, expected)
+    held = s.kind == "persistent"
+    require(held or not walks(kernel), "kind", s.kind, "persistent: the kernel sums over rows")
+    for space in spaces if held else ():
+        inner = sympy.Mul(*(a.extent for a in space))
+        high = bounds(inner, symbol_ranges(kernel.symbols))[1]
+        fits = high is not None and next_power_of_two(high) <= s.rblock
+        require(fits, "rblock", s.rblock, f"at least the inner extent {high}")

@@ -1,0 +1,141 @@
+"""The form of all kernels, and the flat one: a program does a block of the points of all axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+
+from loop_ir import Axis, Kernel, Load, Stmt
+from symexpr import FloorDiv
+from triton_emit.body import INDENT, Writer
+from triton_emit.schedule import Schedule, inner_spaces, streams
+from triton_emit.source import TritonKernel, module
+from triton_emit.ssa import uses
+from triton_emit.tiles import Tile, divides
+
+
+class KernelWriter(Writer):
+    """Writes a kernel that its schedule fits (`check`). Other forms say which tiles a program has
+    (`define_tiles`) and what it does with them (`write_body`)."""
+
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
+        super().__init__(kernel, schedule.index_bits)
+        self.schedule = schedule
+        self.constants: list[tuple[str, int]] = []
+        self.spaces = inner_spaces(kernel)
+        # The inner space of the phase that is being written; -1 outside of all.
+        self.space = -1
+
+    def emit(self) -> TritonKernel:
+        """The kernel's source and launch."""
+        self.define_tiles()
+        self.write_body()
+        params, args = self.parameters()
+        signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
+        first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
+        lines = (*first, *self.prelude(), *self.top.text())
+        return TritonKernel(
+            name=self.kernel.name,
+            source=module(f"{self.kernel.name}({', '.join(signature)})", lines, self.kernel),
+            params=tuple(params),
+            args=tuple(args),
+            grid=(self.programs(), sympy.S.One, sympy.S.One),
+            constants=tuple(self.constants),
+            num_warps=self.schedule.num_warps,
+            num_stages=self.schedule.num_stages,
+            schedule=self.schedule,
+        )
+
+    # ---- what a launch passes and starts
+
+    def parameters(self) -> tuple[list[tuple[str, str, bool]], list[str | sympy.Expr]]:
+        """Name, kind, and whether it is written, of each run-time parameter; what to pass."""
+        params = [
+            (name, f"*{self.params.dtypes[buffer].value}", self.params.mutated[buffer])
+            for buffer, name in self.params.buffers.items()
+        ]
+        args: list[str | sympy.Expr] = list(self.params.buffers)
+        for name, kind, size in self.params.scalars(self.schedule.index_bits):
+            params.append((name, kind, False))
+            args.append(size)
+        return params, args
+
+    def prelude(self) -> list[str]:
+        """Lines before the tiles."""
+        return []
+
+    def program(self) -> str:
+        """The number of the program, from 0, as text."""
+        return "tl.program_id(0)" + (".to(tl.int64)" if self.bits == 64 else "")
+
+    def programs(self) -> sympy.Expr:
+        """How many there are."""
+        points = sympy.Mul(*(a.extent for a in self.kernel.axes))
+        return ceiling_division(points, self.schedule.xblock)
+
+    # ---- tiles
+
+    def define_tiles(self) -> None:
+        """The variables that say which points a program does."""
+        if self.kernel.axes:
+            self.define_x()
+
+    def define_x(self, spread: str = "") -> None:
+        """The tile of a block of the points of all parallel axes. spread: subscript that gives it
+        the dimensions of the other tiles."""
+        self.add_tile(Tile("x", "xindex", "i", self.kernel.axes, self.write_sizes))
+        self.constants.append(("XBLOCK", self.schedule.xblock))
+        xindex = self.aligned(f"{self.program()} * XBLOCK + tl.arange(0, XBLOCK){spread}")
+        self.lines.head.append(f"xindex = {xindex}")
+        self.shapes["x"] = "XBLOCK"
+        numel = self.tiles["x"].numel
+        if not divides(self.schedule.xblock, numel):
+            self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(numel)}")
+
+    def aligned(self, xindex: str) -> str:
+        """The points of a program with what Triton is to know of where they begin: it lays out a
+        thread's elements by that."""
+        if not self.schedule.vector:
+            return xindex
+        if not self.schedule.pairs:
+            reason = "# neighbours in neighbouring lanes: the mask would cut wider stores"
+            self.lines.head.append(reason)
+        return f"tl.multiple_of({xindex}, {self.schedule.vector})"
+
+    # ---- statements
+
+    def write_body(self) -> None:
+        """All phases, one after the other; each keeps its own axes: an atomic add happens at each
+        point of its phase."""
+        for phase in self.kernel.phases:
+            others = (p for p in self.kernel.phases if p is not phase)
+            later = frozenset(u for p in others for stmt in p.body for u in uses(stmt))
+            self.run_phase(phase.axes, phase.body, later)
+
+    def run_phase(
+        self, axes: tuple[Axis, ...], body: Sequence[Stmt], escaping: frozenset[str]
+    ) -> None:
+        """Writes statements over these inner axes. escaping: names that others use."""
+        over = {"x", "y"} & self.shapes.keys()
+        if axes:
+            over.add(f"r{self.spaces.index(axes)}")
+        self.space = self.spaces.index(axes) if axes else -1
+        self.run(body, frozenset(over), escaping)
+
+    def eviction(self, stmt: Load) -> str:
+        """What `streams` takes no place of others in the caches."""
+        if self.space < 0:
+            return ""
+        once = streams(self.kernel, stmt, self.spaces[self.space], self.schedule.kind)
+        return ', eviction_policy="evict_first"' if once else ""
+
+
+def ceiling_division(points: sympy.Expr, block: int) -> sympy.Expr:
+    """How many blocks hold that many points."""
+    return sympy.sympify(FloorDiv(points + (block - 1), block))
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """Lines of a block inside of another."""
+    return [INDENT + line for line in lines]

@@ -1,0 +1,165 @@
+"""Several kernels that do the same to different buffers, as one: `a.add_(1), b.add_(1), ...`.
+
+    program = tl.program_id(0)
+    if program < 4:                     # the programs of the first kernel
+        inout0 = inout0_0
+        first = 0
+        size = 4000
+    else:
+        inout0 = inout0_1
+        first = 4
+        size = 900
+    xindex = (program - first) * XBLOCK + tl.arange(0, XBLOCK)
+
+What they do is written, and compiled, once; a program finds its buffers and sizes in a tree of
+comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import gcd
+
+import sympy
+
+from loop_ir import Compute, Const, Index, Indirect, Kernel, Load, Store
+from triton_emit.errors import BadSchedule
+from triton_emit.forms.check import check
+from triton_emit.forms.kernel import KernelWriter, indented
+from triton_emit.forms.plane import PlaneWriter
+from triton_emit.idioms import cheaper
+from triton_emit.schedule import Schedule, default_schedule
+from triton_emit.source import TritonKernel
+from triton_emit.ssa import clean, statements
+from triton_emit.vectors import vector
+
+_LISTED = (Load, Store, Const, Index, Compute, Indirect)
+_VECTOR = 16  # elements: sizes that are multiples of it need no narrower accesses
+
+
+def likeness(kernel: Kernel) -> Hashable | None:
+    """Equal for kernels that `emit_list` makes one of: they do the same but for their buffers and,
+    where they have one axis, its extent. None for a kernel that takes part in no list: one that
+    reduces, scans or draws random numbers, or one of dynamic sizes."""
+    if any(p.axes for p in kernel.phases) or kernel.symbols:
+        return None
+    if not all(isinstance(s, _LISTED) for _, s in statements(kernel)):
+        return None
+    roles = _roles(kernel)
+    body = tuple(
+        replace(s, buffer=roles[s.buffer]) if isinstance(s, Load | Store) else s
+        for _, s in statements(kernel)
+    )
+    axes: Hashable = kernel.axes
+    if len(kernel.axes) == 1:
+        axes = (kernel.axes[0].symbol, int(kernel.axes[0].extent) % _VECTOR == 0)
+    types = frozenset((roles[b.name], b.type.dtype, b.type.device) for b in kernel.buffers)
+    return axes, str(body), types  # as text: 1, 1.0 and True differ
+
+
+def _roles(kernel: Kernel) -> dict[str, str]:
+    """Buffers by the order in which the kernel uses them."""
+    used = [s.buffer for _, s in statements(kernel) if isinstance(s, Load | Store)]
+    return {name: f"b{n}" for n, name in enumerate(dict.fromkeys(used))}
+
+
+def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
+    """The schedule of a kernel with the points of all of them, each for itself: in a list some
+    sizes may be odd, and what it moves is small."""
+    (first, *_) = kernels
+    step = _VECTOR
+    if len(first.axes) == 1:
+        extents = [int(k.axes[0].extent) for k in kernels]
+        first = replace(first, axes=(replace(first.axes[0], extent=sympy.Integer(sum(extents))),))
+        step = gcd(*extents, _VECTOR)
+    schedule = default_schedule(first, hints)
+    if schedule.pairs:
+        schedule = replace(schedule, pairs=False, vector=vector(first))
+    return schedule if step == _VECTOR else replace(schedule, vector=step)
+
+
+def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
+    """One Triton kernel that does what all of them do, named as the first. They are alike
+    (`likeness`), and none needs what another does. Raises what `emit` raises, and BadSchedule for
+    a schedule whose points are pairs."""
+    if schedule.pairs:
+        raise BadSchedule(kernels[0].name, "pairs", 1, "False: a list of kernels has no pairs")
+    origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
+    first = cheaper(clean(replace(kernels[0], origins=origins)))
+    check(first, schedule)
+    form = _PlaneList if schedule.kind == "tiled" else _ListWriter
+    return form(first, kernels, schedule).emit()
+
+
+class _ListWriter(KernelWriter):
+    """Writes the first of some kernels for the buffers and sizes of all."""
+
+    def __init__(self, first: Kernel, kernels: Sequence[Kernel], schedule: Schedule) -> None:
+        super().__init__(first, schedule)
+        self.kernels = kernels
+        self.extents = [int(sympy.Mul(*(a.extent for a in k.axes))) for k in kernels]
+
+    def define_tiles(self) -> None:
+        super().define_tiles()
+        if len(self.kernel.axes) == 1:  # else all have the same
+            self.masks.pop("x", None)
+            if any(n % self.schedule.xblock for n in self.extents):
+                self.masks["x"] = ("xmask", "xindex < size")
+
+    def program(self) -> str:
+        return "(program - first)"
+
+    @property
+    def starts(self) -> list[int]:
+        """The first program of each kernel, and the number of all."""
+        found = [0]
+        tiled = int(super().programs()) if len(self.kernel.axes) > 1 else 0
+        block = self.schedule.xblock if self.kernel.axes else 1
+        for extent in self.extents:
+            found.append(found[-1] + (tiled or -(-extent // block)))
+        return found
+
+    def programs(self) -> sympy.Expr:
+        return sympy.Integer(self.starts[-1])
+
+    def _own(self) -> Iterator[list[tuple[str, str, str]]]:
+        """For each kernel: what the body calls a buffer, the parameter, the buffer."""
+        roles = _roles(self.kernels[0])
+        names = {roles[buffer]: name for buffer, name in self.params.buffers.items()}
+        for n, kernel in enumerate(self.kernels):
+            buffers = {role: buffer for buffer, role in _roles(kernel).items()}
+            yield [(name, f"{name}_{n}", buffers[role]) for role, name in names.items()]
+
+    def parameters(self) -> tuple[list[tuple[str, str, bool]], list[str | sympy.Expr]]:
+        kinds = {name: (kind, written) for name, kind, written in super().parameters()[0]}
+        own = [item for items in self._own() for item in items]
+        return [(param, *kinds[name]) for name, param, _ in own], [buffer for _, _, buffer in own]
+
+    def prelude(self) -> list[str]:
+        choices: list[list[str]] = []
+        for own, first, size in zip(self._own(), self.starts, self.extents, strict=False):
+            lines = [f"{name} = {param}" for name, param, _ in own]
+            if self.kernel.axes:
+                lines.append(f"first = {first}")
+            if "size" in self.masks.get("x", ("", ""))[1]:
+                lines.append(f"size = {size}")
+            choices.append(lines)
+        wide = ".to(tl.int64)" if self.bits == 64 else ""
+        return [f"program = tl.program_id(0){wide}", *_tree(choices, self.starts, 0)]
+
+
+class _PlaneList(_ListWriter, PlaneWriter):
+    """Of kernels in tiles of two dimensions."""
+
+
+def _tree(choices: Sequence[list[str]], starts: Sequence[int], first: int) -> Iterator[str]:
+    """Lines that run the choice whose programs `program` is one of."""
+    if len(choices) == 1:
+        yield from choices[0]
+        return
+    middle = len(choices) // 2
+    yield f"if program < {starts[first + middle]}:"
+    yield from indented(list(_tree(choices[:middle], starts, first)))
+    yield "else:"
+    yield from indented(list(_tree(choices[middle:], starts, first + middle)))

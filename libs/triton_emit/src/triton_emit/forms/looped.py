@@ -1,0 +1,118 @@
+"""Rows that a program walks over chunk by chunk, once for each phase that needs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import sympy
+
+from loop_ir import DType, Kernel, Load, Reduce, Scan, Stmt
+from symexpr import FloorDiv
+from triton_emit.body import Lines
+from triton_emit.forms import reductions, scans
+from triton_emit.forms.kernel import indented
+from triton_emit.forms.rows import RowWriter
+from triton_emit.schedule import Schedule
+from triton_emit.ssa import Scope, defines, loops, uses
+from triton_emit.tiles import Tile, divides
+
+
+class LoopedWriter(RowWriter):
+    """accumulators: by reduction, the variables that a loop folds into, and their type.
+    loads_left: by buffer, how many loads are still to be written."""
+
+    looped = True
+
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
+        super().__init__(kernel, schedule)
+        self.scopes = loops(kernel)
+        self.accumulators: dict[Reduce, tuple[list[str], DType]] = {}
+        loads = (s for scope in self.scopes for s in scope.body if isinstance(s, Load))
+        self.loads_left = Counter(s.buffer for s in loads)
+
+    def define_tiles(self) -> None:
+        """The tile of rows; each loop defines that of its own inner axes."""
+        if self.steps > 1:
+            self.constants.append(("STEPS", self.steps))
+        super().define_tiles()
+
+    def aligned(self, xindex: str) -> str:
+        """Where scans step over rows, a warp reads all columns of a tile."""
+        if self.steps == 1:
+            return xindex
+        self.lines.head.append("# warps by rows of each by columns, all of which a warp reads")
+        return f"tl.multiple_of({xindex}, [1, 1, {max(1, self.schedule.xblock // 32)}])"
+
+    def write_body(self) -> None:
+        """Straight code and loops, in the order of the phases."""
+        for number, scope in enumerate(self.scopes):
+            others = (s for k, s in enumerate(self.scopes) if k != number)
+            escaping = frozenset(u for s in others for stmt in s.body for u in uses(stmt))
+            if scope.axes:
+                self._loop(scope, escaping)
+            else:
+                self.run_phase((), scope.body, escaping)
+
+    def _loop(self, scope: Scope, escaping: frozenset[str]) -> None:
+        number, block = self.spaces.index(scope.axes), self.schedule.rblock
+        outer, env, symbols = self.lines, dict(self.env), dict(self.symbols)
+        tile = self.inner_tile(number, scope.axes, "RBLOCK", block)
+        backwards = any(isinstance(s, Scan) and s.reverse for s in scope.body)
+        lanes = f"lanes = {self._chunk(backwards)}"
+        if lanes not in outer.head:
+            outer.head.append(lanes)
+        if not divides(block, tile.numel):
+            self.mask_inner(tile)
+        self.lines = Lines()
+        self.lines.head.append(f"{tile.flat} = start + lanes")
+        self.before = []
+        kept = {d for s in scope.body for d in defines(s)}
+        self.run_phase(scope.axes, scope.body, escaping - kept)
+        inside, self.lines = self.lines, outer
+        outer.body += [*self.before, *self._steps_over(tile, backwards), *indented(inside.text())]
+        found = [s for s in scope.body if isinstance(s, Reduce)]
+        results = {s: reductions.finish_loop(self, s, *self.accumulators[s]) for s in found}
+        self.env, self.symbols = env, symbols
+        for stmt, values in results.items():
+            self.env.update(zip(stmt.outs, values, strict=True))
+        del self.shapes[tile.key]
+        self.masks.pop(tile.key, None)
+
+    def _chunk(self, backwards: bool) -> str:
+        """The places of a chunk, from its start on."""
+        if self.steps == 1:
+            return self.lanes("RBLOCK")
+        lanes = (
+            "tl.arange(0, RBLOCK // STEPS)[:, None, None] * STEPS"
+            " + tl.arange(0, STEPS)[None, :, None]"
+        )
+        # from the last row to the first, which the tile has in that order
+        return f"RBLOCK - 1 - ({lanes})" if backwards else lanes
+
+    def _steps_over(self, tile: Tile, backwards: bool) -> list[str]:
+        """The head of the loop, which defines `start`."""
+        end, width = self.write_sizes(tile.numel), self.schedule.rblock
+        if not backwards:
+            return [f"for start in range(0, {end}, RBLOCK):"]
+        last = self.write_sizes(sympy.sympify(FloorDiv(tile.numel - 1, width) * width))
+        return [f"for step in range(0, {end}, RBLOCK):", *indented([f"start = {last} - step"])]
+
+    def reduce(self, stmt: Reduce) -> None:
+        """Folds a chunk into the accumulators of the reduction."""
+        value = reductions.argument(self, stmt)
+        names = reductions.start_loop(self, stmt, value)
+        self.accumulators[stmt] = names, value.dtype
+        reductions.step_loop(self, stmt, value, names)
+
+    def scan(self, stmt: Scan, body: Sequence[Stmt]) -> None:
+        """Scans a chunk, with what the chunks before it carry."""
+        scans.write(self, stmt, body)
+
+    def eviction(self, stmt: Load) -> str:
+        """Rows that are read again by a later loop stay in L2, and leave it after the last."""
+        if self.space >= 0:
+            self.loads_left[stmt.buffer] -= 1
+            if self.loads_left[stmt.buffer] > 0:
+                return ', eviction_policy="evict_last"'
+        return super().eviction(stmt)

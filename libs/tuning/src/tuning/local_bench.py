@@ -1,0 +1,92 @@
+"""Candidates measured in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from triton_rt import Binary, LazyKernel
+from triton_rt.errors import TritonRTError
+from tuning.compare import compare
+from tuning.options import Grid, Options
+from tuning.outputs import mutated_spans, outputs_of
+from tuning.race import Outcome
+from tuning.saved import Saved
+from tuning.timer import Timer
+
+
+class LocalBench:
+    """Measures in this process, on the arguments themselves."""
+
+    def __init__(
+        self,
+        candidates: Sequence[tuple[LazyKernel, Grid]],
+        args: Sequence[Any],
+        device: torch.device,
+        options: Options,
+        ready: Callable[[Sequence[int]], Iterator[tuple[int, Binary | TritonRTError]]],
+    ) -> None:
+        self.candidates = candidates
+        self.args = args
+        self.ready = ready
+        self.warm: set[int] = set()
+        self.outputs = mutated_spans(candidates, args)
+        skipped = mutated_spans(candidates, args, only=options.overwritten)
+        kept = [s for s in self.outputs if s not in skipped]
+        self.saved = Saved(kept)
+        try:
+            self.timer = Timer(device, options.flush_bytes)
+        except BaseException:
+            self.saved.free()
+            raise
+        self.reference: list[torch.Tensor] | None = None
+        self.verify = options.verify
+
+    def measure(self, indices: Sequence[int], runs: int) -> Iterator[tuple[int, Outcome]]:
+        """`runs` more times of each candidate, those that are compiled first in front (see
+        `Bench`)."""
+        cold = [i for i in indices if i not in self.warm]
+        arrivals = self.ready(cold)
+        if self.verify:  # the first of the candidates is what others are compared with
+            arrivals = iter(sorted(arrivals, key=lambda pair: pair[0]))
+        for index, binary in arrivals:
+            yield index, binary if isinstance(binary, TritonRTError) else self._try(index, runs)
+        for index in indices:
+            if index not in cold:
+                yield index, self._try(index, runs)
+
+    def _try(self, index: int, runs: int) -> Outcome:
+        kernel, grid = self.candidates[index]
+
+        def launch() -> None:
+            kernel.launch(grid, *self.args)
+
+        try:
+            if index not in self.warm:
+                self.saved.restore()
+                launch()
+                self.warm.add(index)
+                self._check(index)
+            return self.timer.run(launch, self.saved.restore, runs)
+        except TritonRTError as error:
+            # Candidates may exceed the device's resources: they lose, the others go on.
+            return error
+
+    def _check(self, index: int) -> None:
+        if not self.verify:
+            return
+        views = outputs_of(self.candidates, self.args)
+        if self.reference is None:
+            self.reference = [v.clone() for v in views]
+            return
+        compare(self.candidates[index][0].source.name, views, self.reference)
+
+    def close(self) -> None:
+        """Gives the memory back, and arguments their first values."""
+        self.saved.restore()
+        torch.cuda.current_stream().synchronize()
+        self.saved.free()
+        self.timer.close()
+        self.reference = None

@@ -1,0 +1,289 @@
+"""The fastest of some kernels, measured on the arguments that it will run on."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from triton_rt import Binary, LazyKernel, Target, flatten
+from triton_rt.errors import BadBinary, NoGPU, OutOfSharedMemory, TritonRTError
+from tuning.cost_model import Machine, Work, estimate, occupancy
+from tuning.errors import CandidateCrashed, CandidateHung, CorruptedMemory, WrongResult
+from tuning.local_bench import LocalBench
+from tuning.margins import MARGINS
+from tuning.options import Grid, Options
+from tuning.outputs import tensor_of
+from tuning.pool import TuningPool
+from tuning.race import Bench, Race, race, winner
+from tuning.resources import resources
+from tuning.saved import spans
+from tuning.store import Query, Record, TuningStore, candidate_keys
+
+#: Faults that mark a candidate bad for every shape on a device.
+DANGEROUS = (CandidateCrashed, CandidateHung, CorruptedMemory, WrongResult)
+
+#: Two tunings at once on a GPU would measure each other.
+_MEASURING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """`winner` indexes the candidates. `times` are medians in milliseconds, by candidate, and
+    infinite for one that failed, whose message is in `failures`, or was left out: `pruned` says
+    why (by the cost model, a shape nearby, an earlier fault). `how`: where the choice is from.
+    """
+
+    winner: int
+    times: tuple[float, ...]
+    failures: tuple[tuple[int, str], ...] = ()
+    pruned: tuple[tuple[int, str], ...] = ()
+    how: Literal["measured", "stored", "model"] = "measured"
+    seconds: float = 0.0
+    runs: tuple[int, ...] = ()
+
+
+def autotune(
+    candidates: Sequence[tuple[LazyKernel, Grid]],
+    args: Sequence[Any],
+    *,
+    work: Work | Sequence[Work] | None = None,
+    options: Options = Options(),  # noqa: B008 - frozen
+    store: TuningStore | None = None,
+    name: str | None = None,
+    pool: TuningPool | None = None,
+    keys: Sequence[str] | None = None,
+    repeats: int | None = None,
+    flush_bytes: int | None = None,
+) -> Tuned:
+    """Measures (kernel, grid) pairs on the same arguments and returns the fastest.
+
+    Each run is timed alone by CUDA events around the launch that will be deployed, after a write
+    that evicts the L2 cache, with the host ahead of the device. Arguments that a kernel mutates
+    have their first values before each run, and afterwards. With `work`, candidates whose
+    estimated time is far from the best are not measured. With `store`, results are kept and found
+    again, under `name` (default: the kernel's) and `keys`, what tells the candidates apart there
+    (default: their sources, names and comments included). With `pool`, candidates run in worker
+    processes on copies of the arguments, and what crashes, hangs or corrupts memory there harms
+    nobody.
+
+    Raises `NoGPU` on CPU tensors, unless the pool has a CPU worker, and the last failure if every
+    candidate fails.
+    """
+    began = time.perf_counter()
+    if not candidates:
+        raise ValueError("autotune needs at least one candidate")
+    if repeats is not None:
+        options = replace(options, repeats=repeats)
+    if flush_bytes is not None:
+        options = replace(options, flush_bytes=flush_bytes)
+    on_cpu = pool is not None and pool.on_cpu
+    tensors = [t for t in map(tensor_of, flatten(args)) if t is not None]
+    if not tensors or not (on_cpu or all(t.is_cuda for t in tensors)):
+        raise NoGPU(
+            "autotune measures on a GPU, and got CPU tensors or none: an interpreter's time says "
+            "nothing about a kernel; choose by a cost model there"
+        )
+    device = tensors[0].device
+    guard = contextlib.nullcontext() if on_cpu else torch.cuda.device(device)
+    with guard:
+        tuning = _Tuning(candidates, args, device, work, options, store, name, pool, keys)
+        return tuning.run(began)
+
+
+class _Tuning:
+    """One call of `autotune`."""
+
+    def __init__(
+        self,
+        candidates: Sequence[tuple[LazyKernel, Grid]],
+        args: Sequence[Any],
+        device: torch.device,
+        work: Work | Sequence[Work] | None,
+        options: Options,
+        store: TuningStore | None,
+        name: str | None,
+        pool: TuningPool | None,
+        keys: Sequence[str] | None,
+    ) -> None:
+        self.candidates = candidates
+        self.args = args
+        self.device = device
+        self.works = [work] * len(candidates) if isinstance(work, Work) else work
+        self.options = options
+        self.store = store
+        self.pool = pool
+        first = candidates[0][0].source
+        self.keys = tuple(keys or candidate_keys([k.source for k, _ in candidates]))
+        self.machine = Machine.of(device.index) if device.type == "cuda" else None
+        label = self.machine.name if self.machine else "cpu"
+        self.query = Query.of(name or first.name, label, first.params, flatten(args))
+        self.pruned: dict[int, str] = {}
+
+    def run(self, began: float) -> Tuned:
+        if self.options.deterministic:
+            return self._by_model(began)
+        stored = self.store.get(self.query) if self.store else None
+        if stored is not None and stored.candidates == self.keys and stored.winner in self.keys:
+            times = tuple(float(stored.times.get(k, math.inf)) for k in self.keys)
+            at = self.keys.index(stored.winner)
+            return Tuned(at, times, how="stored", seconds=time.perf_counter() - began)
+        order = self._first_guess()
+        if self.machine is not None:
+            # Made current on this thread, and idle: what ran before is not measured.
+            torch.cuda.current_stream().synchronize()
+        with _MEASURING, self._bench() as bench:
+            result = race(bench, order, self.options.repeats)
+        times = tuple(result.time(i) for i in range(len(self.candidates)))
+        failures = tuple(
+            (i, f"{type(e).__name__}: {e}") for i, e in sorted(result.failures.items())
+        )
+        if min(times) == math.inf:
+            raise result.failures[max(result.failures)]
+        best = winner(times)
+        self._keep(best, times, result)
+        return Tuned(
+            best,
+            times,
+            failures,
+            tuple(sorted(self.pruned.items())),
+            "measured",
+            time.perf_counter() - began,
+            tuple(len(result.samples.get(i, ())) for i in range(len(times))),
+        )
+
+    def _first_guess(self) -> list[int]:
+        """Candidates in the order to try them: the winner of the nearest shape first, without
+        those that lost clearly there, and without known faults."""
+        order = list(range(len(self.candidates)))
+        if self.store is None:
+            return order
+        for key, why in self.store.bad(self.query).items():
+            for i in [i for i in order if self.keys[i] == key]:
+                self.pruned[i] = f"failed before: {why}"
+        near = self.store.nearest(self.query)
+        if near is not None and near.winner in self.keys:
+            close = near.query.distance(self.query) <= MARGINS.near
+            bar = MARGINS.near_ratio * near.times.get(near.winner, math.inf)
+            for i, key in enumerate(self.keys):
+                if close and near.times.get(key, 0.0) > bar:
+                    self.pruned.setdefault(i, f"slow at {near.query.sizes}")
+            order.sort(key=lambda i: near.times.get(self.keys[i], math.inf))
+        kept = [i for i in order if i not in self.pruned]
+        if not kept:  # nothing else is left to choose from
+            self.pruned.clear()
+        return kept or order
+
+    def _keep(self, best: int, times: Sequence[float], result: Race) -> None:
+        if self.store is None:
+            return
+        measured = {k: t for k, t in zip(self.keys, times, strict=True) if t < math.inf}
+        bad = {
+            self.keys[i]: f"{type(e).__name__}: {e}"
+            for i, e in result.failures.items()
+            if isinstance(e, DANGEROUS)
+        }
+        self.store.put(Record(self.query, self.keys[best], measured, bad, self.keys))
+
+    # -- benches -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _bench(self) -> Iterator[Bench]:
+        if self.pool is not None:
+            with self.pool.session(
+                self.candidates, self.args, self.device, self.options, self._ready
+            ) as bench:
+                yield bench
+            return
+        local = LocalBench(self.candidates, self.args, self.device, self.options, self._ready)
+        try:
+            yield local
+        finally:
+            local.close()
+
+    def _ready(self, indices: Sequence[int]) -> Iterator[tuple[int, Binary | TritonRTError]]:
+        """Candidates as their compilation ends, without those that the cost model gives up."""
+        futures: dict[int, Future[Binary]] = {}
+        for index in indices:
+            kernel, _ = self.candidates[index]
+            try:
+                mask = kernel.alignment(*self.args)
+                futures[index] = kernel.prefetch(self._target(kernel), mask)
+            except TritonRTError as error:
+                yield index, error
+        best = math.inf
+        while futures:
+            done = [i for i, f in futures.items() if f.done()]
+            if not done:
+                wait(futures.values(), return_when=FIRST_COMPLETED)
+                continue
+            index = done[0]
+            try:
+                binary = futures.pop(index).result()
+                guess = self._estimate(index, binary)
+            except TritonRTError as error:
+                yield index, error
+                continue
+            best = min(best, guess)
+            if self.works is not None and guess > MARGINS.model_ratio * best:
+                self.pruned[index] = f"estimated at {guess * 1e3:.4f} ms, best {best * 1e3:.4f} ms"
+                continue
+            yield index, binary
+
+    def _target(self, kernel: LazyKernel) -> Target:
+        assert self.machine is not None
+        return kernel.target or Target(self.machine.arch)
+
+    def _estimate(self, index: int, binary: Binary) -> float:
+        """Seconds by the cost model; raises what a launch would where no block fits."""
+        assert self.machine is not None
+        try:
+            needs = resources(binary)
+        except BadBinary:
+            return math.inf if self.works is None else 0.0
+        if occupancy(needs, self.machine) == 0:
+            raise OutOfSharedMemory(
+                f"{binary.name}: a block of {needs.threads} threads with {needs.registers} "
+                f"registers each and {needs.shared_bytes} bytes of shared memory does not fit on "
+                f"a multiprocessor of {self.machine.name}"
+            )
+        work = self.works[index] if self.works is not None else self._bytes_of_arguments()
+        _, grid = self.candidates[index]
+        programs = math.prod((grid,) if isinstance(grid, int) else grid)
+        return estimate(needs, programs, work, self.machine)
+
+    def _bytes_of_arguments(self) -> Work:
+        tensors = [t for t in map(tensor_of, flatten(self.args)) if t is not None]
+        return Work(bytes=sum(s.bytes for s in spans(tensors)))
+
+    def _by_model(self, began: float) -> Tuned:
+        guesses = [math.inf] * len(self.candidates)
+        failures: dict[int, TritonRTError] = {}
+        if self.machine is None:
+            return Tuned(0, tuple(guesses), how="model")
+        for kernel, _ in self.candidates:
+            # All start before the first is waited for; one that fails says so below.
+            with contextlib.suppress(TritonRTError):
+                kernel.prefetch(self._target(kernel), kernel.alignment(*self.args))
+        for index, (kernel, _) in enumerate(self.candidates):
+            try:
+                binary = kernel.binary(self._target(kernel), kernel.alignment(*self.args))
+                guesses[index] = self._estimate(index, binary)
+            except TritonRTError as error:
+                failures[index] = error
+        if len(failures) == len(self.candidates):
+            raise failures[len(failures) - 1]
+        return Tuned(
+            min(range(len(guesses)), key=guesses.__getitem__),
+            tuple(1e3 * g for g in guesses),
+            tuple((i, f"{type(e).__name__}: {e}") for i, e in failures.items()),
+            how="model",
+            seconds=time.perf_counter() - began,
+        )

@@ -1,0 +1,414 @@
+"""Tuning on a real GPU: what is timed and restored, what faults do, what is held afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from triton_rt import CompilePool, KernelParam, KernelSource, LazyKernel, TensorMap, compile, errors
+from tuning import Candidate, Machine, Options, TunedKernel, TuningPool, TuningStore, Work, autotune
+from tuning.cost_model import H200, occupancy
+from tuning.resources import resources
+from tuning.saved import Saved, spans
+from tuning.timer import Timer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def make(body: str, **constants: Any) -> KernelSource:
+    """Of (x: *f32, y: *f32 mutated, n: i32)."""
+    params = (
+        KernelParam("x", "*f32", aligned=True),
+        KernelParam("y", "*f32", mutated=True, aligned=True),
+        KernelParam("n", "i32", aligned=True),
+    )
+    names = ", ".join(["x", "y", "n", *(f"{c}: tl.constexpr" for c in constants)])
+    text = f"import triton\nimport triton.language as tl\n@triton.jit\ndef kernel({names}):\n"
+    text += textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
+    return KernelSource("kernel", text, params, tuple(constants.items()))
+
+
+LOAD = "i = tl.program_id(0) * B + tl.arange(0, B)\n"
+ADD = make(LOAD + "tl.store(y + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)", B=1024)
+COPY = make(LOAD + "tl.store(y + i, tl.load(x + i, i < n), i < n)", B=1024)
+N = 1 << 22
+
+
+def blocks(source: KernelSource, *sizes: int) -> list[Candidate]:
+    return [
+        Candidate(replace(source, constants=(("B", b),)), lambda x, y, n, b=b: -(-n // b))
+        for b in sizes
+    ]
+
+
+def pairs(source: KernelSource, *sizes: int, n: int = N) -> list[tuple[LazyKernel, int]]:
+    return [(LazyKernel(c.source), -(-n // s)) for c, s in zip(blocks(source, *sizes), sizes)]  # noqa: B905
+
+
+@pytest.fixture
+def tensors() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[TuningPool]:
+    with TuningPool(timeout=10.0) as pool:
+        yield pool
+
+
+# -- what is timed -------------------------------------------------------------------------------
+
+
+def test_a_slow_host_is_not_timed(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """What lies between the events is the kernel alone, however long the host takes to queue it."""
+    x, y = tensors
+    kernel = LazyKernel(COPY)
+    timer = Timer(x.device)
+
+    def launch() -> None:
+        kernel.launch(N // 1024, x, y, N)
+
+    def slowly() -> None:
+        time.sleep(0.001)
+        launch()
+
+    launch()
+    fast = sorted(timer.run(launch, lambda: None, 15))[7]
+    slow = sorted(timer.run(slowly, lambda: None, 15))[7]
+    floor = 1e3 * 8 * N / Machine.of(0).bandwidth
+    timer.close()
+    assert slow == pytest.approx(fast, rel=0.15), (fast, slow)
+    assert floor < fast < 3 * floor, "cold: the bytes come from device memory, not from L2"
+
+
+def test_losers_leave_early_and_values_are_restored(
+    tensors: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    x, y = tensors
+    before = y.clone()
+    tuned = autotune(pairs(ADD, 32, 1024, 100, 512), (x, y, N))
+    assert torch.equal(y, before)
+    assert tuned.winner in (1, 3) and tuned.runs[0] <= 3 and max(tuned.runs) == 20
+    assert "power of 2" in dict(tuned.failures)[2]
+
+
+@pytest.mark.parametrize("device_limit", [None, 0])
+def test_saved_values_come_back(device_limit: int | None) -> None:
+    whole = torch.arange(float(1 << 20), device="cuda")
+    before, parts = whole.clone(), [whole[100:300_000], whole[500_001:900_000:3]]
+    for part in parts:  # what torch loads for this is not ours
+        part.add_(0)
+        part.fill_(0).copy_(part + 1)
+    whole.copy_(before)
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    kept = Saved(spans(parts), device_limit=device_limit)
+    assert (kept.device_bytes > 0) == (device_limit is None)
+    for part in parts:
+        part.fill_(-1)
+    kept.restore()
+    torch.cuda.synchronize()
+    kept.free()
+    assert torch.equal(whole, before) and torch.cuda.mem_get_info()[0] == free
+
+
+def test_overwritten_arguments_are_not_saved(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, y = tensors
+    autotune(pairs(COPY, 1024, 512), (x, y, N), options=Options(overwritten=("y",)))
+    assert torch.equal(x, y)
+
+
+def test_no_memory_is_held(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, y = tensors
+    kernel = TunedKernel(blocks(ADD, 1024, 512))
+    LazyKernel(ADD)(1, x, y, 16)  # what the first launch in a process loads is not tuning's
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    free = torch.cuda.mem_get_info()[0]
+    kernel(x, y, N)
+    torch.cuda.synchronize()
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == held
+    assert free - torch.cuda.mem_get_info()[0] <= 4 << 20, "no more than the loaded cubins"
+
+
+def test_wrong_results_are_found_in_process(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, y = tensors
+    wrong = make(LOAD + "tl.store(y + i, tl.load(x + i, i < n) * 1.1, i < n)", B=1024)
+    candidates = [*pairs(COPY, 1024), *pairs(wrong, 1024)]
+    tuned = autotune(candidates, (x, y, N), options=Options(verify=True))
+    assert tuned.winner == 0 and "WrongResult" in tuned.failures[0][1]
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+
+def test_the_machine_is_read_from_the_driver() -> None:
+    machine = Machine.of(0)
+    if machine.name == "NVIDIA H200":
+        assert (machine.sms, machine.shared_per_block) == (H200.sms, H200.shared_per_block)
+        assert machine.bandwidth == pytest.approx(H200.bandwidth, rel=0.05)
+        assert machine.blocks_per_sm == 32 and machine.registers_per_sm == 65536
+
+
+def test_resources_agree_with_the_driver() -> None:
+    import ctypes
+
+    from triton_rt.driver import driver
+    from triton_rt.launch import Entry
+
+    for source in (COPY, ADD, replace(ADD, constants=(("B", 65536),))):
+        binary = compile(source)
+        needs = resources(binary)
+        function = Entry.load(binary, 0).function
+        found = {}
+        for name, number in (("registers", 4), ("local", 3), ("blocks", 0)):
+            out = ctypes.c_int()
+            if name == "blocks":
+                driver().call(
+                    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                    ctypes.byref(out),
+                    ctypes.c_void_p(function),
+                    needs.threads,
+                    ctypes.c_size_t(binary.shared_bytes),
+                )
+            else:
+                driver().call(
+                    "cuFuncGetAttribute", ctypes.byref(out), number, ctypes.c_void_p(function)
+                )
+            found[name] = out.value
+        assert (needs.registers, occupancy(needs, Machine.of(0))) == (
+            found["registers"],
+            found["blocks"],
+        )
+        assert needs.local_bytes == found["local"]
+
+
+def test_deterministic_choice(tensors: tuple[torch.Tensor, torch.Tensor], tmp_path: Path) -> None:
+    x, y = tensors
+    before, store = y.clone(), TuningStore(tmp_path)
+    options = Options(deterministic=True)
+    work = Work(bytes=12 * N)
+    results = [
+        autotune(pairs(ADD, 32, 1024, 100), (x, y, N), options=options, store=store, work=work)
+        for _ in range(3)
+    ]
+    assert {(r.winner, r.times, r.how) for r in results} == {(1, results[0].times, "model")}
+    assert torch.equal(y, before) and not list(tmp_path.iterdir())
+
+
+def test_hopeless_estimates_are_not_measured(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, y = tensors
+    spilling = (LazyKernel(replace(ADD, constants=(("B", 1 << 17),))), N >> 17)
+    tuned = autotune([*pairs(ADD, 1024), spilling], (x, y, N), work=Work(bytes=12 * N))
+    assert tuned.winner == 0 and "estimated" in dict(tuned.pruned)[1]
+
+
+# -- faults in workers ---------------------------------------------------------------------------
+
+FAULTS = {
+    "illegal address": ("tl.store(y + (1 << 40) + i, 1.0)", "CandidateCrashed"),
+    "misaligned": (
+        "p = (x.to(tl.int64) + 2).to(tl.pointer_type(tl.float32))\ntl.store(y + i, tl.load(p + i))",
+        "CandidateCrashed",
+    ),
+    "hang": (
+        "v = tl.load(x, volatile=True)\n"
+        "while v == v:\n    v = tl.load(x, volatile=True)\n"
+        "tl.store(y + i, v)",
+        "CandidateHung",
+    ),
+    "wrong": ("tl.store(y + i, tl.load(x + i, i < n) + 1e-2, i < n)", "WrongResult"),
+    "out of bounds": ("tl.store(y + i, tl.load(x + i, i < n), i < n + 64)", "CorruptedMemory"),
+    "unmarked": (
+        "tl.store(y + i, tl.load(x + i, i < n), i < n)\ntl.store(x + i, 0.0, i < n)",
+        "CorruptedMemory",
+    ),
+}
+
+
+def test_each_fault_leaves_this_process_alone(
+    pool: TuningPool, tensors: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> None:
+    x, y = (t[: N - 512] for t in tensors)
+    n, before = N - 512, (x.clone(), y.clone())
+    bodies = {name: make(LOAD + body, B=1024) for name, (body, _) in FAULTS.items()}
+    faulty = [pairs(source, 1024, n=n)[0] for source in bodies.values()]
+    candidates = [*pairs(COPY, 1024, n=n), *faulty, *pairs(COPY, 32, 2048, n=n)]
+    store = TuningStore(tmp_path)
+    tuned = autotune(candidates, (x, y, n), pool=pool, store=store)
+    kinds = {i: why.partition(":")[0] for i, why in tuned.failures}
+    assert kinds == {i: kind for i, (_, kind) in enumerate(FAULTS.values(), 1)}
+    assert tuned.winner in (0, len(candidates) - 1)
+    assert torch.equal(x, before[0]) and torch.equal(y, before[1])
+    kernel, grid = candidates[tuned.winner]
+    kernel(grid, x, y, n)
+    assert torch.equal(y, x), "this process's context is as it was"
+    assert len(store.bad(next(store_queries(store, candidates, (x, y, n))))) == len(FAULTS)
+
+
+def store_queries(store: TuningStore, candidates: Any, args: Any) -> Iterator[Any]:
+    from tuning.store import Query
+
+    source = candidates[0][0].source
+    yield Query.of(source.name, Machine.of(0).name, source.params, args)
+
+
+def test_workers_measure_what_this_process_measures(
+    pool: TuningPool, tensors: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    x, y = tensors
+    candidates = pairs(COPY, 32, 1024)
+    there = autotune(candidates, (x, y, N), pool=pool)
+    here = autotune(candidates, (x, y, N))
+    assert there.winner == here.winner == 1
+    assert there.times[1] == pytest.approx(here.times[1], rel=0.2)
+
+
+# -- tuned kernels -------------------------------------------------------------------------------
+
+
+def test_first_call_tunes_and_later_ones_launch(
+    tensors: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> None:
+    x, y = tensors
+    with CompilePool(2) as compilers:
+        kernel = TunedKernel(blocks(COPY, 32, 1024), pool=compilers, store=TuningStore(tmp_path))
+        kernel(x, y, N)
+    assert torch.equal(x, y) and kernel.tuned[0, N].winner == 1
+    began = time.perf_counter()
+    for _ in range(100):
+        kernel(x, y, N)
+    torch.cuda.synchronize()
+    assert time.perf_counter() - began < 0.1 and len(kernel.tuned) == 1
+
+    # Another kernel object, as in another process: from the store, the winner alone is compiled.
+    again = TunedKernel(blocks(COPY, 32, 1024), store=TuningStore(tmp_path))
+    again(x, y, N)
+    assert again.tuned[0, N].how == "stored"
+    assert [len(k._binaries) for k in again.kernels] == [0, 1]
+
+    # A shape nearby starts from what is known: the clear loser is not run.
+    near = TunedKernel(blocks(COPY, 32, 1024), store=TuningStore(tmp_path))
+    near(x[: N // 2 + 16], y[: N // 2 + 16], N // 2 + 16)
+    result = near.tuned[0, N // 2 + 16]
+    assert result.winner == 1 and (result.runs[0] <= 3 or dict(result.pruned)[0])
+
+
+def test_threads_tune_once(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, _ = tensors
+    kernel = TunedKernel(blocks(COPY, 512, 1024))
+    ready = threading.Barrier(8)
+
+    def work(_: int) -> bool:
+        ready.wait()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = torch.zeros_like(x)
+            kernel(x, y, N)
+            torch.cuda.current_stream().synchronize()
+            return torch.equal(x, y)
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(work, range(8)))
+    assert len(kernel.tuned) == 1
+
+
+def test_capture_does_not_tune(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, y = tensors
+    kernel = TunedKernel(blocks(COPY, 512, 1024))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(x, y, N)
+    assert kernel.tuned == {}
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(x, y)
+    kernel(x, y, N)
+    assert len(kernel.tuned) == 1
+
+
+def test_all_candidates_failing_is_an_error(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, y = tensors
+    with pytest.raises(errors.CompileFailed):
+        TunedKernel(blocks(COPY, 100, 200))(x, y, N)
+
+
+def test_tuning_in_a_fresh_thread_and_process() -> None:
+    """The driver's context is not current on a new thread: tuning makes it so."""
+    code = (
+        "import torch, threading\nfrom triton_rt import *\n"
+        "text = '''import triton, triton.language as tl\n@triton.jit\n"
+        "def k(y, B: tl.constexpr):\n"
+        "    tl.store(y + tl.program_id(0) * B + tl.arange(0, B), 1.0)\n'''\n"
+        "make = lambda b: Candidate(KernelSource('k', text, (KernelParam('y', '*f32', True),),\n"
+        "                                        (('B', b),)), 1 << 20 // b)\n"
+        "y = torch.zeros(1 << 20, device='cuda')\n"
+        "kernel = TunedKernel([make(256), make(512)])\n"
+        "t = threading.Thread(target=lambda: kernel(y)); t.start(); t.join()\n"
+        "print(len(kernel.tuned))\n"
+    )
+    code = code.replace("1 << 20 // b", "(1 << 20) // b")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "1\n", run.stderr[-2000:]
+
+
+@pytest.mark.parametrize("where", ["in process", "in a worker"])
+def test_descriptors_and_tuples_are_tuned(pool: TuningPool, where: str) -> None:
+    text = (
+        "import triton\nimport triton.language as tl\n@triton.jit\n"
+        "def kernel(d, t):\n"
+        "    y, n = t\n"
+        "    row = tl.program_id(0) * 16\n"
+        "    i = (row + tl.arange(0, 16))[:, None] * 64 + tl.arange(0, 64)[None, :]\n"
+        "    tl.store(y + i, d.load([row, 0]) + 1, i < n)\n"
+    )
+    params = (
+        KernelParam("d", "tensordesc<f32[16,64]>"),
+        KernelParam("t.0", "*f32", mutated=True, aligned=True),
+        KernelParam("t.1", "i32", aligned=True),
+    )
+    kernel = TunedKernel(
+        [Candidate(KernelSource("kernel", text, params, num_warps=w), 64) for w in (1, 4, 8)],
+        tuner=pool if where == "in a worker" else None,
+    )
+    x, y = torch.randn(1024, 64, device="cuda"), torch.zeros(1024, 64, device="cuda")
+    for _ in range(2):
+        kernel(TensorMap(x, (16, 64)), (y, x.numel()))
+    torch.cuda.synchronize()
+    assert torch.equal(y, x + 1) and len(kernel.tuned) == 1
+    assert next(iter(kernel.tuned.values())).failures == ()
+
+
+def test_autotune_restores_what_it_mutates() -> None:
+    accumulate = make(
+        """
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(y + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
+        """,
+        B=1024,
+    )
+    n = 1 << 20
+    x, y = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
+    before = y.clone()
+    blocks = (32, 1024, 100)
+    candidates = [
+        (LazyKernel(replace(accumulate, constants=(("B", b),))), -(-n // b)) for b in blocks
+    ]
+    tuned = autotune(candidates, (x, y, n))
+    assert torch.equal(y, before)
+    assert tuned.winner == 1 and tuned.times[1] < tuned.times[0]
+    assert tuned.times[2] == float("inf") and "power of 2" in tuned.failures[0][1]

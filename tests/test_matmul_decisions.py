@@ -1,0 +1,135 @@
+"""What is decided for matmuls from given times, as text: rungs, ways, prologues and counters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import gemm_templates
+from aten_lowering import lower_with_report
+from compile_cli import Options
+from compile_cli.capture import capture, export
+from loop_ir import FuseOptions, fuse_with_report, serve_one
+from planner.kernels import Kernels
+from planner.matmul.chooser import MatmulChooser
+from planner.planning import plan_graph
+from tuning import MARGINS
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def mlp(x: Any, w: Any, b: Any, v: Any) -> Any:
+    return F.linear(F.gelu(F.linear(x, w, b)), v) + x
+
+
+def int8(x: Any, q: Any, s: Any) -> Any:
+    return F.gelu(x @ (q.to(torch.bfloat16) * s).t())
+
+
+def bf16(*size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.bfloat16)
+
+
+def narrow(*size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.int8)
+
+
+# Name -> function, its arguments, and the dimensions of these that are dynamic.
+Case = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], Mapping[int, set[int]]]
+CASES: dict[str, Case] = {
+    "alone": (lambda a, b: a @ b, lambda: (bf16(512, 256), bf16(256, 768)), {}),
+    "few rows": (lambda a, b: (a @ b).relu(), lambda: (bf16(16, 8192), bf16(8192, 512)), {}),
+    "one row": (lambda a, b: a @ b, lambda: (bf16(1, 4096), bf16(4096, 4096)), {}),
+    "mlp": (
+        mlp, lambda: (bf16(256, 512), bf16(2048, 512), bf16(2048), bf16(512, 2048)), {},
+    ),
+    "mlp of any rows": (
+        mlp, lambda: (bf16(256, 512), bf16(2048, 512), bf16(2048), bf16(512, 2048)), {0: {0}},
+    ),
+    "mlp of any batch": (
+        mlp, lambda: (bf16(8, 32, 512), bf16(2048, 512), bf16(2048), bf16(512, 2048)), {0: {0}},
+    ),
+    "int8": (int8, lambda: (bf16(64, 1024), narrow(512, 1024), bf16(512, 1)), {}),
+    "int8 of any rows": (
+        int8, lambda: (bf16(64, 1024), narrow(512, 1024), bf16(512, 1)), {0: {0}},
+    ),
+    "batched": (
+        lambda a, b: torch.bmm(a, b).relu(), lambda: (bf16(8, 256, 64), bf16(8, 64, 256)), {},
+    ),
+    "batched, any batch": (
+        lambda a, b: torch.bmm(a, b).relu(), lambda: (bf16(8, 256, 64), bf16(8, 64, 256)),
+        {0: {0}, 1: {0}},
+    ),
+    "f32": (
+        lambda a, b: (a @ b).tanh(), lambda: (torch.zeros(512, 256), torch.zeros(256, 384)), {},
+    ),
+    "long": (lambda a, b: a @ b, lambda: (bf16(128, 16384), bf16(16384, 128)), {}),
+}  # fmt: skip
+
+
+def given_times(choose: Any) -> Any:
+    """A choice by times that hang on the problem and the config alone: the model's, up to half
+    more or less."""
+
+    def chosen(self: MatmulChooser, task: Any, *_: Any) -> gemm_templates.Choice:
+        problem = task.problem
+        found = self.candidates(task) or gemm_templates.candidates(problem, self.device)
+        times = {}
+        for candidate in found:
+            text = f"{problem.m} {problem.n} {problem.k} {candidate.label}".encode()
+            share = int.from_bytes(hashlib.sha256(text).digest()[:4], "big") / 2**32
+            times[candidate.label] = candidate.predicted * (0.5 + share)
+        best = min(times, key=lambda label: times[label])
+        if times[best] > (1 - MARGINS.vendor) * times["extern"]:
+            best = "extern"
+        config = next(c.config for c in found if c.label == best)
+        return gemm_templates.Choice(problem, config, tuple(found), tuple(times.items()))
+
+    return chosen
+
+
+def decisions(case: Case, folder: Path) -> list[str]:
+    """What runs each matmul of a graph on a GPU, and what its kernels are called."""
+    function, make, dynamic = case
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        graph = capture(export(Function(function), make(), dynamic)).graph
+    loop = serve_one(lower_with_report(graph).graph)
+    fused, _ = fuse_with_report(loop, FuseOptions(epilogue=True, prologue=True))
+    options = Options(cache_dir=str(folder))
+    planned = plan_graph(fused, options, Kernels(options))
+    said = planned.explain().partition("\nschedules:")[0].splitlines()
+    lines = [f"  {line.strip()}" for line in said[1:]]
+    for label, choice in planned.measured.items():
+        lines.append(f"  {label} -> {choice.config or 'extern'} of {len(choice.times)}")
+    for plan in planned.plans:
+        for condition, choice in getattr(plan, "choices", ()):
+            steps = getattr(choice, "steps", (choice,))
+            names = [s.define.name if hasattr(s, "define") else s.target for s in steps]
+            lines.append(f"  {condition}: {', '.join(names)}")
+    lines += [f"  aligned: {', '.join(sorted(planned.aligned))}"]
+    return lines
+
+
+def test_decisions_from_given_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(MatmulChooser, "choose", given_times(MatmulChooser.choose))
+    text = "".join(
+        f"{name}\n" + "".join(f"{line}\n" for line in decisions(case, tmp_path))
+        for name, case in CASES.items()
+    )
+    path = Path(__file__).parent / "golden" / "matmul_decisions.txt"
+    assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
