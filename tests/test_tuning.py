@@ -69,7 +69,10 @@ class Clock(tuning.TuningPool):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], Clock]:
-    """`clock(times)`: from now on schedules are chosen as on a GPU, by these times (ms)."""
+    """`clock(times)`: from now on schedules are chosen as on a GPU, by these times (ms), in no
+    time: however busy the machine is, some is left."""
+    now = schedule_tuning.perf_counter()
+    monkeypatch.setattr(schedule_tuning, "perf_counter", lambda: now)
 
     def start(times: Times) -> Clock:
         pool = Clock(times)
@@ -246,11 +249,14 @@ def kernel_of(model: Any) -> Kernel:
 
 
 @pytest.fixture
-def started(options: dict[str, Any]) -> tuple[ScheduleTuner, Any, Kernel]:
-    """A tuner that waits for the candidates of a kernel to be compiled."""
+def started(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[ScheduleTuner, Any, Kernel]:
+    """A tuner that waits for the candidates of a kernel to be compiled, in no time."""
     kernel = kernel_of(compiled(options))
     settings = Options.from_mapping({**options, "jobs": 2})
     tuner = ScheduleTuner(settings, Kernels(settings), Clock(third))
+    monkeypatch.setattr(schedule_tuning, "perf_counter", lambda now=tuner.began: now)
     tuner.start([(kernel, {})])
     (job,) = tuner._jobs.values()
     job.futures = {i: Future() for i in range(len(job.schedules))}

@@ -451,7 +451,7 @@ def test_a_run_ends_in_time_and_says_what_hangs(
     """Seed 5 sleeps, seed 2 ends the process with its group, seed 1 fails."""
     start = time.monotonic()
     assert lead(_options(tmp_path), [sys.executable, "-c", _FAKE]) == 1
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 60  # what hangs would take 100 seconds
     said = capsys.readouterr().out
     assert "8 programs, 7 calls compared" in said
     assert "    1  numbers exp   (seeds 1)" in said and "    1  hangs   (seeds 5)" in said

@@ -138,7 +138,7 @@ def test_any_text_is_read_or_refused(golden, seed):
         text = junk(rng, rng.choice(texts[: 1 + number % 3]))
         if number % 10 == 0:
             text = "".join(chr(rng.choice([rng.randrange(256), 32, 10])) for _ in range(200))
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             program = parse_program(text)
         except errors.ParseError as error:
@@ -147,7 +147,7 @@ def test_any_text_is_read_or_refused(golden, seed):
             assert parse_program(print_program(program)) == program
             with contextlib.suppress(errors.VerifyError):
                 verify(program)
-        assert time.perf_counter() - start < 20, text
+        assert time.process_time() - start < 20, text
 
 
 def test_blocks_and_brackets_have_a_depth():
