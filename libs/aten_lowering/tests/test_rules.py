@@ -25,18 +25,7 @@ SORTED = torch.tensor([-1.5, -0.5, -0.5, 0.25, 2.0])
 WITH_NAN = X.masked_fill(X == 1, torch.nan)
 
 
-def scattered(reduce: str, include: bool) -> Callable[..., Any]:
-    return lambda x, i, v: x.scatter_reduce(1, i, v, reduce, include_self=include)
-
-
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
-    "mean": (scattered("mean", True), (X, INTO, FEW)),
-    "mean of the others": (scattered("mean", False), (X, INTO, FEW)),
-    "sum of the others": (scattered("sum", False), (X, INTO, FEW)),
-    "rows' mean": (lambda x, i, v: x.index_reduce(0, i, v[:3].repeat(1, 3), "mean"),
-                   (X, ROWS, FEW)),
-    "added by name": (lambda x, i, v: x.scatter(1, i, v, reduce="add"), (X, INTO, FEW)),
-    "number added by name": (lambda x, i: x.scatter(1, i, 2.5, reduce="add"), (X, INTO)),
     "rows filled": (lambda x, i: x.index_fill(0, i, 3), (X, ROWS)),
     "columns filled": (lambda x, i, v: x.t().index_fill(-1, i, v), (X, ROWS, ONE)),
     "one row filled": (lambda x, i: x.index_fill(0, i, 3), (X, AT)),
@@ -101,10 +90,3 @@ def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.d
     gradient = torch.randn_like(F.pad(x, padding, "replicate"))
     lowered = oracle(lambda g, x: op(g, x, padding), gradient, x)
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
-
-
-def test_what_stays_a_call(oracle: Any) -> None:
-    for reduce in ("prod", "amax", "amin"):
-        oracle(scattered(reduce, True), X, INTO, FEW, fallbacks=["aten.scatter_reduce.two"])
-    oracle(lambda x, i, v: x.scatter(1, i, v, reduce="multiply"), X, INTO, FEW,
-           fallbacks=["aten.scatter.reduce"])  # fmt: skip

@@ -90,8 +90,30 @@ def test_sums_that_stay_with_the_operator(oracle: Any) -> None:
     bytes_ = X.to(torch.uint8)
     fallbacks = ["aten.index_put.default"]
     oracle(sum_rows, bytes_, ROWS, FEW.to(torch.uint8), fallbacks=fallbacks)
-    oracle(lambda x, v: x.scatter_reduce(1, INTO, v, "amax"), X, FEW,
-           fallbacks=["aten.scatter_reduce.two"])  # fmt: skip
+
+
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+def test_reductions(oracle: Any, reduce: str, own: bool) -> None:
+    """Several elements a place, none, and NaN there before, among them, or both."""
+
+    def fn(i: Tensor, rows: Tensor, *given: Tensor) -> list[Tensor]:
+        made = []
+        for x, v in zip(given[::2], given[1::2], strict=True):
+            made.append(x.scatter_reduce(1, i, v, reduce, include_self=own))
+            made.append(x[0, 0].scatter_reduce(0, i[3, 1], v[0, 0], reduce, include_self=own))
+            if reduce != "sum":
+                source = v.repeat(1, 3)[:3]
+                made.append(x.index_reduce(-2, rows, source, reduce, include_self=own))
+        return made
+
+    pairs = [(X.to(t) - 2, (FEW * 1.5).to(t)) for t in TYPES]
+    holed = X.masked_fill(X == 4, torch.nan), FEW.masked_fill(FEW == -2, -torch.nan)
+    given = [t for pair in (*pairs, holed) for t in pair]
+    oracle(fn, INTO, ROWS, *given)
 
 
 @pytest.fixture

@@ -151,6 +151,13 @@ def opmath(dtype: DType) -> DType:
     return DType.f32 if dtype in (DType.f16, DType.bf16) else dtype
 
 
+def least(dtype: DType) -> int | float:
+    """The least that an element of this type can be."""
+    if dtype.is_float:
+        return float("-inf")
+    return 0 if dtype.value.startswith("u") else -(1 << (8 * dtype.itemsize - 1))
+
+
 def wrap_dim(dim: int, rank: int) -> int:
     """`-1 -> rank - 1`. A tensor of rank 0 has the dims 0 and -1."""
     span = max(rank, 1)

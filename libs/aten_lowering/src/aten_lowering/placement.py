@@ -42,6 +42,8 @@ UPDATES: dict[Any, OpOverload] = {
     aten._unsafe_index_put.default: aten.index_put_.default,
     aten.scatter.src: aten.scatter_.src,
     aten.scatter.value: aten.scatter_.value,
+    aten.scatter.reduce: aten.scatter_.reduce,
+    aten.scatter.value_reduce: aten.scatter_.value_reduce,
     aten.scatter_add.default: aten.scatter_add_.default,
     aten.scatter_reduce.two: aten.scatter_reduce_.two,
     aten.index_reduce.default: aten.index_reduce_.default,

@@ -28,43 +28,6 @@ def _rule(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return register
 
 
-@_rule(aten.scatter_reduce.two)
-def scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Any:
-    """Sums without what was there, and means: sums and counts."""
-    if reduce not in ("sum", "mean") or (reduce == "sum" and include_self) or 0 in index.shape:
-        return NotImplemented
-    if x.dtype is torch.bool or torch.are_deterministic_algorithms_enabled():
-        return NotImplemented
-    base = x if include_self else aten.scatter.value(x, dim, index, 0)
-    total = aten.scatter_add(base, dim, index, src)
-    if reduce == "sum":
-        return total
-    narrow = x.dtype in (torch.float16, torch.bfloat16)
-    kind = torch.float32 if narrow else x.dtype
-    none = torch.full_like(x, int(include_self), dtype=kind)
-    one = torch.full(index.shape, 1, dtype=kind, device=x.device)
-    count = aten.scatter_add(none, dim, index, one).clamp(min=1).to(x.dtype)
-    mode = None if x.dtype.is_floating_point else "floor"
-    if mode and x.device.type == "cpu":
-        return NotImplemented  # no kernel divides by integers that may be zero
-    return aten.div.Tensor_mode(total, count, rounding_mode=mode)
-
-
-@_rule(aten.index_reduce.default)
-def index_reduce(
-    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Any:
-    """Means of rows as `scatter_reduce`."""
-    if reduce != "mean" or not x.dim() or index.dim() != 1:
-        return NotImplemented
-    dim %= x.dim()
-    shape = [-1 if d == dim else 1 for d in range(x.dim())]
-    rows = index.view(shape).expand(source.shape).to(torch.int64)
-    return scatter_reduce(x, dim, rows, source, "mean", include_self=include_self)
-
-
 @_rule(aten.index_add.default)
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
     """torch's, where sizes that the operator takes to be equal are so by a guard: `index_put`
@@ -73,21 +36,6 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
         for d in set(range(x.dim())) - {dim % x.dim()}:
             torch._check(source.shape[d] == x.shape[d])  # type: ignore[no-untyped-call]  # of torch
     return decomposed_index_add(x, dim, index, source, alpha=alpha)
-
-
-@_rule(aten.scatter.reduce)
-def scatter_with(x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Any:
-    """Scattered sums as `scatter_add`."""
-    return aten.scatter_add(x, dim, index, src) if reduce == "add" else NotImplemented
-
-
-@_rule(aten.scatter.value_reduce)
-def scatter_number_with(x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str) -> Any:
-    """Scattered sums of one number as `scatter_add` of a tensor of it."""
-    if reduce != "add":
-        return NotImplemented
-    src = torch.full(index.shape, value, dtype=x.dtype, device=x.device)
-    return aten.scatter_add(x, dim, index, src)
 
 
 @_rule(aten.put.default)

@@ -14,6 +14,7 @@ from loop_ir.fusion.whole_epilogue import is_plain, whole_epilogue
 from loop_ir.ir.analysis import bytes_moved, identity, reaching_steps
 from loop_ir.ir.interpreter import interpret_graph, interpret_kernel
 from loop_ir.ir.nodes import (
+    ATOMICS,
     LEAST,
     OPS,
     REDUCTIONS,
@@ -53,6 +54,7 @@ from loop_ir.splitting.online_softmax import pair_softmax
 from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contiguous_strides
 
 __all__ = [
+    "ATOMICS",
     "LEAST",
     "OPS",
     "REDUCTIONS",

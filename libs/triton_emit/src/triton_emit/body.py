@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir import (
+    ATOMICS,
     Compute,
     Const,
     DType,
@@ -46,7 +47,7 @@ class Params:
         loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
         stores = [s for _, s in statements(kernel) if isinstance(s, Store)]
         stored = {s.buffer for s in stores}
-        added = {s.buffer for s in stores if s.mode == "add"}
+        added = {s.buffer for s in stores if s.mode in ATOMICS}
         self.buffers: dict[str, str] = {}
         self.dtypes: dict[str, DType] = {}
         self.mutated: dict[str, bool] = {}
@@ -392,25 +393,38 @@ class Writer:
         if value.dtype is not dtype or value.literal is not None:
             value = self.ops.cast(value, dtype)
         mask_value = self.mask_value(stmt)
-        if stmt.mode != "add" and mask_value is None and self.takes(stmt, value):
+        atomic = stmt.mode in ATOMICS
+        if not atomic and mask_value is None and self.takes(stmt, value):
             return
         over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
-        if stmt.mode == "add":
+        if atomic:
             over |= tile_axes
         if over != axes:
             index = self.spread(index, axes, over)
         mask = self.mask(over, mask_value)
-        pointer = _at(self.params.buffers[stmt.buffer], index)
-        if stmt.mode == "add":
+        if atomic:
             if not over <= value.axes and self.is_tile(over):
                 everywhere = f"tl.broadcast_to({typed(value).text}, {self.shape(over)})"
                 value = Value(everywhere, ATOM, dtype, over)
-            tail = f", mask={mask}" if mask else ""
-            self.lines.body.append(f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")')
+            self._combine(stmt, index, value, mask)
         else:
             tail = f", {mask}" if mask else ""
+            pointer = _at(self.params.buffers[stmt.buffer], index)
             self.lines.body.append(f"tl.store({pointer}, {in_memory(value)}{tail})")
         self.stored.add(stmt.buffer)
+
+    def _combine(self, stmt: Store, index: str, value: Value, mask: str) -> None:
+        """Writes an atomic store of one tile."""
+        param = self.params.buffers[stmt.buffer]
+        pointer = _at(param, index)
+        if stmt.mode == "add" or (stmt.mode != "mul" and value.dtype.is_int):
+            tail = f", mask={mask}" if mask else ""
+            text = f'tl.atomic_{stmt.mode}({pointer}, {value.text}{tail}, sem="relaxed")'
+        else:
+            place = f"{param}, {index}" if stmt.mode == "mul" else pointer
+            helper = f"atomic_{stmt.mode}_{value.dtype.value}"
+            text = f"{helper}({place}, {value.text}, {mask or True})"
+        self.lines.body.append(text)
 
     def store(self, stmt: Store, index: str, value: str, axes: frozenset[str]) -> None:
         """Writes the line that stores a value at an index over these tile dimensions."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from textwrap import dedent
 
 from symexpr import TRITON_PRELUDE
+from triton_emit.atomics import ATOMIC_SOURCES
 from triton_emit.powers import POWERS
 
 _SOURCES = {
@@ -281,6 +282,7 @@ _SOURCES = {
                 a < 1.1754943508222875e-38, 0.0 - tl.log(a), tl.extra.cuda.libdevice.lgamma(x)
             )
     """,
+    **ATOMIC_SOURCES,
     **POWERS,
     "divisor": """
         def divisor(y):

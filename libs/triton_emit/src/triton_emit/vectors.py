@@ -16,7 +16,7 @@ from math import gcd
 
 import sympy
 
-from loop_ir import Axis, Compute, Index, Kernel, Load, Store
+from loop_ir import ATOMICS, Axis, Compute, Index, Kernel, Load, Store
 from triton_emit.ssa import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
@@ -40,7 +40,7 @@ def vector(kernel: Kernel) -> int:
     together = _divisor(sympy.Mul(*(a.extent for a in kernel.axes)))
     types = {b.name: b.type for b in kernel.buffers}
     for _, stmt in statements(kernel):
-        if isinstance(stmt, Store) and stmt.mode != "add":
+        if isinstance(stmt, Store) and stmt.mode not in ATOMICS:
             whole = _WIDEST // types[stmt.buffer].dtype.itemsize
             if min(neighbours(stmt.index, kernel.axes), whole) > together:
                 return together

@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number, number, opmath
+from aten_lowering.call import Call, Number, least, number, opmath
 from aten_lowering.errors import require
 from aten_lowering.lowerings.windows import (
     MOST,
@@ -97,14 +97,14 @@ def _max_pool(call: Call, x: Operand, windows: Sequence[Window | Share]) -> None
     k = call.kernel()
     alongs = _places(k, windows)
     places = call.result(1)
-    least = _least(x.dtype)
+    lowest = least(x.dtype)
     acc = opmath(x.dtype)
     best: Value | None = None
     index = k.const(-1, DType.i64)
     if not is_written_out(alongs):
         require(places is None, f"places in windows of more than {MOST}")
     for at, inside in every(k, alongs):
-        value = k.cast(k.load(x, (*k.coords[: -len(at)], *at), inside, least), acc)
+        value = k.cast(k.load(x, (*k.coords[: -len(at)], *at), inside, lowest), acc)
         if not is_written_out(alongs):
             (best,) = k.reduce("max", value)
             k.once()
@@ -112,7 +112,7 @@ def _max_pool(call: Call, x: Operand, windows: Sequence[Window | Share]) -> None
             best = value if best is None else k.op("maximum", best, value)
         else:
             if best is None:
-                best = k.const(least, value.dtype)
+                best = k.const(lowest, value.dtype)
             taken = k.op("gt", value, best)
             if value.dtype.is_float:
                 taken = k.op("or", taken, k.op("isnan", value))
@@ -125,12 +125,6 @@ def _max_pool(call: Call, x: Operand, windows: Sequence[Window | Share]) -> None
     if places is not None:
         k.store(places.operand, k.coords, index)
     call.emit_kernel(k)
-
-
-def _least(dtype: DType) -> int | float:
-    if dtype.is_float:
-        return float("-inf")
-    return 0 if dtype.value.startswith("u") else -(1 << (8 * dtype.itemsize - 1))
 
 
 def _number(at: Sizes, size: Sizes) -> sympy.Expr:

@@ -1,9 +1,9 @@
-"""Stores and sums at places that are data: index_put, scatter, scatter_add.
+"""Stores, sums, products and extremes at places that are data: index_put, scatter, scatter_reduce.
 
 A copy of the input, of which the points of the index then change elements; or the input itself
-(`Call.in_place`). Sums are atomic: their order, and with floats the last bits, differ from run to
-run, as in eager; under `torch.use_deterministic_algorithms` the operator runs. An index out of
-range is the caller's error.
+(`Call.in_place`). What is combined is so atomically: the order, and with floats the last bits of
+sums and products, differ from run to run, as in eager; under `torch.use_deterministic_algorithms`
+the operator runs. An index out of range is the caller's error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
-from aten_lowering.call import Call, Number, number, opmath, wrap_dim
+from aten_lowering.call import Call, Number, least, number, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.lowerings.indexing import Advanced, lookup
@@ -24,41 +24,88 @@ from loop_ir import DType, TensorRef, TensorType, contiguous_strides
 aten = torch.ops.aten
 table = Table()
 
-_SUMMED = frozenset(
+_COMBINED = frozenset(
     (DType.f32, DType.f64, DType.i32, DType.i64, DType.f16, DType.bf16)
-)  # what atomic instructions add, or a wider copy of it
+)  # what atomic instructions combine, or a wider copy of it
+
+# Modes of stores by torch's names of reductions.
+_MODES = {
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "mul",
+    "prod": "mul",
+    "amax": "max",
+    "amin": "min",
+}
 
 Place = Callable[[KernelBuilder], tuple[Coords, Value]]
 
 
 def _update(
-    call: Call, input: Operand, points: Sequence[sympy.Expr], place: Place, sums: bool
+    call: Call,
+    input: Operand,
+    points: Sequence[sympy.Expr],
+    place: Place,
+    reduce: str = "",
+    include_self: bool = True,
 ) -> None:
-    """Stores, or adds, a value at a place for each of the points."""
+    """Stores a value at a place for each of the points, or combines it with what is there by
+    `reduce`, one of `_MODES`. include_self: with what the input has there, too."""
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
-    out = call.out.operand
-    require(not sums or out.dtype in _SUMMED, f"sums of {out.dtype.value}")
-    target = out
-    if sums and opmath(out.dtype) is not out.dtype:
+    out, mode = call.out.operand, _MODES.get(reduce, "set")
+    require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
+    target, counts = out, None
+    wide = opmath(out.dtype)
+    if mode != "set" and wide is not out.dtype:
         # Each sum is rounded once: 16-bit numbers would lose all that is small beside them. In
         # place that moves much memory for few sums, and CUDA's own operators do not either.
-        cpu = out.type.device.kind == "cpu"
-        require(cpu or not call.in_place, "sums of 16-bit numbers in place")
-        size = call.out.size
-        wide = TensorType(opmath(out.dtype), size, contiguous_strides(size), out.type.device)
-        target = Operand(TensorRef(call.fresh(f"{call.node.name}_sums"), wide), wide)
+        require(call.on_cpu or not call.in_place, f"scattered {reduce} of 16-bit numbers in place")
+        target = _scratch(call, wide, reduce)
+    if reduce == "mean":
+        target, counts = _scratch(call, wide, "sum"), _scratch(call, DType.i32, "count")
+        k = call.kernel(call.out.size, f"{call.node.name}_none")
+        k.store(counts, k.coords, k.const(int(include_self), DType.i32))
+        call.emit_kernel(k)
     if target is not out or not call.in_place:
         k = call.kernel(call.out.size, f"{call.node.name}_start")
         k.store(target, k.coords, k.load(input, k.coords))
         call.emit_kernel(k)
+    if 0 not in points and not include_self:
+        k = call.kernel(points, f"{call.node.name}_neutral")
+        k.store(target, place(k)[0], k.const(_neutral(mode, wide), wide))
+        call.emit_kernel(k)
     if 0 not in points:
         k = call.kernel(points)
         coords, value = place(k)
-        k.store(target, coords, value, "add" if sums else "set")
+        k.store(target, coords, value, mode)
+        if counts is not None:
+            k.store(counts, coords, k.const(1, DType.i32), mode)
         call.emit_kernel(k)
-    if target is not out:
+    if counts is not None:
+        k = call.kernel(call.out.size, f"{call.node.name}_end")
+        count = k.op("maximum", k.load(counts, k.coords), k.const(1, DType.i32))
+        total = k.load(target, k.coords)
+        call.store(k, k.op("div" if wide.is_float else "floordiv", total, k.cast(count, wide)))
+    elif target is not out:
         end = call.fresh(f"{call.node.name}_end")
         call.emit(copy_kernel(end, target, out, call.origin))
+
+
+def _scratch(call: Call, dtype: DType, name: str) -> Operand:
+    """A buffer of this element type for what becomes the result."""
+    size, device = call.out.size, call.out.operand.type.device
+    type = TensorType(dtype, size, contiguous_strides(size), device)
+    return Operand(TensorRef(call.fresh(f"{call.node.name}_{name}s"), type), type)
+
+
+def _neutral(mode: str, dtype: DType) -> int | float:
+    """What changes nothing that it is combined with."""
+    if mode == "max":
+        return least(dtype)
+    if mode == "min":
+        return -least(dtype) if dtype.is_float else -1 - least(dtype)
+    return int(mode == "mul")
 
 
 @table.lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -81,7 +128,7 @@ def index_put(
         coords = found.places(k, k.coords)
         return coords, k.load_broadcast(values, found.points, k.coords)
 
-    _update(call, input, found.points, place, accumulate)
+    _update(call, input, found.points, place, "sum" if accumulate else "")
 
 
 def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> None:
@@ -99,7 +146,8 @@ def _scatter(
     dim: int,
     index: Operand,
     value: Callable[[KernelBuilder], Value],
-    sums: bool,
+    reduce: str = "",
+    include_self: bool = True,
 ) -> None:
     dim = wrap_dim(dim, len(input.size))
 
@@ -108,7 +156,7 @@ def _scatter(
             return (), value(k)
         return at(k.coords, dim, lookup(k, index, k.coords, input.size[dim])), value(k)
 
-    _update(call, input, index.size, place, sums)
+    _update(call, input, index.size, place, reduce, include_self)
 
 
 def _one_a_row(call: Call, input: Operand, dim: int, index: Operand, src: Operand | Number) -> bool:
@@ -136,14 +184,14 @@ def _one_a_row(call: Call, input: Operand, dim: int, index: Operand, src: Operan
 def scatter_src(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
     """A copy with the elements of `src` at the places that the index says along `dim`."""
     if not _one_a_row(call, input, dim, index, src):
-        _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), False)
+        _scatter(call, input, dim, index, lambda k: k.load(src, k.coords))
 
 
 @table.lowers(aten.scatter.value)
 def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: Number) -> None:
     """A copy with one number at the places that the index says along `dim`."""
     if not _one_a_row(call, input, dim, index, value):
-        _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype), False)
+        _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype))
 
 
 @table.lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
@@ -163,7 +211,7 @@ def index_fill(
         i = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
         return at(k.coords, dim, i), new
 
-    _update(call, input, size, place, False)
+    _update(call, input, size, place)
 
 
 @table.lowers(aten.diagonal_scatter.default)
@@ -183,10 +231,10 @@ def diagonal_scatter(
 @table.lowers(aten.scatter_add.default)
 def scatter_add(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
     """A copy with the elements of `src` added at the places that the index says along `dim`."""
-    _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), True)
+    _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), "sum")
 
 
-@table.lowers(aten.scatter_reduce.two)
+@table.lowers(aten.scatter.reduce, aten.scatter_reduce.two)
 def scatter_reduce(
     call: Call,
     input: Operand,
@@ -194,8 +242,38 @@ def scatter_reduce(
     index: Operand,
     src: Operand,
     reduce: str,
+    include_self: bool = True,
+) -> None:
+    """As `scatter_add`, with any of `_MODES`."""
+    _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), reduce, include_self)
+
+
+@table.lowers(aten.scatter.value_reduce)
+def scatter_value_reduce(
+    call: Call, input: Operand, dim: int, index: Operand, value: Number, reduce: str
+) -> None:
+    """One number, combined with the places that the index says along `dim`."""
+    _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype), reduce)
+
+
+@table.lowers(aten.index_reduce.default)
+def index_reduce(
+    call: Call,
+    input: Operand,
+    dim: int,
+    index: Operand,
+    source: Operand,
+    reduce: str,
     include_self: bool,
 ) -> None:
-    """`scatter_add`; the other reductions are decomposed or stay calls."""
-    require(reduce == "sum" and include_self, f"scatter_reduce of {reduce}")
-    scatter_add(call, input, dim, index, src)
+    """The slices of `source`, combined with those of dimension `dim` at the indices."""
+    dim = wrap_dim(dim, len(input.size))
+
+    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        value = k.load(source, k.coords)
+        if not input.size:
+            return (), value
+        own = (k.coords[dim],) if index.size else ()
+        return at(k.coords, dim, lookup(k, index, own, input.size[dim])), value
+
+    _update(call, input, source.size, place, reduce, include_self)

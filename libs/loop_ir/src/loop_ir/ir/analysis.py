@@ -10,6 +10,7 @@ import sympy
 
 from loop_ir.ir.affine import product, span
 from loop_ir.ir.nodes import (
+    ATOMICS,
     Axis,
     Compute,
     Const,
@@ -197,7 +198,7 @@ def reads(node: Node) -> tuple[str, ...]:
     match node:
         case Kernel():
             for stmt in statements(node):
-                if isinstance(stmt, Load) or (isinstance(stmt, Store) and stmt.mode == "add"):
+                if isinstance(stmt, Load) or (isinstance(stmt, Store) and stmt.mode in ATOMICS):
                     names[stmt.buffer] = None
         case Extern():
             for arg in (*node.args, *(v for _, v in node.kwargs)):

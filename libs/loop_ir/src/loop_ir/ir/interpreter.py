@@ -45,6 +45,14 @@ ExternCallable = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Grids = tuple[tuple[int, ...], ...]
 UserKernelCallable = Callable[[str, Grids, dict[str, Any], dict[str, Any]], None]
 
+_COMBINES: dict[str, np.ufunc] = {
+    "add": np.add,
+    "sum": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
 _SCANS: dict[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
@@ -264,11 +272,13 @@ class _Run:
             storage[index] = value
             return
         dtype = self.types[stmt.value]
-        if dtype in (DType.bf16, DType.f8e4m3, DType.f8e5m2):
-            for at, item in zip(index, value, strict=True):
-                storage[at] = to_dtype(storage[at] + item, dtype)
-        else:
-            np.add.at(storage, index, value)
+        combine = _COMBINES[stmt.mode]
+        with np.errstate(all="ignore"):
+            if dtype in (DType.bf16, DType.f8e4m3, DType.f8e5m2):
+                for at, item in zip(index, value, strict=True):
+                    storage[at] = to_dtype(combine(storage[at], item), dtype)
+            else:
+                combine.at(storage, index, value)
 
     def _reduce(self, stmt: Reduce, x: Array) -> list[Array]:
         first = len(self.outer)

@@ -84,7 +84,17 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
 }  # fmt: skip
 
 # Modes of stores, and their signs in text.
-STORES: dict[str, str] = {"set": "=", "add": "+=", "sum": "sum="}
+STORES: dict[str, str] = {
+    "set": "=",
+    "add": "+=",
+    "mul": "*=",
+    "max": "max=",
+    "min": "min=",
+    "sum": "sum=",
+}
+
+# Modes that combine a value with what the buffer holds, atomically: in any order.
+ATOMICS = frozenset(("add", "mul", "max", "min"))
 
 # The kernels that stand below a matmul in text, in this order.
 MATMUL_PARTS = ("prologue_a", "prologue_b", "epilogue")
@@ -205,10 +215,10 @@ class Scan:
 
 @dataclass(frozen=True)
 class Store:
-    """`store buffer[index] = value` (mode "set") or `+=`, atomically (mode "add"), at points
-    where `mask` (a bool value) holds. `sum=` (mode "sum"), at all inner points: the sum of the
-    value over the last parallel axis, of which the index is free. A program walks over that axis,
-    so that reductions of rows and sums of columns share one reading."""
+    """`store buffer[index] = value` (mode "set"), or `+=`, `*=`, `max=`, `min=` (`ATOMICS`; NaN
+    propagates), at points where `mask` (a bool value) holds. `sum=` (mode "sum"), at all inner
+    points: the sum of the value over the last parallel axis, of which the index is free. A program
+    walks over that axis, so that reductions of rows and sums of columns share one reading."""
 
     buffer: str
     index: sympy.Expr

@@ -47,9 +47,10 @@ from loop_ir.ir.nodes import (
 from tensor_ir import MAX_DEPTH, Ref, Symbol, TensorType
 
 _MODES = {sign: mode for mode, sign in STORES.items()}
+_SIGN = "|".join(map(re.escape, _MODES))
 _NAME = r"(?a:[A-Za-z_]\w*)"
 _LOAD = re.compile(rf"({_NAME}) = load ({_NAME})\[(.*)\](?: if ({_NAME}))?(?: else (\S+))?")
-_STORE = re.compile(rf"store ({_NAME})\[(.*)\] (\+?=|sum=) ({_NAME})(?: if ({_NAME}))?")
+_STORE = re.compile(rf"store ({_NAME})\[(.*)\] ({_SIGN}) ({_NAME})(?: if ({_NAME}))?")
 _INDEX = re.compile(rf"({_NAME}) = index (.*)")
 _CONST = re.compile(rf"({_NAME}) = const (\S+)")
 _INDIRECT = re.compile(rf"({_NAME}) = indirect ({_NAME}) < (.*)")

@@ -30,10 +30,8 @@ from loop_ir.ir.nodes import (
     Extern,
     Graph,
     Kernel,
-    Load,
     Matmul,
     Node,
-    Store,
     TensorRef,
     UserKernel,
 )
@@ -115,19 +113,13 @@ class _GraphVerifier:
         for symbol in kernel.symbols:
             if symbol not in self.graph.symbols:
                 raise UndefinedSymbol(f"{symbol} is no symbol of the graph", kernel.name)
-        loaded = {s.buffer for p in kernel.phases for s in p.body if isinstance(s, Load)}
-        added = {
-            s.buffer
-            for p in kernel.phases
-            for s in p.body
-            if isinstance(s, Store) and s.mode == "add"
-        }
+        read = set(reads(kernel))
         for buffer in kernel.buffers:
             if buffer.name in made:
                 continue
             known = self.types.get(buffer.name)
             if known is None:
-                if not buffer.written or buffer.name in loaded | added:
+                if not buffer.written or buffer.name in read:
                     raise UndefinedBuffer(f"{buffer.name} is not defined before", kernel.name)
                 self._define(buffer.name, buffer.type, kernel.name)
                 continue

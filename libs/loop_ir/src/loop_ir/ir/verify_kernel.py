@@ -41,6 +41,7 @@ from loop_ir.ir.analysis import (
     used_values,
 )
 from loop_ir.ir.nodes import (
+    ATOMICS,
     OPS,
     REDUCTIONS,
     SCANS,
@@ -377,8 +378,8 @@ class KernelVerifier:
             if buffer.written != bool(stores):
                 verb = "declared as written but not stored to" if buffer.written else "stored to"
                 self.fail(NotWritten, f"{buffer.name} is {verb}", stores[0] if stores else None)
-            plain = [s for s in stores if s.mode != "add"]
-            if len(plain) > 1 or (plain and len(stores) > 1):
+            modes = {s.mode for s in stores}
+            if len(stores) > 1 and (len(modes) > 1 or not modes <= ATOMICS):
                 self.fail(WriterConflict, f"{buffer.name} is stored to twice", stores[1])
             for load in self.loaded.get(buffer.name, []):
                 if any(s.index != load.index for s in stores):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fx_emit import TORCH_DTYPE
-from loop_ir import Compute, Const, DType, Indirect, Kernel, Load, Store, TensorType
-from loop_ir.ir import defined_values, statements, used_values
+from loop_ir import Compute, Const, DType, Indirect, Kernel, Load, TensorType
+from loop_ir.ir import defined_values, reads, statements, used_values, writes
 from planner.tensors import layout_at, random_tensor
 from symexpr import evaluate
 
@@ -61,10 +61,7 @@ def places(kernel: Kernel) -> dict[str, tuple[sympy.Expr, ...]] | None:
 
 def overwritten(kernel: Kernel) -> set[str]:
     """Buffers whose first values have no part in what the kernel does."""
-    stores = [s for s in statements(kernel) if isinstance(s, Store)]
-    read = {s.buffer for s in statements(kernel) if isinstance(s, Load)}
-    added = {s.buffer for s in stores if s.mode == "add"}
-    return {s.buffer for s in stores} - read - added
+    return set(writes(kernel)) - set(reads(kernel))
 
 
 def arguments(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
