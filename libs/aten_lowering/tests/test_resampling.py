@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from aten_lowering import decompositions, own_composites
 from aten_lowering.whole import UPSAMPLING
-from loop_ir import Kernel, fuse
+from loop_ir import Kernel
 
 aten = torch.ops.aten
 
@@ -56,11 +57,36 @@ def test_linear(oracle: Any, dims: int, aligned: bool) -> None:
     in_all_ways(oracle, image(*SHAPES[dims]), backward, mode, aligned)
 
 
-def test_a_grid_of_samples(oracle: Any) -> None:
-    """Places are computed from the grid; those outside of the image are never read."""
-    x, grid = image(*SHAPES[2]), image(2, 3, 2, 2) * 2
-    lowered = oracle(lambda a, g: F.grid_sample(a, g, align_corners=False), x, grid)
-    assert [type(n) for n in fuse(lowered.graph).nodes] == [Kernel]
+@pytest.mark.parametrize(
+    ("dims", "mode", "dtype"),
+    [
+        *((2, mode, torch.float32) for mode in range(3)),
+        *((3, mode, torch.float64) for mode in (0, 1)),
+    ],
+)
+def test_a_grid_of_samples(oracle: Any, dims: int, mode: int, dtype: torch.dtype) -> None:
+    """Inside of the image, at its edges and far outside, one place twice, of each padding; an image
+    of one column."""
+    forward = getattr(aten, f"grid_sampler_{dims}d")
+    backward = getattr(aten, f"grid_sampler_{dims}d_backward")
+
+    def fn(x: Tensor, grid: Tensor, given: Tensor) -> list[Tensor]:
+        made, column = [], x[..., :1].contiguous()
+        for padding, aligned in itertools.product(range(3), (False, True)):
+            how = mode, padding, aligned
+            made += forward(x, grid, *how), *backward(given, x, grid, *how, [True, True])
+            made += (
+                forward(column, grid, *how),
+                backward(given, column, grid, *how, [False, True])[1],
+            )
+        return made
+
+    x = image(*SHAPES[dims], dtype=dtype)
+    grid = image(x.shape[0], *(4, 3, 2)[:dims], dims, dtype=dtype) * 2
+    grid[0, 0, 0], grid[0, 1, 1], grid[0, 2, 0] = 1, -1, grid[0, 2, 1]
+    grid[0, 3, 2] = torch.tensor([0.0, 7.3, -6.1])[:dims]
+    lowered = oracle(fn, x, grid, image(*x.shape[:2], *grid.shape[1:-1], dtype=dtype))
+    kernels(lowered, 1 + 6 * 6)
 
 
 def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None) -> None:

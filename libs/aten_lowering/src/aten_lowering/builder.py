@@ -273,12 +273,21 @@ class KernelBuilder:
         self._body.append(Scan(out.name, op, (x.name,), out.dtype))
         return out
 
-    def store(self, out: Operand, coords: Coords, value: Value, mode: str = "set") -> None:
-        """Casts to the type of `out` and stores, or (mode "add") adds to what is there."""
+    def store(
+        self,
+        out: Operand,
+        coords: Coords,
+        value: Value,
+        mode: str = "set",
+        mask: Value | None = None,
+    ) -> None:
+        """Casts to the type of `out` and stores, or combines with what is there
+        (`loop_ir.ATOMICS`), where the mask holds."""
         require(out.is_plain, "a result that is no plain view of its memory")
         value = self.cast(value, out.dtype)
         self._use(out, written=True)
-        self._body.append(Store(out.ref.buffer, address(out.type, coords), value.name, mode))
+        index, inside = address(out.type, coords), mask.name if mask else None
+        self._body.append(Store(out.ref.buffer, index, value.name, mode, inside))
 
     # -- names
 

@@ -34,7 +34,6 @@ _MORE: list[Any] = [
     aten.tril_indices,
     aten.triu_indices,
     aten.rrelu_with_noise_backward,
-    aten.grid_sampler_2d,
     aten._batch_norm_with_update_functional,
     aten.batch_norm_backward,
 ]

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
-from aten_lowering.call import Call, Number, least, number, opmath, wrap_dim
+from aten_lowering.call import Call, Number, Result, least, number, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.lowerings.indexing import Advanced, lookup
@@ -40,6 +40,8 @@ _MODES = {
 }
 
 Place = Callable[[KernelBuilder], tuple[Coords, Value]]
+# Of a point, the places that it has a part in, with the value for each and whether it counts.
+Parts = Callable[[KernelBuilder], Sequence[tuple[Coords, Value, Value | None]]]
 
 
 def _update(
@@ -52,8 +54,21 @@ def _update(
 ) -> None:
     """Stores a value at a place for each of the points, or combines it with what is there by
     `reduce`, one of `_MODES`. include_self: with what the input has there, too."""
+    combine(call, call.out, input, points, lambda k: [(*place(k), None)], reduce, include_self)
+
+
+def combine(
+    call: Call,
+    result: Result,
+    input: Operand | None,
+    points: Sequence[sympy.Expr],
+    parts: Parts,
+    reduce: str,
+    include_self: bool = True,
+) -> None:
+    """As `_update`, of several places for each of the points; an `input` of None is zeros."""
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
-    out, mode = call.out.operand, _MODES.get(reduce, "set")
+    out, mode = result.operand, _MODES.get(reduce, "set")
     require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
     target, counts = out, None
     wide = opmath(out.dtype)
@@ -61,41 +76,44 @@ def _update(
         # Each sum is rounded once: 16-bit numbers would lose all that is small beside them. In
         # place that moves much memory for few sums, and CUDA's own operators do not either.
         require(call.on_cpu or not call.in_place, f"scattered {reduce} of 16-bit numbers in place")
-        target = _scratch(call, wide, reduce)
+        target = _scratch(call, out, wide, reduce)
     if reduce == "mean":
-        target, counts = _scratch(call, wide, "sum"), _scratch(call, DType.i32, "count")
-        k = call.kernel(call.out.size, f"{call.node.name}_none")
+        target, counts = _scratch(call, out, wide, "sum"), _scratch(call, out, DType.i32, "count")
+        k = call.kernel(out.size, f"{call.node.name}_none")
         k.store(counts, k.coords, k.const(int(include_self), DType.i32))
         call.emit_kernel(k)
     if target is not out or not call.in_place:
-        k = call.kernel(call.out.size, f"{call.node.name}_start")
-        k.store(target, k.coords, k.load(input, k.coords))
+        k = call.kernel(out.size, f"{call.node.name}_start")
+        start = k.const(0, target.dtype) if input is None else k.load(input, k.coords)
+        k.store(target, k.coords, start)
         call.emit_kernel(k)
     if 0 not in points and not include_self:
         k = call.kernel(points, f"{call.node.name}_neutral")
-        k.store(target, place(k)[0], k.const(_neutral(mode, wide), wide))
+        for coords, _, inside in parts(k):
+            k.store(target, coords, k.const(_neutral(mode, wide), wide), mask=inside)
         call.emit_kernel(k)
     if 0 not in points:
         k = call.kernel(points)
-        coords, value = place(k)
-        k.store(target, coords, value, mode)
-        if counts is not None:
-            k.store(counts, coords, k.const(1, DType.i32), mode)
+        for coords, value, inside in parts(k):
+            k.store(target, coords, value, mode, inside)
+            if counts is not None:
+                k.store(counts, coords, k.const(1, DType.i32), mode, inside)
         call.emit_kernel(k)
     if counts is not None:
-        k = call.kernel(call.out.size, f"{call.node.name}_end")
+        k = call.kernel(out.size, f"{call.node.name}_end")
         count = k.op("maximum", k.load(counts, k.coords), k.const(1, DType.i32))
         total = k.load(target, k.coords)
-        call.store(k, k.op("div" if wide.is_float else "floordiv", total, k.cast(count, wide)))
+        mean = k.op("div" if wide.is_float else "floordiv", total, k.cast(count, wide))
+        k.store(out, k.coords, mean)
+        call.emit_kernel(k)
     elif target is not out:
         end = call.fresh(f"{call.node.name}_end")
         call.emit(copy_kernel(end, target, out, call.origin))
 
 
-def _scratch(call: Call, dtype: DType, name: str) -> Operand:
+def _scratch(call: Call, out: Operand, dtype: DType, name: str) -> Operand:
     """A buffer of this element type for what becomes the result."""
-    size, device = call.out.size, call.out.operand.type.device
-    type = TensorType(dtype, size, contiguous_strides(size), device)
+    type = TensorType(dtype, out.size, contiguous_strides(out.size), out.type.device)
     return Operand(TensorRef(call.fresh(f"{call.node.name}_{name}s"), type), type)
 
 
