@@ -260,3 +260,25 @@ def test_what_stays_a_call(oracle: Any) -> None:
                      fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
     assert [type(n) for n in lowered.graph.nodes] == [Extern]
     assert lowered.fallbacks[0].reason == "places in windows of more than 27"
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_windows_that_begin_at_random(oracle: Any, dims: int, dtype: torch.dtype) -> None:
+    """Their values, places and gradients; several windows have one largest element."""
+    forward = getattr(aten, f"fractional_max_pool{dims}d")
+    backward = getattr(aten, f"fractional_max_pool{dims}d_backward")
+    size, out = [3, 2, 2][-dims:], [5, 1, 4][-dims:]
+
+    def fn(x: Tensor, samples: Tensor, given: Tensor) -> list[Tensor]:
+        made = []
+        for a, s, g in ((x, samples, given), (x[0], samples[:1], given[0])):
+            pooled, places = forward(a, size, out, s)
+            made += [pooled, places, backward(g, a, size, out, places)]
+        return made
+
+    x = image(2, 3, *(9, 8, 7)[-dims:], dtype=dtype)
+    x[0, 1, ..., 3:] = -INF
+    x[1, 2, ..., 2] = NAN
+    lowered = oracle(fn, x, torch.rand(2, 3, dims, dtype=dtype), image(2, 3, *out, dtype=dtype))
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 6

@@ -58,6 +58,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "NaN among what is searched": (
         lambda x, b: (torch.searchsorted(b, x), torch.bucketize(x, b, right=True)),
         (X, torch.tensor([-1.5, 0.25, 2.0, torch.nan, torch.nan]))),
+    "searched by a sorter": (
+        lambda x, b: torch.searchsorted(b.flip(0), x, sorter=torch.arange(4, -1, -1)), (X, SORTED)),
+    "a strided part": (lambda x, v: x.as_strided_scatter(v[:2], (2, 2), (7, 2), 3), (X, FEW)),
+    "a strided part of a part": (
+        lambda x, v: (x[1:].as_strided_scatter(v[0], (2,), (5,), 8),
+                      x.t().as_strided_scatter(v[0], (2,), (5,)),
+                      x[:, ::2].as_strided_scatter(v[:0], (0, 2), (7, 2))), (X, FEW)),
+    "folds of nothing": (
+        lambda x: (x[:0].sum(), x[:0].sum(0), x[:0].prod(0, True), x[:, :0].mean(1),
+                   x[:0].any(0), x[:0].all(), x[:, :0].sum(1, dtype=torch.int64)), (X,)),
     "one searched": (lambda x, b: torch.searchsorted(b, x, side="right"), (X, SORTED[:1])),
     "distance": (lambda x, y: torch.dist(x, y[0, 0], 3), (X, FEW)),
     "norm of a number": (lambda x: torch.linalg.vector_norm(x, 0.5, -1), (ONE,)),

@@ -56,9 +56,11 @@ class Along:
     aligned: bool
 
     def const(self, value: float) -> Value:
+        """A number."""
         return self.k.const(value, self.acc)
 
     def op(self, name: str, *args: Value | float) -> Value:
+        """An operation on values and numbers."""
         given = [a if isinstance(a, Value) else self.const(a) for a in args]
         return self.k.op(name, *given)
 
@@ -261,16 +263,16 @@ def _slopes(call: Call, sampler: Sampler, gradient: Operand, out: Operand) -> No
     acc = opmath(out.dtype)
     batch, *point, own = k.coords
     taps = sampler.taps(k, batch, tuple(point))
-    mine = [k.op("eq", k.index(own), k.const(sampler.dims - 1 - d, DType.i64))
-            for d in range(sampler.dims)]  # fmt: skip
-    corners = [(c, [_chosen(k, m, tap) for m, tap in zip(mine, c, strict=True)])
-               for c in product(*taps)]  # fmt: skip
-    factors = [_times(k, parts[0], parts[1:]) for _, parts in corners]
-    masks = [_inside(k, corner) for corner, _ in corners]
+    number = [k.const(sampler.dims - 1 - d, DType.i64) for d in range(sampler.dims)]
+    mine = [k.op("eq", k.index(own), n) for n in number]
+    corners: list[tuple[Sequence[Tap], Value, Value]] = []
+    for corner in product(*taps):
+        first, *rest = (_chosen(k, m, tap) for m, tap in zip(mine, corner, strict=True))
+        corners.append((corner, _times(k, first, rest), _inside(k, corner)))
     (channel,) = k.inner((sampler.input.size[1],))
     total: Value | None = None
-    for (corner, _), factor, mask in zip(corners, factors, masks, strict=True):
-        at = (batch, channel, *(tap.at for tap in corner))
+    for taken, factor, mask in corners:
+        at = (batch, channel, *(tap.at for tap in taken))
         value = k.op("mul", k.cast(k.load(sampler.input, at, mask), acc), factor)
         total = value if total is None else k.op("add", total, value)
     assert total is not None

@@ -68,10 +68,17 @@ def gather(call: Call, input: Operand, dim: int, index: Operand, sparse_grad: bo
     call.store(k, k.load(input, own))
 
 
-def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, row: bool) -> None:
+def _search(
+    call: Call,
+    bounds: Operand,
+    value: Operand | Number,
+    right: bool,
+    row: bool,
+    sorter: Operand | None = None,
+) -> None:
     """How many of the sorted bounds lie before each value, by halves as in eager, which hangs on
     their order where they are not sorted: NaN compares with nothing. row: bounds are those of the
-    value's row."""
+    value's row. sorter: where each of the bounds in their order is."""
     n = bounds.size[-1]
     require(n.is_Integer, "a search among a number of bounds that is not known")
     k = call.kernel()
@@ -83,7 +90,10 @@ def _search(call: Call, bounds: Operand, value: Operand | Number, right: bool, r
     first, end = k.const(0, DType.i64), k.index(n)
     for _ in range(int(n).bit_length()):
         middle = k.op("shr", k.op("add", first, end), one)
-        bound = k.load(bounds, (*lead, k.indirect(k.op("minimum", middle, last), n)))
+        place = k.indirect(k.op("minimum", middle, last), n)
+        if sorter is not None:
+            place = k.indirect(k.load(sorter, (*lead, place)), n)
+        bound = k.load(bounds, (*lead, place))
         behind = k.op("gt" if right else "ge", bound, wanted)
         after = k.op("minimum", k.op("add", middle, one), end)
         first, end = k.where(behind, first, after), k.where(behind, middle, end)
@@ -109,9 +119,8 @@ def searchsorted(
     **shown: Any,
 ) -> None:
     """As `bucketize`, with bounds for all rows or for each."""
-    require(sorter is None, "a search with a sorter")
     row = len(sorted_sequence.size) > 1
-    _search(call, sorted_sequence, input, right or side == "right", row)
+    _search(call, sorted_sequence, input, right or side == "right", row, sorter)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
 from aten_lowering.call import Call, Number, least, number, opmath
 from aten_lowering.errors import require
+from aten_lowering.lowerings.indexing import lookup
+from aten_lowering.lowerings.scatters import combine
 from aten_lowering.lowerings.windows import (
     MOST,
     Along,
@@ -30,6 +32,7 @@ from aten_lowering.lowerings.windows import (
 )
 from aten_lowering.registry import Table
 from loop_ir import DType
+from symexpr import FloorDiv, Mod
 
 aten = torch.ops.aten
 table = Table()
@@ -92,10 +95,44 @@ def adaptive_max_pool(call: Call, input: Operand, output_size: Ints) -> None:
     _max_pool(call, input, _shares(input.size, call.out.size[-_dims(call) :]))
 
 
-def _max_pool(call: Call, x: Operand, windows: Sequence[Window | Share]) -> None:
+@table.lowers(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
+def fractional_max_pool(
+    call: Call, input: Operand, kernel_size: Ints, output_size: Ints, random_samples: Operand
+) -> None:
+    """The largest element of each of `output_size` windows of one size, which start about evenly
+    apart; where, the samples decide, of which an image's last dimension has the first."""
+    dims = _dims(call)
+    sizes, out = _numbers(kernel_size, dims), call.out.size[-dims:]
+    acc = opmath(input.dtype)
+
+    def along(k: KernelBuilder, d: int) -> Along:
+        room, own = input.size[d - dims] - sizes[d], k.coords[d - dims]
+        batch = (*(sympy.S.Zero,) * (dims + 2 - len(k.coords)), *k.coords[:-dims])
+        place = sympy.Integer(1 - d if dims == 2 else d)
+        sample = k.cast(k.load(random_samples, (*batch, place)), acc)
+        number_of = number(k, room, acc)
+        step = k.op("div", number_of, number(k, out[d] - 1, acc)) if out[d] != 1 else number_of
+        integer = kind(input.size[d - dims], out[d])
+        first = k.cast(k.op("mul", sample, step), integer)
+        own_number = k.index(own, integer)
+        at = k.op("mul", k.op("add", k.cast(own_number, acc), sample), step)
+        start = k.op("sub", k.cast(at, integer), first)
+        last = k.op("eq", own_number, k.index(out[d] - 1, integer))
+        start = k.where(last, k.index(room, integer), start)
+        where = k.indirect(start, room + 1)
+        return Along(sizes[d], lambda i: where + i, lambda k, at, i: None)
+
+    _max_pool(call, input, lambda k: [along(k, d) for d in range(dims)])
+
+
+def _max_pool(
+    call: Call,
+    x: Operand,
+    windows: Sequence[Window | Share] | Callable[[KernelBuilder], Sequence[Along]],
+) -> None:
     require(x.dtype is not DType.bool_, "max_pool of bool")
     k = call.kernel()
-    alongs = _places(k, windows)
+    alongs = windows(k) if callable(windows) else _places(k, windows)
     places = call.result(1)
     lowest = least(x.dtype)
     acc = opmath(x.dtype)
@@ -175,6 +212,31 @@ def _max_gradient(
         return k.where(chosen, value, k.const(0, value.dtype))
 
     store_gradient(call, [w.windows for w in windows], share)
+
+
+@table.lowers(
+    aten.fractional_max_pool2d_backward.default, aten.fractional_max_pool3d_backward.default
+)
+def fractional_max_pool_backward(
+    call: Call,
+    grad_output: Operand,
+    input: Operand,
+    kernel_size: Ints,
+    output_size: Ints,
+    indices: Operand,
+) -> None:
+    """The gradient of each window, added to that of its largest element."""
+    extents = input.size[-_dims(call) :]
+
+    def given(k: KernelBuilder) -> list[tuple[Coords, Value, None]]:
+        rest: sympy.Expr = lookup(k, indices, k.coords, sympy.Mul(*extents))
+        place: list[sympy.Expr] = []
+        for extent in reversed(extents):
+            place.insert(0, Mod(rest, extent))
+            rest = FloorDiv(rest, extent)
+        return [((*k.coords[: -len(extents)], *place), k.load(grad_output, k.coords), None)]
+
+    combine(call, call.out, None, grad_output.size, given, "sum")
 
 
 # -- means

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.builder import KernelBuilder, Operand, Scalar, Value
 from aten_lowering.call import Call, Number, number, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
@@ -23,9 +24,9 @@ Dims = Sequence[int] | None
 Reduction = Callable[[Call, Operand, Dims, bool], None]
 
 
-def _over(reduction: Reduction) -> Lowering:
+def _over(reduction: Reduction, of_nothing: Scalar | None = None) -> Lowering:
     """The lowering of overloads that reduce all dimensions, one, or several. The `dtype` that some
-    take is the result's."""
+    take is the result's. of_nothing: what they make of no elements."""
 
     def lowering(
         call: Call,
@@ -34,7 +35,14 @@ def _over(reduction: Reduction) -> Lowering:
         keepdim: bool = False,
         dtype: Any = None,
     ) -> None:
-        reduction(call, input, [dim] if isinstance(dim, int) else dim, keepdim)
+        dims = [dim] if isinstance(dim, int) else dim
+        if of_nothing is not None and sympy.S.Zero in (
+            input.size[d] for d in dims or range(len(input.size))
+        ):
+            k = call.kernel()
+            call.store(k, k.const(of_nothing, call.out.dtype))
+        else:
+            reduction(call, input, dims, keepdim)
 
     return lowering
 
@@ -67,9 +75,9 @@ def _mean(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
     call.store(k, mean, frame.out_coords(keepdim))
 
 
-table.lowers(aten.sum.dim_IntList, aten.sum.default)(_over(_fold("sum")))
-table.lowers(aten.prod.dim_int, aten.prod.default)(_over(_fold("prod")))
-table.lowers(aten.mean.dim, aten.mean.default)(_over(_mean))
+table.lowers(aten.sum.dim_IntList, aten.sum.default)(_over(_fold("sum"), 0))
+table.lowers(aten.prod.dim_int, aten.prod.default)(_over(_fold("prod"), 1))
+table.lowers(aten.mean.dim, aten.mean.default)(_over(_mean, math.nan))
 
 
 # -- extremes
@@ -166,7 +174,7 @@ def _logic(op: str) -> Reduction:
 
 for _op in ("any", "all"):
     _packet = getattr(aten, _op)
-    table.lowers(_packet.default, _packet.dim, _packet.dims)(_over(_logic(_op)))
+    table.lowers(_packet.default, _packet.dim, _packet.dims)(_over(_logic(_op), _op == "all"))
 
 
 # -- moments

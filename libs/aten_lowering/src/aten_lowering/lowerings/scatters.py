@@ -18,6 +18,7 @@ from aten_lowering.call import Call, Number, Result, least, number, opmath, wrap
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.lowerings.indexing import Advanced, lookup
+from aten_lowering.meta import expr
 from aten_lowering.registry import Table
 from loop_ir import DType, TensorRef, TensorType, contiguous_strides
 
@@ -79,13 +80,12 @@ def combine(
         target = _scratch(call, out, wide, reduce)
     if reduce == "mean":
         target, counts = _scratch(call, out, wide, "sum"), _scratch(call, out, DType.i32, "count")
-        k = call.kernel(out.size, f"{call.node.name}_none")
-        k.store(counts, k.coords, k.const(int(include_self), DType.i32))
-        call.emit_kernel(k)
     if target is not out or not call.in_place:
         k = call.kernel(out.size, f"{call.node.name}_start")
         start = k.const(0, target.dtype) if input is None else k.load(input, k.coords)
         k.store(target, k.coords, start)
+        if counts is not None:
+            k.store(counts, k.coords, k.const(int(include_self), DType.i32))
         call.emit_kernel(k)
     if 0 not in points and not include_self:
         k = call.kernel(points, f"{call.node.name}_neutral")
@@ -244,6 +244,32 @@ def diagonal_scatter(
     rest = tuple(c for d, c in enumerate(k.coords) if d not in dims)
     new = k.cast(k.load(src, (*rest, row if offset >= 0 else column), here), out.dtype)
     call.store(k, k.where(here, new, k.load(input, k.coords)))
+
+
+@table.lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    call: Call,
+    input: Operand,
+    src: Operand,
+    size: Sequence[sympy.Expr],
+    stride: Sequence[sympy.Expr],
+    storage_offset: sympy.Expr | None,
+) -> None:
+    """A copy of the memory of the input, in which `src` replaces what a view of it sees."""
+    out = call.out.operand
+    start = expr(call.out.fake.storage_offset())
+    first = sympy.S.Zero if storage_offset is None else storage_offset - start
+    sizes, strides = (tuple(map(sympy.sympify, n)) for n in (size, stride))
+    type = TensorType(out.dtype, sizes, strides, out.type.device, first)
+    room = sympy.expand(out.type.extent - first - type.extent)
+    inside = first.is_nonnegative and room.is_nonnegative
+    require(bool(inside) or 0 in sizes, "it reaches out of its tensor")
+    k = call.kernel(out.size, f"{call.node.name}_start")
+    k.store(out, k.coords, k.load(input, k.coords))
+    call.emit_kernel(k)
+    if 0 not in sizes:
+        view = Operand(TensorRef(out.ref.buffer, type), out.storage)
+        call.emit(copy_kernel(call.fresh(f"{call.node.name}_part"), src, view, call.origin))
 
 
 @table.lowers(aten.scatter_add.default)

@@ -1,0 +1,117 @@
+"""Reductions at places that are data, samples of grids and windows that begin at random, compiled
+for a real GPU, against eager in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import compile_cli  # noqa: F401  # registers the backend
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.usefixtures("fresh_dynamo"),
+]
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1.6e-2, torch.float64: 1e-10}
+
+
+def compiled(options: dict[str, Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(fn, backend="compile_cli", options=options)
+
+
+@pytest.mark.parametrize("places", [1, 7, 3000])
+@pytest.mark.parametrize("kind", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("dtype", [*TOLERANCES, torch.int32, torch.int64], ids=str)
+def test_many_elements_in_few_places(
+    options: dict[str, Any], kind: str, dtype: torch.dtype, places: int
+) -> None:
+    """NaN in memory and among the elements; factors whose products are exact."""
+    torch.manual_seed(0)
+    exponents = torch.randint(-1, 2, (20_000, 3), device="cuda")
+    if dtype.is_floating_point:  # few, so that no product of some of them overflows
+        exponents[torch.rand(exponents.shape, device="cuda") < 0.99] = 0
+    v = torch.exp2(exponents.double()) if dtype.is_floating_point else exponents
+    v = v * (torch.randint(0, 2, v.shape, device="cuda") * 2 - 1)
+    if kind in ("sum", "mean") and dtype is torch.bfloat16:
+        v = v.abs()  # no sum is small beside what is added up
+    x = torch.ones(3000, 3, device="cuda", dtype=torch.float64)
+    if dtype.is_floating_point:
+        x[0, 1], x[1, 2], v[5, 2] = torch.nan, -torch.nan, -torch.nan
+    x, v = x.to(dtype), v.to(dtype)
+    i = torch.randint(0, places, v.shape, device="cuda")
+
+    def fn(x: Tensor, i: Tensor, v: Tensor) -> list[Tensor]:
+        made = [x.scatter_reduce(0, i, v, kind, include_self=own) for own in (True, False)]
+        if kind != "sum":
+            made.append(x.index_reduce(0, i[:, 0], v, kind))
+        return made
+
+    wide = torch.float64 if dtype.is_floating_point else dtype
+    tolerance = TOLERANCES.get(dtype, 0.0)
+    for got, wanted in zip(
+        compiled(options, fn)(x, i, v), fn(x.to(wide), i, v.to(wide)), strict=True
+    ):
+        torch.testing.assert_close(
+            got.to(wide), wanted.to(dtype).to(wide), rtol=tolerance, atol=tolerance, equal_nan=True
+        )
+
+
+def test_in_place(options: dict[str, Any]) -> None:
+    def fn(x: Tensor, i: Tensor, v: Tensor) -> None:
+        x.scatter_reduce_(0, i, v, "amin")
+        x.index_reduce_(1, i[0], v[:1].expand(x.shape[0], -1), "prod")
+
+    x, v = torch.randn(64, 3, device="cuda"), torch.randn(5000, 3, device="cuda")
+    i = torch.randint(0, 3, v.shape, device="cuda")
+    x[0, 0] = -torch.nan
+    wanted = x.clone()
+    fn(wanted, i, v)
+    compiled(options, fn)(x, i, v)
+    torch.testing.assert_close(x, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_samples_of_a_grid(
+    options: dict[str, Any], dims: int, mode: str, padding: str, aligned: bool
+) -> None:
+    if dims == 3 and mode == "bicubic":
+        return
+    x = torch.randn(2, 5, *(17, 23, 9)[-dims:], device="cuda", requires_grad=True)
+    grid = torch.randn(2, *(11, 30, 6)[-dims:], dims, device="cuda", requires_grad=True)
+
+    def fn(x: Tensor, grid: Tensor) -> Tensor:
+        return F.grid_sample(x, grid, mode, padding, aligned)
+
+    got, wanted = compiled(options, fn)(x, grid), fn(x, grid)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    seed = torch.randn_like(wanted)
+    found, known = (torch.autograd.grad(y, (x, grid), seed) for y in (got, wanted))
+    torch.testing.assert_close(found, known, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_windows_that_begin_at_random(
+    options: dict[str, Any], dims: int, dtype: torch.dtype
+) -> None:
+    x = torch.randn(2, 4, *(33, 40, 21)[-dims:], device="cuda", dtype=dtype, requires_grad=True)
+    samples = torch.rand(2, 4, dims, device="cuda", dtype=dtype)
+    pool = F.fractional_max_pool3d if dims == 3 else F.fractional_max_pool2d
+
+    def fn(x: Tensor, samples: Tensor) -> Tensor:
+        return pool(x, 2, 13, _random_samples=samples)
+
+    got, wanted = compiled(options, fn)(x, samples), fn(x, samples)
+    assert torch.equal(got, wanted)
+    seed = torch.ones_like(wanted)
+    found, known = (torch.autograd.grad(y, x, seed)[0] for y in (got, wanted))
+    torch.testing.assert_close(found, known)
