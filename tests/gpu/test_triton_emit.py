@@ -4,6 +4,7 @@ interpreter."""
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -58,51 +59,20 @@ def tools() -> SimpleNamespace:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("op", HELPERS.UNARY)
-def test_accuracy_f32(op: str, tools: SimpleNamespace) -> None:
-    HELPERS.test_f32(op, tools)
+def _on_the_gpu(*modules: ModuleType) -> dict[str, Any]:
+    """The tests that launch, as they are, with their parameters: `tools` is the one above."""
+    found: dict[str, Any] = {}
+    for module in modules:
+        for name, test in vars(module).items():
+            if name.startswith("test_") and "tools" in inspect.signature(test).parameters:
+                assert name not in found, f"two tests are {name}"
+                found[name] = test
+    return found
 
 
-@pytest.mark.parametrize("op", [o for o in HELPERS.UNARY if o not in ("exp", "exp2")])
-def test_accuracy_f64(op: str, tools: SimpleNamespace) -> None:
-    HELPERS.test_f64(op, tools)
-
-
-def test_accuracy_of_two_arguments(tools: SimpleNamespace) -> None:
-    HELPERS.test_two_arguments(tools)
-    HELPERS.test_erf_for_narrow_results(tools)
-
-
-@pytest.mark.parametrize("op", OPS.ARITHMETIC + OPS.FLOAT_ONLY)
-def test_floats(op: str, tools: SimpleNamespace) -> None:
-    OPS.test_floats(op, OPS.DType.f32, tools)
-
-
-@pytest.mark.parametrize("dtype", [OPS.DType.i32, OPS.DType.u8, OPS.DType.i64], ids=str)
-@pytest.mark.parametrize("op", [*OPS.ARITHMETIC, *OPS.BITS, "pow"])
-def test_ints(op: str, dtype: Any, tools: SimpleNamespace) -> None:
-    OPS.test_ints(op, dtype, tools)
-
-
-@pytest.mark.parametrize("dtype", [OPS.DType.f8e4m3, OPS.DType.f8e5m2], ids=str)
-def test_eight_bit_floats(dtype: Any, tools: SimpleNamespace) -> None:
-    OPS.test_eight_bit_floats(dtype, tools)
-
-
-@pytest.mark.parametrize("schedule", OPS.SCHEDULES, ids=lambda s: f"{s.kind}{s.xblock}")
-@pytest.mark.parametrize("op", OPS.REDUCTIONS)
-def test_reductions(op: str, schedule: Any, tools: SimpleNamespace) -> None:
-    OPS.test_reductions(op, schedule, tools)
+globals().update(_on_the_gpu(HELPERS, OPS, KERNELS))
 
 
 @pytest.mark.parametrize("name", CONFTEST.KERNELS)
 def test_kernels_of_an_encoder(name: str, tools: SimpleNamespace) -> None:
     tools.check(CONFTEST.KERNELS[name], symbols={"s0": 3}, ulp=8)
-
-
-def test_scatter_and_broadcast(tools: SimpleNamespace) -> None:
-    KERNELS.test_scatter_add(OPS.DType.f32, tools)
-    for schedule in KERNELS.BOTH:
-        KERNELS.test_a_row_added_to_one_place_counts_every_point(schedule, tools)
-        KERNELS.test_two_inner_spaces(schedule, tools)
-    KERNELS.test_masked_load_and_store(tools)
