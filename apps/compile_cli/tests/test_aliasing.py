@@ -330,7 +330,36 @@ def test_writes_behind_what_they_read(backend: str) -> None:
     as_eager(moved_ahead, (ramp(3, 5),), backend)
 
 
-@pytest.mark.parametrize("change", [torch.t, lambda x: x.resize_(2), lambda x: x.t_().add_(1)])
+def writes_data(x: Tensor) -> Any:
+    x.data.add_(1)
+    x.detach().mul_(2)
+    return x * 2
+
+
+@both
+def test_data_of_a_tensor_is_written(backend: str) -> None:
+    as_eager(writes_data, (ramp(3),), backend)
+
+
+def takes_data(x: Tensor, y: Tensor) -> Any:
+    z = x + 1
+    z.data = y  # as which z is written
+    z.add_(3)
+    return z.sum(), y * 1
+
+
+def test_a_tensor_takes_the_data_of_another() -> None:
+    as_eager(takes_data, (ramp(3), ramp(3)), "export")
+
+
+def replaces_data(x: Tensor) -> Tensor:
+    x.data = x * 2
+    return x
+
+
+@pytest.mark.parametrize(
+    "change", [torch.t, lambda x: x.resize_(2), lambda x: x.t_().add_(1), replaces_data]
+)
 def test_an_input_keeps_its_layout(change: Any) -> None:
     def model(x: Tensor) -> Any:
         return change(x) * 2

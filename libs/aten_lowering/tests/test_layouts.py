@@ -58,6 +58,11 @@ def test_shuffled_channels_of_one_element_each_are_a_copy() -> None:
 WEIGHT = torch.rand(4)
 NORM: tuple[Any, ...] = (WEIGHT, WEIGHT, WEIGHT, WEIGHT)
 TURNED = torch.randn(4, 5, 6, 2).permute(3, 0, 1, 2)
+LINES = [
+    (torch.randn(3, 4, 5).permute(order), dims)
+    for order in ((0, 1, 2), (1, 2, 0))
+    for dims in ([0], [1, 2], [2, 1], [0, 2], [2, 0, 1])
+]
 WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     op: [
         (MATRIX.contiguous(), MATRIX),
@@ -85,6 +90,9 @@ WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     aten.replication_pad3d.default: [(VOLUME, [1, 1, 1, 1, 1, 1])],
     aten.reflection_pad2d_backward.default: [(WIDE, IMAGE, [1, 1, 1, 1])],
     aten.reflection_pad3d_backward.default: [(PADDED, VOLUME, [1, 1, 1, 1, 1, 1])],
+    aten._fft_c2c.default: [(x + 0j, dims, 0, True) for x, dims in LINES],
+    aten._fft_r2c.default: [(x, dims, 0, side) for x, dims in LINES for side in (True, False)],
+    aten._fft_c2r.default: [(x + 0j, dims, 0, 2 * x.size(dims[-1]) - 2) for x, dims in LINES],
 }
 
 

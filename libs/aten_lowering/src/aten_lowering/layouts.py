@@ -176,6 +176,32 @@ def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
     return suggested(op(*(x.contiguous() if a is x else a for a in args)), x)
 
 
+def transformed_last_on_cpu(
+    op: OpOverload, x: Tensor, dim: Sequence[int], *args: Any, **kwargs: Any
+) -> Any:
+    """`op(x, dim) -> op(x.permute(order), last).permute(inverse)`: MKL's result lies in this order
+    (ATen/native/mkl/SpectralOps.cpp), of which the fake tensors know where it is the given one."""
+    if x.device.type != "cpu" or not dim or not torch.backends.mkl.is_available():
+        return NotImplemented
+
+    def by_stride(dims: Sequence[int]) -> list[int]:
+        return sorted(dims, key=lambda d: x.stride(d), reverse=True)
+
+    dims = [d % x.dim() for d in dim]
+    with disable_proxy_modes_tracing():
+        if op == aten._fft_c2c.default:
+            order = by_stride([d for d in range(x.dim()) if d not in dims]) + by_stride(dims)
+        else:  # onesided: the last dimension stays the last, and c2r transforms the others before
+            first = dims if op == aten._fft_r2c.default else dims[:-1]
+            kept = by_stride([d for d in range(x.dim()) if d not in first])
+            order = [d for d in [*kept, *by_stride(dims[:-1])] if d != dims[-1]] + dims[-1:]
+    last = list(range(x.dim() - len(dims), x.dim()))
+    if order == list(range(x.dim())) and dims == last:
+        return NotImplemented
+    inverse = [order.index(d) for d in range(x.dim())]
+    return op(x.permute(order), last, *args, **kwargs).permute(inverse)
+
+
 # Of operators that stay whole: rules on their operands.
 OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.add.Tensor: alike_if_scaled,
@@ -197,6 +223,9 @@ OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.reflection_pad3d_backward.default: copied_on_cpu,
     aten.replication_pad2d.default: copied_on_cpu,
     aten.replication_pad3d.default: copied_on_cpu,
+    aten._fft_c2c.default: transformed_last_on_cpu,
+    aten._fft_r2c.default: transformed_last_on_cpu,
+    aten._fft_c2r.default: transformed_last_on_cpu,
 }
 
 LAYOUTS: dict[OpOverload, Layout] = {

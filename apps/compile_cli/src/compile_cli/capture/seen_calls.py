@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from compile_cli.capture.overlaps import AUGMENTED
@@ -32,7 +33,11 @@ class SeenCalls(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Runs `func`, a function of torch's or a method of tensors, as it is."""
+        """Runs `func`, a function of torch's or a method of tensors, as it is; `x.data`, which
+        tracing does not see, as `x.detach()`, and `x.data = y` as `x.set_(y)`."""
+        if getattr(func, "__self__", None) is torch.Tensor.data:
+            read = func.__name__ == "__get__"
+            func, args = (torch.Tensor.detach, args[:1]) if read else (torch.Tensor.set_, args[:2])
         self.transforms |= in_transform()
         self.writes |= _writes(getattr(func, "__name__", ""), kwargs or {})
         return func(*args, **(kwargs or {}))
