@@ -9,6 +9,7 @@ an index that no such run changes must be exactly eager's.
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -306,12 +307,8 @@ def difference(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:
             wrong &= other == eager
         return _first(wrong, got, eager) if bool(wrong.any()) else None
     a, b = got.double(), eager.double()
-    spread = torch.zeros_like(b)
-    unknown = torch.zeros(b.shape, dtype=torch.bool)
-    for other in others:
-        c = other.double()
-        unknown |= (torch.isfinite(c) != torch.isfinite(b)) | (torch.isnan(c) != torch.isnan(b))
-        spread = torch.maximum(spread, (c - b).abs().nan_to_num(0.0, 0.0, 0.0))
+    runs = torch.stack([b, *(o.double() for o in others)])
+    spread = (runs - b).abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
     info = torch.finfo(got.dtype)
     allowed = 4 * spread + 4 * info.eps * b.abs() + 2 * info.tiny
     if got.dtype == torch.float64:
@@ -322,8 +319,22 @@ def difference(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:
     near = torch.where(torch.isinf(a), b, a).abs() > info.max / 1024
     if info.bits > 16:
         same |= (torch.isinf(a) != torch.isinf(b)) & (a.sign() == b.sign()) & near
-    wrong = ~(same | ((a - b).abs() <= allowed) | unknown)
+    wrong = ~(same | ((a - b).abs() <= allowed) | _between(a, runs, info))
     return _first(wrong, got, eager) if bool(wrong.any()) else None
+
+
+def _between(a: Tensor, runs: Tensor, info: torch.finfo) -> Tensor:
+    """Where some of eager's runs give numbers, and others infinities or NaN: `a` is none either, or
+    a number that lies between those of the runs, infinities included."""
+    finite, nan = runs.isfinite(), runs.isnan()
+    mixed = (finite.any(0) & ~finite.all(0)) | (nan.any(0) & ~nan.all(0))
+    numbers = [runs.where(finite, v) for v in (math.inf, -math.inf)]
+    least, most = (v.nan_to_num(0.0, 0.0, 0.0) for v in (numbers[0].amin(0), numbers[1].amax(0)))
+    slack = 4 * (most - least) + 4 * info.eps * torch.maximum(least.abs(), most.abs())
+    slack = slack + 2 * info.tiny
+    low = runs.nan_to_num(math.inf, math.inf, -math.inf).amin(0) - slack
+    high = runs.nan_to_num(-math.inf, math.inf, -math.inf).amax(0) + slack
+    return mixed & (~a.isfinite() | ((a >= low) & (a <= high)))
 
 
 def zero_signs(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:

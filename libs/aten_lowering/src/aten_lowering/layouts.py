@@ -176,30 +176,23 @@ def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
     return suggested(op(*(x.contiguous() if a is x else a for a in args)), x)
 
 
-def transformed_last_on_cpu(
-    op: OpOverload, x: Tensor, dim: Sequence[int], *args: Any, **kwargs: Any
-) -> Any:
+def transformed_last_on_cpu(op: OpOverload, x: Tensor, dim: Sequence[int], *args: Any) -> Any:
     """`op(x, dim) -> op(x.permute(order), last).permute(inverse)`: MKL's result lies in this order
     (ATen/native/mkl/SpectralOps.cpp), of which the fake tensors know where it is the given one."""
-    if x.device.type != "cpu" or not dim or not torch.backends.mkl.is_available():
+    if x.device.type != "cpu" or not torch._C.has_mkl:
         return NotImplemented
-
-    def by_stride(dims: Sequence[int]) -> list[int]:
-        return sorted(dims, key=lambda d: x.stride(d), reverse=True)
-
-    dims = [d % x.dim() for d in dim]
+    every, dims = list(range(x.dim())), [d % x.dim() for d in dim]
+    free = len(dims) - (op != aten._fft_c2c.default)  # what is real has its dimension last
     with disable_proxy_modes_tracing():
-        if op == aten._fft_c2c.default:
-            order = by_stride([d for d in range(x.dim()) if d not in dims]) + by_stride(dims)
-        else:  # onesided: the last dimension stays the last, and c2r transforms the others before
-            first = dims if op == aten._fft_r2c.default else dims[:-1]
-            kept = by_stride([d for d in range(x.dim()) if d not in first])
-            order = [d for d in [*kept, *by_stride(dims[:-1])] if d != dims[-1]] + dims[-1:]
-    last = list(range(x.dim() - len(dims), x.dim()))
-    if order == list(range(x.dim())) and dims == last:
+        order = [
+            d
+            for part in ([d for d in every if d not in dims], dims[:free])
+            for d in sorted(part, key=lambda d: x.stride(d), reverse=True)
+        ] + dims[free:]
+    last = every[x.dim() - len(dims) :]
+    if order == every and dims == last:
         return NotImplemented
-    inverse = [order.index(d) for d in range(x.dim())]
-    return op(x.permute(order), last, *args, **kwargs).permute(inverse)
+    return op(x.permute(order), last, *args).permute([order.index(d) for d in every])
 
 
 # Of operators that stay whole: rules on their operands.
