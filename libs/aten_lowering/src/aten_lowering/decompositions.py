@@ -13,7 +13,7 @@ from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
-from aten_lowering.torch_compat import get_decompositions, operator_names, pw_cast_for_opmath
+from aten_lowering.torch_compat import composite_operators, get_decompositions, pw_cast_for_opmath
 from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
@@ -125,15 +125,14 @@ def decompositions() -> Decompositions:
     AOTAutograd, which traces below composite ops, gives the kernel that this op picks for the
     fake tensors' device (`_scaled_dot_product_*`).
 
-    The table is the caller's own. It is made anew where operators were registered meanwhile.
+    The table is the caller's own. It is made anew where composite ones were registered meanwhile.
     """
-    return dict(_of_registered(operator_names()))
+    return dict(_of_registered(composite_operators()))
 
 
 @functools.lru_cache(maxsize=1)
 def _of_registered(names: tuple[str, ...]) -> Decompositions:
-    """Of the operators of these names: collecting torch's composite ones takes a tenth of a
-    second."""
+    """With composite operators of these names, which take a tenth of a second to collect."""
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward

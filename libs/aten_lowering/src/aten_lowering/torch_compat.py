@@ -55,6 +55,7 @@ __all__ = [
     "auto_functionalized",
     "auto_functionalized_v2",
     "compiling_state",
+    "composite_operators",
     "compute_elementwise_output_logical_to_physical_perm",
     "compute_elementwise_output_strides",
     "decomposed_index_add",
@@ -71,7 +72,6 @@ __all__ = [
     "kernel_side_table",
     "negative",
     "op_implementations_dict",
-    "operator_names",
     "pw_cast_for_opmath",
     "read_view_information_from_args",
     "to_fun",
@@ -87,9 +87,10 @@ COMPOSITE = DispatchKey.CompositeImplicitAutograd
 functorch_config = torch._functorch.config
 
 
-def operator_names() -> tuple[str, ...]:
-    """The names of all operators that are registered now."""
-    return tuple(torch._C._dispatch_get_all_op_names())
+def composite_operators() -> tuple[str, ...]:
+    """The names of the operators that are registered now with a rule of their own by which they
+    decompose."""
+    return tuple(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name))
 
 
 def has_kernel(operator: str, key: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, localcontext
+from functools import cache
 from itertools import islice, product
 from math import prod
 
@@ -47,9 +48,7 @@ def sample_hints(box: Sequence[tuple[int, int]], count: int) -> tuple[Hint, ...]
 def _spread(ranges: Sequence[tuple[int, ...]]) -> Iterator[Hint]:
     with localcontext() as context:
         context.prec = 40
-        root = Decimal(2)
-        for _ in range(60):  # a contraction by at least 2 a step
-            root = (1 + root) ** (1 / Decimal(len(ranges) + 1))
+        root = _root(len(ranges))
         steps = [root ** -(d + 1) for d in range(len(ranges))]
         logs = [(Decimal(low).ln(), Decimal(high).ln()) for low, high in ranges]
     index = 0
@@ -63,3 +62,11 @@ def _spread(ranges: Sequence[tuple[int, ...]]) -> Iterator[Hint]:
                 size = int((low + at * (high - low)).exp().to_integral_value())
                 hint.append(min(max(size, floor), top))
         yield tuple(hint)
+
+
+@cache
+def _root(n: int) -> Decimal:
+    root = Decimal(2)
+    for _ in range(60):  # a contraction by at least 2 a step
+        root = (1 + root) ** (1 / Decimal(n + 1))
+    return root
