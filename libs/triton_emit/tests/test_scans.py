@@ -43,6 +43,8 @@ kernel k(
 """
 
 
+STEPS = Schedule("looped", 4, 16, num_warps=4, steps=4)
+
 PLACES = """
 kernel k(
     x: {0}[3, 37] cuda:0,
@@ -94,10 +96,10 @@ def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     x = np.ones((37, 4), np.float32)
     x[20, 0], x[9, 1], x[5, 2], x[30, 2] = np.inf, np.nan, np.inf, -np.inf
     given = {"x": x, "y": np.zeros(4, np.float32)}
-    tools.check(kernel, Schedule("looped", 4, 16, num_warps=4, steps=4), given, ulp=2)
+    tools.check(kernel, STEPS, given, ulp=2)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "steps"])
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:
     """The last of equal extremes; a NaN is one, and stays one."""
@@ -106,7 +108,15 @@ def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:
     if dtype == "f32":
         x[1, :5] = -np.inf
         x[2, 20] = x[2, 30] = np.nan
-    tools.check(parse_kernel(PLACES.format(dtype)), SCHEDULES[schedule], {"x": x})
+    text = PLACES.format(dtype)
+    if schedule == "steps":
+        x, text = (
+            np.ascontiguousarray(x.T),
+            text.replace("3, 37", "37, 3").replace("i0*37 + r0", "r0*3 + i0"),
+        )
+        tools.check(parse_kernel(text), STEPS, {"x": x})
+        return
+    tools.check(parse_kernel(text), SCHEDULES[schedule], {"x": x})
 
 
 @pytest.mark.parametrize("tail", ["", " reverse"])
@@ -127,6 +137,12 @@ def test_sums_of_exponents_at_infinities(schedule: Schedule, tools: SimpleNamesp
     x = np.array(INFINITE, np.float32) / 2
     kernel = parse_kernel(scan("logsumexp", "f32", 2, 8))
     tools.check(kernel, schedule, {"x": x, "y": np.zeros(2, np.float32)})
+
+
+def test_sums_of_exponents_of_columns_at_infinities(tools: SimpleNamespace) -> None:
+    x = np.tile(np.array(INFINITE, np.float32).T / 2, (3, 1))
+    kernel = parse_kernel(scan("logsumexp", "f32", 2, 24, columns=True))
+    tools.check(kernel, STEPS, {"x": x, "y": np.zeros(2, np.float32)})
 
 
 FORWARD = """
@@ -156,11 +172,12 @@ def test_what_a_later_loop_needs_is_scanned_again(schedule: str, tools: SimpleNa
 
 def test_text(golden: Callable[[str, str], None]) -> None:
     texts = []
-    for rows, width, columns, tail in (
-        (4096, 1000, False, ""), (4096, 100000, False, ""), (4096, 100000, False, " reverse"),
-        (4096, 1000, True, ""),
+    for op, rows, width, columns, tail in (
+        ("sum", 4096, 1000, False, ""), ("sum", 4096, 100000, False, ""),
+        ("sum", 4096, 100000, False, " reverse"), ("sum", 4096, 1000, True, ""),
+        ("logsumexp", 4096, 1000, True, ""),
     ):  # fmt: skip
-        kernel = parse_kernel(scan("sum", "f32", rows, width, columns, tail))
+        kernel = parse_kernel(scan(op, "f32", rows, width, columns, tail))
         emitted = emit(kernel, default_schedule(kernel, {}))
         texts.append(f"# {emitted.schedule}\n{emitted.source}")
     golden("scans.py.txt", "\n\n".join(texts))

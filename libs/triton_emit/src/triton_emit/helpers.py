@@ -457,19 +457,24 @@ _SOURCES = {
             second = better | (same & (j > i))
             return tl.where(second, b, a), tl.where(second, j, i)
     """,
-    "logaddexp_f32": """
-        # infinities of one sign differ by NaN: their sum is the larger
-        def logaddexp_f32(a, b):
-            larger = max_nan(a, b)
-            r = larger + log1p_f32(exp_f32(-tl.abs(a - b)))
-            return tl.where(tl.abs(larger) == float("inf"), larger, r)
+    "next_max": """
+        # as last_max, for a candidate that comes after all others
+        def next_max(a, i, b, j):
+            second = (b >= a) | (b != b)
+            return tl.where(second, b, a), tl.where(second, j, i)
     """,
-    "logaddexp_f64": """
-        # infinities of one sign differ by NaN: their sum is the larger
-        def logaddexp_f64(a, b):
-            larger = max_nan(a, b)
-            r = larger + log1p_f64(tl.exp(-tl.abs(a - b)))
-            return tl.where(tl.abs(larger) == float("inf"), larger, r)
+    "next_min": """
+        # as last_min, for a candidate that comes after all others
+        def next_min(a, i, b, j):
+            second = (b <= a) | (b != b)
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "add_exponentials": """
+        # s * exp(m) + t * exp(n) as a pair: the smaller part loses |m - n|/2 ulp, but then it is
+        # exp(-|m - n|) of the sum. Infinities of one sign differ by NaN.
+        def add_exponentials(m, s, n, t):
+            e = tl.where(m == n, 1.0, tl.exp(-tl.abs(m - n)))
+            return max_nan(m, n), tl.where(m < n, s * e + t, s + t * e)
     """,
     "philox_u32": """
         # Philox-2x32-10, two words of each block, which a thread computes once for neighbours;
@@ -514,14 +519,22 @@ _SOURCES = {
 _JOINS = {
     "sum": "a + p + b",
     "product": "a * p * b",
-    **{
-        name: f"{name}({name}(a, p), b)"
-        for name in ("later_max", "later_min", "logaddexp_f32", "logaddexp_f64")
-    },
+    **{name: f"{name}({name}(a, p), b)" for name in ("later_max", "later_min")},
 }
+_PAIRS = ("last_max", "last_min", "add_exponentials")
 _SOURCES.update(
     (f"before_{name}", f"def before_{name}(a, p, b, q):\n    return {text}, q\n")
     for name, text in _JOINS.items()
+)
+_SOURCES.update(
+    (
+        f"before_{name}",
+        f"def before_{name}(a, x, p, y, b, z, q, w):\n"
+        f"    a, x = {name}(a, x, p, y)\n"
+        f"    b, z = {name}(a, x, b, z)\n"
+        "    return b, z, q, w\n",
+    )
+    for name in _PAIRS
 )
 
 # `floor_div`, `floor_mod`, `ceil_div`: integer division as symexpr's printed indices call it

@@ -56,7 +56,7 @@ _MOST_KEPT = 2
 # Statements of a kernel whose points may be pairs: more of them leave no registers.
 _MOST_PAIRED = 48
 # Folds of two numbers for each element.
-_PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin")}
+_PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin", "logsumexp")}
 INT32_MAX = 2**31 - 1
 
 
@@ -311,11 +311,8 @@ def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]
 
 
 def may_step(kernel: Kernel) -> bool:
-    """It scans, without places of extremes, and does nothing else along its inner axes that joins
-    elements."""
-    folds = [s for _, s in statements(kernel) if isinstance(s, Reduce | Scan)]
-    alone = all(isinstance(s, Scan) and not s.op.startswith("arg") for s in folds)
-    return scans(kernel) and alone
+    """It scans, and does nothing else along its inner axes that joins elements."""
+    return scans(kernel) and not any(isinstance(s, Reduce) for _, s in statements(kernel))
 
 
 def _stepping(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
@@ -329,8 +326,8 @@ def _stepping(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> S
         for _, s in statements(kernel)
     )
     numbers = max(1, loads) * max(1, _element_bytes(kernel) // 4)
-    if any(isinstance(s, Scan) and s.op == "logsumexp" for _, s in statements(kernel)):
-        numbers *= 4  # each step is some sixty instructions, in line
+    if any(isinstance(s, Scan) and s.op in _PAIRS[Scan] for _, s in statements(kernel)):
+        numbers *= 2
     steps = max(4, 32 // next_power_of_two(numbers))
     steps = min(steps, next_power_of_two(width) // _STEPPING)
     return Schedule(

@@ -1,11 +1,13 @@
 """Scans along the inner dimension of a tile: in one go, or chunk by chunk with a carry.
 
-A loop carries what all chunks before the current one fold to, a number (and a place) a row.
+A loop carries what all chunks before the current one fold to, a number (and a place) a row. Sums of
+exponentials are pairs: the largest exponent, and the sum as seen from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from loop_ir import Scan, Stmt, identity
 from triton_emit.forms.reductions import argument, fold, masked, positions, whole
@@ -15,6 +17,18 @@ from triton_emit.values import ADD, ATOM, TL_TYPES, Value, literal
 
 _FOLDS = {"sum": "{a} + {b}", "prod": "{a} * {b}"}
 _HELPERS = {"prod": "product", "max": "later_max", "min": "later_min"}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the numbers of a pair. text: at each point; start: of no points; fold: a call that
+    gives of one number and starts that number."""
+
+    name: str
+    text: str
+    start: str
+    dtype: str
+    fold: str
 
 
 def write(writer: RowWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
@@ -29,24 +43,37 @@ def write(writer: RowWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
     if f"arg{extreme}" in twins:
         _with_places(writer, extreme, value, twins)
         return
-    if writer.turned > 1:
-        block = writer.shapes[writer.inner]
-        turned = f"tl.reshape(tl.flip({value.text}, 1), [{block}])"
-        value = Value(turned, ATOM, value.dtype, value.axes)
+    if stmt.op == "logsumexp":
+        _exponentials(writer, stmt, value)
+        return
+    value = _turned(writer, value)
     if writer.looped and not value.text.isidentifier():
         value = writer.assign("value", value)
     if writer.steps > 1:
         _in_steps(writer, stmt, value)
         return
     result = _running(writer, stmt, value)
-    if writer.turned > 1:
-        turned = f"tl.reshape({result.text}, {writer.shape(value.axes)})"
-        result = Value(f"tl.flip({turned}, 1)", ATOM, result.dtype, result.axes)
+    result = _turned_back(writer, result)
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
     if writer.looped:
         carry = writer.carries[stmt]
         total = fold(writer, _over(stmt.op, "reduce", value, ""), value.axes - {writer.inner})
-        writer.lines.body.append(f"{carry} = {_join(stmt.op, value, carry, total)}")
+        writer.lines.body.append(f"{carry} = {_join(stmt.op, carry, total)}")
+
+
+def _turned(writer: RowWriter, value: Value) -> Value:
+    """A tile whose vectors are in reverse order, in that of the scan."""
+    if writer.turned == 1:
+        return value
+    turned = f"tl.reshape(tl.flip({value.text}, 1), [{writer.shapes[writer.inner]}])"
+    return Value(turned, ATOM, value.dtype, value.axes)
+
+
+def _turned_back(writer: RowWriter, value: Value) -> Value:
+    if writer.turned == 1:
+        return value
+    turned = f"tl.reshape({value.text}, {writer.shape(value.axes)})"
+    return Value(f"tl.flip({turned}, 1)", ATOM, value.dtype, value.axes)
 
 
 def _running(writer: RowWriter, stmt: Scan, value: Value) -> Value:
@@ -57,7 +84,7 @@ def _running(writer: RowWriter, stmt: Scan, value: Value) -> Value:
         return Value(text, ATOM, value.dtype, value.axes)
     start = literal(identity(stmt.op, value.dtype), value.dtype)
     carry = writer.carries[stmt] = _carry(writer, "carry", start.text, TL_TYPES[value.dtype])
-    joined = _join(stmt.op, value, carry, text)
+    joined = _join(stmt.op, carry, text)
     return Value(joined, ADD, value.dtype, _with_rows(writer, value))
 
 
@@ -72,17 +99,13 @@ def _in_steps(writer: RowWriter, stmt: Scan, value: Value) -> None:
     neutral = f"tl.full([RBLOCK // STEPS, XBLOCK], {start}, {dtype})"
     body.append(f"{own} = {_over(op, 'scan', value, '').format(axis=1)}")
     body.append(f"{total} = {_over(op, 'reduce', value, '').format(axis=1)}")
-    scanned = f"tl.associative_scan(({neutral}, {total}), 0, before_{_before(op, value)})"
+    scanned = f"tl.associative_scan(({neutral}, {total}), 0, before_{_HELPERS.get(op, op)})"
     body.append(f"{before} = {scanned}[0]")
-    joined = _join(op, value, _join(op, value, carry, f"{before}[:, None, :]"), own)
+    joined = _join(op, _join(op, carry, f"{before}[:, None, :]"), own)
     result = Value(joined, ADD, value.dtype, _with_rows(writer, value))
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[op], result), stmt.dtype)
     whole_chunk = _over(op, "reduce", Value(total, ATOM, value.dtype), "").format(axis=0)
-    body.append(f"{carry} = {_join(op, value, carry, f'{whole_chunk}[None, None, :]')}")
-
-
-def _before(op: str, value: Value) -> str:
-    return "sum" if op == "sum" else _helper(op, value)
+    body.append(f"{carry} = {_join(op, carry, f'{whole_chunk}[None, None, :]')}")
 
 
 def _axis(writer: RowWriter) -> int:
@@ -103,15 +126,9 @@ def _carry(writer: RowWriter, base: str, start: str, dtype: str) -> str:
     return name
 
 
-def _helper(op: str, value: Value) -> str:
-    if op == "logsumexp":
-        return f"logaddexp_{value.dtype.value}"
-    return _HELPERS[op]
-
-
-def _join(op: str, value: Value, a: str, b: str) -> str:
+def _join(op: str, a: str, b: str) -> str:
     pattern = _FOLDS.get(op)
-    return pattern.format(a=a, b=b) if pattern else f"{_helper(op, value)}({a}, {b})"
+    return pattern.format(a=a, b=b) if pattern else f"{_HELPERS[op]}({a}, {b})"
 
 
 def _over(op: str, kind: str, value: Value, tail: str) -> str:
@@ -120,34 +137,104 @@ def _over(op: str, kind: str, value: Value, tail: str) -> str:
     if op == "sum":
         return f"tl.{'cumsum' if kind == 'scan' else 'sum'}({text}, {{axis}}{tail})"
     name = "associative_scan" if kind == "scan" else "reduce"
-    return f"tl.{name}({text}, {{axis}}, {_helper(op, value)}{tail})"
+    return f"tl.{name}({text}, {{axis}}, {_HELPERS[op]}{tail})"
 
 
 def _with_places(writer: RowWriter, extreme: str, value: Value, twins: dict[str, Scan]) -> None:
     """Running extremes and the places of the last ones, together."""
-    if not value.text.isidentifier():
-        value = writer.assign("value", value)
-    body, fresh = writer.lines.body, writer.namer.fresh
-    best, at = fresh(f"running_{extreme}"), fresh(f"at_{extreme}")
-    pick = f"last_{extreme}"
-    pair = f"({value.text}, {positions(writer, value)}), {_axis(writer)}, {pick}"
+    value = _held(writer, value)
+    start = literal(identity(extreme, value.dtype), value.dtype).text
+    only = (
+        f"tl.reduce({{}}, {{}}, {extreme}_nan)"
+        if value.dtype.is_float
+        else f"tl.{extreme}({{}}, {{}})"
+    )
     place = "tl.int64" if writer.bits == 64 else "tl.int32"
-    axes = value.axes
-    if writer.looped:
-        start = literal(identity(extreme, value.dtype), value.dtype).text
-        carry = _carry(writer, "carry", start, TL_TYPES[value.dtype])
-        carry_at = _carry(writer, "carry_at", "-1", place)
-        own, own_at = fresh("own"), fresh("own_at")
-        column = "" if writer.by_row else "[:, None]"
-        body.append(f"{own}, {own_at} = tl.associative_scan({pair})")
-        body.append(f"{best}, {at} = {pick}({carry}, {carry_at}, {own}, {own_at})")
-        body.append(f"{own}, {own_at} = tl.reduce({pair})")
-        total = f"{own}{column}, {own_at}{column}"
-        body.append(f"{carry}, {carry_at} = {pick}({carry}, {carry_at}, {total})")
-        axes = _with_rows(writer, value)
-    else:
-        body.append(f"{best}, {at} = tl.associative_scan({pair})")
+    parts = (
+        _Part(f"running_{extreme}", value.text, start, TL_TYPES[value.dtype], only),
+        _Part(f"at_{extreme}", positions(writer, value), "-1", place, "tl.max({}, {})"),
+    )
+    best, at = _pairs(writer, parts, f"next_{extreme}", f"last_{extreme}", False)
+    axes = _with_rows(writer, value) if writer.looped else value.axes
     if (stmt := twins.get(extreme)) is not None:
         writer.env[stmt.out] = writer.ops.cast(Value(best, ATOM, value.dtype, axes), stmt.dtype)
     stmt = twins[f"arg{extreme}"]
     writer.env[stmt.out] = Value(f"{at}.to(tl.int64)", ATOM, stmt.dtype, axes)
+
+
+def _exponentials(writer: RowWriter, stmt: Scan, value: Value) -> None:
+    """Running logarithms of sums of exponentials."""
+    value = _held(writer, _turned(writer, value))
+    dtype = TL_TYPES[value.dtype]
+    shape = writer.shape(value.axes)
+    if writer.turned > 1:
+        shape = f"[{writer.shapes[writer.inner]}]"
+    parts = (
+        _Part("peak", value.text, 'float("-inf")', dtype, "tl.reduce({}, {}, max_nan)"),
+        _Part("scaled_sum", f"tl.full({shape}, 1.0, {dtype})", "0.0", dtype, "tl.sum({}, {})"),
+    )
+    backwards = stmt.reverse and writer.turned == 1 and writer.steps == 1
+    peak, total = _pairs(writer, parts, "add_exponentials", "add_exponentials", backwards)
+    axes = _with_rows(writer, value) if writer.looped else value.axes
+    log = f"{peak} + log1p_{value.dtype.value}({total} - 1.0)"
+    result = _turned_back(writer, Value(log, ADD, value.dtype, axes))
+    writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
+
+
+def _held(writer: RowWriter, value: Value) -> Value:
+    """Under a name; over all rows where threads step over them."""
+    if writer.steps > 1 and "x" not in value.axes:
+        axes = value.axes | {"x"}
+        text = f"tl.broadcast_to({value.text}, {writer.shape(axes)})"
+        value = Value(text, ATOM, value.dtype, axes)
+    return value if value.text.isidentifier() else writer.assign("value", value)
+
+
+def _pairs(
+    writer: RowWriter, parts: tuple[_Part, _Part], then: str, join: str, backwards: bool
+) -> tuple[str, str]:
+    """The lines that scan pairs; the names of the results. then: the helper that joins a run to the
+    one before it; join: the one for runs in any order."""
+    body, fresh, axis = writer.lines.body, writer.namer.fresh, _axis(writer)
+
+    def pair(bases: tuple[str, str], text: str) -> tuple[str, str]:
+        names = fresh(bases[0]), fresh(bases[1])
+        body.append(f"{', '.join(names)} = {text}")
+        return names
+
+    def shaped(names: Sequence[str], subscript: str) -> str:
+        return ", ".join(f"{name}{subscript}" for name in names)
+
+    results = parts[0].name, parts[1].name
+    tail = ", reverse=True" if backwards else ""
+    scan = f"tl.associative_scan(({parts[0].text}, {parts[1].text}), {axis}, {then}{tail})"
+    if not writer.looped:
+        return pair(results, scan)
+    carry = [_carry(writer, "carry", p.start, p.dtype) for p in parts]
+    before = shaped(carry, "")
+    own = pair(("own", "own"), scan)
+    block = "STEPS" if writer.steps > 1 else writer.shapes[writer.inner]
+    over = "[None, :, None]" if writer.steps > 1 else "" if writer.by_row else "[None, :]"
+    end = fresh("end")
+    place = "0" if backwards else f"{block} - 1"
+    writer.before.append(f"{end} = tl.arange(0, {block}){over} == {place}")
+
+    def last(names: Sequence[str]) -> list[str]:
+        """What the last point of a run has: the whole run."""
+        both = zip(names, parts, strict=True)
+        return [p.fold.format(f"tl.where({end}, {name}, {p.start})", axis) for name, p in both]
+
+    if writer.steps == 1:
+        running = pair(results, f"{then}({before}, {shaped(own, '')})")
+        column = "" if writer.by_row else "[:, None]"
+        body += [f"{c} = {text}{column}" for c, text in zip(carry, last(running), strict=True)]
+        return running
+    totals = pair(("total", "total"), ", ".join(last(own)))
+    neutral = [f"tl.full([RBLOCK // STEPS, XBLOCK], {p.start}, {p.dtype})" for p in parts]
+    warps = f"tl.associative_scan(({shaped((*neutral, *totals), '')}), 0, before_{join})[:2]"
+    head = shaped(pair(("before", "before"), warps), "[:, None, :]")
+    head = shaped(pair(("head", "head"), f"{join}({before}, {head})"), "")
+    running = pair(results, f"{then}({head}, {shaped(own, '')})")
+    chunk = pair(("chunk", "chunk"), f"tl.reduce(({shaped(totals, '')}), 0, {join})")
+    body.append(f"{before} = {join}({before}, {shaped(chunk, '[None, None, :]')})")
+    return running
