@@ -457,28 +457,3 @@ def test_parameters_and_subclasses_are_tensors(launcher: str) -> None:
     meta = torch.zeros(4, device="meta")
     with pytest.raises(errors.WrongDevice, match="meta"):
         kernel(1, meta, torch.zeros(4, device="cuda"), 4)
-
-
-IN_PLACE = make(
-    "x:*f16! y:*f16 n:i32",
-    """
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(x + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
-    """,
-    B=1024,
-)
-
-
-@pytest.mark.parametrize("overlap", [None, "early", "late"])
-def test_views_off_by_the_same_are_shifted(launcher: str, overlap: Any) -> None:
-    kernel = rt.PeeledKernel(IN_PLACE, overlap=overlap)
-    for off_x, off_y, shifted in ((1, 1, True), (3, 3, True), (0, 0, False), (1, 2, False)):
-        before = len(kernel.peeled._binaries)
-        for n in (1, 5, 1023, 4096, 10_007):
-            base = torch.randn(n + 9, device="cuda").half()
-            y = torch.randn(n + 9, device="cuda").half()
-            expected = base.clone()
-            expected[off_x : off_x + n] += y[off_y : off_y + n]
-            kernel((-(-n // 1024),), base[off_x:], y[off_y:], n)
-            assert torch.equal(base, expected)
-        assert len(kernel.peeled._binaries) == (1 if shifted else before)

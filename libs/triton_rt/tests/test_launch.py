@@ -28,7 +28,7 @@ from triton_rt import (
 )
 from triton_rt.config import Config
 from triton_rt.launch import Entry, dispatch, native, torch_abi
-from triton_rt.launch.args import CONGRUENT, pack
+from triton_rt.launch.args import pack
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -373,24 +373,6 @@ def test_hooks(fake: FakeCuda) -> None:
     with launch_hook(stop), pytest.raises(RuntimeError, match="not kern"):
         run(1, FakeTensor(0x1000), 9)
     assert fake.record.launches == launches
-
-
-def test_pointers_off_by_the_same_are_another_variant(fake: FakeCuda) -> None:
-    seen: list[Any] = []
-    params = tuple(KernelParam(n, k) for n, k in (("x", "*f16"), ("s", "*f32"), ("y", "*f32")))
-
-    def resolve(alignment: int, device: int) -> Entry:
-        seen.append(alignment)
-        return ENTRY
-
-    run = dispatch.make_dispatcher("k", params, resolve, seen.append, peel=(2, 0, 4))
-    half = torch.float16
-    scale = FakeTensor(0x40)
-    run(1, FakeTensor(0x1002, half), scale, FakeTensor(0x2004))
-    run(1, FakeTensor(0x1002, half), scale, FakeTensor(0x2008))
-    run(1, FakeTensor(0x1000, half), scale, FakeTensor(0x2000))
-    run(1, FakeTensor(0x1006, half), scale, FakeTensor(0x300C))
-    assert seen == [0b010 | CONGRUENT, 0b010, 0b111]
 
 
 def test_drivers_that_are_missing_old_or_without_a_gpu(fake: FakeCuda, tmp_path: Path) -> None:

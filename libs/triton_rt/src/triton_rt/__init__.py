@@ -26,7 +26,6 @@ from triton_rt.source import (
     Ref,
     flatten,
     overlapped,
-    peel,
     standalone_text,
 )
 from triton_rt.tma import Address, MapPlan, TensorMap
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
         Kernel,
         LaunchRecord,
         LazyKernel,
-        PeeledKernel,
         Workspace,
         launch_hook,
         set_allocator,
@@ -57,7 +55,6 @@ __all__ = [
     "LaunchRecord",
     "LazyKernel",
     "MapPlan",
-    "PeeledKernel",
     "Ref",
     "Target",
     "TensorMap",
@@ -69,7 +66,6 @@ __all__ = [
     "launch_hook",
     "load_jit",
     "overlapped",
-    "peel",
     "private",
     "set_allocator",
     "shared_pool",

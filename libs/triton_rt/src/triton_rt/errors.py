@@ -116,10 +116,6 @@ class DriverTooOld(NoGPU):
     """The CUDA driver lacks what launches need; names its version and the one needed."""
 
 
-class NotPeelable(BadSource):
-    """A kernel that cannot be shifted to aligned accesses; says what in it is in the way."""
-
-
 class WrongDescriptor(LaunchError):
     """A descriptor of another block, element type or rank than the kernel's parameter; or none."""
 

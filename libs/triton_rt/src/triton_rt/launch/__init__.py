@@ -1,7 +1,7 @@
 """Arguments -> a launch: checks, alignment, packing, and the call of the CUDA driver.
 
 A `LazyKernel` compiles what its arguments need; a `Kernel` is one binary; a `FallbackKernel` has a
-form without TMA; a `PeeledKernel` keeps wide accesses on unaligned views.
+form without TMA.
 """
 
 from triton_rt.launch.dispatch import Dispatch, make_dispatcher
@@ -10,7 +10,6 @@ from triton_rt.launch.hooks import LaunchRecord, launch_hook
 from triton_rt.launch.kernel import Kernel
 from triton_rt.launch.lazy import LazyKernel
 from triton_rt.launch.loading import Entry
-from triton_rt.launch.peeled import PeeledKernel
 from triton_rt.launch.workspace import Workspace, set_allocator, use_allocator
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "Kernel",
     "LaunchRecord",
     "LazyKernel",
-    "PeeledKernel",
     "Workspace",
     "launch_hook",
     "make_dispatcher",

@@ -28,9 +28,6 @@ _INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "bool": "<?"}
 _INTS |= {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"}
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 
-#: Bit of a variant's key, beside the alignment mask: see `is_congruent`.
-CONGRUENT = 1 << 63
-
 
 @dataclass(frozen=True)
 class Packed:
@@ -76,18 +73,6 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
         if param.may_align and number % 16 == 0 and i < 63:
             alignment |= 1 << i
     return Packed(sizes, values, alignment, device)
-
-
-def is_congruent(peel: tuple[int, ...], values: list[bytes]) -> bool:
-    """Whether all pointers with a `peel` (bytes of an element) are off from 16-byte alignment, and
-    by the same number of elements: shifted by that many, all are aligned."""
-    pairs = [
-        (size, int.from_bytes(v, "little")) for size, v in zip(peel, values, strict=True) if size
-    ]
-    size, address = min(pairs)
-    gap = -address % 16
-    head, odd = divmod(gap, size)
-    return gap != 0 and odd == 0 and all((a + head * s) % 16 == 0 for s, a in pairs)
 
 
 def check_grid(name: str, grid: Any) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from triton_rt import driver as cuda
 from triton_rt.element_types import torch_dtype
 from triton_rt.errors import CooperativeGridTooLarge, CudaError, OutOfRegisters
 from triton_rt.launch import hooks, native, torch_abi, workspace
-from triton_rt.launch.args import CONGRUENT, is_congruent, pack
+from triton_rt.launch.args import pack
 from triton_rt.launch.loading import Entry
 from triton_rt.launch.slots import split
 from triton_rt.source import KernelParam, flatten
@@ -25,23 +25,18 @@ def make_dispatcher(
     params: tuple[KernelParam, ...],
     resolve: Resolve,
     on_cpu: Callable[..., None],
-    *,
-    peel: tuple[int, ...] | None = None,
 ) -> Dispatch:
     """A callable `dispatch(grid, *args)`; `dispatch.clear()` forgets the variants it resolved.
 
     `resolve(alignment, device)` gives the variant of a new pair of actual alignment mask and
     device; it is asked once for each. `on_cpu(grid, *args)` takes calls with CPU tensors.
-    `peel`: by parameter, the bytes of an element of a pointer that may be shifted, else 0; the
-    mask has `CONGRUENT` set where all of those are off from 16 bytes by as many elements.
     """
-    shifts = peel or (0,) * len(params)
     module = native.extension()
     if module is None:
-        return PythonDispatcher(name, params, resolve, on_cpu, shifts)
+        return PythonDispatcher(name, params, resolve, on_cpu)
     dispatcher: Dispatch = module.Dispatcher(
         name,
-        tuple(_record(module, p, shift) for p, shift in zip(params, shifts, strict=True)),
+        tuple(_record(module, p) for p in params),
         lambda alignment, device: resolve(alignment, device).as_tuple(),
         on_cpu,
         lambda grid, *args: pack(name, params, grid, args),  # raises what is wrong with a call
@@ -55,13 +50,11 @@ def make_dispatcher(
     return _Flattening(dispatcher) if any("." in p.name for p in params) else dispatcher
 
 
-def _record(
-    module: types.ModuleType, param: KernelParam, shift: int
-) -> tuple[str, torch.dtype | None, int, int]:
+def _record(module: types.ModuleType, param: KernelParam) -> tuple[str, torch.dtype | None, int]:
     if not param.is_pointer and not param.is_descriptor:
-        return (param.kind, None, -1, 0)
+        return (param.kind, None, -1)
     dtype = torch_dtype(param.element)
-    return (param.kind, dtype, torch_abi.dtype_number(module, dtype), shift)
+    return (param.kind, dtype, torch_abi.dtype_number(module, dtype))
 
 
 class Dispatch(Protocol):
@@ -93,13 +86,11 @@ class PythonDispatcher:
         params: tuple[KernelParam, ...],
         resolve: Resolve,
         on_cpu: Callable[..., None],
-        peel: tuple[int, ...] = (),
     ) -> None:
         self.name = name
         self.params = params
         self.resolve = resolve
         self.on_cpu = on_cpu
-        self.peel = peel
         self.entries: dict[tuple[int, int], Entry] = {}
 
     def clear(self) -> None:
@@ -115,8 +106,6 @@ class PythonDispatcher:
         if 0 in packed.grid:
             return
         alignment = packed.alignment
-        if any(self.peel) and is_congruent(self.peel, packed.values):
-            alignment |= CONGRUENT
         entry = self.entries.get((alignment, device))
         if entry is None:
             entry = self.entries[alignment, device] = self.resolve(alignment, device)

@@ -23,13 +23,8 @@ typedef struct {
     enum Kind kind;
     unsigned offset;      // in 8-byte words of the packed arguments
     int dtype_number;     // of a tensor argument; -1: unknown
-    unsigned peel;        // bytes of an element of a pointer that peeling shifts; else 0
     PyObject *dtype;      // of a tensor argument; compared by identity
 } Param;
-
-// Bit 63 of a variant's key: the pointers to shift are unaligned, and all by the same number of
-// elements. Parameters from 63 on are not specialised on.
-#define CONGRUENT ((uint64_t)1 << 63)
 
 typedef struct {
     PyObject_HEAD
@@ -40,7 +35,6 @@ typedef struct {
     unsigned words;       // of all packed arguments
     unsigned pointers;    // to kernel parameters, at most: a descriptor is up to 22 of them
     int descriptors;
-    Py_ssize_t peel_at;   // the pointer of the narrowest elements among those to shift, or -1
     int fast;             // streams and devices may be asked of torch's C ABI
     int cuda_is_up;
     Py_ssize_t variants;
@@ -170,19 +164,6 @@ static PyObject *make_scratch(Dispatcher *self, uint64_t size, int device, uint6
     return tensor;
 }
 
-// Whether all pointers to shift are off from 16-byte alignment by the same number of elements.
-static int is_congruent(const Dispatcher *self, const uint64_t *values) {
-    const Param *first = self->params + self->peel_at;
-    uint64_t gap = -values[first->offset] & 15;
-    if (!gap || gap % first->peel) return 0;
-    uint64_t head = gap / first->peel;
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        const Param *param = self->params + i;
-        if (param->peel && ((values[param->offset] + head * param->peel) & 15)) return 0;
-    }
-    return 1;
-}
-
 static int call_hook(PyObject *hook, const Dispatcher *self, const Variant *v,
                      const unsigned grid[3], CUstream stream) {
     PyObject *out = PyObject_CallFunction(
@@ -287,7 +268,6 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
         result = Py_NewRef(Py_None);
         goto done;
     }
-    if (self->peel_at >= 0 && is_congruent(self, values)) alignment |= CONGRUENT;
     Variant variant;
     Py_ssize_t at = 0;
     while (at < self->variants &&
@@ -404,13 +384,12 @@ static int dispatcher_clear(Dispatcher *self) {
     return 0;
 }
 
-// A parameter from (kind, dtype or None, dtype number, bytes to peel by).
+// A parameter from (kind, dtype or None, dtype number).
 static int read_param(PyObject *record, Param *out) {
     const char *kind;
     PyObject *dtype;
     int number;
-    unsigned peel;
-    if (!PyArg_ParseTuple(record, "sOiI", &kind, &dtype, &number, &peel)) return -1;
+    if (!PyArg_ParseTuple(record, "sOi", &kind, &dtype, &number)) return -1;
     int found = find_kind(kind);
     if (found < 0) {
         PyErr_Format(PyExc_ValueError, "unknown kind %s", kind);
@@ -419,7 +398,6 @@ static int read_param(PyObject *record, Param *out) {
     out->kind = (enum Kind)found;
     out->dtype = Py_NewRef(dtype);
     out->dtype_number = number;
-    out->peel = peel;
     return 0;
 }
 
@@ -441,7 +419,6 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->scratch = Py_NewRef(scratch);
     self->failed = Py_NewRef(failed);
     self->fast = fast;
-    self->peel_at = -1;
     Py_ssize_t count = PyTuple_GET_SIZE(params);
     self->params = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Param));
     if (!self->params) {
@@ -459,9 +436,6 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
         self->pointers += param->kind == DESCRIPTOR ? 22 : 1;
         self->descriptors += param->kind == DESCRIPTOR;
         self->count = i + 1;
-        if (param->peel &&
-            (self->peel_at < 0 || param->peel < self->params[self->peel_at].peel))
-            self->peel_at = i;
     }
     return (PyObject *)self;
 }

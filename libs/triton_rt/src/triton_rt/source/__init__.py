@@ -6,7 +6,6 @@ Imports neither torch nor Triton until a text is executed.
 from triton_rt.source.flat_tuples import flatten
 from triton_rt.source.kernel_source import Constant, KernelParam, KernelSource, Ref
 from triton_rt.source.overlap import overlapped
-from triton_rt.source.peel import Peeled, peel
 from triton_rt.source.reached_globals import globals_of
 from triton_rt.source.standalone import standalone_text
 
@@ -14,11 +13,9 @@ __all__ = [
     "Constant",
     "KernelParam",
     "KernelSource",
-    "Peeled",
     "Ref",
     "flatten",
     "globals_of",
     "overlapped",
-    "peel",
     "standalone_text",
 ]
