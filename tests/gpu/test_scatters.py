@@ -115,3 +115,34 @@ def test_windows_that_begin_at_random(
     seed = torch.ones_like(wanted)
     found, known = (torch.autograd.grad(y, x, seed)[0] for y in (got, wanted))
     torch.testing.assert_close(found, known)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_bags(
+    options: dict[str, Any], mode: str, padding: int | None, dtype: torch.dtype
+) -> None:
+    """Bags of no row and of many; weighted ones too."""
+    table = torch.randn(50, 40, device="cuda", dtype=dtype, requires_grad=True)
+    ids = torch.randint(0, 50, (900,), device="cuda")
+    offsets = torch.tensor([0, 0, 3, 100, 101, 101, 700], device="cuda")
+    weights = None
+    if mode == "sum" and padding is None:
+        weights = torch.randn(900, device="cuda", dtype=dtype, requires_grad=True)
+    leaves = [table] if weights is None else [table, weights]
+
+    def fn(*leaves: Tensor) -> Tensor:
+        given = {"per_sample_weights": leaves[1]} if len(leaves) > 1 else {}
+        return F.embedding_bag(ids, leaves[0], offsets, mode=mode, padding_idx=padding, **given)
+
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    if mode == "max":  # the largest in 16 bits may be others
+        exact = leaves
+    got, wanted = compiled(options, fn)(*leaves), fn(*exact)
+    seed = torch.randn_like(got)
+    found = torch.autograd.grad(got, leaves, seed)
+    known = torch.autograd.grad(wanted, exact, seed.to(wanted.dtype))
+    tolerance = TOLERANCES[dtype] * 10
+    for a, b in zip(found, known, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance)

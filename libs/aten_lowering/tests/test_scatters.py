@@ -127,12 +127,17 @@ def test_deterministic_algorithms(oracle: Any, deterministic: None) -> None:
     oracle(sum_rows, X, ROWS, FEW, fallbacks=["aten.index_put.default"])
 
 
-def test_gradient_of_an_embedding(oracle: Any) -> None:
+@pytest.mark.parametrize("padding", [-1, 3])
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_gradient_of_an_embedding(oracle: Any, padding: int, by_frequency: bool) -> None:
     def fn(gradient: Tensor, ids: Tensor) -> Tensor:
-        return aten.embedding_dense_backward(gradient, ids, 5, 3, False)
+        return aten.embedding_dense_backward(gradient, ids, 5, padding, by_frequency)
 
     lowered = oracle(fn, torch.randn(2, 4, 6), torch.tensor([[0, 3, 1, 1], [1, 4, 3, 0]]))
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+    stores = [s for n in lowered.graph.nodes if isinstance(n, Kernel) for s in statements(n)
+              if isinstance(s, Store) and s.mode == "add"]  # fmt: skip
+    assert (stores[-1].mask is not None) == (padding >= 0)
 
 
 # -- in place
@@ -241,3 +246,28 @@ def test_what_dies_is_taken_over(oracle: Any) -> None:
     assert call.target == "aten.index_put_.default" and call.mutates == (
         calls.graph.inputs[0].name,
     )
+
+
+@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_gradients_of_bags(oracle: Any, mode: int, padding: int) -> None:
+    """Bags of no row, of one and of several, some rows twice or of no account; what the forward
+    tells of them, and what it leaves out on the CPU."""
+    ids = torch.tensor([1, 3, 3, 2, 0, 2, 2, 1])
+    offsets = torch.tensor([0, 0, 3, 5, 7])
+    table, weights = torch.randn(5, 6), torch.randn(8) if mode == 0 else None
+    forward = aten._embedding_bag(table, ids, offsets, False, mode, False, weights, False, padding)
+    bag = torch.searchsorted(offsets, torch.arange(8), right=True) - 1
+
+    def fn(gradient: Tensor, bags: Tensor, *more: Tensor) -> list[Tensor]:
+        how = 5, False, mode, False, weights, padding
+        made = [aten._embedding_bag_backward(gradient, ids, offsets, bags, *more, *how)]
+        if mode == 0:
+            args = gradient, table, ids, offsets, bags, mode, padding
+            made.append(aten._embedding_bag_per_sample_weights_backward(*args))
+        return made
+
+    given = torch.randn(5, 6)
+    for bags in (forward[1], bag):
+        lowered = oracle(fn, given, bags, *forward[2:])
+        assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)

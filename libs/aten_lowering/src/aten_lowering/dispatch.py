@@ -15,12 +15,23 @@ from aten_lowering.registry import NAMES
 
 aten = torch.ops.aten
 
+# What has no lowering because none would be as fast as torch's kernel, which walks over as many
+# rows as data says: loop IR knows the extents of its loops, and a sum in memory moves more.
+_RAGGED = frozenset(
+    (
+        aten._embedding_bag.default,
+        aten._embedding_bag_forward_only.default,
+        aten.segment_reduce.default,
+        aten._segment_reduce_backward.default,
+    )
+)
+
 
 def run_lowering(call: Call) -> str | None:
     """Lowers the call; the reason if there is no lowering or it declines."""
     lowering = TABLE.get(call.op)
     if lowering is None:
-        return "no lowering"
+        return "sums of as many rows as data says" if call.op in _RAGGED else "no lowering"
     if any(n == 0 for r in call.results if r is not None and r.used for n in r.size):
         return "the result is empty"
     arguments = {NAMES.get(k, k): v for k, v in call.arguments.items()}

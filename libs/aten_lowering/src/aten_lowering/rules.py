@@ -71,6 +71,90 @@ def masked_scatter_backward(gradient: Tensor, mask: Tensor, sizes: Sequence[int]
     return aten.scatter.src(out, 0, nowhere, gradient.reshape(-1))[:count].reshape(sizes)
 
 
+def _computed(x: Tensor) -> torch.dtype:
+    """What numbers of the type of `x` are added up in."""
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+
+
+@_rule(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    gradient: Tensor, ids: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
+    """torch's, but that rows of no account are left out: zeros for all of them, added up in one
+    place, would wait for each other."""
+    ids, rows = ids.to(torch.int64), gradient.to(_computed(gradient))
+    if scale_grad_by_freq:
+        one = torch.ones_like(ids)
+        counts = aten._unsafe_index_put(ids.new_zeros(num_weights), [ids], one, True)
+        rows = rows / aten._unsafe_index(counts, [ids]).unsqueeze(-1)
+    table = rows.new_zeros(num_weights, rows.shape[-1])
+    if padding_idx < 0:
+        table = aten._unsafe_index_put(table, [ids], rows, True)
+    else:
+        counted = (ids != padding_idx).unsqueeze(-1)
+        table = aten._unsafe_masked_index_put_accumulate(table, counted, [ids], rows)
+    return table.to(gradient.dtype)
+
+
+def _bag_of_each(ids: Tensor, offsets: Tensor, bags: Tensor) -> Tensor:
+    """The bag of each row: told, or (on the CPU) the last that begins at or before it."""
+    if bags.numel():
+        return bags
+    places = torch.arange(ids.shape[0], dtype=offsets.dtype, device=ids.device)
+    return torch.searchsorted(offsets, places, right=True) - 1
+
+
+@_rule(aten._embedding_bag_backward.default)
+def embedding_bag_backward(
+    gradient: Tensor,
+    ids: Tensor,
+    offsets: Tensor,
+    bags: Tensor,
+    lengths: Tensor,
+    largest: Tensor,
+    num_weights: int,
+    *more: Any,
+) -> Any:
+    """Each row gets the gradient of its bag; of a bag of which the largest elements were taken,
+    those get it, and an empty one has none."""
+    by_frequency, mode, sparse, weights, padding = (*more, -1)[:5]
+    if sparse or not ids.numel():
+        return NotImplemented
+    given = gradient.to(_computed(gradient))
+    if mode == 2:
+        given = torch.where((lengths[: given.shape[0]] > 0).unsqueeze(-1), given, 0)
+        table = given.new_zeros(num_weights, given.shape[1])
+        table = aten.scatter_add(table, 0, largest.to(torch.int64).clamp(min=0), given)
+        return table.to(gradient.dtype)
+    bags = _bag_of_each(ids, offsets, bags)
+    rows = aten._unsafe_index(given, [bags])
+    if mode == 1:
+        rows = rows / aten._unsafe_index(lengths, [bags]).unsqueeze(-1)
+    if weights is not None:
+        rows = rows * weights.to(rows.dtype).unsqueeze(-1)
+    table = embedding_dense_backward(rows, ids, num_weights, padding, by_frequency)
+    return table.to(gradient.dtype)
+
+
+@_rule(aten._embedding_bag_per_sample_weights_backward.default)
+def per_sample_weights_backward(
+    gradient: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    offsets: Tensor,
+    bags: Tensor,
+    mode: int,
+    padding_idx: int = -1,
+) -> Any:
+    """Of each row its product with the gradient of its bag."""
+    if not ids.numel():
+        return NotImplemented
+    rows = aten._unsafe_index(gradient, [_bag_of_each(ids, offsets, bags)])
+    kind = _computed(gradient)
+    products = rows.to(kind) * aten._unsafe_index(weight, [ids]).to(kind)
+    return torch.where(ids == padding_idx, 0, products.sum(1)).to(gradient.dtype)
+
+
 @_rule(*of_ranks("replication_pad{}d_backward", 1, 2, 3))
 def replication_pad_backward(gradient: Tensor, x: Tensor, padding: Sequence[int]) -> Any:
     """At the ends of each dimension the sum of what was padded there; 0 where it was cut off."""

@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, at
+from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
 from aten_lowering.call import Call, Number, number, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
@@ -158,8 +158,8 @@ class Advanced:
         points = (*rest[:first], *shape, *rest[first:])
         return Advanced(tuple(indices), size, points, shape, first)
 
-    def places(self, k: KernelBuilder, coords: Coords) -> Coords:
-        """The element that the point at `coords` is."""
+    def places(self, k: KernelBuilder, coords: Coords, mask: Value | None = None) -> Coords:
+        """The element that the point at `coords` is. mask: where indices mean anything."""
         end = self.first + len(self.shape)
         rest = iter((*coords[: self.first], *coords[end:]))
         found: list[sympy.Expr] = []
@@ -169,6 +169,8 @@ class Advanced:
                 found.append(next(rest))
             else:
                 value = k.load_broadcast(i, self.shape, coords[self.first : end])
+                if mask is not None:
+                    value = k.where(mask, value, k.const(0, value.dtype))
                 found.append(k.indirect(value, n))
         return tuple(found)
 

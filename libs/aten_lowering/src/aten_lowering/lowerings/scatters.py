@@ -149,6 +149,25 @@ def index_put(
     _update(call, input, found.points, place, "sum" if accumulate else "")
 
 
+@table.lowers(aten._unsafe_masked_index_put_accumulate.default)
+def masked_sums(
+    call: Call,
+    input: Operand,
+    mask: Operand,
+    indices: Sequence[Operand | None],
+    values: Operand,
+) -> None:
+    """As `index_put` with sums, where the mask holds; elsewhere an index may be anything."""
+    found = Advanced.of(indices, input.size)
+
+    def parts(k: KernelBuilder) -> list[tuple[Coords, Value, Value | None]]:
+        inside = k.load_broadcast(mask, found.points, k.coords)
+        coords = found.places(k, k.coords, inside)
+        return [(coords, k.load_broadcast(values, found.points, k.coords), inside)]
+
+    combine(call, call.out, input, found.points, parts, "sum")
+
+
 def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> None:
     require(all(n == 1 for n in value.size), "a mask and several values")
     require(not call.in_place, "a mask in place")
