@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -23,3 +24,16 @@ def test_functions_of_mathematics(name: str, dtype: torch.dtype, options: dict[s
     got = compile_cli.compile(fn, (x,), options=options)(x)
     close = {torch.float32: 3e-6, torch.float64: 1e-13, torch.bfloat16: 1e-2}[dtype]
     torch.testing.assert_close(got, fn(x), rtol=close, atol=close, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floats_times_powers_of_two(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    """Exactly, as CUDA's `ldexp`, whether the power alone is a number of the type or none."""
+    info = torch.finfo(dtype)
+    numbers = [0.0, 1.3, -3.0, info.max, info.tiny, info.tiny * info.eps, math.inf, -math.nan]
+    powers = [0, 1, -1, 15, -24, 130, -150, 1100, -1100, 2200, 2**31 - 1, -(2**31)]
+    x = torch.tensor(numbers, dtype=dtype, device="cuda")[:, None].expand(-1, len(powers))
+    n = torch.tensor(powers, device="cuda").expand_as(x)
+    for of in (n, n.int()):
+        got = compile_cli.compile(torch.ldexp, (x, of), options=options)(x, of)
+        torch.testing.assert_close(got, torch.ldexp(x, of), rtol=0, atol=0, equal_nan=True)
