@@ -186,6 +186,9 @@ FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, y: [1 / f(a, b).float() for f in (torch.fmin, torch.fmax)
                       for a, b in ((x, y), (y, x), (x.bfloat16(), y.bfloat16()))],
         (torch.tensor([0.0]), torch.tensor([-0.0]))),
+    "folds of a number along its dimension": (
+        lambda x: [f(x, 0) for f in (torch.sum, torch.prod, torch.mean, torch.all, torch.any)],
+        (torch.tensor(2.0),)),
     "an extreme of places": (
         lambda x: x + torch.arange(3, device=x.device).max(), (torch.zeros(2),)),
     "a power of a 0-d boolean": (

@@ -36,9 +36,8 @@ def _over(reduction: Reduction, of_nothing: Scalar | None = None) -> Lowering:
         dtype: Any = None,
     ) -> None:
         dims = [dim] if isinstance(dim, int) else dim
-        if of_nothing is not None and sympy.S.Zero in (
-            input.size[d] for d in dims or range(len(input.size))
-        ):
+        folded = [input.size[d] for d in dims or range(len(input.size))] if input.size else []
+        if of_nothing is not None and sympy.S.Zero in folded:
             k = call.kernel()
             call.store(k, k.const(of_nothing, call.out.dtype))
         else:
