@@ -70,10 +70,9 @@ def exchanged(kernels: Kernels) -> Iterator[None]:
 @contextmanager
 def own_composites() -> Iterator[None]:
     """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, and gradients of
-    running products as scans. torch's Python kernels of these operators decompose them before a
-    table of decompositions is asked, so the kernels are exchanged, for the whole process. Threads
-    that enter it wait for one another. What another thread traces meanwhile for another backend may
-    have these operators whole, with the same meaning; calls in eager ask no Python kernels."""
+    running products as scans. torch's Python kernels, which decompose them before a table is asked,
+    are exchanged for all threads: those that enter wait for one another, what others trace for
+    another backend may have these operators whole, and calls in eager ask no Python kernels."""
     with _LOCK:
         kernels: Kernels = {op: _others(op) for op in _OTHERS}
         products = aten.cumprod_backward.default
