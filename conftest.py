@@ -28,7 +28,10 @@ os.environ["TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"] = "0"
 
 def pytest_collection_finish() -> None:
     """What torch and the tests consist of is not looked through again, and Dynamo does not flush
-    the caches of the machine to measure its guards, for each graph, for a log that nobody reads."""
+    the caches of the machine to measure its guards, for each graph, for a log that nobody reads.
+    Each test compiles what it tests: torch's cache of compiled graphs is off."""
+    if torch_config := sys.modules.get("torch._functorch.config"):
+        setattr(torch_config, "enable_autograd_cache", False)  # noqa: B010  mypy knows no such module
     if guards := sys.modules.get("torch._dynamo.guards"):
         assert callable(vars(guards)["profile_guard_manager"])
         vars(guards)["profile_guard_manager"] = lambda *_: 0.0

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._functorch.config
 import torch.utils._pytree as pytree
 from kernel_cases import Case
 from torch import Tensor
@@ -39,6 +40,8 @@ import gemm_templates
 import tuning
 from compile_cli.result import CompiledGraph
 from planner.schedules.chosen import Chosen
+
+torch._functorch.config.enable_autograd_cache = False  # what was decided for a graph is printed
 
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 from torch._dynamo.utils import counters
 
 from opinfo.cases import Case, Copies, choose, seed, subjects, tensors_of
 from opinfo.compare import Outcome, Verdict, compare, flatten
+
+torch._functorch.config.enable_autograd_cache = False  # each sample is compiled
 
 UNFILLED = re.compile(r"(^|\.|_)empty|^resize")  # results are what the memory held
 FINE = ("ok", "graph-break", "eager-raises")

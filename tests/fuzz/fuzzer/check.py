@@ -10,12 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 
 import compile_cli
 from fuzzer.judge import difference, perturbed_runs, zero_signs
 from fuzzer.observe import EagerRefused, Seen, eager, observe
 from fuzzer.program import Loaded, Sizes
+
+torch._functorch.config.enable_autograd_cache = False  # each program is compiled
 
 # What a compiler may refuse by name, though eager runs it.
 _REFUSED = ("share memory, and the model writes to", "an order that its result would hang on")

@@ -15,7 +15,15 @@ from compile_cli.hosts import ASSERT_FINITE, EMITTERS, OPERATORS, Host, graphed
 from compile_cli.options import Options
 from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
-from compile_cli.result import CompiledGraph, aligned_run, in_memory_run
+from compile_cli.result import (
+    CompiledGraph,
+    LazyInput,
+    Runner,
+    aligned_run,
+    in_memory_run,
+    lazy_inputs,
+)
+from cuda_graphs import GraphedCallable
 from loop_ir import FuseOptions, Graph, explain, fuse_with_report, serve_one
 from loop_ir.ir import hints_of
 from planner import ChannelsLast, Kernels, ScheduleTuner, assemble, gather, plan_graph
@@ -50,7 +58,9 @@ def compile_graph(
     def explained() -> str:
         return "\n".join(filter(None, (compiled.explain(), last.explain())))
 
-    return replace(compiled, run=in_memory_run(compiled.run, gm), explain=explained)
+    lazy = lazy_inputs(gm)
+    run = in_memory_run(compiled.run, lazy)
+    return replace(compiled, run=run, lazy=lazy, explain=explained)
 
 
 def compile_loop(
@@ -96,14 +106,14 @@ def compile_loop(
         fusions = explain(loop, fusing)
         return "\n".join(filter(None, (fusions, planned.explain())))
 
-    graphs = graphed(run, program) if options.cuda_graphs else None
-    needed = [i for i, p in enumerate(program.params) if p.name in planned.aligned]
+    needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
+    whole, graphs = finished_run(run, program, needed, (), options)
     return CompiledGraph(
         loop=loop,
         fused=fused,
         program=program,
         host=host,
-        run=aligned_run(graphs or run, needed),
+        run=whole,
         fusion=fusion,
         constants=lowered.constants,
         fallbacks=(*lowered.fallbacks, *planned.fallbacks),
@@ -113,6 +123,7 @@ def compile_loop(
         record=record,
         conditions=lowered.conditions,
         schedules=planned.schedules,
+        aligned=needed,
         graphs=graphs,
     )
 
@@ -136,6 +147,19 @@ def build_program(
     with record.stage("build"):
         wait_for_kernels()
     return host, run
+
+
+def finished_run(
+    run: Runner,
+    program: Program,
+    aligned: tuple[int, ...],
+    lazy: tuple[LazyInput, ...],
+    options: Options,
+) -> tuple[Runner, GraphedCallable | None]:
+    """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
+    for."""
+    graphs = graphed(run, program) if options.cuda_graphs else None
+    return in_memory_run(aligned_run(graphs or run, aligned), lazy), graphs
 
 
 def early_passes(options: Options, last: ChannelsLast) -> tuple[Pass[fx.Graph], ...]:

@@ -16,11 +16,14 @@ import torch
 from aten_lowering import decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
+from compile_cli.artifact import Artifact, GraphCode, cached
 from compile_cli.capture import order_matters
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
 from compile_cli.torch_compat import (
+    OutputCode,
+    SerializableAOTDispatchCompiler,
     aot_autograd,
     min_cut_rematerialization_partition,
     register_backend,
@@ -39,17 +42,9 @@ def compile_cli(
     """
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
 
-    def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
         compiled = compile_graph(graph, settings, Record())
-        run = compiled.run
-
-        def boxed(inputs: list[Any]) -> Sequence[Any]:
-            args = tuple(inputs)
-            inputs.clear()
-            return run(*args)
-
-        boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
-        return boxed
+        return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
 
     if (why := order_matters(gm)) is not None:
         warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
@@ -59,12 +54,12 @@ def compile_cli(
     make_masks_readable(gm)
     writable_views(gm)
     backend: Callable[..., Any] = aot_autograd(
-        fw_compiler=compile_fx,
+        fw_compiler=SerializableAOTDispatchCompiler(OutputCode, compile_fx),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
         partition_fn=min_cut_rematerialization_partition,
     )
-    with own_composites():
+    with own_composites(), cached(settings):
         result: Callable[..., Any] = backend(gm, example_inputs)
     return result
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch._functorch.config as functorch_config
 import torch._higher_order_ops.triton_kernel_wrap as kernel_wrap
+import torch.compiler.config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, OutputCode
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export._trace import _export as export_at_level
 
+compiler_config: Any = torch.compiler.config  # it gets `patch` when it is imported
+
 __all__ = [
     "COMPOSITE",
+    "BypassAOTAutogradCache",
     "FakeTensor",
+    "OutputCode",
+    "SerializableAOTDispatchCompiler",
     "aot_autograd",
+    "compiler_config",
     "export_at_level",
+    "functorch_config",
     "in_transform",
     "kernel_wrap",
     "min_cut_rematerialization_partition",

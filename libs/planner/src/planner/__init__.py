@@ -14,6 +14,7 @@ from planner.schedules.chosen import Chosen
 from planner.schedules.lists import gather
 from planner.schedules.tuning import ScheduleTuner
 from planner.settings import PlannerSettings, Settings
+from planner.sources import source_digest
 
 __all__ = [
     "ChannelsLast",
@@ -35,6 +36,7 @@ __all__ = [
     "gather",
     "kernel_source",
     "plan_graph",
+    "source_digest",
     "start_workers",
     "uses_cuda",
 ]

@@ -18,6 +18,8 @@ from planner import Chosen, Decided
 from wrapper_ir import Program
 
 Runner = Callable[..., Sequence[Any]]
+LazyInput = tuple[int, bool, bool]
+"""The position of an input, and whether it was conjugated and negated when it was captured."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class CompiledGraph:
     tensors that the program names. fallbacks: operators without a lowering, and why. matmuls: what
     was measured for each; decided: what came of it. explain: decisions on fusion, matmuls and
     schedules in words. conditions: what capturing and lowering assumed of the sizes. schedules:
-    those of kernels that move much, by name and sizes, and what was measured of them. graphs: the
-    CUDA graphs of `run`, if asked for.
+    those of kernels that move much, by name and sizes, and what was measured of them. aligned:
+    positions of inputs that must start at a multiple of 16 bytes. lazy: see `lazy_inputs`. graphs:
+    the CUDA graphs of `run`, if asked for.
     """
 
     loop: Graph
@@ -47,10 +50,12 @@ class CompiledGraph:
     record: Record
     conditions: Conditions
     schedules: Mapping[tuple[str, tuple[int, ...]], Chosen]
+    aligned: tuple[int, ...] = ()
+    lazy: tuple[LazyInput, ...] = ()
     graphs: GraphedCallable | None = None
 
 
-def aligned_run(run: Runner, positions: list[int]) -> Runner:
+def aligned_run(run: Runner, positions: Sequence[int]) -> Runner:
     """`run`, with a copy in place of each argument at `positions` (which are only read) whose
     first element does not lie at a multiple of 16 bytes: tensor maps take no other address."""
     if not positions:
@@ -71,9 +76,9 @@ def aligned_run(run: Runner, positions: list[int]) -> Runner:
     return checked
 
 
-def in_memory_run(run: Runner, gm: torch.fx.GraphModule) -> Runner:
-    """`run`, with the memory in place of each argument that the graph was captured with as lazily
-    conjugated or negated, or that may be so: a tangent need not be as it was traced."""
+def lazy_inputs(gm: torch.fx.GraphModule) -> tuple[LazyInput, ...]:
+    """The inputs that the graph was captured with as lazily conjugated or negated, or that may be
+    so: a tangent need not be as it was traced."""
     lazy = []
     for i, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         example = node.meta.get("val")
@@ -84,6 +89,11 @@ def in_memory_run(run: Runner, gm: torch.fx.GraphModule) -> Runner:
         conj, neg = example.is_conj(), example.is_neg()
         if conj or neg or str(node.target).startswith("tangents"):
             lazy.append((i, conj, neg))
+    return tuple(lazy)
+
+
+def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
+    """`run`, with the memory in place of each argument that is lazy, or was when captured."""
     if not lazy:
         return run
 

@@ -16,13 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
-from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
 import torch
 
-import triton_emit
 import triton_rt
 import tuning
 from loop_ir import Kernel
@@ -32,6 +30,7 @@ from planner.schedules.arguments import arguments, layouts, overwritten, why_not
 from planner.schedules.chosen import Chosen, decide, label
 from planner.schedules.proposals import candidate_schedules, default_schedule
 from planner.settings import Settings
+from planner.sources import source_digest
 from planner.torch_compat import unset_fake_temporarily
 from symexpr import DivisionByZero, evaluate
 from triton_emit import Schedule, TritonEmitError, TritonKernel, as_kind, emit
@@ -254,7 +253,9 @@ class ScheduleTuner:
                 self._later = list(self._jobs.values())
                 self._jobs.clear()
                 for job in self._later:
-                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
+                    chosen = Chosen(
+                        job.schedules[0], job.schedules[0], why="no time left", final=False
+                    )
                     self.chosen.update(dict.fromkeys(job.keys, chosen))
                 return
             wait(guesses)
@@ -265,7 +266,9 @@ class ScheduleTuner:
         with unset_fake_temporarily(), torch.no_grad():
             for job in self._jobs.values():
                 if perf_counter() + _ONE > end:
-                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
+                    chosen = Chosen(
+                        job.schedules[0], job.schedules[0], why="no time left", final=False
+                    )
                 else:
                     chosen = self._measure(job, ready)
                 self.chosen.update(dict.fromkeys(job.keys, chosen))
@@ -303,10 +306,11 @@ class ScheduleTuner:
             else:
                 failures.append((schedule, _first_line(error)))
         if len(ready) < 2 or ready[0] != 0:
-            why = "no other compiles" if len(failures) + 1 == len(job.schedules) else "no time left"
-            return Chosen(guess, guess, failures=tuple(failures), why=why)
+            settled = len(failures) + 1 == len(job.schedules)
+            why = "no other compiles" if settled else "no time left"
+            return Chosen(guess, guess, failures=tuple(failures), why=why, final=settled)
         if not self._has_room(job):
-            return Chosen(guess, guess, why="no memory to measure with")
+            return Chosen(guess, guess, why="no memory to measure with", final=False)
         emitted = [job.emitted[i] for i in ready]
         grids = [tuple(int(evaluate(g, job.hints)) for g in e.grid) for e in emitted]
         names = dict(zip(emitted[0].args, (p[0] for p in emitted[0].params), strict=True))
@@ -328,9 +332,10 @@ class ScheduleTuner:
                 pool=self.pool,
             )
         except torch.OutOfMemoryError:
-            return Chosen(guess, guess, why="no memory to measure with")
+            return Chosen(guess, guess, why="no memory to measure with", final=False)
         except TritonRTError as error:
-            return Chosen(guess, guess, why=f"not measured: {_first_line(error)}")
+            why = f"not measured: {_first_line(error)}"
+            return Chosen(guess, guess, why=why, final=False)
         times = [(job.schedules[i], t * 1e-3) for i, t in zip(ready, tuned.times, strict=True)]
         failures += [(job.schedules[ready[i]], why) for i, why in tuned.failures]
         how: Literal["stored", "measured"] = "stored" if tuned.how == "stored" else "measured"
@@ -404,6 +409,4 @@ def _digest(guess: TritonKernel) -> str:
 
 @cache
 def _makers() -> str:
-    folder = Path(triton_emit.__file__).parent
-    texts = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-    return f"triton {version('triton')}, {hashlib.sha256(texts).hexdigest()}"
+    return f"triton {version('triton')}, {source_digest('triton_emit')}"

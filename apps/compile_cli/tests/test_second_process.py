@@ -1,0 +1,161 @@
+"""What a second process finds of a graph that a first one compiled: all but Dynamo's capture."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.config as functorch_config
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import compile_cli.artifact as artifact
+import compile_cli.torch_backend as backend
+
+Calls = list[str]
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
+    with functorch_config.patch(enable_autograd_cache=True):
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """A line for each graph that is compiled, and not found."""
+    seen: Calls = []
+    compile_graph = backend.compile_graph
+
+    def counted(gm: Any, *args: Any, **more: Any) -> Any:
+        seen.append(f"{len(gm.graph.nodes)} nodes")
+        return compile_graph(gm, *args, **more)
+
+    monkeypatch.setattr(backend, "compile_graph", counted)
+    return seen
+
+
+def process(f: Callable[..., Any], *args: Any, dynamic: bool = False, **options: Any) -> Any:
+    """What a process gives that has compiled nothing yet."""
+    torch._dynamo.reset()
+    counters.clear()
+    return torch.compile(f, backend="compile_cli", dynamic=dynamic, options=options)(*args)
+
+
+def hits() -> int:
+    return counters["aot_autograd"]["autograd_cache_hit"]
+
+
+X = torch.linspace(-1.0, 2.0, 12).reshape(3, 4)
+
+
+def test_a_model_is_loaded(compiled: Calls) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 2), nn.Softmax(-1))
+    with torch.no_grad():
+        results = [process(model, X) for _ in range(2)]
+        assert len(compiled) == 1 and hits() == 1
+        for result in results:
+            torch.testing.assert_close(result, model(X))
+
+
+def test_sizes_that_were_not_met(compiled: Calls) -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x * x.shape[0]).sum(-1) if x.shape[0] % 2 else x.amax(-1)
+
+    process(f, X, dynamic=True)
+    again = torch.compile(f, backend="compile_cli", dynamic=True)
+    torch._dynamo.reset()
+    counters.clear()
+    torch.testing.assert_close(again(torch.cat((X, X[:2]))), f(torch.cat((X, X[:2]))))
+    assert len(compiled) == 1 and hits() == 1
+    even = torch.cat((X, X[:1]))
+    torch.testing.assert_close(again(even), f(even))  # the guard of the first process holds here
+    assert len(compiled) == 2
+
+
+def test_writes_to_inputs_views_and_constants(compiled: Calls) -> None:
+    table = [0.5, 1.5, 2.5, 3.5]
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        y.add_(x.sin())
+        return x + torch.tensor(table), y.t(), x
+
+    expected = X.clone(), X.clone()
+    want = f(*expected)
+    for _ in range(2):
+        given = X.clone(), X.clone()
+        got = process(f, *given)
+        torch.testing.assert_close((got, given), (want, expected))
+        assert got[2] is given[0] and got[1].data_ptr() == given[1].data_ptr()
+    assert len(compiled) == 1 and hits() == 1
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+def test_each_host_program(emit: str, compiled: Calls) -> None:
+    for _ in range(2):
+        torch.testing.assert_close(process(torch.softmax, X, -1, emit=emit), X.softmax(-1))
+    assert len(compiled) == 1 and hits() == 1
+
+
+def test_other_options_and_sources_are_other_graphs(
+    compiled: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process(torch.sin, X)
+    process(torch.sin, X, fuse=False)
+    monkeypatch.setattr(artifact, "_makers", lambda: "other sources")
+    process(torch.sin, X)
+    assert len(compiled) == 3
+    process(torch.sin, X)
+    assert len(compiled) == 3
+
+
+def test_training_compiles_again_and_is_right(compiled: Calls) -> None:
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        process(torch.tanh, x).sum().backward()
+        torch.testing.assert_close(x.grad, 1 - X.tanh() ** 2)
+    assert len(compiled) == 4
+
+
+def test_training_of_dynamic_sizes_is_loaded(compiled: Calls) -> None:
+    """Torch compiles its backward pass at once, so that both are there to be kept."""
+    for n in (3, 2):
+        x = X[:n].clone().requires_grad_()
+        process(lambda x: x.tanh() * x.shape[0], x, dynamic=True).sum().backward()
+        torch.testing.assert_close(x.grad, (1 - X[:n].tanh() ** 2) * n)
+    assert len(compiled) == 2 and hits() == 1
+
+
+def test_what_torch_runs_is_not_kept(compiled: Calls) -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    for _ in range(2):
+        torch.testing.assert_close(process(f, X), f(X))
+    assert len(compiled) == 2
+
+
+def test_a_guess_that_time_was_short_for_is_not_kept() -> None:
+    from compile_cli.options import Options
+    from compile_cli.pipeline import compile_graph
+    from compile_cli.record import Record
+
+    gm = torch.fx.symbolic_trace(lambda x: (torch.ops.aten.sin.default(x),))
+    for node, value in zip(gm.graph.nodes, (X, X.sin(), (X,)), strict=True):
+        node.meta["val"] = value
+    done = compile_graph(gm, Options(), Record())
+    (result,) = artifact.Artifact.of(done, Options()).load()(X)
+    torch.testing.assert_close(result, X.sin())
+    planner = importlib.import_module("planner")
+    schedule = object()
+    guess = planner.Chosen(schedule, schedule, why="no time left", final=False)
+    with pytest.raises(artifact.NoArtifact, match="no time left"):
+        artifact.Artifact.of(replace(done, schedules={("k", ()): guess}), Options())
