@@ -38,17 +38,26 @@ def example(encoder_file: Path) -> ModuleType:
     return module
 
 
+def _beside(name: str) -> ModuleType:
+    """A file of this folder as a module."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="session")
 def special_values() -> ModuleType:
     """`tests/special_values.py` as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "special_values", Path(__file__).parent / "special_values.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["special_values"] = module
-    spec.loader.exec_module(module)
-    return module
+    return _beside("special_values")
+
+
+@pytest.fixture(scope="session")
+def special_functions() -> ModuleType:
+    """`tests/special_functions.py` as a module."""
+    return _beside("special_functions")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Functions that kernels take from CUDA's library, against eager's."""
+"""Functions of mathematics in kernels, those that come from CUDA's library among them."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def test_floats_times_powers_of_two(dtype: torch.dtype, options: dict[str, Any])
     for of in (n, n.int()):
         got = compile_cli.compile(torch.ldexp, (x, of), options=options)(x, of)
         torch.testing.assert_close(got, torch.ldexp(x, of), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_functions_on_a_grid(
+    special_functions: Any, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    found = {}
+    for name, f in special_functions.FUNCTIONS.items():
+        x = f.grid(dtype, 1000).cuda()
+        compiled = compile_cli.compile(f.fn, (x,), options=options)
+        assert not compiled.graph.fallbacks
+        found[name] = f.faults(x, compiled(x))
+    assert not any(found.values()), {name: fault for name, fault in found.items() if fault}

@@ -211,9 +211,10 @@ def test_offset_of_an_input_is_its_own(oracle: Any) -> None:
 
 
 def test_rank_zero_and_empty(oracle: Any) -> None:
-    oracle(lambda a: a * 2 + 1, torch.tensor(3.0))
+    oracle(lambda a: (a * 2 + 1, a.sum(0), a.prod(-1)), torch.tensor(3.0))
     oracle(lambda a: a + a, torch.randn(0, 3), fallbacks=["aten.add.Tensor"])
-    oracle(lambda a: a.sum(), torch.randn(0, 3), fallbacks=["aten.sum.default"])
+    native(oracle(lambda a: (a.sum(), a.prod(0), a.sum(0, True)), torch.randn(0, 3)))
+    native(oracle(lambda a: a.sum((0, 1), dtype=torch.int64), torch.empty(2, 0, dtype=torch.int32)))
 
 
 def test_complex_falls_back(oracle: Any) -> None:
@@ -254,6 +255,7 @@ def native(lowered: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_functions_of_mathematics(oracle: Any, dtype: torch.dtype) -> None:
+    # in whole kernels: `tests/test_special_functions.py`
     x = torch.cat([torch.linspace(-6.3, 30, 40, dtype=dtype), special(dtype).flatten()])
     x = torch.cat([x, torch.tensor([-math.inf, -3, 10, 1e20, 1e-20], dtype=dtype)])
     native(oracle(lambda x: torch.digamma(x), x))
@@ -263,7 +265,8 @@ def test_functions_of_mathematics(oracle: Any, dtype: torch.dtype) -> None:
     share = torch.tensor([0.0, 1.0, 0.3, -0.1, 1.2, math.nan, 0.04], dtype=dtype)
     for eps in (None, 0.1):
         native(oracle(lambda g, x, eps=eps: aten.logit_backward(g, x, eps), share + 1, share))
-    oracle(lambda x: torch.polygamma(2, x), x.abs() + 1, fallbacks=["aten.polygamma.default"])
+    oracle(lambda x: torch.polygamma(11, x), x.abs() + 1, fallbacks=["aten.polygamma.default"])
+    native(oracle(lambda x: (torch.nextafter(x, x.flip(0)), *torch.frexp(x)), x))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])

@@ -189,6 +189,12 @@ def dist(x: Tensor, y: Tensor, p: float = 2) -> Any:
     return aten.linalg_vector_norm((x - y).reshape(-1), p) if x.numel() else NotImplemented
 
 
+@_rule(aten._efficientzerotensor.default)
+def zero_tensor(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    """Zeros in memory."""
+    return torch.zeros(size, dtype=dtype, device=device)
+
+
 @_rule(aten.ldexp.Tensor)
 def ldexp(x: Tensor, other: Tensor) -> Any:
     """Of floats and integers as C does it: exactly, in the type of the floats, rounded once, where

@@ -6,6 +6,7 @@ from aten_lowering.lowerings import (
     activations,
     arithmetic,
     batch_norm,
+    bessel,
     creation,
     division,
     grid_samples,
@@ -45,6 +46,7 @@ for _family in (
     pooling,
     normalizations,
     batch_norm,
+    bessel,
     matmul,
 ):
     TABLE.update(_family.table)

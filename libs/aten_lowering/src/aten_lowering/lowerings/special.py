@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+import sympy
 import torch
 
 from aten_lowering.builder import KernelBuilder, Operand, Value
 from aten_lowering.call import Call
-from aten_lowering.elementwise import elementwise, pointwise
+from aten_lowering.elementwise import elementwise, load_as, pointwise, promoted
 from aten_lowering.errors import require
+from aten_lowering.lowerings.chebyshev import SERIES, floats, horner
+from aten_lowering.real import Real, function
 from aten_lowering.registry import Table
 from aten_lowering.torch_compat import Promotion
 from loop_ir import DType
@@ -28,69 +30,206 @@ def hypot(k: KernelBuilder, x: Value, y: Value) -> Value:
     return k.op("hypot", x, y)
 
 
+# Of the quantile of the normal distribution (cephes, `ndtri`), the highest powers first: in the
+# middle (of the squared distance from 1/2), and of 1/z with z = sqrt(-2 log p), up to 8 and above.
+# Numerators and denominators, one below the other.
+_NDTRI = """\
+-59.9633501014107895267 98.0010754185999661536 -56.6762857469070293439 13.9312609387279679503
+-1.23916583867381258016
+
+1 1.95448858338141759834 4.67627912898881538453 86.3602421390890590575 -225.462687854119370527
+200.260212380060660359 -82.0372256168333339912 15.9056225126211695515 -1.18331621121330003142
+
+4.05544892305962419923 31.5251094599893866154 57.1628192246421288162 44.0805073893200834700
+14.6849561928858024014 2.18663306850790267539 -0.140256079171354495875 -0.0350424626827848203418
+-8.57456785154685413611e-4
+
+1 15.7799883256466749731 45.3907635128879210584 41.3172038254672030440 15.0425385692907503408
+2.50464946208309415979 -0.142182922854787788574 -0.0380806407691578277194 -9.33259480895457427372e-4
+
+3.23774891776946035970 6.91522889068984211695 3.93881025292474443415 1.33303460815807542389
+0.201485389549179081538 0.0123716634817820021358 3.01581553508235416007e-4 2.65806974686737550832e-6
+6.23974539184983293730e-9
+
+1 6.02427039364742014255 3.67983563856160859403 1.37702099489081330271 0.216236993594496635890
+0.0134204006088543189037 3.28014464682127739104e-4 2.89247864745380683936e-6
+6.79019408009981274425e-9
+"""
+
+
 @table.lowers(aten.polygamma.default)
 def polygamma(call: Call, n: int, input: Operand) -> None:
-    """The derivative of order n of digamma, 0 or 1."""
-    require(n in (0, 1), f"polygamma of order {n}")
-    pointwise(call, ["self"], _trigamma if n else digamma, Promotion.INT_TO_FLOAT)
+    """The derivative of order n of digamma, up to 10."""
+    require(n <= 10, f"polygamma of order {n}")
+
+    def body(k: KernelBuilder, x: Value) -> Value:
+        of_order = (_digamma, _trigamma)[n] if n < 2 else lambda x: _polygamma(x, n)
+        return of_order(Real(k, x)).value
+
+    pointwise(call, ["self"], body, Promotion.INT_TO_FLOAT)
 
 
-def _series(k: KernelBuilder, z: Value, coefficients: Sequence[float]) -> Value:
-    result = k.const(coefficients[0], z.dtype)
-    for coefficient in coefficients[1:]:
-        result = k.op("fma", result, z, k.const(coefficient, z.dtype))
+def _power(x: Real, n: int) -> Real:
+    result = x
+    for _ in range(n - 1):
+        result = result * x
     return result
 
 
-@elementwise(table, aten.digamma.default, kind=Promotion.INT_TO_FLOAT)
-def digamma(k: KernelBuilder, x: Value) -> Value:
+def _polygamma(x: Real, n: int) -> Real:
+    """`(-1)^(n+1) n! zeta(n + 1, x)`: the first terms of the sum, Euler and Maclaurin's formula for
+    the rest; below 0 reflected by the derivative of the cotangent."""
+    negative = x < 0
+    a = negative.choose(1 - x, x)
+    count = n + 6
+    z = a + count
+    inverse = 1 / z
+    terms = [
+        sympy.bernoulli(2 * j) * sympy.rf(n + 1, 2 * j - 1) / sympy.factorial(2 * j)
+        for j in range(1, 8)
+    ]
+    rest = horner(inverse * inverse, tuple(float(t) for t in reversed(terms)))
+    total = _power(1 / (a + count - 1), n + 1)
+    for i in reversed(range(count - 1)):
+        total = total + _power(1 / (a + i), n + 1)
+    tail = inverse * (1 + n * inverse * (0.5 + inverse * rest))
+    for i in range(1, n):
+        tail = i * inverse * tail
+    total = tail + math.factorial(n) * total
+    powers = [0, 1]  # of the cotangent c, whose derivative is -(1 + c^2)
+    for _ in range(n):
+        slope = [i * p for i, p in enumerate(powers)][1:]
+        powers = [-p - q for p, q in zip([*slope, 0, 0], [0, 0, *slope], strict=True)]
+    part = x - x("round")
+    far = abs(part) > 0.25
+    angle = math.pi * far.choose(0.5 - abs(part), abs(part))
+    sine, cosine = angle("sin"), angle("cos")
+    cotangent = far.choose(sine, cosine) / far.choose(cosine, sine)
+    cotangent = (part < 0).choose(-cotangent, cotangent)
+    turned = horner(cotangent, tuple(math.pi ** (n + 1) * p for p in reversed(powers)))
+    value = negative.choose(-turned - total, total if n % 2 else -total)
+    pole = x("le", 0)("and", x("eq", x("floor")))
+    value = pole.choose(math.inf if n % 2 else -math.inf, value)
+    return x("eq", math.inf).choose(math.nan, value)
+
+
+def _digamma(x: Real) -> Real:
     """The derivative of the logarithm of the gamma function: up to 10 by the recurrence, behind it
     by the series; reflected below 0, in f64 as eager: near a pole each rounding is multiplied."""
-
-    def number(value: float) -> Value:
-        return k.const(value, x.dtype)
-
-    negative = k.op("lt", x, number(0))
-    a = k.where(negative, k.op("sub", number(1), x), x)
-    result = number(0)
+    k, dtype = x.k, x.value.dtype
+    negative = x < 0
+    a = negative.choose(1 - x, x)
+    result = x.number(0)
     for _ in range(10):
-        small = k.op("lt", a, number(10))
-        term = k.where(small, k.op("div", number(1), a), number(0))
-        result = k.op("sub", result, term)
-        a = k.where(small, k.op("add", a, number(1)), a)
-    inverse = k.op("div", number(1), k.op("mul", a, a))
-    series = k.op("mul", inverse, _series(k, inverse, _PSI))
-    half = k.op("sub", k.op("log", a), k.op("div", number(0.5), a))
-    result = k.op("add", result, k.op("sub", half, series))
-    pi = k.const(math.pi, DType.f64)
-    part = k.op("mul", k.cast(k.op("sub", x, k.op("trunc", x)), DType.f64), pi)
-    cotangent = k.cast(k.op("div", pi, k.op("tan", part)), x.dtype)
-    reflected = k.op("sub", result, cotangent)
-    result = k.where(negative, reflected, result)
-    pole = k.op("and", negative, k.op("eq", x, k.op("trunc", x)))
-    at_zero = k.where(k.op("signbit", x), number(math.inf), number(-math.inf))
-    result = k.where(pole, number(math.nan), result)
-    return k.where(k.op("eq", x, number(0)), at_zero, result)
+        small = a < 10
+        result = result - small.choose(1 / a, 0)
+        a = small.choose(a + 1, a)
+    inverse = 1 / (a * a)
+    result = result + (a("log") - 0.5 / a - inverse * horner(inverse, _PSI))
+    part = Real(k, k.cast((x - x("trunc")).value, DType.f64)) * math.pi
+    cotangent = Real(k, k.cast((math.pi / part("tan")).value, dtype))
+    whole = x("eq", x("trunc"))
+    result = negative.choose(whole.choose(math.nan, result - cotangent), result)
+    at_zero = x("signbit").choose(x.number(math.inf), -math.inf)
+    return x("eq", 0).choose(at_zero, result)
 
 
-def _trigamma(k: KernelBuilder, x: Value) -> Value:
-    def number(value: float) -> Value:
-        return k.const(value, x.dtype)
+function(table, aten.digamma.default)(_digamma)
 
-    low = k.op("lt", x, number(0.5))
-    sine = k.op("sin", k.op("mul", x, number(math.pi)))
-    share = k.op("div", number(-math.pi * math.pi), k.op("mul", sine, sine))
-    a = k.where(low, k.op("sub", number(1), x), x)
-    result = k.where(low, share, number(0))
+
+def _trigamma(x: Real) -> Real:
+    low = x < 0.5
+    sine = (x * math.pi)("sin")
+    a = low.choose(1 - x, x)
+    result = low.choose(-math.pi * math.pi / (sine * sine), 0)
     for _ in range(6):
-        result = k.op("add", result, k.op("div", number(1), k.op("mul", a, a)))
-        a = k.op("add", a, number(1))
-    inverse = k.op("div", number(1), k.op("mul", a, a))
-    series = k.op("mul", inverse, _series(k, inverse, (1 / 42, -1 / 30, 1 / 6)))
-    series = k.op("add", series, k.op("div", number(0.5), a))
-    series = k.op("div", k.op("add", series, number(1)), a)
-    result = k.op("add", result, series)
-    return k.where(low, k.op("neg", result), result)
+        result = result + 1 / (a * a)
+        a = a + 1
+    inverse = 1 / (a * a)
+    series = inverse * horner(inverse, (1 / 42, -1 / 30, 1 / 6)) + 0.5 / a
+    result = result + (series + 1) / a
+    return low.choose(-result, result)
+
+
+@function(table, aten.special_erfcx.default)
+def erfcx(x: Real) -> Real:
+    """`exp(x^2) erfc(x)`; below 0, `2 exp(x^2) - erfcx(-x)`, with the square to twice the bits."""
+    a = abs(x)
+    above = SERIES["ERFCX"].at(1 / (a + 3)) / (a + 0.5)
+    b = a("minimum", 30)  # the exponential of its square is infinite
+    square = b * b
+    power = square("exp") * (1 + b("fma", b, -square))
+    return (x < 0).choose(2 * power - above, above)
+
+
+@function(table, aten.special_ndtri.default)
+def ndtri(x: Real) -> Real:
+    """The quantile of the normal distribution."""
+    tables = iter(_NDTRI.split("\n\n"))
+
+    def ratio(z: Real) -> Real:
+        """Of the next two tables."""
+        return horner(z, floats(next(tables))) / horner(z, floats(next(tables)))
+
+    y = x - 0.5
+    square = y * y
+    central = math.sqrt(2 * math.pi) * (y + y * (square * ratio(square)))
+    p = x("minimum", 1 - x)
+    z = (-2 * p("log"))("sqrt")
+    inverse = 1 / z
+    less = (z < 8).choose(ratio(inverse), ratio(inverse))
+    quantile = z - z("log") / z - inverse * less
+    value = (p > math.exp(-2)).choose(central, (y > 0).choose(quantile, -quantile))
+    value = x("eq", 0).choose(-math.inf, value)
+    return x("eq", 1).choose(math.inf, value)
+
+
+_BITS = {DType.bf16: DType.i16, DType.f16: DType.i16, DType.f32: DType.i32, DType.f64: DType.i64}
+
+
+@elementwise(table, aten.nextafter.default, kind=Promotion.NO_OPMATH)
+def nextafter(k: KernelBuilder, x: Value, y: Value) -> Value:
+    """The next number of the type after `x`, towards `y`."""
+    bits = k.op("bitcast", x, dtype=_BITS[x.dtype])
+    one, zero = k.const(1, bits.dtype), k.const(0, x.dtype)
+    outwards = k.op("eq", k.op("lt", x, y), k.op("gt", x, zero))
+    moved = k.where(outwards, k.op("add", bits, one), k.op("sub", bits, one))
+    least = k.op("bitcast", one, dtype=x.dtype)
+    from_zero = k.where(k.op("lt", y, zero), k.op("neg", least), least)
+    result = k.op("bitcast", moved, dtype=x.dtype)
+    result = k.where(k.op("eq", x, zero), from_zero, result)
+    result = k.where(k.op("eq", x, y), y, result)
+    nan = k.op("or", k.op("isnan", x), k.op("isnan", y))
+    return k.where(nan, k.op("add", x, y), result)
+
+
+@table.lowers(aten.frexp.Tensor)
+def frexp(call: Call, input: Operand) -> None:
+    """`x = mantissa * 2^exponent` with a mantissa from 1/2 to 1; the exponent of zeros, infinities
+    and NaN is 0."""
+    common, compute = promoted(call, ["self"], Promotion.DEFAULT)
+    k = call.kernel(input.size)
+    x = load_as(k, input, input.size, common, compute)
+    kind = _BITS[compute]
+    width, bias = (52, 1023) if compute is DType.f64 else (23, 127)
+
+    def whole(value: int) -> Value:
+        return k.const(value, kind)
+
+    tiny = k.op("lt", k.op("abs", x), k.const(2.0 ** (1 - bias), compute))
+    scaled = k.where(tiny, k.op("mul", x, k.const(2.0**width, compute)), x)
+    bits = k.op("bitcast", scaled, dtype=kind)
+    mask = 2 * bias + 1
+    field = k.op("and", k.op("shr", bits, whole(width)), whole(mask))
+    rest = k.op("and", bits, whole(~(mask << width)))
+    mantissa = k.op("bitcast", k.op("or", rest, whole((bias - 1) << width)), dtype=compute)
+    exponent = k.op("sub", field, k.where(tiny, whole(bias - 1 + width), whole(bias - 1)))
+    itself = k.op("or", k.op("eq", x, k.const(0, compute)), k.op("eq", field, whole(mask)))
+    values = (k.where(itself, x, mantissa), k.where(itself, whole(0), exponent))
+    for result, value in zip((call.result(0), call.result(1)), values, strict=True):
+        if result is not None:
+            k.store(result.operand, k.coords, value)
+    call.emit_kernel(k)
 
 
 @elementwise(table, aten.angle.default, kind=Promotion.INT_TO_FLOAT)

@@ -17,11 +17,21 @@ erf erfc exp exp2 expm1 floor fmax fmin hypot lgamma log log10 log1p log2 maximu
 neg nextafter reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc
 """
 _TENSORS = """
-add bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt mul ne remainder sub
+add bitwise_and bitwise_or bitwise_xor eq fmod frexp ge gt le lt mul ne remainder sub
 """
+# Those of `torch.special`.
+_SPECIAL = {
+    **{n: n for n in ("bessel_j0", "bessel_j1", "erfcx", "ndtri", "spherical_bessel_j0")},
+    **{f"bessel_{n}": n for n in ("i0e", "i1", "i1e")},
+}
 _SAME: Mapping[OpOverload, OpOverload] = {
     **{getattr(torch.ops.prims, n).default: getattr(aten, n).default for n in _DEFAULTS.split()},
     **{getattr(torch.ops.prims, n).default: getattr(aten, n).Tensor for n in _TENSORS.split()},
+    **{
+        getattr(torch.ops.prims, n).default: getattr(aten, f"special_{m}").default
+        for n, m in _SPECIAL.items()
+    },
+    torch.ops.prims.bessel_i0.default: aten.i0.default,
     torch.ops.prims.erf_inv.default: aten.erfinv.default,
     torch.ops.prims.pow.default: aten.pow.Tensor_Tensor,
     torch.ops.prims.where.default: aten.where.self,

@@ -1,0 +1,130 @@
+"""Bessel and Airy functions, of which torch has no gradients but those of `i0` and `i1`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from aten_lowering.lowerings.chebyshev import SERIES
+from aten_lowering.real import Real, function
+from aten_lowering.registry import Table
+
+aten = torch.ops.aten
+table = Table()
+
+_ZEROS = (5.783185962946784, 14.681970642123893)  # the first of J0 and of J1, squared
+
+
+def _j_near(x: Real, order: int) -> Real:
+    """J up to 5, with the distance from its first zero as a factor."""
+    z = x * x
+    even = SERIES[f"J{order}"].at(z) * (z - _ZEROS[order])
+    return x * even if order else even
+
+
+def _far(x: Real, order: int, quarter: bool) -> Real:
+    """From 5 on: J, or Y, which is a quarter of a turn behind it."""
+    v = 5 / x
+    p, q = (SERIES[f"{name}{order}"].at(v * v) for name in "PQ")
+    q = q * v
+    cosine, sine = x("cos"), x("sin")
+    along, across = cosine + sine, sine - cosine  # of x - pi/4, times the root of 2
+    for _ in range(order + quarter):
+        along, across = across, -along
+    return (p * along - q * across) * (x("rsqrt") * (1 / math.sqrt(math.pi)))
+
+
+def _odd(x: Real, value: Real, order: int) -> Real:
+    return (x < 0).choose(-value, value) if order else value
+
+
+def _j(x: Real, order: int) -> Real:
+    a = abs(x)
+    return (a > 5).choose(_odd(x, _far(a, order, False), order), _j_near(x, order))
+
+
+def _y(x: Real, order: int) -> Real:
+    near = SERIES[f"Y{order}"].at(x * x)
+    logarithm = x("log") * _j_near(x, order)
+    if order:
+        near = x * near
+        logarithm = (x("eq", 0)).choose(-math.inf, logarithm - 1 / x)
+    return (x > 5).choose(_far(x, order, True), near + (2 / math.pi) * logarithm)
+
+
+def _i(x: Real, order: int, scaled: bool) -> Real:
+    """I, or `exp(-|x|) I`. The exponential in two halves overflows where I does."""
+    a = abs(x)
+    near = SERIES[f"I{order}"].at(a)
+    near = a * near if order else near
+    value = (a > 8).choose(SERIES[f"I{order}_FAR"].at(1 / a) * a("rsqrt"), near)
+    if not scaled:
+        half = (0.5 * a)("exp")
+        value = half * value * half
+    return _odd(x, value, order)
+
+
+def _k(x: Real, order: int, scaled: bool) -> Real:
+    """K, or `exp(x) K`."""
+    z = x * x
+    near, other = SERIES[f"K{order}"].at(z), SERIES[f"I{order}_NEAR"].at(z)
+    # of x / 2, which is not exact where x is subnormal
+    small = x < 1
+    logarithm = small.choose(x, 0.5 * x)("log") - small.choose(x.number(math.log(2)), 0)
+    if order:
+        near = near / x + logarithm * (x * other)
+        near = x("eq", 0).choose(math.inf, near)
+    else:
+        near = near - logarithm * other
+    far = SERIES[f"K{order}_FAR"].at(1 / x) * x("rsqrt")
+    if scaled:
+        near = near * x("exp")
+    else:
+        far = far * (-x)("exp")
+    return (x > 2).choose(far, near)
+
+
+_OF_ORDERS: dict[str, Callable[..., Real]] = {
+    "special_bessel_j": _j,
+    "special_bessel_y": _y,
+    "i": partial(_i, scaled=False),
+    "special_i": partial(_i, scaled=False),
+    "special_modified_bessel_i": partial(_i, scaled=False),
+    "special_modified_bessel_k": partial(_k, scaled=False),
+    "special_scaled_modified_bessel_k": partial(_k, scaled=True),
+}
+for _name, _body in _OF_ORDERS.items():
+    for _order in (0, 1):
+        if f"{_name}{_order}" not in ("i1", "special_i0"):  # one of each order
+            function(table, getattr(aten, f"{_name}{_order}").default)(partial(_body, order=_order))
+for _order in (0, 1):
+    _scaled = partial(_i, order=_order, scaled=True)
+    function(table, getattr(aten, f"special_i{_order}e").default)(_scaled)
+
+
+@function(table, aten.special_spherical_bessel_j0.default)
+def spherical_bessel_j0(x: Real) -> Real:
+    """`sin(x) / x`."""
+    value = x("eq", 0).choose(1, x("sin") / x)
+    return x("isinf").choose(0, value)
+
+
+@function(table, aten.special_airy_ai.default)
+def airy_ai(x: Real) -> Real:
+    """Ai: waves below -3, an exponential above 1.5; NaN at infinities, as eager's."""
+    a = abs(x)
+    root = a("sqrt")
+    s = 2 * a * root / 3
+    size = root("rsqrt")
+    inverse = 1 / s
+    cosine, sine = s("cos"), s("sin")
+    square = inverse * inverse
+    waves = SERIES["AIRY_P"].at(square) * (cosine + sine)
+    waves = waves + SERIES["AIRY_Q"].at(square) * inverse * (sine - cosine)
+    above = SERIES["AIRY_FAR"].at(inverse) * (-s)("exp") * size
+    value = (x > 1.5).choose(above, SERIES["AIRY"].at(x))
+    value = (x < -3).choose(waves * size * (1 / math.sqrt(2 * math.pi)), value)
+    return x("isinf").choose(math.nan, value)
