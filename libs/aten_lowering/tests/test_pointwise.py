@@ -269,6 +269,19 @@ def test_functions_of_mathematics(oracle: Any, dtype: torch.dtype) -> None:
     native(oracle(lambda x: (torch.nextafter(x, x.flip(0)), *torch.frexp(x)), x))
 
 
+@pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3, math.inf])
+def test_distances_of_rows(oracle: Any, p: float) -> None:
+    x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    x[0, 1] = x[0, 3] = y[0]
+    distance = torch.cdist(x, y, p)
+    native(oracle(lambda x, y: torch.cdist(x, y, p), x, y))
+    g, y = torch.randn(2, 5, 4, dtype=torch.float64), y.expand(2, 4, 3)
+    native(oracle(lambda g, x, y, d: aten._cdist_backward(g, x, y, p, d), g, x, y, distance))
+    g, x, distance = torch.randn(10, dtype=torch.float64), x[0], F.pdist(x[0], p)
+    native(oracle(lambda x: F.pdist(x, p), x))
+    native(oracle(lambda g, x, d: aten._pdist_backward(g, x, p, d), g, x, distance))
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
 def test_integers(oracle: Any, dtype: torch.dtype) -> None:
     x = torch.tensor([-3, -2, -1, 0, 1, 2, 3], dtype=dtype)[:, None]

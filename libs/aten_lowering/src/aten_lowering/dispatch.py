@@ -15,23 +15,40 @@ from aten_lowering.registry import NAMES
 
 aten = torch.ops.aten
 
-# What has no lowering because none would be as fast as torch's kernel, which walks over as many
-# rows as data says: loop IR knows the extents of its loops, and a sum in memory moves more.
-_RAGGED = frozenset(
-    (
-        aten._embedding_bag.default,
-        aten._embedding_bag_forward_only.default,
-        aten.segment_reduce.default,
-        aten._segment_reduce_backward.default,
-    )
-)
+# What has no lowering because none would be as fast as torch's kernel: loop IR knows the extents of
+# its loops, and a sum in memory moves more.
+_RAGGED = "sums of as many rows as data says"
+_STEPS = "as many steps as data says"
+_POLYNOMIALS = """
+chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p
+shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+shifted_chebyshev_polynomial_w
+"""
+_REASONS = {
+    aten._embedding_bag.default: _RAGGED,
+    aten._embedding_bag_forward_only.default: _RAGGED,
+    aten.segment_reduce.default: _RAGGED,
+    aten._segment_reduce_backward.default: _RAGGED,
+    **dict.fromkeys(
+        (
+            aten.gcd.default,
+            aten.lcm.default,
+            aten.igamma.default,
+            aten.igammac.default,
+            aten.special_zeta.default,
+            *(getattr(aten, f"special_{name}").default for name in _POLYNOMIALS.split()),
+        ),
+        _STEPS,
+    ),
+}
 
 
 def run_lowering(call: Call) -> str | None:
     """Lowers the call; the reason if there is no lowering or it declines."""
     lowering = TABLE.get(call.op)
     if lowering is None:
-        return "sums of as many rows as data says" if call.op in _RAGGED else "no lowering"
+        return _REASONS.get(call.op, "no lowering")
     if any(n == 0 for r in call.results if r is not None and r.used for n in r.size):
         return "the result is empty"
     arguments = {NAMES.get(k, k): v for k, v in call.arguments.items()}
