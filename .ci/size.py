@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import gc
 import re
 import sys
 import tomllib
@@ -67,6 +69,7 @@ def main() -> int:
     parser.add_argument("--accept", action="store_true", help="today's figures become the budget")
     parser.add_argument("--list", metavar="FIGURE", choices=FIGURES[2:], help="where these stand")
     options = parser.parse_args()
+    gc.disable()  # trees have no circles, and all are kept
     folders = rooms(options.root)
     classes = classes_of(folders.values())
     if options.list:
@@ -128,7 +131,7 @@ def classes_of(folders: Iterable[Path]) -> Classes:
     """The classes of some rooms, by name."""
     found = {}
     for file in (file for folder in folders for file in folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file.read_text()):
             if isinstance(node, ast.ClassDef):
                 bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
                 methods = [m for m in node.body if isinstance(m, Function)]
@@ -153,8 +156,7 @@ def find(text: str, classes: Classes) -> dict[str, list[int]]:
     in_strings: set[int] = set()  # there, what looks like a comment is none
     docstrings: set[int] = set()
     wide = []
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
+    for node in nodes_of(text):
         if isinstance(node, ast.Constant | ast.JoinedStr):
             in_strings.update(range(node.lineno + 1, last_line(node) + 1))
         elif isinstance(node, ast.Expr) and is_text(node.value):
@@ -174,12 +176,18 @@ def find(text: str, classes: Classes) -> dict[str, list[int]]:
         "wide": wide,
         "undocumented": [
             node.lineno
-            for owner, node in public_definitions(tree)
+            for owner, node in public_definitions(nodes_of(text)[0])
             if ast.get_docstring(node) is None
             and not (owner and NAMED_BY_PROTOCOL.fullmatch(node.name))
             and not (owner and inherits_docstring(owner, node.name, classes))
         ],
     }
+
+
+@functools.cache
+def nodes_of(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a file, the module first."""
+    return tuple(ast.walk(ast.parse(text)))
 
 
 def last_line(node: ast.expr | ast.stmt) -> int:
@@ -206,7 +214,7 @@ def is_kernel(function: Function) -> bool:
     return any(re.search(r"jit(\(|$)", ast.unparse(mark)) for mark in function.decorator_list)
 
 
-def public_definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
+def public_definitions(tree: ast.AST) -> Iterator[tuple[str, Definition]]:
     """Functions and classes without a leading underscore, and such methods of such classes, each
     with the name of the class that it is a method of (of others "").
     Overloads and setters are described where the function or the property itself is."""

@@ -72,8 +72,8 @@ def test_the_table_of_decompositions_is_made_once_and_is_the_callers() -> None:
     first = next(iter(table))
     del table[first]
     library = torch.library.Library("aten_lowering_more_tests", "DEF")
-    library.define("not_composite(Tensor x) -> Tensor")  # as each compiled host program is
-    library.impl("not_composite", lambda x: x.sin() + 1, "CPU")
+    library.define("run(Tensor x) -> Tensor")  # as of each compiled host program
+    library.impl("run", lambda x: x.sin() + 1, "CompositeImplicitAutograd")
     again = decompositions()
     assert first in again and all(again[op] is fn for op, fn in table.items())
 

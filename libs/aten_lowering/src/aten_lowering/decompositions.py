@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -13,7 +13,14 @@ from aten_lowering.extern import by_design
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
-from aten_lowering.torch_compat import composite_operators, get_decompositions, pw_cast_for_opmath
+from aten_lowering.torch_compat import (
+    composite_operators,
+    decomposition_of,
+    get_decompositions,
+    is_preservable,
+    lookup_op,
+    pw_cast_for_opmath,
+)
 from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
@@ -125,14 +132,18 @@ def decompositions() -> Decompositions:
     AOTAutograd, which traces below composite ops, gives the kernel that this op picks for the
     fake tensors' device (`_scaled_dot_product_*`).
 
-    The table is the caller's own. It is made anew where composite ones were registered meanwhile.
+    The table is the caller's own. Composite ones that were registered meanwhile are added.
     """
-    return dict(_of_registered(composite_operators()))
+    names, table = _collected()
+    added = map(lookup_op, composite_operators() - names)
+    return table | {op: decomposition_of(op) for op in added if is_preservable(op) and _goes(op)}
 
 
-@functools.lru_cache(maxsize=1)
-def _of_registered(names: tuple[str, ...]) -> Decompositions:
-    """With composite operators of these names, which take a tenth of a second to collect."""
+@functools.cache
+def _collected() -> tuple[Set[str], Decompositions]:
+    """The composite operators at the first call, which take a tenth of a second to collect, and the
+    table with those."""
+    names = composite_operators()
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
@@ -143,8 +154,8 @@ def _of_registered(names: tuple[str, ...]) -> Decompositions:
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
-    return {
-        op: laid_out(op, decomposition)
-        for op, decomposition in table.items()
-        if isinstance(op, OpOverload) and op not in TABLE and op not in _WHOLE and not by_design(op)
-    } | own
+    return names, {op: laid_out(op, rule) for op, rule in table.items() if _goes(op)} | own
+
+
+def _goes(op: Any) -> bool:
+    return isinstance(op, OpOverload) and op not in TABLE and op not in _WHOLE and not by_design(op)

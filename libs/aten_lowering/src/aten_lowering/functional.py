@@ -38,7 +38,6 @@ from aten_lowering.torch_compat import (
     TracingContext,
     assert_functional_graph,
     compiling_state,
-    composite_operators,
     enable_python_dispatcher,
     from_fun,
     functorch_config,
@@ -83,7 +82,7 @@ def decompose(program: ExportedProgram) -> fx.GraphModule:
         return [from_fun(x) for x in (*(inside[i] for i in written), *results)]
 
     with unset_fake_temporarily(), ExitStack() as stack:
-        kernels, rules, table = _prepared(composite_operators())
+        kernels, rules, table = _prepared()
         for context in (
             torch.no_grad(),
             without_functionalization(),
@@ -196,11 +195,11 @@ def _fill_with_numbers(graph: fx.Graph) -> None:
             node.target = aten.fill_.Scalar
 
 
-@functools.lru_cache(maxsize=1)
-def _prepared(names: tuple[str, ...]) -> tuple[Kernels, Rules, Rules]:
-    """With composite operators of these names: the Python kernels and the rules for fake tensors of
-    those that do not decompose as they do by themselves, those that stay whole among them; and the
-    decompositions of the operators that are not composite."""
+@functools.cache
+def _prepared() -> tuple[Kernels, Rules, Rules]:
+    """The Python kernels and the rules for fake tensors of the composite operators that do not
+    decompose as they do by themselves, those that stay whole among them; and the decompositions
+    of the operators that are not composite. What is registered later decomposes by itself."""
     rules: Rules = dict(decompositions().items())
     composite, table = _split_decomp_table_to_cia_and_python_decomp(rules)
     own = COMPOSITE

@@ -11,6 +11,8 @@ from torch._decomp.decompositions import index_add as decomposed_index_add
 from torch._decomp.decompositions import pw_cast_for_opmath, upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _compiling_state_context as compiling_state
+from torch._export.utils import _get_decomp_for_cia as decomposition_of
+from torch._export.utils import _is_preservable_cia_op as is_preservable
 from torch._functorch._aot_autograd.functional_utils import (
     assert_functional_graph,
     from_fun,
@@ -31,6 +33,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     triton_kernel_wrapper_functional,
     triton_kernel_wrapper_mutation,
 )
+from torch._library.utils import lookup_op
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 from torch._prims_common import (
     compute_elementwise_output_logical_to_physical_perm,
@@ -59,6 +62,7 @@ __all__ = [
     "compute_elementwise_output_logical_to_physical_perm",
     "compute_elementwise_output_strides",
     "decomposed_index_add",
+    "decomposition_of",
     "elementwise_dtypes",
     "enable_python_dispatcher",
     "from_fun",
@@ -69,7 +73,9 @@ __all__ = [
     "has_data_mutation",
     "has_kernel",
     "ignore_backend_decomps",
+    "is_preservable",
     "kernel_side_table",
+    "lookup_op",
     "negative",
     "op_implementations_dict",
     "pw_cast_for_opmath",
@@ -87,10 +93,10 @@ COMPOSITE = DispatchKey.CompositeImplicitAutograd
 functorch_config = torch._functorch.config
 
 
-def composite_operators() -> tuple[str, ...]:
+def composite_operators() -> set[str]:
     """The names of the operators that are registered now with a rule of their own by which they
     decompose."""
-    return tuple(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name))
+    return set(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name))
 
 
 def has_kernel(operator: str, key: str) -> bool:
