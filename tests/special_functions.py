@@ -6,6 +6,8 @@ GPU.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +55,27 @@ class Function:
         worst = int(torch.where(held, off, 0.0).argmax())
         same = got.dtype == x.dtype and bool((off[held] <= self.steps).all())
         return "" if same else f"{got[worst]}, not {want[worst]}, at {x[worst]}: {off[worst]:.1f}"
+
+
+def pairs(dtype: torch.dtype) -> torch.Tensor:
+    """All pairs of numbers at the ends of a type, and of some between."""
+    f = torch.finfo(dtype)
+    least = f.smallest_normal * f.eps
+    numbers = [0.0, 1.0, 1.5, 0.3, 100.0, f.max, math.inf, least, 3 * least, f.tiny, f.tiny - least]
+    signed = [*numbers, *(-v for v in numbers), math.nan]
+    return torch.tensor(list(itertools.product(signed, repeat=2))).T.to(dtype)
+
+
+def of_bits(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Functions that take numbers apart, exactly."""
+    return [torch.nextafter(x, y), *torch.frexp(x)]
+
+
+def same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Bit for bit, but for NaN."""
+    signs = (v.signbit() & ~v.isnan() for v in (got, want))
+    numbers = (v.nan_to_num(7.3) for v in (got, want))
+    return got.dtype == want.dtype and torch.equal(*numbers) and torch.equal(*signs)
 
 
 def _of_order(n: int) -> Callable[[torch.Tensor], torch.Tensor]:

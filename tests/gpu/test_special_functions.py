@@ -50,3 +50,14 @@ def test_functions_on_a_grid(
         assert not compiled.graph.fallbacks
         found[name] = f.faults(x, compiled(x))
     assert not any(found.values()), {name: fault for name, fault in found.items() if fault}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_functions_of_bits(
+    special_functions: Any, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    pairs, of_bits = special_functions.pairs(dtype), special_functions.of_bits
+    compiled = compile_cli.compile(of_bits, tuple(pairs.cuda()), options=options)
+    assert not compiled.graph.fallbacks
+    results = [t.cpu() for t in compiled(*pairs.cuda())]
+    assert all(map(special_functions.same, results, of_bits(*pairs)))
