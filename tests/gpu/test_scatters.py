@@ -3,6 +3,7 @@ for a real GPU, against eager in float64."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +26,10 @@ def compiled(options: dict[str, Any], fn: Callable[..., Any]) -> Callable[..., A
     return torch.compile(fn, backend="compile_cli", options=options)
 
 
-@pytest.mark.parametrize("places", [1, 7, 3000])
 @pytest.mark.parametrize("kind", ["sum", "prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("dtype", [*TOLERANCES, torch.int32, torch.int64], ids=str)
 def test_many_elements_in_few_places(
-    options: dict[str, Any], kind: str, dtype: torch.dtype, places: int
+    options: dict[str, Any], kind: str, dtype: torch.dtype
 ) -> None:
     """NaN in memory and among the elements; factors whose products are exact."""
     torch.manual_seed(0)
@@ -44,7 +44,6 @@ def test_many_elements_in_few_places(
     if dtype.is_floating_point:
         x[0, 1], x[1, 2], v[5, 2] = torch.nan, -torch.nan, -torch.nan
     x, v = x.to(dtype), v.to(dtype)
-    i = torch.randint(0, places, v.shape, device="cuda")
 
     def fn(x: Tensor, i: Tensor, v: Tensor) -> list[Tensor]:
         made = [x.scatter_reduce(0, i, v, kind, include_self=own) for own in (True, False)]
@@ -52,14 +51,17 @@ def test_many_elements_in_few_places(
             made.append(x.index_reduce(0, i[:, 0], v, kind))
         return made
 
+    run = compiled(options, fn)
     wide = torch.float64 if dtype.is_floating_point else dtype
     tolerance = TOLERANCES.get(dtype, 0.0)
-    for got, wanted in zip(
-        compiled(options, fn)(x, i, v), fn(x.to(wide), i, v.to(wide)), strict=True
-    ):
-        torch.testing.assert_close(
-            got.to(wide), wanted.to(dtype).to(wide), rtol=tolerance, atol=tolerance, equal_nan=True
-        )
+    for places in (1, 7, 3000):
+        i = torch.randint(0, places, v.shape, device="cuda")
+        known = fn(x.to(wide), i, v.to(wide))
+        for got, wanted in zip(run(x, i, v), known, strict=True):
+            wanted = wanted.to(dtype).to(wide)
+            torch.testing.assert_close(
+                got.to(wide), wanted, rtol=tolerance, atol=tolerance, equal_nan=True
+            )
 
 
 def test_in_place(options: dict[str, Any]) -> None:
@@ -76,20 +78,17 @@ def test_in_place(options: dict[str, Any]) -> None:
     torch.testing.assert_close(x, wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("aligned", [False, True])
-def test_samples_of_a_grid(
-    options: dict[str, Any], dims: int, mode: str, padding: str, aligned: bool
-) -> None:
-    if dims == 3 and mode == "bicubic":
-        return
+@pytest.mark.parametrize(
+    ("dims", "mode"),
+    [(2, "bilinear"), (2, "nearest"), (2, "bicubic"), (3, "bilinear"), (3, "nearest")],
+)
+def test_samples_of_a_grid(options: dict[str, Any], dims: int, mode: str) -> None:
     x = torch.randn(2, 5, *(17, 23, 9)[-dims:], device="cuda", requires_grad=True)
     grid = torch.randn(2, *(11, 30, 6)[-dims:], dims, device="cuda", requires_grad=True)
 
     def fn(x: Tensor, grid: Tensor) -> Tensor:
-        return F.grid_sample(x, grid, mode, padding, aligned)
+        ways = itertools.product(("zeros", "border", "reflection"), (False, True))
+        return torch.stack([F.grid_sample(x, grid, mode, *how) for how in ways])
 
     got, wanted = compiled(options, fn)(x, grid), fn(x, grid)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)

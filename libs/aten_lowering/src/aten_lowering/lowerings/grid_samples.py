@@ -128,15 +128,17 @@ class Along:
         return self.op("minimum", self.op("maximum", real, zero), self.last), rate
 
     def _reflected(self, real: Value, rate: Value) -> tuple[Value, Value]:
-        """About the middles of the first and the last element, or their outer edges."""
+        """About the middles of the first and the last element, or their outer edges. What is left
+        of a whole number of spans is a difference: an exact remainder takes far longer."""
         low = 0.0 if self.aligned else -0.5
         extent = self.extent - 1 if self.aligned else self.extent
         span = number(self.k, extent, self.acc)
         off = self.op("sub", real, low)
         away = self.op("abs", off)
-        extra = self.op("fmod", away, span)
         flips = self.op("floor", self.op("div", away, span))
-        even = self.op("eq", self.op("fmod", flips, 2.0), 0.0)
+        extra = self.op("sub", away, self.op("mul", flips, span))
+        pairs = self.op("floor", self.op("mul", flips, 0.5))
+        even = self.op("eq", self.op("mul", pairs, 2.0), flips)
         back = self.op("sub", span, extra)
         place = self.op("add", self.k.where(even, extra, back), low)
         turned = self.op("xor", self.op("lt", off, 0.0), self.op("not", even))

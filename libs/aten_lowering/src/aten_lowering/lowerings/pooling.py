@@ -101,6 +101,9 @@ def fractional_max_pool(
 ) -> None:
     """The largest element of each of `output_size` windows of one size, which start about evenly
     apart; where, the samples decide, of which an image's last dimension has the first."""
+    require(
+        not call.on_cpu or opmath(input.dtype) is input.dtype, "windows placed by 16-bit numbers"
+    )
     dims = _dims(call)
     sizes, out = _numbers(kernel_size, dims), call.out.size[-dims:]
     acc = opmath(input.dtype)
