@@ -119,7 +119,7 @@ def test_writes_to_inputs_reach_the_caller(options: dict[str, Any]) -> None:
 
 
 def test_misaligned_arguments_are_copied_for_tensor_maps() -> None:
-    from compile_cli.result import aligned_run
+    from compile_cli.hosts import aligned_run
 
     seen: list[int] = []
     run = aligned_run(lambda *args: [seen.append(a.data_ptr() % 16) or a for a in args], [1])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import compile_cli.artifact as artifact
+import compile_cli.graph_cache as graph_cache
 import compile_cli.torch_backend as backend
 
 Calls = list[str]
@@ -110,7 +111,7 @@ def test_other_options_and_sources_are_other_graphs(
 ) -> None:
     process(torch.sin, X)
     process(torch.sin, X, fuse=False)
-    monkeypatch.setattr(artifact, "_makers", lambda: "other sources")
+    monkeypatch.setattr(graph_cache, "_makers", lambda: "other sources")
     process(torch.sin, X)
     assert len(compiled) == 3
     process(torch.sin, X)

@@ -12,19 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compile_cli.api import compile
+    from compile_cli.compiled_artifact import CompiledArtifact
     from compile_cli.errors import CompileCliError
     from compile_cli.options import Options
     from compile_cli.result import CompiledModel
+    from compile_cli.standalone import standalone_compile
     from compile_cli.torch_backend import compile_cli as backend
 
-__all__ = ["CompileCliError", "CompiledModel", "Options", "backend", "compile"]
+__all__ = [
+    "CompileCliError",
+    "CompiledArtifact",
+    "CompiledModel",
+    "Options",
+    "backend",
+    "compile",
+    "standalone_compile",
+]
 
 _HOMES = {
     "CompileCliError": ("errors", "CompileCliError"),
+    "CompiledArtifact": ("compiled_artifact", "CompiledArtifact"),
     "CompiledModel": ("result", "CompiledModel"),
     "Options": ("options", "Options"),
     "backend": ("torch_backend", "compile_cli"),
     "compile": ("api", "compile"),
+    "standalone_compile": ("standalone", "standalone_compile"),
 }
 
 

@@ -129,6 +129,20 @@ class NumbersDiffer(CompileCliError):
     exit_code = 3
 
 
+class NoArtifact(CompileCliError):
+    """A compiled graph cannot be kept for a later process."""
+
+
+class BadArtifact(UsageError):
+    """A file is no artifact, is damaged, or was made for something else."""
+
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(
+            f"{path} cannot be loaded as a compiled artifact\n  why:   {why}\n"
+            "  to do: compile the graph again here, and save that"
+        )
+
+
 class NoDevice(CompileCliError):
     """The device asked for is not there."""
 

@@ -7,29 +7,27 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from aten_lowering import Lowered, lower_with_report
+from aten_lowering import UNFILLED, Lowered, lower_with_report
 from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
-from compile_cli.hosts import ASSERT_FINITE, EMITTERS, OPERATORS, Host, graphed
+from compile_cli.hosts import (
+    ASSERT_FINITE,
+    Outside,
+    build_program,
+    finished_run,
+    in_memory_run,
+)
 from compile_cli.options import Options
 from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
-from compile_cli.result import (
-    CompiledGraph,
-    LazyInput,
-    Runner,
-    aligned_run,
-    in_memory_run,
-    lazy_inputs,
-)
-from cuda_graphs import GraphedCallable
+from compile_cli.result import CompiledGraph, lazy_inputs
 from loop_ir import FuseOptions, Graph, explain, fuse_with_report, serve_one
 from loop_ir.ir import hints_of
 from planner import ChannelsLast, Kernels, ScheduleTuner, assemble, gather, plan_graph
 from tensor_ir import Pass
 from wrapper_ir import Program
-from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
+from wrapper_ir.passes import AssertFinite, DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 NO_FUSION = FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
 
@@ -92,14 +90,15 @@ def compile_loop(
             record.after("wrapper", "assemble", program)
             passes: list[Pass[Program]] = [DedupeKernels(), InsertFrees()]
             if options.nan_asserts:
-                passes.insert(0, ASSERT_FINITE)
+                passes.insert(0, AssertFinite(ASSERT_FINITE, UNFILLED))
             if options.plan_memory:
                 passes.append(PlanMemory())
             program = run_passes(
                 program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
             )
 
-        host, run = build_program(program, kernels, lowered, options, record, check_inputs)
+        outside = Outside(lowered.constants, lowered.operators)
+        host, run = build_program(program, kernels, outside, options, record, check_inputs)
     planned.finish()
 
     def explained() -> str:
@@ -126,40 +125,6 @@ def compile_loop(
         aligned=needed,
         graphs=graphs,
     )
-
-
-def build_program(
-    program: Program,
-    kernels: Kernels,
-    lowered: Lowered,
-    options: Options,
-    record: Record,
-    check_inputs: bool = True,
-) -> Host:
-    """The steps from the host program on: what the emitter made of it, and what calls that."""
-    with record.stage("emit"):
-        wait_for_kernels = kernels.start_build(program)
-        if options.nan_asserts:
-            lowered = replace(lowered, operators={**lowered.operators, **OPERATORS})
-        host, run = EMITTERS[options.emit](program, kernels, lowered, check_inputs)
-        record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
-
-    with record.stage("build"):
-        wait_for_kernels()
-    return host, run
-
-
-def finished_run(
-    run: Runner,
-    program: Program,
-    aligned: tuple[int, ...],
-    lazy: tuple[LazyInput, ...],
-    options: Options,
-) -> tuple[Runner, GraphedCallable | None]:
-    """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
-    for."""
-    graphs = graphed(run, program) if options.cuda_graphs else None
-    return in_memory_run(aligned_run(graphs or run, aligned), lazy), graphs
 
 
 def early_passes(options: Options, last: ChannelsLast) -> tuple[Pass[fx.Graph], ...]:

@@ -16,8 +16,9 @@ import torch
 from aten_lowering import decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
-from compile_cli.artifact import Artifact, GraphCode, cached
+from compile_cli.artifact import Artifact
 from compile_cli.capture import order_matters
+from compile_cli.graph_cache import GraphCode, cached
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record

@@ -13,8 +13,10 @@ from torch._dynamo.backends.registry import register_backend
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, OutputCode
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export._trace import _export as export_at_level
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 compiler_config: Any = torch.compiler.config  # it gets `patch` when it is imported
 
@@ -22,16 +24,21 @@ __all__ = [
     "COMPOSITE",
     "BypassAOTAutogradCache",
     "FakeTensor",
+    "FakeTensorMode",
     "OutputCode",
     "SerializableAOTDispatchCompiler",
+    "ShapeEnv",
+    "TracingContext",
     "aot_autograd",
     "compiler_config",
+    "detect_fake_mode",
     "export_at_level",
     "functorch_config",
     "in_transform",
     "kernel_wrap",
     "min_cut_rematerialization_partition",
     "register_backend",
+    "tracing",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -32,7 +32,7 @@ class Shared:
     checks: bool
     check_inputs: bool
     env: dict[str, int]
-    mode: FakeTensorMode
+    mode: FakeTensorMode | None
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
     loaded: dict[str, Any] = field(default_factory=dict)
 
@@ -60,12 +60,11 @@ class Builder:
 
     def module(self) -> GraphModule:
         """The module of the graph as it is now, with comments in its generated code."""
+        if self.writer.comments or self.writer.headings:
+            self.graph.on_generate_code(lambda _: self.writer)
         gm = GraphModule(self.root, self.graph, class_name=self.name)
         for name, child in gm.named_children():
             gm.__dict__[name] = child  # found there at once; a module looks for it in vain first
-        if self.writer.comments or self.writer.headings:
-            self.graph.on_generate_code(lambda _: self.writer)
-            gm.recompile()
         return gm
 
     def note(self, node: Node, value: Any, comment: str = "") -> Node:
@@ -101,8 +100,10 @@ class Builder:
         self.types[name] = type
         self.roots[name] = name if root is None else root
 
-    def fake(self, type: TensorType) -> torch.Tensor:
-        """A fake tensor of this layout, at the hints."""
+    def fake(self, type: TensorType) -> torch.Tensor | None:
+        """A fake tensor of this layout, at the hints; None where nodes carry no values."""
+        if self.shared.mode is None:
+            return None
         size, stride, offset = evaluate_type(type, self.shared.env)
         dtype, device = TORCH_DTYPE[type.dtype], torch_device(type.device)
         with self.shared.mode:
@@ -145,7 +146,7 @@ class Builder:
             node = self.call(
                 torch.ops.aten.sym_storage_offset.default,
                 (self.nodes[root],),
-                value=self.nodes[root].meta["val"].storage_offset(),
+                value=evaluate_type(self.types[root], self.shared.env)[2],
             )
             offset = self.number(self.types[root].offset)
             self.starts[root] = node if offset == 0 else self.domain.sub(node, offset)

@@ -64,6 +64,7 @@ def emit(
     checks: bool = True,
     check_inputs: bool = True,
     fake_mode: FakeTensorMode | None = None,
+    values: bool = True,
 ) -> GraphModule:
     """A graph module that runs `program`, a valid one.
 
@@ -78,8 +79,12 @@ def emit(
     check_inputs: off where the caller has compared dtypes, sizes and strides of the inputs with
     the program's already; ranges of symbols and results of operators are checked all the same.
 
-    Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor or a number
-    for the hints of the symbols; `meta["comment"]` the comment of its op. Raises MissingConstant,
+    values: off where the module is run and not looked at: no fake tensor is made, for which torch
+    imports Dynamo.
+
+    Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor (None without
+    `values`) or a number for the hints of the symbols, in the mode `fake_mode` or a new one;
+    `meta["comment"]` the comment of its op. Raises MissingConstant,
     UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias, GluonDescriptor.
     """
     if launch not in LAUNCHES:
@@ -93,7 +98,7 @@ def emit(
         checks,
         checks and check_inputs,
         hint_env(program),
-        fake_mode or FakeTensorMode(),
+        (fake_mode or FakeTensorMode()) if values else None,
     )
     emitter = _Emitter(shared, program.name)
     emitter.head(program)

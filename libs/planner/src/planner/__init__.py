@@ -4,17 +4,23 @@ A loop nest can run under many schedules, a matmul as many templates or the vend
 is best differs by size and by GPU. Planning decides, from rules and measured times, and says why.
 """
 
-from planner.convolution import ChannelsLast
-from planner.errors import PlannerError, UnboundSize, UnsafeCache, UserKernelFailed
-from planner.kernels import Kernels, expected_variants, kernel_source, start_workers, uses_cuda
-from planner.plan import Decided, Decision, NodePlan
-from planner.planning import Planned, plan_graph
-from planner.program import assemble
-from planner.schedules.chosen import Chosen
-from planner.schedules.lists import gather
-from planner.schedules.tuning import ScheduleTuner
-from planner.settings import PlannerSettings, Settings
-from planner.sources import source_digest
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.convolution import ChannelsLast
+    from planner.errors import PlannerError, UnboundSize, UnsafeCache, UserKernelFailed
+    from planner.kernels import Kernels, expected_variants, kernel_source, start_workers, uses_cuda
+    from planner.plan import Decided, Decision, NodePlan
+    from planner.planning import Planned, plan_graph
+    from planner.program import assemble
+    from planner.schedules.chosen import Chosen
+    from planner.schedules.lists import gather
+    from planner.schedules.tuning import ScheduleTuner
+    from planner.settings import PlannerSettings, Settings
+    from planner.sources import source_digest
 
 __all__ = [
     "ChannelsLast",
@@ -40,3 +46,37 @@ __all__ = [
     "start_workers",
     "uses_cuda",
 ]
+
+_HOMES = {
+    "ChannelsLast": "convolution",
+    "Chosen": "schedules.chosen",
+    "Decided": "plan",
+    "Decision": "plan",
+    "Kernels": "kernels",
+    "NodePlan": "plan",
+    "Planned": "planning",
+    "PlannerError": "errors",
+    "PlannerSettings": "settings",
+    "ScheduleTuner": "schedules.tuning",
+    "Settings": "settings",
+    "UnboundSize": "errors",
+    "UnsafeCache": "errors",
+    "UserKernelFailed": "errors",
+    "assemble": "program",
+    "expected_variants": "kernels",
+    "gather": "schedules.lists",
+    "kernel_source": "kernels",
+    "plan_graph": "planning",
+    "source_digest": "sources",
+    "start_workers": "kernels",
+    "uses_cuda": "kernels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, loaded when they are asked for: what runs a program that was planned before
+    needs `Kernels`, and not the lowering that planning stands on."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found

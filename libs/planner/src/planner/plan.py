@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import sympy
 
 import gemm_templates
-from aten_lowering import Fallback
 from loop_ir import Extern, Origin, TensorRef
 from symexpr import sstr
 from wrapper_ir import Device, DType, TensorType, ops
+
+if TYPE_CHECKING:  # the types alone: what runs a planned program needs no lowering
+    from aten_lowering import Fallback
 
 Key: TypeAlias = tuple[str, DType, Device]
 

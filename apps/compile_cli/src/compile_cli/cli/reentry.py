@@ -16,12 +16,11 @@ from aten_lowering import Lowered
 from compile_cli.cli.measure import Comparison, compare, require_equal
 from compile_cli.cli.report import count_kernels
 from compile_cli.errors import UsageError
-from compile_cli.hosts import OPERATORS
+from compile_cli.hosts import OPERATORS, Outside, Runner, build_program
 from compile_cli.options import Options
-from compile_cli.pipeline import NO_FUSION, build_program, compile_loop, fuse_options
+from compile_cli.pipeline import NO_FUSION, compile_loop, fuse_options
 from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
-from compile_cli.result import Runner
 from fx_emit import TORCH_DTYPE, TorchRuntime
 from loop_ir import Extern, Graph, UserKernel, interpret_graph, parse_graph
 from loop_ir import verify as verify_graph
@@ -129,15 +128,13 @@ def read(stage: str, file: Path) -> Graph | Program:
 def _compiled(
     ir: Graph | Program, stage: str, constants: dict[str, Tensor], options: Options, record: Record
 ) -> tuple[Program, Runner]:
-    graph = ir if isinstance(ir, Graph) else Graph(ir.name, (), (), ())
-    lowered = Lowered(graph, constants, ())
     if isinstance(ir, Graph):
         fusing = fuse_options(options, ir) if stage == "loop" else NO_FUSION
-        compiled = compile_loop(lowered, fusing, options, record)
+        compiled = compile_loop(Lowered(ir, constants, ()), fusing, options, record)
         return compiled.program, compiled.run
     kernels = Kernels(options)
     with kernels.compiling():
-        _, run = build_program(ir, kernels, lowered, options, record)
+        _, run = build_program(ir, kernels, Outside(constants), options, record)
     return ir, run
 
 

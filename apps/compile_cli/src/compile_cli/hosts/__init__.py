@@ -1,7 +1,18 @@
 """The host program as something to call: through torch.fx, a C++ library or CUDA graphs."""
 
-from compile_cli.hosts.cuda_graphs import graphed
-from compile_cli.hosts.emitters import EMITTERS, Host
+from compile_cli.hosts.build import build_program, finished_run
+from compile_cli.hosts.inputs import LazyInput, Runner, aligned_run, in_memory_run
 from compile_cli.hosts.nan_asserts import ASSERT_FINITE, OPERATORS
+from compile_cli.hosts.outside import Outside
 
-__all__ = ["ASSERT_FINITE", "EMITTERS", "OPERATORS", "Host", "graphed"]
+__all__ = [
+    "ASSERT_FINITE",
+    "OPERATORS",
+    "LazyInput",
+    "Outside",
+    "Runner",
+    "aligned_run",
+    "build_program",
+    "finished_run",
+    "in_memory_run",
+]

@@ -13,14 +13,14 @@ from typing import Any
 
 import cpp_emit
 import triton_rt
-from aten_lowering import Lowered
 from compile_cli.errors import CacheNotWritten, CacheUnusable
+from compile_cli.hosts.outside import Outside
 from planner import Kernels
 from wrapper_ir import DefineKernel, Program
 
 
 def emit_cpp(
-    program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool
+    program: Program, kernels: Kernels, outside: Outside, check_inputs: bool
 ) -> tuple[str, Callable[..., Any]]:
     """The C++ text, and the loaded library. It compares its inputs always: that costs little.
 
@@ -45,11 +45,11 @@ def emit_cpp(
         return variant(kernel).binary(alignment=alignment & ~described)
 
     def extern(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        own = lowered.operators.get(target)
+        own = outside.operators.get(target)
         return cpp_emit.call_torch(target, args, kwargs) if own is None else own(*args)
 
     callbacks = cpp_emit.Callbacks(launch=launch, extern=extern, compile=compile)
-    return text, cpp_emit.load(library, program, callbacks, lowered.constants)
+    return text, cpp_emit.load(library, program, callbacks, outside.constants)
 
 
 def _built(text: str, folder: Path, name: str) -> Path:

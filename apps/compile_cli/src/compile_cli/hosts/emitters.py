@@ -7,29 +7,30 @@ from typing import Any
 
 import fx_emit
 import triton_rt
-from aten_lowering import Lowered
 from compile_cli.hosts.cpp import emit_cpp
+from compile_cli.hosts.outside import Outside
 from planner import Kernels, kernel_source, uses_cuda
 from wrapper_ir import DefineKernel, Program
 
 Host = tuple[Any, Callable[..., Any]]
 
 
-def emit_fx(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool) -> Host:
+def emit_fx(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
     """A GraphModule that launches kernels through triton_rt."""
     graph = fx_emit.emit(
         program,
         launch="direct",
         load_kernel=kernels.launcher,
         describe=triton_rt.tma.describe,
-        constants=lowered.constants,
-        operators=lowered.operators,
+        constants=outside.constants,
+        operators=outside.operators,
         check_inputs=check_inputs,
+        values=False,
     )
     return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
 
 
-def emit_hop(program: Program, kernels: Kernels, lowered: Lowered, check_inputs: bool) -> Host:
+def emit_hop(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
     """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
     on_cpu = not uses_cuda(program)
 
@@ -40,16 +41,15 @@ def emit_hop(program: Program, kernels: Kernels, lowered: Lowered, check_inputs:
         program,
         launch="hop",
         load_kernel=load,
-        constants=lowered.constants,
-        operators=lowered.operators,
+        constants=outside.constants,
+        operators=outside.operators,
         check_inputs=check_inputs,
     )
     return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
 
 
-# `lowered`: has the constants, and the operators that torch does not.
 # `check_inputs`: the caller has not compared the inputs with the program's.
-EMITTERS: dict[str, Callable[[Program, Kernels, Lowered, bool], Host]] = {
+EMITTERS: dict[str, Callable[[Program, Kernels, Outside, bool], Host]] = {
     "fx": emit_fx,
     "hop": emit_hop,
     "cpp": emit_cpp,

@@ -8,12 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.fx.node import has_side_effect
 
-from aten_lowering import UNFILLED
 from compile_cli.errors import NotFinite
-from wrapper_ir.passes import AssertFinite
 
-_OPERATOR = "compile_cli.assert_finite"
-ASSERT_FINITE = AssertFinite(_OPERATOR, UNFILLED)
+ASSERT_FINITE = "compile_cli.assert_finite"
 
 
 @has_side_effect
@@ -47,4 +44,4 @@ def assert_finite(tensor: Tensor, name: str, who: str, origin: str) -> tuple[()]
     raise NotFinite("\n  ".join(lines))
 
 
-OPERATORS: Mapping[str, Callable[..., Any]] = {_OPERATOR: assert_finite}
+OPERATORS: Mapping[str, Callable[..., Any]] = {ASSERT_FINITE: assert_finite}

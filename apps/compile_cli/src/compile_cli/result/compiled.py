@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 import gemm_templates
-from aten_lowering import Conditions, Fallback, lazy_memory
+from aten_lowering import Conditions, Fallback
+from compile_cli.hosts import LazyInput, Runner
 from compile_cli.record import Record
 from cuda_graphs import GraphedCallable
 from loop_ir import FusionReport, Graph
 from planner import Chosen, Decided
 from wrapper_ir import Program
-
-Runner = Callable[..., Sequence[Any]]
-LazyInput = tuple[int, bool, bool]
-"""The position of an input, and whether it was conjugated and negated when it was captured."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +52,6 @@ class CompiledGraph:
     graphs: GraphedCallable | None = None
 
 
-def aligned_run(run: Runner, positions: Sequence[int]) -> Runner:
-    """`run`, with a copy in place of each argument at `positions` (which are only read) whose
-    first element does not lie at a multiple of 16 bytes: tensor maps take no other address."""
-    if not positions:
-        return run
-
-    def checked(*args: Any) -> Sequence[Any]:
-        if any(args[i].data_ptr() % 16 for i in positions):
-            fixed = list(args)
-            for i in positions:
-                if args[i].data_ptr() % 16:
-                    like = args[i]
-                    fixed[i] = torch.empty_strided(
-                        like.shape, like.stride(), dtype=like.dtype, device=like.device
-                    ).copy_(like)
-            return run(*fixed)
-        return run(*args)
-
-    return checked
-
-
 def lazy_inputs(gm: torch.fx.GraphModule) -> tuple[LazyInput, ...]:
     """The inputs that the graph was captured with as lazily conjugated or negated, or that may be
     so: a tangent need not be as it was traced."""
@@ -90,19 +66,3 @@ def lazy_inputs(gm: torch.fx.GraphModule) -> tuple[LazyInput, ...]:
         if conj or neg or str(node.target).startswith("tangents"):
             lazy.append((i, conj, neg))
     return tuple(lazy)
-
-
-def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
-    """`run`, with the memory in place of each argument that is lazy, or was when captured."""
-    if not lazy:
-        return run
-
-    def resolved(*args: Any) -> Sequence[Any]:
-        given = list(args)
-        for i, conj, neg in lazy:
-            tensor = given[i]
-            if conj or neg or tensor.is_conj() or tensor.is_neg():
-                given[i] = lazy_memory(tensor, conj, neg)
-        return run(*given)
-
-    return resolved

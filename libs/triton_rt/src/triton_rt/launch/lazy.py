@@ -71,6 +71,13 @@ class LazyKernel:
         """The compiled variant; waits for it."""
         return self.prefetch(target, alignment).result()
 
+    def provide(self, binary: Binary) -> None:
+        """Takes a variant that was compiled before; it is not compiled here."""
+        with self._lock:
+            future: Future[Binary] = Future()
+            future.set_result(binary)
+            self._binaries[binary.target.arch, binary.alignment] = future
+
     def alignment(self, *args: Any) -> int:
         """The mask of actual arguments: bit i is set if argument i is divisible by 16."""
         return pack(self.source.name, self.source.params, 1, args).alignment

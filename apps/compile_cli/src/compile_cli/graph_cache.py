@@ -1,0 +1,108 @@
+"""Compiled graphs in AOTAutograd's cache.
+
+A second process that compiles a graph which a first one compiled, with the same options, sources,
+versions and GPU, captures it with Dynamo, and finds the rest in AOTAutograd's cache: nothing is
+traced, lowered, fused, measured or planned again. The kernels' binaries are in the store on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from compile_cli.artifact import Artifact
+from compile_cli.errors import NoArtifact
+from compile_cli.hosts import Runner
+from compile_cli.options import Options
+from compile_cli.torch_compat import (
+    BypassAOTAutogradCache,
+    OutputCode,
+    compiler_config,
+    functorch_config,
+)
+from planner import source_digest
+
+PACKAGES = (
+    "aten_lowering",
+    "compile_cli",
+    "cpp_emit",
+    "cuda_graphs",
+    "fx_emit",
+    "gemm_templates",
+    "loop_ir",
+    "multikernel",
+    "planner",
+    "symexpr",
+    "tensor_ir",
+    "triton_emit",
+    "triton_rt",
+    "tuning",
+    "wrapper_ir",
+)
+
+
+class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
+    """A compiled graph as AOTAutograd calls it, and keeps it in its cache."""
+
+    def __init__(self, run: Runner | None, artifact: Callable[[], Artifact]) -> None:
+        self._run = run
+        self._artifact = artifact
+        # AOTAutograd's mark, which wrappers copy: the list of arguments is emptied by the call.
+        self._boxed_call = True
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        assert self._run is not None, "post_compile comes first"
+        args = tuple(inputs)
+        if isinstance(inputs, list):
+            inputs.clear()
+        return self._run(*args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            return {"artifact": self._artifact()}
+        except NoArtifact as why:
+            raise BypassAOTAutogradCache(str(why)) from why
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(None, lambda: state["artifact"])  # type: ignore[misc]  # as if made anew
+
+    def prepare_for_serialization(self) -> None:
+        """Of a copy, which holds nothing but the artifact."""
+
+    def post_compile(self, *_: Any) -> None:
+        """What was read from the cache is loaded."""
+        if self._run is None:
+            self._run = self._artifact().load()
+
+    @property
+    def _fx_graph_cache_key(self) -> str:
+        """There is none. A backward pass that is compiled later, when this backend has returned, is
+        not kept: torch asks for this attribute to find out."""
+        raise AttributeError("_fx_graph_cache_key")
+
+
+@cache
+def _makers() -> str:
+    """What makes an artifact: our sources, and the versions of what they stand on."""
+    versions = (f"{name} {version(name)}" for name in ("torch", "triton", "sympy"))
+    return ", ".join((*versions, source_digest(*PACKAGES)))
+
+
+def cached(options: Options) -> ExitStack:
+    """Inside, AOTAutograd's cache (where the user has it on) looks graphs up, and keeps them whole,
+    under what this backend makes them with besides what torch's own key has."""
+    cudnn = torch.backends.cudnn
+    settings = (
+        *(getattr(cudnn, part).fp32_precision for part in ("conv", "rnn")),
+        cudnn.deterministic,
+    )
+    stack = ExitStack()
+    tag = f"{compiler_config.cache_key_tag} {options} {settings} {_makers()}"
+    stack.enter_context(compiler_config.patch(cache_key_tag=tag))
+    stack.enter_context(functorch_config.patch(bundled_autograd_cache=True))
+    return stack

@@ -1,0 +1,55 @@
+"""A host program -> what calls it: its kernels compiled, emitted, and its inputs prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from compile_cli.hosts.cuda_graphs import graphed
+from compile_cli.hosts.emitters import EMITTERS, Host
+from compile_cli.hosts.inputs import LazyInput, Runner, aligned_run, in_memory_run
+from compile_cli.hosts.nan_asserts import OPERATORS
+from compile_cli.hosts.outside import Outside
+from compile_cli.options import Options
+from compile_cli.record import Record
+from cuda_graphs import GraphedCallable
+from wrapper_ir import Program
+
+if TYPE_CHECKING:
+    from planner import Kernels
+
+
+def build_program(
+    program: Program,
+    kernels: Kernels,
+    outside: Outside,
+    options: Options,
+    record: Record,
+    check_inputs: bool = True,
+) -> Host:
+    """What the emitter made of a host program, and what calls that. check_inputs: off where the
+    caller compares the inputs with the program's itself."""
+    with record.stage("emit"):
+        wait_for_kernels = kernels.start_build(program)
+        if options.nan_asserts:
+            outside = replace(outside, operators={**outside.operators, **OPERATORS})
+        host, run = EMITTERS[options.emit](program, kernels, outside, check_inputs)
+        record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
+
+    with record.stage("build"):
+        wait_for_kernels()
+    return host, run
+
+
+def finished_run(
+    run: Runner,
+    program: Program,
+    aligned: Sequence[int],
+    lazy: Sequence[LazyInput],
+    options: Options,
+) -> tuple[Runner, GraphedCallable | None]:
+    """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
+    for."""
+    graphs = graphed(run, program) if options.cuda_graphs else None
+    return in_memory_run(aligned_run(graphs or run, aligned), lazy), graphs

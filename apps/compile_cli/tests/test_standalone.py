@@ -1,0 +1,178 @@
+"""`standalone_compile`: a graph that is called, saved, and loaded elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from compile_cli import CompiledArtifact, standalone_compile
+from compile_cli.errors import BadArtifact, BadInput, NoArtifact
+
+X = torch.linspace(-1.0, 2.0, 12).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+
+
+def captured(
+    f: Callable[..., Any], *args: Any, dynamic: bool = False
+) -> tuple[fx.GraphModule, Any]:
+    """The graph that Dynamo makes of a function, and the inputs that it gives a backend."""
+    found: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        found.append((gm, inputs))
+        return gm
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(f, backend=backend, dynamic=dynamic)(*args)
+    return found[0]
+
+
+def block(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    sine = x.sin()  # Dynamo numbers inputs as they are met
+    y.add_(sine)
+    return (x * torch.tensor([0.5, 1.0, 1.5, 2.0])).softmax(-1), x.t() @ y
+
+
+def expected(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    y = y.clone()
+    return block(x, y), y
+
+
+@pytest.mark.parametrize("format", ["binary", "unpacked"])
+def test_a_loaded_artifact_is_the_saved_one(format: Any, tmp_path: Path) -> None:
+    gm, inputs = captured(block, X, X.clone())
+    before = gm.print_readable(print_output=False)
+    made = standalone_compile(gm, inputs)
+    assert gm.print_readable(print_output=False) == before
+    made.save(path=tmp_path / "block", format=format)
+    moved = (tmp_path / "block").rename(tmp_path / "elsewhere")
+    for artifact in (made, CompiledArtifact.load(path=moved, format=format)):
+        y = X.clone()
+        got = artifact(X, y)
+        torch.testing.assert_close((got, y), expected(X, X))
+    CompiledArtifact.load(path=moved, format=format).save(path=tmp_path / "again", format=format)
+    if format == "binary":
+        assert (tmp_path / "again").read_bytes() == moved.read_bytes()
+
+
+def test_sizes_are_inputs(tmp_path: Path) -> None:
+    gm, inputs = captured(lambda x: (x * x.shape[0]).sum(0), X, dynamic=True)
+    made = standalone_compile(gm, inputs)
+    made.save(path=tmp_path / "sum")
+    for n in (1, 2, 5):
+        x = torch.ones(n, 7)
+        for artifact in (made, CompiledArtifact.load(path=tmp_path / "sum")):
+            torch.testing.assert_close(artifact(n, 7, x), (x.sum(0) * n,))
+
+
+def test_static_sizes_and_a_tracing_context() -> None:
+    gm, inputs = captured(lambda x: x.cumsum(-1), X)
+    for node in gm.graph.nodes:
+        node.meta.clear()
+    with pytest.raises(BadInput, match="from_example_inputs"):
+        standalone_compile(gm, inputs)
+    with pytest.raises(BadInput, match="nothing is being traced"):
+        standalone_compile(gm, inputs, dynamic_shapes="from_tracing_context")
+    with pytest.raises(BadInput, match="takes 1 inputs, got 0"):
+        standalone_compile(gm, [])
+    with pytest.raises(BadInput, match="'anything' is not known"):
+        standalone_compile(gm, inputs, dynamic_shapes="anything")  # type: ignore[arg-type]  # refused
+    made = standalone_compile(gm, inputs, dynamic_shapes="from_example_inputs")
+    torch.testing.assert_close(made(X), (X.cumsum(-1),))
+
+
+def test_inside_of_a_backend() -> None:
+    made: list[CompiledArtifact] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        made.append(standalone_compile(gm, inputs, dynamic_shapes="from_tracing_context"))
+        return made[0]
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(lambda x: x.exp() - 1, backend=backend, dynamic=True)
+        for n in (3, 5):
+            torch.testing.assert_close(compiled(torch.ones(n, 2)), torch.ones(n, 2).exp() - 1)
+    assert len(made) == 1
+
+
+def test_what_a_file_cannot_hold(tmp_path: Path) -> None:
+    for f, why in (
+        (lambda x: (x.sin(), x[1:]), "a view of input 0"),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "a part of the model"),
+    ):
+        gm, inputs = captured(f, X)
+        made = standalone_compile(gm, inputs)
+        torch.testing.assert_close(made(X)[0], X.sin())
+        with pytest.raises(NoArtifact, match=why):
+            made.save(path=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    gm, inputs = captured(lambda x: x.sin(), X)
+    standalone_compile(gm, inputs).save(path=tmp_path / "sin", format="unpacked")
+    return tmp_path / "sin"
+
+
+def _edit(folder: Path, **changes: Any) -> None:
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+
+
+def test_damaged_and_foreign_files_are_refused(saved: Path, tmp_path: Path) -> None:
+    def refused(why: str, format: Any = "unpacked", path: Path = saved) -> None:
+        with pytest.raises(BadArtifact, match=why):
+            CompiledArtifact.load(path=path, format=format)
+
+    good = (saved / "manifest.json").read_text(), (saved / "program.txt").read_text()
+    for why, changes in {
+        "format 7": {"format": 7},
+        "made by": {"versions": {"torch": "1.0"}},
+        "sm_90": {"target": 90},
+        "no file of an artifact": {"files": {"../../program.txt": ""}},
+        "KeyError: 'aligned'": {"aligned": None},
+        "unknown option": {"options": {"fast": True}},
+    }.items():
+        _edit(saved, **changes)
+        if "aligned" in why:
+            manifest = json.loads((saved / "manifest.json").read_text())
+            del manifest["aligned"]
+            (saved / "manifest.json").write_text(json.dumps(manifest))
+        refused(why)
+        (saved / "manifest.json").write_text(good[0])
+    (saved / "program.txt").write_text(good[1].replace("sin", "cos"))
+    refused("program.txt is damaged")
+    (saved / "program.txt").unlink()
+    refused("FileNotFoundError")
+    refused("", "binary", tmp_path / "nothing")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
+        other.writestr("readme", "")
+    refused("KeyError", "binary", tmp_path / "other.zip")
+
+
+def test_another_process_loads_it_without_tracing(saved: Path) -> None:
+    code = f"""
+import sys
+from compile_cli import CompiledArtifact
+CompiledArtifact.load(path={str(saved)!r}, format="unpacked")
+slow = "torch._dynamo", "torch._functorch.aot_autograd", "aten_lowering", "triton"
+assert not [name for name in slow if name in sys.modules], sys.modules.keys()
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr[-2000:]
