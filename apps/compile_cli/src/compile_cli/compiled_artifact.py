@@ -69,10 +69,14 @@ class CompiledArtifact:
                 target = binary.target.arch
         options = asdict(replace(artifact.options, cache_dir=None, jobs=0))
         record = {
-            "versions": _versions(), "target": target, "options": options,
-            "aligned": artifact.aligned, "lazy": artifact.lazy, "results": sources,
+            "versions": _versions(),
+            "target": target,
+            "options": options,
+            "aligned": artifact.aligned,
+            "lazy": artifact.lazy,
+            "results": sources,
             "constants": layouts,
-        }  # fmt: skip  # a line a group
+        }
         artifact_file.write(Path(path), format, record, files)
 
     @staticmethod
