@@ -47,6 +47,9 @@ CASES: dict[str, Fn] = {
     "geometric": lambda x: aten.geometric(x, 0.2),
     "geometric of integers": lambda x: aten.geometric(x.long(), 0.4),
     "exponential": lambda x: aten.exponential(x, 2.0),
+    "rrelu": lambda x: aten.rrelu_with_noise_functional(x, x, 0.2, 0.9, True)[0],
+    "slopes": lambda x: aten.rrelu_with_noise_functional(x, x, 0.2, 0.9, True)[1],
+    "rrelu of bf16": lambda x: torch.rrelu(x.bfloat16(), training=True).float(),
     "dropout": lambda x: torch.native_dropout(x + 3, 0.3, True)[0],
 }
 
@@ -99,6 +102,16 @@ def test_dropout(lower_fn: Any, evaluate_graph: Any) -> None:
         torch.testing.assert_close(got, x * mask * scale)
         seeds = [n for n in fuse(lowered.graph).nodes if isinstance(n, Extern)]
         assert len(seeds) == (0 < kept < 1)
+
+
+def test_slopes_that_are_not_drawn(lower_fn: Any, evaluate_graph: Any) -> None:
+    """Outside of training: the mean of both, no seed, and the slopes of before."""
+    x, noise = torch.randn(50), torch.rand(50)
+    lowered = lower_fn(lambda *a: aten.rrelu_with_noise_functional(*a, 0.2, 0.8, False), x, noise)
+    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+    got, slopes = evaluate_graph(lowered.graph, [x, noise], lowered.constants)
+    torch.testing.assert_close(got, torch.where(x > 0, x, x * 0.5))
+    assert torch.equal(slopes, noise)
 
 
 def test_no_value_reaches_the_end(lower_fn: Any, evaluate_graph: Any) -> None:

@@ -298,3 +298,35 @@ def dropout(call: Call, input: Operand, p: float, train: bool | None) -> None:
     if places is not None:
         k.store(places.operand, source.coords, mask)
     call.emit_kernel(k)
+
+
+@table.lowers(aten.rrelu_with_noise_functional.default)
+def rrelu(
+    call: Call,
+    input: Operand,
+    noise: Operand,
+    lower: Number,
+    upper: Number,
+    training: bool,
+    generator: Any,
+) -> None:
+    """What is not above 0 times a slope: in training one for each element, uniform in
+    [lower, upper), which the second result keeps."""
+    require(input.dtype.is_float, f"slopes of {input.dtype.value}")
+    source = _Source(call, generator) if training else None
+    k = source.k if source else call.kernel()
+    dtype, result, slopes = opmath(input.dtype), call.result(0), call.result(1)
+    x = k.cast(k.load(input, k.coords), dtype)
+    first, last = number(k, lower, dtype), number(k, upper, dtype)
+    if source:
+        drawn = k.op("fma", source.uniform(dtype), k.op("sub", last, first), first)
+        slope = k.cast(k.cast(drawn, input.dtype, asked=True), dtype)
+    else:
+        slope = k.op("mul", k.op("add", first, last), k.const(0.5, dtype))
+    below = k.op("le", x, k.const(0, dtype))
+    slope = k.where(below, slope, k.const(1, dtype))
+    if result is not None:
+        k.store(result.operand, k.coords, k.op("mul", x, slope))
+    if slopes is not None:
+        k.store(slopes.operand, k.coords, slope if source else k.load(noise, k.coords))
+    call.emit_kernel(k)

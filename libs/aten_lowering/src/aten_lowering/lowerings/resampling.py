@@ -182,18 +182,20 @@ def replication_pad(call: Call, input: Operand, padding: Sequence[Any]) -> None:
 
 
 def _mirrors(extent: sympy.Expr, pads: tuple[int, int]) -> Callable[[sympy.Expr], Along]:
-    """The point itself, and its reflections before the first and behind the last place."""
-    before, behind = pads
+    """The point itself, and its reflections before the first and behind the last place, as far as
+    negative padding on the other side leaves them."""
+    before, behind = (sympy.Integer(n) for n in pads)
 
     def along(place: sympy.Expr) -> Along:
         points: list[sympy.Expr] = [place + before]
-        tests: list[Test | None] = [None]
-        if before:
+        whole = (place, Max(-before, 0), Min(extent - 1 + behind, extent - 1))
+        tests: list[Test | None] = [whole if min(pads) < 0 else None]
+        if before > 0:
             points.append(before - place)
-            tests.append((place, sympy.S.One, sympy.Integer(before)))
-        if behind:
+            tests.append((place, Max(1 - extent - behind, 1), before))
+        if behind > 0:
             points.append(before + 2 * (extent - 1) - place)
-            tests.append((place, extent - 1 - behind, extent - 2))
+            tests.append((place, extent - 1 - behind, Min(before + 2 * (extent - 1), extent - 2)))
         return _listed(points, tests)
 
     return along
@@ -219,6 +221,5 @@ def reflection_pad_backward(
 ) -> None:
     """The sum of the gradients of an element and of its mirror images."""
     pads = _pads(padding)
-    require(min(map(min, pads)) >= 0, "the gradient of negative padding")
     sides = zip(call.out.size[-len(pads) :], pads, strict=True)
     _gradient(call, grad_output, [_mirrors(n, pad) for n, pad in sides], _as_it_is)
