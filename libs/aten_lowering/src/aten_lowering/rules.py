@@ -201,7 +201,8 @@ def cdist(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Any:
     """Norms of the differences of all rows, but for Euclid's where eager multiplies matrices."""
     if 0 in (*x.shape, *y.shape):
         return NotImplemented
-    if p == 2 and compute_mode != 2 and (compute_mode == 1 or max(x.shape[-2], y.shape[-2]) > 25):
+    few = all(isinstance(n, int) and n <= 25 for n in (x.shape[-2], y.shape[-2]))
+    if p == 2 and (compute_mode == 1 or (compute_mode != 2 and not few)):
         return NotImplemented
     off = x.unsqueeze(-2) - y.unsqueeze(-3)
     return aten.linalg_vector_norm(off, p, [off.dim() - 1])
