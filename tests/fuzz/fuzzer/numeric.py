@@ -10,7 +10,7 @@ UNARY = """abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan as
 cosh tanh asinh acosh atanh sigmoid erf erfc lgamma digamma floor ceil round trunc frac sign sgn
 reciprocal square isnan isinf isfinite signbit logical_not positive deg2rad rad2deg nan_to_num
 sinc relu i0 isposinf isneginf angle conj_physical erfinv logit special.entr special.ndtr
-special.log_ndtr special.i0e special.i1 special.erfcx""".split()
+special.log_ndtr special.i0e special.i1 special.i1e special.erfcx special.ndtri""".split()
 ACTIVATIONS = """relu silu gelu softplus relu6 hardswish hardtanh elu selu celu leaky_relu softsign
 tanhshrink hardshrink softshrink mish logsigmoid hardsigmoid""".split()
 WITH_SETTINGS = (
@@ -20,7 +20,7 @@ WITH_SETTINGS = (
     "torch.round({x}, decimals=1)",
     "torch.nan_to_num({x}, 1.0, 2.0, -2.0)", "torch.logit({x}, 0.1)", "F.glu({x}, {d})",
     "F.prelu({x}, torch.full((1,), 0.25, dtype={x}.dtype))", "torch.polygamma(1, {x})",
-    "torch.mvlgamma({x} + 3, 2)",
+    "torch.mvlgamma({x} + 3, 2)", "torch.polygamma(3, {x})",
 )  # fmt: skip
 BINARY = """add sub mul div floor_divide remainder fmod pow atan2 maximum minimum fmax fmin hypot
 copysign nextafter logaddexp logaddexp2 xlogy heaviside rsub true_divide float_power ldexp
