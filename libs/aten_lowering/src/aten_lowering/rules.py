@@ -256,10 +256,8 @@ def _norm_backward(gradient: Tensor, off: Tensor, p: float, norm: Tensor) -> Ten
     powers."""
     if p == 0:
         return torch.zeros_like(off)
-    if p == 1:
-        return gradient * off.sign()
-    if p == math.inf:
-        return gradient * off.sign() * (off.abs() == norm)
+    if p in (1, math.inf):
+        return gradient * off.sign() * (off.abs() == norm if p != 1 else 1)
     power = off if p == 2 else off.sign() * off.abs() ** (p - 1)
     flat = (norm == 0) | (off == 0) if p < 1 else norm == 0
     return torch.where(flat, 0, gradient * power / norm ** (p - 1))
