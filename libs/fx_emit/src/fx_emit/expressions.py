@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -11,31 +10,9 @@ import torch
 from torch.fx import Node
 
 from fx_emit import host
-from symexpr import Domain
+from symexpr import BIT_OPERATIONS, COMPARISONS, ROUNDINGS, Domain
 
 Value = Node | int | float | bool
-
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-_BITS: dict[str, Callable[[Any, Any], Any]] = {
-    "LShift": operator.lshift,
-    "RShift": operator.rshift,
-    "BitwiseAnd": operator.and_,
-    "BitwiseOr": operator.or_,
-    "BitwiseXor": operator.xor,
-}
-_ROUND: dict[str, Callable[[Any], Any]] = {
-    "FloorToInt": math.floor,
-    "CeilToInt": math.ceil,
-    "TruncToInt": math.trunc,
-    "RoundToInt": round,
-}
 
 
 def _calls(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,12 +65,12 @@ class NodeDomain(Domain):
 
     def bits(self, name: str, a: Any, b: Any) -> Any:
         """The operation on bits that symexpr calls `name`."""
-        return self.call(_BITS[name], a, b)
+        return self.call(BIT_OPERATIONS[name], a, b)
 
     def round(self, name: str, a: Any) -> Any:
         """The rounding to an integer that symexpr calls `name`."""
-        return self.call(_ROUND[name], a)
+        return self.call(ROUNDINGS[name], a)
 
     def compare(self, op: str, a: Any, b: Any) -> Any:
         """`a op b`, for an `op` such as `<=`."""
-        return self.call(_COMPARE[op], a, b)
+        return self.call(COMPARISONS[op], a, b)

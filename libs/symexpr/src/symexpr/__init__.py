@@ -21,7 +21,10 @@ from symexpr.errors import (
     UnsupportedByTarget,
 )
 from symexpr.evaluation import (
+    BIT_OPERATIONS,
+    COMPARISONS,
     PYTHON,
+    ROUNDINGS,
     ArrayDomain,
     Domain,
     evaluate,
@@ -54,8 +57,11 @@ from symexpr.torch_names import from_torch, to_torch
 from symexpr.triton_text import TRITON_PRELUDE, TritonPrinter, to_triton
 
 __all__ = [
+    "BIT_OPERATIONS",
+    "COMPARISONS",
     "CPP_PRELUDE",
     "PYTHON",
+    "ROUNDINGS",
     "TRITON_PRELUDE",
     "ArrayDomain",
     "BadName",

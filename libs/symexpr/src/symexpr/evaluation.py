@@ -14,7 +14,7 @@ from symexpr.choice import Where
 from symexpr.errors import DivisionByZero, MissingValue, UnknownFunction
 from symexpr.limits import check_bits, power_bits, quotient, to_float
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -94,7 +94,7 @@ class Domain:
         """`name` is one of LShift RShift BitwiseAnd BitwiseOr BitwiseXor."""
         if name == "LShift" and type(a) is int and type(b) is int:
             check_bits(a.bit_length() + b, "LShift")
-        return _BITS[name](a, b)
+        return BIT_OPERATIONS[name](a, b)
 
     def to_float(self, a: Any) -> Any:
         """A number as a float."""
@@ -102,11 +102,11 @@ class Domain:
 
     def round(self, name: str, a: Any) -> Any:
         """`name` is one of FloorToInt CeilToInt TruncToInt RoundToInt."""
-        return _ROUND[name](a)
+        return ROUNDINGS[name](a)
 
     def compare(self, op: str, a: Any, b: Any) -> Any:
         """`op` is one of == != < <= > >=."""
-        return _COMPARE[op](a, b)
+        return COMPARISONS[op](a, b)
 
     def logical_and(self, a: Any, b: Any) -> Any:
         """Both conditions hold."""
@@ -121,14 +121,14 @@ class Domain:
         return not a
 
 
-_BITS: dict[str, Callable[[Any, Any], Any]] = {
+BIT_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "LShift": operator.lshift,
     "RShift": operator.rshift,
     "BitwiseAnd": operator.and_,
     "BitwiseOr": operator.or_,
     "BitwiseXor": operator.xor,
 }
-_ROUND: dict[str, Callable[[Any], Any]] = {
+ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "FloorToInt": math.floor,
     "CeilToInt": math.ceil,
     "TruncToInt": math.trunc,
@@ -270,7 +270,7 @@ class Evaluation:
         if isinstance(e, Where) and type(d) is Domain:  # only the branch taken
             return self.value(e.args[1] if self.value(e.args[0]) else e.args[2])
         method = _METHODS.get(name)
-        if method is None and name not in _BITS and name not in _ROUND:
+        if method is None and name not in BIT_OPERATIONS and name not in ROUNDINGS:
             hint = "convert with from_torch or replace_floor first"
             raise UnknownFunction(name, f"evaluating `{e}`", hint)
         args = [self.value(a) for a in e.args]
@@ -282,7 +282,7 @@ class Evaluation:
             return getattr(d, str(method))(*args)
         if method is not None:
             return reduce(getattr(d, method), args)
-        if name in _ROUND:
+        if name in ROUNDINGS:
             return d.round(name, args[0])
         return reduce(lambda a, b: d.bits(name, a, b), args)
 

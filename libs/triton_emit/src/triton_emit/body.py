@@ -21,13 +21,13 @@ from loop_ir import (
     Stmt,
     Store,
 )
+from loop_ir.ir import ranges_of
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
 from triton_emit.idioms import may_approximate
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
-from triton_emit.schedule import axis_ranges
 from triton_emit.ssa import defines, statements, uses
 from triton_emit.tiles import Tile
 from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
@@ -109,7 +109,7 @@ class Writer:
             may_approximate(kernel, "div", "exp", "sigmoid", "tanh"),
         )
         self.namer = Namer()
-        self.ranges = axis_ranges(kernel)
+        self.ranges = dict(ranges_of(kernel))
         self.tiles: dict[str, Tile] = {}
         self.masks: dict[str, tuple[str, str]] = {}
         self.joint_masks: dict[str, str] = {}

@@ -11,21 +11,19 @@ import sympy
 from loop_ir import (
     Axis,
     DType,
-    Indirect,
     Kernel,
     Load,
     Reduce,
     Scan,
     Store,
-    Symbol,
     across,
     columns_at_once,
     pair_softmax,
     picks_rows,
     reduces_columns,
 )
-from loop_ir.ir import scans
-from symexpr import Ranges, bounds, symbol
+from loop_ir.ir import at_hints, hints_of, ranges_of, scans
+from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.pairs import paired
 from triton_emit.ssa import clean, expressions, loops, statements
@@ -91,28 +89,11 @@ def next_power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def symbol_ranges(symbols: tuple[Symbol, ...]) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
-    """Bounds of the size symbols; a size is never negative."""
-    return {symbol(s.name): (0 if s.low is None else s.low, s.high) for s in symbols}
-
-
-def axis_ranges(kernel: Kernel) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
-    """Bounds of sizes, axes and indirect symbols."""
-    ranges = symbol_ranges(kernel.symbols)
-    axes = [*kernel.axes, *(a for phase in kernel.phases for a in phase.axes)]
-    extents = [(a.symbol, a.extent) for a in axes]
-    extents += [(s.symbol, s.extent) for _, s in statements(kernel) if isinstance(s, Indirect)]
-    for name, extent in extents:
-        high = bounds(extent, ranges)[1]
-        ranges[name] = (0, None if high is None else max(high - 1, 0))
-    return ranges
-
-
 def index_bits(kernel: Kernel) -> Literal[32, 64]:
     """64 when an index, or a count of points, can pass 2**31 - 1 within the symbols' ranges.
 
     A tile overhangs its last row by less than a block, hence the margin."""
-    ranges = axis_ranges(kernel)
+    ranges = dict(ranges_of(kernel))
     all_axes = {a for phase in kernel.phases for a in [phase.axes]} | {kernel.axes}
     counts = [sympy.Mul(*(a.extent for a in axes)) for axes in all_axes]
     for e in [*counts, *(e for _, s in statements(kernel) for e in expressions(s))]:
@@ -120,15 +101,6 @@ def index_bits(kernel: Kernel) -> Literal[32, 64]:
         if low is None or high is None or high > INT32_MAX - 65536 or low < -INT32_MAX:
             return 64
     return 32
-
-
-def hinted(e: sympy.Expr, hints: Mapping[str, int], ranges: Ranges, default: int = 64) -> int:
-    """A typical value of a size expression."""
-    values = {
-        s: hints.get(s.name, ranges.get(s, (None, None))[0] or default) for s in e.free_symbols
-    }
-    low = bounds(e, {s: (v, v) for s, v in values.items()})[0]
-    return default if low is None else max(low, 1)
 
 
 def inner_spaces(kernel: Kernel) -> list[tuple[Axis, ...]]:
@@ -143,7 +115,7 @@ def _inner_extents(kernel: Kernel) -> list[sympy.Expr]:
 
 def inner_bound(kernel: Kernel) -> int | None:
     """The largest count of inner points, or None if it is not bounded."""
-    ranges = symbol_ranges(kernel.symbols)
+    ranges = dict(ranges_of(kernel))
     highs = [bounds(e, ranges)[1] for e in _inner_extents(kernel)]
     return None if None in highs else max((h for h in highs if h is not None), default=1)
 
@@ -171,32 +143,32 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     number of points is odd (`vector`).
     """
     bits = index_bits(kernel)
-    ranges = symbol_ranges(kernel.symbols)
-    rows = hinted(sympy.Mul(*(a.extent for a in kernel.axes)), hints, ranges)
+    hints = {**hints_of(kernel.symbols), **hints}
+    rows = max(1, at_hints(sympy.Mul(*(a.extent for a in kernel.axes)), hints))
     inner = _inner_extents(kernel)
     if not inner:
         other = across(kernel)
         if other is not None:
-            columns = hinted(kernel.axes[-1].extent, hints, ranges)
-            neighbours = hinted(other.extent, hints, ranges)
+            columns = at_hints(kernel.axes[-1].extent, hints)
+            neighbours = at_hints(other.extent, hints)
             if min(columns, neighbours) >= _NARROW:
                 return _tiled(columns, neighbours, rows, bits)
         elif picks_rows(kernel):
-            columns = hinted(kernel.axes[-1].extent, hints, ranges)
+            columns = at_hints(kernel.axes[-1].extent, hints)
             if columns >= _ROW:
                 return _picking(columns, bits)
         short = sum(1 for _ in statements(kernel)) <= _MOST_PAIRED
         if short and paired(kernel) is not None:
             return replace(_flat(rows // 2, bits), vector=4, pairs=True)
         if bends(kernel):
-            columns = hinted(kernel.axes[-1].extent, hints, ranges)
+            columns = at_hints(kernel.axes[-1].extent, hints)
             plane = _plane(columns, rows, bits, 8 if reads_windows(kernel) else 16)
             if plane is not None:
                 return plane
         flat = replace(_flat(rows, bits), vector=vector(kernel))
         return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)
-    widest = max(hinted(e, hints, ranges) for e in inner)
+    widest = max(1, *(at_hints(e, hints) for e in inner))
     small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
     # a dynamic row far narrower than its bound would waste most of a persistent tile
     snug = bound is not None and bound <= 4 * widest

@@ -6,6 +6,7 @@ rewrites kernels, as passes and code generators do.
 
 from loop_ir.ir.affine import linear, product, substitute
 from loop_ir.ir.analysis import (
+    at_hints,
     defined_values,
     hints_of,
     reads,
@@ -20,6 +21,7 @@ from loop_ir.ir.renaming import rename_defs, rename_uses, renumber
 from loop_ir.ir.rewrite import map_expressions, ranges_of, simplify_with
 
 __all__ = [
+    "at_hints",
     "defined_values",
     "hints_of",
     "linear",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ import sympy
 import symexpr
 from loop_ir.ir.affine import CACHE, substitute
 from loop_ir.ir.analysis import expression, statements
-from loop_ir.ir.nodes import Axis, Graph, Index, Indirect, Kernel, Load, Matmul, Node, Stmt, Store
+from loop_ir.ir.nodes import Graph, Index, Indirect, Kernel, Load, Matmul, Node, Stmt, Store
 
 Substitution = tuple[tuple[sympy.Symbol, sympy.Expr], ...]
 RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
@@ -66,22 +66,19 @@ def map_statements(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
     return replace(kernel, phases=phases)
 
 
-def ranges_of(kernel: Kernel, extra: Iterable[Axis] = ()) -> RangeItems:
+def ranges_of(kernel: Kernel) -> RangeItems:
     """Inclusive ranges of sizes, axes and indirect symbols of a kernel, where known. An open
     upper bound of an extent leaves the axis open."""
     items: dict[sympy.Symbol, tuple[int | None, int | None]] = {}
     for s in kernel.symbols:
         items[sympy.Symbol(s.name, integer=True)] = (s.low if s.low is not None else 0, s.high)
     sizes = dict(items)
-    extents = [(a.symbol, a.extent) for a in (*kernel.axes, *extra)]
+    extents = [(a.symbol, a.extent) for a in kernel.axes]
     extents += [(a.symbol, a.extent) for p in kernel.phases for a in p.axes]
     extents += [(s.symbol, s.extent) for s in statements(kernel) if isinstance(s, Indirect)]
     for symbol, extent in extents:
-        if extent.is_Integer:
-            items[symbol] = (0, int(extent) - 1)
-        else:
-            high = symexpr.bounds(extent, sizes)[1]
-            items[symbol] = (0, None if high is None else high - 1)
+        high = int(extent) if extent.is_Integer else symexpr.bounds(extent, sizes)[1]
+        items[symbol] = (0, None if high is None else max(high - 1, 0))
     return tuple(items.items())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sympy
 
 from loop_ir import Kernel, across, picks_rows
+from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
 from triton_emit.schedule import (
@@ -12,7 +13,6 @@ from triton_emit.schedule import (
     inner_spaces,
     may_step,
     next_power_of_two,
-    symbol_ranges,
     walks,
 )
 from triton_emit.vectors import bends
@@ -49,6 +49,6 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     require(held or not walks(kernel), "kind", s.kind, "persistent: the kernel sums over rows")
     for space in spaces if held else ():
         inner = sympy.Mul(*(a.extent for a in space))
-        high = bounds(inner, symbol_ranges(kernel.symbols))[1]
+        high = bounds(inner, dict(ranges_of(kernel)))[1]
         fits = high is not None and next_power_of_two(high) <= s.rblock
         require(fits, "rblock", s.rblock, f"at least the inner extent {high}")

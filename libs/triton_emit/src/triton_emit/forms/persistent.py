@@ -10,7 +10,7 @@ from loop_ir import Reduce, Scan, Stmt
 from symexpr import bounds
 from triton_emit.forms import reductions, scans
 from triton_emit.forms.rows import RowWriter
-from triton_emit.schedule import next_power_of_two, symbol_ranges
+from triton_emit.schedule import next_power_of_two
 
 
 class PersistentWriter(RowWriter):
@@ -23,7 +23,7 @@ class PersistentWriter(RowWriter):
         for number, space in enumerate(self.spaces):
             name, block = f"RBLOCK{number or ''}", self.schedule.rblock
             numel = sympy.Mul(*(a.extent for a in space))
-            high = bounds(numel, symbol_ranges(self.kernel.symbols))[1]
+            high = bounds(numel, self.ranges)[1]
             if len(self.spaces) > 1 and high is not None:
                 block = next_power_of_two(high)
             tile = self.inner_tile(number, space, name, block)
