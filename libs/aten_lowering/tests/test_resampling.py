@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,11 +67,11 @@ def test_linear(oracle: Any, dims: int, aligned: bool) -> None:
 )
 def test_a_grid_of_samples(oracle: Any, dims: int, mode: int, dtype: torch.dtype) -> None:
     """Inside of the image, at its edges and far outside, one place twice, of each padding; an image
-    of one column."""
+    of one column. Infinite places, and none, where eager's own gradients do not crash of them."""
     forward = getattr(aten, f"grid_sampler_{dims}d")
     backward = getattr(aten, f"grid_sampler_{dims}d_backward")
 
-    def fn(x: Tensor, grid: Tensor, given: Tensor) -> list[Tensor]:
+    def fn(x: Tensor, grid: Tensor, odd: Tensor, given: Tensor) -> list[Tensor]:
         made, column = [], x[..., :1].contiguous()
         for padding, aligned in itertools.product(range(3), (False, True)):
             how = mode, padding, aligned
@@ -79,14 +80,20 @@ def test_a_grid_of_samples(oracle: Any, dims: int, mode: int, dtype: torch.dtype
                 forward(column, grid, *how),
                 backward(given, column, grid, *how, [False, True])[1],
             )
+            if aligned and padding != 1:  # what is reflected is read as at edges
+                made += (forward(x, odd, *how),)
+                made += backward(given, x, odd, *how, [True, True]) if mode or not padding else ()
         return made
 
     x = image(*SHAPES[dims], dtype=dtype)
     grid = image(x.shape[0], *(4, 3, 2)[:dims], dims, dtype=dtype) * 2
     grid[0, 0, 0], grid[0, 1, 1], grid[0, 2, 0] = 1, -1, grid[0, 2, 1]
     grid[0, 3, 2] = torch.tensor([0.0, 7.3, -6.1])[:dims]
-    lowered = oracle(fn, x, grid, image(*x.shape[:2], *grid.shape[1:-1], dtype=dtype))
-    kernels(lowered, 1 + 6 * 6)
+    odd = grid.clone()
+    for i, place in enumerate((math.inf, -math.inf, math.nan)):
+        odd[0, i, 0].view(-1, dims)[0, 0] = odd[0, i, 1].view(-1, dims)[0, -1] = place
+    given = image(*x.shape[:2], *grid.shape[1:-1], dtype=dtype)
+    kernels(oracle(fn, x, grid, odd, given), 1 + 6 * 6 + 2 + 3 * (2 if mode else 1))
 
 
 def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzer import numeric, structure
+from fuzzer import numeric, special, structure
 from fuzzer.generate import Maker
 
 FAMILIES: tuple[tuple[Callable[[Maker], None], float], ...] = (
@@ -22,6 +22,7 @@ FAMILIES: tuple[tuple[Callable[[Maker], None], float], ...] = (
     (numeric.convolution, 1.5),
     (numeric.pooling, 1.5),
     (numeric.sizes, 2),
+    (special.special, 3),
     (structure.view, 20),
     (structure.moved, 7),
     (structure.joined, 5),

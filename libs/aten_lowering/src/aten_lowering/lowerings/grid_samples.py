@@ -35,8 +35,8 @@ _SHARPNESS = -0.75
 
 @dataclass(frozen=True)
 class Tap:
-    """An element along one dimension. inside: whether it is one. weight: its part (0 outside), and
-    slope: how that changes with the coordinate in the grid; None: it is whole and does not."""
+    """An element along one dimension. inside: whether it is one. weight: its part, and slope: how
+    that changes with the coordinate in the grid; None: it is whole and does not."""
 
     at: sympy.Symbol
     inside: Value
@@ -46,7 +46,12 @@ class Tap:
 
 @dataclass(frozen=True)
 class Along:
-    """One dimension of a grid: how a coordinate becomes taps. Numbers are of the type `acc`."""
+    """One dimension of a grid: how a coordinate becomes taps. Numbers are of the type `acc`.
+
+    vectors: elements outside count as zeros, so that an infinite coordinate gives NaN; else they do
+    not count. nan: where an image with edges is read for NaN, of what is infinite or none: at the
+    first element, the last, or nowhere (None).
+    """
 
     k: KernelBuilder
     extent: sympy.Expr
@@ -54,6 +59,8 @@ class Along:
     interpolation: int
     padding: int
     aligned: bool
+    vectors: bool
+    nan: int | None
 
     def const(self, value: float) -> Value:
         """A number."""
@@ -125,7 +132,10 @@ class Along:
         zero = self.const(0.0)
         inside = self.op("and", self.op("gt", real, zero), self.op("lt", real, self.last))
         rate = self.k.where(inside, rate, zero)
-        return self.op("minimum", self.op("maximum", real, zero), self.last), rate
+        place = self.op("minimum", self.op("maximum", real, zero), self.last)
+        if self.nan is not None:
+            place = self.k.where(self.op("isnan", place), self.last if self.nan else zero, place)
+        return place, rate
 
     def _reflected(self, real: Value, rate: Value) -> tuple[Value, Value]:
         """About the middles of the first and the last element, or their outer edges. What is left
@@ -151,7 +161,8 @@ class Along:
         k, zero, integer = self.k, self.const(0.0), kind(self.extent)
         inside = self.op("and", self.op("ge", place, zero), self.op("le", place, self.last))
         at = k.cast(k.where(inside, place, zero), integer)
-        weight = weight and k.where(inside, weight, zero)
+        if not self.vectors:
+            weight, slope = (v and k.where(inside, v, zero) for v in (weight, slope))
         return Tap(k.indirect(at, self.extent), inside, weight, slope)
 
 
@@ -164,6 +175,7 @@ class Sampler:
     interpolation: int
     padding: int
     aligned: bool
+    backward: bool = False
 
     @property
     def dims(self) -> int:
@@ -174,12 +186,16 @@ class Sampler:
         """Of each dimension, for the point at `point` of the grid; a grid has the last first."""
         require(self.interpolation != _CUBIC or self.dims == 2, "cubic samples of a volume")
         acc = opmath(self.grid.dtype)
+        on_cpu = self.grid.type.device.kind == "cpu"
+        vectors = on_cpu and self.dims == 2  # as eager's kernel
+        nan = 0 if vectors else None if self.backward else int(on_cpu)
+        vectors |= self.interpolation == _CUBIC
         found: list[list[Tap]] = []
         for d, extent in enumerate(self.input.size[2:]):
             own = sympy.Integer(self.dims - 1 - d)
             x = k.cast(k.load(self.grid, (batch, *point, own)), acc)
-            along = Along(k, extent, acc, self.interpolation, self.padding, self.aligned)
-            found.append(along.taps(x))
+            how = self.interpolation, self.padding, self.aligned, vectors, nan
+            found.append(Along(k, extent, acc, *how).taps(x))
         return found
 
 
@@ -233,7 +249,7 @@ def grid_sampler_backward(
 ) -> None:
     """Each point gives its gradient to the elements that it read; that of the grid is a sum over
     the channels."""
-    sampler = Sampler(input, grid, interpolation_mode, padding_mode, align_corners)
+    sampler = Sampler(input, grid, interpolation_mode, padding_mode, align_corners, backward=True)
     of_input, of_grid = call.result(0), call.result(1)
 
     def given(k: KernelBuilder) -> list[tuple[Coords, Value, Value | None]]:
@@ -288,4 +304,4 @@ def _slopes(call: Call, sampler: Sampler, gradient: Operand, out: Operand) -> No
 def _chosen(k: KernelBuilder, mine: Value, tap: Tap) -> Value:
     """The slope of a tap in the dimension that is asked for, its weight in the others."""
     assert tap.weight is not None and tap.slope is not None
-    return k.where(mine, k.where(tap.inside, tap.slope, k.const(0, tap.slope.dtype)), tap.weight)
+    return k.where(mine, tap.slope, tap.weight)
