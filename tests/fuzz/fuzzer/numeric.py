@@ -101,7 +101,9 @@ def bits(g: Maker) -> None:
     if g.chance(0.2):
         g.add(f"~{x}")
     else:
-        shifts = [] if g.value(x).dtype == torch.bool else ["<<", ">>"]  # torch traces no others
+        by = g._eval(f"torch.as_tensor({y})")
+        kinds = [g.value(x).dtype, torch.bool if by is None else by[0].dtype]
+        shifts = [] if torch.bool in kinds else ["<<", ">>"]  # torch traces no others
         g.add(f"{x} {g.one(['&', '|', '^', *shifts])} {y}")
 
 
