@@ -29,7 +29,7 @@ SHORT: Groups = (
 )
 LONG: Groups = (
     (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 180, 470)),
-    (_COMPILE, (90, 100, 120, 130, 310, 380, 420, 430, 440)),
+    (_COMPILE, (90, 100, 110, 130, 310, 380, 420, 430, 440)),
     (replace(_COMPILE, emit="hop"), (140, 150, 160)),
     (replace(_BACKEND, fuse=False, plan_memory=False), (170,)),
     (replace(_BACKEND, emit="cpp"), (190,)),
