@@ -28,8 +28,8 @@ def _scan(op: str, of_integers: bool = True) -> Lowering:
         k, out = frame.k, call.out
         require(out.dtype is not DType.bool_, f"{op} with a bool result")
         coords = frame.start()
-        value = k.cast(k.load(input, coords), out.dtype)
-        result = k.scan(op, k.cast(value, opmath(out.dtype)))
+        result = k.cast(k.cast(k.load(input, coords), out.dtype), opmath(out.dtype))
+        result = k.scan(op, result) if input.size else result  # a number is its own fold
         plain = not input.size or (call.for_gpu and all(input.size[d] == 1 for d in frame.kept))
         if op != "prod" and result.dtype.is_float and not plain:
             result = k.op("add", result, k.const(0.0, result.dtype))
