@@ -57,8 +57,8 @@ def is_unbacked(symbol: sympy.Symbol) -> bool:
     return re.match(r"^(u|zuf)\d+$", str(symbol)) is not None
 
 
-def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorType:
-    """The layout of a fake tensor, at `offset` elements from the start of its buffer.
+def tensor_type(fake: torch.Tensor) -> TensorType:
+    """The layout of a fake tensor, which begins where its buffer does.
 
     Raises `CannotLower` where it has none: sparse, quantised.
     """
@@ -69,7 +69,6 @@ def tensor_type(fake: torch.Tensor, offset: IntLike | sympy.Expr = 0) -> TensorT
         size=tuple(expr(n) for n in fake.shape),
         stride=tuple(expr(n) for n in fake.stride()),
         device=device_of(fake.device),
-        offset=offset if isinstance(offset, sympy.Expr) else expr(offset),
     )
 
 

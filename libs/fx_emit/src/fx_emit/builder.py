@@ -14,9 +14,9 @@ from fx_emit import host
 from fx_emit.comments import CommentWriter
 from fx_emit.expressions import NodeDomain
 from fx_emit.torch_compat import FakeTensorMode
-from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_enum
+from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_value
 from symexpr import evaluate
-from wrapper_ir import Arg, DefineKernel, Describe, Device, DType, Ref, TensorType, TorchEnum
+from wrapper_ir import Arg, DefineKernel, Describe, Ref, TensorType
 from wrapper_ir.analysis import evaluate_type, extent
 
 
@@ -128,13 +128,9 @@ class Builder:
             return tuple(self.value(a) for a in arg)
         if isinstance(arg, sympy.Basic):
             return self.number(arg)
-        if isinstance(arg, DType):
-            return TORCH_DTYPE[arg]
-        if isinstance(arg, Device):
-            return torch_device(arg)
         if isinstance(arg, complex):  # its text has no NaN and infinity, and loses a zero's sign
             return self.call(complex, (arg.real, arg.imag), value=arg)
-        return torch_enum(arg) if isinstance(arg, TorchEnum) else arg
+        return torch_value(arg)
 
     def layout(self, type: TensorType) -> tuple[torch.dtype, Any, Any]:
         """Element type, sizes and strides, as torch takes them."""

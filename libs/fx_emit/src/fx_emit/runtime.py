@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fx_emit import host
-from fx_emit.torch_types import IR_DTYPE, TORCH_DTYPE, operator_of, torch_device, torch_enum
-from wrapper_ir import DefineKernel, Device, DType, TorchEnum
+from fx_emit.torch_types import IR_DTYPE, TORCH_DTYPE, operator_of, torch_device, torch_value
+from wrapper_ir import DefineKernel, Device, DType
 
 Ints = tuple[int, ...]
 
@@ -46,7 +46,7 @@ class TorchRuntime:
     def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls an operator of torch, or of `operators`."""
         operator = operator_of(target, self.operators)
-        return operator(*_torch_values(args), **{k: _torch_value(v) for k, v in kwargs.items()})
+        return operator(*map(torch_value, args), **{k: torch_value(v) for k, v in kwargs.items()})
 
     def copy(self, src: Any, dst: Any) -> None:
         """Writes the elements of `src` into `dst`."""
@@ -63,17 +63,3 @@ class TorchRuntime:
     def dtype(self, tensor: Any) -> DType:
         """Its element type."""
         return IR_DTYPE[tensor.dtype]
-
-
-def _torch_value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return _torch_values(value)
-    if isinstance(value, DType):
-        return TORCH_DTYPE[value]
-    if isinstance(value, Device):
-        return torch_device(value)
-    return torch_enum(value) if isinstance(value, TorchEnum) else value
-
-
-def _torch_values(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_torch_value(v) for v in values)

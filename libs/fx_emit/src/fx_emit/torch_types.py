@@ -36,6 +36,17 @@ def torch_enum(value: TorchEnum) -> Any:
     return found
 
 
+def torch_value(value: Any) -> Any:
+    """An argument of an operator that is no tensor and no expression, as torch takes it."""
+    if isinstance(value, tuple):
+        return tuple(map(torch_value, value))
+    if isinstance(value, DType):
+        return TORCH_DTYPE[value]
+    if isinstance(value, Device):
+        return torch_device(value)
+    return torch_enum(value) if isinstance(value, TorchEnum) else value
+
+
 def operator_of(target: str, operators: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     """`aten.add.Tensor` -> `torch.ops.aten.add.Tensor`, unless `operators` has another.
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fx_emit import TORCH_DTYPE
-from fx_emit.torch_types import torch_device, torch_enum
 from symexpr import evaluate
-from wrapper_ir import Device, DType, TensorType, TorchEnum
+from wrapper_ir import TensorType
 
 
 def layout_at(type_: TensorType, hints: Mapping[str, int]) -> tuple[list[int], list[int]]:
@@ -54,14 +52,3 @@ def view_of(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tens
     """What `type_` says of the storage that a tensor lies in, its offset included."""
     size, stride = layout_at(type_, hints)
     return torch.as_strided(tensor, size, stride, int(evaluate(type_.offset, hints)))
-
-
-def torch_value(value: Any) -> Any:
-    """A scalar argument of an extern call as torch takes it."""
-    if isinstance(value, DType):
-        return TORCH_DTYPE[value]
-    if isinstance(value, Device):
-        return torch_device(value)
-    if isinstance(value, TorchEnum):
-        return torch_enum(value)
-    return value

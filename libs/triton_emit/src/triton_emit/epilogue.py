@@ -24,15 +24,13 @@ def emit_epilogue(
     out_name: str,
     name: str | None = None,
     out_stride: tuple[sympy.Expr, ...] | None = None,
-    bits: int | None = None,
 ) -> EpilogueSource:
     """The device function `name(acc, rm, rn, mask, operands)` (`name`: the kernel's if None).
 
     `kernel` runs over (m, n), or (batch, m, n) with the batch number as the first of `operands`;
     reads `out_name` (a matmul's result, strides `out_stride` along these, row-major if None) there
     and writes one buffer. A read of `out_name` becomes `acc` rounded to the element type that it is
-    read as, so that fusing changes no digit. Other operands are loaded under masks. `bits`: width
-    of index arithmetic, chosen by the ranges if None.
+    read as, so that fusing changes no digit. Other operands are loaded under masks.
 
     Raises BadEpilogue where the kernel is no such thing.
     """
@@ -50,7 +48,7 @@ def emit_epilogue(
         elif isinstance(s, Load) and s.buffer == store.buffer and s.index != store.index:
             raise BadEpilogue(kernel.name, f"it reads what other points write of {s.buffer}")
     kernel = _reading(kernel, out_name, here)
-    writer = _EpilogueWriter(kernel, out_name, bits or index_bits(kernel))
+    writer = _EpilogueWriter(kernel, out_name, index_bits(kernel))
     value = writer.result(store)
     index = sympy.expand(store.index).xreplace(single)
     stride: tuple[sympy.Expr, ...] = ()

@@ -64,7 +64,7 @@ def race(bench: Bench, order: Sequence[int], repeats: int) -> Race:
     return result
 
 
-def winner(times: Sequence[float], tie: float = MARGINS.tie) -> int:
-    """The fastest; among those within `tie` of it, the first, so that noise decides little."""
+def winner(times: Sequence[float]) -> int:
+    """The fastest; among those within `MARGINS.tie` of it, the first: noise decides little."""
     best = min(times)
-    return next(i for i, t in enumerate(times) if t <= best * tie)
+    return next(i for i, t in enumerate(times) if t <= best * MARGINS.tie)

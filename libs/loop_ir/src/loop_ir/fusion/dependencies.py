@@ -92,10 +92,6 @@ class Dependencies:
         """Whether node `number` must run after `other`, with none between them that must."""
         return other in self.before[number]
 
-    def single_writer(self, name: str) -> bool:
-        """Whether one node at most writes the buffer `name`."""
-        return len(self.writers.get(name, ())) <= 1
-
     def is_dead_after(self, name: str, merged: Iterable[int]) -> bool:
         """Whether nothing but the nodes in `merged` needs the content of a buffer."""
         if name in self.kept:

@@ -24,7 +24,7 @@ from loop_ir.ir.analysis import (
     traffic,
     writes,
 )
-from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Origin
+from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Node, Origin
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import Decided
 
@@ -102,17 +102,22 @@ class Scheduler:
                 continue
             one, two = self._kernel(first), self._kernel(second)
             kind = "vertical" if self._feeds(first, second) else "horizontal"
-            saved = self._traffic(first).total + self._traffic(second).total
-            self.traffic.pop(first)
-            self.traffic.pop(second)
-            versions = self.version.pop(first), self.version.pop(second)
-            number = self.deps.merge(first, second, fused)
-            self.version[number] = max(versions) + 1
-            saved -= self._traffic(number).total
+            number, saved = self._join(first, second, fused)
             self.decisions.append(Fusion(kind, one.name, two.name, saved, fused.origins))
             push(number, only_later=False)
             changed = True
         return changed
+
+    def _join(self, first: int, second: int, fused: Node) -> tuple[int, int]:
+        """Puts `fused` in the place of two nodes: its number, and the bytes that it saves."""
+        before = self._traffic(first).total + self._traffic(second).total
+        versions = []
+        for number in (first, second):
+            self.traffic.pop(number)
+            versions.append(self.version.pop(number))
+        joined = self.deps.merge(first, second, fused)
+        self.version[joined] = max(versions) + 1
+        return joined, before - self._traffic(joined).total
 
     def _kernel(self, number: int) -> Kernel:
         node = self.deps.nodes[number]
@@ -301,13 +306,7 @@ class Scheduler:
                 continue
             (reader,) = self.deps.readers[node.out]
             kernel = self._kernel(reader)
-            saved = self._traffic(number).total + self._traffic(reader).total
-            versions = self.version.pop(number), self.version.pop(reader)
-            self.traffic.pop(number)
-            self.traffic.pop(reader)
-            merged = self.deps.merge(number, reader, fused)
-            self.version[merged] = max(versions) + 1
-            saved -= self._traffic(merged).total
+            _, saved = self._join(number, reader, fused)
             self.decisions.append(Fusion("epilogue", node.out, kernel.name, saved, kernel.origins))
             changed = True
         return changed
@@ -348,13 +347,7 @@ class Scheduler:
                     continue
                 (writer,) = self.deps.writers[getattr(node, operand).buffer]
                 kernel = self._kernel(writer)
-                saved = self._traffic(number).total + self._traffic(writer).total
-                versions = self.version.pop(number), self.version.pop(writer)
-                self.traffic.pop(number)
-                self.traffic.pop(writer)
-                number = self.deps.merge(writer, number, fused)
-                self.version[number] = max(versions) + 1
-                saved -= self._traffic(number).total
+                number, saved = self._join(writer, number, fused)
                 found = Fusion("prologue", kernel.name, node.out, saved, kernel.origins)
                 self.decisions.append(found)
                 changed = True

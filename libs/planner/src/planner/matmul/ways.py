@@ -16,13 +16,13 @@ import sympy
 from torch import Tensor
 
 import gemm_templates
-from fx_emit.torch_types import operator_of
+from fx_emit.torch_types import operator_of, torch_value
 from loop_ir import Extern, GraphArg, Kernel, Matmul, TensorRef
 from planner.kernels import Kernels, define_kernel, plan_launch
 from planner.matmul.problem import Hints, MatmulTask
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps
 from planner.schedules.proposals import default_schedule
-from planner.tensors import as_layout, layout_at, random_tensor, torch_value, view_of
+from planner.tensors import as_layout, layout_at, random_tensor, view_of
 from symexpr import evaluate
 from triton_emit import emit
 
