@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loop_ir import parse_kernel, print_kernel
-from triton_emit import Schedule, emit
+from triton_emit import Schedule, default_schedule, emit
 from triton_rt import Target
 from triton_rt import compile as compile_kernel
 
@@ -55,5 +55,8 @@ def test_combined_with_memory(mode: str, dtype: str, tools: SimpleNamespace) -> 
 @pytest.mark.parametrize("mode", ["mul", "min"])
 def test_compiled(mode: str, tools: SimpleNamespace) -> None:
     kernel = parse_kernel(KERNEL.replace("DTYPE", "f32").replace("SIGN", SIGNS[mode]))
+    elements = {"mul": 128, "min": 1024}[mode]  # of a large kernel's program
+    large = parse_kernel(str(print_kernel(kernel)).replace("300", "9000000"))
+    assert default_schedule(large, {}).xblock == elements
     binary = compile_kernel(tools.kernel_source(emit(kernel, Schedule("flat", 32))), Target(90))
     assert binary

@@ -165,6 +165,9 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             plane = _plane(columns, rows, bits, 8 if reads_windows(kernel) else 16)
             if plane is not None:
                 return plane
+        if any(isinstance(s, Store) and s.mode == "mul" for _, s in statements(kernel)):
+            # A program tries again until all of its products are done: few wait for the slowest.
+            return Schedule("flat", 128, num_warps=4, index_bits=bits)
         flat = replace(_flat(rows, bits), vector=vector(kernel))
         return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)
