@@ -25,6 +25,7 @@ Calls = list[str]
 def caches(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
+    monkeypatch.setattr(graph_cache, "WORTH", 1)
     with functorch_config.patch(enable_autograd_cache=True):
         yield
     torch._dynamo.reset()
@@ -65,6 +66,14 @@ def test_a_model_is_loaded(compiled: Calls) -> None:
         assert len(compiled) == 1 and hits() == 1
         for result in results:
             torch.testing.assert_close(result, model(X))
+
+
+def test_small_graphs_are_not_looked_up(compiled: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key would take longer."""
+    monkeypatch.setattr(graph_cache, "WORTH", 2)
+    for _ in range(2):
+        torch.testing.assert_close(process(torch.sin, X), X.sin())
+    assert len(compiled) == 2 and "autograd_cache_miss" not in counters["aot_autograd"]
 
 
 def test_sizes_that_were_not_met(compiled: Calls) -> None:

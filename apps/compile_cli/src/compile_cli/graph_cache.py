@@ -22,10 +22,15 @@ from compile_cli.options import Options
 from compile_cli.torch_compat import (
     BypassAOTAutogradCache,
     OutputCode,
+    SerializableAOTDispatchCompiler,
     compiler_config,
     functorch_config,
 )
 from planner import source_digest
+
+WORTH = 100
+"""Operators from which on a graph is looked up: the first key that torch computes in a process
+costs 0.75 s, most of it imports; to trace and plan a graph of 100 operators costs as much."""
 
 PACKAGES = (
     "aten_lowering",
@@ -91,6 +96,13 @@ def _makers() -> str:
     """What makes an artifact: our sources, and the versions of what they stand on."""
     versions = (f"{name} {version(name)}" for name in ("torch", "triton", "sympy"))
     return ", ".join((*versions, source_digest(*PACKAGES)))
+
+
+def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
+    """A compiler of flat graphs, with the mark that AOTAutograd looks for before it asks its
+    cache."""
+    marked: Callable[..., GraphCode] = SerializableAOTDispatchCompiler(OutputCode, compile_fx)
+    return marked
 
 
 def cached(options: Options) -> ExitStack:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from typing import Any
 
 import torch
 
+import compile_cli.graph_cache as graph_cache
 from aten_lowering import decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
 from compile_cli.capture import order_matters
-from compile_cli.graph_cache import GraphCode, cached
+from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
 from compile_cli.torch_compat import (
-    OutputCode,
-    SerializableAOTDispatchCompiler,
     aot_autograd,
     min_cut_rematerialization_partition,
     register_backend,
@@ -51,16 +51,18 @@ def compile_cli(
         warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
         eager: Callable[..., Any] = gm.forward
         return eager
-    start_workers(settings, example_inputs, sum(n.op.startswith("call") for n in gm.graph.nodes))
+    calls = sum(n.op.startswith("call") for n in gm.graph.nodes)
+    start_workers(settings, example_inputs, calls)
+    kept = calls >= graph_cache.WORTH
     make_masks_readable(gm)
     writable_views(gm)
     backend: Callable[..., Any] = aot_autograd(
-        fw_compiler=SerializableAOTDispatchCompiler(OutputCode, compile_fx),
+        fw_compiler=cacheable(compile_fx) if kept else compile_fx,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
         partition_fn=min_cut_rematerialization_partition,
     )
-    with own_composites(), cached(settings):
+    with own_composites(), cached(settings) if kept else nullcontext():
         result: Callable[..., Any] = backend(gm, example_inputs)
     return result
 

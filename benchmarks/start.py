@@ -1,0 +1,127 @@
+"""The first call, and the first call of a second process, beside Inductor's.
+
+    python benchmarks/start.py [--only softmax bert] [--backends compile_cli inductor]
+                               [--out start.json] [--device cuda]
+
+Each program is compiled in a process of its own with caches of its own, which are empty; then in
+another process, which finds what the first one left. Seconds from the call to its result, without
+imports and the model's construction, which are columns of their own. Backends take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+SIZE = 1024
+
+
+def _kernels() -> dict[str, Callable[..., Any]]:
+    import torch.nn.functional as F
+
+    return {
+        "relu": lambda x: F.relu(x),
+        "gelu": lambda x: F.gelu(x),
+        "bias gelu": lambda x: F.gelu(x + x[0]),
+        "softmax": lambda x: x.softmax(-1),
+        "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+        "sum": lambda x: x.sum(),
+        "sum of columns": lambda x: x.sum(0),
+        "cumsum": lambda x: x.cumsum(-1),
+        "transpose add": lambda x: x + x.t(),
+        "matmul gelu": lambda x: F.gelu(x @ x),
+    }
+
+
+def once(name: str, backend: str, device: str) -> dict[str, float]:
+    """Compiles and calls one program; what took how long, in seconds."""
+    start = time.perf_counter()
+    import torch
+
+    torch_s = time.perf_counter() - start
+    if backend == "compile_cli":
+        import compile_cli  # noqa: F401  # its import is measured
+    import_s = time.perf_counter() - start - torch_s
+    program, inputs = _program(name, device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    with torch.no_grad():
+        torch.compile(program, backend=backend)(*inputs)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return {"torch": torch_s, "import": import_s, "call": time.perf_counter() - start}
+
+
+def _program(name: str, device: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    import torch
+
+    if name in (kernels := _kernels()):
+        return kernels[name], (torch.randn(SIZE, SIZE, device=device),)
+    import models
+
+    model, sets = models.CASES[name]()
+    model = model.eval().to(device).bfloat16()
+    args = (x.to(device) for x in sets[0])
+    return model, tuple(x.bfloat16() if x.is_floating_point() else x for x in args)
+
+
+def measured(name: str, backend: str, device: str) -> dict[str, dict[str, float]]:
+    """What a first process takes, whose caches are empty, and a second one."""
+    with tempfile.TemporaryDirectory() as caches:
+        env = {**os.environ, **{v: f"{caches}/{v.lower()}" for v in CACHES}}
+        command = [sys.executable, __file__, "--once", name, backend, "--device", device]
+        found = {}
+        for process in ("first", "second"):
+            run = subprocess.run(command, env=env, capture_output=True, text=True)
+            if run.returncode:
+                raise SystemExit(f"{name} with {backend}, {process} process:\n{run.stderr[-3000:]}")
+            found[process] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--backends", nargs="+", default=["compile_cli", "inductor"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--once", nargs=2, metavar=("PROGRAM", "BACKEND"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.once:
+        print(json.dumps(once(*options.once, options.device)))
+        return
+    models = ("bert", "gpt2", "llama", "t5", "vit", "resnet50", "swin")
+    names = options.only or [*_kernels(), *models]
+    rows: dict[str, dict[str, Any]] = {}
+    heads = [f"{b} {p}" for p in ("first", "second") for b in options.backends]
+    print(f"{'seconds of the first call':26}" + "".join(f"{head:>20}" for head in heads))
+    for name in names:
+        row = rows[name] = {b: measured(name, b, options.device) for b in options.backends}
+        cells = [row[b][p]["call"] for p in ("first", "second") for b in options.backends]
+        print(f"{name:26}" + "".join(f"{cell:20.2f}" for cell in cells), flush=True)
+    if len(options.backends) == 2:
+        ours, peer = options.backends
+        for process in ("first", "second"):
+            ratios = [r[ours][process]["call"] / r[peer][process]["call"] for r in rows.values()]
+            print(f"{process} process, {ours} / {peer}: {statistics.geometric_mean(ratios):.2f} "
+                  f"over {len(ratios)} programs, the worst {max(ratios):.2f}")  # fmt: skip
+    imports = [row[b]["first"]["import"] for row in rows.values() for b in row if b != "inductor"]
+    if imports:
+        print(f"import beyond torch: {statistics.median(imports):.2f} s")
+    if options.out:
+        options.out.write_text(json.dumps({"device": options.device, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
