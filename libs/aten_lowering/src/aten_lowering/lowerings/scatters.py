@@ -71,6 +71,7 @@ def combine(
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     out, mode = result.operand, _MODES.get(reduce, "set")
     require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
+    require(mode != "mul" or call.on_cpu, "scattered products on a GPU are retried, unmeasured")
     target, counts = out, None
     wide = opmath(out.dtype)
     if mode != "set" and wide is not out.dtype:
