@@ -112,6 +112,15 @@ def _widened(op: OpOverload, x: torch.Tensor, *args: Any) -> Any:
     return result.to(x.dtype), *rest
 
 
+def _widened_bag(weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """As `_widened`: of 16-bit rows on the CPU eager leaves out results that a gradient takes, and
+    that torch's fake tensors have."""
+    if weight.dtype not in (torch.bfloat16, torch.float16) or weight.device.type != "cpu":
+        return NotImplemented
+    result, *rest = aten._embedding_bag.default(weight.float(), *args, **kwargs)
+    return result.to(weight.dtype), *rest
+
+
 def _first(first: Callable[..., Any] | None, then: Callable[..., Any]) -> Callable[..., Any]:
     """The first of two rules that has an answer."""
     if first is None:
@@ -150,6 +159,7 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
+    own[aten._embedding_bag.default] = _widened_bag
     own |= RULES
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():

@@ -1,7 +1,7 @@
 """Scans along the inner dimension of a tile: in one go, or chunk by chunk with a carry.
 
 A loop carries what all chunks before the current one fold to, a number (and a place) a row. Sums of
-exponentials are pairs: the largest exponent, and the sum as seen from there.
+exponentials are pairs: the largest exponent, and the sum as seen from there, less its own 1.
 """
 
 from __future__ import annotations
@@ -171,12 +171,12 @@ def _exponentials(writer: RowWriter, stmt: Scan, value: Value) -> None:
         shape = f"[{writer.shapes[writer.inner]}]"
     parts = (
         _Part("peak", value.text, 'float("-inf")', dtype, "tl.reduce({}, {}, max_nan)"),
-        _Part("scaled_sum", f"tl.full({shape}, 1.0, {dtype})", "0.0", dtype, "tl.sum({}, {})"),
+        _Part("others", f"tl.full({shape}, 0.0, {dtype})", "-1.0", dtype, "tl.max({}, {})"),
     )
     backwards = stmt.reverse and writer.turned == 1 and writer.steps == 1
     peak, total = _pairs(writer, parts, "add_exponentials", "add_exponentials", backwards)
     axes = _with_rows(writer, value) if writer.looped else value.axes
-    log = f"{peak} + log1p_{value.dtype.value}({total} - 1.0)"
+    log = f"{peak} + log1p_{value.dtype.value}({total})"
     result = _turned_back(writer, Value(log, ADD, value.dtype, axes))
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
 
