@@ -5,12 +5,14 @@ printing and simplification are slow, float-minded, or wrong for them in other l
 """
 
 from symexpr.choice import Max, Min, Where
+from symexpr.context import Guard, SizeContext
 from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.errors import (
     BadName,
     BadRange,
     DivisionByZero,
+    GuardViolated,
     MissingValue,
     NonInteger,
     OverflowRisk,
@@ -23,16 +25,28 @@ from symexpr.errors import (
 from symexpr.evaluation import (
     BIT_OPERATIONS,
     COMPARISONS,
+    INTERVALS,
     PYTHON,
     ROUNDINGS,
     ArrayDomain,
     Domain,
+    IntervalDomain,
+    TraceDomain,
     evaluate,
 )
 from symexpr.facts import Ranges
 from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.floors import replace_floor
 from symexpr.lines import from_one_line, one_line
+from symexpr.loops import (
+    Affine,
+    MergedLoops,
+    broadcast_vars,
+    is_contiguous,
+    merge_loops,
+    split,
+    strides,
+)
 from symexpr.parsing import parse
 from symexpr.printing import Printer, sstr
 from symexpr.python_text import PythonPrinter, to_function, to_python
@@ -60,9 +74,11 @@ __all__ = [
     "BIT_OPERATIONS",
     "COMPARISONS",
     "CPP_PRELUDE",
+    "INTERVALS",
     "PYTHON",
     "ROUNDINGS",
     "TRITON_PRELUDE",
+    "Affine",
     "ArrayDomain",
     "BadName",
     "BadRange",
@@ -78,9 +94,13 @@ __all__ = [
     "FloatTrueDiv",
     "FloorDiv",
     "FloorToInt",
+    "Guard",
+    "GuardViolated",
     "IntTrueDiv",
+    "IntervalDomain",
     "LShift",
     "Max",
+    "MergedLoops",
     "Min",
     "MissingValue",
     "Mod",
@@ -94,25 +114,32 @@ __all__ = [
     "RShift",
     "Ranges",
     "RoundToInt",
+    "SizeContext",
     "SymexprError",
     "ToFloat",
     "TooLarge",
+    "TraceDomain",
     "TritonPrinter",
     "TruncToInt",
     "UnknownFunction",
     "UnsupportedByTarget",
     "Where",
     "bounds",
+    "broadcast_vars",
     "check_divisors",
     "evaluate",
     "from_one_line",
     "from_torch",
+    "is_contiguous",
     "known",
+    "merge_loops",
     "one_line",
     "parse",
     "replace_floor",
     "simplify",
+    "split",
     "sstr",
+    "strides",
     "symbol",
     "to_cpp",
     "to_function",
