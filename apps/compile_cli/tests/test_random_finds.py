@@ -356,3 +356,14 @@ def test_gradients_of_bags_of_16_bits(dtype: torch.dtype) -> None:
     got.sum().backward()
     want.sum().backward()
     torch.testing.assert_close(both[0].grad, both[1].grad)
+
+
+def test_gradient_of_windows_of_elements_that_share_memory() -> None:
+    base = torch.linspace(-1.0, 1.0, 7)
+    both = [base.clone().unfold(0, 3, 1).detach().requires_grad_() for _ in range(2)]
+    compiled = torch.compile(lambda x: x.unfold(0, 2, 2), backend="compile_cli", dynamic=True)
+    got, want = compiled(both[0]), both[1].unfold(0, 2, 2)
+    seed = torch.arange(12.0).reshape(want.shape)
+    for x, y in ((got, both[0]), (want, both[1])):
+        (y.grad,) = torch.autograd.grad(x, y, seed)
+    torch.testing.assert_close(both[0].grad, both[1].grad)

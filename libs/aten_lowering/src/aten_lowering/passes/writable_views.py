@@ -6,7 +6,9 @@
 
 A write to an expanded tensor becomes `x + (written - v)`, which is NaN for infinities and refused
 of bool; one to windows that the step says overlap is refused; one to windows that leave something
-out makes that 0.
+out makes that 0. Where nothing is written, a part that ends at a dynamic size is not taken: torch
+makes a result that is such a view by `as_strided`, whose gradient is not that of windows where the
+input's elements share memory.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
 
+# Of `operator`: what `x += y` calls.
+_IN_PLACE = frozenset(f"i{name}" for name in ("add", "sub", "mul", "truediv", "and", "or", "xor"))
+
 
 def writable_views(graph: GraphModule) -> None:
     """Changes the graph, Dynamo's or ATen."""
-    changed = False
+    changed, writes = False, any(map(_writes, graph.graph.nodes))
     for node in graph.graph.nodes:
         source = node.args[0] if node.args else None
         before, after = _value(source), _value(node)
@@ -35,13 +40,15 @@ def writable_views(graph: GraphModule) -> None:
                 node.args, node.kwargs = (source,), {}
                 changed = True
         elif _calls(node, aten.unfold.default, "unfold") and len(node.args) == 4:
-            changed = _unfold_all(graph, node, before, after) or changed
+            changed = _unfold_all(graph, node, before, after, writes) or changed
     if changed:
         graph.recompile()
 
 
-def _unfold_all(graph: GraphModule, node: Node, before: Tensor, after: Tensor) -> bool:
-    """Takes windows of a part that they cover, where there is one."""
+def _unfold_all(
+    graph: GraphModule, node: Node, before: Tensor, after: Tensor, writes: bool
+) -> bool:
+    """Takes windows of a part that they cover, where there is one. writes: something is written."""
     source, dim, size, step = node.args
     if not (isinstance(dim, int) and isinstance(size, int) and isinstance(step, int)):
         return False
@@ -54,7 +61,7 @@ def _unfold_all(graph: GraphModule, node: Node, before: Tensor, after: Tensor) -
         return False
     if windows * size == length and node.args[3] == step:
         return False  # they show all of it
-    if not known and windows != 1 and step > size:
+    if not known and windows != 1 and (step > size or not writes):
         return False  # whether the last window has a gap behind it is not known
     shown = (after.dim() - 1, 0, size)
     with graph.graph.inserting_before(node):
@@ -72,6 +79,15 @@ def _unfold_all(graph: GraphModule, node: Node, before: Tensor, after: Tensor) -
 
 def _calls(node: Node, op: Any, *methods: str) -> bool:
     return node.target is op or (node.op == "call_method" and node.target in methods)
+
+
+def _writes(node: Node) -> bool:
+    """Whether a call changes a tensor, by its name or schema; one that may is one that does."""
+    if schema := getattr(node.target, "_schema", None):
+        return bool(schema.is_mutable)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
+    in_place = name.endswith("_") or name in ("setitem", *_IN_PLACE) or "out" in node.kwargs
+    return node.op.startswith("call") and in_place
 
 
 def _value(node: Any) -> Tensor | None:
