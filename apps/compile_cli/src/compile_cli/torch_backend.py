@@ -39,7 +39,7 @@ def compile_cli(
     mode: str | None = None,
 ) -> Callable[..., Any]:
     """Dynamo's backend interface. Options are those of `compile_cli.Options`; an unknown one is
-    refused by name. mode: one of torch.compile's, which stands for some of them (`config.MODES`).
+    refused by name. mode: one of torch.compile's, which stands for some of them (`options.MODES`).
     """
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
 
