@@ -105,6 +105,7 @@ def test_remainders_of_any_two_doubles(special_values: Any, options: dict[str, A
 def of_zeros(x: torch.Tensor) -> list[torch.Tensor]:
     """What the sign of zero of folds hangs on, along lines of 1, 4 and 5 elements."""
     out = [x[0, 0].cumsum(0), x[0, 0].logcumsumexp(0), x[0, 0].sum(0)]
+    out += [x[0].cumsum(0), x[0, :1].logcumsumexp(0), x[1:].logcumsumexp(1)]
     for y in (x[:, :1], x[:, :4], x):
         out += [y.sum(1), y.sum((0, 1)), y.mean(1), y.cumsum(1), y.logcumsumexp(1)]
         out += [torch.cummax(y, 1)[0], torch.cummin(y, 1)[0]]

@@ -55,6 +55,7 @@ def test_zeros_of_folds(options: dict[str, Any]) -> None:
 
     def folds(x: torch.Tensor) -> list[torch.Tensor]:
         out = [x[0, 0].cumsum(0), x[0, 0].logcumsumexp(0), x[0, 0].sum(0), x[1].cumsum(0)]
+        out += [x[1].logcumsumexp(0), x[1:].logcumsumexp(1), x[1, :1].logcumsumexp(0)]
         for y in (x[:, :1], x[:, :4], x):
             out += [y.sum(1), y.sum((0, 1)), y.mean(1), y.cumsum(1), y.logcumsumexp(1)]
             out += [torch.cummax(y, 1)[0], torch.cummin(y, 1)[0]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -68,3 +70,17 @@ def test_8_bit_floats_are_kernels(narrow: torch.dtype, wide: torch.dtype) -> Non
         x = torch.empty(8, dtype=wide, device="cuda")
         lowered = lower_with_report(make_fx(lambda x: x.to(narrow).to(wide))(x))
     assert not lowered.fallbacks and all(isinstance(n, Kernel) for n in lowered.graph.nodes)
+
+
+def test_a_gpu_copies_the_first_number_of_one_line() -> None:
+    """Of running sums and log-sum-exps, with the sign of a zero: what has one line alone is scanned
+    there without the number that the scans of several lines begin with."""
+    for name, shape in product(("cumsum", "logcumsumexp"), ((1,), (1, 1), (4,), (2, 2))):
+        line = torch.full(shape, -0.0)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            x = torch.empty(shape, device="cuda")
+            graph = make_fx(partial(getattr(torch, name), dim=-1))(x)
+            (kernel,) = lower_with_report(graph).graph.nodes
+        assert isinstance(kernel, Kernel)
+        (got,) = interpret_kernel(kernel, {kernel.buffers[0].name: line.numpy()}).values()
+        assert np.signbit(got.flat[0]) == (shape != (2, 2)), (name, shape)

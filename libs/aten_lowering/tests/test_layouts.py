@@ -80,6 +80,7 @@ WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     aten.logical_and.default: [(MATRIX[0].expand(4, 5), MATRIX)],
     aten.logical_or.default: [(MATRIX[0].expand(4, 5), MATRIX)],
     aten.logical_xor.default: [(MATRIX[0].expand(4, 5), MATRIX)],
+    aten.pow.Scalar: [(1.5, MATRIX), (2, (MATRIX * 9).long()), (1.0, TURNED)],
     aten.native_batch_norm.default: [(TURNED, *NORM, False, 0.1, 1e-5)],
     aten._native_batch_norm_legit_functional.default: [(TURNED, *NORM, True, 0.1, 1e-5)],
     aten._native_batch_norm_legit_no_training.default: [(TURNED, *NORM, 0.1, 1e-5)],

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from loop_ir import parse_kernel
 from triton_emit import Schedule, default_schedule, emit
@@ -143,6 +144,22 @@ def test_sums_of_exponents_of_columns_at_infinities(tools: SimpleNamespace) -> N
     x = np.tile(np.array(INFINITE, np.float32).T / 2, (3, 1))
     kernel = parse_kernel(scan("logsumexp", "f32", 2, 24, columns=True))
     tools.check(kernel, STEPS, {"x": x, "y": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize(
+    "schedule", [Schedule("persistent", 1, 8), Schedule("looped", 1, 2), STEPS]
+)
+def test_the_first_number_keeps_the_sign_of_a_zero(
+    schedule: Schedule, tools: SimpleNamespace
+) -> None:
+    kernel = parse_kernel(scan("logsumexp", "f32", 2, 5, columns=schedule is STEPS))
+    x = np.array([[-0.0] * 5, [-0.0, -np.inf, -np.inf, 0.0, -1.0]], np.float32)
+    x = np.ascontiguousarray(x.T) if schedule is STEPS else x
+    z = torch.empty(x.shape)
+    given = {"x": torch.from_numpy(x), "y": torch.full((2,), -0.0), "z": z}
+    tools.launch(emit(kernel, schedule), given, {})
+    first = torch.signbit(z if schedule is STEPS else z.T)
+    assert first[0].all() and not first[1:].any(), z
 
 
 FORWARD = """

@@ -160,6 +160,11 @@ def _gathered(x: Tensor, indices: Sequence[Tensor | None], shape: torch.Size) ->
     return tuple(strides)
 
 
+def power_of_number(op: OpOverload, base: Any, exponent: Tensor) -> Any:
+    """`op(2.0, x) -> op(2.0, x.contiguous())`: eager's result is contiguous, whatever `x` is."""
+    return NotImplemented if exponent.is_contiguous() else op(base, exponent.contiguous())
+
+
 def suggested_input_on_cpu(op: OpOverload, x: Tensor, *args: Any) -> Any:
     """`op(x, ...) -> op(x.contiguous(), ...)`, or channels last, on the CPU."""
     if x.device.type != "cpu" or suggested(x, x) is x:
@@ -206,6 +211,7 @@ OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.logical_and.default: alike,
     aten.logical_or.default: alike,
     aten.logical_xor.default: alike,
+    aten.pow.Scalar: power_of_number,
     aten.native_batch_norm.default: suggested_input_on_cpu,
     aten._native_batch_norm_legit_functional.default: suggested_input_on_cpu,
     aten._native_batch_norm_legit_no_training.default: suggested_input_on_cpu,

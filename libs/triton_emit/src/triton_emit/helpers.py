@@ -471,10 +471,11 @@ _SOURCES = {
     """,
     "add_exponentials": """
         # (1 + s) * exp(m) + (1 + t) * exp(n) as such a pair; nothing is (-inf, -1). What is small
-        # beside the 1 keeps its digits. Infinities of one sign differ by NaN.
+        # beside the 1 keeps its digits; differences keep a -0 beside nothing. Infinities of one
+        # sign differ by NaN.
         def add_exponentials(m, s, n, t):
             e = tl.where(m == n, 1.0, tl.exp(-tl.abs(m - n)))
-            return max_nan(m, n), tl.where(m < n, t + e * (1.0 + s), s + e * (1.0 + t))
+            return max_nan(m, n), tl.where(m < n, t - e * (-1.0 - s), s - e * (-1.0 - t))
     """,
     "philox_u32": """
         # Philox-2x32-10, two words of each block, which a thread computes once for neighbours;

@@ -1,7 +1,8 @@
 """Scans along the inner dimension of a tile: in one go, or chunk by chunk with a carry.
 
 A loop carries what all chunks before the current one fold to, a number (and a place) a row. Sums of
-exponentials are pairs: the largest exponent, and the sum as seen from there, less its own 1.
+exponentials are pairs: the largest exponent, and the sum as seen from there, less its own 1 (of
+one number -0, which keeps the sign of a zero).
 """
 
 from __future__ import annotations
@@ -169,9 +170,10 @@ def _exponentials(writer: RowWriter, stmt: Scan, value: Value) -> None:
     shape = writer.shape(value.axes)
     if writer.turned > 1:
         shape = f"[{writer.shapes[writer.inner]}]"
+    none = f"tl.full({shape}, 0.0, {dtype}) * -1.0"  # tl.full drops the sign of a zero
     parts = (
         _Part("peak", value.text, 'float("-inf")', dtype, "tl.reduce({}, {}, max_nan)"),
-        _Part("others", f"tl.full({shape}, 0.0, {dtype})", "-1.0", dtype, "tl.max({}, {})"),
+        _Part("others", none, "-1.0", dtype, "tl.max({}, {})"),
     )
     backwards = stmt.reverse and writer.turned == 1 and writer.steps == 1
     peak, total = _pairs(writer, parts, "add_exponentials", "add_exponentials", backwards)
