@@ -51,32 +51,32 @@ def images(batch: int, size: int = 224) -> list[tuple[Tensor, ...]]:
     return [(torch.randn(batch, 3, size, size),) for _ in range(SETS)]
 
 
-def bert() -> Case:
+def bert(batch: int = 32) -> Case:
     from transformers import BertConfig, BertModel
 
-    return First(BertModel(BertConfig())), ids(32, 128)
+    return First(BertModel(BertConfig())), ids(batch, 128)
 
 
-def gpt2() -> Case:
+def gpt2(batch: int = 8) -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return First(GPT2LMHeadModel(GPT2Config(use_cache=False))), ids(8, 512)
+    return First(GPT2LMHeadModel(GPT2Config(use_cache=False))), ids(batch, 512)
 
 
-def llama() -> Case:
+def llama(batch: int = 4) -> Case:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16,
         num_key_value_heads=8, vocab_size=32000, use_cache=False,
     )  # fmt: skip
-    return First(LlamaForCausalLM(config)), ids(4, 512)
+    return First(LlamaForCausalLM(config)), ids(batch, 512)
 
 
-def t5() -> Case:
+def t5(batch: int = 16) -> Case:
     from transformers import T5Config, T5EncoderModel
 
-    return First(T5EncoderModel(T5Config())), ids(16, 256)
+    return First(T5EncoderModel(T5Config())), ids(batch, 256)
 
 
 def timm_model(name: str, batch: int) -> Case:
