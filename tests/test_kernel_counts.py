@@ -150,7 +150,21 @@ def dropout_and_residual() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     return lambda x, y: F.dropout(x, 0.5, True) + y, (rows(7, 5), rows(7, 5))
 
 
+def optimizer() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    """One step of torch's AdamW over lists of tensors."""
+    made = tuple(torch.nn.Parameter(rows(5, 7)) for _ in range(3))
+    for p in made:
+        p.grad = p.detach() * 2
+    adamw = torch.optim.AdamW(made, foreach=True)
+
+    def run(*parameters: Tensor) -> None:
+        adamw.step()
+
+    return run, made
+
+
 STEPS = {
+    "optimizer": Step(optimizer, (2,)),
     "batch norm in training, which counts": Step(batch_norm, (1,)),
     "in place": Step(in_place, (1,)),
     "dropout and sum": Step(dropout_and_residual, (1,), random=True),

@@ -78,6 +78,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "powers of two": (lambda x, i: torch.ldexp(x[:3, 0], i), (X, ROWS)),
     "a copy of a view": (lambda x: torch.view_copy(x, (6, 4)) + torch.permute_copy(x, (1, 0)),
                          (X,)),
+    "lists": (
+        lambda x, y: (
+            *torch._foreach_add([x, y], [y[:, :1], y], alpha=2),
+            *torch._foreach_mul([x, y], [2.0, -3.0]),
+            *torch._foreach_addcdiv([x, y], [x, y], [x - 9, y - 9], [0.5, 1.5]),
+            *torch._foreach_addcmul([x, y], [x, y], [x, y], value=3),
+            *torch._foreach_lerp([x, y], [x + 1, y * 2], 0.25),
+            *torch._foreach_maximum([x, y], -1.0), *torch._foreach_minimum([x, y], [y[:, :1], y]),
+            *torch._foreach_pow(0.5, [x, y]), *torch._foreach_div([x, y], y[0, 0]),
+            *aten._foreach_copy([x, y], [y[:, :1], y + 1]), *torch._foreach_exp([x, y])),
+        (X, FEW)),
     "corners": (lambda x: (torch.tril_indices(4, 3, 1), torch.triu_indices(4, 3, -1)), (X,)),
 }  # fmt: skip
 

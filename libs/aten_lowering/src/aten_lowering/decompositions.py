@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from aten_lowering.extern import by_design
+from aten_lowering.foreach import FOREACH
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.rules import RULES
@@ -160,7 +161,7 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
     own[aten._embedding_bag.default] = _widened_bag
-    own |= RULES
+    own |= RULES | FOREACH
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
