@@ -10,15 +10,7 @@ from torch import Tensor
 
 import planner
 from aten_lowering import DependsOnData, UnsupportedGraph
-from compile_cli.errors import (
-    CompileFailed,
-    DataDependent,
-    NoCompiler,
-    UnknownOption,
-    UnsafeCache,
-    UnsupportedModel,
-    UserKernelFailed,
-)
+from compile_cli import errors
 from compile_cli.options import Options
 from cpp_emit.errors import CompilerNotFound, TorchNotFound
 
@@ -29,8 +21,8 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except UnsupportedGraph as error:
-        kind = DataDependent if isinstance(error, DependsOnData) else UnsupportedModel
-        what = "a result depends on what the inputs hold" if kind is DataDependent else (
+        kind = errors.DataDependent if isinstance(error, DependsOnData) else errors.UnsupportedModel
+        what = "a result depends on what the inputs hold" if kind is errors.DataDependent else (
             "the model needs something that compiled programs do not have"
         )  # fmt: skip
         raise kind(
@@ -39,7 +31,7 @@ def refusals() -> Iterator[None]:
             'backend="compile_cli"), which may split it'
         ) from error
     except (CompilerNotFound, TorchNotFound) as error:
-        raise NoCompiler(error) from error
+        raise errors.NoCompiler(error) from error
 
 
 @contextmanager
@@ -48,11 +40,11 @@ def plan_refusals() -> Iterator[None]:
     try:
         yield
     except planner.UserKernelFailed as error:
-        raise UserKernelFailed(str(error)) from error
+        raise errors.UserKernelFailed(str(error)) from error
     except planner.UnsafeCache as error:
-        raise UnsafeCache(str(error)) from error
+        raise errors.UnsafeCache(str(error)) from error
     except planner.PlannerError as error:
-        raise CompileFailed(str(error)) from error
+        raise errors.CompileFailed(str(error)) from error
 
 
 def require_useful(options: Options, tensors: Iterable[Any]) -> None:
@@ -60,7 +52,7 @@ def require_useful(options: Options, tensors: Iterable[Any]) -> None:
     (Of the graphs that torch.compile makes of a model, some may be such.)"""
     on_gpu = any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors)
     if options.cuda_graphs and not on_gpu:
-        raise UnknownOption(
+        raise errors.UnknownOption(
             "option cuda_graphs=True does nothing on CPU tensors\n"
             "  to do: drop it, or give a model and inputs on a GPU"
         )

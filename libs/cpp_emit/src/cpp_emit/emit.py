@@ -14,34 +14,15 @@ from cpp_emit.schema import Schemas
 from cpp_emit.sites import fingerprint, kernels, sites, split
 from cpp_emit.writer import Writer
 from symexpr import one_line
-from wrapper_ir import (
-    Allocate,
-    Assert,
-    Comment,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    Launch,
-    Op,
-    Program,
-    Return,
-    Reuse,
-    SymbolDef,
-    TensorType,
-    View,
-    print_type,
-)
+from wrapper_ir import TensorType, print_type
+from wrapper_ir import ops as ir
 from wrapper_ir.analysis import walk
 
 Mode = Literal["lazy", "aot"]
 
 
 def emit(
-    program: Program,
+    program: ir.Program,
     mode: Mode = "lazy",
     *,
     schemas: Schemas | None = None,
@@ -69,7 +50,7 @@ def emit(
 class _Emitter:
     def __init__(
         self,
-        program: Program,
+        program: ir.Program,
         mode: Mode,
         schemas: Schemas | None,
         binaries: Mapping[str, Any],
@@ -81,13 +62,15 @@ class _Emitter:
         ops = list(walk(program.ops))
         self.site_of = {id(op): number for number, op in enumerate(sites(program))}
         self.kernels = kernels(program)
-        self.constants = [op for op in ops if isinstance(op, Constant)]
+        self.constants = [op for op in ops if isinstance(op, ir.Constant)]
         types = _types(program, ops)
-        self.device_of = {id(op): launch_device(op, types) for op in ops if isinstance(op, Launch)}
+        self.device_of = {
+            id(op): launch_device(op, types) for op in ops if isinstance(op, ir.Launch)
+        }
         on_gpu = {
             op.kernel
             for op in ops
-            if isinstance(op, Launch) and self.device_of[id(op)].kind == "cuda"
+            if isinstance(op, ir.Launch) and self.device_of[id(op)].kind == "cuda"
         }
         self.images: dict[str, Images] = {}
         if mode == "aot":
@@ -99,8 +82,8 @@ class _Emitter:
         self.uses_cuda = any(type.device.kind == "cuda" for type in types.values())
         devices = {device for device in self.device_of.values() if device.kind == "cuda"}
         self.only_device = devices.pop() if len(devices) == 1 else None
-        viewed = {op.src for op in ops if isinstance(op, (View, Reuse))}
-        viewed |= {op.alias for op in ops if isinstance(op, ExternCall) and op.alias}
+        viewed = {op.src for op in ops if isinstance(op, (ir.View, ir.Reuse))}
+        viewed |= {op.alias for op in ops if isinstance(op, ir.ExternCall) and op.alias}
         self.w = Writer(program.name, viewed)
 
     # ------------------------------------------------------------ text
@@ -182,7 +165,7 @@ class _Emitter:
             w.symbols.add(name)
             w.line(f"const int64_t {w.names[name]} = in.ints[{number}];")
         for op in p.ops:
-            if isinstance(op, SymbolDef):
+            if isinstance(op, ir.SymbolDef):
                 self._symbol(op)
         for symbol in p.symbols:
             if symbol.name in w.symbols and (symbol.low, symbol.high) != (None, None):
@@ -193,7 +176,7 @@ class _Emitter:
         for name, _ in tensors:
             w.check_layout(name, f"{p.name}: parameter {name}")
 
-    def _symbol(self, op: SymbolDef) -> None:
+    def _symbol(self, op: ir.SymbolDef) -> None:
         tensor = self.w.tensor(op.tensor)
         if op.symbol in self.w.symbols:
             raise UnboundSymbol(f"program {self.program.name}: symbol {op.symbol} is bound twice")
@@ -208,46 +191,46 @@ class _Emitter:
 
     # ------------------------------------------------------------ ops
 
-    def _op(self, op: Op) -> None:
+    def _op(self, op: ir.Op) -> None:
         w = self.w
         match op:
-            case SymbolDef() | DefineKernel():
+            case ir.SymbolDef() | ir.DefineKernel():
                 if w.depth > 1:
                     raise UnsupportedOp(f"{type(op).__name__} inside an If block: {op}")
-            case Comment():
+            case ir.Comment():
                 w.line("", op.text or " ")
-            case Assert():
+            case ir.Assert():
                 self._assert(op)
-            case Constant():
+            case ir.Constant():
                 self._constant(op)
-            case Allocate():
+            case ir.Allocate():
                 args = [*w.layout(op.type), device_code(op.type.device)]
                 w.call(f"Tensor {w.define(op.out, op.type)} = empty", args, op.comment)
-            case Free():
+            case ir.Free():
                 w.line(" ".join(f"{var}.reset();" for var in w.kill(op.name)), op.comment)
-            case Reuse():
+            case ir.Reuse():
                 self._reuse(op)
-            case View():
+            case ir.View():
                 args = [w.tensor(op.src), *w.layout(op.type), w.integer(op.type.offset)]
                 w.call(f"Tensor {w.define(op.out, op.type, op.src)} = view", args, op.comment)
-            case Describe():
+            case ir.Describe():
                 self._describe(op)
-            case Launch():
+            case ir.Launch():
                 self._launch(op)
-            case ExternCall():
+            case ir.ExternCall():
                 write_call(w, op, self.site_of[id(op)], self.schemas, self.fallback)
-            case CopyBack():
+            case ir.CopyBack():
                 w.line(f"copy({w.tensor(op.src)}, {w.tensor(op.dst)});", op.comment)
-            case If():
+            case ir.If():
                 self._if(op)
-            case Return():
+            case ir.Return():
                 self._return(op)
             case _:
                 raise UnsupportedOp(
                     f"program {self.program.name}: {type(op).__name__} has no C++ form"
                 )
 
-    def _assert(self, op: Assert) -> None:
+    def _assert(self, op: ir.Assert) -> None:
         values = ""
         for name in sorted(self.w.symbols):
             before = ", " if values else " ("
@@ -256,14 +239,14 @@ class _Emitter:
         condition = self.w.integer(op.condition)
         self.w.line(f"if (!({condition})) fail({string_literal(op.message)}{values});", op.comment)
 
-    def _constant(self, op: Constant) -> None:
+    def _constant(self, op: ir.Constant) -> None:
         number = next(n for n, c in enumerate(self.constants) if c is op)
         variable = self.w.define(op.out, op.type)
         self.w.line(f"Tensor& {variable} = self.constants[{number}];", op.comment)
         self.w.check_kind(op.out, f"{self.program.name}: constant {op.key}")
         self.w.check_layout(op.out, f"{self.program.name}: constant {op.key}")
 
-    def _reuse(self, op: Reuse) -> None:
+    def _reuse(self, op: ir.Reuse) -> None:
         source = self.w.tensor(op.src)
         args = [source, *self.w.layout(op.type), self.w.integer(op.type.offset)]
         others = [var for var in self.w.kill(op.src) if var != source]
@@ -271,7 +254,7 @@ class _Emitter:
         if others:
             self.w.line(" ".join(f"{var}.reset();" for var in others))
 
-    def _describe(self, op: Describe) -> None:
+    def _describe(self, op: ir.Describe) -> None:
         """On the CPU, Python describes the tensors of a launch that it is called for."""
         source, type = self.w.tensor(op.src), self.w.type(op.src)
         self.w.describe(op.out, op.src)
@@ -279,7 +262,7 @@ class _Emitter:
             variable = self.w.define(op.out, type, op.src)
             self.w.line(f"Descriptor {variable}({source});", op.comment)
 
-    def _launch(self, op: Launch) -> None:
+    def _launch(self, op: ir.Launch) -> None:
         kernel = self.kernels.get(op.kernel)
         if kernel is None:
             raise UndefinedName(f"launch of {op.kernel}, which no DefineKernel defines")
@@ -288,7 +271,7 @@ class _Emitter:
         number = list(self.kernels).index(op.kernel)
         write_launch(self.w, op, kernel, number, self.site_of[id(op)], device, at)
 
-    def _if(self, op: If) -> None:
+    def _if(self, op: ir.If) -> None:
         self.w.line(f"if ({self.w.integer(op.condition)}) {{", op.comment)
         outside = dict(self.w.types)
         alive = self._block(op.then, outside)
@@ -298,7 +281,7 @@ class _Emitter:
         self.w.line("}")
         self.w.types = {name: type for name, type in outside.items() if name in alive}
 
-    def _block(self, ops: Sequence[Op], outside: Mapping[str, TensorType]) -> set[str]:
+    def _block(self, ops: Sequence[ir.Op], outside: Mapping[str, TensorType]) -> set[str]:
         """Writes a block; its own names end with it. Returns the outer names still alive."""
         self.w.types = dict(outside)
         self.w.depth += 1
@@ -307,7 +290,7 @@ class _Emitter:
         self.w.depth -= 1
         return set(self.w.types)
 
-    def _return(self, op: Return) -> None:
+    def _return(self, op: ir.Return) -> None:
         if self.w.depth > 1:
             raise UnsupportedOp("Return inside an If block")
         self.w.line("", op.comment)
@@ -318,14 +301,14 @@ class _Emitter:
             self.w.line(f"out.push({self.w.int64(value)});")
 
 
-def _types(program: Program, ops: Sequence[Op]) -> dict[str, TensorType]:
+def _types(program: ir.Program, ops: Sequence[ir.Op]) -> dict[str, TensorType]:
     """The type of every tensor of a program, and of what a descriptor describes, by name."""
     out = {p.name: p.type for p in program.params if p.type is not None}
     for op in ops:
-        if isinstance(op, (Constant, Allocate, Reuse, View)):
+        if isinstance(op, (ir.Constant, ir.Allocate, ir.Reuse, ir.View)):
             out[op.out] = op.type
-        elif isinstance(op, ExternCall):
+        elif isinstance(op, ir.ExternCall):
             out.update(o for o in op.outs if o is not None)
-        elif isinstance(op, Describe) and op.src in out:
+        elif isinstance(op, ir.Describe) and op.src in out:
             out[op.out] = out[op.src]
     return out

@@ -15,28 +15,8 @@ from fx_emit.builder import Builder, Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.torch_compat import FakeTensorMode
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
-from wrapper_ir import (
-    Allocate,
-    Assert,
-    Comment,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    Launch,
-    Op,
-    Program,
-    Ref,
-    Return,
-    Reuse,
-    SymbolDef,
-    View,
-    print_symbol,
-    print_type,
-)
+from wrapper_ir import Ref, print_symbol, print_type
+from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
     bound_symbols,
     evaluate_type,
@@ -54,10 +34,10 @@ LAUNCHES = ("hop", "direct")
 
 
 def emit(
-    program: Program,
+    program: ir.Program,
     launch: str = "hop",
     *,
-    load_kernel: Callable[[DefineKernel], Any],
+    load_kernel: Callable[[ir.DefineKernel], Any],
     describe: Callable[[torch.Tensor, tuple[int, ...]], Any] = host.describe,
     constants: Mapping[str, torch.Tensor] | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
@@ -113,14 +93,14 @@ class _Emitter(Builder):
 
     # Head
 
-    def head(self, program: Program) -> None:
+    def head(self, program: ir.Program) -> None:
         for param in program.params:
             node = self.graph.placeholder(param.name)
             if param.type is None:
                 self.symbols[param.name] = self.note(node, self.shared.env[param.name])
             else:
                 self.define(param.name, param.type, self.note(node, self.fake(param.type)), None)
-        bound = [op for op in program.ops if isinstance(op, SymbolDef)]
+        bound = [op for op in program.ops if isinstance(op, ir.SymbolDef)]
         if self.shared.check_inputs:
             for name in dict.fromkeys(op.tensor for op in bound):
                 self.call(host.check_rank, (self.nodes[name], name, len(self.types[name].size)))
@@ -129,7 +109,7 @@ class _Emitter(Builder):
         if self.shared.checks:
             self.check_head(program)
 
-    def bind(self, op: SymbolDef) -> None:
+    def bind(self, op: ir.SymbolDef) -> None:
         args = (self.nodes[op.tensor], op.dim)
         plain = op.factor == 1 and op.plus == 0
         name = op.symbol if plain else f"{op.tensor}_{op.of}{op.dim}"
@@ -149,7 +129,7 @@ class _Emitter(Builder):
             self.note(node, value)
         self.symbols[op.symbol] = node
 
-    def check_head(self, program: Program) -> None:
+    def check_head(self, program: ir.Program) -> None:
         declared = {s.name: s for s in program.symbols}
         integers = {p.name for p in program.params if p.type is None}
         for name in bound_symbols(program):
@@ -172,53 +152,53 @@ class _Emitter(Builder):
 
     # Ops
 
-    def block(self, ops: Sequence[Op]) -> None:
+    def block(self, ops: Sequence[ir.Op]) -> None:
         for op in ops:
             self.op(op)
 
-    def op(self, op: Op) -> None:
+    def op(self, op: ir.Op) -> None:
         match op:
-            case Comment():
+            case ir.Comment():
                 self.headings += op.text.split("\n")
-            case SymbolDef():
+            case ir.SymbolDef():
                 pass  # bound in the head, before the inputs are checked
-            case DefineKernel():
+            case ir.DefineKernel():
                 self.shared.kernels[op.name] = op
-            case Assert():
+            case ir.Assert():
                 symbols = {s: self.symbols[s] for s in sorted(free_symbols([op.condition]))}
                 condition = self.number(op.condition)
                 self.call(host.assert_that, (condition, op.message), symbols, comment=op.comment)
-            case Constant():
+            case ir.Constant():
                 self.constant(op)
-            case Allocate():
+            case ir.Allocate():
                 self.allocate(op)
-            case Free():
+            case ir.Free():
                 self.call(
                     host.free, (self.nodes[op.name],), name=f"free_{op.name}", comment=op.comment
                 )
-            case Reuse():
+            case ir.Reuse():
                 self.starts[op.out] = 0
                 self.restride(op.out, op.src, op.type, op.comment)
                 self.roots[op.out] = op.out
-            case View():
+            case ir.View():
                 self.restride(op.out, op.src, op.type, op.comment)
-            case Describe():
+            case ir.Describe():
                 self.describe(op)
-            case Launch():
+            case ir.Launch():
                 self.run_kernel(op)
-            case ExternCall():
+            case ir.ExternCall():
                 self.extern(op)
-            case CopyBack():
+            case ir.CopyBack():
                 dst, src = self.nodes[op.dst], self.nodes[op.src]
                 value = self.fake(self.types[op.dst])
                 self.call(torch.ops.aten.copy_.default, (dst, src), value=value, comment=op.comment)
-            case If():
+            case ir.If():
                 self.branch(op)
-            case Return():
+            case ir.Return():
                 values = self.value(op.values)
                 self.note(self.graph.output(values), _values(values), op.comment)
 
-    def constant(self, op: Constant) -> None:
+    def constant(self, op: ir.Constant) -> None:
         if op.key not in self.shared.constants:
             raise MissingConstant(op.out, op.key)
         tensor = self.shared.constants[op.key]
@@ -232,7 +212,7 @@ class _Emitter(Builder):
         elif self.shared.checks:
             self.call(host.check_input, (node, declared, *self.layout(op.type)))
 
-    def allocate(self, op: Allocate) -> None:
+    def allocate(self, op: ir.Allocate) -> None:
         dtype, size, stride = self.layout(op.type)
         node = self.call(
             torch.empty_strided,
@@ -245,7 +225,7 @@ class _Emitter(Builder):
         self.define(op.out, op.type, node, None)
         self.starts[op.out] = 0
 
-    def describe(self, op: Describe) -> None:
+    def describe(self, op: ir.Describe) -> None:
         self.described[op.out] = op
         if self.shared.launch == "direct":
             args = (self.nodes[op.src], op.block)
@@ -258,7 +238,7 @@ class _Emitter(Builder):
             return self.described[name].src
         return name
 
-    def run_kernel(self, op: Launch) -> None:
+    def run_kernel(self, op: ir.Launch) -> None:
         kernel = self.shared.kernels[op.kernel]
         if op.kernel not in self.shared.loaded:
             self.shared.loaded[op.kernel] = self.load(kernel)
@@ -288,13 +268,13 @@ class _Emitter(Builder):
             comment=op.comment,
         )
 
-    def load(self, kernel: DefineKernel) -> Any:
+    def load(self, kernel: ir.DefineKernel) -> Any:
         loaded = self.shared.load_kernel(kernel)
         if self.shared.launch == "direct":
             return host.KernelCall(kernel.name, loaded)
         return hop.register(kernel, loaded)
 
-    def extern(self, op: ExternCall) -> None:
+    def extern(self, op: ir.ExternCall) -> None:
         target = operator_of(op.target, self.shared.operators)
         args = tuple(self.value(a) for a in op.args)
         kwargs = {k: self.value(v) for k, v in op.kwargs}
@@ -330,7 +310,7 @@ class _Emitter(Builder):
             if fresh:
                 self.starts[out[0]] = 0
 
-    def branch(self, op: If) -> None:
+    def branch(self, op: ir.If) -> None:
         conditions, arms = chain(op)
         inner = [*walk(op.then), *walk(op.orelse)]
         symbols = [
@@ -362,7 +342,7 @@ class _Emitter(Builder):
         self.call(host.branch, (tests, tuple(blocks), operands), comment=op.comment)
 
 
-def chain(op: If) -> tuple[list[Any], list[tuple[Op, ...]]]:
+def chain(op: ir.If) -> tuple[list[Any], list[tuple[ir.Op, ...]]]:
     """`if a: x else: if b: y else: z` -> conditions [a, b], blocks [x, y, z].
 
     Only comparisons of sums and products are looked at before their turn: a division may be what
@@ -371,7 +351,7 @@ def chain(op: If) -> tuple[list[Any], list[tuple[Op, ...]]]:
     conditions, blocks = [op.condition], [op.then]
     while (
         len(op.orelse) == 1
-        and isinstance(op.orelse[0], If)
+        and isinstance(op.orelse[0], ir.If)
         and not op.orelse[0].condition.atoms(sympy.Function)
     ):
         op = op.orelse[0]

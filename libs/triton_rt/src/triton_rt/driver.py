@@ -12,12 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from triton_rt.errors import (
-    CudaError,
-    DriverMissing,
-    DriverTooOld,
-    NoGPU,
-)
+from triton_rt import errors
 
 # Numbers of cuda.h (CUDA 13.0); they are part of the driver's ABI.
 _SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
@@ -85,7 +80,7 @@ class Driver:
         self.library.cuGetErrorString(code, ctypes.byref(text))
         self.library.cuGetErrorName(code, ctypes.byref(label))
         words = f"{(label.value or b'?').decode()}: {(text.value or b'unknown error').decode()}"
-        raise CudaError(f"{name} failed with {code} ({words})")
+        raise errors.CudaError(f"{name} failed with {code} ({words})")
 
     def address(self, name: str) -> int:
         """Where a driver function lies; 0 if this driver has none of that name."""
@@ -215,20 +210,20 @@ def open_driver(path: str = "libcuda.so.1") -> Driver:
     try:
         opened = Driver(ctypes.CDLL(path))
     except OSError as error:
-        raise DriverMissing(
+        raise errors.DriverMissing(
             f"the CUDA driver cannot be opened ({error}): install NVIDIA's driver; without it, run "
             "on CPU tensors, through the interpreter, and name a target to compile for"
         ) from None
     version = ctypes.c_int()
     opened.call("cuDriverGetVersion", ctypes.byref(version))
     if version.value < _OLDEST_DRIVER:
-        raise DriverTooOld(
+        raise errors.DriverTooOld(
             f"the CUDA driver is of version {_version(version.value)}; launches need "
             f"{_version(_OLDEST_DRIVER)} or later: update NVIDIA's driver"
         )
     code = opened.library.cuInit(0)
     if code == _ERROR_NO_DEVICE:
-        raise NoGPU(
+        raise errors.NoGPU(
             "the CUDA driver finds no GPU (CUDA_ERROR_NO_DEVICE from cuInit): run on CPU tensors, "
             "through the interpreter, and name a target to compile for"
         )
@@ -247,7 +242,7 @@ def driver() -> Driver:
 
     opened = open_driver()
     if not torch.cuda.is_available():
-        raise NoGPU(
+        raise errors.NoGPU(
             "no CUDA GPU is available to torch (torch.cuda.is_available() is false): run on "
             "CPU tensors, through the interpreter, or compile for a named Target"
         )

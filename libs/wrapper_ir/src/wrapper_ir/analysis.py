@@ -10,24 +10,7 @@ import sympy
 
 from symexpr import DivisionByZero, evaluate, symbol
 from tensor_ir import Arg, DType, Ref, TensorType
-from wrapper_ir.ops import (
-    Allocate,
-    Assert,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    Launch,
-    Op,
-    Program,
-    Return,
-    Reuse,
-    SymbolDef,
-    View,
-)
+from wrapper_ir import ops as ir
 
 Env = Mapping[str, int]
 MAX_SAMPLES = 64
@@ -46,11 +29,11 @@ def descriptor_kind(kind: str) -> tuple[str, tuple[int, ...]] | None:
     return found[1], tuple(int(n) for n in found[2].split(","))
 
 
-def walk(ops: Sequence[Op]) -> Iterator[Op]:
+def walk(ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
     """Every op, those inside blocks after their `If`."""
     for op in ops:
         yield op
-        if isinstance(op, If):
+        if isinstance(op, ir.If):
             yield from walk(op.then)
             yield from walk(op.orelse)
 
@@ -73,19 +56,19 @@ def arg_expressions(args: Sequence[Arg]) -> Iterator[sympy.Basic]:
             yield from arg_expressions(arg)
 
 
-def uses(op: Op) -> tuple[str, ...]:
+def uses(op: ir.Op) -> tuple[str, ...]:
     """Names of the tensors and descriptors that an op reads, writes, views or frees; those in
     blocks too."""
     match op:
-        case SymbolDef():
+        case ir.SymbolDef():
             return (op.tensor,)
-        case Free():
+        case ir.Free():
             return (op.name,)
-        case Reuse() | View() | Describe():
+        case ir.Reuse() | ir.View() | ir.Describe():
             return (op.src,)
-        case Launch():
+        case ir.Launch():
             return tuple(arg_refs(op.args))
-        case ExternCall():
+        case ir.ExternCall():
             alias = () if op.alias is None else (op.alias,)
             return (
                 *arg_refs(op.args),
@@ -93,68 +76,68 @@ def uses(op: Op) -> tuple[str, ...]:
                 *op.mutates,
                 *alias,
             )
-        case CopyBack():
+        case ir.CopyBack():
             return (op.src, op.dst)
-        case Return():
+        case ir.Return():
             return tuple(arg_refs(op.values))
-        case If():
+        case ir.If():
             return tuple(name for inner in (*op.then, *op.orelse) for name in uses(inner))
     return ()
 
 
 def accesses(
-    op: Op, kernels: Mapping[str, DefineKernel]
+    op: ir.Op, kernels: Mapping[str, ir.DefineKernel]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the tensors and descriptors whose elements an op reads, and of those that it
     writes (and may read); not those in blocks. A view reads nothing, nor does a launch of no
     programs."""
     match op:
-        case Launch() if 0 in op.grid:
+        case ir.Launch() if 0 in op.grid:
             return (), ()
-        case Launch() if op.kernel in kernels:
+        case ir.Launch() if op.kernel in kernels:
             pairs = list(zip(kernels[op.kernel].params, op.args, strict=False))
             read = arg_refs([a for p, a in pairs if not p.mutated])
             return tuple(read), tuple(arg_refs([a for p, a in pairs if p.mutated]))
-        case ExternCall():
+        case ir.ExternCall():
             spared = {*op.mutates, op.alias}
             return tuple(n for n in uses(op) if n not in spared), op.mutates
-        case CopyBack():
+        case ir.CopyBack():
             return (op.src,), (op.dst,)
-        case Return():
+        case ir.Return():
             return uses(op), ()
     return (), ()
 
 
-def definitions(op: Op) -> tuple[tuple[str, TensorType], ...]:
+def definitions(op: ir.Op) -> tuple[tuple[str, TensorType], ...]:
     """Tensors that an op names (no descriptors), not those inside blocks."""
     match op:
-        case Constant() | Allocate() | Reuse() | View():
+        case ir.Constant() | ir.Allocate() | ir.Reuse() | ir.View():
             return ((op.out, op.type),)
-        case ExternCall():
+        case ir.ExternCall():
             return tuple(out for out in op.outs if out is not None)
     return ()
 
 
-def alias_source(op: Op) -> str | None:
+def alias_source(op: ir.Op) -> str | None:
     """The tensor whose storage the definitions of an op share, if any."""
-    if isinstance(op, View):
+    if isinstance(op, ir.View):
         return op.src
-    return op.alias if isinstance(op, ExternCall) else None
+    return op.alias if isinstance(op, ir.ExternCall) else None
 
 
-def expressions(op: Op) -> tuple[sympy.Basic, ...]:
+def expressions(op: ir.Op) -> tuple[sympy.Basic, ...]:
     """Integer expressions and conditions that an op evaluates, not those inside blocks."""
     out: list[sympy.Basic] = []
     for _, type in definitions(op):
         out += type_expressions(type)
     match op:
-        case Assert() | If():
+        case ir.Assert() | ir.If():
             out.append(op.condition)
-        case Launch():
+        case ir.Launch():
             out += [*op.grid, *arg_expressions(op.args)]
-        case ExternCall():
+        case ir.ExternCall():
             out += [*arg_expressions(op.args), *arg_expressions([v for _, v in op.kwargs])]
-        case Return():
+        case ir.Return():
             out += arg_expressions(op.values)
     return tuple(out)
 
@@ -169,7 +152,7 @@ def free_symbols(expressions: Sequence[sympy.Basic]) -> set[str]:
     return {str(s) for e in expressions for s in e.free_symbols}
 
 
-def storages(ops: Sequence[Op], roots: Mapping[str, str]) -> dict[str, str]:
+def storages(ops: Sequence[ir.Op], roots: Mapping[str, str]) -> dict[str, str]:
     """Name of a tensor or descriptor -> name of the tensor whose definition made its storage.
     `roots` holds the names known before (parameters map to themselves). `Reuse` starts a storage
     of its own."""
@@ -178,12 +161,12 @@ def storages(ops: Sequence[Op], roots: Mapping[str, str]) -> dict[str, str]:
         source = alias_source(op)
         for name, _ in definitions(op):
             out[name] = name if source is None else out.get(source, source)
-        if isinstance(op, Describe):
+        if isinstance(op, ir.Describe):
             out[op.out] = out.get(op.src, op.src)
     return out
 
 
-def param_roots(program: Program) -> dict[str, str]:
+def param_roots(program: ir.Program) -> dict[str, str]:
     """Each tensor parameter as a storage of its own, for `storages`."""
     return {p.name: p.name for p in program.params if p.type is not None}
 
@@ -210,17 +193,17 @@ def layout_bytes(layout: tuple[Sequence[int], Sequence[int], int], dtype: DType)
     return (offset + span) * dtype.itemsize if span else 0
 
 
-def bound_symbols(program: Program) -> dict[str, None]:
+def bound_symbols(program: ir.Program) -> dict[str, None]:
     """Symbols that the program binds or declares, in order."""
     names = [s.name for s in program.symbols]
     names += [p.name for p in program.params if p.type is None]
-    names += [op.symbol for op in program.ops if isinstance(op, SymbolDef)]
+    names += [op.symbol for op in program.ops if isinstance(op, ir.SymbolDef)]
     return dict.fromkeys(names)
 
 
-def ranges(program: Program) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
+def ranges(program: ir.Program) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
     """Inclusive ranges of the symbols. One that is bound to a size is at least 0."""
-    sizes = {op.symbol for op in program.ops if isinstance(op, SymbolDef)}
+    sizes = {op.symbol for op in program.ops if isinstance(op, ir.SymbolDef)}
     out: dict[sympy.Symbol, tuple[int | None, int | None]] = {
         symbol(name): (0 if name in sizes else None, None) for name in bound_symbols(program)
     }
@@ -230,7 +213,7 @@ def ranges(program: Program) -> dict[sympy.Symbol, tuple[int | None, int | None]
     return out
 
 
-def sample_envs(program: Program) -> list[dict[str, int]]:
+def sample_envs(program: ir.Program) -> list[dict[str, int]]:
     """Values of the symbols to try: the hints, then combinations of lower bound, hint and upper
     bound (or something large), `MAX_SAMPLES` at most. One empty environment if there are no
     symbols. What is given, and assertions, hold in each of them, unless none satisfies them all:
@@ -250,7 +233,7 @@ def sample_envs(program: Program) -> list[dict[str, int]]:
     found = chain([tuple(typical)], corners, product(*choices))
     values = dict.fromkeys(islice(found, MAX_SAMPLES))
     envs = [dict(zip(names, v, strict=True)) for v in values] or [{}]
-    hold = [*program.given, *(op.condition for op in program.ops if isinstance(op, Assert))]
+    hold = [*program.given, *(op.condition for op in program.ops if isinstance(op, ir.Assert))]
     hold = [c for c in hold if free_symbols([c]) <= set(names)]
     return [env for env in envs if _satisfies(env, hold)] or envs
 

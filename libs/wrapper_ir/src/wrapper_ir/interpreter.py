@@ -10,6 +10,7 @@ import sympy
 
 from symexpr import evaluate
 from tensor_ir import Arg, Device, DType, Ref, TensorType, print_symbol, print_type
+from wrapper_ir import ops as ir
 from wrapper_ir.analysis import evaluate_type, extent
 from wrapper_ir.errors import (
     AssertionFailed,
@@ -20,25 +21,6 @@ from wrapper_ir.errors import (
     StorageTooSmall,
     UndefinedKernel,
     UndefinedName,
-)
-from wrapper_ir.ops import (
-    Allocate,
-    Assert,
-    Comment,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    Launch,
-    Op,
-    Program,
-    Return,
-    Reuse,
-    SymbolDef,
-    View,
 )
 
 Ints = tuple[int, ...]
@@ -57,7 +39,9 @@ class Runtime(Protocol):
         """A view of the memory of `base`, `offset` elements of `dtype` after its first element.
         It may reach past the last element of `base`, as far as the storage goes."""
 
-    def launch(self, kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+    def launch(
+        self, kernel: ir.DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]
+    ) -> None:
         """Tensors, numbers, and for `tensordesc<...>` parameters a `Descriptor`."""
 
     def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -109,12 +93,12 @@ class _Machine:
     inputs: Mapping[str, Any]
     tensors: dict[str, Any] = field(default_factory=dict)
     storages: dict[str, _Storage] = field(default_factory=dict)
-    kernels: dict[str, DefineKernel] = field(default_factory=dict)
+    kernels: dict[str, ir.DefineKernel] = field(default_factory=dict)
     env: dict[str, int] = field(default_factory=dict)
 
 
 def interpret(
-    program: Program,
+    program: ir.Program,
     inputs: Sequence[Any],
     runtime: Runtime,
     constants: Mapping[str, Any] | None = None,
@@ -135,7 +119,7 @@ def interpret(
     return _run(machine, program.ops)
 
 
-def bind_inputs(program: Program, inputs: Sequence[Any], runtime: Runtime) -> dict[str, int]:
+def bind_inputs(program: ir.Program, inputs: Sequence[Any], runtime: Runtime) -> dict[str, int]:
     """Values of the symbols for these arguments, all of which are checked against their
     declarations (errors: see `interpret`)."""
     named = _named(program, inputs)
@@ -153,7 +137,7 @@ def bind_inputs(program: Program, inputs: Sequence[Any], runtime: Runtime) -> di
         if len(size) != len(param.type.size):
             raise InputMismatch(param.name, f"rank {len(param.type.size)}", f"rank {len(size)}")
     for op in program.ops:
-        if isinstance(op, SymbolDef):
+        if isinstance(op, ir.SymbolDef):
             tensor = named[op.tensor]
             env[op.symbol] = op.value(runtime.size(tensor), runtime.stride(tensor))
     for s in program.symbols:
@@ -168,7 +152,7 @@ def bind_inputs(program: Program, inputs: Sequence[Any], runtime: Runtime) -> di
     return env
 
 
-def _named(program: Program, inputs: Sequence[Any]) -> dict[str, Any]:
+def _named(program: ir.Program, inputs: Sequence[Any]) -> dict[str, Any]:
     if len(inputs) != len(program.params):
         raise InputCountMismatch(len(program.params), len(inputs))
     return {p.name: v for p, v in zip(program.params, inputs, strict=True)}
@@ -196,26 +180,26 @@ def _own(machine: _Machine, name: str, type: TensorType, value: Any) -> None:
     machine.storages[name] = _Storage(value, start, type.storage_bytes(machine.env))
 
 
-def _run(machine: _Machine, ops: Sequence[Op]) -> tuple[Any, ...]:
+def _run(machine: _Machine, ops: Sequence[ir.Op]) -> tuple[Any, ...]:
     for op in ops:
-        if isinstance(op, Return):
+        if isinstance(op, ir.Return):
             return tuple(_value(machine, v) for v in op.values)
         _step(machine, op)
     return ()
 
 
-def _step(machine: _Machine, op: Op) -> None:
+def _step(machine: _Machine, op: ir.Op) -> None:
     env, runtime = machine.env, machine.runtime
     match op:
-        case Comment() | SymbolDef() | Return():
+        case ir.Comment() | ir.SymbolDef() | ir.Return():
             pass  # symbols are bound before the first op
-        case DefineKernel():
+        case ir.DefineKernel():
             machine.kernels[op.name] = op
-        case Assert():
+        case ir.Assert():
             if not bool(evaluate(op.condition, env)):
                 values = ", ".join(f"{k}={v}" for k, v in env.items())
                 raise AssertionFailed(f"{op.message} ({values})" if values else op.message)
-        case Constant():
+        case ir.Constant():
             if op.key not in machine.constants:
                 raise MissingConstant(op.out, op.key)
             value = machine.constants[op.key]
@@ -224,32 +208,32 @@ def _step(machine: _Machine, op: Op) -> None:
                 raise InputMismatch(op.out, op.type.dtype.value, dtype.value)
             _check_input(op.out, op.type, value, runtime, env)
             _own(machine, op.out, op.type, value)
-        case Allocate():
+        case ir.Allocate():
             size, stride, _ = evaluate_type(op.type, env)
             value = runtime.empty_strided(size, stride, op.type.dtype, op.type.device)
             _own(machine, op.out, op.type, value)
-        case Free():
+        case ir.Free():
             _kill(machine, op.name)
-        case Reuse():
+        case ir.Reuse():
             storage = _storage(machine, op.src)
             _kill(machine, op.src)
             _share(machine, op.out, op.type, storage)
-        case View():
+        case ir.View():
             _share(machine, op.out, op.type, _storage(machine, op.src))
-        case Describe():
+        case ir.Describe():
             _describe(machine, op)
-        case Launch():
+        case ir.Launch():
             if op.kernel not in machine.kernels:
                 raise UndefinedKernel(f"no kernel {op.kernel}")
             grid = tuple(int(evaluate(g, env)) for g in op.grid)
             args = [_value(machine, a) for a in op.args]
             if 0 not in grid:
                 runtime.launch(machine.kernels[op.kernel], (grid[0], grid[1], grid[2]), args)
-        case ExternCall():
+        case ir.ExternCall():
             _extern(machine, op)
-        case CopyBack():
+        case ir.CopyBack():
             runtime.copy(_tensor(machine, op.src), _tensor(machine, op.dst))
-        case If():
+        case ir.If():
             _run(machine, op.then if bool(evaluate(op.condition, env)) else op.orelse)
 
 
@@ -282,13 +266,13 @@ def _share(machine: _Machine, name: str, type: TensorType, storage: _Storage) ->
     machine.storages[name] = storage
 
 
-def _describe(machine: _Machine, op: Describe) -> None:
+def _describe(machine: _Machine, op: ir.Describe) -> None:
     runtime, base = machine.runtime, _tensor(machine, op.src)
     machine.tensors[op.out] = Descriptor(base, runtime.size(base), runtime.stride(base), op.block)
     machine.storages[op.out] = machine.storages[op.src]
 
 
-def _extern(machine: _Machine, op: ExternCall) -> None:
+def _extern(machine: _Machine, op: ir.ExternCall) -> None:
     runtime = machine.runtime
     args = [_value(machine, a) for a in op.args]
     kwargs = {k: _value(machine, v) for k, v in op.kwargs}

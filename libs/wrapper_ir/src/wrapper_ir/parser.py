@@ -8,34 +8,14 @@ import sympy
 
 from symexpr import from_one_line
 from tensor_ir import MAX_DEPTH, TARGET, Arg, Scanner, Symbol, TensorType
-from wrapper_ir.ops import (
-    Allocate,
-    Assert,
-    Comment,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    KernelParam,
-    Launch,
-    Op,
-    Param,
-    Program,
-    Return,
-    Reuse,
-    SymbolDef,
-    View,
-)
+from wrapper_ir import ops as ir
 
 _DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
 _KIND = re.compile(r"\w+<\w+\[\d{1,9}(, ?\d{1,9})*\]>|\*?\w+", re.ASCII)
 _HEAD_COMMENT = re.compile(r"\s*(#.*)?", re.ASCII)
 
 
-def parse_program(text: str) -> Program:
+def parse_program(text: str) -> ir.Program:
     """Reads what `print_program` prints. Raises `ParseError` with line and column."""
     return _Parser(text).program()
 
@@ -46,14 +26,14 @@ class _Parser:
         self.pos = 0
         self.symbols: set[str] = set()
 
-    def program(self) -> Program:
+    def program(self) -> ir.Program:
         while self.pos < len(self.text) and _HEAD_COMMENT.fullmatch(self._peek_line()):
             self._next_line()
         scanner = self._scanner(self.pos, len(self.text))
         scanner.expect("program")
         name = scanner.name()
         scanner.expect("(")
-        params: list[Param] = []
+        params: list[ir.Param] = []
         while scanner.items():
             params.append(self._param(scanner))
             scanner.separator()
@@ -78,15 +58,15 @@ class _Parser:
         ops = self._block(2)
         if self.pos < len(self.text):
             self._next_line().fail("an op indented by 2 spaces")
-        return Program(name, tuple(params), ops, tuple(declared), tuple(given))
+        return ir.Program(name, tuple(params), ops, tuple(declared), tuple(given))
 
-    def _param(self, scanner: Scanner) -> Param:
+    def _param(self, scanner: Scanner) -> ir.Param:
         name = scanner.name()
         scanner.expect(":")
         if scanner.take("int"):
             self.symbols.add(name)
-            return Param(name, None)
-        return Param(name, scanner.type())
+            return ir.Param(name, None)
+        return ir.Param(name, scanner.type())
 
     def _says(self, keyword: str) -> bool:
         """A line of the head: the keyword, and what is not the `=` of an op."""
@@ -110,9 +90,9 @@ class _Parser:
         self.pos = min(end + 1, len(self.text))
         return scanner
 
-    def _block(self, indent: int) -> tuple[Op, ...]:
+    def _block(self, indent: int) -> tuple[ir.Op, ...]:
         """Lines indented by exactly `indent`; blank lines do not count."""
-        ops: list[Op] = []
+        ops: list[ir.Op] = []
         while self.pos < len(self.text):
             line = self._peek_line()
             depth = len(line) - len(line.lstrip(" "))
@@ -132,9 +112,9 @@ class _Parser:
 
     # Ops
 
-    def _op(self, line: Scanner, indent: int) -> Op:
+    def _op(self, line: Scanner, indent: int) -> ir.Op:
         if line.take("#"):
-            return Comment(self._comment_text(line))
+            return ir.Comment(self._comment_text(line))
         if _DEFINITION.match(line.text, line.pos, line.end):
             return self._definition(line)
         start = line.here()
@@ -148,9 +128,9 @@ class _Parser:
                 return self._symbol_def(line)
             case "assert":
                 condition = line.condition('"')
-                return Assert(condition, line.string(), self._remark(line))
+                return ir.Assert(condition, line.string(), self._remark(line))
             case "free":
-                return Free(line.name(), self._remark(line))
+                return ir.Free(line.name(), self._remark(line))
             case "launch":
                 return self._launch(line)
             case "extern":
@@ -158,11 +138,11 @@ class _Parser:
             case "copy":
                 src = line.name()
                 line.expect("->")
-                return CopyBack(src, line.name(), self._remark(line))
+                return ir.CopyBack(src, line.name(), self._remark(line))
             case "return":
                 line.skip()
                 values, _ = self._call(line, named=False)
-                return Return(values, self._remark(line))
+                return ir.Return(values, self._remark(line))
         line.fail("an op", start)
 
     def _remark(self, line: Scanner) -> str:
@@ -176,7 +156,7 @@ class _Parser:
         line.pos = line.end
         return from_one_line(text.removeprefix(" "))
 
-    def _definition(self, line: Scanner) -> Op:
+    def _definition(self, line: Scanner) -> ir.Op:
         tuple_result = line.peek("(")
         if tuple_result:
             names = line.names()
@@ -195,18 +175,18 @@ class _Parser:
         match word:
             case "constant":
                 type = line.type()
-                return Constant(out, type, line.string(), self._remark(line))
+                return ir.Constant(out, type, line.string(), self._remark(line))
             case "alloc":
-                return Allocate(out, line.type(), self._remark(line))
+                return ir.Allocate(out, line.type(), self._remark(line))
             case "reuse":
-                return Reuse(out, line.name(), line.type(), self._remark(line))
+                return ir.Reuse(out, line.name(), line.type(), self._remark(line))
             case "view":
-                return View(out, line.name(), line.type(), self._remark(line))
+                return ir.View(out, line.name(), line.type(), self._remark(line))
             case "describe":
                 return self._describe(line, out)
         line.fail("alloc, reuse, view, describe, constant or extern", start)
 
-    def _describe(self, line: Scanner, out: str) -> Describe:
+    def _describe(self, line: Scanner, out: str) -> ir.Describe:
         src = line.name()
         line.expect("block")
         line.expect("(")
@@ -214,9 +194,9 @@ class _Parser:
         while line.items():
             block.append(line.integer())
             line.separator()
-        return Describe(out, src, tuple(block), self._remark(line))
+        return ir.Describe(out, src, tuple(block), self._remark(line))
 
-    def _symbol_def(self, line: Scanner) -> SymbolDef:
+    def _symbol_def(self, line: Scanner) -> ir.SymbolDef:
         symbol = line.name()
         line.expect("=")
         tensor = line.name()
@@ -229,9 +209,9 @@ class _Parser:
         plus = line.integer() if line.take("less") else 0
         factor = line.integer() if line.take("over") else 1
         self.symbols.add(symbol)
-        return SymbolDef(symbol, tensor, dim, self._remark(line), of, factor, plus)
+        return ir.SymbolDef(symbol, tensor, dim, self._remark(line), of, factor, plus)
 
-    def _launch(self, line: Scanner) -> Launch:
+    def _launch(self, line: Scanner) -> ir.Launch:
         kernel = line.name()
         line.expect("grid")
         start = line.here()
@@ -239,7 +219,7 @@ class _Parser:
         if len(grid) != 3:
             line.fail("three grid sizes", start)
         args, _ = self._call(line, named=False)
-        return Launch(kernel, (grid[0], grid[1], grid[2]), args, self._remark(line))
+        return ir.Launch(kernel, (grid[0], grid[1], grid[2]), args, self._remark(line))
 
     def _call(
         self, line: Scanner, named: bool
@@ -259,7 +239,7 @@ class _Parser:
             line.separator()
         return tuple(args), tuple(kwargs)
 
-    def _extern(self, line: Scanner, names: tuple[str, ...], tuple_result: bool) -> ExternCall:
+    def _extern(self, line: Scanner, names: tuple[str, ...], tuple_result: bool) -> ir.ExternCall:
         target = line.match(TARGET, "an operator such as aten.add.Tensor")
         args, kwargs = self._call(line, named=True)
         mutates = line.names() if line.take("mutates") else ()
@@ -275,7 +255,7 @@ class _Parser:
             if (name == "_") != (type is None):
                 line.fail("'_' as name and type of an unused result")
             outs.append(None if type is None else (name, type))
-        return ExternCall(
+        return ir.ExternCall(
             target, args, kwargs, tuple(outs), tuple_result, mutates, alias, self._remark(line)
         )
 
@@ -292,22 +272,22 @@ class _Parser:
             types.append(None if line.take("_") else line.type())
         return types
 
-    def _if(self, line: Scanner, indent: int) -> If:
+    def _if(self, line: Scanner, indent: int) -> ir.If:
         if indent > 2 * MAX_DEPTH:
             line.fail(f"at most {MAX_DEPTH} blocks inside of one another")
         condition = line.condition(":")
         line.expect(":")
         comment = self._remark(line)
         then = self._block(indent + 2)
-        orelse: tuple[Op, ...] = ()
+        orelse: tuple[ir.Op, ...] = ()
         if self._peek_line().rstrip() == " " * indent + "else:":
             self._next_line()
             orelse = self._block(indent + 2)
-        return If(condition, then, orelse, comment)
+        return ir.If(condition, then, orelse, comment)
 
-    def _kernel(self, line: Scanner, indent: int) -> DefineKernel:
+    def _kernel(self, line: Scanner, indent: int) -> ir.DefineKernel:
         name = line.name()
-        params: list[KernelParam] = []
+        params: list[ir.KernelParam] = []
         line.expect("(")
         while line.items():
             params.append(self._kernel_param(line))
@@ -334,7 +314,7 @@ class _Parser:
         line.expect(":")
         comment = self._remark(line)
         source = self._source(indent)
-        return DefineKernel(
+        return ir.DefineKernel(
             name,
             source,
             tuple(params),
@@ -347,12 +327,12 @@ class _Parser:
             overlap,
         )
 
-    def _kernel_param(self, line: Scanner) -> KernelParam:
+    def _kernel_param(self, line: Scanner) -> ir.KernelParam:
         name = line.name()
         line.expect(":")
         kind = line.match(_KIND, "a kind such as *f32 or i32")
         mutated = line.take("mutated")
-        return KernelParam(name, kind, mutated, line.take("aligned"))
+        return ir.KernelParam(name, kind, mutated, line.take("aligned"))
 
     def _source(self, indent: int) -> str:
         margin, end = " " * (indent + 2), " " * indent + "end"

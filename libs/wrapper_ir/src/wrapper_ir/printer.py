@@ -7,33 +7,12 @@ from collections.abc import Sequence
 
 from symexpr import one_line, sstr
 from tensor_ir import Arg, Ref, print_plain, print_symbol, print_tuple, print_type
-from wrapper_ir.ops import (
-    Allocate,
-    Assert,
-    Comment,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    KernelParam,
-    Launch,
-    LineOp,
-    Op,
-    Param,
-    Program,
-    Return,
-    Reuse,
-    SymbolDef,
-    View,
-)
+from wrapper_ir import ops as ir
 
 LINE_LENGTH = 100
 
 
-def print_program(program: Program, after: str = "") -> str:
+def print_program(program: ir.Program, after: str = "") -> str:
     """The program as text. `after` names the pass that made it, for the reader."""
     lines = [f"# after {after}"] if after else []
     lines += _head(program)
@@ -43,7 +22,7 @@ def print_program(program: Program, after: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_op(op: Op) -> str:
+def print_op(op: ir.Op) -> str:
     """One op; several lines for `kernel` and `if`."""
     return "\n".join(_op(op, ""))
 
@@ -57,7 +36,7 @@ def print_arg(arg: Arg) -> str:
     return print_plain(arg)
 
 
-def _head(program: Program) -> list[str]:
+def _head(program: ir.Program) -> list[str]:
     params = [print_param(p) for p in program.params]
     line = f"program {program.name}({', '.join(params)}):"
     if len(line) <= LINE_LENGTH:
@@ -65,12 +44,12 @@ def _head(program: Program) -> list[str]:
     return [f"program {program.name}(", *(f"    {p}," for p in params), "):"]
 
 
-def print_param(param: Param) -> str:
+def print_param(param: ir.Param) -> str:
     """`x: f32[s0] cpu`, or `s0: int`."""
     return f"{param.name}: {'int' if param.type is None else print_type(param.type)}"
 
 
-def _block(ops: Sequence[Op], indent: str) -> list[str]:
+def _block(ops: Sequence[ir.Op], indent: str) -> list[str]:
     return [line for op in ops for line in _op(op, indent)]
 
 
@@ -78,12 +57,12 @@ def _remark(comment: str) -> str:
     return f"  # {one_line(comment)}" if comment else ""
 
 
-def _op(op: Op, indent: str) -> list[str]:
-    if isinstance(op, Comment):
+def _op(op: ir.Op, indent: str) -> list[str]:
+    if isinstance(op, ir.Comment):
         return [f"{indent}# {one_line(op.text)}" if op.text else f"{indent}#"]
-    if isinstance(op, DefineKernel):
+    if isinstance(op, ir.DefineKernel):
         return _kernel(op, indent)
-    if isinstance(op, If):
+    if isinstance(op, ir.If):
         inner = indent + "  "
         lines = [f"{indent}if {sstr(op.condition)}:{_remark(op.comment)}"]
         lines += _block(op.then, inner) or [f"{inner}pass"]
@@ -93,34 +72,34 @@ def _op(op: Op, indent: str) -> list[str]:
     return [f"{indent}{_line(op)}{_remark(op.comment)}"]
 
 
-def _line(op: LineOp) -> str:
+def _line(op: ir.LineOp) -> str:
     match op:
-        case SymbolDef():
+        case ir.SymbolDef():
             less = f" less {op.plus}" if op.plus else ""
             over = f" over {op.factor}" if op.factor != 1 else ""
             return f"symbol {op.symbol} = {op.tensor}.{op.of}({op.dim}){less}{over}"
-        case Assert():
+        case ir.Assert():
             return f"assert {sstr(op.condition)} {json.dumps(op.message)}"
-        case Constant():
+        case ir.Constant():
             return f"{op.out} = constant {print_type(op.type)} {json.dumps(op.key)}"
-        case Allocate():
+        case ir.Allocate():
             return f"{op.out} = alloc {print_type(op.type)}"
-        case Free():
+        case ir.Free():
             return f"free {op.name}"
-        case Reuse():
+        case ir.Reuse():
             return f"{op.out} = reuse {op.src} {print_type(op.type)}"
-        case View():
+        case ir.View():
             return f"{op.out} = view {op.src} {print_type(op.type)}"
-        case Describe():
+        case ir.Describe():
             return f"{op.out} = describe {op.src} block {print_tuple(map(str, op.block))}"
-        case Launch():
+        case ir.Launch():
             grid = print_tuple(map(sstr, op.grid))
             return f"launch {op.kernel} grid {grid} {_call(op.args)}"
-        case ExternCall():
+        case ir.ExternCall():
             return _extern(op)
-        case CopyBack():
+        case ir.CopyBack():
             return f"copy {op.src} -> {op.dst}"
-        case Return():
+        case ir.Return():
             return f"return {print_tuple(map(print_arg, op.values))}"
 
 
@@ -129,7 +108,7 @@ def _call(args: Sequence[Arg], kwargs: Sequence[tuple[str, Arg]] = ()) -> str:
     return f"({', '.join(texts)})"
 
 
-def _extern(op: ExternCall) -> str:
+def _extern(op: ir.ExternCall) -> str:
     text = f"extern {op.target}{_call(op.args, op.kwargs)}"
     if op.mutates:
         text += f" mutates {print_tuple(op.mutates)}"
@@ -144,7 +123,7 @@ def _extern(op: ExternCall) -> str:
     return f"{', '.join(names)} = {text} -> {', '.join(types)}"
 
 
-def _kernel(op: DefineKernel, indent: str) -> list[str]:
+def _kernel(op: ir.DefineKernel, indent: str) -> list[str]:
     params = ", ".join(map(_kernel_param, op.params))
     line = f"{indent}kernel {op.name}({params})"
     if op.constants:
@@ -160,6 +139,6 @@ def _kernel(op: DefineKernel, indent: str) -> list[str]:
     return [line, *(inner + text if text else "" for text in body), indent + end]
 
 
-def _kernel_param(param: KernelParam) -> str:
+def _kernel_param(param: ir.KernelParam) -> str:
     flags = " mutated" * param.mutated + " aligned" * param.aligned
     return f"{param.name}: {param.kind}{flags}"

@@ -11,6 +11,8 @@ import sympy
 
 from symexpr import SymexprError, evaluate, symbol
 from tensor_ir import NAME, TARGET, Arg, DType, Ref, TensorType, print_type
+from wrapper_ir import errors
+from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
     Env,
     accesses,
@@ -25,50 +27,6 @@ from wrapper_ir.analysis import (
     type_expressions,
     uses,
 )
-from wrapper_ir.errors import (
-    BlockEscape,
-    CopyMismatch,
-    DeviceMismatch,
-    DuplicateDefinition,
-    InvalidDescriptor,
-    InvalidExpression,
-    InvalidExtern,
-    InvalidKernel,
-    InvalidLayout,
-    InvalidName,
-    InvalidSymbolDef,
-    LaunchArgumentKind,
-    LaunchArity,
-    LaunchElementType,
-    LayoutOutOfBounds,
-    MisplacedOp,
-    MisplacedReturn,
-    NotOwned,
-    UnboundSymbol,
-    UndefinedKernel,
-    UndefinedName,
-    Uninitialised,
-    UseAfterFree,
-    VerifyError,
-)
-from wrapper_ir.ops import (
-    Allocate,
-    Constant,
-    CopyBack,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    Free,
-    If,
-    KernelParam,
-    Launch,
-    Op,
-    Program,
-    Return,
-    Reuse,
-    SymbolDef,
-    View,
-)
 from wrapper_ir.printer import print_op
 
 RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
@@ -81,10 +39,10 @@ POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
 class _At:
     """Where an error is: the op and its position; none for the program's head."""
 
-    op: Op | None = None
+    op: ir.Op | None = None
     index: str = ""
 
-    def error(self, rule: type[VerifyError], detail: str) -> VerifyError:
+    def error(self, rule: type[errors.VerifyError], detail: str) -> errors.VerifyError:
         printed = "" if self.op is None else print_op(self.op).split("\n")[0]
         return rule(detail, printed, self.index)
 
@@ -106,19 +64,19 @@ class _Storage:
 
 @dataclass
 class _State:
-    program: Program
+    program: ir.Program
     samples: list[dict[str, int]]
     active: list[int]  # samples for which the block that is checked runs
     tensors: dict[str, TensorType] = field(default_factory=dict)
     storage: dict[str, _Storage] = field(default_factory=dict)
-    kernels: dict[str, DefineKernel] = field(default_factory=dict)
-    descriptors: dict[str, Describe] = field(default_factory=dict)
+    kernels: dict[str, ir.DefineKernel] = field(default_factory=dict)
+    descriptors: dict[str, ir.Describe] = field(default_factory=dict)
     symbols: set[str] = field(default_factory=set)
     escaped: dict[str, str] = field(default_factory=dict)
     layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
 
 
-def verify(program: Program) -> None:
+def verify(program: ir.Program) -> None:
     """Raises the `VerifyError` of the first rule that is broken.
 
     Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
@@ -127,12 +85,12 @@ def verify(program: Program) -> None:
     try:
         samples = sample_envs(program)
     except SymexprError as error:
-        raise InvalidExpression(f"an assertion has no value: {error}") from error
+        raise errors.InvalidExpression(f"an assertion has no value: {error}") from error
     state = _State(program, samples, list(range(len(samples))))
     _check_head(state)
     _check_block(state, program.ops, "", top=True)
-    if not program.ops or not isinstance(program.ops[-1], Return):
-        raise MisplacedReturn("the program ends without return")
+    if not program.ops or not isinstance(program.ops[-1], ir.Return):
+        raise errors.MisplacedReturn("the program ends without return")
 
 
 def _check_head(state: _State) -> None:
@@ -142,14 +100,14 @@ def _check_head(state: _State) -> None:
         _check_name(s.name, _At())
     declared = [s.name for s in program.symbols]
     if len(set(declared)) != len(declared):
-        raise DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
-    bound = {op.symbol for op in program.ops if isinstance(op, SymbolDef)}
+        raise errors.DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
+    bound = {op.symbol for op in program.ops if isinstance(op, ir.SymbolDef)}
     if unknown := free_symbols(program.given) - set(bound_symbols(program)):
-        raise UnboundSymbol(f"nothing binds {', '.join(sorted(unknown))}, of what is given")
+        raise errors.UnboundSymbol(f"nothing binds {', '.join(sorted(unknown))}, of what is given")
     for param in program.params:
         _check_name(param.name, _At())
         if param.name in state.tensors or param.name in state.symbols:
-            raise DuplicateDefinition(f"parameter {param.name} is defined twice")
+            raise errors.DuplicateDefinition(f"parameter {param.name} is defined twice")
         if param.type is None:
             state.symbols.add(param.name)
         else:
@@ -158,88 +116,88 @@ def _check_head(state: _State) -> None:
         if param.type is not None:
             unbound = free_symbols(type_expressions(param.type)) - bound - state.symbols
             if unbound:
-                raise UnboundSymbol(
+                raise errors.UnboundSymbol(
                     f"nothing binds {', '.join(sorted(unbound))} of parameter {param.name}"
                 )
             _check_layout(state, param.name, param.type, _At())
             _new_storage(state, param.name, param.type, owned=False, block="")
 
 
-def _check_block(state: _State, ops: Sequence[Op], prefix: str, top: bool = False) -> None:
+def _check_block(state: _State, ops: Sequence[ir.Op], prefix: str, top: bool = False) -> None:
     for i, op in enumerate(ops):
         at = _At(op, f"{prefix}{i}")
-        if isinstance(op, Return) and not (top and i == len(ops) - 1):
-            raise at.error(MisplacedReturn, "return is not the last op")
-        if isinstance(op, DefineKernel | SymbolDef | Constant) and not top:
-            raise at.error(MisplacedOp, "defined inside a block")
+        if isinstance(op, ir.Return) and not (top and i == len(ops) - 1):
+            raise at.error(errors.MisplacedReturn, "return is not the last op")
+        if isinstance(op, ir.DefineKernel | ir.SymbolDef | ir.Constant) and not top:
+            raise at.error(errors.MisplacedOp, "defined inside a block")
         try:
             _check_op(state, op, at, prefix)
         except SymexprError as error:
-            raise at.error(InvalidExpression, str(error)) from error
+            raise at.error(errors.InvalidExpression, str(error)) from error
 
 
-def _check_op(state: _State, op: Op, at: _At, prefix: str) -> None:
-    if not isinstance(op, If):
+def _check_op(state: _State, op: ir.Op, at: _At, prefix: str) -> None:
+    if not isinstance(op, ir.If):
         for name in uses(op):
             _check_use(state, name, at)
-            if name in state.descriptors and not isinstance(op, Launch):
-                raise at.error(InvalidDescriptor, f"{name} is a descriptor")
+            if name in state.descriptors and not isinstance(op, ir.Launch):
+                raise at.error(errors.InvalidDescriptor, f"{name} is a descriptor")
     unbound = free_symbols(expressions(op)) - state.symbols
     if unbound:
-        raise at.error(UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
+        raise at.error(errors.UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
     _check_written(state, op, at)
     match op:
-        case DefineKernel():
+        case ir.DefineKernel():
             _check_kernel(state, op, at)
-        case SymbolDef():
+        case ir.SymbolDef():
             _check_symbol_def(state, op, at)
-        case Constant():
+        case ir.Constant():
             _define(state, op.out, op.type, at)
             _new_storage(state, op.out, op.type, owned=False, block=prefix)
-        case Allocate():
+        case ir.Allocate():
             _define(state, op.out, op.type, at)
             if op.type.offset != 0:
-                raise at.error(InvalidLayout, f"alloc has offset {op.type.offset}")
+                raise at.error(errors.InvalidLayout, f"alloc has offset {op.type.offset}")
             _new_storage(state, op.out, op.type, owned=True, block=prefix, written=False)
-        case Free():
+        case ir.Free():
             _end(state, op.name, at, prefix)
-        case Reuse():
+        case ir.Reuse():
             _check_reuse(state, op, at, prefix)
-        case View():
+        case ir.View():
             _check_alias(state, op.out, op.type, op.src, at)
-        case Describe():
+        case ir.Describe():
             _check_describe(state, op, at)
-        case Launch():
+        case ir.Launch():
             _check_launch(state, op, at)
-        case ExternCall():
+        case ir.ExternCall():
             _check_extern(state, op, at, prefix)
-        case CopyBack():
+        case ir.CopyBack():
             _check_copy(state, op, at)
-        case If():
+        case ir.If():
             _check_if(state, op, at)
 
 
 def _check_name(name: str, at: _At) -> None:
     if not NAME.fullmatch(name) or name in RESERVED:
-        raise at.error(InvalidName, f"{name!r} cannot be a name")
+        raise at.error(errors.InvalidName, f"{name!r} cannot be a name")
 
 
 def _check_use(state: _State, name: str, at: _At) -> None:
     if name in state.escaped:
-        raise at.error(BlockEscape, f"{name} is defined inside if {state.escaped[name]}")
+        raise at.error(errors.BlockEscape, f"{name} is defined inside if {state.escaped[name]}")
     if name not in state.tensors:
-        raise at.error(UndefinedName, f"no tensor {name} is defined here")
+        raise at.error(errors.UndefinedName, f"no tensor {name} is defined here")
     died = state.storage[name].died
     if died:
-        raise at.error(UseAfterFree, f"{name} died with its storage at op {died}")
+        raise at.error(errors.UseAfterFree, f"{name} died with its storage at op {died}")
 
 
 def _define(state: _State, name: str, type: TensorType, at: _At) -> None:
     _check_name(name, at)
     if name in state.tensors or name in state.symbols or name in state.escaped:
-        raise at.error(DuplicateDefinition, f"{name} is defined before")
+        raise at.error(errors.DuplicateDefinition, f"{name} is defined before")
     if any(s.name == name for s in state.program.symbols):
-        raise at.error(DuplicateDefinition, f"{name} is a symbol")
+        raise at.error(errors.DuplicateDefinition, f"{name} is a symbol")
     _check_layout(state, name, type, at)
     state.tensors[name] = type
 
@@ -253,7 +211,7 @@ def _check_layout(state: _State, name: str, type: TensorType, at: _At) -> None:
         size, stride, offset = evaluate_type(type, env)
         if min((*size, *stride, offset)) < 0:
             layout = f"size {size} stride {stride} offset {offset}"
-            raise at.error(InvalidLayout, f"{name} has {layout}{_where(env)}")
+            raise at.error(errors.InvalidLayout, f"{name} has {layout}{_where(env)}")
         known[i] = layout_bytes((size, stride, offset), type.dtype)
 
 
@@ -268,7 +226,7 @@ def _new_storage(
     state.storage[name] = _Storage(name, owned, block, type, state.layouts[type], samples)
 
 
-def _check_written(state: _State, op: Op, at: _At) -> None:
+def _check_written(state: _State, op: ir.Op, at: _At) -> None:
     """What an op reads was written before, for every sample that comes here. Of what a kernel or an
     operator mutates nobody knows whether it reads it too: that may be uninitialised."""
     read, changed = accesses(op, state.kernels)
@@ -277,7 +235,7 @@ def _check_written(state: _State, op: Op, at: _At) -> None:
         missing = [i for i in state.active if i not in storage.written and storage.bytes[i]]
         if missing:
             where = _where(state.samples[missing[0]])
-            raise at.error(Uninitialised, f"nothing has written to {storage.owner}{where}")
+            raise at.error(errors.Uninitialised, f"nothing has written to {storage.owner}{where}")
     for name in changed:
         state.storage[name].written.update(state.active)
 
@@ -285,32 +243,32 @@ def _check_written(state: _State, op: Op, at: _At) -> None:
 def _end(state: _State, name: str, at: _At, prefix: str) -> _Storage:
     storage = state.storage[name]
     if not storage.owned:
-        raise at.error(NotOwned, f"the storage of {name} belongs to the caller")
+        raise at.error(errors.NotOwned, f"the storage of {name} belongs to the caller")
     if storage.owner != name:
-        raise at.error(NotOwned, f"{name} is a view of {storage.owner}")
+        raise at.error(errors.NotOwned, f"{name} is a view of {storage.owner}")
     if storage.block != prefix:
-        raise at.error(NotOwned, f"{name} was made outside of this block")
+        raise at.error(errors.NotOwned, f"{name} was made outside of this block")
     storage.died = at.index
     return storage
 
 
 def _check_fits(state: _State, name: str, type: TensorType, storage: _Storage, at: _At) -> None:
     if storage.type.device != type.device:
-        raise at.error(DeviceMismatch, f"the storage is on {storage.type.device}")
+        raise at.error(errors.DeviceMismatch, f"the storage is on {storage.type.device}")
     for i in state.active:
         have, need, env = storage.bytes[i], state.layouts[type][i], state.samples[i]
         if need > have:
             raise at.error(
-                LayoutOutOfBounds,
+                errors.LayoutOutOfBounds,
                 f"{name} needs {need} bytes, the storage of {storage.owner} "
                 f"({print_type(storage.type)}) has {have}{_where(env)}",
             )
 
 
-def _check_reuse(state: _State, op: Reuse, at: _At, prefix: str) -> None:
+def _check_reuse(state: _State, op: ir.Reuse, at: _At, prefix: str) -> None:
     _define(state, op.out, op.type, at)
     if op.type.offset != 0:
-        raise at.error(InvalidLayout, f"reuse has offset {op.type.offset}")
+        raise at.error(errors.InvalidLayout, f"reuse has offset {op.type.offset}")
     storage = _end(state, op.src, at, prefix)
     _check_fits(state, op.out, op.type, storage, at)
     # The storage keeps its size: a later reuse may grow back into all of it.
@@ -323,68 +281,75 @@ def _check_alias(state: _State, name: str, type: TensorType, src: str, at: _At) 
     state.storage[name] = state.storage[src]
 
 
-def _check_kernel(state: _State, op: DefineKernel, at: _At) -> None:
+def _check_kernel(state: _State, op: ir.DefineKernel, at: _At) -> None:
     _check_name(op.name, at)
     if op.name in state.kernels:
-        raise at.error(DuplicateDefinition, f"kernel {op.name} is defined before")
+        raise at.error(errors.DuplicateDefinition, f"kernel {op.name} is defined before")
     names = [*(p.name for p in op.params), *(n for n, _ in op.constants)]
     if len(set(names)) != len(names):
-        raise at.error(InvalidKernel, f"two parameters share a name among {', '.join(names)}")
+        raise at.error(
+            errors.InvalidKernel, f"two parameters share a name among {', '.join(names)}"
+        )
     for name in names:
         if not all(NAME.fullmatch(part) or part.isdecimal() for part in name.split(".")):
-            raise at.error(InvalidKernel, f"{name!r} is no name of a parameter")
+            raise at.error(errors.InvalidKernel, f"{name!r} is no name of a parameter")
     for param in op.params:
         known = param.kind in SCALAR_KINDS | POINTER_KINDS or descriptor_kind(param.kind)
         if not known:
-            raise at.error(InvalidKernel, f"parameter {param.name} has unknown kind {param.kind}")
+            raise at.error(
+                errors.InvalidKernel, f"parameter {param.name} has unknown kind {param.kind}"
+            )
         if param.mutated and param.kind in SCALAR_KINDS:
-            raise at.error(InvalidKernel, f"scalar parameter {param.name} cannot be mutated")
+            raise at.error(errors.InvalidKernel, f"scalar parameter {param.name} cannot be mutated")
     if not re.search(rf"^def {op.name}\b|^{op.name}\b.*=", op.source, re.MULTILINE):
-        raise at.error(InvalidKernel, f"the source defines no {op.name}")
+        raise at.error(errors.InvalidKernel, f"the source defines no {op.name}")
     if op.num_ctas < 1:
-        raise at.error(InvalidKernel, f"{op.num_ctas} blocks of a program")
+        raise at.error(errors.InvalidKernel, f"{op.num_ctas} blocks of a program")
     state.kernels[op.name] = op
 
 
-def _check_symbol_def(state: _State, op: SymbolDef, at: _At) -> None:
+def _check_symbol_def(state: _State, op: ir.SymbolDef, at: _At) -> None:
     _check_name(op.symbol, at)
     if op.symbol in state.symbols or op.symbol in state.tensors:
-        raise at.error(DuplicateDefinition, f"{op.symbol} is defined before")
+        raise at.error(errors.DuplicateDefinition, f"{op.symbol} is defined before")
     type = next((p.type for p in state.program.params if p.name == op.tensor), None)
     if type is None:
-        raise at.error(InvalidSymbolDef, f"{op.tensor} is no tensor parameter")
+        raise at.error(errors.InvalidSymbolDef, f"{op.tensor} is no tensor parameter")
     if not 0 <= op.dim < len(type.size):
-        raise at.error(InvalidSymbolDef, f"{op.tensor} has rank {len(type.size)}")
+        raise at.error(errors.InvalidSymbolDef, f"{op.tensor} has rank {len(type.size)}")
     declared = (type.size if op.of == "size" else type.stride)[op.dim]
     if op.factor < 1 or declared != op.factor * symbol(op.symbol) + op.plus:
-        raise at.error(InvalidSymbolDef, f"{op.tensor}.{op.of}({op.dim}) is declared as {declared}")
+        raise at.error(
+            errors.InvalidSymbolDef, f"{op.tensor}.{op.of}({op.dim}) is declared as {declared}"
+        )
     state.symbols.add(op.symbol)
 
 
-def _check_describe(state: _State, op: Describe, at: _At) -> None:
+def _check_describe(state: _State, op: ir.Describe, at: _At) -> None:
     type = state.tensors[op.src]
     _define(state, op.out, type, at)
     if len(op.block) != len(type.size) or not 1 <= len(op.block) <= 5 or min(op.block) < 1:
         raise at.error(
-            InvalidDescriptor, f"blocks of {list(op.block)} of {op.src}: {print_type(type)}"
+            errors.InvalidDescriptor, f"blocks of {list(op.block)} of {op.src}: {print_type(type)}"
         )
     state.storage[op.out] = state.storage[op.src]
     state.descriptors[op.out] = op
 
 
-def _check_launch(state: _State, op: Launch, at: _At) -> None:
+def _check_launch(state: _State, op: ir.Launch, at: _At) -> None:
     kernel = state.kernels.get(op.kernel)
     if kernel is None:
-        raise at.error(UndefinedKernel, f"no kernel {op.kernel} is defined here")
+        raise at.error(errors.UndefinedKernel, f"no kernel {op.kernel} is defined here")
     if len(kernel.params) != len(op.args):
         raise at.error(
-            LaunchArity, f"{op.kernel} takes {len(kernel.params)} arguments, got {len(op.args)}"
+            errors.LaunchArity,
+            f"{op.kernel} takes {len(kernel.params)} arguments, got {len(op.args)}",
         )
     for param, arg in zip(kernel.params, op.args, strict=True):
         _check_argument(state, param, arg, at)
 
 
-def _check_argument(state: _State, param: KernelParam, arg: Arg, at: _At) -> None:
+def _check_argument(state: _State, param: ir.KernelParam, arg: Arg, at: _At) -> None:
     if isinstance(arg, Ref):
         type = state.tensors[arg.name]
         if (wanted := descriptor_kind(param.kind)) is not None:
@@ -392,28 +357,31 @@ def _check_argument(state: _State, param: KernelParam, arg: Arg, at: _At) -> Non
             return
         if not param.kind.startswith("*") or arg.name in state.descriptors:
             raise at.error(
-                LaunchArgumentKind, f"{param.name} is {param.kind}, got tensor {arg.name}"
+                errors.LaunchArgumentKind, f"{param.name} is {param.kind}, got tensor {arg.name}"
             )
         if param.kind != f"*{type.dtype.value}":
             raise at.error(
-                LaunchElementType,
+                errors.LaunchElementType,
                 f"{param.name} is {param.kind}, got {arg.name}: {print_type(type)}",
             )
     elif not _scalar_fits(param.kind, arg):
-        raise at.error(LaunchArgumentKind, f"{param.name} is {param.kind}, got {arg!r}")
+        raise at.error(errors.LaunchArgumentKind, f"{param.name} is {param.kind}, got {arg!r}")
 
 
 def _check_descriptor(
-    state: _State, param: KernelParam, wanted: tuple[str, tuple[int, ...]], arg: Ref, at: _At
+    state: _State, param: ir.KernelParam, wanted: tuple[str, tuple[int, ...]], arg: Ref, at: _At
 ) -> None:
     element, block = wanted
     found, type = state.descriptors.get(arg.name), state.tensors[arg.name]
     if found is None or found.block != block:
         got = f"blocks of {list(found.block)}" if found is not None else "a tensor"
-        raise at.error(LaunchArgumentKind, f"{param.name} is {param.kind}, {arg.name} is {got}")
+        raise at.error(
+            errors.LaunchArgumentKind, f"{param.name} is {param.kind}, {arg.name} is {got}"
+        )
     if element != type.dtype.value:
         raise at.error(
-            LaunchElementType, f"{param.name} is {param.kind}, {arg.name} is of {print_type(type)}"
+            errors.LaunchElementType,
+            f"{param.name} is {param.kind}, {arg.name} is of {print_type(type)}",
         )
 
 
@@ -427,18 +395,18 @@ def _scalar_fits(kind: str, arg: Arg) -> bool:
     return kind in ("f32", "f64") and not boolean and isinstance(arg, int | float | sympy.Expr)
 
 
-def _check_extern(state: _State, op: ExternCall, at: _At, prefix: str) -> None:
+def _check_extern(state: _State, op: ir.ExternCall, at: _At, prefix: str) -> None:
     if not TARGET.fullmatch(op.target):
-        raise at.error(InvalidExtern, f"{op.target!r} is no operator name")
+        raise at.error(errors.InvalidExtern, f"{op.target!r} is no operator name")
     for name, _ in op.kwargs:
         if not NAME.fullmatch(name) or keyword.iskeyword(name):
-            raise at.error(InvalidExtern, f"{name!r} is no name of an argument")
-    arguments = set(uses(ExternCall(op.target, op.args, op.kwargs)))
+            raise at.error(errors.InvalidExtern, f"{name!r} is no name of an argument")
+    arguments = set(uses(ir.ExternCall(op.target, op.args, op.kwargs)))
     stray = [n for n in (*op.mutates, *([op.alias] if op.alias else [])) if n not in arguments]
     if stray:
-        raise at.error(InvalidExtern, f"{', '.join(stray)} is no argument")
+        raise at.error(errors.InvalidExtern, f"{', '.join(stray)} is no argument")
     if len(op.outs) > 1 and not op.tuple_result:
-        raise at.error(InvalidExtern, f"{len(op.outs)} results that are no tuple")
+        raise at.error(errors.InvalidExtern, f"{len(op.outs)} results that are no tuple")
     state.active = [i for i in state.active if i == 0 or _has_results(op, state.samples[i])]
     for name, type in definitions(op):
         if op.alias is not None:
@@ -448,22 +416,22 @@ def _check_extern(state: _State, op: ExternCall, at: _At, prefix: str) -> None:
             _new_storage(state, name, type, owned=True, block=prefix)
 
 
-def _has_results(op: ExternCall, env: Env) -> bool:
+def _has_results(op: ir.ExternCall, env: Env) -> bool:
     """Whether no result has a negative size. An operator refuses what it would be for, as a
     convolution does a kernel larger than its input; nothing after it runs then."""
     sizes = (evaluate_type(type, env)[0] for _, type in definitions(op))
     return all(n >= 0 for size in sizes for n in size)
 
 
-def _check_copy(state: _State, op: CopyBack, at: _At) -> None:
+def _check_copy(state: _State, op: ir.CopyBack, at: _At) -> None:
     src, dst = state.tensors[op.src], state.tensors[op.dst]
     for env in (state.samples[i] for i in state.active):
         a, b = evaluate_type(src, env)[0], evaluate_type(dst, env)[0]
         if a != b:
-            raise at.error(CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{_where(env)}")
+            raise at.error(errors.CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{_where(env)}")
 
 
-def _check_if(state: _State, op: If, at: _At) -> None:
+def _check_if(state: _State, op: ir.If, at: _At) -> None:
     active = state.active
     taken = {i for i in active if bool(evaluate(op.condition, state.samples[i]))}
     for label, block in (("then", op.then), ("else", op.orelse)):

@@ -11,15 +11,8 @@ import torch
 from triton.language import core
 from triton.runtime.interpreter import TensorHandle
 
+from triton_rt import errors
 from triton_rt.element_types import kind_of, triton_type
-from triton_rt.errors import (
-    BadGrid,
-    InterpreterError,
-    TritonRTError,
-    WrongArgumentType,
-    WrongDevice,
-    WrongDType,
-)
 from triton_rt.interp.floats import narrow, numpy_dtype
 from triton_rt.interp.lang import Interpreter, world
 from triton_rt.interp.memory import Memory
@@ -88,7 +81,7 @@ class InterpretedKernel:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise WrongArgumentType(f"{self.__name__}: {error}") from None
+            raise errors.WrongArgumentType(f"{self.__name__}: {error}") from None
         bound.apply_defaults()
         values = dict(bound.arguments)
         sizes = normal_grid(grid(values) if callable(grid) else grid, self.__name__)
@@ -115,12 +108,12 @@ class InterpretedKernel:
                     for x in range(sizes[0]):
                         builder.grid_idx = (x, y, z)
                         function(**call)
-        except TritonRTError as error:
+        except errors.TritonRTError as error:
             error.add_note(f"in {self.__name__}, program {builder.grid_idx} of grid {sizes}")
             raise
         except Exception as error:
             # Any error of the kernel's own Python, or of Triton's type checks, is the kernel's.
-            raise InterpreterError(
+            raise errors.InterpreterError(
                 f"{self.__name__}, program {builder.grid_idx} of grid {sizes}: "
                 f"{type(error).__name__}: {error}"
             ) from error
@@ -137,14 +130,14 @@ class InterpretedKernel:
             return self._descriptor(interpreter, name, as_tensor_map(value))
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu":
-                raise WrongDevice(
+                raise errors.WrongDevice(
                     f"{self.__name__}: argument {name} is on {value.device}; the interpreter runs "
                     "on CPU tensors: compile the kernel, or move the tensor"
                 )
             try:
                 pointer = core.pointer_type(triton_type(kind_of(value.dtype)))
             except KeyError:
-                raise WrongDType(
+                raise errors.WrongDType(
                     f"{self.__name__}: argument {name} is a tensor of {value.dtype}, which Triton "
                     "has no pointer to"
                 ) from None
@@ -155,7 +148,7 @@ class InterpretedKernel:
 
     def _descriptor(self, interpreter: Interpreter, name: str, map: TensorMap) -> Any:
         if map.base.get_device() >= 0:
-            raise WrongDevice(
+            raise errors.WrongDevice(
                 f"{self.__name__}: the descriptor {name} is of cuda:{map.base.get_device()}; the "
                 "interpreter runs on CPU tensors"
             )
@@ -225,7 +218,7 @@ def normal_grid(grid: Any, name: str) -> tuple[int, int, int]:
     """One to three sizes -> three; raises `BadGrid`."""
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n >= 0 for n in sizes):
-        raise BadGrid(f"{name}: the grid must be 1 to 3 non-negative integers, got {grid!r}")
+        raise errors.BadGrid(f"{name}: the grid must be 1 to 3 non-negative integers, got {grid!r}")
     return (*sizes, 1, 1)[:3]
 
 

@@ -11,16 +11,8 @@ from typing import Any
 
 import torch
 
+from triton_rt import errors
 from triton_rt.element_types import parse_descriptor, torch_dtype
-from triton_rt.errors import (
-    BadGrid,
-    BadScalar,
-    WrongArgumentCount,
-    WrongArgumentType,
-    WrongDescriptor,
-    WrongDevice,
-    WrongDType,
-)
 from triton_rt.source import KernelParam, flatten
 from triton_rt.tma import Address, is_descriptor
 
@@ -45,7 +37,7 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
     sizes = check_grid(name, grid)
     args = flatten(args)
     if len(args) != len(params):
-        raise WrongArgumentCount(
+        raise errors.WrongArgumentCount(
             f"{name} takes {len(params)} arguments after the grid "
             f"({', '.join(f'{p.name}: {p.kind}' for p in params)}), got {len(args)}"
         )
@@ -61,7 +53,7 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
             if device is None:
                 device, first = where, param.name
             elif where != device:
-                raise WrongDevice(
+                raise errors.WrongDevice(
                     f"{name}: {param.name} is on {_where(where)}, {first} on {_where(device)}; "
                     "all must be on one device"
                 )
@@ -81,11 +73,11 @@ def check_grid(name: str, grid: Any) -> tuple[int, int, int]:
         grid = (grid,)
     ok = isinstance(grid, (tuple, list)) and 1 <= len(grid) <= 3
     if not ok or not all(isinstance(n, int) for n in grid):
-        raise BadGrid(f"{name}: the grid must be 1 to 3 integers, got {grid!r}")
+        raise errors.BadGrid(f"{name}: the grid must be 1 to 3 integers, got {grid!r}")
     sizes = (*grid, 1, 1)[:3]
     for axis, size, limit in zip("xyz", sizes, _MAX_GRID, strict=True):
         if not 0 <= size <= limit:
-            raise BadGrid(
+            raise errors.BadGrid(
                 f"{name}: grid {tuple(grid)} has {size} in {axis}, allowed are 0 to {limit}"
             )
     return sizes
@@ -97,13 +89,13 @@ def _where(device: int) -> str:
 
 def _base_of(name: str, param: KernelParam, arg: Any) -> Any:
     if isinstance(arg, torch.Tensor) or not is_descriptor(arg):
-        raise WrongDescriptor(
+        raise errors.WrongDescriptor(
             f"{name}: {param.name} is a {param.kind}: expected a TensorMap of such blocks, "
             f"got {_describe(arg)}"
         )
     block = parse_descriptor(param.kind)
     if block is None or tuple(arg.block_shape) != block[1]:
-        raise WrongDescriptor(
+        raise errors.WrongDescriptor(
             f"{name}: {param.name} is a {param.kind}, the descriptor's block is "
             f"{list(arg.block_shape)}"
         )
@@ -114,20 +106,22 @@ def _check_tensor(name: str, param: KernelParam, arg: Any) -> None:
     element = param.element
     if isinstance(arg, Address):
         if arg.kind != element:
-            raise WrongDType(f"{name}: {param.name} is {param.kind}, got an address of {arg.kind}")
+            raise errors.WrongDType(
+                f"{name}: {param.name} is {param.kind}, got an address of {arg.kind}"
+            )
         return
     if not isinstance(arg, torch.Tensor):
-        raise WrongArgumentType(
+        raise errors.WrongArgumentType(
             f"{name}: {param.name} is a pointer ({param.kind}): expected a tensor, got "
             f"{_describe(arg)}"
         )
     if arg.dtype != torch_dtype(element):
-        raise WrongDType(
+        raise errors.WrongDType(
             f"{name}: {param.name} is {param.kind}: expected a tensor of "
             f"{torch_dtype(element)}, got {arg.dtype} of shape {tuple(arg.shape)}"
         )
     if arg.device.type not in ("cpu", "cuda"):
-        raise WrongDevice(
+        raise errors.WrongDevice(
             f"{name}: {param.name} is on {arg.device}; kernels run on cuda, or on cpu interpreted"
         )
 
@@ -143,7 +137,7 @@ def _number(name: str, param: KernelParam, arg: Any) -> Any:
     if not is_tensor and hasattr(arg, "__index__" if is_integer else "__float__"):
         return arg.__index__() if is_integer else float(arg)
     wanted = "an integer" if is_integer else "a number"
-    raise WrongArgumentType(
+    raise errors.WrongArgumentType(
         f"{name}: {param.name} is {param.kind}: expected {wanted}, got "
         f"{_describe(arg)}{'; call .item() on it' if is_tensor else ''}"
     )
@@ -154,7 +148,9 @@ def _pack_scalar(name: str, param: KernelParam, number: Any) -> bytes:
         try:
             return struct.pack(_INTS[param.kind], bool(number) if param.kind == "bool" else number)
         except struct.error:
-            raise BadScalar(f"{name}: {param.name} = {number} does not fit {param.kind}") from None
+            raise errors.BadScalar(
+                f"{name}: {param.name} = {number} does not fit {param.kind}"
+            ) from None
     if param.kind == "f64":
         return struct.pack("<d", number)
     tensor = torch.tensor(number, dtype=torch_dtype(param.kind))

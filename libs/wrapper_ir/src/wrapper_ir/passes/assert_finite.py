@@ -7,22 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tensor_ir import Ref, TensorType
+from wrapper_ir import ops as ir
 from wrapper_ir.analysis import accesses, alias_source, definitions, walk
-from wrapper_ir.ops import (
-    Allocate,
-    Assert,
-    Comment,
-    Constant,
-    DefineKernel,
-    Describe,
-    ExternCall,
-    If,
-    Launch,
-    Op,
-    Program,
-    Reuse,
-    SymbolDef,
-)
 
 
 @dataclass(frozen=True)
@@ -42,16 +28,16 @@ class AssertFinite:
     unfilled: tuple[str, ...] = ()
     name: ClassVar[str] = "assert_finite"
 
-    def run(self, program: Program) -> Program:
+    def run(self, program: ir.Program) -> ir.Program:
         """The program with the checks in it."""
         types = {p.name: p.type for p in program.params if p.type is not None}
         described: dict[str, str] = {}
-        kernels: dict[str, DefineKernel] = {}
+        kernels: dict[str, ir.DefineKernel] = {}
         for op in walk(program.ops):
             types.update(definitions(op))
-            if isinstance(op, Describe):
+            if isinstance(op, ir.Describe):
                 described[op.out] = op.src
-            elif isinstance(op, DefineKernel):
+            elif isinstance(op, ir.DefineKernel):
                 kernels[op.name] = op
         work = _Checks(self, types, described, kernels)
         head = next(
@@ -62,7 +48,7 @@ class AssertFinite:
         return replace(program, ops=ops)
 
 
-_HEAD = (SymbolDef, DefineKernel, Assert, Comment)
+_HEAD = (ir.SymbolDef, ir.DefineKernel, ir.Assert, ir.Comment)
 
 
 @dataclass(frozen=True)
@@ -70,43 +56,43 @@ class _Checks:
     options: AssertFinite
     types: dict[str, TensorType]
     described: dict[str, str]
-    kernels: dict[str, DefineKernel]
+    kernels: dict[str, ir.DefineKernel]
 
-    def block(self, ops: Sequence[Op], comment: str) -> Iterator[Op]:
+    def block(self, ops: Sequence[ir.Op], comment: str) -> Iterator[ir.Op]:
         """comment: of the `if` around it."""
         for op in ops:
-            if isinstance(op, If):
+            if isinstance(op, ir.If):
                 about = op.comment or comment
                 then, orelse = self.block(op.then, about), self.block(op.orelse, about)
                 op = replace(op, then=tuple(then), orelse=tuple(orelse))
             yield op
             yield from self.after(op, comment)
 
-    def after(self, op: Op, comment: str) -> Iterator[Op]:
+    def after(self, op: ir.Op, comment: str) -> Iterator[ir.Op]:
         made = [name for name, _ in definitions(op)] if alias_source(op) is None else []
         match op:
-            case Allocate() | Reuse():
+            case ir.Allocate() | ir.Reuse():
                 yield from self.zeroed(made)
-            case ExternCall() if op.target.startswith(self.options.unfilled):
+            case ir.ExternCall() if op.target.startswith(self.options.unfilled):
                 yield from self.zeroed(made)
-            case Constant():
+            case ir.Constant():
                 yield from self.checks(made, "constant", op.comment)
-            case ExternCall():
+            case ir.ExternCall():
                 who = f"operator {op.target}"
                 yield from self.checks([*made, *op.mutates], who, op.comment or comment)
-            case Launch():
+            case ir.Launch():
                 about = op.comment or comment or self.kernels[op.kernel].comment
                 written = accesses(op, self.kernels)[1]
                 yield from self.checks(written, f"kernel {op.kernel}", about)
 
-    def checks(self, names: Sequence[str], who: str, comment: str) -> Iterator[ExternCall]:
+    def checks(self, names: Sequence[str], who: str, comment: str) -> Iterator[ir.ExternCall]:
         for name in dict.fromkeys(self.described.get(n, n) for n in names):
             if self.may_differ(name):
-                yield ExternCall(self.options.operator, (Ref(name), name, who, comment))
+                yield ir.ExternCall(self.options.operator, (Ref(name), name, who, comment))
 
-    def zeroed(self, names: Sequence[str]) -> Iterator[ExternCall]:
+    def zeroed(self, names: Sequence[str]) -> Iterator[ir.ExternCall]:
         for name in filter(self.may_differ, names):
-            yield ExternCall("aten.zero_.default", (Ref(name),), mutates=(name,))
+            yield ir.ExternCall("aten.zero_.default", (Ref(name),), mutates=(name,))
 
     def may_differ(self, name: str) -> bool:
         type = self.types.get(name)  # None: an integer parameter
