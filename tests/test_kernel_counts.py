@@ -68,6 +68,10 @@ WORK = {
     "cross entropy": Work(
         lambda x, t: F.cross_entropy(x, t), lambda: (rows(6, 40), torch.arange(6)), 2, 1
     ),
+    "logarithms of the probabilities of tokens": Work(
+        lambda x, t: x.log_softmax(-1).gather(-1, t[:, None])[:, 0],
+        lambda: (rows(6, 40), torch.arange(6)), 1, 1,
+    ),
     "negative log likelihood, some ignored": Work(
         lambda x, t: F.cross_entropy(x, t, ignore_index=2, reduction="sum"),
         lambda: (rows(6, 40), torch.arange(6)), 2, 1,

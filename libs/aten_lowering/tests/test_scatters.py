@@ -86,6 +86,16 @@ def test_sums_of_types(oracle: Any, dtype: torch.dtype) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
+def test_one_sum_a_row_needs_no_order(oracle: Any, dtype: torch.dtype) -> None:
+    """One kernel, in which every element asks whether it is the place; no atomics."""
+    lowered = oracle(
+        lambda x, i, v: (x.scatter_add(1, i[:, :1], v), x.t().scatter_add(0, i[:, :1].t(), v.t())),
+        X.to(dtype), INTO, FEW.to(dtype),
+    )  # fmt: skip
+    assert len(lowered.graph.nodes) == 2
+
+
 def test_sums_that_stay_with_the_operator(oracle: Any) -> None:
     bytes_ = X.to(torch.uint8)
     fallbacks = ["aten.index_put.default"]

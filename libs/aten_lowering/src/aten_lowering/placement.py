@@ -54,7 +54,7 @@ UPDATES: dict[Any, OpOverload] = {
 # What is one number everywhere is no memory that a part is written into: it is computed with it.
 _FILLS = (*ZEROS, *ONES, *FULLS)
 
-_SCATTERS = (aten.scatter.src, aten.scatter.value)
+_SCATTERS = (aten.scatter.src, aten.scatter.value, aten.scatter_add.default)
 
 
 def is_partial(node: fx.Node) -> bool:

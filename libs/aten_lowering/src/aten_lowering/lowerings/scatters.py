@@ -197,24 +197,33 @@ def _scatter(
     _update(call, input, index.size, place, reduce, include_self)
 
 
-def _one_a_row(call: Call, input: Operand, dim: int, index: Operand, src: Operand | Number) -> bool:
-    """A copy of the input with one element a row replaced, at the place that the index says: every
-    element asks whether it is that. (Several a row may meet in one place.)"""
+def _one_a_row(
+    call: Call,
+    input: Operand,
+    dim: int,
+    index: Operand,
+    src: Operand | Number,
+    added: bool = False,
+) -> bool:
+    """A copy of the input with one element a row replaced, or added to, at the place that the index
+    says: every element asks whether it is that. (Several a row may meet in one place.)"""
     out = call.out
     dim = wrap_dim(dim, len(out.size))
     rows = (*out.size[:dim], sympy.S.One, *out.size[dim + 1 :])
     if call.in_place or len(out.size) == 0 or tuple(index.size) != rows:
+        return False
+    if added and out.dtype not in _COMBINED:
         return False
     require(index.dtype in (DType.i32, DType.i64), f"indices of {index.dtype.value}")
     k = call.kernel()
     row = at(k.coords, dim, sympy.S.Zero)
     place = k.cast(k.load(index, row), DType.i64)
     here = k.op("eq", place, k.index(k.coords[dim]))
-    if isinstance(src, Operand):
-        new = k.cast(k.load(src, row), out.dtype)
-    else:
-        new = number(k, src, out.dtype)
-    call.store(k, k.where(here, new, k.load(input, k.coords)))
+    old, wide = k.load(input, k.coords), opmath(out.dtype) if added else out.dtype
+    new = k.cast(k.load(src, row), wide) if isinstance(src, Operand) else number(k, src, wide)
+    if added:
+        new = k.cast(k.op("add", k.cast(old, wide), new), out.dtype)
+    call.store(k, k.where(here, new, old))
     return True
 
 
@@ -295,7 +304,8 @@ def as_strided_scatter(
 @table.lowers(aten.scatter_add.default)
 def scatter_add(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
     """A copy with the elements of `src` added at the places that the index says along `dim`."""
-    _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), "sum")
+    if not _one_a_row(call, input, dim, index, src, added=True):
+        _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), "sum")
 
 
 @table.lowers(aten.scatter.reduce, aten.scatter_reduce.two)
