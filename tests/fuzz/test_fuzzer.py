@@ -137,6 +137,10 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = (a0 * torch.tensor([0.0, -0.0, 0.0])).amax(0)", "(v0,)",
                  "make(torch.float32, (3,), 3).abs()"), 0, -0.0,
     ),
+    "an extreme of zeros at a place": (
+        _program("v0 = (a0 * 0).index_reduce(0, torch.tensor([1]), -(a0[:1] * 0), 'amin')",
+                 "(v0,)", "make(torch.float32, (2, 9), 3).abs()"), 9, -0.0,
+    ),
     "a running product past both ends": (
         _program("v0 = (a0 * 0 + torch.tensor([3e38, 3e38, 1e-30, 1e-30])).cumprod(0)", "(v0,)",
                  "make(torch.float32, (4,), 3)"), 3, math.nan,
@@ -204,6 +208,10 @@ _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "a power": (
         _program("v0 = torch.pow(a0, 7.3)", "(v0,)",
                  "make(torch.int64, (2,), 3) * 0 + 13"), 1, 135453500.0,
+    ),
+    "a zero at a place": (
+        _program("v0 = (a0 * 0).index_reduce(0, torch.tensor([1]), a0[:1] * 0, 'amin')",
+                 "(v0,)", "make(torch.float32, (2, 9), 3).abs()"), 9, -0.0,
     ),
     "an addition of 0": (
         _program("v0 = a0 * 0 + 0.0", "(v0,)", "make(torch.float32, (2, 4), 3, 'wide')"), 0, -0.0,
@@ -289,16 +297,36 @@ def test_gradients_that_hang_on_eagers_own_constants_and_vectors(
     assert difference(wrong, found, runs) is not None
 
 
+def test_polygamma_below_0_hangs_on_the_order_of_its_terms() -> None:
+    def run() -> list[Tensor]:
+        x = torch.tensor([-2.5, 2.25], dtype=torch.float64, requires_grad=True)
+        value = torch.polygamma(4, x)
+        return [value.detach(), *torch.autograd.grad(torch.polygamma(3, x).sum(), x)]
+
+    found, runs = run(), perturbed_runs(run, range(12))
+    for i, value in enumerate(found):
+        for off, may_differ in (([2.5e-14, 0.0], True), ([0.0, 1e-12], False), ([1e-11, 0], False)):
+            other = value + value.new_tensor(off)
+            assert (difference(other, value, [r[i] for r in runs]) is None) == may_differ
+        assert difference(value + value.new_tensor([2.5e-14, 0.0]), value, []) is not None
+
+
 @pytest.mark.parametrize(("first", "may_differ"), [(3e38, True), (math.inf, False)])
 def test_gradients_hang_on_squares_that_overflow(first: float, may_differ: bool) -> None:
+    """They are zero, or NaN; in those by the weight the row counts for nothing, or all is NaN."""
+    rest, weight = torch.tensor([[1.0, 2.0, 4.0, -3.0]]), torch.ones(4, requires_grad=True)
+
     def run() -> list[Tensor]:
         x = torch.tensor([[first, 1.0, -2.0, 3.0]], requires_grad=True)
-        return list(torch.autograd.grad(torch.nn.functional.layer_norm(x, (4,)).sum(), x))
+        y = torch.nn.functional.layer_norm(torch.cat([x, rest]), (4,), weight)
+        return list(torch.autograd.grad(y.sum(), (x, weight)))
 
-    (found,) = run()
-    runs = [r[0] for r in perturbed_runs(run, range(12))]
-    assert bool(found.isnan().all())
-    assert (difference(torch.zeros_like(found), found, runs) is None) == may_differ
+    others = torch.zeros(1, 4), torch.nn.functional.layer_norm(rest, (4,))[0]
+    runs = perturbed_runs(run, range(12))
+    for i, (found, other) in enumerate(zip(run(), others, strict=True)):
+        assert bool(found.isnan().all())
+        assert (difference(other, found, [r[i] for r in runs]) is None) == may_differ
+        assert difference(other + 9, found, [r[i] for r in runs]) is not None
 
 
 GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], float, float]] = {
@@ -311,6 +339,14 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], float, flo
         (torch.zeros(1).half(), torch.tensor([[12.0], [-13.0]]).half()), -math.inf, -1e3),
     "a variance of infinities and large numbers": (
         lambda x: torch.var_mean(x, 0)[0], (torch.tensor([3e38, 3e38, -math.inf]),), math.inf, 1.0),
+    "a quotient of infinite exponentials": (
+        lambda x: torch.nn.functional.soft_margin_loss(x, -torch.ones(2), reduction="sum"),
+        (torch.tensor([1e3, 1.0]),), 1.0, 0.5),
+    "differences of samples that are too large": (
+        lambda x: torch.nn.functional.grid_sample(
+            torch.tensor([[[[1.7e308, 1.6e308], [-1.7e308, 1.7e308]]]], dtype=x.dtype),
+            x.view(1, 1, 1, 2), "bicubic", "border", True),
+        (torch.tensor([0.1, 0.2], dtype=torch.float64),), 1.14479625e308, 1e308),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ _SQUARES = frozenset(
 )
 
 _EXTREMES = frozenset("maximum minimum max min amax amin".split())
+
+# Which of zeros of different signs is the extreme at a place hangs on what meets there last.
+_PLACED = frozenset("index_reduce scatter_reduce".split())
 
 _SELU = 1.0507009873554805  # its scale
 
@@ -61,6 +64,10 @@ def blur(
             _set(rng, result, _vanish_and_overflow(floats[0], args, kwargs), math.nan)
         if name in _SCATTERED and result.is_cuda and result.element_size() == 2:
             _set(rng, result, values == 0, -values)
+        words = {a for a in (*args, *kwargs.values()) if isinstance(a, str)}
+        if name.rstrip("_") in _PLACED and words & _EXTREMES:
+            mixed = _zeros_of_both_signs(torch.cat([x.reshape(-1) for x in floats]))
+            _set(rng, result, values == 0 if mixed else None, -values)
         if name == "copysign" and len(floats) > 1:
             _set(rng, result, floats[1].isnan().expand(result.shape), -values)
         if name == "softshrink" and not result.is_cuda:  # its vectors and its last elements differ
@@ -97,9 +104,10 @@ class Call:
     def name(self) -> str:
         return getattr(self.func, "__name__", "")
 
-    def gradient_in_float64(self, argument: Tensor) -> Tensor | None:
+    def gradient_in_float64(self, argument: Tensor, without: bool = False) -> Tensor | None:
         """The gradient by an argument, by a backward pass in float64 from the same numbers. None
-        where there is none."""
+        where there is none. without: results that overflow in the type that they have count for
+        nothing."""
         leaf = argument.detach().double().requires_grad_()
 
         def widen(value: Any) -> Any:
@@ -116,6 +124,10 @@ class Call:
                 flat = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
                 known = {i: g for i, g in self.gradients.items() if g is not None}
                 given = {i: g for i, g in known.items() if flat[i].requires_grad}
+                if without:
+                    own = pytree.tree_leaves(self.func(*self.args, **self.kwargs))
+                    lost = {i: flat[i].isfinite() & ~own[i].isfinite() for i in given}
+                    given = {i: g.where(~lost[i], 0.0) for i, g in given.items()}
                 (gradient,) = torch.autograd.grad(
                     [flat[i] for i in given], leaf, [g.to(flat[i].dtype) for i, g in given.items()]
                 )
@@ -131,13 +143,28 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
     narrow = gradient.dtype.itemsize == 2
     if narrow or (gradient.dtype == torch.float32 and not bool(gradient.isfinite().all())):
         # An infinity on the way there, of what the type does not hold; sums that 16 bits round.
-        wide = call.gradient_in_float64(argument)
+        wide = call.gradient_in_float64(argument, call.name in _SQUARES and rng.random() < 0.5)
         if wide is not None and wide.shape == gradient.shape:
             limits = torch.finfo(gradient.dtype)
             near = torch.where(wide.isinf(), wide, wide.clamp(limits.min, limits.max))
             differs = (gradient.isinf() & wide.isfinite()) | (gradient.isnan() & ~wide.isnan())
             differs |= narrow & gradient.isfinite() & wide.isfinite()
             gradient = torch.where(differs, near.to(gradient.dtype), gradient)
+    if call.name == "polygamma" and call.gradients.get(0) is not None:
+        off = _largest_term(call.args[0] + 1, argument.detach()) * call.gradients[0]
+        return gradient + torch.finfo(gradient.dtype).eps * off
+    if call.name == "grid_sample" and argument is call.args[1] and not gradient.isfinite().all():
+        # Eager's differences of large numbers overflow before they cancel.
+        small = replace(call, args=(call.args[0].detach() * 2.0**-16, *call.args[1:]))
+        wide = small.gradient_in_float64(argument)
+        if wide is not None:
+            gradient = gradient.where(gradient.isfinite(), (wide * 2.0**16).to(gradient.dtype))
+    if call.name == "soft_margin_loss" and argument is call.args[0] and 0 in call.gradients:
+        # By a quotient of exponentials, which overflow where its limit is a number.
+        x, y, given = argument.detach(), call.args[1], call.gradients[0]
+        mean = call.kwargs.get("reduction", "mean") == "mean"
+        limit = -y * given / (x.numel() if mean else 1)
+        gradient = torch.where(gradient.isnan() & ~x.isnan(), limit, gradient)
     if gradient.is_cuda:
         return gradient
     if call.name == "hardsigmoid" and gradient.dtype == torch.float64:  # by a sixth of f32
@@ -186,6 +213,8 @@ def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Ten
         return values + eps * values.abs().max()
     if name == "digamma":
         return values + eps * values.abs().clamp(min=1.0)
+    if name == "polygamma":
+        return values + eps * _largest_term(args[0], given[0])
     if name in ("hardsigmoid", "hardswish") and values.is_cuda and values.dtype == torch.float64:
         return values * (1 + 2.0**-25)
     power = name in ("pow", "__pow__", "pow_", "float_power") and len(args) > 1
@@ -195,6 +224,12 @@ def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Ten
     if isinstance(exponent, float) and values.dtype == torch.float32:
         return given[0].double().pow(float(torch.tensor(exponent, dtype=torch.float32)))
     return values
+
+
+def _largest_term(n: int, x: Tensor) -> Tensor:
+    """Of the sum of both signs that eager takes for the polygamma of order n below 0."""
+    near = (x - x.round()).abs()
+    return torch.where(x < 0, math.factorial(n) / near ** (n + 1), 0.0)
 
 
 def _small_ones_first(

@@ -85,7 +85,8 @@ class Perturbed(TorchFunctionMode):
         undefined = _undefined(name, args, kwargs)
         call = Call(func, args, kwargs)
         watched = torch.is_grad_enabled() and not name.endswith("_") and "out" not in kwargs
-        result = func(*(self._watched(call) if watched else args), **kwargs)
+        given = self._watched(call) if watched else (args, kwargs)
+        result = func(*given[0], **given[1])
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         for i, tensor in enumerate(flat if watched else []):
             if tensor.requires_grad and not tensor.is_leaf:
@@ -158,7 +159,7 @@ class Perturbed(TorchFunctionMode):
             moves = call.name in _UPDATED and unit < 1e-6
             return seen * (1 + unit * self._signs(seen)).to(seen.dtype) if moves else seen
 
-        return pytree.tree_map(watched, call.args)
+        return pytree.tree_map(watched, (call.args, call.kwargs))
 
     def _moved_gradient(
         self, call: Call, argument: Tensor, gradient: Tensor | None
@@ -166,9 +167,9 @@ class Perturbed(TorchFunctionMode):
         if gradient is None or gradient.numel() == 0 or not gradient.dtype.is_floating_point:
             return gradient
         gradient = blur_gradient(self.rng, call, argument, gradient)
-        values = gradient.double()
-        by = 2 * values.abs() + max(map(_largest, call.gradients.values()), default=0.0)
-        new = values + self._signs(gradient) * torch.finfo(gradient.dtype).eps * by
+        values, unit = gradient.double(), torch.finfo(gradient.dtype).eps
+        largest = max(map(_largest, call.gradients.values()), default=0.0)
+        new = values + self._signs(gradient) * (2 * unit * values.abs() + unit * largest)
         return torch.where(gradient == 0, gradient, new.to(gradient.dtype))
 
     def _signs(self, like: Tensor) -> Tensor:
