@@ -35,6 +35,18 @@ def test_sums_and_extremes(size: tuple[int, int], dim: int, options: dict[str, A
         assert relative_error(mine, exact) < 1e-5
 
 
+@pytest.mark.parametrize("size", [(9, 1000, 777), (16, 300, 512), (200, 100, 7)])
+def test_middle_dimensions(size: tuple[int, ...], options: dict[str, Any]) -> None:
+    x = torch.randn(size, device="cuda")
+
+    def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.cumsum(1), x.flip(1).cumsum(1).flip(1), x.logcumsumexp(1)
+
+    got = compile_cli.compile(scans, (x,), options=options)(x)
+    for mine, exact in zip(got, scans(x.double()), strict=True):
+        assert relative_error(mine, exact) < 1e-5
+
+
 @pytest.mark.parametrize("size", [(5000, 300), (40, 100003)])
 def test_places_of_ties_and_nan(size: tuple[int, int], options: dict[str, Any]) -> None:
     x = torch.randint(-3, 4, size, device="cuda").float()

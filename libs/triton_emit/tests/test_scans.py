@@ -92,6 +92,56 @@ def test_columns_in_steps(
     tools.check(kernel, schedule, ulp=32)
 
 
+MIDDLE = """
+kernel k(
+    x: f32[3, {width}, {columns}] cuda:0,
+    y: f32[3] cuda:0,
+    w: f32[3, {columns}] cuda:0,
+    out z: f32[3, {width}, {columns}] cuda:0,
+):{where}
+  parallel i0 < 3, i1 < {columns}:
+    over r0 < {width}:
+      v0 = load x[i0*{width}*{columns} + r0*{columns} + i1] : f32
+      v1 = load y[i0] : f32
+      v2 = load w[i0*{columns} + i1] : f32
+      v3 = mul(v0, v1) : f32
+      v4 = scan {op}(v3){tail} : f32
+      v5 = add(v4, v2) : f32
+      store z[i0*{width}*{columns} + r0*{columns} + i1] = v5
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "where"), [("21", ""), ("s0", "\n  where s0 in [1, 99] hint 21")]
+)
+@pytest.mark.parametrize("tail", ["", " reverse"])
+@pytest.mark.parametrize("op", ["sum", "logsumexp"])
+def test_columns_of_a_middle_dimension(
+    op: str, tail: str, columns: str, where: str, tools: SimpleNamespace
+) -> None:
+    """A program has neighbours of one place of the first axis."""
+    text = MIDDLE.format(width=37, columns=columns, where=where, op=op, tail=tail)
+    schedule = Schedule("looped", 16, 16, num_warps=4, steps=4)
+    tools.check(parse_kernel(text), schedule, symbols={"s0": 21}, ulp=64)
+
+
+@pytest.mark.parametrize("columns", [777, 512])
+def test_columns_of_a_middle_dimension_are_read_as_others(
+    columns: int, tools: SimpleNamespace
+) -> None:
+    """Neighbouring lanes read neighbours: else each element has an address and a register more."""
+    texts = (
+        MIDDLE.format(width=1000, columns=columns, where="", op="sum", tail=""),
+        scan("sum", "f32", 3 * columns, 1000, columns=True),
+    )
+    middle, first = (parse_kernel(text) for text in texts)
+    sizes = []
+    for kernel in (middle, first):
+        emitted = emit(kernel, Schedule("looped", 32, 256, num_warps=8, steps=32))
+        sizes.append(len(compile_kernel(tools.kernel_source(emitted), Target(90)).cubin))
+    assert sizes[0] < 1.5 * sizes[1]
+
+
 def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan("sum", "f32", 4, 37, columns=True))
     x = np.ones((37, 4), np.float32)

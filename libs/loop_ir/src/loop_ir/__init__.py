@@ -46,7 +46,13 @@ from loop_ir.ir.nodes import (
 )
 from loop_ir.ir.parser import parse_graph, parse_kernel
 from loop_ir.ir.printer import print_graph, print_kernel
-from loop_ir.ir.strides import across, columns_at_once, picks_rows, reduces_columns
+from loop_ir.ir.strides import (
+    across,
+    columns_at_once,
+    columns_part,
+    picks_rows,
+    reduces_columns,
+)
 from loop_ir.ir.verify import verify
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.serve_one import serve_one
@@ -100,6 +106,7 @@ __all__ = [
     "across",
     "bytes_moved",
     "columns_at_once",
+    "columns_part",
     "contiguous_strides",
     "explain",
     "fuse",

@@ -196,7 +196,7 @@ class Writer:
 
     def head_of(self, key: str) -> list[str]:
         """Where the variables of a tile are defined."""
-        return (self.top if key == "x" else self.lines).head
+        return (self.top if key in ("o", "x") else self.lines).head
 
     # ---- masks and shapes
 

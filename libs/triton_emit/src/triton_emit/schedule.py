@@ -18,6 +18,7 @@ from loop_ir import (
     Store,
     across,
     columns_at_once,
+    columns_part,
     pair_softmax,
     picks_rows,
     reduces_columns,
@@ -44,8 +45,8 @@ _MOST_STREAMED, _MOST_OF_CHUNKS = 320 << 20, 255 << 20
 _NARROW = 16
 # Of rows that a program walks over, what is read ahead.
 _AHEAD_BYTES = 24 << 10
-# Warps that share the rows of a step of a scan of columns.
-_STEPPING = 8
+# Warps that share the rows of a step of a scan of columns, and threads of a warp.
+_STEPPING, _LANES = 8, 32
 # The shortest row, in elements, that is worth a program.
 _ROW = 256
 _PERSISTENT_COLUMNS = 128
@@ -181,7 +182,9 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and can_loop(kernel):
-        return _looped_columns(kernel, widest, rows, bits)
+        parts = columns_part(kernel)
+        beside = at_hints(kernel.axes[-1].extent, hints) if parts else rows
+        return _looped_columns(kernel, widest, rows, beside, bits)
     if _reads_one_row(kernel) and snug and next_power_of_two(bound or 1) <= WIDEST_ROW:
         small = True
     kept = len(_rows_read(kernel))
@@ -264,14 +267,16 @@ def _persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
     return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
 
 
-def _looped_columns(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def _looped_columns(
+    kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
+) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
     warps as keep the multiprocessors reading; 16 elements a thread, 8 where each is a load of its
     own (10007 x 3001 of bf16 on an H200: 32 us, 36 with 16). Scans keep to small tiles: each
-    step waits for the one before it."""
+    step waits for the one before it. beside: of the rows, how many are neighbours in memory."""
     scanning = scans(kernel)
-    if may_step(kernel) and width >= 2 * _STEPPING:
-        return _stepping(kernel, width, rows, bits)
+    if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, _LANES):
+        return _stepping(kernel, width, rows, beside, bits)
     xblock = 64 if scanning else columns_at_once(kernel)
     least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
     while xblock > 16 and rows < least * xblock:
@@ -290,11 +295,13 @@ def may_step(kernel: Kernel) -> bool:
     return scans(kernel) and not any(isinstance(s, Reduce) for _, s in statements(kernel))
 
 
-def _stepping(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def _stepping(
+    kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
+) -> Schedule:
     """Each warp reads cache lines of its own rows, as many as registers hold, and a thread scans
     its one or two columns without a word to others; then warps are joined. (4096 x 16384
     of bf16 on an H200: 74 us, 175 where neighbouring threads have neighbouring rows.)"""
-    xblock = 64 if 2 * rows >= 3 * MULTIPROCESSORS * 64 else 32
+    xblock = 64 if 2 * rows >= 3 * MULTIPROCESSORS * 64 and beside > _LANES else 32
     inner = {a.symbol for p in kernel.phases for a in p.axes}
     loads = sum(
         isinstance(s, Load) and not inner.isdisjoint(s.index.free_symbols)

@@ -78,6 +78,21 @@ def reduces_columns(kernel: Kernel) -> bool:
     )
 
 
+def columns_part(kernel: Kernel) -> bool:
+    """Neighbours along the flattened parallel axes lie apart in memory where the last axis ends:
+    `x[i0*777000 + r0*777 + i1]`."""
+    *_, last = kernel.axes
+
+    def parts(index: sympy.Expr) -> bool:
+        steps = [step(index, a) for a in kernel.axes]
+        pairs = zip(steps, steps[1:], kernel.axes[1:], strict=False)
+        return any(
+            a is None or b is None or sympy.expand(a - b * axis.extent) != 0 for a, b, axis in pairs
+        )
+
+    return any(parts(index) for _, index, _ in _accesses(kernel) if step(index, last) != 0)
+
+
 def columns_at_once(kernel: Kernel) -> int:
     """How many neighbouring columns a program should reduce: what it reads of a row of 16-bit
     elements then is a cache line. Of results for each element, two: short stores cost more (H100:

@@ -84,9 +84,13 @@ class KernelWriter(Writer):
     def define_x(self, spread: str = "") -> None:
         """The tile of a block of the points of all parallel axes. spread: subscript that gives it
         the dimensions of the other tiles."""
-        self.add_tile(Tile("x", "xindex", "i", self.kernel.axes, self.write_sizes))
+        self.block_of(self.kernel.axes, self.program(), spread)
+
+    def block_of(self, axes: tuple[Axis, ...], number: str, spread: str) -> None:
+        """The tile of the block of that number of the points of some axes."""
+        self.add_tile(Tile("x", "xindex", "i", axes, self.write_sizes))
         self.constants.append(("XBLOCK", self.schedule.xblock))
-        xindex = self.aligned(f"{self.program()} * XBLOCK + tl.arange(0, XBLOCK){spread}")
+        xindex = self.aligned(f"{number} * XBLOCK + tl.arange(0, XBLOCK){spread}")
         self.lines.head.append(f"xindex = {xindex}")
         self.shapes["x"] = "XBLOCK"
         numel = self.tiles["x"].numel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sympy
 
-from loop_ir import Axis, Kernel, Scan
-from triton_emit.forms.kernel import KernelWriter
+from loop_ir import Axis, Kernel, Scan, columns_part
+from triton_emit.forms.kernel import KernelWriter, ceiling_division
 from triton_emit.schedule import Schedule
 from triton_emit.ssa import statements
 from triton_emit.tiles import Tile
@@ -13,6 +13,7 @@ from triton_emit.tiles import Tile
 
 class RowWriter(KernelWriter):
     """by_row: one row a program; rows are scalars and a tile has one dimension.
+    apart: a program has columns of one place of the outer axes.
     turned: how many elements a vector has where a row's are in reverse order; else 1.
     looped: a program walks over its rows chunk by chunk.
     carries: by scan, what a loop carries from chunk to chunk.
@@ -24,6 +25,7 @@ class RowWriter(KernelWriter):
         super().__init__(kernel, schedule)
         self.steps = schedule.steps
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
+        self.apart = self.steps > 1 and columns_part(kernel)
         self.turned = self._turned()
         self.carries: dict[Scan, str] = {}
         self.before: list[str] = []
@@ -38,6 +40,9 @@ class RowWriter(KernelWriter):
         """One a row, or one a block of rows."""
         if self.by_row:
             return sympy.Mul(*(a.extent for a in self.kernel.axes))
+        if self.apart:
+            *others, last = (a.extent for a in self.kernel.axes)
+            return sympy.Mul(ceiling_division(last, self.schedule.xblock), *others)
         return super().programs()
 
     def define_tiles(self) -> None:
@@ -50,6 +55,13 @@ class RowWriter(KernelWriter):
         if self.by_row:
             self.add_tile(Tile("x", "row", "i", self.kernel.axes, self.write_sizes))
             self.lines.head.append(f"row = {self.program()}")
+        elif self.apart:
+            *others, last = self.kernel.axes
+            self.add_tile(Tile("o", "row", "i", tuple(others), self.write_sizes))
+            blocks = self.write_sizes(ceiling_division(last.extent, self.schedule.xblock))
+            blocks = blocks if blocks.isalnum() else f"({blocks})"
+            self.lines.head.append(f"row = {self.program()} // {blocks}")
+            self.block_of((last,), f"{self.program()} % {blocks}", "[None, None, :]")
         else:
             self.define_x("[None, None, :]" if self.steps > 1 else "[:, None]")
 
