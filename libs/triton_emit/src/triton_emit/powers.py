@@ -1,6 +1,18 @@
 """Device functions for powers of floats, as text (see `helpers.py`)."""
 
 POWERS = {
+    "square": """
+        def square(x):
+            return x * x
+    """,
+    "cube": """
+        def cube(x):
+            return x * x * x
+    """,
+    "fourth_power": """
+        def fourth_power(x):
+            return (x * x) * (x * x)
+    """,
     "pow_cases": """
         # r = |x|**y with the special cases of C's pow
         def pow_cases(x, y, r):

@@ -358,8 +358,8 @@ class ScalarOps:
         return self.call("tl.div_rn", self._all_in_call(args), dtype, a.axes | b.axes)
 
     def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:
-        """`x**2 -> x * x` and so on, for exponents where that is the same number. (A square root
-        is not: `(-inf)**0.5` is inf, `(-0.0)**0.5` is 0.0.)"""
+        """`x**2 -> x * x` and so on, for exponents where that is the same number, to 1.5 ulp. (A
+        square root is not: `(-inf)**0.5` is inf, `(-0.0)**0.5` is 0.0.)"""
         name = base.prec == ATOM and "(" not in base.text
         one = literal(1.0, dtype)
         if exponent == 1.0:
@@ -367,6 +367,9 @@ class ScalarOps:
         if exponent in (2.0, 3.0) and name:
             text = " * ".join([base.text] * int(exponent))
             return Value(text, MUL, dtype, base.axes)
+        if exponent in (2.0, 3.0, 4.0):
+            power = {2: "square", 3: "cube", 4: "fourth_power"}[int(exponent)]
+            return self.call(power, [typed(base).text], dtype, base.axes)
         if exponent == -1.0:
             return self._divide([one, base], dtype)
         return None
