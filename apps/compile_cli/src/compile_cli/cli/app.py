@@ -20,6 +20,7 @@ from compile_cli.cli.arguments import (
     DebugOpt,
     DumpArguments,
     ExplainArguments,
+    ModelArguments,
     RunArguments,
     command,
 )
@@ -27,34 +28,25 @@ from compile_cli.cli.doctor import examine
 from compile_cli.cli.dump import DUMP_STAGES, dump_text
 from compile_cli.cli.inputs import DTYPES
 from compile_cli.cli.loading import Target, load_target, pick_device
-from compile_cli.cli.reentry import TextReport, run_text
-from compile_cli.cli.report import RunReport
+from compile_cli.cli.reentry import run_text
 from compile_cli.cli.run import compile_target, run_target
 from compile_cli.errors import CompileCliError, UsageError
 from compile_cli.options import Options
 from compile_cli.record import STAGES, Record
+from compile_cli.result import CompiledModel
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Compiles PyTorch models to fused Triton kernels.",
-)  # fmt: skip
+)
 
 
 @command(app, RunArguments)
 def run(args: RunArguments) -> None:
     """Compile a model, run it, and compare it with eager; with --from, the text of a stage."""
-    options = Options(
-        emit=args.emit,
-        gemm=args.gemm,
-        fuse=args.fuse,
-        cache_dir=args.cache_dir,
-        cuda_graphs=args.cuda_graphs,
-        channels_last=args.channels_last,
-        nan_asserts=args.nan_asserts,
-        tune=args.tune,
-    )
     steps = ["load", "eager", *STAGES, "check", "time"]
-    report: RunReport | TextReport
     with _progress() as progress:
         bar = progress.add_task("load", total=len(steps))
 
@@ -65,13 +57,13 @@ def run(args: RunArguments) -> None:
         if args.from_stage is not None:
             _only_a_text(args)
             file = Path(args.target)
-            report = run_text(args.from_stage, file, args.constants, options, args.seed, record)
+            report = run_text(
+                args.from_stage, file, args.constants, args.options(), args.seed, record
+            )
         else:
-            report = run_target(_loaded(args), args.dynamic, options, record)
-    if args.json_output:
-        sys.stdout.write(json.dumps(report.to_json()) + "\n")
-    else:
-        sys.stdout.write(report.to_text() + "\n")
+            report = run_target(_loaded(args), args.dynamic, args.options(), record)
+    text = json.dumps(report.data) if args.json_output else "\n".join(report.lines)
+    sys.stdout.write(text + "\n")
 
 
 @command(app, DumpArguments)
@@ -79,8 +71,7 @@ def dump(args: DumpArguments) -> None:
     """Print a stage of a compilation, or what a pass made."""
     if args.stage not in DUMP_STAGES:
         raise UsageError(f"no stage {args.stage!r}\n  expected: one of {', '.join(DUMP_STAGES)}")
-    options = Options(emit=args.emit, gemm=args.gemm, fuse=args.fuse, cache_dir=args.cache_dir)
-    compiled = compile_target(_loaded(args), args.dynamic, options, Record(keep=True))
+    compiled = _compiled(args)
     if args.constants is not None:
         torch.save(dict(compiled.graph.constants), args.constants)
     sys.stdout.write(dump_text(compiled, args.stage, args.after).rstrip("\n") + "\n")
@@ -90,9 +81,7 @@ def dump(args: DumpArguments) -> None:
 def explain(args: ExplainArguments) -> None:
     """Say what was fused, what was not, and why; what runs each matmul, and the schedules of large
     kernels, with times."""
-    options = Options(tune=args.tune, cache_dir=args.cache_dir)
-    compiled = compile_target(_loaded(args), args.dynamic, options, Record(keep=True))
-    sys.stdout.write(compiled.graph.explain().rstrip("\n") + "\n")
+    sys.stdout.write(_compiled(args).graph.explain().rstrip("\n") + "\n")
 
 
 @app.command()
@@ -101,7 +90,12 @@ def doctor(debug: DebugOpt = False) -> None:
     sys.stdout.write(examine(Options()) + "\n")
 
 
-def _loaded(args: RunArguments | DumpArguments | ExplainArguments) -> Target:
+def _compiled(args: ModelArguments) -> CompiledModel:
+    """The model, with what each stage and pass made."""
+    return compile_target(_loaded(args), args.dynamic, args.options(), Record(keep=True))
+
+
+def _loaded(args: ModelArguments) -> Target:
     """The model that the arguments name, and its inputs."""
     device = pick_device(args.device)
     return load_target(args.target, args.input, device, _dtype(args.dtype), args.seed, args.train)
@@ -109,10 +103,8 @@ def _loaded(args: RunArguments | DumpArguments | ExplainArguments) -> Target:
 
 def _only_a_text(args: RunArguments) -> None:
     """Raises `UsageError` for options that say what a text says itself."""
-    names = ("--input", "--dynamic", "--device", "--dtype", "--train")
-    values = (args.input, args.dynamic, args.device, args.dtype, args.train)
-    given = zip(names, values, strict=True)
-    if said := [name for name, value in given if value]:
+    names = ("input", "dynamic", "device", "dtype", "train")
+    if said := [f"--{name}" for name in names if getattr(args, name)]:
         raise UsageError(
             f"{', '.join(said)} with --from: the text says itself what its inputs are\n"
             "  to do: edit the text, or drop the option"

@@ -12,6 +12,7 @@ import typer
 
 from compile_cli.cli.dump import DUMP_STAGES
 from compile_cli.cli.reentry import READABLE
+from compile_cli.options import Options
 
 TargetArg = Annotated[
     str, typer.Argument(help="FILE:NAME of a module, function or class, or FILE.pt2")
@@ -54,14 +55,30 @@ DebugOpt = Annotated[bool, typer.Option("--debug", help="show tracebacks")]
 
 
 @dataclass(frozen=True)
-class RunArguments:
-    """Of `compile-cli run`."""
+class ModelArguments:
+    """Of each command that compiles a model."""
 
     target: TargetArg
     input: InputOpt = field(default_factory=list)
     dynamic: DynamicOpt = field(default_factory=list)
     device: DeviceOpt = None
     dtype: DtypeOpt = None
+    cache_dir: CacheOpt = None
+    seed: SeedOpt = 0
+    train: TrainOpt = False
+    debug: DebugOpt = False
+
+    def options(self) -> Options:
+        """Those of the arguments that are options of a compilation."""
+        return Options(
+            **{f.name: getattr(self, f.name) for f in fields(Options) if hasattr(self, f.name)}
+        )
+
+
+@dataclass(frozen=True)
+class RunArguments(ModelArguments):
+    """Of `compile-cli run`."""
+
     emit: EmitOpt = "fx"
     gemm: GemmOpt = "auto"
     fuse: FuseOpt = True
@@ -69,50 +86,28 @@ class RunArguments:
     channels_last: LastOpt = "auto"
     nan_asserts: NansOpt = False
     tune: TuneOpt = "auto"
-    cache_dir: CacheOpt = None
-    seed: SeedOpt = 0
-    train: TrainOpt = False
     from_stage: FromOpt = None
     constants: ConstantsOpt = None
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object")] = False
-    debug: DebugOpt = False
 
 
 @dataclass(frozen=True)
-class DumpArguments:
+class DumpArguments(ModelArguments):
     """Of `compile-cli dump`."""
 
-    target: TargetArg
     stage: Annotated[str, typer.Option(help=" | ".join(DUMP_STAGES))] = "fused"
     after: Annotated[str | None, typer.Option(help="the stage's IR after this pass")] = None
-    input: InputOpt = field(default_factory=list)
-    dynamic: DynamicOpt = field(default_factory=list)
-    device: DeviceOpt = None
-    dtype: DtypeOpt = None
     emit: EmitOpt = "fx"
     gemm: GemmOpt = "auto"
     fuse: FuseOpt = True
-    cache_dir: CacheOpt = None
-    seed: SeedOpt = 0
-    train: TrainOpt = False
     constants: ConstantsOpt = None
-    debug: DebugOpt = False
 
 
 @dataclass(frozen=True)
-class ExplainArguments:
+class ExplainArguments(ModelArguments):
     """Of `compile-cli explain`."""
 
-    target: TargetArg
-    input: InputOpt = field(default_factory=list)
-    dynamic: DynamicOpt = field(default_factory=list)
-    device: DeviceOpt = None
-    dtype: DtypeOpt = None
     tune: TuneOpt = "auto"
-    cache_dir: CacheOpt = None
-    seed: SeedOpt = 0
-    train: TrainOpt = False
-    debug: DebugOpt = False
 
 
 T = TypeVar("T")

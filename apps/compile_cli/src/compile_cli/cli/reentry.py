@@ -3,8 +3,7 @@ compiled from there on, run, and held against the reference interpreter of that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from aten_lowering import Lowered
 from compile_cli.cli.measure import Comparison, compare, require_equal
-from compile_cli.cli.report import count_kernels
+from compile_cli.cli.report import Report
 from compile_cli.errors import UsageError
 from compile_cli.hosts import OPERATORS, Outside, Runner, build_program
 from compile_cli.options import Options
@@ -28,58 +27,17 @@ from planner import Kernels
 from symexpr import evaluate
 from tensor_ir import DType, IRError, TensorType
 from tuning import time_ms
-from wrapper_ir import Constant, ExternCall, If, Op, Program, interpret, parse_program
+from wrapper_ir import Constant, ExternCall, Program, interpret, parse_program
 from wrapper_ir import verify as verify_program
+from wrapper_ir.analysis import walk
 
 # The stages whose text is read back, and what it is.
 READABLE = {"loop": "loop IR", "fused": "loop IR", "wrapper": "host program"}
 
 
-@dataclass(frozen=True)
-class TextReport:
-    """What a run from a text found out. seconds: by stage. ms: one call."""
-
-    stage: str
-    device: str
-    emit: str
-    triton: int
-    extern: int
-    max_rel_err: float
-    seconds: Mapping[str, float]
-    ms: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The facts under their names."""
-        return {
-            "from": self.stage,
-            "device": self.device,
-            "emit": self.emit,
-            "kernels": {"triton": self.triton, "extern": self.extern},
-            "max_rel_err": self.max_rel_err,
-            "compile_s": {name: round(s, 4) for name, s in self.seconds.items()},
-            "ms": {"compiled": round(self.ms, 4)},
-        }
-
-    def to_text(self) -> str:
-        """The summary, a line a fact."""
-        stages = ", ".join(f"{name} {s:.2f}" for name, s in self.seconds.items())
-        interpreted = "  (Triton's interpreter)" if self.device == "cpu" else ""
-        return "\n".join(
-            (
-                f"device       {self.device}, host program as {self.emit}",
-                f"from         the {READABLE[self.stage]} of stage {self.stage}",
-                f"kernels      {self.triton} Triton, {self.extern} extern",
-                f"error        {self.max_rel_err:.2e} (largest relative error against the "
-                "reference interpreter)",
-                f"compile      {sum(self.seconds.values()):.2f} s: {stages}",
-                f"run          {self.ms:.3f} ms{interpreted}",
-            )
-        )
-
-
 def run_text(
     stage: str, file: Path, constants: Path | None, options: Options, seed: int, record: Record
-) -> TextReport:
+) -> Report:
     """Compiles and runs the text of a stage with random inputs of the sizes that it hints at.
 
     Raises `UsageError` for a stage or text that cannot be read and for what a text does not hold,
@@ -100,11 +58,12 @@ def run_text(
     device = next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
     with record.stage("time"):
         ms = time_ms(lambda: run(*inputs), device)
-    triton, extern = count_kernels(program)
-    spent = {k: v for k, v in record.seconds.items() if k not in ("check", "time")}
-    return TextReport(
-        stage, str(device), options.emit, triton, extern, comparison.max_rel_err, spent, ms
-    )
+    report = Report(device, options.emit)
+    report.add("from", f"the {READABLE[stage]} of stage {stage}", **{"from": stage})
+    report.add_kernels(program)
+    report.add_error(comparison, "the reference interpreter")
+    report.add_times(record, {"compiled": ms})
+    return report
 
 
 def read(stage: str, file: Path) -> Graph | Program:
@@ -167,23 +126,16 @@ def _constants(ir: Graph | Program, file: Path | None) -> dict[str, Tensor]:
 def _named_constants(ir: Graph | Program) -> set[str]:
     if isinstance(ir, Graph):
         return {name for name, _ in ir.constants}
-    return {op.key for op in _ops(ir.ops) if isinstance(op, Constant)}
+    return {op.key for op in walk(ir.ops) if isinstance(op, Constant)}
 
 
 def _elsewhere(ir: Graph | Program) -> Iterator[str]:
     """What a call needs that is no operator of torch and no kernel in the text."""
-    for node in ir.nodes if isinstance(ir, Graph) else _ops(ir.ops):
+    for node in ir.nodes if isinstance(ir, Graph) else walk(ir.ops):
         if isinstance(node, UserKernel):
             yield f"the Triton kernel {node.kernel} of the user's"
         elif isinstance(node, Extern | ExternCall) and node.target.startswith("eager."):
             yield f"a part of the model that torch runs, {node.target}"
-
-
-def _ops(ops: Sequence[Op]) -> Iterator[Op]:
-    for op in ops:
-        yield op
-        if isinstance(op, If):
-            yield from _ops((*op.then, *op.orelse))
 
 
 # -- inputs, and what the interpreters make of them

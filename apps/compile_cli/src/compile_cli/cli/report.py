@@ -1,90 +1,62 @@
-"""What a run found out, as a dictionary, as JSON and as text for people."""
+"""What a run found out, as plain data and as text for people."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
+from compile_cli.cli.measure import Comparison
+from compile_cli.record import STAGES, Record
 from compile_cli.result import CompiledGraph
 from loop_ir import Kernel, Matmul, Origin
 from symexpr import sstr
 from wrapper_ir import ExternCall, If, Launch, Op, Program
 
-_MODES = {
-    "eval": "eval (--train compiles the model in training mode)",
-    "train": "train: dropout, statistics of the batch",
-    "exported": "as it was exported",
-}
-_FIXED = "the model needs these sizes' values, and is compiled for each"
 
+class Report:
+    """What a run found out: facts, each a line for people and plain data under names for JSON."""
 
-@dataclass(frozen=True)
-class RunReport:
-    """`compile-cli run`: `fixed`, the sizes that were to be dynamic and are not; times in the
-    units of their names, bytes moved through device memory by one call, `max_rel_err` as
-    `measure.relative_error` defines it."""
+    def __init__(self, device: torch.device, emit: str) -> None:
+        self.device = str(device)
+        self.data: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self.add("device", f"{device}, host program as {emit}", device=self.device, emit=emit)
 
-    device: str
-    mode: str
-    emit: str
-    fixed: tuple[str, ...]
-    triton: int
-    extern: int
-    fallbacks: tuple[str, ...]
-    fused: tuple[str, ...]
-    matmuls: tuple[str, ...]
-    bytes_before: int
-    bytes_after: int
-    max_rel_err: float
-    compile_s: dict[str, float]
-    compiled_ms: float
-    eager_ms: float
-    compiled_mb: float
-    eager_mb: float
+    def add(self, name: str, text: str | None, **data: Any) -> None:
+        """A fact. Without text, it is no news to people."""
+        self.data.update(data)
+        if text is not None:
+            self.lines.append(f"{name:13}{text}")
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {
-            "device": self.device,
-            "mode": self.mode,
-            "emit": self.emit,
-            "fixed": list(self.fixed),
-            "kernels": {"triton": self.triton, "extern": self.extern},
-            "fallbacks": list(self.fallbacks),
-            "fused": list(self.fused),
-            "matmuls": list(self.matmuls),
-            "bytes_moved": {"before": self.bytes_before, "after": self.bytes_after},
-            "max_rel_err": self.max_rel_err,
-            "compile_s": {name: round(s, 4) for name, s in self.compile_s.items()},
-            "ms": {"compiled": round(self.compiled_ms, 4), "eager": round(self.eager_ms, 4)},
-            "peak_mb": {"compiled": round(self.compiled_mb, 3), "eager": round(self.eager_mb, 3)},
-        }
+    def add_all(self, name: str, lines: Sequence[str], none: str | None = None) -> None:
+        """A fact of several lines; `none` is the text where there are none."""
+        text = "".join(f"\n  {line}" for line in lines)
+        self.add(name, text or none, **{name: list(lines)})
 
-    def to_text(self) -> str:
-        """The summary, a line a fact."""
-        saved = 1 - self.bytes_after / self.bytes_before if self.bytes_before else 0.0
-        stages = ", ".join(f"{name} {s:.2f}" for name, s in self.compile_s.items())
+    def add_kernels(self, program: Program) -> None:
+        """How many of each kind a call launches."""
+        triton, extern = count_kernels(program)
+        data = {"triton": triton, "extern": extern}
+        self.add("kernels", f"{triton} Triton, {extern} extern", kernels=data)
+
+    def add_error(self, comparison: Comparison, reference: str) -> None:
+        """How far the results are from the reference's: `measure.relative_error`."""
+        error = comparison.max_rel_err
+        said = f"{error:.2e} (largest relative error against {reference})"
+        self.add("error", said, max_rel_err=error)
+
+    def add_times(self, record: Record, ms: Mapping[str, float]) -> None:
+        """Seconds by stage of the compilation; milliseconds of a call of each."""
+        spent = {k: s for k, s in record.seconds.items() if k in STAGES}
+        stages = ", ".join(f"{name} {s:.2f}" for name, s in spent.items())
+        data = {name: round(s, 4) for name, s in spent.items()}
+        self.add("compile", f"{sum(spent.values()):.2f} s: {stages}", compile_s=data)
         interpreted = "  (Triton's interpreter)" if self.device == "cpu" else ""
-        fused = "".join(f"\n  {group}" for group in self.fused) or " nothing"
-        matmuls = "".join(f"\n  {line}" for line in self.matmuls)
-        return "\n".join(
-            [
-                f"device       {self.device}, host program as {self.emit}",
-                f"mode         {_MODES[self.mode]}",
-                *([f"fixed        {', '.join(self.fixed)}: {_FIXED}"] if self.fixed else []),
-                f"kernels      {self.triton} Triton, {self.extern} extern",
-                f"fallbacks    {', '.join(self.fallbacks) or 'none'}",
-                f"fused       {fused}",
-                *([f"matmuls     {matmuls}"] if matmuls else []),
-                f"bytes moved  {self.bytes_before / 1e6:.3f} MB before fusion, "
-                f"{self.bytes_after / 1e6:.3f} MB after ({saved:.0%} saved)",
-                f"error        {self.max_rel_err:.2e} (largest relative error against eager)",
-                f"compile      {sum(self.compile_s.values()):.2f} s: {stages}",
-                f"run          {self.compiled_ms:.3f} ms{interpreted}, "
-                f"eager {self.eager_ms:.3f} ms",
-                f"peak memory  {self.compiled_mb:.3f} MB, eager {self.eager_mb:.3f} MB",
-            ]
-        )
+        beside = f", eager {ms['eager']:.3f} ms" if "eager" in ms else ""
+        said = f"{ms['compiled']:.3f} ms{interpreted}{beside}"
+        self.add("run", said, ms={name: round(each, 4) for name, each in ms.items()})
 
 
 def count_kernels(program: Program) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from compile_cli.capture import input_names, where
 from compile_cli.cli.inputs import parse_dynamic
 from compile_cli.cli.loading import Target
 from compile_cli.cli.measure import compare, peak_mb, require_equal
-from compile_cli.cli.report import RunReport, count_kernels, fused_groups, matmul_lines
+from compile_cli.cli.report import Report, fused_groups, matmul_lines
 from compile_cli.errors import UsageError, UserModelError
 from compile_cli.options import Options
 from compile_cli.record import Record
@@ -25,8 +25,16 @@ from compile_cli.result import CompiledModel
 from tuning import time_ms
 from wrapper_ir.memory import peak_bytes
 
+_MODES = {
+    "eval": "eval (--train compiles the model in training mode)",
+    "train": "train: dropout, statistics of the batch",
+    "exported": "as it was exported",
+}
+_BOTH = ("compiled", "eager")
+_FIXED = "the model needs these sizes' values, and is compiled for each"
 
-def run_target(target: Target, dynamic: list[str], options: Options, record: Record) -> RunReport:
+
+def run_target(target: Target, dynamic: list[str], options: Options, record: Record) -> Report:
     """Compiles, checks against eager, measures. Raises `NumbersDiffer` if they disagree. Random
     numbers are eager's, so that the results can be compared."""
     options = replace(options, random="eager")
@@ -46,20 +54,32 @@ def run_target(target: Target, dynamic: list[str], options: Options, record: Rec
     with record.stage("time"), _buffers_restored(target):
         args, device = target.args, target.device
         calls = [partial(compiled, *args), partial(eager, *args)]
-        times = [time_ms(call, device) for call in calls]
+        ms = [time_ms(call, device) for call in calls]
         peaks = [peak_mb(call, device) for call in calls]
         if options.emit == "cpp" and device.type == "cpu":
             # C++ allocates out of sight of torch's dispatcher: what its plan says.
             peaks[0] = peak_bytes(compiled.graph.program) / 1e6
-    triton, extern = count_kernels(compiled.graph.program)
-    spent = {k: v for k, v in record.seconds.items() if k not in ("eager", "check", "time")}
-    return RunReport(
-        str(target.device), target.mode, options.emit, compiled.fixed, triton, extern,
-        tuple(sorted({f.op for f in compiled.graph.fallbacks})), fused_groups(compiled.graph),
-        matmul_lines(compiled.graph),
-        compiled.graph.fusion.bytes_before, compiled.graph.fusion.bytes_after,
-        comparison.max_rel_err, spent, times[0], times[1], peaks[0], peaks[1],
-    )  # fmt: skip
+    graph, fixed = compiled.graph, list(compiled.fixed)
+    before, after = graph.fusion.bytes_before, graph.fusion.bytes_after
+    saved = 1 - after / before if before else 0.0
+    fallbacks = sorted({f.op for f in graph.fallbacks})
+    report = Report(device, options.emit)
+    report.add("mode", _MODES[target.mode], mode=target.mode)
+    report.add("fixed", f"{', '.join(fixed)}: {_FIXED}" if fixed else None, fixed=fixed)
+    report.add_kernels(graph.program)
+    report.add("fallbacks", ", ".join(fallbacks) or "none", fallbacks=fallbacks)
+    report.add_all("fused", fused_groups(graph), none="nothing")
+    report.add_all("matmuls", matmul_lines(graph))
+    report.add(
+        "bytes moved",
+        f"{before / 1e6:.3f} MB before fusion, {after / 1e6:.3f} MB after ({saved:.0%} saved)",
+        bytes_moved={"before": before, "after": after},
+    )
+    report.add_error(comparison, "eager")
+    report.add_times(record, dict(zip(_BOTH, ms, strict=True)))
+    peak = {name: round(mb, 3) for name, mb in zip(_BOTH, peaks, strict=True)}
+    report.add("peak memory", f"{peaks[0]:.3f} MB, eager {peaks[1]:.3f} MB", peak_mb=peak)
+    return report
 
 
 def compile_target(

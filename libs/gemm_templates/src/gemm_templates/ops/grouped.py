@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """`grouped_mm`: as a problem, and as torch's calls. Tensors (a, b, offs, bias), no options."""
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ _JAGGED = {(2, 3): "M", (3, 2): "N", (2, 2): "K", (3, 3): None}
 
 def _check(tensors: Tensors, options: Options, out: Tensor | None) -> None:
     a, b, offs, bias = tensors
-    assert a is not None and b is not None
     if a.dim() not in (2, 3) or b.dim() not in (2, 3) or a.shape[-1] != b.shape[-2]:
         raise InvalidArguments(
             f"grouped_mm: shapes {tuple(a.shape)} and {tuple(b.shape)}: expected two or three "
@@ -57,15 +57,13 @@ def _rows_of_bias(bias: Tensor, groups: int, n: int) -> Tensor:
 
 
 def _groups(tensors: Tensors) -> int:
-    a, b, offs, _ = tensors
-    assert a is not None and b is not None
+    a, _, offs, _ = tensors
     return (offs if offs is not None else a).shape[0]
 
 
 def _result(tensors: Tensors, options: Options) -> Tensor:
     """Rows begin at multiples of 16 bytes, as torch lays them out."""
     a, b, _, _ = tensors
-    assert a is not None and b is not None
     m, n = a.shape[-2], b.shape[-1]
     row = (n + 7) // 8 * 8
     if a.dim() != b.dim():
@@ -75,7 +73,6 @@ def _result(tensors: Tensors, options: Options) -> Tensor:
 
 def _problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     a, b, _, bias = tensors
-    assert a is not None and b is not None
     sizes, groups = (a.shape[-2], b.shape[-1], a.shape[-1]), _groups(tensors)
     if 0 in (*sizes, groups):
         return None
@@ -96,7 +93,6 @@ def _problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
 
 def _inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     a, b, offs, bias = tensors
-    assert a is not None and b is not None
     row = () if bias is None else (_rows_of_bias(bias, _groups(tensors), b.shape[-1]),)
     return Inputs(a, b, out, None, row, offs=offs)
 
@@ -104,7 +100,6 @@ def _inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
 def _examples(tensors: Tensors) -> Tensors:
     """Equal groups: what these ones are is not known, and the next call has others."""
     a, b, _, bias = tensors
-    assert a is not None and b is not None
     jagged = _JAGGED[a.dim(), b.dim()]
     if jagged is None:
         return tensors
@@ -117,7 +112,6 @@ def _examples(tensors: Tensors) -> Tensors:
 def _extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     """torch's own function has no bias yet: each row or column gets its group's afterwards."""
     a, b, offs, bias = tensors
-    assert a is not None and b is not None
     product = torch._grouped_mm(a, b, offs=offs)
     if bias is None:
         return product
@@ -125,7 +119,6 @@ def _extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     jagged = _JAGGED[a.dim(), b.dim()]
     if jagged in (None, "K"):
         return product + row.unsqueeze(1)
-    assert offs is not None
     places = torch.arange(product.shape[0 if jagged == "M" else 1], device=offs.device)
     group = torch.searchsorted(offs, places, right=True).clamp(max=row.shape[0] - 1)
     return product + (row[group] if jagged == "M" else row[group, places])

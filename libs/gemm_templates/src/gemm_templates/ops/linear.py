@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """`linear_act` and `gated_linear`: as problems, and as torch's calls."""
 
 from __future__ import annotations
@@ -40,11 +41,9 @@ def checked(name: str, act: str, x: Tensor, weights: list[Tensor], bias: Tensor 
 
 def _checked(name: str, tensors: Tensors, options: Options, out: Tensor | None) -> None:
     x, *weights = tensors
-    assert x is not None
     if name == "gated_linear":
         checked(name, options[0], x, [w for w in weights if w is not None], None)
     else:
-        assert weights[0] is not None
         checked(name, options[0], x, [weights[0]], weights[1])
 
 
@@ -58,25 +57,21 @@ def flat(x: Tensor) -> Tensor:
 
 def _result(tensors: Tensors, options: Options) -> Tensor:
     x, weight, *_ = tensors
-    assert x is not None and weight is not None
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
 def _linear_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     x, weight, bias = tensors
-    assert x is not None and weight is not None
     return product_of(x, weight.t(), out, bias, epilogue_of(options[0], x.dtype))
 
 
 def _linear_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     x, weight, bias = tensors
-    assert x is not None and weight is not None
     return Inputs(x, weight.t(), out, bias)
 
 
 def _linear_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     x, weight, bias = tensors
-    assert x is not None and weight is not None
     result = TORCH_ACTIVATIONS[options[0]](F.linear(x, weight, bias))
     return result if out is None else out.copy_(result)
 
@@ -100,8 +95,7 @@ LINEAR_ACT = Operation(
 
 
 def _keep_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
-    x, weight, bias, before = tensors
-    assert x is not None and weight is not None and before is not None
+    x, weight, bias, _ = tensors
     act = epilogue_of(options[0], x.dtype)
     if x.dtype not in NAMES or act is None:
         return None
@@ -111,13 +105,11 @@ def _keep_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | 
 
 def _keep_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     x, weight, bias, before = tensors
-    assert x is not None and weight is not None
     return Inputs(x, weight.t(), out, bias, (before,))
 
 
 def _keep_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     x, weight, bias, before = tensors
-    assert x is not None and weight is not None and before is not None
     if bias is None:
         torch.mm(x, weight.t(), out=before)
     else:
@@ -146,7 +138,6 @@ LINEAR_ACT_KEEP = Operation(
 
 def _gated_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     x, first, second = tensors
-    assert x is not None and first is not None and second is not None
     gate = epilogue_of(options[0], x.dtype)
     plain = product_of(x, first.t(), out, None, None)
     if plain is None or gate is None or strides_of(first) != strides_of(second):
@@ -157,13 +148,11 @@ def _gated_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
 
 def _gated_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     x, first, second = tensors
-    assert x is not None and first is not None and second is not None
     return Inputs(x, first.t(), out, b2=second.t())
 
 
 def _gated_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     x, first, second = tensors
-    assert x is not None and first is not None and second is not None
     gate = TORCH_ACTIVATIONS[options[0]](F.linear(x, first))
     value = F.linear(x, second)
     return torch.mul(gate, value) if out is None else torch.mul(gate, value, out=out)

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """`mm`, `addmm`, `bmm`, `baddbmm`: as problems, and as torch's calls."""
 
 from __future__ import annotations
@@ -139,7 +140,6 @@ def _checked(
     name: str, batched: bool, tensors: Tensors, options: Options, out: Tensor | None
 ) -> None:
     *rest, a, b = tensors
-    assert a is not None and b is not None
     found = checked(name, a, b, options[-1], rest[0] if rest else None, batched)
     if out is not None:
         check_out(name, out, *found)
@@ -150,25 +150,21 @@ def _checked(
 
 def _result(tensors: Tensors, options: Options) -> Tensor:
     *_, a, b = tensors
-    assert a is not None and b is not None
     return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=options[-1] or a.dtype)
 
 
 def _mm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     a, b = tensors
-    assert a is not None and b is not None
     return product_of(a, b, out, None, None)
 
 
 def _mm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     a, b = tensors
-    assert a is not None and b is not None
     return Inputs(a, b, out)
 
 
 def _mm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     a, b = tensors
-    assert a is not None and b is not None
     multiply = torch.mm if a.dim() == 2 else torch.bmm
     if options[0] in (None, a.dtype):
         return multiply(a, b) if out is None else multiply(a, b, out=out)
@@ -181,7 +177,6 @@ def _mm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor
 
 def _mm_padded(tensors: Tensors, options: Options) -> Tensor:
     a, b = tensors
-    assert a is not None and b is not None
     return padded_mm(a, b, lambda first, second: _mm_extern((first, second), options, None))
 
 
@@ -228,7 +223,6 @@ def _expanded(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
     bias, a, b = tensors
-    assert bias is not None and a is not None and b is not None
     if out.numel() == 0 or a.dtype not in NAMES:
         return None
     beta, alpha, _ = options
@@ -251,7 +245,6 @@ def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
 
 def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     bias, a, b = tensors
-    assert bias is not None and a is not None and b is not None
     beta, alpha, _ = options
     if a.dim() == 3:
         return Inputs(a, b, out, None, (_expanded(bias, a, b),) if beta else ())
@@ -268,7 +261,6 @@ def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
 
 def _addmm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     bias, a, b = tensors
-    assert bias is not None and a is not None and b is not None
     beta, alpha, out_dtype = options
     add = torch.addmm if a.dim() == 2 else torch.baddbmm
     if out_dtype in (None, a.dtype):

@@ -13,7 +13,8 @@ from torch import Tensor
 from gemm_templates.launch import Bound, Inputs
 from gemm_templates.problem import Config, Problem
 
-Tensors = tuple[Tensor | None, ...]
+# Of an operation, in the order of its schema; None for one that is optional and not given.
+Tensors = tuple[Any, ...]
 Options = tuple[Any, ...]
 
 

@@ -96,7 +96,6 @@ def _product(
 ) -> Tensor:
     """asked: the type of the result, and `out`."""
     a, out = tensors[-2], asked[1]
-    assert a is not None
     out_dtype = matmul.wanted(a, out, asked[0])
     if out is None:
         return _call(operation, tensors, (*factors, out_dtype), config)

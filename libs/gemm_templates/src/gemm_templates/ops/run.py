@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """What all operations share: decide once for each kind of arguments, then launch.
 
 A call looks its arguments up by sizes, strides, types and alignment. What is not known is decided

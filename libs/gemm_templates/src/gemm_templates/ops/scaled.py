@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """`scaled_mm` and `mixed_mm`: products of operands that carry scales, fp8 and weights of 8 bits, as
 problems and as torch's calls."""
 
@@ -48,15 +49,13 @@ class _Scales(NamedTuple):
     fast: bool = False
 
 
-def _shapes(a: Tensor | None, b: Tensor | None) -> tuple[int, int, int]:
-    assert a is not None and b is not None
+def _shapes(a: Tensor, b: Tensor) -> tuple[int, int, int]:
     return a.shape[0], b.shape[1], a.shape[1]
 
 
 def _check(name: str, tensors: Tensors, act: str) -> None:
     """Shapes, activation, bias and devices. Raises InvalidArguments."""
     a, b, *_, bias = tensors
-    assert a is not None and b is not None
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise InvalidArguments(
             f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)}: expected [m, k] and [k, n]"
@@ -71,7 +70,6 @@ def _check(name: str, tensors: Tensors, act: str) -> None:
 
 def _problem(tensors: Tensors, out: Tensor, act: str, scales: _Scales) -> Problem:
     a, b, *_, bias = tensors
-    assert a is not None and b is not None
     m, n, k = _shapes(a, b)
     blocks, ends = None, (scales.a.kind, scales.b.kind)
     if "blocks" in ends:
@@ -111,7 +109,6 @@ def _problem(tensors: Tensors, out: Tensor, act: str, scales: _Scales) -> Proble
 def _scaled_check(tensors: Tensors, options: Options, out: Tensor | None) -> None:
     a, b, scale_a, scale_b, _ = tensors
     out_dtype, _, act = options
-    assert a is not None and b is not None and scale_a is not None and scale_b is not None
     _check("scaled_mm", tensors, act)
     dtype = out_dtype or torch.bfloat16
     types = [_NAMES.get(t.dtype, str(t.dtype)) for t in (a, b)]
@@ -126,7 +123,6 @@ def _scaled_check(tensors: Tensors, options: Options, out: Tensor | None) -> Non
 def _scales(tensors: Tensors) -> _Scales:
     """How both belong to the operands. Raises InvalidArguments."""
     a, b, scale_a, scale_b, _ = tensors
-    assert scale_a is not None and scale_b is not None
     m, n, k = _shapes(a, b)
     of_a = _scale("scale_a", scale_a, m, k)
     of_b = _scale("scale_b", scale_b.t() if scale_b.dim() == 2 else scale_b, n, k)
@@ -166,7 +162,6 @@ def _scaled_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem:
 
 def _scaled_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     a, b, scale_a, scale_b, bias = tensors
-    assert a is not None and b is not None and scale_a is not None and scale_b is not None
     scales = (scale_a, scale_b)
     blocks = _scales(tensors).a.kind == "blocks"
     ending = () if blocks else tuple(scale.reshape(-1) for scale in scales)
@@ -177,14 +172,12 @@ def _scaled_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
 
 def _scaled_result(tensors: Tensors, options: Options) -> Tensor:
     a, b, *_ = tensors
-    assert a is not None
     return a.new_empty(_shapes(a, b)[:2], dtype=options[0] or torch.bfloat16)
 
 
 def _scaled_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     """`torch._scaled_mm` where it takes these operands, else products in f32."""
     a, b, scale_a, scale_b, bias = tensors
-    assert a is not None and b is not None and scale_a is not None and scale_b is not None
     dtype, fast, act = options[0] or torch.bfloat16, options[1], TORCH_ACTIVATIONS[options[2]]
     m, n, k = _shapes(a, b)
     takes = (
@@ -267,7 +260,6 @@ SCALED_MM = Operation(
 def _mixed_check(tensors: Tensors, options: Options, out: Tensor | None) -> None:
     a, b, scale_b, _ = tensors
     act, out_dtype = options
-    assert a is not None and b is not None and scale_b is not None
     _check("mixed_mm", tensors, act)
     dtype = out_dtype or a.dtype
     wide, narrow = _NAMES.get(a.dtype, ""), _NAMES.get(b.dtype, "")
@@ -289,9 +281,8 @@ def _mixed_check(tensors: Tensors, options: Options, out: Tensor | None) -> None
         raise InvalidArguments(f"mixed_mm: groups of {k // groups}: expected 32, 64 or 128 along K")
 
 
-def _in_rows(scale_b: Tensor | None) -> Tensor:
+def _in_rows(scale_b: Tensor) -> Tensor:
     """[groups, n]; of one group, contiguous."""
-    assert scale_b is not None
     scales = scale_b.reshape(1, -1) if scale_b.dim() == 1 else scale_b
     return scales.contiguous() if scales.shape[0] == 1 else scales
 
@@ -308,7 +299,6 @@ def _mixed_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem:
 
 def _mixed_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     a, b, scale_b, bias = tensors
-    assert a is not None and b is not None
     scales = (_in_rows(scale_b),)
     added = () if bias is None else (bias.contiguous(),)
     if scales[0].shape[0] > 1:
@@ -318,13 +308,11 @@ def _mixed_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
 
 def _mixed_result(tensors: Tensors, options: Options) -> Tensor:
     a, b, *_ = tensors
-    assert a is not None
     return a.new_empty(_shapes(a, b)[:2], dtype=options[1] or a.dtype)
 
 
 def _mixed_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     a, b, scale_b, bias = tensors
-    assert a is not None and b is not None
     scales = _in_rows(scale_b)
     groups, n = scales.shape
     if groups == 1:
