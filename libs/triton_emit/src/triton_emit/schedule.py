@@ -331,7 +331,7 @@ def _persistent(
         return Schedule("persistent", 1, rblock, 1, index_bits=bits)
     if rblock <= 1024:
         tile = 4096 if rblock <= 128 else 2048 if rblock > 256 or not applies else 1024
-        xblock = max(1, min(64, tile // rblock))
+        xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
         warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))

@@ -1,0 +1,99 @@
+"""Reductions of a few elements, written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+import sympy
+
+from loop_ir.ir.affine import substitute
+from loop_ir.ir.analysis import defined_values, identity, inner_axes, statements
+from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.nodes import Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.renaming import fresh_symbols, rename_defs, rename_uses
+from loop_ir.ir.rewrite import map_expressions, map_kernels
+
+_FOLDS = {
+    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and",
+}  # fmt: skip
+# Elements of a row, and statements of a kernel in the end.
+_MOST, _MOST_STATEMENTS = 4, 200
+
+
+@dataclass(frozen=True)
+class UnrollShortRows:
+    """`over r0 < 2: s = reduce sum(x[2*i0 + r0])  ->  s = x[2*i0] + x[2*i0 + 1]`, where rows are of
+    constant length, 4 at most, and nothing is stored for each of their elements. A pointwise
+    kernel is left: its lanes are neighbouring rows, and none of them is idle."""
+
+    name = "unroll_short_rows"
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph without reductions of a few elements."""
+        return map_kernels(graph, rewrite)
+
+
+def rewrite(kernel: Kernel) -> Kernel:
+    """The kernel with its reductions written out, if they are of a few elements."""
+    inner = inner_axes(kernel)
+    extents = [a.extent for a in inner or ()]
+    if not extents or not kernel.axes or not all(e.is_Integer for e in extents):
+        return kernel
+    count = int(sympy.Mul(*extents))
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    if count > _MOST or count * len(inside) > _MOST_STATEMENTS or not all(map(_may_go, inside)):
+        return kernel
+    taken = {s.name for stmt in statements(kernel) for s in _symbols(stmt)}
+    taken |= {s.name for s in kernel.symbols} | {a.symbol.name for a in kernel.axes}
+    symbols = fresh_symbols("t", taken)
+    body = Body(fresh_values(kernel))
+    points = [
+        dict(zip((a.symbol for a in inner or ()), map(sympy.Integer, place), strict=True))
+        for place in product(*(range(int(e)) for e in extents))
+    ]
+    names: list[dict[str, str]] = [{} for _ in points]
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            if not phase.axes:
+                body.append(stmt)
+            elif isinstance(stmt, Reduce):
+                _fold(stmt, [own.get(stmt.args[0], stmt.args[0]) for own in names], body)
+            else:
+                for own, point in zip(names, points, strict=True):
+                    own.update((d, next(body.fresh)) for d in defined_values(stmt))
+                    if isinstance(stmt, Indirect):
+                        point[stmt.symbol] = next(symbols)
+                    body.append(_at(stmt, own, point))
+    return replace(kernel, phases=(Phase((), tuple(body)),))
+
+
+def _may_go(stmt: Stmt) -> bool:
+    return not isinstance(stmt, Store | Scan | Reduce) or (
+        isinstance(stmt, Reduce) and stmt.op in _FOLDS
+    )
+
+
+def _symbols(stmt: Stmt) -> tuple[sympy.Symbol, ...]:
+    return (stmt.symbol,) if isinstance(stmt, Indirect) else ()
+
+
+def _at(stmt: Stmt, names: Mapping[str, str], point: Mapping[sympy.Symbol, sympy.Expr]) -> Stmt:
+    """The statement at one inner point."""
+    stmt = rename_defs(rename_uses(stmt, names), names)
+    if isinstance(stmt, Indirect):
+        symbol = point[stmt.symbol]
+        assert isinstance(symbol, sympy.Symbol)
+        return replace(stmt, symbol=symbol)
+    return map_expressions(stmt, lambda e: substitute(e, tuple(point.items())))
+
+
+def _fold(stmt: Reduce, args: list[str], body: Body) -> None:
+    """The reduction, element by element. A sum begins with 0, as that of zeros below 0 is 0."""
+    op, dtype = _FOLDS[stmt.op], stmt.dtype
+    if stmt.op == "sum":
+        args = [body.const(identity("sum", dtype), dtype), *args]
+    for number, arg in enumerate(args[1:], 2):
+        last = stmt.outs[0] if number == len(args) else None
+        args[0] = body.compute(dtype, op, args[0], arg, out=last)

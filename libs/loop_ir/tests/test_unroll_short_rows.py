@@ -1,0 +1,78 @@
+"""Reductions of a few elements become a pointwise kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loop_ir import Reduce, interpret_kernel, parse_kernel, print_kernel
+from loop_ir.ir.analysis import is_pointwise, statements
+from loop_ir.ir.verify_kernel import KernelVerifier
+from loop_ir.passes.unroll_short_rows import rewrite
+
+TEXT = """
+kernel k(
+    x: f32[5, 2, 2] cuda:0,
+    t: i64[5, 4] cuda:0,
+    w: f32[9] cuda:0,
+    out y: f32[5] cuda:0,
+    out z: f32[5] cuda:0,
+):
+  parallel i0 < 5:
+    over r0 < 2, r1 < 2:
+      v0 = load x[i0*4 + r0*2 + r1] : f32
+      v1 = load t[i0*4 + r0*2 + r1] : i64
+      t0 = indirect v1 < 9
+      v2 = load w[t0] : f32
+      v3 = index r0 + 3*r1 : i64
+      v4 = cast(v3) : f32
+      v5 = mul(v2, v4) : f32
+      v6 = add(v0, v5) : f32
+      v7 = reduce sum(v6) : f32
+    over r0 < 2, r1 < 2:
+      v8 = sub(v6, v7) : f32
+      v9 = reduce max(v8) : f32
+    once:
+      v10 = mul(v9, v7) : f32
+      store y[i0] = v10
+      store z[i0] = v7
+"""
+
+
+def given() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 2, 2)).astype(np.float32)
+    x[0], x[1, 0, 1] = -0.0, np.nan
+    return {"x": x, "t": rng.integers(-9, 9, (5, 4)), "w": rng.random(9).astype(np.float32)}
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+def test_the_same_numbers(op: str) -> None:
+    kernel = parse_kernel(TEXT.replace("reduce max", f"reduce {op}"))
+    flat = rewrite(kernel)
+    assert is_pointwise(flat) and not any(isinstance(s, Reduce) for s in statements(flat))
+    KernelVerifier(flat).run()
+    assert parse_kernel(print_kernel(flat)) == flat
+    want, got = interpret_kernel(kernel, given()), interpret_kernel(flat, given())
+    for name in ("y", "z"):
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-6)
+
+
+def test_the_sum_of_zeros_below_0_is_0() -> None:
+    lone = TEXT.replace("add(v0, v5)", "add(v0, v0)")
+    zeros = interpret_kernel(rewrite(parse_kernel(lone)), given())["z"]
+    assert zeros[0] == 0 and not np.signbit(zeros[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("over r0 < 2, r1 < 2", "over r0 < 3, r1 < 2"),
+        ("reduce max", "reduce argmax"),
+        ("      v9 = reduce", "      store w[r0] = v8\n      v9 = reduce"),
+    ],
+)
+def test_what_keeps_its_rows(old: str, new: str) -> None:
+    text = TEXT.replace(old, new).replace("reduce argmax(v8) : f32", "reduce argmax(v8) : i64")
+    kernel = parse_kernel(text)
+    assert rewrite(kernel) == kernel
