@@ -48,12 +48,12 @@ def forward(self, x, w):
     check_input = fx_emit_host_check_input(x, 'x: f32[s0, 4] cpu', torch.float32, (s0, 4), (4, 1));  check_input = None
     check_input_1 = fx_emit_host_check_input(w, 'w: f32[4, 4] cpu', torch.float32, (4, 4), (4, 1));  check_input_1 = None
     # one layer
-    y = torch.ops.aten.mm.default(x, w);  x = w = None  # aten.mm model.py:7
-    v = torch.as_strided(y, (s0,), (4,), 1)
+    y = torch.mm(x, w);  x = w = None  # aten.mm model.py:7
     add = s0 + 3
     floordiv = add // 4;  add = None
     mul = s0 * 4
     launch_square = kernel_square((floordiv, 1, 1), y, mul);  floordiv = mul = launch_square = None  # aten.square model.py:8
+    v = torch__C__dynamo_guards__reinterpret_tensor(y, (s0,), (4,), 1)
     z = torch.ops.aten.exp.default(v);  v = None
     z_as_declared = fx_emit_host_conform_result(z, 'aten.exp.default', 'z: f32[s0] cpu', torch.float32, (s0,), (1,));  z = s0 = None
     free_y = fx_emit_host_free(y);  y = free_y = None

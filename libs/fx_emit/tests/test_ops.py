@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
-import weakref
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_emit import emit, host, is_impure
+from fx_emit.torch_compat import FUNCTIONS
+from fx_emit.torch_types import operator_of
 from wrapper_ir import Reuse, parse_program
 from wrapper_ir.errors import AssertionFailed, InputMismatch, MissingConstant, ResultMismatch
 from wrapper_ir.passes import InsertFrees, PlanMemory, run_passes
@@ -306,38 +308,36 @@ def test_descriptors_of_the_callers(load_launcher):
     assert torch.equal(a, inputs(3)[0] * 2) and made == [((3, 8), (4, 8))] * 2
 
 
-class Allocations(TorchDispatchMode):
-    """Weak references to what is allocated; how many are alive at each later call."""
+class Alive(TorchDispatchMode):
+    """Whether the storage of the first operator's first argument is alive at each later call."""
 
     def __init__(self):
         super().__init__()
-        self.refs = []
-        self.alive = []
+        self.storage = None
+        self.alive = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.alive.append((str(func), sum(r() is not None for r in self.refs)))
-        out = func(*args, **(kwargs or {}))
-        if "empty_strided" in str(func):
-            self.refs.append(weakref.ref(out.untyped_storage()))
-            weakref.finalize(out, lambda: None)
-            self.refs[-1] = weakref.ref(out)
-        return out
+        if self.storage is not None:
+            self.alive[str(func)] = not self.storage.expired()
+        elif str(func) == "aten.fill_.Scalar":
+            self.storage = StorageWeakRef(args[0].untyped_storage())
+        return func(*args, **(kwargs or {}))
 
 
 def test_free_drops_the_memory(check):
     text = HEAD + (
         "  a = alloc f32[s0, 8] cpu\n  v = view a f32[4] cpu\n"
-        "  extern aten.fill_.Scalar(v, 1) mutates (v,)\n  free a\n"
+        "  extern aten.fill_.Scalar(v, 1) mutates (v,)\n"
+        "  extern aten.add_.Scalar(a, 1) mutates (a,)\n  free a\n"
         "  extern aten.relu_.default(x) mutates (x,)\n  return ()\n"
     )
     for gm in check(text, inputs(2)).values():
         free = next(n for n in gm.graph.nodes if n.name == "free_a")
         assert [str(a) for a in free.args] == ["a"] and "a = free_a = None" in gm.code
         gc.collect()
-        with Allocations() as seen:
+        with Alive() as seen:
             gm(*inputs(2))
-        counts = dict(seen.alive)
-        assert counts["aten.fill_.Scalar"] == 1 and counts["aten.relu_.default"] == 0
+        assert seen.alive == {"aten.add_.Scalar": True, "aten.relu_.default": False}
 
 
 def test_expressions_are_computed_once(check):
@@ -438,3 +438,82 @@ def test_complex_numbers(check):
 """,
         [torch.tensor([1 + 2j, 3j])],
     )
+
+
+def operators_of(gm):
+    return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def test_launches_need_no_views(check):
+    """A layout that is there is not made again; a launch takes the address of what lies there."""
+    modules = check(
+        HEAD + SCALE + "  a = alloc f32[s0, 8] cpu\n"
+        "  launch scale grid (s0, 1, 1) (x, a, 2.0, s0*8)\n"
+        "  v = view a f32[8*s0] cpu\n  b = alloc f32[s0, 8] cpu\n"
+        "  launch scale grid (s0, 1, 1) (v, b, 3.0, s0*8)\n"
+        "  c = reuse a f32[4, s0] cpu\n  launch scale grid (s0, 1, 1) (b, c, 1.0, s0*4)\n"
+        "  d = reuse c f32[s0, 8] cpu\n  launch scale grid (s0, 1, 1) (b, d, 0.5, s0*8)\n"
+        "  w = view b f32[s0] cpu offset 3\n  launch scale grid (1, 1, 1) (w, d, 0.5, s0)\n"
+        "  return (d,)\n",
+        inputs(2),
+        inputs(5),
+    )
+    views = [n for n in operators_of(modules["direct"]) if "strided" in n or "reinterpret" in n]
+    assert len(views) == 3 and "reinterpret" in views[2]  # two allocations and w
+
+
+def test_views_that_are_seen_outside_are_torchs_own(check):
+    """The writes of their owner count for them, and the other way around."""
+    modules = check(
+        HEAD + "  v = view x f32[8, s0] cpu stride (1, 8)\n  w = view v f32[s0*8] cpu\n"
+        "  extern aten.relu_.default(w) mutates (w,)\n"
+        "  a = extern aten.mul.Tensor(w, 2) -> f32[8*s0] cpu\n  u = view a f32[s0, 8] cpu\n"
+        "  return (v, u)\n",
+        inputs(2),
+    )  # fmt: skip
+    for gm in modules.values():
+        x, n = inputs(2)
+        version = x._version
+        v, u = gm(x, n)
+        assert v._base is x and u._is_view() and v._version == x._version == version + 1
+
+
+def test_a_returned_view_is_no_argument(check):
+    """Nor another result, though it has its layout: eager gives objects of their own."""
+    text = HEAD + "  v = view x f32[s0, 8] cpu\n  a = alloc f32[s0, 8] cpu\n  copy x -> a\n"
+    modules = check(text + "  w = view a f32[s0, 8] cpu\n  return (v, a, w)\n", inputs(2))
+    for gm in modules.values():
+        x, n = inputs(2)
+        v, a, w = gm(x, n)
+        assert v is not x and v._base is x and w is not a and w._base is a
+
+
+def test_a_view_between_storages_keeps_the_right_one(check):
+    """An element type comes back after another one, and begins where the storage does."""
+    check(
+        HEAD + "  a = alloc f32[s0, 8] cpu\n  extern aten.fill_.Scalar(a, 1) mutates (a,)\n"
+        "  b = reuse a i32[s0*2] cpu\n  extern aten.fill_.Scalar(b, 7) mutates (b,)\n"
+        "  c = reuse b f32[s0] cpu\n  extern aten.fill_.Scalar(c, 3) mutates (c,)\n"
+        "  v = view c f32[2] cpu offset 1\n  e = extern aten.exp.default(v) -> f32[2] cpu\n"
+        "  return (e, c)\n",
+        inputs(3),
+    )
+
+
+def test_functions_of_torch_are_their_operators():
+    a, b, c = torch.randn(3, 4, 4).double().unbind()
+    batch = torch.randn(2, 3, 4, 4)
+    calls = {
+        "mm": (a, b), "addmm": (a[0], b, c), "bmm": (batch[0], batch[1]),
+        "baddbmm": (batch[0], batch[1], batch[0]),
+        "convolution": (batch, batch[:, :, :3, :3].contiguous(), None, [1, 2], [0, 1], [1, 1],
+                        False, [0, 0], 1),
+    }  # fmt: skip
+    for name, args in calls.items():
+        target = f"aten.{name}.default"
+        kwargs = {"beta": 2, "alpha": 0.5} if "add" in name else {}
+        expected = operator_of(target, {})(*args, **kwargs)
+        assert torch.equal(FUNCTIONS[target](*args, **kwargs), expected)
+    for target, function in FUNCTIONS.items():
+        schema = operator_of(target, {})._schema.name
+        assert schema == f"aten::{function.__name__}"

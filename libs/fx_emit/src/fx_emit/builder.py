@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from fx_emit import host
 from fx_emit.comments import CommentWriter
 from fx_emit.expressions import NodeDomain
-from fx_emit.torch_compat import FakeTensorMode
+from fx_emit.torch_compat import FakeTensorMode, reinterpret_tensor
 from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_value
 from symexpr import evaluate
 from wrapper_ir import Arg, DefineKernel, Describe, Ref, TensorType
@@ -22,7 +22,8 @@ from wrapper_ir.analysis import evaluate_type, extent
 
 @dataclass
 class Shared:
-    """What the emitters of a program and of its blocks have in common."""
+    """What the emitters of a program and of its blocks have in common. exposed: tensors that the
+    program returns or lets operators write to, whose views torch must know as such."""
 
     launch: str
     load_kernel: Callable[[DefineKernel], Any]
@@ -33,6 +34,7 @@ class Shared:
     check_inputs: bool
     env: dict[str, int]
     mode: FakeTensorMode | None
+    exposed: Set[str] = frozenset()
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
     loaded: dict[str, Any] = field(default_factory=dict)
 
@@ -40,7 +42,8 @@ class Shared:
 class Builder:
     """A graph of one program or block, by the names of the program.
 
-    symbols, nodes, types: what a name is. roots: the tensor whose storage it lies in.
+    symbols, nodes, types: what a name is. roots: the tensor whose storage it lies in. views: those
+    that nobody asked for yet, with the tensors that lie in the same storage, and a comment.
     """
 
     def __init__(self, shared: Shared, name: str) -> None:
@@ -53,6 +56,8 @@ class Builder:
         self.nodes: dict[str, Node] = {}
         self.types: dict[str, TensorType] = {}
         self.roots: dict[str, str] = {}
+        self.owners: dict[str, tuple[str, ...]] = {}  # root -> what lay in its storage before it
+        self.views: dict[str, tuple[tuple[str, ...], str]] = {}
         self.described: dict[str, Describe] = {}
         self.starts: dict[str, Any] = {}  # root -> element of its storage that is offset 0
         self.headings: list[str] = []
@@ -123,7 +128,7 @@ class Builder:
     def value(self, arg: Arg) -> Any:
         """An argument of an op as one of a node."""
         if isinstance(arg, Ref):
-            return self.nodes[arg.name]
+            return self.tensor(arg.name)
         if isinstance(arg, tuple):
             return tuple(self.value(a) for a in arg)
         if isinstance(arg, sympy.Basic):
@@ -141,35 +146,67 @@ class Builder:
         if root not in self.starts:
             node = self.call(
                 torch.ops.aten.sym_storage_offset.default,
-                (self.nodes[root],),
+                (self.tensor(root),),
                 value=evaluate_type(self.types[root], self.shared.env)[2],
             )
             offset = self.number(self.types[root].offset)
             self.starts[root] = node if offset == 0 else self.domain.sub(node, offset)
         return self.starts[root]
 
-    def restride(self, name: str, src: str, type: TensorType, comment: str) -> None:
-        """`as_strided` of the source where element types agree; else over the raw storage."""
-        root = self.roots[src]
+    def restride(self, name: str, type: TensorType, owners: tuple[str, ...], comment: str) -> None:
+        """`name` is another layout of a storage in which `owners` lie, the last one its root. In
+        the "direct" form a view is made where it is first asked for, and none for what is there:
+        launches take addresses."""
+        self.types[name] = type
+        direct = self.shared.launch == "direct"
+        same = next((o for o in owners if o in self.nodes and self.types[o] == type), None)
+        own = name not in self.shared.exposed or self.roots[name] == name
+        if direct and same is not None and own:
+            self.nodes[name] = self.nodes[same]
+            return
+        self.views[name] = (owners, comment)
+        if not direct:
+            self.tensor(name)
+
+    def tensor(self, name: str) -> Node:
+        """The node of a tensor."""
+        if name in self.views:
+            self.nodes[name] = self._view(name, *self.views.pop(name))
+        return self.nodes[name]
+
+    def address(self, name: str) -> Node:
+        """The node of a tensor of the same element type that begins where this one does."""
+        type = self.types[name]
+        for owner in self.views[name][0] if name in self.views else ():
+            known = self.types[owner]
+            if owner in self.nodes and (known.dtype, known.offset) == (type.dtype, type.offset):
+                return self.nodes[owner]
+        return self.tensor(name)
+
+    def _view(self, name: str, owners: tuple[str, ...], comment: str) -> Node:
+        """`as_strided`, or what costs half as much where nobody asks whether it is a view; over the
+        raw storage where no tensor in it has these elements."""
+        type, root = self.types[name], owners[-1]
         dtype, size, stride = self.layout(type)
-        offset = self.number(type.offset)
+        base = next(
+            (o for o in owners if o in self.nodes and self.types[o].dtype == type.dtype), None
+        )
         target: Callable[..., Any]
         args: tuple[Any, ...]
-        if self.types[root].dtype == type.dtype:
-            base = src if self.types[src].dtype == type.dtype else root
-            start = self.start(root)
+        if base is None:
+            # The first element of the root lies at its declared offset.
+            skipped = self.types[root].offset * self.types[root].dtype.itemsize
+            offset = self.number(type.offset - skipped / type.dtype.itemsize)
+            target, args = host.reinterpret, (self.tensor(root), dtype, size, stride, offset)
+        elif self.shared.launch == "direct" and name not in self.shared.exposed:
+            skipped = self.number(type.offset - self.types[base].offset)
+            target, args = reinterpret_tensor, (self.nodes[base], size, stride, skipped)
+        else:
+            offset, start = self.number(type.offset), self.start(root)
             if start != 0:
                 offset = self.domain.add(start, offset) if offset != 0 else start
             target, args = torch.as_strided, (self.nodes[base], size, stride, offset)
-        else:
-            # The first element of the root lies at its declared offset.
-            skipped = self.types[root].offset * self.types[root].dtype.itemsize
-            if skipped != 0:
-                offset = self.number(type.offset - skipped / type.dtype.itemsize)
-            target = host.reinterpret
-            args = (self.nodes[root], dtype, size, stride, offset)
-        node = self.call(target, args, name=name, value=self.fake(type), comment=comment)
-        self.define(name, type, node, root)
+        return self.call(target, args, name=name, value=self.fake(type), comment=comment)
 
     def submodule(self, label: str, module: GraphModule) -> Node:
         """The node that reads `module`, which becomes a child of the root."""

@@ -13,12 +13,14 @@ from torch.fx import GraphModule
 from fx_emit import hop, host
 from fx_emit.builder import Builder, Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
-from fx_emit.torch_compat import FakeTensorMode
+from fx_emit.torch_compat import FUNCTIONS, FakeTensorMode, allocator
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
 from wrapper_ir import Ref, print_symbol, print_type
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
+    alias_source,
     bound_symbols,
+    definitions,
     evaluate_type,
     expressions,
     free_symbols,
@@ -79,6 +81,7 @@ def emit(
         checks and check_inputs,
         hint_env(program),
         (fake_mode or FakeTensorMode()) if values else None,
+        exposed(program),
     )
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
@@ -173,15 +176,17 @@ class _Emitter(Builder):
             case ir.Allocate():
                 self.allocate(op)
             case ir.Free():
-                self.call(
-                    host.free, (self.nodes[op.name],), name=f"free_{op.name}", comment=op.comment
-                )
+                node = self.address(op.name)
+                self.call(host.free, (node,), name=f"free_{op.name}", comment=op.comment)
             case ir.Reuse():
                 self.starts[op.out] = 0
-                self.restride(op.out, op.src, op.type, op.comment)
                 self.roots[op.out] = op.out
+                before = self.roots[op.src]
+                self.owners[op.out] = (*self.owners.get(before, ()), before)
+                self.restride(op.out, op.type, self.owners[op.out], op.comment)
             case ir.View():
-                self.restride(op.out, op.src, op.type, op.comment)
+                root = self.roots[op.out] = self.roots[op.src]
+                self.restride(op.out, op.type, (*self.owners.get(root, ()), root), op.comment)
             case ir.Describe():
                 self.describe(op)
             case ir.Launch():
@@ -189,7 +194,7 @@ class _Emitter(Builder):
             case ir.ExternCall():
                 self.extern(op)
             case ir.CopyBack():
-                dst, src = self.nodes[op.dst], self.nodes[op.src]
+                dst, src = self.tensor(op.dst), self.tensor(op.src)
                 value = self.fake(self.types[op.dst])
                 self.call(torch.ops.aten.copy_.default, (dst, src), value=value, comment=op.comment)
             case ir.If():
@@ -214,10 +219,12 @@ class _Emitter(Builder):
 
     def allocate(self, op: ir.Allocate) -> None:
         dtype, size, stride = self.layout(op.type)
+        device = torch_device(op.type.device)
+        fast = allocator(device) if self.shared.launch == "direct" else None
         node = self.call(
-            torch.empty_strided,
-            (size, stride),
-            {"dtype": dtype, "device": torch_device(op.type.device)},
+            fast or torch.empty_strided,
+            (size, stride, dtype) if fast else (size, stride),
+            {} if fast else {"dtype": dtype, "device": device},
             name=op.out,
             value=self.fake(op.type),
             comment=op.comment,
@@ -228,7 +235,7 @@ class _Emitter(Builder):
     def describe(self, op: ir.Describe) -> None:
         self.described[op.out] = op
         if self.shared.launch == "direct":
-            args = (self.nodes[op.src], op.block)
+            args = (self.tensor(op.src), op.block)
             node = self.call(self.shared.describe, args, name=op.out, comment=op.comment)
             self.define(op.out, self.types[op.src], node, self.roots[op.src])
 
@@ -244,8 +251,10 @@ class _Emitter(Builder):
             self.shared.loaded[op.kernel] = self.load(kernel)
         loaded = self.shared.loaded[op.kernel]
         grid = self.numbers(op.grid)
-        bare = (Ref(self.bare(a.name)) if isinstance(a, Ref) else a for a in op.args)
-        args = tuple(map(self.value, bare))
+        args = tuple(
+            self.address(self.bare(a.name)) if isinstance(a, Ref) else self.value(a)
+            for a in op.args
+        )
         if self.shared.launch == "direct":
             self.call(loaded, (grid, *args), name=f"launch_{op.kernel}", comment=op.comment)
             return
@@ -271,21 +280,23 @@ class _Emitter(Builder):
     def load(self, kernel: ir.DefineKernel) -> Any:
         loaded = self.shared.load_kernel(kernel)
         if self.shared.launch == "direct":
-            return host.KernelCall(kernel.name, loaded)
+            return host.KernelCall(loaded, kernel.name)
         return hop.register(kernel, loaded)
 
     def extern(self, op: ir.ExternCall) -> None:
-        target = operator_of(op.target, self.shared.operators)
+        target = called = operator_of(op.target, self.shared.operators)
+        if self.shared.launch == "direct" and op.target not in self.shared.operators:
+            called = FUNCTIONS.get(op.target, target)
         args = tuple(self.value(a) for a in op.args)
         kwargs = {k: self.value(v) for k, v in op.kwargs}
         fakes = [None if out is None else self.fake(out[1]) for out in op.outs]
         if not op.tuple_result:
             name = op.outs[0][0] if op.outs and op.outs[0] else None
             value = fakes[0] if fakes else None
-            node = self.call(target, args, kwargs, name=name, value=value, comment=op.comment)
+            node = self.call(called, args, kwargs, name=name, value=value, comment=op.comment)
             results = [node] * len(op.outs)
         else:
-            node = self.call(target, args, kwargs, value=tuple(fakes), comment=op.comment)
+            node = self.call(called, args, kwargs, value=tuple(fakes), comment=op.comment)
             results = [
                 node
                 if out is None
@@ -316,7 +327,7 @@ class _Emitter(Builder):
         symbols = [
             s for s in self.symbols if s in free_symbols([e for i in inner for e in expressions(i)])
         ]
-        used = [n for n in dict.fromkeys(map(self.bare, uses(op))) if n in self.nodes]
+        used = [n for n in dict.fromkeys(map(self.bare, uses(op))) if n in self.roots]
         tensors = list(dict.fromkeys([*(self.roots[n] for n in used), *used]))
         blocks = []
         for number, ops in enumerate(arms):
@@ -327,7 +338,7 @@ class _Emitter(Builder):
                 node = block.graph.placeholder(s)
                 block.symbols[s] = block.note(node, self.shared.env[s])
             for n in tensors:
-                node = block.note(block.graph.placeholder(n), self.nodes[n].meta["val"])
+                node = block.note(block.graph.placeholder(n), self.tensor(n).meta["val"])
                 block.define(n, self.types[n], node, self.roots[n])
                 if self.starts.get(n, 1) == 0:
                     block.starts[n] = 0
@@ -358,6 +369,24 @@ def chain(op: ir.If) -> tuple[list[Any], list[tuple[ir.Op, ...]]]:
         conditions.append(op.condition)
         blocks.append(op.then)
     return conditions, [*blocks, op.orelse]
+
+
+def exposed(program: ir.Program) -> frozenset[str]:
+    """The tensors that are returned or written to by operators, and those of which they are views:
+    what torch knows of these (that writes count, say) is seen outside."""
+    found: set[str] = set()
+    for op in reversed(list(walk(program.ops))):
+        match op:
+            case ir.Return():
+                found |= set(uses(op))
+            case ir.ExternCall():
+                found |= set(op.mutates)
+            case ir.CopyBack():
+                found.add(op.dst)
+        source = alias_source(op)
+        if source is not None and not found.isdisjoint(name for name, _ in definitions(op)):
+            found.add(source)
+    return frozenset(found)
 
 
 def _values(values: Any) -> Any:
