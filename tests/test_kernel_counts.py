@@ -167,7 +167,32 @@ def optimizer() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     return run, made
 
 
+def clipping() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    """Gradients scaled in place by their norm, of two sizes."""
+    grads = tuple(rows(*size) for _ in range(4) for size in ((5, 7), (7,)))
+
+    def run(*grads: Tensor) -> None:
+        total = torch.stack([g.square().sum() for g in grads]).sum().sqrt()
+        for g in grads:
+            g.mul_((1.0 / (total + 1e-6)).clamp(max=1.0))
+
+    return run, grads
+
+
+def unscaling() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    """Gradients divided by a scale, and whether they are finite."""
+
+    def run(scale: Tensor, *grads: Tensor) -> Tensor:
+        for g in grads:
+            g.mul_(1 / scale)
+        return torch.stack([g.isfinite().all() for g in grads]).all()
+
+    return run, (torch.tensor(8.0), *(rows(5, 7) for _ in range(5)))
+
+
 STEPS = {
+    "gradients clipped": Step(clipping, (4,)),
+    "gradients unscaled": Step(unscaling, (2,)),
     "optimizer": Step(optimizer, (2,)),
     "batch norm in training, which counts": Step(batch_norm, (1,)),
     "in place": Step(in_place, (1,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loop_ir import parse_kernel
-from loop_ir.ir.in_place import hazard, stays_outside
+from loop_ir.ir.in_place import can_share, hazard
 from loop_ir.splitting.split_reductions import choose_cut
 
 HEAD = """\
@@ -84,7 +84,8 @@ def test_hazards(body, why) -> None:
 
 
 def test_rows_that_are_written_once_may_be_shared() -> None:
-    """Running statistics do not keep a reduction whole; what is written at inner points does."""
+    """Running statistics do not keep a reduction whole, nor what is written at inner points, but
+    where these would be read again."""
     text = """\
 kernel k(
     x: f32[1048576] cuda:0,
@@ -100,10 +101,22 @@ kernel k(
       store s[0] = v3
 """
     once = parse_kernel(text)
-    assert stays_outside(once) and choose_cut(once, {}) is not None
-    inside = parse_kernel(HEAD + ROW + """\
-    over r0 < 8:
-      store x[i0*8 + r0] = v1
-      store y[i0*8 + r0] = v1
-""")  # fmt: skip
-    assert not stays_outside(inside)
+    assert can_share(once) and choose_cut(once, {}) is not None
+    inside = """\
+kernel k(
+    out x: f32[1048576] cuda:0,
+    out s: f32[1] cuda:0,
+):
+  single:
+    over r0 < 1048576:
+      v0 = load x[r0] : f32
+      v1 = exp(v0) : f32
+      store x[r0] = v1
+      v2 = reduce sum(v1) : f32
+    once:
+      store s[0] = v2
+"""
+    summed = parse_kernel(inside)
+    assert can_share(summed) and choose_cut(summed, {}) is not None
+    spread = parse_kernel(inside.replace("v2 = reduce sum", "v2, v3 = reduce welford"))
+    assert not can_share(spread) and choose_cut(spread, {}) is None

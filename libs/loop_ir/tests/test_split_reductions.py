@@ -10,6 +10,7 @@ import pytest
 import sympy
 
 from loop_ir import (
+    Buffer,
     DType,
     Graph,
     GraphInput,
@@ -22,6 +23,7 @@ from loop_ir import (
     verify,
 )
 from loop_ir.ir.analysis import inner_axes, statements
+from loop_ir.ir.in_place import in_place_buffers
 from loop_ir.ir.strides import reduces_columns
 from loop_ir.splitting.chunks import Cut
 from loop_ir.splitting.split import split
@@ -151,29 +153,68 @@ kernel k(
     once:
       store y[0] = v2
 """
+CENTRED = """
+kernel k(
+    out x: f32[3, 40] cuda:0,
+    out m: f32[3] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : f32
+      v1, v2 = reduce welford(v0) : f32
+    once:
+      v3 = load m[i0] : f32
+      v4 = add(v1, v3) : f32
+      store m[i0] = v4
+    over r0 < 40:
+      v5 = sub(v0, v1) : f32
+      store x[i0*40 + r0] = v5
+"""
+SCALED = """
+kernel k(
+    out x: f32[3, 40] cuda:0,
+    out y: f32[3] cuda:0,
+    out z: i64[3] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : f32
+      v1 = exp(v0) : f32
+      store x[i0*40 + r0] = v1
+      v2 = reduce sum(v1) : f32
+      v3 = reduce argmax(v1) : i64
+    once:
+      store y[i0] = v2
+      store z[i0] = v3
+"""
 TEXTS = {"sum": SUM, "extremes": EXTREMES, "norm": NORM, "softmax": SOFTMAX, "columns": COLUMNS,
-         "planes": PLANES, "gather": GATHER}  # fmt: skip
+         "planes": PLANES, "gather": GATHER, "centred": CENTRED, "scaled": SCALED}  # fmt: skip
 
 
 def graph_of(kernels: list[Kernel], whole: Kernel, symbols=()) -> Graph:
     """The kernels in order; inputs and results are those of `whole`."""
-    inputs = tuple(GraphInput(b.name, b.type) for b in whole.buffers if not b.written)
+    inputs = tuple(GraphInput(b.name, b.type) for b in given(whole))
     outputs = tuple(TensorRef(b.name, b.type) for b in whole.buffers if b.written)
     return Graph("g", inputs, tuple(kernels), outputs, whole.symbols)
 
 
+def given(kernel: Kernel) -> list[Buffer]:
+    """What is read before it is written."""
+    read = in_place_buffers(kernel)
+    return [b for b in kernel.buffers if not b.written or b.name in read]
+
+
 def arrays(kernel: Kernel, sizes: dict[str, int] | None = None):
     rng = np.random.default_rng(0)
-    for buffer in kernel.buffers:
-        if not buffer.written:
-            shape = [int(evaluate(n, sizes or {})) for n in buffer.type.size]
-            if buffer.type.dtype == DType.f32:
-                # few different values, so that extremes tie
-                yield rng.integers(-3, 4, shape).astype(np.float32) / 2
-            else:
-                yield rng.integers(0, 2, shape).astype(
-                    np.bool_ if buffer.type.dtype == DType.bool_ else np.int64
-                )
+    for buffer in given(kernel):
+        shape = [int(evaluate(n, sizes or {})) for n in buffer.type.size]
+        if buffer.type.dtype == DType.f32:
+            # few different values, so that extremes tie
+            yield rng.integers(-3, 4, shape).astype(np.float32) / 2
+        else:
+            yield rng.integers(0, 2, shape).astype(
+                np.bool_ if buffer.type.dtype == DType.bool_ else np.int64
+            )
 
 
 def cut_alike(cut: Cut):
@@ -199,10 +240,8 @@ def agree(kernel: Kernel, cut: Cut, sizes: dict[str, int] | None = None) -> list
     parts = split(kernel, cut_alike(cut), {kernel.name, *(b.name for b in kernel.buffers)})
     whole, cut_up = graph_of([kernel], kernel), graph_of(parts, kernel)
     verify(cut_up)
-    given = list(arrays(kernel, sizes))
-    for want, got in zip(
-        interpret_graph(whole, given), interpret_graph(cut_up, given), strict=True
-    ):
+    runs = (interpret_graph(graph, list(arrays(kernel, sizes))) for graph in (whole, cut_up))
+    for want, got in zip(*runs, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
         assert got.dtype == want.dtype
     for part in parts:
@@ -222,7 +261,7 @@ def test_every_cut_computes_the_same(name, length):
         agree(kernel, Cut(axis, sympy.Integer(chunks), sympy.Integer(length), exact))
 
 
-@pytest.mark.parametrize("name", ["sum", "norm", "softmax", "extremes"])
+@pytest.mark.parametrize("name", ["sum", "norm", "softmax", "extremes", "centred"])
 @pytest.mark.parametrize("size", [1, 2, 3, 40, 41])
 def test_symbolic_extents(name, size):
     text = re.sub(r"\b40\b(?!\.)", "s0", TEXTS[name])
@@ -288,6 +327,8 @@ def big(text: str, rows: int, width: int) -> Kernel:
         (COLUMNS, 2048, 65536, True),
         (COLUMNS, 1 << 17, 4096, False),
         (NORM, 8, 1 << 22, True),
+        (CENTRED, 8, 1 << 22, True),
+        (SCALED, 8, 1 << 22, True),
         (NORM, 8, 4096, False),
     ],
 )

@@ -101,3 +101,47 @@ def test_points_of_a_list_are_no_pairs(tools: SimpleNamespace, sizes: tuple[int,
         torch.testing.assert_close(tensors[f"y{n}"], want, rtol=0, atol=0)
     with pytest.raises(BadSchedule, match="no pairs"):
         emit_list(nests, replace(schedule, pairs=True))
+
+
+NORMS = """\
+kernel k{n}(
+    x{n}: f32[{rows}, {columns}] cuda:0,
+    c: f32[] cuda:0,
+    out y{n}: f32[{rows}, {columns}] cuda:0,
+    out s{n}: f32[{rows}] cuda:0,
+):
+  parallel i0 < {rows}:
+    once:
+      v0 = load c[0] : f32
+    over r0 < {columns}:
+      v1 = load x{n}[i0*{columns} + r0] : f32
+      v2 = mul(v0, v1) : f32
+      store y{n}[i0*{columns} + r0] = v2
+      v3 = mul(v2, v2) : f32
+      v4 = reduce sum(v3) : f32
+    once:
+      store s{n}[i0] = v4
+"""
+
+
+@pytest.mark.parametrize("kind", ["persistent", "looped"])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 70), (3, 64), (5, 33)])
+def test_reductions_of_equal_sizes(
+    tools: SimpleNamespace, kind: str, rows: int, columns: int
+) -> None:
+    nests = [parse_kernel(NORMS.format(n=n, rows=rows, columns=columns)) for n in range(3)]
+    other = parse_kernel(NORMS.format(n=3, rows=rows, columns=columns + 1))
+    assert len({*map(likeness, nests)}) == 1 and likeness(other) != likeness(nests[0]) is not None
+    rblock = 128 if kind == "persistent" else 16
+    for xblock in (1, 2):
+        schedule = replace(list_schedule(nests, {}), kind=kind, xblock=xblock, rblock=rblock)
+        kernel = emit_list(nests, schedule)
+        tensors = {"c": torch.tensor(3.0)}
+        tensors |= {f"x{n}": torch.randn(rows, columns) for n in range(3)}
+        tensors |= {f"y{n}": torch.full((rows, columns), torch.nan) for n in range(3)}
+        tensors |= {f"s{n}": torch.full((rows,), torch.nan) for n in range(3)}
+        tools.launch(kernel, tensors, {})
+        for n in range(3):
+            want = tensors[f"x{n}"] * 3
+            torch.testing.assert_close(tensors[f"y{n}"], want)
+            torch.testing.assert_close(tensors[f"s{n}"], want.square().sum(-1))

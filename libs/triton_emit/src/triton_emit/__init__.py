@@ -5,7 +5,7 @@ schedule, and it runs as it is under Triton and under Triton's interpreter.
 """
 
 from triton_emit.candidates import as_kind, candidate_schedules
-from triton_emit.emit import emit
+from triton_emit.emit import emit, emit_list
 from triton_emit.epilogue import emit_epilogue
 from triton_emit.errors import (
     BadEpilogue,
@@ -15,7 +15,7 @@ from triton_emit.errors import (
     UnsupportedDType,
     UnsupportedKernel,
 )
-from triton_emit.forms.lists import emit_list, likeness, list_schedule
+from triton_emit.forms.lists import likeness, list_schedule
 from triton_emit.prologue import emit_prologue
 from triton_emit.schedule import Schedule, default_schedule
 from triton_emit.source import EpilogueSource, PrologueSource, TritonKernel

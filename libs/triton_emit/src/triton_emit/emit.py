@@ -1,10 +1,15 @@
-"""`emit`: a loop IR kernel under a schedule -> a Triton kernel."""
+"""`emit`: a loop IR kernel under a schedule -> a Triton kernel; `emit_list`: several of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from loop_ir import Kernel, pair_softmax
+from triton_emit.errors import BadSchedule
 from triton_emit.forms.check import check
 from triton_emit.forms.kernel import KernelWriter
+from triton_emit.forms.lists import list_form
 from triton_emit.forms.looped import LoopedWriter
 from triton_emit.forms.pairs import PairWriter
 from triton_emit.forms.persistent import PersistentWriter
@@ -29,13 +34,27 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     Raises BadSchedule when the two do not fit, UnsupportedDType for element types that Triton
     lacks, UnsupportedKernel when a loop would have to read what it overwrote.
     """
+    kernel, form = _fitting(kernel, schedule)
+    return form(kernel, schedule).emit()
+
+
+def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
+    """One Triton kernel that does what all of them do, named as the first. They are alike
+    (`likeness`), and none needs what another does. Raises what `emit` raises, and BadSchedule for
+    a schedule whose points are pairs."""
+    if schedule.pairs:
+        raise BadSchedule(kernels[0].name, "pairs", 1, "False: a list of kernels has no pairs")
+    origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
+    first, form = _fitting(replace(kernels[0], origins=origins), schedule)
+    return list_form(form)(first, kernels, schedule).emit()
+
+
+def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWriter]]:
+    """The kernel as it is written, and its form."""
     kernel = cheaper(clean(kernel))
     if schedule.kind == "looped":
         kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
     check(kernel, schedule)
-    form = _FORMS[schedule.kind]
     if schedule.pairs:
-        form = PairWriter
-    elif walks(kernel):
-        form = WalkWriter
-    return form(kernel, schedule).emit()
+        return kernel, PairWriter
+    return kernel, WalkWriter if walks(kernel) else _FORMS[schedule.kind]

@@ -6,7 +6,7 @@ import sympy
 
 from loop_ir.ir.affine import linear, same
 from loop_ir.ir.analysis import defined_values, expression, statements, used_values
-from loop_ir.ir.nodes import Indirect, Kernel, Load, Reduce, Store
+from loop_ir.ir.nodes import Indirect, Kernel, Load, Phase, Reduce, Store
 
 
 def in_place_buffers(kernel: Kernel) -> frozenset[str]:
@@ -81,10 +81,28 @@ def _needed_later(kernel: Kernel, loads: list[Load], stored: int) -> bool:
     return False
 
 
-def stays_outside(kernel: Kernel) -> bool:
-    """Whether what a kernel reads and writes is none of its inner points' business: it is loaded
-    and stored once a row, and nothing at inner points depends on it."""
-    names = in_place_buffers(kernel)
+def can_share(kernel: Kernel) -> bool:
+    """Whether the inner points of a kernel without a hazard may be shared between programs, and its
+    phases between kernels: what it reads and writes at inner points, it needs only at that point
+    until it is written (a squared distance to a mean that is not known yet would read it again);
+    what it reads and writes once a row is none of its inner points' business."""
+    inside = {s.buffer for p in kernel.phases if p.axes for s in p.body if isinstance(s, Store)}
+    inside &= in_place_buffers(kernel)
+    again = any(
+        isinstance(s, Reduce) and s.op == "welford" and not inside.isdisjoint(_stored(p))
+        for p in kernel.phases
+        for s in p.body
+    )
+    return not again and _stays_outside(kernel, in_place_buffers(kernel) - inside)
+
+
+def _stored(phase: Phase) -> set[str]:
+    return {s.buffer for s in phase.body if isinstance(s, Store)}
+
+
+def _stays_outside(kernel: Kernel, names: frozenset[str]) -> bool:
+    """Whether the buffers are loaded and stored once a row, and nothing at inner points depends on
+    them."""
     old: set[str | sympy.Symbol] = set()
     for phase in kernel.phases:
         for stmt in phase.body:

@@ -18,7 +18,7 @@ from loop_ir.ir.analysis import (
     statements,
     traffic,
 )
-from loop_ir.ir.in_place import stays_outside
+from loop_ir.ir.in_place import can_share
 from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Scan, Store
 from loop_ir.ir.strides import columns_at_once, reduces_columns, step
 from loop_ir.splitting.chunks import Cut
@@ -63,8 +63,9 @@ class SplitReductions:
 
     Without `b`, `k_finish` does `a` too, and is the last. Scans are cut likewise
     (`split_scans`). Which chunk an element belongs to depends on sizes alone, so that results are
-    the same from run to run. Kernels that read what they write at inner points stay
-    whole, as do those where less time would be saved than the launches take.
+    the same from run to run. Kernels whose inner points would be read again after they were
+    written (`can_share`) stay whole, as do those where less time would be saved than the launches
+    take.
     """
 
     name = "split_reductions"
@@ -96,7 +97,7 @@ def _stages_and_scans(kernel: Kernel, hints: Mapping[str, int], taken: set[str])
     paired = pair_softmax(kernel)
     reduces = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Reduce) for s in p.body)]
     scanned = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Scan) for s in p.body)]
-    if not (reduces and scanned and reduces[-1] < scanned[0] and stays_outside(paired)):
+    if not (reduces and scanned and reduces[-1] < scanned[0] and can_share(paired)):
         return [kernel]
     names = set(taken)
     *stages, last = separate(paired, names)
@@ -124,7 +125,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
     scanning = scans(kernel)
     walks = any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
-    if not inner or not (reduces or scanning) or walks or not stays_outside(kernel):
+    if not inner or not (reduces or scanning) or walks or not can_share(kernel):
         return None
     if scanning and not can_split_scans(kernel):
         return None
@@ -166,7 +167,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
 def _transposes(kernel: Kernel) -> bool:
     """Long columns are read, and what is stored of them lies along them."""
     inner = inner_axes(kernel)
-    if not inner or not stays_outside(kernel) or not reduces_columns(kernel) or scans(kernel):
+    if not inner or not can_share(kernel) or not reduces_columns(kernel) or scans(kernel):
         return False
     if not any(isinstance(s, Reduce) for s in statements(kernel)):
         return False

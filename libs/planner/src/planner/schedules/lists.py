@@ -18,6 +18,8 @@ from triton_emit import likeness
 _MOST_BUFFERS = 240
 # What makes new buffers is moved ahead only where these are small: they live longer.
 _SMALL = 4 << 20
+# What reduces more than this alone is worth a schedule of its own, which may be measured.
+_SHORT = 32 << 20
 
 Lists = Mapping[str, tuple[Kernel, ...]]
 
@@ -25,7 +27,7 @@ Lists = Mapping[str, tuple[Kernel, ...]]
 def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
     """The graph with kernels that are alike and do not need each other next to each other, and
     those of each such list by the name of its first."""
-    kinds = {n.name: likeness(n) for n in graph.nodes if isinstance(n, Kernel)}
+    kinds = {n.name: _kind(n, hints) for n in graph.nodes if isinstance(n, Kernel)}
     if len(set(kinds.values())) == len(kinds):
         return graph, {}
     deps = Dependencies(graph)
@@ -41,8 +43,8 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
     def may_go(number: int, node: Kernel) -> bool:
         if not deps.before[number] <= done:
             return False
-        made = {b.name for b in node.buffers if b.written} - given
-        return not made or traffic(node, hints).total <= _SMALL
+        written = traffic(node, hints).written
+        return sum(size for name, size in written.items() if name not in given) <= _SMALL
 
     def alike(number: int, first: Kernel) -> Iterator[int]:
         room = _MOST_BUFFERS // len(first.buffers)
@@ -68,3 +70,9 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
         if len(kernels) > 1:
             lists[kernels[0].name] = tuple(kernels)
     return replace(graph, nodes=tuple(deps.nodes[n] for n in order)), lists
+
+
+def _kind(kernel: Kernel, hints: Mapping[str, int]) -> Hashable | None:
+    if any(p.axes for p in kernel.phases) and traffic(kernel, hints).total > _SHORT:
+        return None
+    return likeness(kernel)

@@ -23,39 +23,37 @@ from math import gcd
 
 import sympy
 
-from loop_ir import Compute, Const, Index, Indirect, Kernel, Load, Store
-from triton_emit.errors import BadSchedule
-from triton_emit.forms.check import check
+from loop_ir import Compute, Const, Index, Indirect, Kernel, Load, Reduce, Store
 from triton_emit.forms.kernel import KernelWriter, indented
-from triton_emit.forms.plane import PlaneWriter
-from triton_emit.idioms import cheaper
 from triton_emit.schedule import Schedule, default_schedule
-from triton_emit.source import TritonKernel
-from triton_emit.ssa import clean, statements
+from triton_emit.ssa import statements
 from triton_emit.vectors import vector
 
-_LISTED = (Load, Store, Const, Index, Compute, Indirect)
+_LISTED = (Load, Store, Const, Index, Compute, Indirect, Reduce)
 _VECTOR = 16  # elements: sizes that are multiples of it need no narrower accesses
 
 
 def likeness(kernel: Kernel) -> Hashable | None:
     """Equal for kernels that `emit_list` makes one of: they do the same but for their buffers and,
-    where they have one axis, its extent. None for a kernel that takes part in no list: one that
-    reduces, scans or draws random numbers, or one of dynamic sizes."""
-    if any(p.axes for p in kernel.phases) or kernel.symbols:
-        return None
-    if not all(isinstance(s, _LISTED) for _, s in statements(kernel)):
+    where they have one axis and nothing else, its extent. None for a kernel that takes part in no
+    list: one that scans or draws random numbers, or one of dynamic sizes."""
+    if kernel.symbols or not all(isinstance(s, _LISTED) for _, s in statements(kernel)):
         return None
     roles = _roles(kernel)
     body = tuple(
-        replace(s, buffer=roles[s.buffer]) if isinstance(s, Load | Store) else s
-        for _, s in statements(kernel)
+        (phase.axes, replace(s, buffer=roles[s.buffer]) if isinstance(s, Load | Store) else s)
+        for phase, s in statements(kernel)
     )
     axes: Hashable = kernel.axes
-    if len(kernel.axes) == 1:
+    if _of_any_extent(kernel):
         axes = (kernel.axes[0].symbol, int(kernel.axes[0].extent) % _VECTOR == 0)
     types = frozenset((roles[b.name], b.type.dtype, b.type.device) for b in kernel.buffers)
     return axes, str(body), types  # as text: 1, 1.0 and True differ
+
+
+def _of_any_extent(kernel: Kernel) -> bool:
+    """Whether others of a list may have other extents of its one axis."""
+    return len(kernel.axes) == 1 and not any(p.axes for p in kernel.phases)
 
 
 def _roles(kernel: Kernel) -> dict[str, str]:
@@ -69,7 +67,7 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
     sizes may be odd, and what it moves is small."""
     (first, *_) = kernels
     step = _VECTOR
-    if len(first.axes) == 1:
+    if _of_any_extent(first):
         extents = [int(k.axes[0].extent) for k in kernels]
         first = replace(first, axes=(replace(first.axes[0], extent=sympy.Integer(sum(extents))),))
         step = gcd(*extents, _VECTOR)
@@ -79,21 +77,13 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
     return schedule if step == _VECTOR else replace(schedule, vector=step)
 
 
-def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
-    """One Triton kernel that does what all of them do, named as the first. They are alike
-    (`likeness`), and none needs what another does. Raises what `emit` raises, and BadSchedule for
-    a schedule whose points are pairs."""
-    if schedule.pairs:
-        raise BadSchedule(kernels[0].name, "pairs", 1, "False: a list of kernels has no pairs")
-    origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
-    first = cheaper(clean(replace(kernels[0], origins=origins)))
-    check(first, schedule)
-    form = _PlaneList if schedule.kind == "tiled" else _ListWriter
-    return form(first, kernels, schedule).emit()
+def list_form(form: type[KernelWriter]) -> type[ListWriter]:
+    """The form of a list of kernels, each of which has `form`."""
+    return type(f"List{form.__name__}", (ListWriter, form), {})
 
 
-class _ListWriter(KernelWriter):
-    """Writes the first of some kernels for the buffers and sizes of all."""
+class ListWriter(KernelWriter):
+    """Writes the first of some kernels for the buffers and sizes of all (`list_form`)."""
 
     def __init__(self, first: Kernel, kernels: Sequence[Kernel], schedule: Schedule) -> None:
         super().__init__(first, schedule)
@@ -102,7 +92,7 @@ class _ListWriter(KernelWriter):
 
     def define_tiles(self) -> None:
         super().define_tiles()
-        if len(self.kernel.axes) == 1:  # else all have the same
+        if _of_any_extent(self.kernel):  # else all have the same
             self.masks.pop("x", None)
             if any(n % self.schedule.xblock for n in self.extents):
                 self.masks["x"] = ("xmask", "xindex < size")
@@ -114,10 +104,9 @@ class _ListWriter(KernelWriter):
     def starts(self) -> list[int]:
         """The first program of each kernel, and the number of all."""
         found = [0]
-        tiled = int(super().programs()) if len(self.kernel.axes) > 1 else 0
-        block = self.schedule.xblock if self.kernel.axes else 1
+        alike = 0 if _of_any_extent(self.kernel) else int(super().programs())
         for extent in self.extents:
-            found.append(found[-1] + (tiled or -(-extent // block)))
+            found.append(found[-1] + (alike or -(-extent // self.schedule.xblock)))
         return found
 
     def programs(self) -> sympy.Expr:
@@ -147,10 +136,6 @@ class _ListWriter(KernelWriter):
             choices.append(lines)
         wide = ".to(tl.int64)" if self.bits == 64 else ""
         return [f"program = tl.program_id(0){wide}", *_tree(choices, self.starts, 0)]
-
-
-class _PlaneList(_ListWriter, PlaneWriter):
-    """Of kernels in tiles of two dimensions."""
 
 
 def _tree(choices: Sequence[list[str]], starts: Sequence[int], first: int) -> Iterator[str]:
