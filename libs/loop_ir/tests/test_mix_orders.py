@@ -90,6 +90,53 @@ def test_one_reading(rows: int) -> None:
     assert SplitReductions().run(mixed) is mixed
 
 
+MOMENTS = """
+graph g(
+    x: f32[40, 6] cuda:0,
+    r: f32[40] cuda:0,
+    c: f32[6] cuda:0,
+):
+  kernel rows(
+      x: f32[40, 6] cuda:0,
+      out r: f32[40] cuda:0,
+  ):
+    parallel i0 < 40:
+      over r0 < 6:
+        v0 = load x[i0*6 + r0] : f32
+        v1 = reduce sum(v0) : f32
+      once:
+        v2 = load r[i0] : f32
+        v3 = add(v1, v2) : f32
+        store r[i0] = v3
+  kernel columns(
+      x: f32[40, 6] cuda:0,
+      out c: f32[6] cuda:0,
+  ):
+    parallel i0 < 6:
+      over r0 < 40:
+        v0 = load x[r0*6 + i0] : f32
+        v1 = reduce sum(v0) : f32
+      once:
+        v2 = load c[i0] : f32
+        v3 = sub(v1, v2) : f32
+        store c[i0] = v3
+  return (r: f32[40] cuda:0, c: f32[6] cuda:0)
+"""
+
+
+def test_sums_that_go_to_running_ones() -> None:
+    """The second moments of Adafactor: of rows and of columns, each updated in place."""
+    graph = of_rows(MOMENTS, 1500)
+    mixed = MixOrders().run(graph)
+    verify(mixed)
+    assert print_graph(mixed).count("load x") == 1
+    rng = np.random.default_rng(0)
+    x, r, c = (rng.standard_normal(n).astype(np.float32) for n in ((1500, 6), 1500, 6))
+    want = x.sum(-1) + r, x.sum(0) - c
+    for a, b in zip(interpret_graph(mixed, [x, r, c]), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 40, 63])
 def test_dynamic_rows(rows: int) -> None:
     mixed = agree(of_rows(NORM, "s0"), rows)

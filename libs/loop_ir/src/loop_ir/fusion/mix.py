@@ -12,7 +12,7 @@ from loop_ir.fusion.combine import combine
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.ir.affine import linear, product, same, substitute
 from loop_ir.ir.analysis import defined_values, inner_axes, scans, statements
-from loop_ir.ir.in_place import is_in_place
+from loop_ir.ir.in_place import stays_outside
 from loop_ir.ir.nodes import (
     Axis,
     Buffer,
@@ -51,7 +51,7 @@ def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
     of the graph, to which those of new buffers are added."""
     rows = inner_axes(kernel)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
-    if not (rows and reduces and kernel.axes) or is_in_place(kernel) or scans(kernel):
+    if not (rows and reduces and kernel.axes and stays_outside(kernel)) or scans(kernel):
         return None
     if any(s.op != "sum" or s.dtype not in (DType.f32, DType.f64) for s in reduces):
         return None

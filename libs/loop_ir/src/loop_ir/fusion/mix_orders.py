@@ -21,7 +21,7 @@ from loop_ir.ir.analysis import (
     traffic,
     writes,
 )
-from loop_ir.ir.in_place import is_in_place
+from loop_ir.ir.in_place import stays_outside
 from loop_ir.ir.nodes import Graph, Kernel, Node, Reduce
 from loop_ir.ir.strides import reduces_columns
 from symexpr import CeilDiv
@@ -145,7 +145,7 @@ def _reduces_rows(kernel: Kernel) -> bool:
         len(kernel.axes) == 1
         and bool(inner_axes(kernel))
         and any(isinstance(s, Reduce) for s in statements(kernel))
-        and not is_in_place(kernel)
+        and stays_outside(kernel)
         and not reduces_columns(kernel)
     )
 

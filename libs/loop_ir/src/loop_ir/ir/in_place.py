@@ -96,6 +96,12 @@ def can_share(kernel: Kernel) -> bool:
     return not again and _stays_outside(kernel, in_place_buffers(kernel) - inside)
 
 
+def stays_outside(kernel: Kernel) -> bool:
+    """Whether what a kernel reads and writes is none of its inner points' business: it is loaded
+    and stored once a row, and nothing at inner points depends on it."""
+    return _stays_outside(kernel, in_place_buffers(kernel))
+
+
 def _stored(phase: Phase) -> set[str]:
     return {s.buffer for s in phase.body if isinstance(s, Store)}
 
