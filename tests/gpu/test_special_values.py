@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import compile_cli
 from compile_cli import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
@@ -34,3 +35,28 @@ def test_every_operator_at_special_values(
         results = graph.run(*(t.clone() for t in tensors.values()))
         found += special_values.faults(traced.cases, results, tensors)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("small", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("wide", [torch.float32, torch.bfloat16])
+def test_rows_by_their_scales_have_eagers_bits(
+    wide: torch.dtype, small: torch.dtype, options: dict[str, Any]
+) -> None:
+    """Any numbers by any scale of a row, among them zeros, infinities, NaN and the least ones."""
+
+    def scaled(x: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = x / (s + 0 * x.nan_to_num(0, 0, 0).amax(-1, keepdim=True))  # a program a row
+        return q.to(small), q.clamp(-448, 448).to(small)
+
+    bits = torch.randint(-(1 << 31), 1 << 31, (512, 4096), device="cuda").to(torch.int32)
+    x, s = bits.view(torch.float32).to(wide), bits[:, :1].view(torch.float32).to(wide)
+    ends = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, -1e-45, 1.2e-38, 3.4e38]
+    x[:, : len(ends)] = s[: len(ends), 0] = torch.tensor(ends, device="cuda").to(wide)
+    s[100:] = torch.rand_like(s[100:])
+    x[256:] = torch.randn_like(x[256:])
+    x[400:] = torch.randint(-448, 449, x[400:].shape, device="cuda") * s[400:]
+    got = compile_cli.compile(scaled, (x, s), options=options)(x, s)
+    for mine, eager in zip(got, scaled(x, s), strict=True):
+        nan = eager.float().isnan()
+        assert torch.equal(mine.float().isnan(), nan)
+        assert torch.equal(mine.view(torch.uint8)[~nan], eager.view(torch.uint8)[~nan])

@@ -1,4 +1,4 @@
-"""The cheap GELU: found where only 16-bit results are stored, and near enough to the exact one."""
+"""Cheaper forms where few bits are stored: found, and as near to the exact ones as they say."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from loop_ir import (
     Phase,
     Store,
     TensorType,
+    parse_kernel,
 )  # fmt: skip
 from symexpr import symbol
 from triton_emit import Schedule, emit
@@ -165,3 +166,93 @@ def test_near_forms_over_all_numbers(op: str, dtype: DType, tools: SimpleNamespa
     unit = 2.0**-7 if dtype is DType.bf16 else 2.0**-10
     more = (tensors["y"].double() - exact).abs() - (rounded - exact).abs()
     assert (more.nan_to_num() <= 0.1 * unit * exact.abs().nan_to_num() + 2.0**-126).all()
+
+
+def rows_by_scale(*after: str, small: str = "f8e4m3", wide: str = "f32") -> Kernel:
+    """`y = x / s` of rows by their scales, then what is said, as floats of 8 bits."""
+    lines = "".join(f"\n      {line}" for line in after)
+    return parse_kernel(f"""
+kernel k(
+    x: {wide}[{SCALES}, {POINTS}] cpu,
+    s: {wide}[{SCALES}] cpu,
+    out y: {small}[{SCALES}, {POINTS}] cpu,
+    out z: f32[{SCALES}, {POINTS}] cpu,
+):
+  parallel i0 < {SCALES}:
+    over r0 < {POINTS}:
+      a = load x[i0*{POINTS} + r0] : {wide}
+      b = load s[i0] : {wide}
+      low = const -448.0 : f32
+      high = const 448.0 : f32
+      q = div(a, b) : {wide}{lines}
+      e = cast({"c" if after else "q"}) : {small}
+      store y[i0*{POINTS} + r0] = e
+      store z[i0*{POINTS} + r0] = low
+""")
+
+
+SCALES = 128
+CHOSEN = (
+    "below = lt(q, low) : bool", "m = where(below, low, q) : f32",
+    "above = gt(m, high) : bool", "c = where(above, high, m) : f32",
+)  # fmt: skip
+CLAMP = "m = maximum(q, low) : f32", "c = minimum(m, high) : f32"
+
+
+@pytest.mark.parametrize("xblock", [1, 2])
+@pytest.mark.parametrize(
+    ("after", "small", "wide"),
+    [
+        ((), DType.f8e4m3, DType.f32),
+        ((), DType.f8e5m2, DType.f32),
+        (CLAMP, DType.f8e4m3, DType.f32),
+        (CHOSEN, DType.f8e5m2, DType.f32),
+        (("c = cast(q) : bf16",), DType.f8e5m2, DType.f32),
+        ((), DType.f8e4m3, DType.bf16),
+    ],
+)
+def test_quotients_of_rows_for_floats_of_8_bits(
+    after: tuple[str, ...], small: DType, wide: DType, xblock: int, tools: SimpleNamespace
+) -> None:
+    """The bits of a quotient that is rounded to f32: of any numbers, of such that lie beside the
+    middle of two floats of 8 bits, of the greatest, the least, infinities and zeros."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, SCALES, np.uint32)
+    s = bits.view(np.float32).copy()
+    s[::2] = rng.uniform(0.001, 3, SCALES // 2)
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38]
+    s[: len(ends)] = ends
+    x = rng.integers(0, 1 << 32, (SCALES, POINTS), np.uint32).view(np.float32).copy()
+    with np.errstate(all="ignore"):
+        middles = rng.integers(-256, 256, (SCALES, 500)) * 2.0 ** rng.integers(
+            -18, 8, (SCALES, 500)
+        )
+        near = (middles * s[:, None].astype(np.float64)).astype(np.float32)
+        near = (near.view(np.int32) + rng.integers(-2, 3, near.shape, np.int32)).view(np.float32)
+    x[:, :500] = near
+    x[:, 500 : 500 + len(ends)] = ends
+    given = {"x": tools.to_torch(x, wide), "s": tools.to_torch(s, wide)}
+    zeros = np.zeros_like(x)
+    given |= {"y": tools.to_torch(zeros, small), "z": tools.to_torch(zeros, DType.f32)}
+    kernel = rows_by_scale(*after, small=small.value, wide=wide.value)
+    emitted = emit(kernel, Schedule("persistent", xblock, POINTS))
+    assert "= divide_for_f8(" in emitted.source or "(divide_for_f8(" in emitted.source
+    tools.launch(emitted, given, {})
+    q = given["x"] / given["s"][:, None]
+    if after in (CLAMP, CHOSEN):
+        q = q.clamp(-448.0, 448.0)
+    elif after:
+        q = q.bfloat16()
+    want = q.to(given["y"].dtype)
+    same = (want.view(torch.uint8) == given["y"].view(torch.uint8)) | want.float().isnan()
+    assert same.all(), (given["x"][~same][:5], q[~same][:5])
+    assert (given["y"].float().isnan() == want.float().isnan()).all()
+
+
+def test_other_quotients_of_rows_are_rounded_by_tritons_own() -> None:
+    schedule = Schedule("persistent", 1, POINTS)
+    zero = "no = const 0.0 : f32", "some = lt(q, no) : bool", "c = where(some, low, q) : f32"
+    for after in (("c = exp(q) : f32",), ("c = maximum(q, a) : f32",), zero):
+        assert "tl.div_rn" in emit(rows_by_scale(*after), schedule).source
+    kernel = rows_by_scale("store z[i0*4096 + r0] = q", "c = minimum(q, high) : f32")
+    assert "tl.div_rn(x0, x1)" in emit(kernel, schedule).source

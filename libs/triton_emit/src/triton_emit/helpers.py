@@ -398,6 +398,21 @@ _SOURCES = {
             f = tl.where(d - f > 0.5, f + 1.0, f)
             return tl.where(y == 0.0, x / y, f)
     """,
+    "divide_for_f8": """
+        # a / b of one b for many a, as tl.div_rn rounds it from 2**-20 to 2**20; below, and above,
+        # its sign. One fused step from RN(a * RN(1/b)) on is RN(a/b) (Markstein, 1990) where
+        # nothing over- or underflows: both are moved to where b lies from 2**-65 to 2**84. A rest
+        # that is no number is that of infinities and zeros, where the product is the quotient.
+        def divide_for_f8(a, b):
+            grow = tl.where(tl.abs(b) < 1.0, 1.9342813113834067e25, 5.684341886080802e-14)
+            divisor = tl.abs(b) * grow
+            inverse = tl.div_rn(-1.0, divisor)
+            minus = a * tl.where(b.to(tl.int32, bitcast=True) < 0, grow, -grow)
+            quotient = minus * inverse
+            rest = tl.fma(quotient, divisor, minus)
+            nearer = tl.fma(rest, inverse, quotient)
+            return tl.where(tl.abs(rest) < float("inf"), nearer, quotient)
+    """,
     "to_f8e4m3": """
         # rounds half to even; beyond 448 there is no infinity: NaN, as torch casts (a bare cast
         # would saturate)
