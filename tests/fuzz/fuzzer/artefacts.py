@@ -169,7 +169,12 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
         return gradient
     if call.name == "hardsigmoid" and gradient.dtype == torch.float64:  # by a sixth of f32
         return gradient * (1 + 2.0**-25)
-    if call.name in ("elu", "celu", "selu"):  # of NaN vectors are NaN, last elements numbers
+    if call.name in (
+        "elu",
+        "celu",
+        "selu",
+        "hardswish",
+    ):  # of NaN vectors are NaN, last elements numbers
         given = call.gradients.get(0)
         number = torch.zeros_like(gradient) if given is None else given.to(gradient.dtype)
         number = number * (_SELU if call.name == "selu" else 1.0)
@@ -211,7 +216,7 @@ def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Ten
     eps = torch.finfo(values.dtype).eps
     if name == "linspace":
         return values + eps * values.abs().max()
-    if name == "digamma":
+    if name in ("digamma", "logsumexp", "logcumsumexp"):
         return values + eps * values.abs().clamp(min=1.0)
     if name == "polygamma":
         return values + eps * _largest_term(args[0], given[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loop_ir.ir.analysis import defined_values, reaching_steps
-from loop_ir.ir.nodes import Compute, Graph, Kernel, Stmt
+from loop_ir.ir.analysis import defined_values, reaching_steps, statements
+from loop_ir.ir.nodes import Compute, Graph, Kernel, Stmt, Store
 from loop_ir.ir.renaming import rename_uses
 from loop_ir.ir.rewrite import map_all_kernels, map_statements
 from tensor_ir import DType
@@ -20,7 +20,9 @@ class DropRoundCasts:
     The value is closer to the exact one than eager's, which rounds whenever it stores; a stored
     result is still rounded once, by the store. An overflow of f16 to infinity is not kept. A
     rounding stays where its value reaches a step, which would answer otherwise:
-    `x.bfloat16() == 7.3` is true of an f32 x of 7.3. A `narrow` stays everywhere.
+    `x.bfloat16() == 7.3` is true of an f32 x of 7.3; and where the kernel stores it: what is read
+    later, such as by a norm's gradients beside its mean, is what is computed with here. A `narrow`
+    stays everywhere.
     """
 
     name = "drop_round_casts"
@@ -36,12 +38,13 @@ def drop(kernel: Kernel) -> Kernel:
     narrowed: dict[str, str] = {}
     names: dict[str, str] = {}
     kept = reaching_steps(kernel)
+    stored = {s.value for s in statements(kernel) if isinstance(s, Store)}
 
     def rewrite(original: Stmt) -> Stmt:
         stmt = rename_uses(original, names)
         if isinstance(stmt, Compute) and stmt.op == "cast":
             (arg,) = stmt.args
-            if stmt.dtype in _NARROW and types.get(arg) == DType.f32:
+            if stmt.dtype in _NARROW and types.get(arg) == DType.f32 and stmt.out not in stored:
                 narrowed[stmt.out] = arg
             elif stmt.dtype == DType.f32 and arg in narrowed and stmt.out not in kept:
                 names[stmt.out] = narrowed[arg]
