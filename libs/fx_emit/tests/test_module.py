@@ -46,7 +46,7 @@ def forward(self, x, w):
     s0 = x.size(0)
     check_range = fx_emit_host_check_range(s0, 's0 in [1, 16] hint 2', 1, 16);  check_range = None
     check_input = fx_emit_host_check_input(x, 'x: f32[s0, 4] cpu', torch.float32, (s0, 4), (4, 1));  check_input = None
-    check_input_1 = fx_emit_host_check_input(w, 'w: f32[4, 4] cpu', torch.float32, (4, 4), (4, 1));  check_input_1 = None
+    check_inputs = fx_emit_host_check_inputs((w,), ('w: f32[4, 4] cpu',));  check_inputs = None
     # one layer
     y = torch.mm(x, w);  x = w = None  # aten.mm model.py:7
     add = s0 + 3

@@ -15,7 +15,7 @@ from fx_emit.builder import Builder, Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.torch_compat import FUNCTIONS, FakeTensorMode, allocator
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
-from wrapper_ir import Ref, print_symbol, print_type
+from wrapper_ir import Ref, TensorType, print_symbol, print_type
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
     alias_source,
@@ -142,16 +142,21 @@ class _Emitter(Builder):
                 text = print_symbol(symbol) if symbol else name
                 low, high = (symbol.low, symbol.high) if symbol else (None, None)
                 self.call(host.check_range, (self.symbols[name], text, low, high))
-        for param in program.params:
-            if param.type is not None and self.shared.check_inputs:
-                self.call(
-                    host.check_input,
-                    (
-                        self.nodes[param.name],
-                        f"{param.name}: {print_type(param.type)}",
-                        *self.layout(param.type),
-                    ),
-                )
+        if self.shared.check_inputs:
+            self.check_inputs([(p.name, p.type) for p in program.params if p.type is not None])
+
+    def check_inputs(self, inputs: Sequence[tuple[str, TensorType]]) -> None:
+        """In the "direct" form those without symbols are compared at once."""
+        fixed = []
+        for name, type in inputs:
+            given = (self.nodes[name], f"{name}: {print_type(type)}", *self.layout(type))
+            if self.shared.launch == "direct" and not free_symbols(type_expressions(type)):
+                fixed.append(given)
+            else:
+                self.call(host.check_input, given)
+        if fixed:
+            nodes, texts, *layout = zip(*fixed, strict=True)
+            self.call(host.InputCheck(tuple(zip(*layout, strict=True))), (nodes, texts))
 
     # Ops
 

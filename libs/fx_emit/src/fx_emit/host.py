@@ -7,18 +7,25 @@ with an effect are registered with torch.fx, so that dead code elimination keeps
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx.node import has_side_effect
 
 from fx_emit.errors import MisalignedStorage
+from fx_emit.torch_compat import same_tensors
 from fx_emit.torch_types import IR_DTYPE
 from wrapper_ir.errors import AssertionFailed, InputMismatch, ResultMismatch
 from wrapper_ir.interpreter import Descriptor, same_addresses
 
 Ints = tuple[int, ...]
+
+KINDS = 4  # of inputs that are compared at once: with and without gradients, say
+
+
+class _Mutable:
+    is_mutable = True
 
 
 def _describe(tensor: torch.Tensor) -> str:
@@ -44,6 +51,31 @@ def check_input(
         name, _, type = declared.partition(": ")
         expected = f"{type} = {list(size)} stride {tuple(stride)}"
         raise InputMismatch(name, expected, _describe(tensor))
+
+
+class InputCheck:
+    """`check_input` of many at once, for layouts without symbols: what had them once is compared in
+    one call of torch from then on."""
+
+    __name__ = __qualname__ = "check_inputs"
+    _schema = _Mutable()  # what torch.fx asks before it removes a call that nothing uses
+
+    def __init__(self, layouts: Sequence[tuple[torch.dtype, Ints, Ints]]) -> None:
+        self.__module__ = "fx_emit.host"
+        self.layouts = layouts
+        self.known: list[Callable[..., bool]] = []
+
+    def __call__(self, tensors: tuple[torch.Tensor, ...], declared: tuple[str, ...]) -> None:
+        for same in self.known:
+            if same(*tensors):
+                return
+        for tensor, text, layout in zip(tensors, declared, self.layouts, strict=True):
+            check_input(tensor, text, *layout)
+        if len(self.known) < KINDS:
+            self.known.append(same_tensors(tensors))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InputCheck:
+        return self  # it holds nothing of a module
 
 
 @has_side_effect
@@ -141,10 +173,6 @@ def where(condition: bool, a: int, b: int) -> int:
 def ceildiv(a: int, b: int) -> int:
     """Rounds up: `ceildiv(7, 2) == 4`."""
     return -(-a // b)
-
-
-class _Mutable:
-    is_mutable = True
 
 
 class KernelCall(functools.partial):  # type: ignore[type-arg]  # of any launcher
