@@ -25,9 +25,10 @@ from loop_ir import (
     Store,
     TensorType,
     contiguous_strides,
+    parse_kernel,
 )  # fmt: skip
 from symexpr import symbol
-from triton_emit import Schedule, emit
+from triton_emit import Schedule, default_schedule, emit
 from triton_rt import Target
 from triton_rt import compile as compile_kernel
 
@@ -112,6 +113,60 @@ def test_special_values(op: str, tools: SimpleNamespace) -> None:
     np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-45)
     number = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+
+
+def test_quotients_by_one_number_a_row(tools: SimpleNamespace) -> None:
+    """Signs of zeros, infinities and NaN as numpy's; all others rounded as numpy's in the range
+    where most numbers are, and 1 ulp off at most elsewhere."""
+    rng = np.random.default_rng(3)
+    odd = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-45,
+        -1e-40,
+        1.2e-38,
+        3.4e38,
+        -3.4e38,
+        3.0,
+    ]
+    a, b = (rng.integers(0, 2**32, n, dtype=np.uint64).astype(np.uint32).view(np.float32)
+            for n in (POINTS, POINTS // 32))  # fmt: skip
+    a[: len(odd)], b[: len(odd)] = odd, odd
+    a[: 13 * 32] = np.tile(np.resize(np.array(odd, np.float32), 32), 13)
+    a[2048:], b[64:] = rng.standard_normal(2048), rng.standard_normal(64)
+    kernel = parse_kernel("""\
+kernel k(
+    b: f32[128] cuda:0,
+    a: f32[128, 32] cuda:0,
+    out y: f32[128, 32] cuda:0,
+):
+  parallel i0 < 128:
+    once:
+      v0 = load b[i0] : f32
+    over r0 < 32:
+      v1 = load a[i0*32 + r0] : f32
+      v2 = div(v1, v0) : f32
+      store y[i0*32 + r0] = v2
+""")
+    out = {"a": tools.to_torch(a.reshape(128, 32), DType.f32), "b": tools.to_torch(b, DType.f32)}
+    out["y"] = tools.to_torch(np.zeros((128, 32)), DType.f32)
+    emitted = emit(kernel, default_schedule(kernel, {}))
+    assert "quotient_f32(" in emitted.source
+    tools.launch(emitted, out, {})
+    got = out["y"].numpy()
+    with np.errstate(all="ignore"):
+        want = a.reshape(128, 32) / b[:, None]
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+    np.testing.assert_array_equal(got[64:], want[64:])
+    steps = got.view(np.int32).astype(np.int64) - want.view(np.int32)
+    assert np.abs(steps[number]).max() <= 1
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from loop_ir.ir import ranges_of
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
-from triton_emit.idioms import bound_for_f8, may_approximate
+from triton_emit.idioms import may_approximate
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
 from triton_emit.ssa import defines, statements, uses
@@ -107,7 +107,7 @@ class Writer:
             kernel.name,
             may_approximate(kernel, "erf"),
             may_approximate(kernel, "div", "exp", "sigmoid", "tanh"),
-            bound_for_f8(kernel),
+            frozenset("ox" if any(p.axes for p in kernel.phases) else ""),
         )
         self.namer = Namer()
         self.ranges = dict(ranges_of(kernel))

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from loop_ir import Compute, Const, DType, Kernel, Stmt, Store, reaching_steps
-from triton_emit.ssa import clean, defines, uses
+from triton_emit.ssa import clean, defines
 
 
 def may_approximate(kernel: Kernel, *ops: str) -> bool:
@@ -20,26 +20,6 @@ def may_approximate(kernel: Kernel, *ops: str) -> bool:
         return False
     steps = reaching_steps(kernel)
     return not any(s.op in ops and s.out in steps for s in computed)
-
-
-def bound_for_f8(kernel: Kernel) -> frozenset[str]:
-    """The values of which nothing is made but floats of 8 bits, by way of casts to floats and of
-    bounds from 2**-20 to 2**20. Of what lies below, and above, only the sign counts."""
-    found, others = set[str](), set[str]()
-    body = [s for phase in kernel.phases for s in phase.body]
-    numbers = {s.out: abs(s.value) for s in body if isinstance(s, Const)}
-    bounds = {name for name, value in numbers.items() if 2.0**-20 <= value <= 2.0**20}
-    for s in reversed(body):
-        used = set(uses(s)) - bounds
-        if isinstance(s, Compute) and s.op in ("lt", "le", "gt", "ge") and len(used) == 1:
-            continue  # true of both
-        bound = isinstance(s, Compute) and s.out in found - others
-        if isinstance(s, Compute) and s.op == "cast" and s.dtype.is_float:
-            bound |= s.dtype.itemsize == 1
-        elif isinstance(s, Compute):
-            bound &= s.op == "where" or (s.op in ("maximum", "minimum") and len(used) == 1)
-        (found if bound else others).update(used)
-    return frozenset(found - others)
 
 
 def _stored(kernel: Kernel) -> set[DType]:

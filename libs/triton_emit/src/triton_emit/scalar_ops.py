@@ -84,13 +84,13 @@ class ScalarOps:
         kernel: str,
         narrow_results: bool = False,
         approximate: bool = False,
-        for_f8: frozenset[str] = frozenset(),
+        rows: frozenset[str] = frozenset(),
     ) -> None:
         """`narrow_results`: the error function may be a few ulp further off where that is much
         faster, since so few bits are stored. `approximate`: so may quotients and exponentials.
-        `for_f8`: values of which floats of 8 bits are made (`idioms.bound_for_f8`)."""
+        rows: the tile dimensions of what is one number for all of a row's elements."""
         self.kernel = kernel
-        self.for_f8 = for_f8
+        self.rows = rows
         self.narrow_results = narrow_results
         self.approximate = approximate
 
@@ -115,8 +115,6 @@ class ScalarOps:
         if op in COMPARISONS or op in ("isnan", "isinf", "signbit"):
             return self._predicate(op, args)
         args = [self.held(a) for a in args]
-        if op == "div" and stmt.out in self.for_f8:
-            op = "div_for_f8"
         if op == "philox":
             axes = args[0].axes | args[1].axes
             return self.call("philox_u32", [typed(a).text for a in args], stmt.dtype, axes)
@@ -315,8 +313,8 @@ class ScalarOps:
             value = self.call(f"tl.{op}", texts, dtype, axes)
             floors = [a.literal for a in args if a.literal is not None]
             return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
-        if op in ("div", "div_for_f8"):
-            return self._divide(args, dtype, op == "div_for_f8")
+        if op == "div":
+            return self._divide(args, dtype)
         if op == "fma":
             return self.call("tl.fma", self._all_in_call(args), dtype, axes)
         if op == "truncdiv":
@@ -357,15 +355,16 @@ class ScalarOps:
             return self.cast(self.call(_WIDE[op], wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
-    def _divide(self, args: list[Value], dtype: DType, for_f8: bool = False) -> Value:
+    def _divide(self, args: list[Value], dtype: DType) -> Value:
         a, b = args
         if b.literal is not None and _is_power_of_two(float(b.literal)):
             return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
         if dtype is DType.f64 or self.approximate:  # on f32: 2 ulp, the reciprocal shared in a row
             return self._infix("/", MUL, args, dtype)
-        shared = for_f8 and b.axes < a.axes and b.literal is None
-        function = "divide_for_f8" if shared else "tl.div_rn"
-        return self.call(function, self._all_in_call(args), dtype, a.axes | b.axes)
+        axes = a.axes | b.axes
+        if b.axes <= self.rows and not axes <= self.rows:  # its reciprocal, once
+            return self.call("quotient_f32", [typed(v).text for v in args], dtype, axes)
+        return self.call("tl.div_rn", self._all_in_call(args), dtype, axes)
 
     def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:
         """`x**2 -> x * x` and so on, for exponents where that is the same number, to 1.5 ulp. (A
