@@ -191,8 +191,12 @@ _SOURCES = {
             return tl.fma(rest, tl.maximum(r, -3e38), q)
     """,
     "sigmoid_f32": """
+        # the reciprocal by a step of Newton's: tl.div_rn would branch for each element
         def sigmoid_f32(x):
-            return tl.div_rn(1.0, 1.0 + exp_f32(-x))
+            y = 1.0 + exp_f32(-x)
+            r = tl.rsqrt(y)
+            r = r * r
+            return tl.where(y == float("inf"), 0.0, tl.fma(tl.fma(-1.0 * y, r, 1.0), r, r))
     """,
     "sigmoid_near": """
         # 8 ulp: the square of a reciprocal square root costs less than a quotient
