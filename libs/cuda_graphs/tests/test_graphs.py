@@ -24,6 +24,9 @@ class Recorder:
     def refuses(self, tensors: list[torch.Tensor]) -> str | None:
         return self.refusal
 
+    def busy(self) -> bool:
+        return self.refusal is not None
+
     def order(self, device: torch.device) -> None:
         pass
 
@@ -212,3 +215,30 @@ def test_bad_buckets() -> None:
             Buckets(sizes, {0: 0}, {})
     with pytest.raises(GraphError, match="at least one argument"):
         Buckets((1, 2), {}, {})
+
+
+def test_what_differs_from_the_call_before_is_not_replayed_at_once() -> None:
+    """Layouts at the same address, gradients, modes of torch, other addresses, other captures."""
+    recorder = Recorder()
+    graphed = GraphedCallable(lambda x, w: x @ w, recorder=recorder)
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    plain = [(x, w), (x, w.t()), (x.t().contiguous().t(), w), (x.clone(), w), (x[:1], w)]
+    kept = [torch.randn(3, 4) for _ in range(4)]
+    for a, b in [*plain, *plain[::-1], *plain, *((k, w) for k in kept), *plain]:
+        assert torch.equal(graphed(a, b), a @ b)
+    before = recorder.captured
+    with torch.no_grad():
+        assert not graphed(x, w.requires_grad_()).requires_grad
+    assert graphed(x, w).requires_grad, "the callable itself ran"
+    recorder.refusal, count = "another capture", recorder.replayed
+    assert torch.equal(graphed(x, w), x @ w) and recorder.replayed == count
+    assert recorder.captured == before and "1 calls without a graph" in graphed.explain()
+
+
+def test_a_call_like_the_last_costs_little(microseconds: Callable[..., float]) -> None:
+    """A fraction of one that is looked at argument by argument."""
+    weights = [torch.ones(2, 2) for _ in range(200)]
+    graphed = GraphedCallable(lambda x, *w: (), recorder=Recorder())
+    for _ in range(3):
+        graphed(*weights)
+    assert microseconds(lambda: graphed(*weights), 60, 10) < 60

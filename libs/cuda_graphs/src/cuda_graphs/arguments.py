@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._C._dynamo.guards
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,16 @@ def is_counted(value: Any) -> bool:
 def addresses_of(args: Sequence[Any]) -> list[int | None]:
     """Where each tensor begins; None for what is no tensor."""
     return [a.data_ptr() if isinstance(a, torch.Tensor) else None for a in args]
+
+
+def global_state() -> tuple[Any, ...]:
+    """What of torch's state a graph is captured for."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+    )
 
 
 def share_memory(args: Sequence[Any]) -> bool:
@@ -90,3 +101,18 @@ def why_unusable(outputs: Any, statics: Sequence[Any]) -> str:
         elif not isinstance(value, (int, float, bool, str, type(None), ArgumentResult)):
             return f"a result is {type(value).__name__}: results are tensors and plain values"
     return ""
+
+
+def same_tensors(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A function of as many tensors: whether they have the types, element types, devices, sizes,
+    strides and gradients of these, which it does not keep."""
+    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    guards: Any = torch._C._dynamo.guards
+    like = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    check: Callable[..., bool] = like.check
+    return check
+
+
+same_addresses = torch._C._tensors_data_ptrs_at_indices_equal
+"""`(tensors, addresses, positions)`: whether the tensors at these positions begin at the addresses
+that the same positions have."""

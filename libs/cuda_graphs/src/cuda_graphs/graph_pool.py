@@ -28,6 +28,10 @@ class Recorder(Protocol):
         """Why these arguments cannot be captured now; None if they can."""
         ...
 
+    def busy(self) -> bool:
+        """Whether another graph is being captured on the current stream."""
+        ...
+
     def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
         """Captures one call; raises `RuntimeError` if something in it cannot be captured."""
         ...
@@ -45,6 +49,7 @@ class _Lane:
     handle: Any = None
     live: int = 0  # graphs that hold the handle: torch refuses one that nothing holds any more
     last: torch.cuda.Stream | None = None  # where the last replay was queued
+    number: int = -1  # of that stream
 
 
 class GraphPool:
@@ -65,9 +70,11 @@ class GraphPool:
             return f"its tensors are on {', '.join(sorted(map(str, devices))) or 'no device'}"
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return "an argument requires grad"
-        if torch.cuda.is_current_stream_capturing():
-            return "the stream is being captured by another graph"
-        return None
+        return "the stream is being captured by another graph" if self.busy() else None
+
+    def busy(self) -> bool:
+        """Whether another graph is being captured on the current stream."""
+        return torch.cuda.is_current_stream_capturing()
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any]) -> Recording:
         """Captures one call into a graph, with memory of this pool. Raises what `fn` does."""
@@ -103,10 +110,12 @@ class GraphPool:
         """Lets the current stream wait for the stream that used the pool's memory last."""
         if device.type != "cuda":
             return
-        lane, current = self._lane(device), torch.cuda.current_stream(device)
-        if lane.last is not None and lane.last != current:
-            current.wait_stream(lane.last)
-        lane.last = current
+        lane, number = self._lane(device), torch._C._cuda_getCurrentRawStream(device.index)
+        if lane.number != number:
+            current = torch.cuda.current_stream(device)
+            if lane.last is not None:
+                current.wait_stream(lane.last)
+            lane.last, lane.number = current, number
 
     def _lane(self, device: torch.device) -> _Lane:
         lane = self._lanes.get(device)
