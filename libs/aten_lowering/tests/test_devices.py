@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,3 +85,52 @@ def test_a_gpu_copies_the_first_number_of_one_line() -> None:
         assert isinstance(kernel, Kernel)
         (got,) = interpret_kernel(kernel, {kernel.buffers[0].name: line.numpy()}).values()
         assert np.signbit(got.flat[0]) == (shape != (2, 2)), (name, shape)
+
+
+def by_index(x: torch.Tensor, i: torch.Tensor, how: str) -> torch.Tensor:
+    return x.index_reduce(0, i, x, how)
+
+
+def by_place(x: torch.Tensor, i: torch.Tensor, how: str) -> torch.Tensor:
+    return x.scatter_reduce(0, i[:, None].expand(x.shape), x, how)
+
+
+@pytest.mark.parametrize(
+    ("combine", "how", "dtype", "ours"),
+    [
+        (by_index, "mean", torch.float32, True),
+        (by_place, "mean", torch.float32, False),
+        (by_place, "amax", torch.float32, True),
+        (by_place, "amax", torch.bfloat16, False),
+        (by_place, "sum", torch.bfloat16, True),
+        (by_index, "prod", torch.float32, False),
+    ],
+)
+def test_what_cuda_combines_faster_it_does(
+    combine: Any, how: str, dtype: torch.dtype, ours: bool
+) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(8, 5, device="cuda", dtype=dtype)
+        i = torch.zeros(8, device="cuda", dtype=torch.int64)
+        lowered = lower_with_report(make_fx(partial(combine, how=how))(x, i))
+    assert bool(lowered.fallbacks) != ours
+
+
+def test_cuda_gives_gradients_to_the_images_of_samples() -> None:
+    """But those of 16-bit numbers, whose places it rounds to 16 bits, and of grids alone."""
+
+    def backward(x: torch.Tensor, grid: torch.Tensor, image: bool) -> torch.Tensor:
+        out = torch.ops.aten.grid_sampler_2d(x, grid, 0, 0, False)
+        both = torch.ops.aten.grid_sampler_2d_backward(out, x, grid, 0, 0, False, [image, True])
+        return both[0 if image else 1]
+
+    for dtype, image, ours in (
+        (torch.float32, True, False),
+        (torch.float32, False, True),
+        (torch.bfloat16, True, True),
+    ):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            x = torch.empty(2, 3, 8, 5, device="cuda", dtype=dtype)
+            grid = torch.empty(2, 8, 5, 2, device="cuda", dtype=dtype)
+            lowered = lower_with_report(make_fx(partial(backward, image=image))(x, grid))
+        assert bool(lowered.fallbacks) != ours

@@ -367,3 +367,26 @@ def test_rows_share_what_their_columns_cost(tools: SimpleNamespace) -> None:
         tools.check(few, schedule)
     source = emit(few, Schedule("tiled", 64, num_warps=1, yblock=4, vector=2)).source
     assert "tl.multiple_of(" in source and "[1, 2])" in source
+
+
+EXTREMES = """
+kernel k(
+    x: {t}[500, 512] cuda:0,
+    i: i64[500] cuda:0,
+    out y: {t}[300, 512] cuda:0,
+):
+  parallel i0 < 500, i1 < 512:
+    once:
+      v0 = load x[i0*512 + i1] : {t}
+      v1 = load i[i0] : i64
+      t0 = indirect v1 < 300
+      store y[t0*512 + i1] {op} v0
+"""
+
+
+@pytest.mark.parametrize(
+    ("t", "op", "most"), [("f32", "max=", 1), ("i32", "+=", 1), ("i64", "+=", 1), ("f32", "+=", 0)]
+)
+def test_rows_are_combined_line_by_line(t: str, op: str, most: int) -> None:
+    """Sums of f32 are, sixteen bytes at once."""
+    assert default_schedule(parse_kernel(EXTREMES.format(t=t, op=op)), {}).vector == most

@@ -28,7 +28,14 @@ from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.pairs import paired
 from triton_emit.ssa import clean, expressions, loops, statements
-from triton_emit.vectors import bends, moves_vectors, neighbours, reads_windows, vector
+from triton_emit.vectors import (
+    bends,
+    combines_ones,
+    moves_vectors,
+    neighbours,
+    reads_windows,
+    vector,
+)
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
@@ -157,7 +164,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         elif picks_rows(kernel):
             columns = at_hints(kernel.axes[-1].extent, hints)
             if columns >= _ROW:
-                return _picking(columns, bits)
+                return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
         short = sum(1 for _ in statements(kernel)) <= _MOST_PAIRED
         if short and paired(kernel) is not None:
             return replace(_flat(rows // 2, bits), vector=4, pairs=True)

@@ -16,7 +16,7 @@ from math import gcd
 
 import sympy
 
-from loop_ir import ATOMICS, Axis, Compute, Index, Kernel, Load, Store
+from loop_ir import ATOMICS, Axis, Compute, DType, Index, Kernel, Load, Store
 from triton_emit.ssa import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
@@ -33,7 +33,10 @@ def vector(kernel: Kernel) -> int:
     y[i0*s0 + i1] = x[i0*s0 + i1]             ->  0: s0 may be a multiple of 16
     y[i0*64 + i1] = x[i0*128 + 2*i1]          ->  1: elements are stepped over
     y[i0] = x[i0] + x[i0 + 1] + x[i0 + 2]     ->  1: a window
+    y[t0*64 + i1] max= x[i0*64 + i1]          ->  1: combined one by one
     """
+    if combines_ones(kernel):
+        return 1
     loads = [s for _, s in statements(kernel) if isinstance(s, Load)]
     if any(_steps_over(s.index, kernel.axes) for s in loads) or reads_windows(kernel):
         return 1
@@ -45,6 +48,19 @@ def vector(kernel: Kernel) -> int:
             if min(neighbours(stmt.index, kernel.axes), whole) > together:
                 return together
     return 0
+
+
+def combines_ones(kernel: Kernel) -> bool:
+    """Neighbours are combined with memory, by what no instruction does to several at once: a warp
+    should then reach a line, not sixteen bytes of each of four."""
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    return any(
+        isinstance(s, Store)
+        and s.mode in ATOMICS
+        and not (s.mode == "add" and types[s.buffer] is DType.f32)
+        and neighbours(s.index, kernel.axes) > 1
+        for _, s in statements(kernel)
+    )
 
 
 def bends(kernel: Kernel) -> bool:

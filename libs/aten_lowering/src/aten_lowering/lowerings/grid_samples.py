@@ -266,6 +266,10 @@ def grid_sampler_backward(
         ]
 
     if of_input is not None and output_mask[0]:
+        # one program for all channels of a point computes its places once (H200: 1982 us, 2344 of
+        # ours); that for 16-bit numbers rounds its places, too, to 16 bits
+        fits = call.on_cpu or opmath(input.dtype) is not input.dtype
+        require(fits, "CUDA's own kernel scatters the gradients of all channels of a point")
         combine(call, of_input, None, grad_output.size, given, "sum")
     if of_grid is not None and output_mask[1]:
         _slopes(call, sampler, grad_output, of_grid.operand)
