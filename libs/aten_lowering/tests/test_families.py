@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from aten_lowering import decompose, lower
+from aten_lowering import decompositions, lower
 from loop_ir import Extern, Kernel, Matmul, fuse, print_kernel
 
 aten = torch.ops.aten
@@ -135,16 +137,24 @@ def test_norms(oracle: Any) -> None:
 
 
 @pytest.mark.parametrize("eps", [None, 1e-3])
-def test_rms_norm_is_one_kernel(evaluate_graph: Any, eps: float | None) -> None:
-    """Where it reaches us whole: by torch.export, and by AOTAutograd on CUDA."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_rms_norm_on_cuda_is_one_kernel(
+    evaluate_graph: Any, eps: float | None, whole: bool
+) -> None:
+    """Whole, as torch.export gives it, and in parts, as AOTAutograd does: else its result in f32
+    would be saved for a gradient, beside the input and the numbers of rows it is computed of."""
     for dtype in FLOATS:
-        module = torch.nn.RMSNorm(6, eps=eps).to(dtype)
-        torch.nn.init.normal_(module.weight)
-        x = torch.randn(3, 4, 6).to(dtype)
-        graph = lower(decompose(torch.export.export(module, (x,))))
+        x, w = torch.randn(3, 4, 6).to(dtype), torch.randn(6).to(dtype)
+        with FakeTensorMode():
+            given = [torch.empty(t.shape, dtype=dtype, device="cuda") for t in (x, w)]
+            table = {} if whole else decompositions()
+            traced = make_fx(lambda x, w: F.rms_norm(x, (6,), w, eps), table)(*given)
+        targets = {n.target for n in traced.graph.nodes}
+        assert (torch.ops.aten._fused_rms_norm.default in targets) is whole
+        graph = fuse(lower(traced))
         assert len(graph.nodes) == 1
-        (got,) = evaluate_graph(graph, [module.weight, x], {})
-        torch.testing.assert_close(got, module(x).detach())
+        (got,) = evaluate_graph(graph, [x, w], {})
+        torch.testing.assert_close(got, F.rms_norm(x, (6,), w, eps))
 
 
 def test_unused_results_are_not_written(lower_fn: Any) -> None:

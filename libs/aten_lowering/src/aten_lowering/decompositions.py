@@ -46,6 +46,10 @@ _MORE: list[Any] = [
     aten.batch_norm_backward,
 ]
 
+# Decomposed where AOTAutograd traces, though exported programs may bring them whole and they have a
+# lowering: a gradient saves the statistics of rows, and computes the rest from the input again.
+_STATISTICS: list[Any] = [aten._fused_rms_norm]
+
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
 # or gives another number than eager.
 _WHOLE = frozenset({aten.index_fill.int_Scalar, aten.index_fill.int_Tensor})
@@ -161,6 +165,8 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
     own[aten._embedding_bag.default] = _widened_bag
+    parts: dict[Any, Callable[..., Any]] = {**get_decompositions(_STATISTICS)}
+    own |= {op: laid_out(op, rule) for op, rule in parts.items()}
     own |= RULES | FOREACH
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
