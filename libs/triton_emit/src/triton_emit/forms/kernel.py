@@ -131,7 +131,7 @@ class KernelWriter(Writer):
         """What `streams` takes no place of others in the caches."""
         if self.space < 0:
             return ""
-        once = streams(self.kernel, stmt, self.spaces[self.space], self.schedule.kind)
+        once = streams(self.kernel, stmt, self.spaces[self.space], self.schedule)
         return ', eviction_policy="evict_first"' if once else ""
 
 
