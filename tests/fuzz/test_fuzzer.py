@@ -149,6 +149,10 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = torch.digamma(a0 * 0 - 1.5e-16)", "(v0,)",
                  "make(torch.float64, (2,), 3)"), 0, -math.inf,
     ),
+    "a limit that f16 does not hold": (
+        _program("v0 = F.normalize(a0 * 0, 1.0, -1)", "(v0,)",
+                 "make(torch.float16, (2,), 3)"), 0, 0.0,
+    ),
     "an exponent of f32": (
         _program("v0 = torch.pow(a0, 7.3)", "(v0,)",
                  "make(torch.int64, (2,), 3) * 0 + 13"), 1, 135452400.0,
@@ -208,6 +212,10 @@ _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "a power": (
         _program("v0 = torch.pow(a0, 7.3)", "(v0,)",
                  "make(torch.int64, (2,), 3) * 0 + 13"), 1, 135453500.0,
+    ),
+    "a limit that f32 holds": (
+        _program("v0 = F.normalize(a0 * 0 + 1, 1.0, -1)", "(v0,)",
+                 "make(torch.float32, (2,), 3)"), 0, 0.0,
     ),
     "a zero at a place": (
         _program("v0 = (a0 * 0).index_reduce(0, torch.tensor([1]), a0[:1] * 0, 'amin')",

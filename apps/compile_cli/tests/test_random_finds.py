@@ -297,6 +297,21 @@ def test_writes_to_windows_that_leave_something_out(entry: str) -> None:
     _same(_compiled(f, given, entry), f, *given)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_writes_to_windows_keep_the_sign_of_a_zero(dynamic: bool) -> None:
+    """torch's functional form of such a write adds them to zeros."""
+
+    def f(x: Tensor, y: Tensor, z: Tensor) -> None:
+        x.unfold(1, 1, 1).mul_(3)
+        y.unfold(0, 2, 3).mul_(2)
+        z.unfold(0, 1, 1).mul_(2)
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=dynamic)
+    given = [torch.full(size, -0.0) for size in ((5, 1, 1), (7, 2), ())]
+    compiled(*given)
+    assert all(bool(x.signbit().all()) for x in given)
+
+
 def test_writes_to_parts_of_a_dynamic_size() -> None:
     """Their sizes are numbers by a guard."""
 
@@ -308,6 +323,32 @@ def test_writes_to_parts_of_a_dynamic_size() -> None:
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
     for n in (5, 8, 3):
         _same(compiled, f, torch.arange(float(n)))
+
+
+@pytest.mark.parametrize("entry", ["compile", "backend"])
+def test_writes_to_windows_with_gaps_of_a_dynamic_size(entry: str) -> None:
+    """Whether there is a gap behind the last one is not known."""
+
+    def f(x: Tensor) -> Tensor:
+        x.unfold(0, 2, 3).mul_(2)
+        return x * 1.5
+
+    if entry == "compile":
+        compiled = compile_cli.compile(f, (torch.arange(9.0),), dynamic={0: {0}})
+    else:
+        compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    for n in (9, 10, 11, 12, 7):
+        _same(compiled, f, torch.arange(float(n)))
+
+
+def test_what_torch_makes_no_functional_graph_of_is_left_to_eager() -> None:
+    def f(x: Tensor) -> Tensor:
+        x[1::2].unfold(0, 1, 2).sub_(7)
+        return x * 1.5
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    with pytest.warns(UserWarning, match=r"leaves a graph to eager: .*as_strided"):
+        _same(compiled, f, torch.arange(11.0))
 
 
 def test_one_window_of_a_dynamic_size() -> None:
@@ -367,3 +408,14 @@ def test_gradient_of_windows_of_elements_that_share_memory() -> None:
     for x, y in ((got, both[0]), (want, both[1])):
         (y.grad,) = torch.autograd.grad(x, y, seed)
     torch.testing.assert_close(both[0].grad, both[1].grad)
+
+
+def test_writes_to_what_is_transposed_later() -> None:
+    """Dynamo's graph knows the layout at the end alone."""
+
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y[...] = y.flip(0)
+        return y.t_()
+
+    _same(torch.compile(f, backend="compile_cli"), f, torch.arange(2.0).reshape(2, 1))

@@ -46,9 +46,10 @@ def given() -> dict[str, np.ndarray]:
     return {"x": x, "t": rng.integers(-9, 9, (5, 4)), "w": rng.random(9).astype(np.float32)}
 
 
+@pytest.mark.parametrize("length", [1, 2])
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
-def test_the_same_numbers(op: str) -> None:
-    kernel = parse_kernel(TEXT.replace("reduce max", f"reduce {op}"))
+def test_the_same_numbers(op: str, length: int) -> None:
+    kernel = parse_kernel(TEXT.replace("reduce max", f"reduce {op}").replace("< 2", f"< {length}"))
     flat = rewrite(kernel)
     assert is_pointwise(flat) and not any(isinstance(s, Reduce) for s in statements(flat))
     KernelVerifier(flat).run()

@@ -58,6 +58,8 @@ def blur(
             _set(rng, result, (other.isnan() != values.isnan()) & floats[0].isinf().any(), other)
         if name.startswith("max_pool") and _zeros_of_both_signs(floats[0]):
             _set(rng, result, values == 0, -values)
+        if name == "clamp_min" and values.dtype == torch.float16 and 0 < args[1] < 2**-25:
+            _set(rng, result, values == 0, 2.0**-24)  # a limit that f16 rounds to 0
         if name == "digamma":  # beside a pole, of which rounding is one side or the other
             _set(rng, result, values.abs() > 2**-4 / torch.finfo(values.dtype).eps, -math.inf)
         if name == "cumprod" and floats[0].shape == result.shape:

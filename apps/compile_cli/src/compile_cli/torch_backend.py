@@ -6,6 +6,7 @@ pipeline as the command line's. The one place that touches `torch._dynamo` and A
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -25,11 +26,14 @@ from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
 from compile_cli.torch_compat import (
+    TorchDynamoException,
     aot_autograd,
     min_cut_rematerialization_partition,
     register_backend,
 )
 from planner import start_workers
+
+_OURS = ("compile_cli", "aten_lowering", "planner", "loop_ir", "tensor_ir", "symexpr")
 
 
 def compile_cli(
@@ -62,9 +66,22 @@ def compile_cli(
         keep_inference_input_mutations=True,
         partition_fn=min_cut_rematerialization_partition,
     )
-    with own_composites(), cached(settings) if kept else nullcontext():
-        result: Callable[..., Any] = backend(gm, example_inputs)
+    try:
+        with own_composites(), cached(settings) if kept else nullcontext():
+            result: Callable[..., Any] = backend(gm, example_inputs)
+    except Exception as error:
+        if isinstance(error, TorchDynamoException) or _is_ours(error):
+            raise
+        warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
+        return gm.forward
     return result
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised beyond this module by code of this project: else AOTAutograd has no
+    functional form of the graph."""
+    frames = (f.f_globals["__name__"] for f, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.split(".")[0] in _OURS and name != __name__ for name in frames)
 
 
 def _register() -> None:

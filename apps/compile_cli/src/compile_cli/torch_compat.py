@@ -10,6 +10,7 @@ import torch._higher_order_ops.triton_kernel_wrap as kernel_wrap
 import torch.compiler.config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, OutputCode
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -28,6 +29,7 @@ __all__ = [
     "OutputCode",
     "SerializableAOTDispatchCompiler",
     "ShapeEnv",
+    "TorchDynamoException",
     "TracingContext",
     "aot_autograd",
     "compiler_config",

@@ -112,11 +112,15 @@ def order_matters(graph: GraphModule) -> str | None:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         fakes = [t for t in tensors if isinstance(t, FakeTensor)]
         if fakes and len(fakes) == len(tensors):  # those inside of a vmap are no fake tensors
-            with fakes[0].fake_mode, Watch(), torch.no_grad():  # type: ignore[no-untyped-call]  # of torch
-                if node.op == "call_method":
-                    getattr(args[0], node.target)(*args[1:], **kwargs)
-                else:
-                    node.target(*args, **kwargs)
+            mode = fakes[0].fake_mode
+            with mode, Watch(), torch.no_grad():  # type: ignore[no-untyped-call]  # of torch
+                try:
+                    if node.op == "call_method":
+                        getattr(args[0], node.target)(*args[1:], **kwargs)
+                    else:
+                        node.target(*args, **kwargs)
+                except RuntimeError:
+                    found.append(f"{node.target}: the layout of what it is given changes later")
     return found[0] if found else None
 
 

@@ -1,14 +1,15 @@
 """Views that torch makes no functional graph of when they are written, in a form of which it does.
 
     v = expand(x, [-1, 4])  of x[3, 4]              ->   v = alias(x)
-    v = unfold(x, 1, 3, 2)  of x[2, 4]: one window  ->   v = unfold(x[:, :3], 1, 3, 3)
-    v = unfold(x, 0, 2, 3)  of x[7]: two windows    ->   v = unfold(x[:6], 0, 3, 3)[:, :2]
+    v = unfold(x, 1, 3, 2)  of x[2, 4]: one window  ->   v = unflatten(x[:, :3], 1, [1, 3])
+    v = unfold(x, 0, 2, 3)  of x[7]: two windows    ->   v = unflatten(x[:6], 0, [2, 3])[:, :2]
+    v = unfold(x, 0, 2, 3)  of x[n]  ->  v = as_strided(x, [(n - 2) // 3 + 1, 2], [3, 1])
 
 A write to an expanded tensor becomes `x + (written - v)`, which is NaN for infinities and refused
-of bool; one to windows that the step says overlap is refused; one to windows that leave something
-out makes that 0. Where nothing is written, a part that ends at a dynamic size is not taken: torch
-makes a result that is such a view by `as_strided`, whose gradient is not that of windows where the
-input's elements share memory.
+of bool; one to windows that the step says overlap is refused; one to others adds them to zeros, so
+that -0 is 0, as is what they leave out. Where nothing is written they stay windows, and a part that
+ends at a dynamic size is not taken: torch makes a result that is such a view by `as_strided`, whose
+gradient is not that of windows where the input's elements share memory.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _unfold_all(
 ) -> bool:
     """Takes windows of a part that they cover, where there is one. writes: something is written."""
     source, dim, size, step = node.args
-    if not (isinstance(dim, int) and isinstance(size, int) and isinstance(step, int)):
+    numbers = isinstance(dim, int) and isinstance(size, int) and isinstance(step, int)
+    if not (numbers and before.dim()):
         return False
     dim %= before.dim()
     windows, length = _sizes(after)[dim], _sizes(before)[dim]
@@ -59,19 +61,38 @@ def _unfold_all(
         windows, step = 1, size
     if step < size or (known and windows * step > length):
         return False
-    if windows * size == length and node.args[3] == step:
-        return False  # they show all of it
-    if not known and windows != 1 and (step > size or not writes):
-        return False  # whether the last window has a gap behind it is not known
+    whole = windows * size == length and node.args[3] == step  # they show all of it
+    if whole and not writes:
+        return False
+    gap = not known and windows != 1 and step > size  # there may be one behind the last window
+    if not writes and (gap or not (known or windows == 1)):
+        return False
     shown = (after.dim() - 1, 0, size)
     with graph.graph.inserting_before(node):
         add = graph.graph.call_function
+        if gap:
+            sizes, strides = (
+                [add(op, (source, d)) for d in range(before.dim())]
+                for op in (aten.sym_size.int, aten.sym_stride.int)
+            )
+            room = add(operator.floordiv, (add(operator.sub, (sizes[dim], size)), step))
+            sizes[dim] = add(operator.add, (room, 1))
+            strides.append(strides[dim])
+            strides[dim] = add(operator.mul, (strides[dim], step))
+            node.op, node.target = "call_function", aten.as_strided.default
+            node.args, node.kwargs = (source, [*sizes, size], strides), {}
+            return True
         end: Any = windows * step
         if not known and windows != 1:
-            whole = add(aten.sym_size.int, (source, dim))
-            end = add(operator.sub, (whole, add(operator.mod, (whole, step))))
-        source = add(aten.slice.Tensor, (source, dim, 0, end))
-        source = add(aten.unfold.default, (source, dim, step, step))
+            own = add(aten.sym_size.int, (source, dim))
+            end = add(operator.sub, (own, add(operator.mod, (own, step))))
+        source = source if whole else add(aten.slice.Tensor, (source, dim, 0, end))
+        if writes:
+            sizes = [windows if known else -1, step]
+            source = add(aten.unflatten.int, (source, dim, sizes))
+            source = add(aten.movedim.int, (source, dim + 1, -1))
+        else:
+            source = add(aten.unfold.default, (source, dim, step, step))
     node.op, node.target = "call_function", aten.slice.Tensor
     node.args, node.kwargs = (source, *shown), {}
     return True
