@@ -51,8 +51,9 @@ def _unfold_all(
 ) -> bool:
     """Takes windows of a part that they cover, where there is one. writes: something is written."""
     source, dim, size, step = node.args
-    numbers = isinstance(dim, int) and isinstance(size, int) and isinstance(step, int)
-    if not (numbers and before.dim()):
+    if not (isinstance(dim, int) and isinstance(size, int) and isinstance(step, int)):
+        return False
+    if not before.dim():
         return False
     dim %= before.dim()
     windows, length = _sizes(after)[dim], _sizes(before)[dim]
@@ -88,8 +89,7 @@ def _unfold_all(
             end = add(operator.sub, (own, add(operator.mod, (own, step))))
         source = source if whole else add(aten.slice.Tensor, (source, dim, 0, end))
         if writes:
-            sizes = [windows if known else -1, step]
-            source = add(aten.unflatten.int, (source, dim, sizes))
+            source = add(aten.unflatten.int, (source, dim, [windows if known else -1, step]))
             source = add(aten.movedim.int, (source, dim + 1, -1))
         else:
             source = add(aten.unfold.default, (source, dim, step, step))
