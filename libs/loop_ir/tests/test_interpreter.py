@@ -64,6 +64,7 @@ def elementwise(op, kinds, dtype, n):
 TORCH_OPS = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "neg": torch.neg, "abs": torch.abs,
     "maximum": torch.maximum, "minimum": torch.minimum, "div": torch.true_divide,
+    "near_div": torch.true_divide,
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "mod": torch.remainder, "fmod": torch.fmod, "pow": torch.pow,

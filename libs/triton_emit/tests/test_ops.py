@@ -38,7 +38,7 @@ ARITHMETIC = ["add", "sub", "mul", "neg", "abs", "maximum", "minimum", "floordiv
 FLOAT_ONLY = ["div", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
               "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "erf",
               "sigmoid", "floor", "ceil", "trunc", "round", "pow", "fma", "acosh", "asinh",
-              "atanh", "erfc", "erfinv", "lgamma", "hypot"]  # fmt: skip
+              "atanh", "erfc", "erfinv", "lgamma", "hypot", "near_div"]  # fmt: skip
 PREDICATES = ["eq", "ne", "lt", "le", "gt", "ge"]
 BITS = ["and", "or", "xor", "not", "shl", "shr"]
 COUNT = 96

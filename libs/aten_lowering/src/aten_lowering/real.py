@@ -51,6 +51,10 @@ class Real:
     def __truediv__(self, other: Real | float) -> Real:
         return self("div", other)
 
+    def over(self, other: Real | float) -> Real:
+        """A quotient that may be two units in the last place off: a third of the instructions."""
+        return self("near_div", other)
+
     def __radd__(self, other: float) -> Real:
         return self.number(other) + self
 

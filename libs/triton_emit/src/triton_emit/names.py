@@ -4,9 +4,9 @@ from __future__ import annotations
 
 BY_OP = {
     "add": "total", "sub": "diff", "mul": "scaled", "neg": "negated", "abs": "magnitude",
-    "maximum": "larger", "minimum": "smaller", "div": "ratio", "floordiv": "quotient",
-    "truncdiv": "quotient", "mod": "remainder", "fmod": "remainder", "pow": "power",
-    "philox": "random",
+    "maximum": "larger", "minimum": "smaller", "div": "ratio", "near_div": "ratio",
+    "floordiv": "quotient", "truncdiv": "quotient", "mod": "remainder", "fmod": "remainder",
+    "pow": "power", "philox": "random",
     "fma": "fused", "exp": "e", "exp2": "e", "log": "log_", "sqrt": "root", "rsqrt": "inv_std",
     "sin": "sine", "cos": "cosine", "tanh": "t", "erf": "erf_", "sigmoid": "gate",
     "gelu": "activated",

@@ -313,6 +313,8 @@ class ScalarOps:
             value = self.call(f"tl.{op}", texts, dtype, axes)
             floors = [a.literal for a in args if a.literal is not None]
             return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
+        if op == "near_div":  # `/` on f32: 2 ulp, without the branch of an exact quotient
+            return self._infix("/", MUL, args, dtype)
         if op == "div":
             return self._divide(args, dtype)
         if op == "fma":
@@ -359,7 +361,7 @@ class ScalarOps:
         a, b = args
         if b.literal is not None and _is_power_of_two(float(b.literal)):
             return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
-        if dtype is DType.f64 or self.approximate:  # on f32: 2 ulp, the reciprocal shared in a row
+        if dtype is DType.f64 or self.approximate:  # the reciprocal is shared in a row
             return self._infix("/", MUL, args, dtype)
         axes = a.axes | b.axes
         if b.axes <= self.rows and not axes <= self.rows:  # its reciprocal, once

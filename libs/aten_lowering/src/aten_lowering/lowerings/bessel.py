@@ -27,7 +27,7 @@ def _j_near(x: Real, order: int) -> Real:
 
 def _far(x: Real, order: int, quarter: bool) -> Real:
     """From 5 on: J, or Y, which is a quarter of a turn behind it."""
-    v = 5 / x
+    v = x.number(5).over(x)
     p, q = (SERIES[f"{name}{order}"].at(v * v) for name in "PQ")
     q = q * v
     cosine, sine = x("cos"), x("sin")
@@ -60,7 +60,7 @@ def _i(x: Real, order: int, scaled: bool) -> Real:
     a = abs(x)
     near = SERIES[f"I{order}"].at(a)
     near = a * near if order else near
-    value = (a > 8).choose(SERIES[f"I{order}_FAR"].at(1 / a) * a("rsqrt"), near)
+    value = (a > 8).choose(SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt"), near)
     if not scaled:
         half = (0.5 * a)("exp")
         value = half * value * half
@@ -79,7 +79,7 @@ def _k(x: Real, order: int, scaled: bool) -> Real:
         near = x("eq", 0).choose(math.inf, near)
     else:
         near = near - logarithm * other
-    far = SERIES[f"K{order}_FAR"].at(1 / x) * x("rsqrt")
+    far = SERIES[f"K{order}_FAR"].at(x.number(1).over(x)) * x("rsqrt")
     if scaled:
         near = near * x("exp")
     else:
@@ -119,7 +119,7 @@ def airy_ai(x: Real) -> Real:
     root = a("sqrt")
     s = 2 * a * root / 3
     size = root("rsqrt")
-    inverse = 1 / s
+    inverse = s.number(1).over(s)
     cosine, sine = s("cos"), s("sin")
     square = inverse * inverse
     waves = SERIES["AIRY_P"].at(square) * (cosine + sine)

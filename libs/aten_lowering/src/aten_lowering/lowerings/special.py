@@ -155,7 +155,7 @@ def _trigamma(x: Real) -> Real:
 def erfcx(x: Real) -> Real:
     """`exp(x^2) erfc(x)`; below 0, `2 exp(x^2) - erfcx(-x)`, with the square to twice the bits."""
     a = abs(x)
-    above = SERIES["ERFCX"].at(1 / (a + 3)) / (a + 0.5)
+    above = SERIES["ERFCX"].at(x.number(1).over(a + 3)).over(a + 0.5)
     b = a("minimum", 30)  # the exponential of its square is infinite
     square = b * b
     power = square("exp") * (1 + b("fma", b, -square))
@@ -169,16 +169,16 @@ def ndtri(x: Real) -> Real:
 
     def ratio(z: Real) -> Real:
         """Of the next two tables."""
-        return horner(z, floats(next(tables))) / horner(z, floats(next(tables)))
+        return horner(z, floats(next(tables))).over(horner(z, floats(next(tables))))
 
     y = x - 0.5
     square = y * y
     central = math.sqrt(2 * math.pi) * (y + y * (square * ratio(square)))
     p = x("minimum", 1 - x)
     z = (-2 * p("log"))("sqrt")
-    inverse = 1 / z
+    inverse = z.number(1).over(z)
     less = (z < 8).choose(ratio(inverse), ratio(inverse))
-    quantile = z - z("log") / z - inverse * less
+    quantile = z - z("log").over(z) - inverse * less
     value = (p > math.exp(-2)).choose(central, (y > 0).choose(quantile, -quantile))
     value = x("eq", 0).choose(-math.inf, value)
     return x("eq", 1).choose(math.inf, value)

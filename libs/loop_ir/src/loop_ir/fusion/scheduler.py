@@ -40,7 +40,7 @@ _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
      "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "pow", "div", "floordiv",
      "truncdiv", "mod", "fmod", "philox", "acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma",
-     "hypot")
+     "hypot", "near_div")
 )  # fmt: skip
 
 

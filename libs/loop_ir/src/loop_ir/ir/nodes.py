@@ -49,6 +49,7 @@ OPS: dict[str, int] = {
     # arithmetic; ints and floats
     "add": 2, "sub": 2, "mul": 2, "neg": 1, "abs": 1, "maximum": 2, "minimum": 2,  # NaN wins
     "div": 2,  # true division, floats
+    "near_div": 2,  # within two units in the last place of f32, where no more is asked for
     "floordiv": 2, "truncdiv": 2,  # rounds down; rounds to zero
     "mod": 2, "fmod": 2,  # sign of the divisor (Python); sign of the dividend (C)
     # Integers by zero, as on a GPU: all bits set (64-bit dividends below 2**32: half of them).

@@ -171,6 +171,7 @@ _WIDE: Mapping[str, Callable[..., Array]] = {
 _PLAIN: Mapping[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
     "maximum": np.maximum, "minimum": np.minimum, "div": np.true_divide,
+    "near_div": np.true_divide,
     "floordiv": np.floor_divide, "truncdiv": _truncdiv, "mod": np.mod, "fmod": np.fmod,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.round,
     "isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit,
