@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from wrapper_ir.errors import InputMismatch
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -149,3 +151,20 @@ def test_found_after_import() -> None:
     from compile_cli.torch_backend import compile_cli
 
     assert torch._dynamo.lookup_backend("compile_cli") is compile_cli
+
+
+def test_a_parameter_whose_data_was_replaced_is_noticed() -> None:
+    """Dynamo guards no layouts of parameters, and looks at them as objects."""
+    layer = nn.Linear(4, 4)
+    compiled = torch.compile(layer, backend="compile_cli")
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), layer(x))
+        kept = layer.weight.data
+        for other in (kept.t(), kept.double(), kept[:, :2]):
+            layer.weight.data = other
+            with pytest.raises(InputMismatch, match=r"expected f32\[4, 4\]"):
+                compiled(x)
+        layer.weight.data = kept + 1
+        torch.testing.assert_close(compiled(x), layer(x))

@@ -217,28 +217,48 @@ def test_bad_buckets() -> None:
         Buckets((1, 2), {}, {})
 
 
-def test_what_differs_from_the_call_before_is_not_replayed_at_once() -> None:
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_differs_from_the_call_before_is_not_replayed_at_once(gradients: bool) -> None:
     """Layouts at the same address, gradients, modes of torch, other addresses, other captures."""
     recorder = Recorder()
     graphed = GraphedCallable(lambda x, w: x @ w, recorder=recorder)
     x, w = torch.randn(3, 4), torch.randn(4, 4)
     plain = [(x, w), (x, w.t()), (x.t().contiguous().t(), w), (x.clone(), w), (x[:1], w)]
     kept = [torch.randn(3, 4) for _ in range(4)]
-    for a, b in [*plain, *plain[::-1], *plain, *((k, w) for k in kept), *plain]:
-        assert torch.equal(graphed(a, b), a @ b)
-    before = recorder.captured
+    with torch.set_grad_enabled(gradients):
+        for a, b in [*plain, *plain[::-1], *plain, *((k, w) for k in kept), *plain]:
+            assert torch.equal(graphed(a, b), a @ b)
+    before, known = recorder.captured, len(graphed._known)
+    assert known == (0 if gradients else 4)
     with torch.no_grad():
+        graphed(x, w)
         assert not graphed(x, w.requires_grad_()).requires_grad
+    with torch.inference_mode():
+        assert torch.equal(graphed(x, w), x @ w)
     assert graphed(x, w).requires_grad, "the callable itself ran"
     recorder.refusal, count = "another capture", recorder.replayed
-    assert torch.equal(graphed(x, w), x @ w) and recorder.replayed == count
-    assert recorder.captured == before and "1 calls without a graph" in graphed.explain()
+    with torch.no_grad():
+        assert torch.equal(graphed(x, w), x @ w) and recorder.replayed == count
+    assert recorder.captured == before + gradients and "1 calls without" in graphed.explain()
 
 
-def test_a_call_like_the_last_costs_little(microseconds: Callable[..., float]) -> None:
-    """A fraction of one that is looked at argument by argument."""
-    weights = [torch.ones(2, 2) for _ in range(200)]
-    graphed = GraphedCallable(lambda x, *w: (), recorder=Recorder())
-    for _ in range(3):
-        graphed(*weights)
-    assert microseconds(lambda: graphed(*weights), 60, 10) < 60
+def test_of_calls_like_the_last_nothing_else_is_asked() -> None:
+    """Nor is anything kept alive."""
+    asked = []
+
+    def same(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Callable[..., bool]:
+        asked.append((len(tensors), list(places)))
+        return lambda args: True
+
+    recorder = Recorder()
+    graphed = GraphedCallable(lambda x, w: x + w, recorder=recorder, same=same)
+    w = torch.ones(4)
+    with torch.no_grad():
+        kept = [torch.full((4,), float(i)) for i in range(5)]
+        for x in kept:
+            assert torch.equal(graphed(x, w), x + 1)
+    assert asked == [(2, [1])] and recorder.replayed == 4
+    assert "4 copies made" in graphed.explain()
+    graphed.clear()
+    with torch.no_grad():
+        assert torch.equal(graphed(kept[0], w), kept[0] + 1)

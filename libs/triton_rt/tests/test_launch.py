@@ -25,6 +25,7 @@ from triton_rt import (
     driver,
     errors,
     launch_hook,
+    same_tensors,
 )
 from triton_rt.config import Config
 from triton_rt.launch import Entry, dispatch, native, torch_abi
@@ -397,8 +398,8 @@ def test_tensors_are_read_through_torchs_c_abi(tmp_path: Path) -> None:
     module = native._extension(Config(tmp_path))
     assert module is not None and torch_abi.enable(module)
     tensor = torch.arange(10, dtype=torch.int16)[3:]
-    address, device, number = module.view(tensor)
-    assert (address, device) == (tensor.data_ptr(), -1)
+    address, device, number, *layout = module.view(tensor)
+    assert (address, device, layout) == (tensor.data_ptr(), -1, [(7,), (1,)])
     assert number == torch_abi.dtype_number(module, torch.int16)
     assert number != torch_abi.dtype_number(module, torch.float16)
     with pytest.raises(ValueError, match="refused"):
@@ -431,3 +432,35 @@ def test_the_launcher_is_built_once(tmp_path: Path) -> None:
     assert native.build(config) == built and built.stat().st_mtime_ns == stamp
     digest = built.with_suffix(".sha256").name
     assert sorted(p.name for p in built.parent.iterdir()) == sorted([built.name, digest])
+
+
+@pytest.mark.parametrize("native_launcher", [True, False])
+def test_same_tensors(native_launcher: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native_launcher:
+        monkeypatch.setattr(native, "extension", lambda: None)
+    x, w = torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(3, 2).t())
+    same, placed = same_tensors([x, w]), same_tensors([x, w], [1])
+    assert type(same).__name__ == ("Same" if native_launcher else "function")
+    assert same((torch.ones(2, 3), w.detach())) and placed((torch.ones(2, 3), w.detach()))
+    assert same((x, w.clone().t().contiguous().t())) and not placed((x, w.clone()))
+    others = (x.double(), x.int(), torch.zeros(3, 2).t(), x[:1], x[None], x.reshape(-1), 3, None,
+              torch.empty(2, 3, device="meta"), x.to_sparse(), torch.zeros(2, 0))  # fmt: skip
+    for other in others:
+        assert not same((other, w)) and not placed((other, w))
+    assert not same((x,)) and not same((x, w, x)) and not same(())
+    w.data = torch.zeros(2, 3)
+    assert not same((x, w)), "the same object"
+    empty = same_tensors([torch.zeros(()), torch.zeros(0)])
+    assert empty((torch.ones(()), torch.ones(0))) and not empty((torch.ones(1), torch.ones(0)))
+    with pytest.raises(IndexError):
+        same_tensors([x], [1])
+
+
+def test_same_tensors_of_a_class_of_their_own() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    x = torch.zeros(2).as_subclass(Own)
+    same = same_tensors([x])
+    assert same((x,)) and same((torch.ones(2),)) and not same((torch.ones(3),))
+    assert not same_tensors([torch.ones(2)])((x,)), "they are looked at one by one"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._C._dynamo.guards
 
 
 @dataclass(frozen=True)
@@ -103,16 +102,19 @@ def why_unusable(outputs: Any, statics: Sequence[Any]) -> str:
     return ""
 
 
-def same_tensors(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A function of as many tensors: whether they have the types, element types, devices, sizes,
-    strides and gradients of these, which it does not keep."""
-    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-    guards: Any = torch._C._dynamo.guards
-    like = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    check: Callable[..., bool] = like.check
-    return check
+def same_tensors(
+    tensors: Sequence[torch.Tensor], places: Sequence[int]
+) -> Callable[[tuple[Any, ...]], bool]:
+    """A function of a tuple: whether it has as many tensors, with the element types, devices, sizes
+    and strides of these, and at `places` (positions) the same addresses."""
 
+    def layouts(args: Sequence[Any]) -> list[Any]:
+        return [(a.dtype, a.device, a.shape, a.stride()) for a in args]
 
-same_addresses = torch._C._tensors_data_ptrs_at_indices_equal
-"""`(tensors, addresses, positions)`: whether the tensors at these positions begin at the addresses
-that the same positions have."""
+    known, addresses = layouts(tensors), [tensors[i].data_ptr() for i in places]
+
+    def same(args: tuple[Any, ...]) -> bool:
+        alike = all(isinstance(a, torch.Tensor) for a in args) and layouts(args) == known
+        return alike and [args[i].data_ptr() for i in places] == addresses
+
+    return same

@@ -22,7 +22,6 @@ from cuda_graphs.arguments import (
     is_counted,
     label_of,
     name_arguments,
-    same_addresses,
     same_tensors,
     share_memory,
     why_attached,
@@ -64,37 +63,35 @@ class Buckets:
         return next((s for s in self.sizes if s >= size), None)
 
 
+SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[tuple[Any, ...]], bool]]
+
+
 @dataclass(frozen=True)
 class _Again:
     """What a call is compared with at once, and what is left to do where it is like the one before:
-    tensors of the same layouts, those captured in place where they were. copies: pairs of buffer
-    and position."""
+    tensors of the same layouts, those captured in place where they were. moved: positions of what
+    is copied into `buffers`."""
 
-    same: Callable[..., bool]
+    like: Callable[[tuple[Any, ...]], bool]
     state: tuple[Any, ...]
-    place: list[int]
-    addresses: list[int | None]
     buffers: list[torch.Tensor]
     moved: list[int]
 
     @classmethod
-    def of(cls, slot: _Slot, args: Sequence[Any]) -> _Again | None:
-        """None where there is more to do: padding, writes into copies, numbers to compare."""
+    def of(cls, slot: _Slot, args: Sequence[Any], same: SameTensors) -> _Again | None:
+        """None where there is more to look at: padding, writes into copies, values that are no
+        tensors, gradients."""
         tensors = args and all(isinstance(a, torch.Tensor) for a in args)
-        if slot.bucket is not None or (slot.mutated and slot.copied) or not tensors:
+        written = slot.mutated and slot.copied
+        if slot.bucket is not None or written or not tensors or torch.is_grad_enabled():
             return None
-        place = [i for i in range(len(args)) if i not in slot.copied]
         moved = sorted(slot.copied)
-        buffers = [slot.statics[i] for i in moved]
-        return cls(same_tensors(args), global_state(), place, addresses_of(args), buffers, moved)
+        like = same(args, [i for i in range(len(args)) if i not in slot.copied])
+        return cls(like, global_state(), [slot.statics[i] for i in moved], moved)
 
-    def fits(self, args: Sequence[Any]) -> bool:
+    def fits(self, args: tuple[Any, ...]) -> bool:
         """Whether nothing else is to be done for these arguments."""
-        return (
-            self.state == global_state()
-            and self.same(*args)
-            and same_addresses(list(args), self.addresses, self.place)
-        )
+        return self.state == global_state() and self.like(args)
 
 
 @dataclass(eq=False)
@@ -137,6 +134,9 @@ class GraphedCallable:
     pool overwrites them. `fn` must do the same GPU work each time and not wait for the GPU; what
     cannot be captured runs as it is, and `explain()` says why. `fn` and tensors that it closes over
     must stay alive and in place.
+
+    Without gradients, a call like one before it is found so by one call of what `same` gives for
+    tensors and the positions of those that must not move; `triton_rt.same_tensors` does it in C.
     """
 
     def __init__(
@@ -149,6 +149,7 @@ class GraphedCallable:
         copy_outputs: bool = True,
         max_graphs: int = 16,
         recorder: Recorder | None = None,
+        same: SameTensors = same_tensors,
     ) -> None:
         self.fn = fn
         self.buckets = buckets
@@ -157,6 +158,7 @@ class GraphedCallable:
         self.copy_outputs = copy_outputs
         self.max_graphs = max_graphs
         self._recorder: Recorder = recorder or self.pool
+        self._same = same
         self._slots: OrderedDict[Hashable, _Slot] = OrderedDict()
         self._known: list[_Slot] = []  # in the same order: to look at a key costs more than a call
         self._eager: dict[str, int] = {}
@@ -268,7 +270,7 @@ class GraphedCallable:
         slot.recording.replay()
         slot.replays += 1
         if slot.again is None:
-            slot.again = _Again.of(slot, args)
+            slot.again = _Again.of(slot, args, self._same)
             self._known = [s for s in self._slots.values() if s.again is not None]
         for i in slot.mutated & slot.copied.keys():
             args[i].copy_(self._cut(slot.statics[i], i, size))

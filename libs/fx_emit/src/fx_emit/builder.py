@@ -35,6 +35,7 @@ class Shared:
     env: dict[str, int]
     mode: FakeTensorMode | None
     exposed: Set[str] = frozenset()
+    same: host.SameTensors | None = None
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
     loaded: dict[str, Any] = field(default_factory=dict)
 

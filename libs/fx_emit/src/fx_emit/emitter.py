@@ -44,7 +44,7 @@ def emit(
     constants: Mapping[str, torch.Tensor] | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
     checks: bool = True,
-    check_inputs: bool = True,
+    check_inputs: bool | host.SameTensors = True,
     fake_mode: FakeTensorMode | None = None,
     values: bool = True,
 ) -> GraphModule:
@@ -59,7 +59,9 @@ def emit(
     checks: inputs, symbol ranges and results of operators are compared with their declarations
     on every call (errors: `wrapper_ir.errors`); without them a wrong input is undefined.
     check_inputs: off where the caller has compared dtypes, sizes and strides of the inputs with
-    the program's already; ranges of symbols and results of operators are checked all the same.
+    the program's already; ranges of symbols and results of operators are checked all the same. A
+    function (`triton_rt.same_tensors`) is asked in the "direct" form whether inputs are like those
+    that were right before; without it each is looked at on every call.
 
     values: off where the module is run and not looked at: no fake tensor is made, for which torch
     imports Dynamo.
@@ -78,10 +80,11 @@ def emit(
         constants or {},
         operators or {},
         checks,
-        checks and check_inputs,
+        checks and check_inputs is not False,
         hint_env(program),
         (fake_mode or FakeTensorMode()) if values else None,
         exposed(program),
+        None if isinstance(check_inputs, bool) else check_inputs,
     )
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
@@ -156,7 +159,8 @@ class _Emitter(Builder):
                 self.call(host.check_input, given)
         if fixed:
             nodes, texts, *layout = zip(*fixed, strict=True)
-            self.call(host.InputCheck(tuple(zip(*layout, strict=True))), (nodes, texts))
+            check = host.InputCheck(tuple(zip(*layout, strict=True)), self.shared.same)
+            self.call(check, (nodes, texts))
 
     # Ops
 

@@ -14,14 +14,14 @@ import torch
 from torch.fx.node import has_side_effect
 
 from fx_emit.errors import MisalignedStorage
-from fx_emit.torch_compat import same_tensors
 from fx_emit.torch_types import IR_DTYPE
 from wrapper_ir.errors import AssertionFailed, InputMismatch, ResultMismatch
 from wrapper_ir.interpreter import Descriptor, same_addresses
 
 Ints = tuple[int, ...]
 
-KINDS = 4  # of inputs that are compared at once: with and without gradients, say
+SameTensors = Callable[[tuple[torch.Tensor, ...]], Callable[[tuple[torch.Tensor, ...]], bool]]
+"""Of tensors: a function that says whether others have their element types, sizes and strides."""
 
 
 class _Mutable:
@@ -54,25 +54,27 @@ def check_input(
 
 
 class InputCheck:
-    """`check_input` of many at once, for layouts without symbols: what had them once is compared in
-    one call of torch from then on."""
+    """`check_input` of many at once, for layouts without symbols: what had them once is compared by
+    one call of what `same` gives for it from then on."""
 
     __name__ = __qualname__ = "check_inputs"
     _schema = _Mutable()  # what torch.fx asks before it removes a call that nothing uses
 
-    def __init__(self, layouts: Sequence[tuple[torch.dtype, Ints, Ints]]) -> None:
+    def __init__(
+        self, layouts: Sequence[tuple[torch.dtype, Ints, Ints]], same: SameTensors | None
+    ) -> None:
         self.__module__ = "fx_emit.host"
         self.layouts = layouts
-        self.known: list[Callable[..., bool]] = []
+        self.same = same
+        self.known: Callable[[tuple[torch.Tensor, ...]], bool] | None = None
 
     def __call__(self, tensors: tuple[torch.Tensor, ...], declared: tuple[str, ...]) -> None:
-        for same in self.known:
-            if same(*tensors):
-                return
+        if self.known is not None and self.known(tensors):
+            return
         for tensor, text, layout in zip(tensors, declared, self.layouts, strict=True):
             check_input(tensor, text, *layout)
-        if len(self.known) < KINDS:
-            self.known.append(same_tensors(tensors))
+        if self.same is not None and self.known is None:
+            self.known = self.same(tensors)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputCheck:
         return self  # it holds nothing of a module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ __all__ = [
     "create_tma_stable_metadata",
     "kernel_side_table",
     "reinterpret_tensor",
-    "same_tensors",
     "triton_kernel_wrapper_mutation",
 ]
 
@@ -49,15 +48,3 @@ def allocator(device: torch.device) -> Callable[..., Any] | None:
     only = device.type == "cpu" or (device.type == "cuda" and torch.cuda.device_count() == 1)
     found: Callable[..., Any] | None = getattr(_functions, f"_empty_strided_{device.type}", None)
     return found if only else None
-
-
-def same_tensors(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A function of as many tensors, which says in a tenth of a microsecond for each whether all
-    are of the types, element types, devices, sizes and strides of these, which it does not keep. It
-    may say no where they are: of tensors that require gradients, say, where these do not."""
-    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-    guards = _functions.TensorGuards(
-        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
-    )
-    check: Callable[..., bool] = guards.check
-    return check

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import triton_rt
 from cuda_graphs import GraphedCallable
 from wrapper_ir import DefineKernel, Program
 from wrapper_ir.analysis import accesses, param_roots, storages, walk
@@ -14,7 +15,7 @@ def graphed(run: Callable[..., Sequence[Any]], program: Program) -> GraphedCalla
     """`run`, captured at its second call with the same layouts. Results are the caller's own;
     inputs that move between calls are copied, weights are captured in place; what cannot be
     captured runs as before, and `explain()` of the result says why."""
-    return GraphedCallable(run, mutated=mutated_inputs(program))
+    return GraphedCallable(run, mutated=mutated_inputs(program), same=triton_rt.same_tensors)
 
 
 def mutated_inputs(program: Program) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ def emit_fx(program: Program, kernels: Kernels, outside: Outside, check_inputs: 
         describe=triton_rt.tma.describe,
         constants=outside.constants,
         operators=outside.operators,
-        check_inputs=check_inputs,
+        check_inputs=check_inputs and triton_rt.same_tensors,
         values=False,
     )
     return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph

@@ -14,6 +14,7 @@
 #include "driver.h"
 #include "kinds.h"
 #include "maps.h"
+#include "same.h"
 
 static PyObject *str_base, *str_ready;
 static PyTypeObject *map_type;  // TensorMap; NULL: all descriptors are asked of their slots
@@ -532,5 +533,8 @@ PyMODINIT_FUNC PyInit__triton_rt_launcher(void) {
         return NULL;
     }
     Py_DECREF(type);
+    PyObject *same = PyType_FromSpec(&same_spec);
+    if (!same || PyModule_AddObjectRef(module, "Same", same) < 0) Py_CLEAR(module);
+    Py_XDECREF(same);
     return module;
 }

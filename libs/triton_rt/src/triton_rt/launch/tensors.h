@@ -23,6 +23,9 @@ static int32_t (*at_data_ptr)(void *, void **);
 static int32_t (*at_dtype)(void *, int32_t *);
 static int32_t (*at_device_type)(void *, int32_t *);
 static int32_t (*at_device_index)(void *, int32_t *);
+static int32_t (*at_dim)(void *, int64_t *);
+static int32_t (*at_sizes)(void *, int64_t **);
+static int32_t (*at_strides)(void *, int64_t **);
 static int32_t (*at_stream)(int32_t, void **);
 static int32_t (*at_device)(int32_t *);
 
@@ -69,14 +72,18 @@ static int view_tensor(PyObject *object, TensorView *out) {
     return 0;
 }
 
-// use_torch(tensor type, parameter type, offset, addresses of the six functions)
+// use_torch(tensor type, parameter type, offset, addresses of the nine functions)
 static PyObject *use_torch(PyObject *module, PyObject *args) {
     PyObject *tensor, *parameter;
-    unsigned long long data_ptr, dtype, device_type, device_index, stream, device;
-    if (!PyArg_ParseTuple(args, "O!O!nKKKKKK", &PyType_Type, &tensor, &PyType_Type, &parameter,
-                          &tensor_offset, &data_ptr, &dtype, &device_type, &device_index, &stream,
-                          &device))
+    unsigned long long data_ptr, dtype, device_type, device_index, dim, sizes, strides, stream,
+        device;
+    if (!PyArg_ParseTuple(args, "O!O!nKKKKKKKKK", &PyType_Type, &tensor, &PyType_Type, &parameter,
+                          &tensor_offset, &data_ptr, &dtype, &device_type, &device_index, &dim,
+                          &sizes, &strides, &stream, &device))
         return NULL;
+    memcpy(&at_dim, &dim, sizeof at_dim);
+    memcpy(&at_sizes, &sizes, sizeof at_sizes);
+    memcpy(&at_strides, &strides, sizeof at_strides);
     memcpy(&at_data_ptr, &data_ptr, sizeof at_data_ptr);
     memcpy(&at_dtype, &dtype, sizeof at_dtype);
     memcpy(&at_device_type, &device_type, sizeof at_device_type);
@@ -96,12 +103,38 @@ static PyObject *forget_torch(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-// view(tensor) -> (address, device, dtype number), by the fast path alone; for its verification.
-static PyObject *view_method(PyObject *module, PyObject *object) {
+// What is compared of a tensor: as TensorView, and its sizes and strides.
+typedef struct {
     TensorView view;
+    int64_t dim;
+    const int64_t *sizes, *strides;
+} Layout;
+
+static inline int layout_of(PyObject *object, Layout *out) {
+    if (!is_plain_tensor(object) || view_plain_tensor(object, &out->view)) return -1;
+    void *handle = (char *)object + tensor_offset;
+    return at_dim(handle, &out->dim) || at_sizes(handle, (int64_t **)&out->sizes) ||
+           at_strides(handle, (int64_t **)&out->strides);
+}
+
+static PyObject *numbers(const int64_t *values, int64_t count) {
+    PyObject *out = PyTuple_New(count);
+    for (int64_t i = 0; out && i < count; i++) {
+        PyObject *value = PyLong_FromLongLong(values[i]);
+        if (!value) Py_CLEAR(out);
+        else PyTuple_SET_ITEM(out, i, value);
+    }
+    return out;
+}
+
+// view(tensor) -> (address, device, dtype number, sizes, strides), by the fast path alone; for its
+// verification.
+static PyObject *view_method(PyObject *module, PyObject *object) {
+    Layout of;
     if (!is_plain_tensor(object)) return PyErr_Format(PyExc_TypeError, "not a plain tensor");
-    if (view_plain_tensor(object, &view)) return PyErr_Format(PyExc_ValueError, "refused by torch");
-    return Py_BuildValue("Kii", (unsigned long long)view.address, view.device, view.dtype);
+    if (layout_of(object, &of)) return PyErr_Format(PyExc_ValueError, "refused by torch");
+    return Py_BuildValue("KiiNN", (unsigned long long)of.view.address, of.view.device,
+                         of.view.dtype, numbers(of.sizes, of.dim), numbers(of.strides, of.dim));
 }
 
 #endif

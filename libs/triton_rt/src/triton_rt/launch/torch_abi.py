@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from triton_rt.element_types import KINDS, torch_dtype
 
-_FUNCTIONS = ("data_ptr", "dtype", "device_type", "device_index")
+_FUNCTIONS = ("data_ptr", "dtype", "device_type", "device_index", "dim", "sizes", "strides")
 
 
 def enable(module: types.ModuleType) -> bool:
@@ -91,10 +91,12 @@ def _agrees(module: types.ModuleType) -> bool:
     numbers: dict[int, torch.dtype] = {}
     for tensor in _probes():
         try:
-            address, device, number = module.view(tensor)
+            address, device, number, *layout = module.view(tensor)
         except (TypeError, ValueError):
             return False
         if (address, device) != (tensor.data_ptr(), tensor.get_device()):
+            return False
+        if layout != [tuple(tensor.shape), tensor.stride()]:
             return False
         if numbers.setdefault(number, tensor.dtype) != tensor.dtype:
             return False
