@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from compile_cli.result import CompiledGraph
-from wrapper_ir import CopyBack, ExternCall, If, Launch, Program, Return
+from wrapper_ir import Allocate, CopyBack, ExternCall, If, Launch, Program, Return
 
 
 @pytest.fixture
@@ -260,3 +260,22 @@ def test_a_gradient_computes_cheap_operators_again(
     (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
     inputs = {p.name for p in programs[0].params}
     assert len({v.name for v in returned.values} - inputs) == 1
+
+
+def test_a_gradient_of_a_softmax_saves_numbers_of_rows(programs: list[Program]) -> None:
+    """Where the result in f32 is twice the 16-bit input that it is computed of: that one is saved,
+    with the maximum and the sum of each row."""
+
+    def run(x: Tensor) -> Tensor:
+        return (x.float() * 0.5).softmax(-1).bfloat16()
+
+    x, seed = rows(6, 64).bfloat16().requires_grad_(), rows(6, 64).bfloat16()
+    (got,) = torch.autograd.grad(torch.compile(run, backend="compile_cli")(x), (x,), seed)
+    exact = x.detach().double().requires_grad_()
+    (want,) = torch.autograd.grad((exact * 0.5).softmax(-1), (exact,), seed.double())
+    torch.testing.assert_close(got.double(), want, rtol=2**-8, atol=1e-7)
+    made = {op.out: op.type for op in programs[0].ops if isinstance(op, Allocate)}
+    (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
+    results = [made[v.name] for v in returned.values if v.name in made]
+    assert sorted((t.dtype.value, t.size[-1]) for t in results) == [("bf16", 64), *[("f32", 1)] * 2]
+    assert [kernels(p) for p in programs] == [1, 1]

@@ -48,7 +48,7 @@ _MORE: list[Any] = [
 
 # Decomposed where AOTAutograd traces, though exported programs may bring them whole and they have a
 # lowering: a gradient saves the statistics of rows, and computes the rest from the input again.
-_STATISTICS: list[Any] = [aten._fused_rms_norm]
+_STATISTICS: list[Any] = [aten._fused_rms_norm, aten._softmax]
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
 # or gives another number than eager.
@@ -126,6 +126,11 @@ def _widened_bag(weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return result.to(weight.dtype), *rest
 
 
+def _of_f32(rule: Callable[..., Any], x: torch.Tensor, *args: Any) -> Any:
+    """Of 16 bits the result is no larger than what it would be computed from again."""
+    return rule(x, *args) if x.dtype is torch.float32 else NotImplemented
+
+
 def _first(first: Callable[..., Any] | None, then: Callable[..., Any]) -> Callable[..., Any]:
     """The first of two rules that has an answer."""
     if first is None:
@@ -166,6 +171,7 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
     own[aten._embedding_bag.default] = _widened_bag
     parts: dict[Any, Callable[..., Any]] = {**get_decompositions(_STATISTICS)}
+    parts[aten._softmax.default] = functools.partial(_of_f32, parts[aten._softmax.default])
     own |= {op: laid_out(op, rule) for op, rule in parts.items()}
     own |= RULES | FOREACH
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
