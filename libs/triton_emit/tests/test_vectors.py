@@ -143,6 +143,23 @@ kernel copy(
       store y[i0] = v0
 """
 
+PICKED = """
+kernel picked(
+    p: i64[64, {columns}] cuda:0,
+    g: f32[64, {columns}] cuda:0,
+    out y: f32[64, 512, {columns}] cuda:0,
+):
+  parallel i0 < 64, i1 < 512, i2 < {columns}:
+    once:
+      v0 = load p[{place}] : i64
+      v1 = load g[{place}] : f32
+      v2 = index i1 : i64
+      v3 = eq(v0, v2) : bool
+      v4 = const 0.0 : f32
+      v5 = where(v3, v1, v4) : f32
+      store y[i0*512*{columns} + i1*{columns} + i2] = v5
+"""
+
 DYNAMIC = """
 kernel clone(
     x: {t}[{rows}, s0 + 8] cuda:0,
@@ -211,6 +228,19 @@ def test_an_odd_number_of_points_takes_one_element_a_thread(
     before = compiled(kernel, tools, vector=0)
     assert before[0] == {str(min(whole, 8))} and before[1] == split  # 8 points a thread
     assert compiled(kernel, tools) == ({"1"}, split)
+
+
+@pytest.mark.parametrize(
+    ("columns", "place", "given"),
+    [
+        (777, "i0*777 + i2", 1),
+        (776, "i0*776 + i2", 0),
+        (776, "i0*776 + FloorDiv(i1, 2)*2 + i2", 0),
+        (776, "i0*776 + FloorDiv(i2, 2)", 1),
+    ],
+)
+def test_several_loads_that_move_no_vectors(columns: int, place: str, given: int) -> None:
+    assert width(made(PICKED, columns=columns, place=place)) == given
 
 
 @pytest.mark.parametrize(("times", "given"), [(1, 1), (2, 2), (4, 4), (6, 2), (8, 0)])

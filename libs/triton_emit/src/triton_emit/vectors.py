@@ -7,11 +7,14 @@ a vector, its mask makes each a store of one element, 16 bytes from those of the
 4097 of bf16 on an H200: 67 us, 23 with neighbours in neighbouring lanes). Nor do loads that step
 over elements pay for vectors: what the lanes of a warp read at once then lies far apart (windows of
 two columns: 32 bytes from one lane to the next). The same goes for windows that overlap: most of
-their loads are not aligned (4x4 windows of f32: 2102 us with vectors, 904 without).
+their loads are not aligned (4x4 windows of f32: 2102 us with vectors, 904 without); and for several
+loads that cannot move vectors: each reads, of four elements a thread, four times the lines that a
+warp needs, and the L1 cache gives one at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 import sympy
@@ -20,6 +23,7 @@ from loop_ir import ATOMICS, Axis, Compute, DType, Index, Kernel, Load, Store
 from triton_emit.ssa import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
+_ALONE = 12  # bytes of a point that loads read one by one, which the L1 cache has no time for
 
 
 def vector(kernel: Kernel) -> int:
@@ -33,12 +37,15 @@ def vector(kernel: Kernel) -> int:
     y[i0*s0 + i1] = x[i0*s0 + i1]             ->  0: s0 may be a multiple of 16
     y[i0*64 + i1] = x[i0*128 + 2*i1]          ->  1: elements are stepped over
     y[i0] = x[i0] + x[i0 + 1] + x[i0 + 2]     ->  1: a window
+    y[i0*777 + i1] = w[i1] + v[i1] + u[i1]    ->  1: several loads of which none is a vector
     y[t0*64 + i1] max= x[i0*64 + i1]          ->  1: combined one by one
     """
     if combines_ones(kernel):
         return 1
     loads = [s for _, s in statements(kernel) if isinstance(s, Load)]
     if any(_steps_over(s.index, kernel.axes) for s in loads) or reads_windows(kernel):
+        return 1
+    if _read_alone(loads, kernel.axes) >= _ALONE:
         return 1
     together = _divisor(sympy.Mul(*(a.extent for a in kernel.axes)))
     types = {b.name: b.type for b in kernel.buffers}
@@ -107,6 +114,24 @@ def _steps_over(index: sympy.Expr, axes: tuple[Axis, ...]) -> bool:
         return False
     step = sympy.expand(index).coeff(axes[-1].symbol)
     return bool(step.is_Integer) and 1 < abs(int(step)) <= _WIDEST
+
+
+def _read_alone(loads: Sequence[Load], axes: tuple[Axis, ...]) -> int:
+    """Bytes of a point that no vector moves, although they differ along the last axis."""
+    if not axes:
+        return 0
+    last, symbols = axes[-1].symbol, {a.symbol for a in axes}
+    alone: dict[tuple[str, sympy.Expr], int] = {}
+    for load in loads:
+        if last not in load.index.free_symbols or neighbours(load.index, axes) > 1:
+            continue
+        # a vector, where all else is a multiple of two: sizes that are not known are
+        rest = sympy.expand(load.index - last)
+        terms = (axes[-1].extent, *sympy.Add.make_args(rest))
+        known = [t.as_coeff_Mul()[0] for t in terms if t.free_symbols <= symbols]
+        if last in rest.free_symbols or any(n % 2 for n in known):
+            alone[load.buffer, load.index] = max(4, load.dtype.itemsize)
+    return sum(alone.values())
 
 
 def neighbours(index: sympy.Expr, axes: tuple[Axis, ...]) -> int:
