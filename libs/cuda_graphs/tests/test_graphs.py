@@ -262,3 +262,16 @@ def test_of_calls_like_the_last_nothing_else_is_asked() -> None:
     graphed.clear()
     with torch.no_grad():
         assert torch.equal(graphed(kept[0], w), kept[0] + 1)
+
+
+def test_values_that_are_no_tensors_are_compared_too() -> None:
+    recorder = Recorder()
+    graphed = GraphedCallable(lambda n, x, by: x[:n] * by, recorder=recorder)
+    x = torch.ones(4)
+    calls: list[tuple[int, float]] = [(2, 1.5), (3, 1.5), (2, 2.0)]
+    with torch.no_grad():
+        for n, by in calls * 3:
+            assert torch.equal(graphed(n, x, by), x[:n] * by)
+        assert len(graphed._known) == recorder.captured == 3
+        assert torch.equal(graphed(True, x, 2.0), x[:1] * 2), "True is not 1"
+        assert recorder.captured == 3 and recorder.replayed == 6

@@ -553,3 +553,9 @@ def test_functions_of_torch_are_their_operators():
     for target, function in FUNCTIONS.items():
         schema = operator_of(target, {})._schema.name
         assert schema == f"aten::{function.__name__}"
+    options = {"dtype": torch.int64, "device": torch.device("cpu"), "pin_memory": False}
+    drawn = []
+    for call in (FUNCTIONS["aten.randint.low"], operator_of("aten.randint.low", {})):
+        torch.manual_seed(3)
+        drawn.append(call(0, 2**63 - 1, (4,), **options))
+    assert torch.equal(*drawn)

@@ -69,29 +69,42 @@ SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[tuple[
 @dataclass(frozen=True)
 class _Again:
     """What a call is compared with at once, and what is left to do where it is like the one before:
-    tensors of the same layouts, those captured in place where they were. moved: positions of what
-    is copied into `buffers`."""
+    tensors of the same layouts, those captured in place where they were, and equal values. tensors:
+    their positions. moved: positions of what is copied into
+    `buffers`."""
 
     like: Callable[[tuple[Any, ...]], bool]
     state: tuple[Any, ...]
+    tensors: list[int]
+    values: list[tuple[int, Any]]
     buffers: list[torch.Tensor]
     moved: list[int]
 
     @classmethod
     def of(cls, slot: _Slot, args: Sequence[Any], same: SameTensors) -> _Again | None:
-        """None where there is more to look at: padding, writes into copies, values that are no
-        tensors, gradients."""
-        tensors = args and all(isinstance(a, torch.Tensor) for a in args)
+        """None where there is more to look at: padding, writes into copies, gradients."""
         written = slot.mutated and slot.copied
-        if slot.bucket is not None or written or not tensors or torch.is_grad_enabled():
+        if slot.bucket is not None or written or torch.is_grad_enabled():
             return None
+        tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        values = [(i, a) for i, a in enumerate(args) if not isinstance(a, torch.Tensor)]
+        places = [n for n, i in enumerate(tensors) if i not in slot.copied]
+        like = same([args[i] for i in tensors], places)
         moved = sorted(slot.copied)
-        like = same(args, [i for i in range(len(args)) if i not in slot.copied])
-        return cls(like, global_state(), [slot.statics[i] for i in moved], moved)
+        buffers = [slot.statics[i] for i in moved]
+        return cls(like, global_state(), tensors, values, buffers, moved)
 
     def fits(self, args: tuple[Any, ...]) -> bool:
         """Whether nothing else is to be done for these arguments."""
-        return self.state == global_state() and self.like(args)
+        if self.state != global_state():
+            return False
+        if self.values:
+            if len(args) != len(self.tensors) + len(self.values):
+                return False
+            if any(type(args[i]) is not type(v) or args[i] != v for i, v in self.values):
+                return False
+            args = tuple([args[i] for i in self.tensors])
+        return self.like(args)
 
 
 @dataclass(eq=False)
@@ -282,7 +295,7 @@ class GraphedCallable:
         if self._known[-1] is not slot:
             self._known.append(self._known.pop(self._known.index(slot)))
             self._slots.move_to_end(slot.key)
-        self._recorder.order(args[0].device)
+        self._recorder.order(args[again.tensors[0]].device)
         if again.moved:
             torch._foreach_copy_(again.buffers, [args[i] for i in again.moved])
             slot.copies += len(again.moved)

@@ -32,7 +32,7 @@ after the first one of `tensor`. In half the time of `as_strided`: no operator i
 looks whether the storage is long enough, and autograd does not know that it is a view."""
 
 _ATTENTION = [f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn")]
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {"aten.randint.low": torch.randint} | {
     f"aten.{name}.default": getattr(torch, name)
     for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", *_ATTENTION)
     if hasattr(torch, name)
