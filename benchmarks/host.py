@@ -38,11 +38,12 @@ CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 MODELS = ("bert", "gpt2", "t5", "llama", "vit", "resnet50", "efficientnet", "swin")
 LINKS = {"softmax": (10, 50), "matmul": (10, 50)}
 TRAINED = ("residual dropout layer norm grad", "swiglu grad", "bias gelu grad", "mlp step")
+OURS = {"tune": "off", "jobs": 2}
 SIDES: dict[str, dict[str, dict[str, Any]]] = {
     "ours": {
-        "ours fx": {"backend": "compile_cli", "options": {"tune": "off"}},
-        "ours graph": {"backend": "compile_cli", "options": {"tune": "off", "cuda_graphs": True}},
-        "ours cpp": {"backend": "compile_cli", "options": {"tune": "off", "emit": "cpp"}},
+        "ours fx": {"backend": "compile_cli", "options": OURS},
+        "ours graph": {"backend": "compile_cli", "options": {**OURS, "cuda_graphs": True}},
+        "ours cpp": {"backend": "compile_cli", "options": {**OURS, "emit": "cpp"}},
     },
     "inductor": {
         "eager": {},
@@ -262,7 +263,8 @@ def main() -> None:
     names = [n for n in cases() if not options.only or any(n.startswith(o) for o in options.only)]
     with tempfile.TemporaryDirectory() as caches:
         env = {v: f"{caches}/{v.lower()}" for v in CACHES}
-        env |= {"HOST_UNTIL": str(until), "TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ}
+        env |= {"HOST_UNTIL": str(until), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+        env |= {"OMP_NUM_THREADS": "1", **os.environ}
         started = {
             (name, side): subprocess.Popen(
                 [sys.executable, __file__, "--worker", name, side],
