@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import sympy
@@ -34,6 +34,7 @@ from loop_ir import (
 from symexpr import symbol
 
 Scalar: TypeAlias = int | float | bool
+Number: TypeAlias = Scalar | sympy.Expr
 Coords = tuple[sympy.Expr, ...]
 
 _PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
@@ -43,10 +44,115 @@ _UNLOADABLE = F8 | {DType.u16, DType.u32, DType.u64}
 
 @dataclass(frozen=True)
 class Value:
-    """An SSA value of the kernel being built."""
+    """An SSA value of the kernel `k` that is being built, under the signs of arithmetic, logic and
+    comparisons. Numbers and expressions of sizes beside it take its type.
+
+    `2 * x + x("exp")` appends a product, an exponential and a sum to the kernel.
+    """
 
     name: str
     dtype: DType
+    k: KernelBuilder = field(repr=False, compare=False)
+
+    def number(self, value: Number) -> Value:
+        """A number, or what an expression of sizes is, of this type."""
+        return self.k.number(value, self.dtype)
+
+    def __call__(self, op: str, *others: Value | Number, dtype: DType | None = None) -> Value:
+        """An entry of `loop_ir.OPS` with this as its first argument; the result has the type of
+        the last argument, predicates are bool, and casts name theirs."""
+        args = (self, *(o if isinstance(o, Value) else self.number(o) for o in others))
+        if len(args) != OPS[op]:
+            raise TypeError(f"{op} takes {OPS[op]} arguments, got {len(args)}")
+        if dtype is None:
+            dtype = DType.bool_ if op in _PREDICATES else args[-1].dtype
+        return self.k.compute(op, tuple(a.name for a in args), dtype)
+
+    def over(self, other: Value | Number) -> Value:
+        """A quotient that may be two units in the last place off: a third of the instructions."""
+        return self("near_div", other)
+
+    def choose(self, a: Value | Number, b: Value | Number) -> Value:
+        """`a` where this condition holds, `b` elsewhere. One of them is a value."""
+        like = a if isinstance(a, Value) else b
+        assert isinstance(like, Value)
+        a, b = (v if isinstance(v, Value) else like.number(v) for v in (a, b))
+        return self("where", a, b)
+
+    def to(self, dtype: DType, asked: bool = False) -> Value:
+        """Conversion as torch does it: to bool is `!= 0`; wide types reach 16-bit floats through
+        f32 (`c10::Half(double)` and `c10::BFloat16(double)` round twice). `asked`: the program
+        converts by itself, so that a rounding to 16 bits stays in fused kernels too."""
+        if self.dtype is dtype:
+            return self
+        if dtype is DType.bool_:
+            return self("ne", 0)
+        narrow = dtype in (DType.f16, DType.bf16)
+        asked = asked and self.dtype.itemsize > 1  # integers of 8 bits fit
+        wide = narrow and (self.dtype.is_int or self.dtype is DType.f64)
+        x = self("cast", dtype=DType.f32) if wide else self
+        rounds = asked and narrow and x.dtype is DType.f32
+        return x("narrow" if rounds else "cast", dtype=dtype)
+
+    def __add__(self, other: Value | Number) -> Value:
+        return self("add", other)
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return self("sub", other)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return self("mul", other)
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return self("div", other)
+
+    def __and__(self, other: Value | Number) -> Value:
+        return self("and", other)
+
+    def __or__(self, other: Value | Number) -> Value:
+        return self("or", other)
+
+    def __xor__(self, other: Value) -> Value:
+        return self("xor", other)
+
+    def __lshift__(self, count: Value | int) -> Value:
+        return self("shl", count)
+
+    def __rshift__(self, count: Value | int) -> Value:
+        return self("shr", count)
+
+    def __radd__(self, other: Number) -> Value:
+        return self.number(other) + self
+
+    def __rsub__(self, other: Number) -> Value:
+        return self.number(other) - self
+
+    def __rmul__(self, other: Number) -> Value:
+        return self.number(other) * self
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self.number(other) / self
+
+    def __neg__(self) -> Value:
+        return self("neg")
+
+    def __abs__(self) -> Value:
+        return self("abs")
+
+    def __invert__(self) -> Value:
+        return self("not")
+
+    def __lt__(self, other: Value | Number) -> Value:
+        return self("lt", other)
+
+    def __gt__(self, other: Value | Number) -> Value:
+        return self("gt", other)
+
+    def __le__(self, other: Value | Number) -> Value:
+        return self("le", other)
+
+    def __ge__(self, other: Value | Number) -> Value:
+        return self("ge", other)
 
 
 @dataclass(frozen=True)
@@ -167,7 +273,7 @@ class KernelBuilder:
         """The element of `x` at `coords`, one coordinate a dimension."""
         if x.constant is not None:
             value = self.const(x.constant, x.dtype)
-            return value if mask is None else self.where(mask, value, self.const(other, x.dtype))
+            return value if mask is None else mask.choose(value, other)
         held = x.storage.dtype
         if held is not x.dtype:
             same = held.itemsize == x.dtype.itemsize and DType.bool_ not in (held, x.dtype)
@@ -181,8 +287,8 @@ class KernelBuilder:
         key = ("load", x.ref.buffer, index, name, repr(other))
         value = self._once(key, held, lambda out: Load(out, x.ref.buffer, index, held, name, other))
         if held is not x.dtype:
-            value = self.op("bitcast", value, dtype=x.dtype)
-        return self.op("neg", value) if x.ref.neg else value
+            value = value("bitcast", dtype=x.dtype)
+        return -value if x.ref.neg else value
 
     def load_broadcast(self, x: Operand, size: Sequence[sympy.Expr], coords: Coords) -> Value:
         """The element of `x`, broadcast to `size`, at `coords` of `size`."""
@@ -198,6 +304,10 @@ class KernelBuilder:
                 own.append(c)
         return self.load(x, tuple(own))
 
+    def read(self, x: Operand | Number, coords: Coords, dtype: DType) -> Value:
+        """The element of a tensor at `coords`, or a number as a value of `dtype`."""
+        return self.load(x, coords) if isinstance(x, Operand) else self.number(x, dtype)
+
     def const(self, value: Scalar, dtype: DType) -> Value:
         """A constant, converted to what `dtype` holds: integers wrap, floats keep their value."""
         require(not isinstance(value, complex), "a complex number")
@@ -211,6 +321,12 @@ class KernelBuilder:
         key = ("const", repr(value), dtype)
         return self._once(key, dtype, lambda out: Const(out, value, dtype))
 
+    def number(self, value: Number, dtype: DType) -> Value:
+        """A Python number or a size expression as a value of `dtype`."""
+        if isinstance(value, sympy.Expr) and not value.is_Integer:
+            return self.index(value, DType.i64 if value.is_integer else DType.f64).to(dtype)
+        return self.const(int(value) if isinstance(value, sympy.Expr) else value, dtype)
+
     def is_number(self, value: Value) -> bool:
         """Whether `value` is a constant of this phase, and no NaN."""
         return any(
@@ -223,35 +339,9 @@ class KernelBuilder:
             return self.const(int(e), dtype)
         return self._once(("index", e, dtype), dtype, lambda out: Index(out, e, dtype))
 
-    def op(self, op: str, *args: Value, dtype: DType | None = None) -> Value:
-        """An entry of `loop_ir.OPS`; the result has the type of the last argument, predicates
-        are bool, and casts name theirs."""
-        if len(args) != OPS[op]:
-            raise TypeError(f"{op} takes {OPS[op]} arguments, got {len(args)}")
-        if dtype is None:
-            dtype = DType.bool_ if op in _PREDICATES else args[-1].dtype
-        names = tuple(a.name for a in args)
-        out_type = dtype
-        return self._once((op, names, dtype), dtype, lambda out: Compute(out, op, names, out_type))
-
-    def cast(self, x: Value, dtype: DType, asked: bool = False) -> Value:
-        """Conversion as torch does it: to bool is `!= 0`; wide types reach 16-bit floats through
-        f32 (`c10::Half(double)` and `c10::BFloat16(double)` round twice). `asked`: the program
-        converts by itself, so that a rounding to 16 bits stays in fused kernels too."""
-        if x.dtype is dtype:
-            return x
-        if dtype is DType.bool_:
-            return self.op("ne", x, self.const(0, x.dtype))
-        narrow = dtype in (DType.f16, DType.bf16)
-        asked = asked and x.dtype.itemsize > 1  # integers of 8 bits fit
-        if narrow and (x.dtype.is_int or x.dtype is DType.f64):
-            x = self.op("cast", x, dtype=DType.f32)
-        rounds = asked and narrow and x.dtype is DType.f32
-        return self.op("narrow" if rounds else "cast", x, dtype=dtype)
-
-    def where(self, condition: Value, a: Value, b: Value) -> Value:
-        """`a` where the condition holds, `b` elsewhere."""
-        return self.op("where", condition, a, b)
+    def compute(self, op: str, args: tuple[str, ...], dtype: DType) -> Value:
+        """An entry of `loop_ir.OPS` of named values, as `Value` gives its signs to it."""
+        return self._once((op, args, dtype), dtype, lambda out: Compute(out, op, args, dtype))
 
     def indirect(self, value: Value, extent: sympy.Expr) -> sympy.Symbol:
         """A loaded integer as a coordinate in [0, extent); negative values count from the end."""
@@ -284,7 +374,7 @@ class KernelBuilder:
         """Casts to the type of `out` and stores, or combines with what is there
         (`loop_ir.ATOMICS`), where the mask holds."""
         require(out.is_plain, "a result that is no plain view of its memory")
-        value = self.cast(value, out.dtype)
+        value = value.to(out.dtype)
         self._use(out, written=True)
         index, inside = address(out.type, coords), mask.name if mask else None
         self._body.append(Store(out.ref.buffer, index, value.name, mode, inside))
@@ -292,7 +382,7 @@ class KernelBuilder:
     # -- names
 
     def _fresh(self, dtype: DType) -> Value:
-        value = Value(f"v{self._count}", dtype)
+        value = Value(f"v{self._count}", dtype, self)
         self._count += 1
         return value
 

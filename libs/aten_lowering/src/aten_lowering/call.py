@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import sympy
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Scalar, Value
+from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Scalar, Value
 from aten_lowering.errors import CannotLower, require
 from aten_lowering.meta import dtype_of
 from aten_lowering.seeds import Seeds
 from loop_ir import DType, Extern, Kernel, Matmul, Node, Origin
-
-Number: TypeAlias = Scalar | sympy.Expr
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,12 @@ class Call:
         size = self.out.size if size is None else size
         return KernelBuilder(self.fresh(name) if name else self.node.name, size, self.origin)
 
+    def put(self, index: int, k: KernelBuilder, value: Value, coords: Coords | None = None) -> None:
+        """Stores `value` as the element of result `index` at `coords`, or else at the kernel's own,
+        if the graph looks at that."""
+        if (result := self.result(index)) is not None:
+            k.store(result.operand, k.coords if coords is None else coords, value)
+
     def store(self, k: KernelBuilder, value: Value, coords: Coords | None = None) -> None:
         """Stores `value` as the element of the result at `coords`, or else at the kernel's own, and
         emits the kernel."""
@@ -129,13 +133,11 @@ class Call:
         return names
 
 
-def number(k: KernelBuilder, value: Number, dtype: DType) -> Value:
-    """A Python number or a size expression as a value of `dtype`."""
-    if isinstance(value, sympy.Expr) and not value.is_Integer:
-        return k.cast(k.index(value, DType.i64 if value.is_integer else DType.f64), dtype)
+def known(value: Number) -> Scalar:
+    """A number that is no expression of sizes. Raises `CannotLower` for one that is."""
     if isinstance(value, sympy.Expr):
-        value = int(value)
-    return k.const(value, dtype)
+        raise CannotLower(f"the number {value}, which depends on sizes")
+    return value
 
 
 def torch_dtype(dtype: torch.dtype) -> DType:

@@ -11,14 +11,14 @@ import sympy
 import torch
 from torch._ops import OpOverload
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number, number, torch_dtype
+from aten_lowering.builder import KernelBuilder, Number, Operand, Value
+from aten_lowering.call import Call, torch_dtype
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from aten_lowering.torch_compat import Promotion, elementwise_dtypes
 from loop_ir import DType, Kernel, Origin
 
-# What is computed at a point: gets the builder and the promoted inputs, gives the value to store.
+# What is computed at a point: gets the promoted inputs, gives the value to store.
 Body = Callable[..., Value]
 
 
@@ -53,74 +53,78 @@ def load_as(
     compute in. Python numbers keep their value up to the type that is computed in, unless they
     are to be `rounded` to the common type."""
     if not isinstance(x, Operand):
-        return k.cast(number(k, x, common if rounded else compute), compute)
+        return k.number(x, common if rounded else compute).to(compute)
     value = k.load_broadcast(x, size, k.coords)
-    return k.cast(k.cast(value, common), compute)
-
-
-def pointwise(
-    call: Call,
-    names: Sequence[str],
-    body: Body,
-    kind: Promotion = Promotion.DEFAULT,
-    rounded: bool = False,
-) -> None:
-    """Emits `out = body(k, *promoted arguments named names)`; None arguments stay None.
-
-    rounded: what eager does with a number beside 16-bit floats differs from kernel to kernel:
-    `iter.scalar_value<scalar_t>` rounds it to their type, `<opmath_t>` does not."""
-    common, compute = promoted(call, names, kind)
-    out = call.out
-    k = call.kernel(out.size)
-    arguments = call.arguments
-    values = [
-        None
-        if arguments[n] is None
-        else load_as(k, arguments[n], out.size, common, compute, rounded)
-        for n in names
-    ]
-    k.store(out.operand, k.coords, body(k, *values))
-    call.emit_kernel(k)
+    return value.to(common).to(compute)
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A lowering of operators all of whose arguments are promoted to one type."""
+    """A lowering of operators whose element is `body` of the promoted elements of their arguments.
+
+    given: arguments that it takes as they are, by name, and maybe `call`. rounded: what eager does
+    with a number beside 16-bit floats differs from kernel to kernel: `iter.scalar_value<scalar_t>`
+    rounds it to their type, `<opmath_t>` does not; None: it does on the CPU.
+    """
 
     body: Body
+    given: frozenset[str]
     kind: Promotion
-    rounded: bool
+    rounded: bool | None
 
     def __call__(self, call: Call, **arguments: Any) -> None:
-        """Emits the kernel; `arguments` are those of `call`."""
-        pointwise(call, list(call.arguments), self.body, self.kind, self.rounded)
+        """Emits the kernel; `arguments` are those of `call`. Such as are None stay None."""
+        names = [n for n in call.arguments if n not in self.given]
+        given = {n: call if n == "call" else call.arguments[n] for n in self.given}
+        rounded = call.on_cpu if self.rounded is None else self.rounded
+        common, compute = promoted(call, names, self.kind)
+        size, k = call.out.size, call.kernel()
+        values = (
+            x if x is None else load_as(k, x, size, common, compute, rounded)
+            for x in (call.arguments[n] for n in names)
+        )
+        call.store(k, self.body(*values, **given))
 
 
 def elementwise(
     table: Table,
     *ops: OpOverload,
     kind: Promotion = Promotion.DEFAULT,
-    rounded: bool = False,
+    rounded: bool | None = False,
 ) -> Callable[[Body], Body]:
-    """Enters a function that computes one element as the lowering of `ops`. It takes the builder
-    and the arguments of the schema in order, promoted (`pointwise` says what `rounded` means):
+    """Enters a function that computes one element as the lowering of `ops`. It takes the
+    arguments of the schema in order, promoted (`Elementwise` says what `rounded` means):
 
         @elementwise(table, aten.atan2.default, kind=Promotion.INT_TO_FLOAT)
-        def atan2(k: KernelBuilder, y: Value, x: Value) -> Value:
-            return k.op("atan2", y, x)
+        def atan2(y: Value, x: Value) -> Value:
+            return y("atan2", x)
+
+    but for those that it takes by name alone, as they are. `call` among them is the `Call`:
+
+        @elementwise(table, aten.softplus.default)
+        def softplus(x: Value, *, beta: Number, threshold: Number) -> Value: ...
 
     Raises `ValueError` where it takes another number of arguments than the schema has.
     """
 
     def register(body: Body) -> Body:
-        taken = len(inspect.signature(body).parameters) - 1
+        named = inspect.signature(body).parameters.values()
+        parameters = [p for p in named if p.default is p.empty]
+        given = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         for op in ops:
-            if taken != len(op._schema.arguments):
-                raise ValueError(f"{op} has {len(op._schema.arguments)} arguments, not {taken}")
-            table.add(op, Elementwise(body, kind, rounded))
+            names = {a.name for a in op._schema.arguments}
+            taken = len(parameters) - len(given) + len(given & names)
+            if taken != len(names) or given - names - {"call"}:
+                raise ValueError(f"{op} has {len(names)} arguments, not {taken}")
+            table.add(op, Elementwise(body, given, kind, rounded))
         return body
 
     return register
+
+
+def function(table: Table, *ops: OpOverload) -> Callable[[Body], Body]:
+    """`elementwise` for functions of floats; integers are converted first."""
+    return elementwise(table, *ops, kind=Promotion.INT_TO_FLOAT)
 
 
 def arithmetic(x: Value) -> Value:

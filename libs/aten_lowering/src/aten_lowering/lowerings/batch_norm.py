@@ -5,96 +5,54 @@ from __future__ import annotations
 
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
-from aten_lowering.call import Call, number, opmath
+from aten_lowering.builder import Coords, Operand, Value
+from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
-from aten_lowering.lowerings.normalizations import affine, store_used
+from aten_lowering.lowerings.normalizations import affine
 from aten_lowering.registry import Table
 
 aten = torch.ops.aten
 table = Table()
 
 
-@table.lowers(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_inference(
+@table.lowers(
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+)
+def batch_norm(
     call: Call,
     input: Operand,
     weight: Operand | None,
     bias: Operand | None,
-    running_mean: Operand,
-    running_var: Operand,
     momentum: float,
     eps: float,
+    running_mean: Operand | None = None,
+    running_var: Operand | None = None,
+    training: bool = False,
 ) -> None:
-    """Pointwise with the running statistics, per channel (`[N, C, ...]`); momentum concerns
-    training. The saved statistics are empty tensors here."""
-    native_batch_norm(call, input, weight, bias, running_mean, running_var, False, momentum, eps)
-
-
-@table.lowers(aten.native_batch_norm.default)
-def native_batch_norm(
-    call: Call,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> None:
-    """Without training as `_native_batch_norm_legit_no_training`, else without running
-    statistics, which it would write in place."""
-    if training:
-        require(running_mean is None and running_var is None, "running statistics in place")
-        _training(call, input, weight, bias, None, momentum, eps)
-        return
+    """Per channel (`[N, C, ...]`): pointwise with the running statistics, or in training with those
+    of the batch. Results: output, mean and 1 / standard deviation (empty tensors without training),
+    and of the functional form the running statistics as they are after this batch."""
+    functional = len(call.results) == 5
+    require(training or not functional, "running statistics that do not change")
+    require(functional or not training or running_mean is None, "running statistics in place")
     require(input.dtype.is_float, "batch norm of integers")
+    if training:
+        return _training(call, input, weight, bias, (running_mean, running_var), momentum, eps)
     require(call.result(1) is None and call.result(2) is None, "saved statistics")
     require(running_mean is not None and running_var is not None, "no running statistics")
     assert running_mean is not None and running_var is not None
     acc = opmath(input.dtype)
     k = call.kernel(input.size)
     channel = k.coords[1:2]
-    x = k.cast(k.load(input, k.coords), acc)
-    mean, variance = (k.cast(k.load(s, channel), acc) for s in (running_mean, running_var))
-    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    normal = k.op("mul", k.op("sub", x, mean), rstd)
-    store_used(call, 0, k, k.coords, _affine(k, normal, weight, bias, channel))
+    x = k.load(input, k.coords).to(acc)
+    mean, variance = (k.load(s, channel).to(acc) for s in (running_mean, running_var))
+    normal = (x - mean) * (variance + eps)("rsqrt")
+    call.put(0, k, _affine(normal, weight, bias, channel))
     call.emit_kernel(k)
-
-
-@table.lowers(aten._native_batch_norm_legit_functional.default)
-def batch_norm_functional(
-    call: Call,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand,
-    running_var: Operand,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> None:
-    """Results: output, mean and 1 / standard deviation, and the running statistics as they are
-    after this batch, with the variance of samples (`n - 1`)."""
-    require(training, "running statistics that do not change")
-    _training(call, input, weight, bias, (running_mean, running_var), momentum, eps)
-
-
-@table.lowers(aten._native_batch_norm_legit.no_stats)
-def batch_norm_without_statistics(
-    call: Call,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> None:
-    """As `_native_batch_norm_legit_functional`, without running statistics."""
-    _training(call, input, weight, bias, None, momentum, eps)
 
 
 def _training(
@@ -102,38 +60,34 @@ def _training(
     input: Operand,
     weight: Operand | None,
     bias: Operand | None,
-    running: tuple[Operand, Operand] | None,
+    running: tuple[Operand | None, Operand | None],
     momentum: float,
     eps: float,
 ) -> None:
-    require(input.dtype.is_float and len(input.size) >= 2, "batch norm of this input")
+    """The running variance is that of samples (`n - 1`)."""
+    require(len(input.size) >= 2, "batch norm of this input")
     frame = ReductionFrame(call, input, [d for d in range(len(input.size)) if d != 1])
     k, acc = frame.k, opmath(input.dtype)
     channel = frame.out_coords(keepdim=False)
-    x = k.cast(k.load(input, frame.start()), acc)
+    x = k.load(input, frame.start()).to(acc)
     mean, m2 = k.reduce("welford", x)
     k.once()
-    count = number(k, frame.count, acc)
-    variance = k.op("div", m2, count)
-    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    store_used(call, 1, k, channel, mean)
-    store_used(call, 2, k, channel, rstd)
-    if running is not None:
-        sample = k.op("div", m2, k.op("sub", count, k.const(1.0, acc)))
-        for index, (old, new) in enumerate(zip(running, (mean, sample), strict=True)):
-            if call.result(3 + index) is not None:
-                kept = k.op("mul", k.cast(k.load(old, channel), acc), k.const(1 - momentum, acc))
-                total = k.op("add", kept, k.op("mul", new, k.const(momentum, acc)))
-                store_used(call, 3 + index, k, channel, total)
+    count = k.number(frame.count, acc)
+    rstd = (m2 / count + eps)("rsqrt")
+    call.put(1, k, mean, channel)
+    call.put(2, k, rstd, channel)
+    if None not in running:
+        sample = m2 / (count - 1.0)
+        for index, (old, new) in enumerate(zip(running, (mean, sample), strict=True), start=3):
+            if old is not None and call.result(index) is not None:
+                kept = k.load(old, channel).to(acc) * (1 - momentum)
+                call.put(index, k, kept + new * momentum, channel)
     coords = frame.start()
-    normal = k.op("mul", k.op("sub", x, mean), rstd)
-    store_used(call, 0, k, coords, _affine(k, normal, weight, bias, coords[1:2]))
+    call.put(0, k, _affine((x - mean) * rstd, weight, bias, coords[1:2]), coords)
     call.emit_kernel(k)
 
 
-def _affine(
-    k: KernelBuilder, x: Value, weight: Operand | None, bias: Operand | None, coords: Coords
-) -> Value:
+def _affine(x: Value, weight: Operand | None, bias: Operand | None, coords: Coords) -> Value:
     """Without a bias eager adds 0, so that there is no -0."""
-    x = affine(k, x, weight, bias, coords)
-    return x if bias is not None else k.op("add", x, k.const(0.0, x.dtype))
+    x = affine(x, weight, bias, coords)
+    return x if bias is not None else x + 0.0

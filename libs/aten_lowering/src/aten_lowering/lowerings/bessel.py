@@ -8,8 +8,9 @@ from functools import partial
 
 import torch
 
+from aten_lowering.builder import Value
+from aten_lowering.elementwise import function
 from aten_lowering.lowerings.chebyshev import SERIES
-from aten_lowering.real import Real, function
 from aten_lowering.registry import Table
 
 aten = torch.ops.aten
@@ -18,14 +19,14 @@ table = Table()
 _ZEROS = (5.783185962946784, 14.681970642123893)  # the first of J0 and of J1, squared
 
 
-def _j_near(x: Real, order: int) -> Real:
+def _j_near(x: Value, order: int) -> Value:
     """J up to 5, with the distance from its first zero as a factor."""
     z = x * x
     even = SERIES[f"J{order}"].at(z) * (z - _ZEROS[order])
     return x * even if order else even
 
 
-def _far(x: Real, order: int, quarter: bool) -> Real:
+def _far(x: Value, order: int, quarter: bool) -> Value:
     """From 5 on: J, or Y, which is a quarter of a turn behind it."""
     v = x.number(5).over(x)
     p, q = (SERIES[f"{name}{order}"].at(v * v) for name in "PQ")
@@ -37,16 +38,16 @@ def _far(x: Real, order: int, quarter: bool) -> Real:
     return (p * along - q * across) * (x("rsqrt") * (1 / math.sqrt(math.pi)))
 
 
-def _odd(x: Real, value: Real, order: int) -> Real:
+def _odd(x: Value, value: Value, order: int) -> Value:
     return (x < 0).choose(-value, value) if order else value
 
 
-def _j(x: Real, order: int) -> Real:
+def _j(x: Value, order: int) -> Value:
     a = abs(x)
     return (a > 5).choose(_odd(x, _far(a, order, False), order), _j_near(x, order))
 
 
-def _y(x: Real, order: int) -> Real:
+def _y(x: Value, order: int) -> Value:
     near = SERIES[f"Y{order}"].at(x * x)
     logarithm = x("log") * _j_near(x, order)
     if order:
@@ -55,7 +56,7 @@ def _y(x: Real, order: int) -> Real:
     return (x > 5).choose(_far(x, order, True), near + (2 / math.pi) * logarithm)
 
 
-def _i(x: Real, order: int, scaled: bool) -> Real:
+def _i(x: Value, order: int, scaled: bool) -> Value:
     """I, or `exp(-|x|) I`. The exponential in two halves overflows where I does."""
     a = abs(x)
     near = SERIES[f"I{order}"].at(a)
@@ -67,7 +68,7 @@ def _i(x: Real, order: int, scaled: bool) -> Real:
     return _odd(x, value, order)
 
 
-def _k(x: Real, order: int, scaled: bool) -> Real:
+def _k(x: Value, order: int, scaled: bool) -> Value:
     """K, or `exp(x) K`."""
     z = x * x
     near, other = SERIES[f"K{order}"].at(z), SERIES[f"I{order}_NEAR"].at(z)
@@ -87,7 +88,7 @@ def _k(x: Real, order: int, scaled: bool) -> Real:
     return (x > 2).choose(far, near)
 
 
-_OF_ORDERS: dict[str, Callable[..., Real]] = {
+_OF_ORDERS: dict[str, Callable[..., Value]] = {
     "special_bessel_j": _j,
     "special_bessel_y": _y,
     "i": partial(_i, scaled=False),
@@ -106,14 +107,14 @@ for _order in (0, 1):
 
 
 @function(table, aten.special_spherical_bessel_j0.default)
-def spherical_bessel_j0(x: Real) -> Real:
+def spherical_bessel_j0(x: Value) -> Value:
     """`sin(x) / x`."""
     value = x("eq", 0).choose(1, x("sin") / x)
     return x("isinf").choose(0, value)
 
 
 @function(table, aten.special_airy_ai.default)
-def airy_ai(x: Real) -> Real:
+def airy_ai(x: Value) -> Value:
     """Ai: waves below -3, an exponential above 1.5; NaN at infinities, as eager's."""
     a = abs(x)
     root = a("sqrt")

@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass
 from fractions import Fraction
 
-from aten_lowering.real import Real
+from aten_lowering.builder import Value
 from loop_ir import DType
 
 # What a series may leave out beside its largest coefficient.
@@ -25,12 +25,12 @@ class Series:
     high: float
     coefficients: tuple[float, ...]
 
-    def at(self, x: Real) -> Real:
+    def at(self, x: Value) -> Value:
         """The value at `x`: a polynomial in `t` of as many terms as the type can tell. The terms of
         these series fall so fast that its coefficients are hardly larger than theirs."""
         span = self.high - self.low
         t = x("fma", 2 / span, -(self.low + self.high) / span)
-        return horner(t, self.powers(x.value.dtype))
+        return horner(t, self.powers(x.dtype))
 
     @functools.cache  # noqa: B019  # of the few series of this module
     def powers(self, dtype: DType) -> tuple[float, ...]:
@@ -54,7 +54,7 @@ def floats(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split()))
 
 
-def horner(x: Real, coefficients: tuple[float, ...]) -> Real:
+def horner(x: Value, coefficients: tuple[float, ...]) -> Value:
     """The polynomial with these coefficients, that of the highest power first."""
     result = x.number(coefficients[0])
     for coefficient in coefficients[1:]:

@@ -7,7 +7,8 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.call import Call, Number, number
+from aten_lowering.builder import Number
+from aten_lowering.call import Call
 from aten_lowering.errors import require
 from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.registry import Lowering, Table
@@ -48,7 +49,7 @@ def scalar_tensor(call: Call, s: Number, layout: Any, pin_memory: Any, **shown: 
 def _fill(call: Call, value: Number, layout: Any, pin_memory: Any) -> None:
     plain_memory(layout, pin_memory)
     k = call.kernel()
-    call.store(k, number(k, value, call.out.dtype))
+    call.store(k, k.number(value, call.out.dtype))
 
 
 @table.lowers(aten.arange.start_step, aten.arange.start, aten.arange.default)
@@ -71,5 +72,5 @@ def arange(
     require(out.dtype.is_float, f"arange of {out.dtype.value}")
     # Eager accumulates in f64 on the CPU, in f32 elsewhere (`at::acc_type`).
     acc = DType.f64 if call.on_cpu or out.dtype is DType.f64 else DType.f32
-    scaled = k.op("mul", number(k, step, acc), k.cast(k.index(i), acc))
-    call.store(k, k.op("add", number(k, start, acc), scaled))
+    scaled = k.number(step, acc) * k.index(i).to(acc)
+    call.store(k, k.number(start, acc) + scaled)

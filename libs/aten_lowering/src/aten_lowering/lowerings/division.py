@@ -7,9 +7,9 @@ import struct
 
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number
-from aten_lowering.elementwise import arithmetic, pointwise
+from aten_lowering.builder import Number, Operand, Value
+from aten_lowering.call import Call
+from aten_lowering.elementwise import Elementwise, arithmetic, elementwise
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from aten_lowering.torch_compat import Promotion
@@ -18,31 +18,20 @@ from loop_ir import DType
 aten = torch.ops.aten
 table = Table()
 
-
-@table.lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(call: Call, input: Operand, other: Operand | Number) -> None:
-    """`input / other`, a float."""
-
-    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        return _quotient(k, x, y, _reciprocal(call, other, x.dtype))
-
-    pointwise(call, ["self", "other"], body, Promotion.INT_TO_FLOAT)
+_FLOATS = Promotion.INT_TO_FLOAT
 
 
-def _quotient(k: KernelBuilder, x: Value, y: Value, reciprocal: float | None) -> Value:
-    if reciprocal is None:
-        return k.op("div", x, y)
-    return k.op("mul", x, k.const(reciprocal, x.dtype))
-
-
-def _reciprocal(call: Call, other: Operand | Number, dtype: DType) -> float | None:
-    """Of a number, by which CUDA's kernels multiply in the type that they compute in
-    (`div_true_kernel_cuda` and its like): infinite of zero and of the least numbers."""
-    cuda = call.out.fake.is_cuda and dtype in (DType.f32, DType.f64)
+@elementwise(table, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, kind=_FLOATS)
+def div(x: Value, y: Value, *, call: Call) -> Value:
+    """`x / y`, a float. By a number CUDA's kernels multiply with its reciprocal, in the type that
+    they compute in (`div_true_kernel_cuda` and its like): infinite of zero and of the least
+    numbers."""
+    other = call.arguments["other"]
+    cuda = call.out.fake.is_cuda and x.dtype in (DType.f32, DType.f64)
     if not cuda or not isinstance(other, int | float):
-        return None
-    x = _rounded(float(other), dtype)
-    return _rounded(1.0 / x, dtype) if x else math.copysign(math.inf, x)
+        return x / y
+    number = _rounded(float(other), x.dtype)
+    return x * (_rounded(1 / number, x.dtype) if number else math.copysign(math.inf, number))
 
 
 def _rounded(x: float, dtype: DType) -> float:
@@ -54,81 +43,74 @@ def _rounded(x: float, dtype: DType) -> float:
         return math.copysign(math.inf, x)
 
 
+def _floor(x: Value, y: Value, *, call: Call) -> Value:
+    """`x / y`, rounded down. Floats as `c10::div_floor_floating`: exact where `floor(x / y)` would
+    round up first."""
+    if not x.dtype.is_float:
+        _check_divisor(call)
+        return arithmetic(x)("floordiv", y)
+    mod = x("fmod", y)
+    quotient = div(x - mod, y, call=call)
+    quotient = _opposite(mod, y).choose(quotient - 1.0, quotient)
+    floor = quotient("floor")
+    floor = (quotient - floor > 0.5).choose(floor + 1.0, floor)
+    ratio = div(x, y, call=call)
+    return y("eq", 0.0).choose(ratio, quotient("eq", 0.0).choose(0.0 * ratio, floor))
+
+
+def _trunc(x: Value, y: Value, *, call: Call) -> Value:
+    """`x / y`, rounded toward 0."""
+    if x.dtype.is_float:
+        return div(x, y, call=call)("trunc")
+    _check_divisor(call)
+    return arithmetic(x)("truncdiv", y)
+
+
+def _check_divisor(call: Call) -> None:
+    """Integer division by zero raises in eager on the CPU; a kernel cannot raise."""
+    other = call.arguments["other"]
+    known = isinstance(other, int) and other != 0
+    require(known or not call.on_cpu, "integer division whose divisor may be zero")
+
+
+def _opposite(rest: Value, y: Value) -> Value:
+    """Whether a remainder is not 0, and of the other sign than `y`."""
+    return rest("ne", 0.0) & (y < 0.0)("ne", rest < 0.0)
+
+
+elementwise(table, aten.floor_divide.default, aten.floor_divide.Scalar)(_floor)
+
+
 @table.lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(
     call: Call, input: Operand, other: Operand | Number, rounding_mode: str | None
 ) -> None:
     """`input / other`, rounded down ("floor") or toward 0 ("trunc")."""
-    if rounding_mode is None:
-        div(call, input, other)
-        return
-    require(rounding_mode in ("floor", "trunc"), f"rounding mode {rounding_mode}")
+    require(rounding_mode in (None, "floor", "trunc"), f"rounding mode {rounding_mode}")
+    kind = Promotion.DEFAULT if rounding_mode else _FLOATS
 
-    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        if x.dtype.is_float:
-            reciprocal = _reciprocal(call, other, x.dtype)
-            if rounding_mode == "trunc":
-                return k.op("trunc", _quotient(k, x, y, reciprocal))
-            return _floor_div(k, x, y, reciprocal)
-        _check_divisor(call, other)
-        return k.op("floordiv" if rounding_mode == "floor" else "truncdiv", arithmetic(x), y)
+    def body(x: Value, y: Value, call: Call, rounding_mode: str | None) -> Value:
+        rounded = _floor if rounding_mode == "floor" else _trunc
+        return (rounded if rounding_mode else div)(x, y, call=call)
 
-    pointwise(call, ["self", "other"], body)
+    Elementwise(body, frozenset(("call", "rounding_mode")), kind, False)(call)
 
 
-@table.lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide(call: Call, input: Operand, other: Operand | Number) -> None:
-    """`input / other`, rounded down."""
-    div_mode(call, input, other, "floor")
+@elementwise(
+    table, aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, rounded=True
+)
+def remainder(x: Value, y: Value, *, call: Call) -> Value:
+    """What is left of `x`, with the sign of `y`: Python's `%`."""
+    if not x.dtype.is_float:
+        _check_divisor(call)
+        return arithmetic(x)("mod", y)
+    mod = x("fmod", y)
+    return _opposite(mod, y).choose(mod + y, mod)
 
 
-def _check_divisor(call: Call, other: Operand | Number) -> None:
-    """Integer division by zero raises in eager on the CPU; a kernel cannot raise."""
-    known = isinstance(other, int) and other != 0
-    require(known or not call.on_cpu, "integer division whose divisor may be zero")
-
-
-def _floor_div(k: KernelBuilder, x: Value, y: Value, reciprocal: float | None) -> Value:
-    """Floats, as `c10::div_floor_floating`: exact where `floor(x / y)` would round up first."""
-    zero, one, half = (k.const(c, x.dtype) for c in (0.0, 1.0, 0.5))
-    mod = k.op("fmod", x, y)
-    quotient = _quotient(k, k.op("sub", x, mod), y, reciprocal)
-    opposite = k.op("ne", k.op("lt", y, zero), k.op("lt", mod, zero))
-    lower = k.op("and", k.op("ne", mod, zero), opposite)
-    quotient = k.where(lower, k.op("sub", quotient, one), quotient)
-    floor = k.op("floor", quotient)
-    up = k.op("gt", k.op("sub", quotient, floor), half)
-    floor = k.where(up, k.op("add", floor, one), floor)
-    ratio = _quotient(k, x, y, reciprocal)
-    signed_zero = k.op("mul", zero, ratio)
-    result = k.where(k.op("eq", quotient, zero), signed_zero, floor)
-    return k.where(k.op("eq", y, zero), ratio, result)
-
-
-@table.lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
-def remainder(call: Call, input: Operand | Number, other: Operand | Number) -> None:
-    """What is left of `input`, with the sign of `other`: Python's `%`."""
-
-    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        if not x.dtype.is_float:
-            _check_divisor(call, other)
-            return k.op("mod", arithmetic(x), y)
-        zero = k.const(0.0, x.dtype)
-        mod = k.op("fmod", x, y)
-        opposite = k.op("ne", k.op("lt", y, zero), k.op("lt", mod, zero))
-        fix = k.op("and", k.op("ne", mod, zero), opposite)
-        return k.where(fix, k.op("add", mod, y), mod)
-
-    pointwise(call, ["self", "other"], body, rounded=True)
-
-
-@table.lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(call: Call, input: Operand, other: Operand | Number) -> None:
-    """What is left of `input`, with its sign: C's `%`."""
-
-    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-        if not x.dtype.is_float:
-            _check_divisor(call, other)
-        return k.op("fmod", arithmetic(x), y)
-
-    pointwise(call, ["self", "other"], body, rounded=True)
+@elementwise(table, aten.fmod.Tensor, aten.fmod.Scalar, rounded=True)
+def fmod(x: Value, y: Value, *, call: Call) -> Value:
+    """What is left of `x`, with its sign: C's `%`."""
+    if not x.dtype.is_float:
+        _check_divisor(call)
+    return arithmetic(x)("fmod", y)

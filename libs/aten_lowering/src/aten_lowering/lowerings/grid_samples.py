@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
+from operator import add, and_, mul
 
 import sympy
 import torch
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
-from aten_lowering.call import Call, number, opmath
+from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.lowerings.scatters import combine
-from aten_lowering.lowerings.windows import both, kind
+from aten_lowering.lowerings.windows import kind
 from aten_lowering.registry import Table
 from loop_ir import DType
 
@@ -62,50 +64,39 @@ class Along:
     vectors: bool
     nan: int | None
 
-    def const(self, value: float) -> Value:
-        """A number."""
-        return self.k.const(value, self.acc)
-
-    def op(self, name: str, *args: Value | float) -> Value:
-        """An operation on values and numbers."""
-        given = [a if isinstance(a, Value) else self.const(a) for a in args]
-        return self.k.op(name, *given)
-
     @property
     def last(self) -> Value:
         """The coordinate of the last element."""
-        return number(self.k, self.extent - 1, self.acc)
+        return self.k.number(self.extent - 1, self.acc)
 
     def taps(self, x: Value) -> list[Tap]:
         """Of a coordinate in the grid, from -1 to 1 over the image."""
-        size = number(self.k, self.extent, self.acc)
+        size = self.k.number(self.extent, self.acc)
         if self.aligned:
-            real = self.op("mul", self.op("mul", self.op("add", x, 1.0), 0.5), self.last)
-            rate = self.op("mul", self.last, 0.5)
+            real = (x + 1.0) * 0.5 * self.last
+            rate = self.last * 0.5
         else:
-            real = self.op("sub", self.op("mul", self.op("add", x, 1.0), size), 1.0)
-            real, rate = self.op("mul", real, 0.5), self.op("mul", size, 0.5)
+            real = (x + 1.0) * size - 1.0
+            real, rate = real * 0.5, size * 0.5
         if self.interpolation == _CUBIC:
             return self._cubic(real, rate)
         real, rate = self._padded(real, rate)
         if self.interpolation == _NEAREST:
-            return [self._tap(self.op("round", real))]
-        low = self.op("floor", real)
-        high = self.op("add", low, 1.0)
-        below, above = self.op("sub", high, real), self.op("sub", real, low)
-        down = self.op("neg", rate)
-        return [self._tap(low, below, down), self._tap(high, above, rate)]
+            return [self._tap(real("round"))]
+        low = real("floor")
+        high = low + 1.0
+        return [self._tap(low, high - real, -rate), self._tap(high, real - low, rate)]
 
     def _cubic(self, real: Value, rate: Value) -> list[Tap]:
         """Each of the four is padded by itself."""
-        low = self.op("floor", real)
-        t = self.op("sub", real, low)
+        low = real("floor")
+        t = real - low
         taps: list[Tap] = []
         for n in (-1, 0, 1, 2):
-            distance = self.op("sub", t, float(n)) if n < 1 else self.op("sub", float(n), t)
+            distance = t - float(n) if n < 1 else float(n) - t
             weight, slope = self._kernel(distance, n in (0, 1))
-            slope = self.op("mul", slope, rate if n < 1 else self.op("neg", rate))
-            place, _ = self._padded(self.op("add", low, float(n)), rate)
+            slope = slope * (rate if n < 1 else -rate)
+            place, _ = self._padded(low + float(n), rate)
             taps.append(self._tap(place, weight, slope))
         return taps
 
@@ -115,13 +106,10 @@ class Along:
         cubed, squared, once, rest = (
             (a + 2, -a - 3, 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
         )
-        value = self.op("add", self.op("mul", d, cubed), squared)
-        value = self.op("add", self.op("mul", value, d), once)
-        slope = self.op("add", self.op("mul", d, 3 * cubed), 2 * squared)
-        return (
-            self.op("add", self.op("mul", value, d), rest),
-            self.op("add", self.op("mul", slope, d), once),
-        )
+        value = d * cubed + squared
+        value = value * d + once
+        slope = d * (3 * cubed) + 2 * squared
+        return value * d + rest, slope * d + once
 
     def _padded(self, real: Value, rate: Value) -> tuple[Value, Value]:
         """Where a place outside of the image is read, and its rate of change there."""
@@ -129,12 +117,10 @@ class Along:
             return real, rate
         if self.padding == _REFLECTION:
             real, rate = self._reflected(real, rate)
-        zero = self.const(0.0)
-        inside = self.op("and", self.op("gt", real, zero), self.op("lt", real, self.last))
-        rate = self.k.where(inside, rate, zero)
-        place = self.op("minimum", self.op("maximum", real, zero), self.last)
+        rate = ((real > 0.0) & (real < self.last)).choose(rate, 0.0)
+        place = real("maximum", 0.0)("minimum", self.last)
         if self.nan is not None:
-            place = self.k.where(self.op("isnan", place), self.last if self.nan else zero, place)
+            place = place("isnan").choose(self.last if self.nan else 0.0, place)
         return place, rate
 
     def _reflected(self, real: Value, rate: Value) -> tuple[Value, Value]:
@@ -142,28 +128,24 @@ class Along:
         of a whole number of spans is a difference: an exact remainder takes far longer."""
         low = 0.0 if self.aligned else -0.5
         extent = self.extent - 1 if self.aligned else self.extent
-        span = number(self.k, extent, self.acc)
-        off = self.op("sub", real, low)
-        away = self.op("abs", off)
-        flips = self.op("floor", self.op("div", away, span))
-        extra = self.op("sub", away, self.op("mul", flips, span))
-        pairs = self.op("floor", self.op("mul", flips, 0.5))
-        even = self.op("eq", self.op("mul", pairs, 2.0), flips)
-        back = self.op("sub", span, extra)
-        place = self.op("add", self.k.where(even, extra, back), low)
-        turned = self.op("xor", self.op("lt", off, 0.0), self.op("not", even))
-        rate = self.k.where(turned, self.op("neg", rate), rate)
-        point = self.op("eq", span, 0.0)
-        zero = self.const(0.0)
-        return self.k.where(point, zero, place), self.k.where(point, zero, rate)
+        span = self.k.number(extent, self.acc)
+        off = real - low
+        away = abs(off)
+        flips = (away / span)("floor")
+        extra = away - flips * span
+        even = ((flips * 0.5)("floor") * 2.0)("eq", flips)
+        place = even.choose(extra, span - extra) + low
+        turned = (off < 0.0) ^ ~even
+        rate = turned.choose(-rate, rate)
+        point = span("eq", 0.0)
+        return point.choose(0.0, place), point.choose(0.0, rate)
 
     def _tap(self, place: Value, weight: Value | None = None, slope: Value | None = None) -> Tap:
-        k, zero, integer = self.k, self.const(0.0), kind(self.extent)
-        inside = self.op("and", self.op("ge", place, zero), self.op("le", place, self.last))
-        at = k.cast(k.where(inside, place, zero), integer)
+        inside = (place >= 0.0) & (place <= self.last)
+        at = inside.choose(place, 0.0).to(kind(self.extent))
         if not self.vectors:
-            weight, slope = (v and k.where(inside, v, zero) for v in (weight, slope))
-        return Tap(k.indirect(at, self.extent), inside, weight, slope)
+            weight, slope = (v and inside.choose(v, 0.0) for v in (weight, slope))
+        return Tap(self.k.indirect(at, self.extent), inside, weight, slope)
 
 
 @dataclass(frozen=True)
@@ -193,24 +175,18 @@ class Sampler:
         found: list[list[Tap]] = []
         for d, extent in enumerate(self.input.size[2:]):
             own = sympy.Integer(self.dims - 1 - d)
-            x = k.cast(k.load(self.grid, (batch, *point, own)), acc)
+            x = k.load(self.grid, (batch, *point, own)).to(acc)
             how = self.interpolation, self.padding, self.aligned, vectors, nan
             found.append(Along(k, extent, acc, *how).taps(x))
         return found
 
 
-def _inside(k: KernelBuilder, corner: Sequence[Tap]) -> Value:
-    mask: Value | None = None
-    for tap in corner:
-        mask = both(k, mask, tap.inside)
-    assert mask is not None
-    return mask
+def _inside(corner: Sequence[Tap]) -> Value:
+    return reduce(and_, (tap.inside for tap in corner))
 
 
-def _times(k: KernelBuilder, value: Value, factors: Sequence[Value | None]) -> Value:
-    for factor in factors:
-        value = k.op("mul", value, factor) if factor else value
-    return value
+def _times(value: Value, factors: Sequence[Value | None]) -> Value:
+    return reduce(mul, filter(None, factors), value)
 
 
 @table.lowers(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -226,14 +202,13 @@ def grid_sampler(
     sampler = Sampler(input, grid, interpolation_mode, padding_mode, align_corners)
     k = call.kernel()
     batch, channel, *point = k.coords
-    total: Value | None = None
-    for corner in product(*sampler.taps(k, batch, tuple(point))):
+
+    def part(corner: Sequence[Tap]) -> Value:
         at = (batch, channel, *(tap.at for tap in corner))
-        value = k.cast(k.load(input, at, _inside(k, corner)), opmath(input.dtype))
-        value = _times(k, value, [tap.weight for tap in corner])
-        total = value if total is None else k.op("add", total, value)
-    assert total is not None
-    call.store(k, total)
+        value = k.load(input, at, _inside(corner)).to(opmath(input.dtype))
+        return _times(value, [tap.weight for tap in corner])
+
+    call.store(k, reduce(add, map(part, product(*sampler.taps(k, batch, tuple(point))))))
 
 
 @table.lowers(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
@@ -255,12 +230,12 @@ def grid_sampler_backward(
     def given(k: KernelBuilder) -> list[tuple[Coords, Value, Value | None]]:
         batch, channel, *point = k.coords
         taps = sampler.taps(k, batch, tuple(point))
-        value = k.cast(k.load(grad_output, k.coords), opmath(input.dtype))
+        value = k.load(grad_output, k.coords).to(opmath(input.dtype))
         return [
             (
                 (batch, channel, *(tap.at for tap in corner)),
-                _times(k, value, [tap.weight for tap in corner]),
-                _inside(k, corner),
+                _times(value, [tap.weight for tap in corner]),
+                _inside(corner),
             )
             for corner in product(*taps)
         ]
@@ -285,27 +260,25 @@ def _slopes(call: Call, sampler: Sampler, gradient: Operand, out: Operand) -> No
     acc = opmath(out.dtype)
     batch, *point, own = k.coords
     taps = sampler.taps(k, batch, tuple(point))
-    number = [k.const(sampler.dims - 1 - d, DType.i64) for d in range(sampler.dims)]
-    mine = [k.op("eq", k.index(own), n) for n in number]
+    mine = [k.index(own)("eq", sampler.dims - 1 - d) for d in range(sampler.dims)]
     corners: list[tuple[Sequence[Tap], Value, Value]] = []
     for corner in product(*taps):
-        first, *rest = (_chosen(k, m, tap) for m, tap in zip(mine, corner, strict=True))
-        corners.append((corner, _times(k, first, rest), _inside(k, corner)))
+        first, *rest = (_chosen(m, tap) for m, tap in zip(mine, corner, strict=True))
+        corners.append((corner, _times(first, rest), _inside(corner)))
     (channel,) = k.inner((sampler.input.size[1],))
-    total: Value | None = None
-    for taken, factor, mask in corners:
-        at = (batch, channel, *(tap.at for tap in taken))
-        value = k.op("mul", k.cast(k.load(sampler.input, at, mask), acc), factor)
-        total = value if total is None else k.op("add", total, value)
-    assert total is not None
-    given = k.cast(k.load(gradient, (batch, channel, *point)), acc)
-    (total,) = k.reduce("sum", k.op("mul", total, given))
+    loads = (
+        k.load(sampler.input, (batch, channel, *(tap.at for tap in taken)), mask).to(acc) * factor
+        for taken, factor, mask in corners
+    )
+    total = reduce(add, loads)
+    given = k.load(gradient, (batch, channel, *point)).to(acc)
+    (total,) = k.reduce("sum", total * given)
     k.once()
     k.store(out, k.coords, total)
     call.emit_kernel(k)
 
 
-def _chosen(k: KernelBuilder, mine: Value, tap: Tap) -> Value:
+def _chosen(mine: Value, tap: Tap) -> Value:
     """The slope of a tap in the dimension that is asked for, its weight in the others."""
     assert tap.weight is not None and tap.slope is not None
-    return k.where(mine, tap.slope, tap.weight)
+    return mine.choose(tap.slope, tap.weight)

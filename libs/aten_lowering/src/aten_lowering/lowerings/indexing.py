@@ -14,8 +14,8 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
-from aten_lowering.call import Call, Number, number, wrap_dim
+from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value, at
+from aten_lowering.call import Call, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -85,18 +85,17 @@ def _search(
     lead = k.coords[:-1] if row else ()
     kinds = {bounds.dtype, value.dtype} if isinstance(value, Operand) else {bounds.dtype}
     require(len(kinds) == 1, "a search among bounds of another type")
-    wanted = k.load(value, k.coords) if isinstance(value, Operand) else number(k, value, *kinds)
-    one, last = k.const(1, DType.i64), k.index(n - 1)
+    wanted = k.read(value, k.coords, *kinds)
     first, end = k.const(0, DType.i64), k.index(n)
     for _ in range(int(n).bit_length()):
-        middle = k.op("shr", k.op("add", first, end), one)
-        place = k.indirect(k.op("minimum", middle, last), n)
+        middle = (first + end) >> 1
+        place = k.indirect(middle("minimum", n - 1), n)
         if sorter is not None:
             place = k.indirect(k.load(sorter, (*lead, place)), n)
         bound = k.load(bounds, (*lead, place))
-        behind = k.op("gt" if right else "ge", bound, wanted)
-        after = k.op("minimum", k.op("add", middle, one), end)
-        first, end = k.where(behind, first, after), k.where(behind, middle, end)
+        behind = bound("gt" if right else "ge", wanted)
+        after = (middle + 1)("minimum", end)
+        first, end = behind.choose(first, after), behind.choose(middle, end)
     call.store(k, first)
 
 
@@ -170,7 +169,7 @@ class Advanced:
             else:
                 value = k.load_broadcast(i, self.shape, coords[self.first : end])
                 if mask is not None:
-                    value = k.where(mask, value, k.const(0, value.dtype))
+                    value = mask.choose(value, 0)
                 found.append(k.indirect(value, n))
         return tuple(found)
 

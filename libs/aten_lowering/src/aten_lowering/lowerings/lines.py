@@ -80,12 +80,12 @@ class Line:
         if (known := self._known_scale()) is not None:
             return k.const(float(known), self.acc)
         less = 1 if self.rule == "aligned" else 0
-        counts = [k.cast(k.index(n - less), self.acc) for n in (self.extent, self.out)]
-        scale = k.op("div", *counts)
+        extent, out = (k.index(n - less).to(self.acc) for n in (self.extent, self.out))
+        scale = extent / out
         if not less:
             return scale
-        several = k.op("gt", k.index(self.out), k.const(1, DType.i64))
-        return k.where(several, scale, k.const(0, self.acc))
+        several = k.index(self.out) > 1
+        return several.choose(scale, 0)
 
     def _known_scale(self) -> Any:
         """As eager rounds it, or None where sizes are not known."""
@@ -141,13 +141,13 @@ class Line:
 
     def real(self, k: KernelBuilder, o: sympy.Expr) -> Value:
         """Where a point lies."""
-        at = k.cast(k.index(o, kind(self.out)), self.acc)
+        at = k.index(o, kind(self.out)).to(self.acc)
         half = k.const(0.5, self.acc)
         if self.rule in ("exact", "linear"):
-            at = k.op("add", at, half)
-        at = k.op("mul", at, self._scale(k))
+            at = at + half
+        at = at * self._scale(k)
         if self.rule == "linear":
-            at = k.op("maximum", k.op("sub", at, half), k.const(0, self.acc))
+            at = (at - half)("maximum", 0)
         return at
 
     def place(self, k: KernelBuilder, o: sympy.Expr) -> sympy.Expr:
@@ -161,7 +161,7 @@ class Line:
             return found, None
         number = kind(self.extent)
         last = k.index(self.extent - 1, number)
-        value = k.op("minimum", k.op("cast", self.real(k, o), dtype=number), last)
+        value = self.real(k, o)("cast", dtype=number)("minimum", last)
         return k.indirect(value, self.extent), value
 
     def pair(
@@ -175,15 +175,15 @@ class Line:
             value = k.index(low, number)
         else:
             last = k.index(self.extent - 1, number)
-            after = k.op("minimum", k.op("add", value, k.const(1, number)), last)
+            after = (value + 1)("minimum", last)
             high = k.indirect(after, self.extent)
-        return low, high, k.op("sub", self.real(k, o), k.cast(value, acc))
+        return low, high, self.real(k, o) - value.to(acc)
 
     def weight(self, k: KernelBuilder, place: sympy.Expr, o: sympy.Expr, acc: DType) -> Value:
         """How much a place counts for a point: one less the way between them."""
-        real = k.op("minimum", self.real(k, o), k.cast(k.index(self.extent - 1), acc))
-        way = k.op("abs", k.op("sub", real, k.cast(k.index(place, kind(self.extent)), acc)))
-        return k.op("maximum", k.op("sub", k.const(1, acc), way), k.const(0, acc))
+        real = self.real(k, o)("minimum", k.index(self.extent - 1).to(acc))
+        way = abs(real - k.index(place, kind(self.extent)).to(acc))
+        return (1 - way)("maximum", 0)
 
     def first(self, place: Any) -> Any:
         """The first point that lies at or behind a place, as if floats were exact."""
@@ -224,13 +224,13 @@ def gathered(line: Line) -> Callable[[sympy.Expr], Along]:
     def inside(k: KernelBuilder, o: sympy.Expr, place: sympy.Expr) -> Value | None:
         number = kind(line.out)
         at = k.index(o, number)
-        mask = k.op("ge", at, k.const(0, number)) if low else None
-        mask = both(k, mask, k.op("lt", at, k.index(line.out, number)) if high else None)
+        mask = at >= 0 if low else None
+        mask = both(k, mask, at < k.index(line.out, number) if high else None)
         if not tested:
             return mask
-        floor = k.op("cast", line.real(k, o), dtype=number)
-        floor = k.op("minimum", floor, k.index(line.extent - 1, number))
-        return both(k, mask, k.op("eq", floor, k.index(place, number)))
+        floor = line.real(k, o)("cast", dtype=number)
+        floor = floor("minimum", k.index(line.extent - 1, number))
+        return both(k, mask, floor("eq", k.index(place, number)))
 
     def along(place: sympy.Expr) -> Along:
         start = line.first(place - 1 if line.between else place)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number
-from aten_lowering.elementwise import Body, elementwise, load_as, pointwise, promoted
+from aten_lowering.builder import KernelBuilder, Number, Operand, Value
+from aten_lowering.call import Call
+from aten_lowering.elementwise import Body, elementwise, load_as, promoted
 from aten_lowering.errors import require
 from aten_lowering.registry import Lowering, Table
 from aten_lowering.torch_compat import Promotion
@@ -24,7 +24,7 @@ def _comparison(op: str) -> Lowering:
         size, k = call.out.size, call.kernel()
         x = load_as(k, input, size, common, compute)
         y = load_as(k, other, size, common, compute, rounded=True)
-        call.store(k, k.op(op, x, y))
+        call.store(k, x(op, y))
 
     return lowering
 
@@ -36,7 +36,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 def _classification(op: str) -> Body:
     """What no integer is."""
-    return lambda k, x: k.op(op, x) if x.dtype.is_float else k.const(False, DType.bool_)
+    return lambda x: x(op) if x.dtype.is_float else x.k.const(False, DType.bool_)
 
 
 for _name in ("isnan", "isinf"):
@@ -46,19 +46,19 @@ for _name in ("isnan", "isinf"):
 
 
 @elementwise(table, aten.signbit.default, kind=Promotion.ALWAYS_BOOL)
-def signbit(k: KernelBuilder, x: Value) -> Value:
+def signbit(x: Value) -> Value:
     """Whether the sign is negative: of -0.0 it is."""
-    return k.op("signbit", x) if x.dtype.is_float else k.op("lt", x, k.const(0, x.dtype))
+    return x("signbit") if x.dtype.is_float else x < 0
 
 
 def _truth(call: Call, k: KernelBuilder, x: Operand) -> Value:
-    return k.cast(k.load_broadcast(x, call.out.size, k.coords), DType.bool_)
+    return k.load_broadcast(x, call.out.size, k.coords).to(DType.bool_)
 
 
 def _logical(op: str) -> Lowering:
     def lowering(call: Call, input: Operand, other: Operand) -> None:
         k = call.kernel()
-        call.store(k, k.op(op, _truth(call, k, input), _truth(call, k, other)))
+        call.store(k, _truth(call, k, input)(op, _truth(call, k, other)))
 
     return lowering
 
@@ -67,14 +67,14 @@ def _logical(op: str) -> Lowering:
 def logical_not(call: Call, input: Operand) -> None:
     """Whether an element is 0."""
     k = call.kernel()
-    call.store(k, k.op("not", _truth(call, k, input)))
+    call.store(k, ~_truth(call, k, input))
 
 
 # -- bits
 
 
 def _bitwise(op: str) -> Body:
-    return lambda k, x, y: k.op(op, _bits(x), y)
+    return lambda x, y: _bits(x)(op, y)
 
 
 def _bits(x: Value) -> Value:
@@ -89,39 +89,34 @@ for _op in ("and", "or", "xor"):
 
 
 @elementwise(table, aten.bitwise_not.default)
-def bitwise_not(k: KernelBuilder, x: Value) -> Value:
+def bitwise_not(x: Value) -> Value:
     """Each bit turned over; of booleans, "not"."""
-    return k.op("not", _bits(x))
+    return ~_bits(x)
 
 
 def _shift_by(op: str) -> Body:
-    def body(k: KernelBuilder, x: Value, y: Value) -> Value:
+    def body(x: Value, y: Value) -> Value:
         """By the width or more, or a negative count: 0, or -1 of a negative number to the right."""
         require(x.dtype.value.startswith("i"), "a shift of something else than an integer")
         last = 8 * x.dtype.itemsize - 1
-        inside = k.op("ge", y, k.const(0, x.dtype))
-        inside = k.op("and", inside, k.op("le", y, k.const(last, x.dtype)))
+        inside = (y >= 0) & (y <= last)
         if op == "shr":
-            return k.op("shr", x, k.where(inside, y, k.const(last, x.dtype)))
-        zero = k.const(0, x.dtype)
-        return k.where(inside, k.op("shl", x, k.where(inside, y, zero)), zero)
+            return x >> inside.choose(y, last)
+        return inside.choose(x << inside.choose(y, 0), 0)
 
     return body
 
 
-def _shift(op: str) -> Lowering:
-    def lowering(call: Call, input: Operand, other: Number) -> None:
+def _shift(op: str) -> Body:
+    def body(x: Value, y: Value, *, call: Call) -> Value:
         """Only by a known count that fits: eager defines the others, machines differ."""
+        require(x.dtype.is_int, "a shift of something else than an integer")
+        count = call.arguments["other"]
+        fits = isinstance(count, int) and 0 <= count < 8 * x.dtype.itemsize - 1
+        require(fits, f"a shift by {count}")
+        return x(op, y)
 
-        def body(k: KernelBuilder, x: Value, y: Value) -> Value:
-            require(x.dtype.is_int, "a shift of something else than an integer")
-            fits = isinstance(other, int) and 0 <= other < 8 * x.dtype.itemsize - 1
-            require(fits, f"a shift by {other}")
-            return k.op(op, x, y)
-
-        pointwise(call, ["self", "other"], body)
-
-    return lowering
+    return body
 
 
 for _op, _packets in (
@@ -129,4 +124,4 @@ for _op, _packets in (
     ("shr", (aten.bitwise_right_shift, aten.__rshift__)),
 ):
     elementwise(table, _packets[0].Tensor, _packets[1].Tensor)(_shift_by(_op))
-    table.lowers(_packets[0].Tensor_Scalar, _packets[1].Scalar)(_shift(_op))
+    elementwise(table, _packets[0].Tensor_Scalar, _packets[1].Scalar)(_shift(_op))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import sympy
 import torch
 
-from aten_lowering.builder import Operand
-from aten_lowering.call import Call, Number
+from aten_lowering.builder import Number, Operand
+from aten_lowering.call import Call
 from aten_lowering.errors import require
 from aten_lowering.extern import operands
 from aten_lowering.registry import Table

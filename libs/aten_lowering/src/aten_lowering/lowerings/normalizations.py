@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number, number, opmath
+from aten_lowering.builder import Coords, Number, Operand, Value
+from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
 from aten_lowering.registry import Table
@@ -28,34 +28,25 @@ def softmax(call: Call, input: Operand, dim: int, half_to_float: bool) -> None:
     frame = ReductionFrame(call, input, [dim] if input.size else ())
     k = frame.k
     coords = frame.start()
-    value = k.cast(k.load(input, coords), opmath(call.out.dtype))
+    value = k.load(input, coords).to(opmath(call.out.dtype))
     (peak,) = k.reduce("max", value)
     frame.start()
-    exp = k.op("exp", k.op("sub", value, peak))
+    exp = (value - peak)("exp")
     (total,) = k.reduce("sum", exp)
     frame.start()
-    call.store(k, k.op("div", exp, total), coords)
+    call.store(k, exp / total, coords)
 
 
 # -- norms
 
 
-def affine(
-    k: KernelBuilder, x: Value, weight: Operand | None, bias: Operand | None, coords: Coords
-) -> Value:
+def affine(x: Value, weight: Operand | None, bias: Operand | None, coords: Coords) -> Value:
     """`x * weight + bias`, both at `coords`."""
     if weight is not None:
-        x = k.op("mul", x, k.cast(k.load(weight, coords), x.dtype))
+        x = x * x.k.load(weight, coords).to(x.dtype)
     if bias is not None:
-        x = k.op("add", x, k.cast(k.load(bias, coords), x.dtype))
+        x = x + x.k.load(bias, coords).to(x.dtype)
     return x
-
-
-def store_used(call: Call, index: int, k: KernelBuilder, coords: Coords, value: Value) -> None:
-    """Stores an element of a result, if the graph looks at that."""
-    result = call.result(index)
-    if result is not None:
-        k.store(result.operand, coords, value)
 
 
 @table.lowers(aten.native_layer_norm.default)
@@ -73,16 +64,14 @@ def native_layer_norm(
     frame = ReductionFrame(call, input, range(first, len(input.size)))
     k, acc = frame.k, opmath(input.dtype)
     coords = frame.start()
-    x = k.cast(k.load(input, coords), acc)
+    x = k.load(input, coords).to(acc)
     mean, m2 = k.reduce("welford", x)
     k.once()
-    variance = k.op("div", m2, number(k, frame.count, acc))
-    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    store_used(call, 1, k, frame.out_coords(keepdim=True), mean)
-    store_used(call, 2, k, frame.out_coords(keepdim=True), rstd)
+    rstd = (m2 / frame.count + eps)("rsqrt")
+    call.put(1, k, mean, frame.out_coords(keepdim=True))
+    call.put(2, k, rstd, frame.out_coords(keepdim=True))
     coords = frame.start()
-    normal = k.op("mul", k.op("sub", x, mean), rstd)
-    store_used(call, 0, k, coords, affine(k, normal, weight, bias, coords[first:]))
+    call.put(0, k, affine((x - mean) * rstd, weight, bias, coords[first:]), coords)
     call.emit_kernel(k)
 
 
@@ -101,14 +90,13 @@ def fused_rms_norm(
     k, acc = frame.k, opmath(input.dtype)
     if eps is None:
         eps = torch.finfo(torch.float64 if acc is DType.f64 else torch.float32).eps
-    x = k.cast(k.load(input, frame.start()), acc)
-    (total,) = k.reduce("sum", k.op("mul", x, x))
+    x = k.load(input, frame.start()).to(acc)
+    (total,) = k.reduce("sum", x * x)
     k.once()
-    square = k.op("div", total, number(k, frame.count, acc))
-    rstd = k.op("rsqrt", k.op("add", square, k.const(eps, acc)))
-    store_used(call, 1, k, frame.out_coords(keepdim=True), rstd)
+    rstd = (total / frame.count + eps)("rsqrt")
+    call.put(1, k, rstd, frame.out_coords(keepdim=True))
     coords = frame.start()
-    store_used(call, 0, k, coords, affine(k, k.op("mul", x, rstd), weight, None, coords[first:]))
+    call.put(0, k, affine(x * rstd, weight, None, coords[first:]), coords)
     call.emit_kernel(k)
 
 
@@ -139,14 +127,12 @@ def native_group_norm(
         c, *rest = k.inner(inner)
         return (n, sympy.expand(g * per_group + c), *rest)
 
-    x = k.cast(k.load(input, start()), acc)
+    x = k.load(input, start()).to(acc)
     mean, m2 = k.reduce("welford", x)
     k.once()
-    variance = k.op("div", m2, number(k, sympy.Mul(*inner), acc))
-    rstd = k.op("rsqrt", k.op("add", variance, k.const(eps, acc)))
-    store_used(call, 1, k, (n, g), mean)
-    store_used(call, 2, k, (n, g), rstd)
+    rstd = (m2 / sympy.Mul(*inner) + eps)("rsqrt")
+    call.put(1, k, mean, (n, g))
+    call.put(2, k, rstd, (n, g))
     coords = start()
-    normal = k.op("mul", k.op("sub", x, mean), rstd)
-    store_used(call, 0, k, coords, affine(k, normal, weight, bias, coords[1:2]))
+    call.put(0, k, affine((x - mean) * rstd, weight, bias, coords[1:2]), coords)
     call.emit_kernel(k)

@@ -15,8 +15,8 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number, least, number, opmath
+from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value
+from aten_lowering.call import Call, least, opmath
 from aten_lowering.errors import require
 from aten_lowering.lowerings.indexing import lookup
 from aten_lowering.lowerings.scatters import combine
@@ -29,6 +29,7 @@ from aten_lowering.lowerings.windows import (
     is_written_out,
     kind,
     store_gradient,
+    summed,
 )
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -44,10 +45,12 @@ Count = Callable[[KernelBuilder, Sizes], list[Value | int]]
 
 
 def _windows(
-    x: Sizes, out: Sizes, size: Ints, step: Ints, padding: Ints, dilation: Ints
-) -> list[Window]:
-    """As torch takes them: one number for all of the last dimensions, and no step for the
-    window's size."""
+    x: Sizes, out: Sizes, size: Ints | None, step: Ints, padding: Ints, dilation: Ints
+) -> list[Window] | list[Share]:
+    """Of the last dimensions. As torch takes them: one number for all, and no step for the window's
+    size; without a size adaptive ones, which are about as large."""
+    if size is None:
+        return [Share(*each) for each in zip(x[-len(out) :], out, strict=True)]
     lists = (_numbers(n, len(out)) for n in (size, step or size, padding, dilation))
     return [Window(*each) for each in zip(x[-len(out) :], out, *lists, strict=True)]
 
@@ -56,10 +59,6 @@ def _numbers(values: Ints, dims: int) -> tuple[int, ...]:
     known = [int(v) for v in values if isinstance(v, int)]
     require(len(known) == len(values) > 0, "a window of sizes that are not known")
     return tuple(known) if len(known) == dims else (known[0],) * dims
-
-
-def _shares(x: Sizes, out: Sizes) -> list[Share]:
-    return [Share(*each) for each in zip(x[-len(out) :], out, strict=True)]
 
 
 def _dims(call: Call) -> int:
@@ -73,26 +72,25 @@ def _places(k: KernelBuilder, along: Sequence[Window | Share]) -> list[Along]:
 # -- the largest
 
 
-@table.lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+@table.lowers(
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
+)
 def max_pool(
     call: Call,
     input: Operand,
-    kernel_size: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
+    kernel_size: Ints | None = None,
+    stride: Ints = (),
+    padding: Ints = (),
+    dilation: Ints = (),
     **shown: Any,
 ) -> None:
     """NaN wins, the last one if there are several; among equals the first place does. (Where there
     is nothing but minus infinity, eager's kernel for channels-last CUDA tensors says 0.)"""
     out = call.out.size[-_dims(call) :]
     _max_pool(call, input, _windows(input.size, out, kernel_size, stride, padding, dilation))
-
-
-@table.lowers(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
-def adaptive_max_pool(call: Call, input: Operand, output_size: Ints) -> None:
-    """The largest element of each of `output_size` windows, which are about as large."""
-    _max_pool(call, input, _shares(input.size, call.out.size[-_dims(call) :]))
 
 
 @table.lowers(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
@@ -112,16 +110,16 @@ def fractional_max_pool(
         room, own = input.size[d - dims] - sizes[d], k.coords[d - dims]
         batch = (*(sympy.S.Zero,) * (dims + 2 - len(k.coords)), *k.coords[:-dims])
         place = sympy.Integer(1 - d if dims == 2 else d)
-        sample = k.cast(k.load(random_samples, (*batch, place)), acc)
-        number_of = number(k, room, acc)
-        step = k.op("div", number_of, number(k, out[d] - 1, acc)) if out[d] != 1 else number_of
+        sample = k.load(random_samples, (*batch, place)).to(acc)
+        number_of = k.number(room, acc)
+        step = number_of / k.number(out[d] - 1, acc) if out[d] != 1 else number_of
         integer = kind(input.size[d - dims], out[d])
-        first = k.cast(k.op("mul", sample, step), integer)
+        first = (sample * step).to(integer)
         own_number = k.index(own, integer)
-        at = k.op("mul", k.op("add", k.cast(own_number, acc), sample), step)
-        start = k.op("sub", k.cast(at, integer), first)
-        last = k.op("eq", own_number, k.index(out[d] - 1, integer))
-        start = k.where(last, k.index(room, integer), start)
+        at = (own_number.to(acc) + sample) * step
+        start = at.to(integer) - first
+        last = own_number("eq", k.index(out[d] - 1, integer))
+        start = last.choose(k.index(room, integer), start)
         where = k.indirect(start, room + 1)
         return Along(sizes[d], lambda i: where + i, lambda k, at, i: None)
 
@@ -144,22 +142,22 @@ def _max_pool(
     if not is_written_out(alongs):
         require(places is None, f"places in windows of more than {MOST}")
     for at, inside in every(k, alongs):
-        value = k.cast(k.load(x, (*k.coords[: -len(at)], *at), inside, lowest), acc)
+        value = k.load(x, (*k.coords[: -len(at)], *at), inside, lowest).to(acc)
         if not is_written_out(alongs):
             (best,) = k.reduce("max", value)
             k.once()
         elif places is None:
-            best = value if best is None else k.op("maximum", best, value)
+            best = value if best is None else best("maximum", value)
         else:
             if best is None:
                 best = k.const(lowest, value.dtype)
-            taken = k.op("gt", value, best)
+            taken = value > best
             if value.dtype.is_float:
-                taken = k.op("or", taken, k.op("isnan", value))
-            taken = k.op("or", taken, k.op("lt", index, k.const(0, DType.i64)))
-            taken = k.op("and", taken, inside) if inside else taken
-            best = k.where(taken, value, best)
-            index = k.where(taken, k.index(_number(at, x.size)), index)
+                taken = taken | value("isnan")
+            taken = taken | (index < 0)
+            taken = taken & inside if inside else taken
+            best = taken.choose(value, best)
+            index = taken.choose(k.index(_number(at, x.size)), index)
     assert best is not None
     k.store(call.out.operand, k.coords, best)
     if places is not None:
@@ -176,43 +174,32 @@ def _number(at: Sizes, size: Sizes) -> sympy.Expr:
 
 
 @table.lowers(
-    aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
+    aten.max_pool2d_with_indices_backward.default,
+    aten.max_pool3d_with_indices_backward.default,
+    aten.adaptive_max_pool2d_backward.default,
+    aten.adaptive_max_pool3d_backward.default,
 )
 def max_pool_backward(
     call: Call,
     grad_output: Operand,
     input: Operand,
-    kernel_size: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
     indices: Operand,
+    kernel_size: Ints | None = None,
+    stride: Ints = (),
+    padding: Ints = (),
+    dilation: Ints = (),
     **shown: Any,
 ) -> None:
     """At each place the sum of the gradients of the windows whose largest element it is."""
     out = grad_output.size[-_dims(call) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
-    _max_gradient(call, grad_output, indices, windows)
 
-
-@table.lowers(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool_backward(
-    call: Call, grad_output: Operand, input: Operand, indices: Operand
-) -> None:
-    """As that of `max_pool`, for windows of an adaptive pooling."""
-    windows = _shares(input.size, grad_output.size[-_dims(call) :])
-    _max_gradient(call, grad_output, indices, windows)
-
-
-def _max_gradient(
-    call: Call, gradient: Operand, indices: Operand, windows: Sequence[Window | Share]
-) -> None:
     def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
         lead = k.coords[: -len(at)]
         own = k.index(_number(k.coords[-len(at) :], call.out.size))
-        chosen = k.op("eq", k.load(indices, (*lead, *at), inside, -1), own)
-        value = k.cast(k.load(gradient, (*lead, *at), inside), opmath(gradient.dtype))
-        return k.where(chosen, value, k.const(0, value.dtype))
+        chosen = k.load(indices, (*lead, *at), inside, -1)("eq", own)
+        value = k.load(grad_output, (*lead, *at), inside).to(opmath(grad_output.dtype))
+        return chosen.choose(value, 0)
 
     store_gradient(call, [w.windows for w in windows], share)
 
@@ -245,113 +232,95 @@ def fractional_max_pool_backward(
 # -- means
 
 
-@table.lowers(aten.avg_pool2d.default, aten.avg_pool3d.default)
+@table.lowers(
+    aten.avg_pool2d.default,
+    aten.avg_pool3d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+)
 def avg_pool(
     call: Call,
     input: Operand,
-    kernel_size: Ints,
-    stride: Ints,
-    padding: Ints,
-    count_include_pad: bool,
-    divisor_override: Number | None,
+    kernel_size: Ints | None = None,
+    stride: Ints = (),
+    padding: Ints = (),
+    count_include_pad: bool = True,
+    divisor_override: Number | None = None,
     **shown: Any,
 ) -> None:
-    """Sums in the opmath type, row by row as eager."""
-    out = call.out.size[-_dims(call) :]
-    windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
-    _mean(call, input, windows, _counting(windows, count_include_pad, divisor_override))
-
-
-@table.lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool(call: Call, input: Operand, output_size: Ints) -> None:
-    """The mean of each of `output_size` windows, which are about as large."""
-    shares = _shares(input.size, call.out.size[-_dims(call) :])
-    _mean(call, input, shares, _lengths(shares))
-
-
-def _mean(call: Call, x: Operand, windows: Sequence[Window | Share], count: Count) -> None:
+    """Sums in the opmath type, row by row as eager, over how many there are."""
+    x, out = input, call.out.size[-_dims(call) :]
+    windows = _windows(x.size, out, kernel_size, stride, padding, (1,))
     require(x.dtype.is_float or x.dtype is DType.i64, f"means of {x.dtype.value}")
     k = call.kernel()
     acc = opmath(x.dtype)
-    alongs = _places(k, windows)
-    total = k.const(0, acc)
-    for at, inside in every(k, alongs):
-        value = k.cast(k.load(x, (*k.coords[: -len(at)], *at), inside), acc)
-        if is_written_out(alongs):
-            total = k.op("add", total, value)
-        else:
-            (total,) = k.reduce("sum", value)
-            k.once()
-    mean = _divided(k, total, count(k, k.coords[-len(windows) :]))
-    call.store(k, mean)
+
+    def part(at: Sizes, inside: Value | None) -> Value:
+        return k.load(x, (*k.coords[: -len(at)], *at), inside).to(acc)
+
+    total = summed(k, _places(k, windows), part, k.const(0, acc))
+    counts = _counting(windows, count_include_pad, divisor_override)(k, k.coords[-len(windows) :])
+    call.store(k, _divided(total, counts))
 
 
-def _divided(k: KernelBuilder, total: Value, counts: Sequence[Value | int]) -> Value:
+def _divided(total: Value, counts: Sequence[Value | int]) -> Value:
     for count in counts:
-        by = k.cast(count, total.dtype) if isinstance(count, Value) else k.const(count, total.dtype)
-        total = k.op("div" if total.dtype.is_float else "truncdiv", total, by)
+        by = count.to(total.dtype) if isinstance(count, Value) else count
+        total = total("div" if total.dtype.is_float else "truncdiv", by)
     return total
 
 
-@table.lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+@table.lowers(
+    aten.avg_pool2d_backward.default,
+    aten.avg_pool3d_backward.default,
+    aten._adaptive_avg_pool2d_backward.default,
+    aten._adaptive_avg_pool3d_backward.default,
+)
 def avg_pool_backward(
     call: Call,
     grad_output: Operand,
     input: Operand,
-    kernel_size: Ints,
-    stride: Ints,
-    padding: Ints,
-    count_include_pad: bool,
-    divisor_override: Number | None,
+    kernel_size: Ints | None = None,
+    stride: Ints = (),
+    padding: Ints = (),
+    count_include_pad: bool = True,
+    divisor_override: Number | None = None,
     **shown: Any,
 ) -> None:
     """At each place the sum of what its windows give it: their gradients over their counts."""
     out = grad_output.size[-_dims(call) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
     count = _counting(windows, count_include_pad, divisor_override)
-    _mean_gradient(call, grad_output, windows, count)
 
-
-@table.lowers(
-    aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default
-)
-def adaptive_avg_pool_backward(call: Call, grad_output: Operand, input: Operand) -> None:
-    """As that of `avg_pool`, for windows of an adaptive pooling."""
-    shares = _shares(input.size, grad_output.size[-_dims(call) :])
-    _mean_gradient(call, grad_output, shares, _lengths(shares))
-
-
-def _mean_gradient(
-    call: Call, gradient: Operand, windows: Sequence[Window | Share], count: Count
-) -> None:
     def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
-        value = k.load(gradient, (*k.coords[: -len(at)], *at), inside)
-        part = _divided(k, k.cast(value, opmath(gradient.dtype)), count(k, at))
-        return k.where(inside, part, k.const(0, part.dtype)) if inside else part
+        value = k.load(grad_output, (*k.coords[: -len(at)], *at), inside)
+        part = _divided(value.to(opmath(grad_output.dtype)), count(k, at))
+        return inside.choose(part, 0) if inside else part
 
     store_gradient(call, [w.windows for w in windows], share)
 
 
-def _lengths(shares: Sequence[Share]) -> Count:
-    """Eager divides by one side after the other."""
-    return lambda k, at: [s.length(k, o) for s, o in zip(shares, at, strict=True)]
+def _counting(windows: list[Window] | list[Share], padded: bool, divisor: Number | None) -> Count:
+    """Eager divides by one side of an adaptive window after the other."""
 
-
-def _counting(windows: Sequence[Window], padded: bool, divisor: Number | None) -> Count:
     def count(k: KernelBuilder, at: Sizes) -> list[Value | int]:
         if divisor is not None:
-            return [number(k, divisor, DType.i64)]
+            return [k.number(divisor, DType.i64)]
+        sides = [w.length(k, o) for w, o in zip(windows, at, strict=True) if isinstance(w, Share)]
+        if sides:
+            return sides
         known, rest = 1, None
         counted = kind(*(window.extent for window in windows))
         for window, o in zip(windows, at, strict=True):
+            assert isinstance(window, Window)
             side = _side(k, window, o, padded, counted)
             if isinstance(side, int):
                 known *= side
             else:
-                rest = side if rest is None else k.op("mul", rest, side)
+                rest = side if rest is None else rest * side
         if rest is None:
             return [known]
-        return [k.op("mul", rest, k.const(known, rest.dtype))]
+        return [rest * known]
 
     return count
 
@@ -368,9 +337,9 @@ def _side(
         before, behind = False, behind and not (room.is_Integer and room >= 0)
     if not (before or behind):
         return window.size
-    end = k.op("minimum", k.index(start + window.size, counted), k.index(edge, counted))
+    end = k.index(start + window.size, counted)("minimum", k.index(edge, counted))
     first = k.index(start, counted)
     if not padded:
-        first = k.op("maximum", first, k.const(0, counted))
-        end = k.op("minimum", end, k.index(window.extent, counted))
-    return k.op("sub", end, first)
+        first = first("maximum", 0)
+        end = end("minimum", k.index(window.extent, counted))
+    return end - first

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Value, at
-from aten_lowering.call import Call, Number, number, wrap_dim
+from aten_lowering.builder import KernelBuilder, Number, Operand, Value, at
+from aten_lowering.call import Call, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Lowering, Table
 from symexpr import FloorDiv, Mod
@@ -23,7 +23,7 @@ _MAX_CAT = 8
 def _within(k: KernelBuilder, c: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> Value:
     """`low <= c < high`."""
     i = k.index(c)
-    return k.op("and", k.op("ge", i, k.index(low)), k.op("lt", i, k.index(high)))
+    return (i >= k.index(low)) & (i < k.index(high))
 
 
 @table.lowers(aten.cat.default)
@@ -42,8 +42,8 @@ def cat(call: Call, tensors: Sequence[Operand], dim: int) -> None:
     for t in parts:
         end = start + t.size[dim]
         inside = _within(k, c, start, end)
-        loaded = k.cast(k.load(t, at(k.coords, dim, c - start), mask=inside), out.dtype)
-        result = loaded if result is None else k.where(inside, loaded, result)
+        loaded = k.load(t, at(k.coords, dim, c - start), mask=inside).to(out.dtype)
+        result = loaded if result is None else inside.choose(loaded, result)
         start = end
     assert result is not None
     call.store(k, result)
@@ -63,10 +63,10 @@ def constant_pad_nd(call: Call, input: Operand, pad: Sequence[Number], value: Nu
         if before == 0 and after == 0:
             continue
         inside = _within(k, coords[d], sympy.S.Zero, input.size[d])
-        mask = inside if mask is None else k.op("and", mask, inside)
-    fill = number(k, value, out.dtype)
+        mask = inside if mask is None else mask & inside
+    fill = k.number(value, out.dtype)
     loaded = k.load(input, tuple(coords), mask=mask)
-    call.store(k, loaded if mask is None else k.where(mask, loaded, fill))
+    call.store(k, loaded if mask is None else mask.choose(loaded, fill))
 
 
 @table.lowers(aten.flip.default)
@@ -100,9 +100,9 @@ def _triangle(kept: str) -> Lowering:
         k = call.kernel()
         row, column = k.coords[-2:]
         distance, limit = k.index(column - row), k.index(sympy.sympify(diagonal))
-        keep = k.op(kept, distance, limit)
+        keep = distance(kept, limit)
         x = k.load(input, k.coords)
-        call.store(k, k.where(keep, x, k.const(0, x.dtype)))
+        call.store(k, keep.choose(x, 0))
 
     return lowering
 
@@ -118,10 +118,10 @@ def select_scatter(call: Call, input: Operand, src: Operand, dim: int, index: Nu
     dim = wrap_dim(dim, len(out.size))
     i = _from_end(index, out.size[dim])
     k = call.kernel(out.size)
-    here = k.op("eq", k.index(k.coords[dim]), k.index(i))
+    here = k.index(k.coords[dim])("eq", k.index(i))
     coords = (*k.coords[:dim], *k.coords[dim + 1 :])
-    new = k.cast(k.load_broadcast(src, (*out.size[:dim], *out.size[dim + 1 :]), coords), out.dtype)
-    call.store(k, k.where(here, new, k.load(input, k.coords)))
+    new = k.load_broadcast(src, (*out.size[:dim], *out.size[dim + 1 :]), coords).to(out.dtype)
+    call.store(k, here.choose(new, k.load(input, k.coords)))
 
 
 @table.lowers(aten.slice_scatter.default)
@@ -146,10 +146,10 @@ def slice_scatter(
     inside = _within(k, offset, sympy.S.Zero, length * step)
     if step != 1:
         remainder = k.index(Mod(offset, sympy.sympify(step)))
-        inside = k.op("and", inside, k.op("eq", remainder, k.const(0, remainder.dtype)))
+        inside = inside & remainder("eq", 0)
         offset = FloorDiv(offset, sympy.sympify(step))
-    new = k.cast(k.load(src, at(k.coords, dim, offset), mask=inside), out.dtype)
-    call.store(k, k.where(inside, new, k.load(input, k.coords)))
+    new = k.load(src, at(k.coords, dim, offset), mask=inside).to(out.dtype)
+    call.store(k, inside.choose(new, k.load(input, k.coords)))
 
 
 def _from_end(index: Number, size: sympy.Expr) -> sympy.Expr:

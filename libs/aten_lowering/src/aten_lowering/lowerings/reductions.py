@@ -9,8 +9,8 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Scalar, Value
-from aten_lowering.call import Call, Number, number, opmath
+from aten_lowering.builder import KernelBuilder, Number, Operand, Scalar, Value
+from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
 from aten_lowering.registry import Lowering, Table
@@ -53,9 +53,9 @@ def _fold(op: str) -> Reduction:
     def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
         frame = ReductionFrame(call, x, dims)
         k, out = frame.k, call.out
-        value = k.cast(k.load(x, frame.start()), out.dtype)
+        value = k.load(x, frame.start()).to(out.dtype)
         require(out.dtype is not DType.bool_, f"{op} with a bool result")
-        (result,) = k.reduce(op, k.cast(value, opmath(out.dtype)))
+        (result,) = k.reduce(op, value.to(opmath(out.dtype)))
         k.once()
         call.store(k, result, frame.out_coords(keepdim))
 
@@ -66,11 +66,11 @@ def _mean(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
     frame = ReductionFrame(call, x, dims)
     k, out = frame.k, call.out
     require(out.dtype.is_float, "mean of integers")
-    value = k.cast(k.load(x, frame.start()), out.dtype)
+    value = k.load(x, frame.start()).to(out.dtype)
     acc = opmath(out.dtype)
-    (total,) = k.reduce("sum", k.cast(value, acc))
+    (total,) = k.reduce("sum", value.to(acc))
     k.once()
-    mean = k.op("div", total, number(k, frame.count, acc))
+    mean = total / k.number(frame.count, acc)
     call.store(k, mean, frame.out_coords(keepdim))
 
 
@@ -88,7 +88,7 @@ def _extreme(op: str) -> Reduction:
         k = frame.k
         value = k.load(x, frame.start())
         of_type = {"max": "any", "min": "all"}[op] if x.dtype is DType.bool_ else op
-        (result,) = k.reduce(of_type, k.cast(value, opmath(x.dtype)))
+        (result,) = k.reduce(of_type, value.to(opmath(x.dtype)))
         k.once()
         call.store(k, result, frame.out_coords(keepdim))
 
@@ -102,7 +102,7 @@ def _place(op: str) -> Reduction:
         require(x.dtype is not DType.bool_, f"{op} of bool")
         frame = ReductionFrame(call, x, dims)
         k = frame.k
-        value = k.cast(k.load(x, frame.start()), opmath(x.dtype))
+        value = k.load(x, frame.start()).to(opmath(x.dtype))
         several = len(call.results) == 2
         extreme = call.result(0) if several else None
         place = call.result(1) if several else call.out
@@ -141,18 +141,18 @@ def vector_norm(
     dims = (dim if input.size else None) or range(len(input.size))
     if ord != 0 and all(input.size[d] == 1 for d in dims):
         ord = math.inf  # of one element: its magnitude, which no power overflows on the way to
-    x = k.cast(k.cast(k.load(input, frame.start()), out.dtype), opmath(out.dtype))
-    term = k.op("mul", x, x) if ord == 2 else k.op("abs", x)
+    x = k.load(input, frame.start()).to(out.dtype).to(opmath(out.dtype))
+    term = x * x if ord == 2 else abs(x)
     if ord == 0:
-        term = k.cast(k.op("ne", x, k.const(0, x.dtype)), x.dtype)
+        term = x("ne", 0).to(x.dtype)
     elif ord not in (1, 2, math.inf, -math.inf):
-        term = k.op("pow", term, k.const(ord, x.dtype))
+        term = term("pow", ord)
     (result,) = k.reduce({math.inf: "max", -math.inf: "min"}.get(ord, "sum"), term)
     k.once()
     if ord == 2:
-        result = k.op("sqrt", result)
+        result = result("sqrt")
     elif ord not in (0, 1, math.inf, -math.inf):
-        result = k.op("pow", result, k.const(1 / ord, x.dtype))
+        result = result("pow", 1 / ord)
     call.store(k, result, frame.out_coords(keepdim))
 
 
@@ -164,7 +164,7 @@ def _logic(op: str) -> Reduction:
         require(dims is None or len(dims) > 0, f"{op} over an empty list of dims")
         frame = ReductionFrame(call, x, dims)
         k = frame.k
-        (result,) = k.reduce(op, k.cast(k.load(x, frame.start()), DType.bool_))
+        (result,) = k.reduce(op, k.load(x, frame.start()).to(DType.bool_))
         k.once()
         call.store(k, result, frame.out_coords(keepdim))
 
@@ -186,18 +186,18 @@ def _moments(
     require(x.dtype.is_float, "moments of integers")
     frame = ReductionFrame(call, x, dims)
     k, acc = frame.k, opmath(x.dtype)
-    mean, m2 = k.reduce("welford", k.cast(k.load(x, frame.start()), acc))
+    mean, m2 = k.reduce("welford", k.load(x, frame.start()).to(acc))
     k.once()
-    return frame, mean, k.op("div", m2, _freedom(k, frame, correction, acc))
+    return frame, mean, m2 / _freedom(k, frame, correction, acc)
 
 
 def _freedom(
     k: KernelBuilder, frame: ReductionFrame, correction: Number | None, acc: DType
 ) -> Value:
     """`max(count - correction, 0)`: a division by it gives NaN or infinity, as in eager."""
-    less = number(k, 1 if correction is None else correction, acc)
-    rest = k.op("sub", number(k, frame.count, acc), less)
-    return k.op("maximum", rest, k.const(0, acc))
+    less = k.number(1 if correction is None else correction, acc)
+    rest = k.number(frame.count, acc) - less
+    return rest("maximum", 0)
 
 
 @table.lowers(aten.var.correction)
@@ -211,7 +211,7 @@ def var(call: Call, input: Operand, dim: Dims, correction: Number | None, keepdi
 def std(call: Call, input: Operand, dim: Dims, correction: Number | None, keepdim: bool) -> None:
     """The root of the variance."""
     frame, _, variance = _moments(call, input, dim, correction)
-    call.store(frame.k, frame.k.op("sqrt", variance), frame.out_coords(keepdim))
+    call.store(frame.k, variance("sqrt"), frame.out_coords(keepdim))
 
 
 @table.lowers(aten.var_mean.correction)

@@ -74,11 +74,11 @@ def upsample_linear(
 
     def mixed(at: Sizes) -> Value:
         if len(at) == len(k.coords):
-            return k.cast(k.load(input, tuple(at)), acc)
+            return k.load(input, tuple(at)).to(acc)
         low, high, weight = sides[len(at) - len(k.coords)]
-        rest = k.op("sub", k.const(1, acc), weight)
-        first = k.op("mul", rest, mixed((*at, low)))
-        return k.op("add", first, k.op("mul", weight, mixed((*at, high))))
+        rest = 1 - weight
+        first = rest * mixed((*at, low))
+        return first + weight * mixed((*at, high))
 
     call.store(k, mixed(k.coords[: -len(along)]))
 
@@ -117,9 +117,9 @@ def upsample_linear_backward(
         weight: Value | None = None
         for line, place, point in zip(along, own, at, strict=True):
             side = line.weight(k, place, point, acc)
-            weight = side if weight is None else k.op("mul", weight, side)
+            weight = side if weight is None else weight * side
         assert weight is not None
-        return k.op("mul", weight, value)
+        return weight * value
 
     _gradient(call, grad_output, [gathered(line) for line in along], weighted)
 
@@ -132,7 +132,7 @@ def _gradient(
 
     def given(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
         loaded = k.load(gradient, (*k.coords[: -len(at)], *at), inside)
-        return share(k, k.coords[-len(at) :], at, k.cast(loaded, acc))
+        return share(k, k.coords[-len(at) :], at, loaded.to(acc))
 
     store_gradient(call, alongs, given)
 
@@ -210,7 +210,7 @@ def _listed(points: Sequence[sympy.Expr], tests: Sequence[Test | None]) -> Along
             return None
         number = kind(*(e for e in test[1:]))
         value, low, high = (k.index(e, number) for e in test)
-        return k.op("and", k.op("ge", value, low), k.op("le", value, high))
+        return (value >= low) & (value <= high)
 
     return Along(len(points), lambda i: points[int(i)], inside)
 

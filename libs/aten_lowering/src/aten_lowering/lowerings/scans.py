@@ -28,11 +28,11 @@ def _scan(op: str, of_integers: bool = True) -> Lowering:
         k, out = frame.k, call.out
         require(out.dtype is not DType.bool_, f"{op} with a bool result")
         coords = frame.start()
-        result = k.cast(k.cast(k.load(input, coords), out.dtype), opmath(out.dtype))
+        result = k.load(input, coords).to(out.dtype).to(opmath(out.dtype))
         result = k.scan(op, result) if input.size else result  # a number is its own fold
         plain = not input.size or (call.for_gpu and all(input.size[d] == 1 for d in frame.kept))
         if op != "prod" and result.dtype.is_float and not plain:
-            result = k.op("add", result, k.const(0.0, result.dtype))
+            result = result + 0.0
         call.store(k, result, coords)
 
     return lowering
@@ -51,7 +51,7 @@ def _extreme(op: str) -> Lowering:
         k = frame.k
         coords = frame.start()
         computed = DType.i32 if input.dtype is DType.bool_ else opmath(input.dtype)
-        value = k.cast(k.load(input, coords), computed)
+        value = k.load(input, coords).to(computed)
         for result, scan in zip((call.result(0), call.result(1)), (op, f"arg{op}"), strict=True):
             if result is not None:
                 k.store(result.operand, coords, k.scan(scan, value))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
-from aten_lowering.call import Call, Number, Result, least, number, opmath, wrap_dim
+from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value, at
+from aten_lowering.call import Call, Result, least, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.lowerings.indexing import Advanced, lookup
@@ -130,9 +130,9 @@ def combine(
     if counts is not None:
         k = call.kernel(out.size, f"{call.node.name}_end")
         own = k.coords if tally is None else (k.coords[tally.dim],)
-        count = k.op("maximum", k.load(counts, own), k.const(1, DType.i32))
+        count = k.load(counts, own)("maximum", 1)
         total = k.load(target, k.coords)
-        mean = k.op("div" if wide.is_float else "floordiv", total, k.cast(count, wide))
+        mean = total("div" if wide.is_float else "floordiv", count.to(wide))
         k.store(out, k.coords, mean)
         call.emit_kernel(k)
     elif target is not out:
@@ -205,27 +205,8 @@ def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> N
     require(not call.in_place, "a mask in place")
     k = call.kernel()
     inside = k.load(mask, k.coords[: len(mask.size)])
-    new = k.cast(k.load(value, (sympy.S.Zero,) * len(value.size)), call.out.dtype)
-    call.store(k, k.where(inside, new, k.load(input, k.coords)))
-
-
-def _scatter(
-    call: Call,
-    input: Operand,
-    dim: int,
-    index: Operand,
-    value: Callable[[KernelBuilder], Value],
-    reduce: str = "",
-    include_self: bool = True,
-) -> None:
-    dim = wrap_dim(dim, len(input.size))
-
-    def place(k: KernelBuilder) -> tuple[Coords, Value]:
-        if not input.size:  # its one element is the place
-            return (), value(k)
-        return at(k.coords, dim, lookup(k, index, k.coords, input.size[dim])), value(k)
-
-    _update(call, input, index.size, place, reduce, include_self)
+    new = k.load(value, (sympy.S.Zero,) * len(value.size)).to(call.out.dtype)
+    call.store(k, inside.choose(new, k.load(input, k.coords)))
 
 
 def _one_a_row(
@@ -248,48 +229,78 @@ def _one_a_row(
     require(index.dtype in (DType.i32, DType.i64), f"indices of {index.dtype.value}")
     k = call.kernel()
     row = at(k.coords, dim, sympy.S.Zero)
-    place = k.cast(k.load(index, row), DType.i64)
-    here = k.op("eq", place, k.index(k.coords[dim]))
+    here = k.load(index, row).to(DType.i64)("eq", k.index(k.coords[dim]))
     old, wide = k.load(input, k.coords), opmath(out.dtype) if added else out.dtype
-    new = k.cast(k.load(src, row), wide) if isinstance(src, Operand) else number(k, src, wide)
+    new = k.read(src, row, wide).to(wide)
     if added:
-        new = k.cast(k.op("add", k.cast(old, wide), new), out.dtype)
-    call.store(k, k.where(here, new, old))
+        new = (old.to(wide) + new).to(out.dtype)
+    call.store(k, here.choose(new, old))
     return True
 
 
-@table.lowers(aten.scatter.src)
-def scatter_src(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
-    """A copy with the elements of `src` at the places that the index says along `dim`."""
-    if not _one_a_row(call, input, dim, index, src):
-        _scatter(call, input, dim, index, lambda k: k.load(src, k.coords))
-
-
-@table.lowers(aten.scatter.value)
-def scatter_value(call: Call, input: Operand, dim: int, index: Operand, value: Number) -> None:
-    """A copy with one number at the places that the index says along `dim`."""
-    if not _one_a_row(call, input, dim, index, value):
-        _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype))
-
-
-@table.lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def index_fill(
-    call: Call, input: Operand, dim: int, index: Operand, value: Operand | Number
+@table.lowers(
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter.reduce,
+    aten.scatter.value_reduce,
+    aten.scatter_add.default,
+    aten.scatter_reduce.two,
+)
+def scatter(
+    call: Call,
+    input: Operand,
+    dim: int,
+    index: Operand,
+    src: Operand | None = None,
+    value: Number = 0,
+    reduce: str = "",
+    include_self: bool = True,
 ) -> None:
-    """A copy with one number in the slices of `dim` at the indices."""
+    """A copy with the elements of `src`, or one number, at the places that the index says along
+    `dim`; or combined with what is there by `reduce`."""
+    given = value if src is None else src
+    added = "scatter_add" in str(call.op)
+    reduce = "sum" if added else reduce
+    if (added or not reduce) and _one_a_row(call, input, dim, index, given, added):
+        return
     dim = wrap_dim(dim, len(input.size))
-    size = list(input.size)
-    if size:
-        size[dim] = index.size[0] if index.size else sympy.S.One
 
     def place(k: KernelBuilder) -> tuple[Coords, Value]:
-        new = k.load(value, ()) if isinstance(value, Operand) else number(k, value, input.dtype)
-        if not size:
-            return (), new
-        i = lookup(k, index, (k.coords[dim],) if index.size else (), input.size[dim])
-        return at(k.coords, dim, i), new
+        own: Coords = ()  # of one element, which is the place
+        if input.size:
+            own = at(k.coords, dim, lookup(k, index, k.coords, input.size[dim]))
+        return own, k.read(given, k.coords, input.dtype)
 
-    _update(call, input, size, place)
+    _update(call, input, index.size, place, reduce, include_self)
+
+
+@table.lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.index_reduce.default)
+def index_reduce(
+    call: Call,
+    input: Operand,
+    dim: int,
+    index: Operand,
+    value: Operand | Number = 0,
+    source: Operand | None = None,
+    reduce: str = "",
+    include_self: bool = True,
+) -> None:
+    """A copy with one number in the slices of `dim` at the indices; or the slices of `source`
+    combined with those."""
+    dim = wrap_dim(dim, len(input.size))
+    points = input.size if source is None else source.size
+    if source is None and points:
+        points = at(points, dim, index.size[0] if index.size else sympy.S.One)
+
+    def slice_(k: KernelBuilder, number: sympy.Expr) -> sympy.Expr:
+        return lookup(k, index, (number,) if index.size else (), input.size[dim])
+
+    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        new = k.read(value, (), input.dtype) if source is None else k.load(source, k.coords)
+        return at(k.coords, dim, slice_(k, k.coords[dim])) if input.size else (), new
+
+    tally = Tally(dim, lambda k: (slice_(k, k.coords[0]),)) if input.size else None
+    _update(call, input, points, place, reduce, include_self, tally)
 
 
 @table.lowers(aten.diagonal_scatter.default)
@@ -300,10 +311,10 @@ def diagonal_scatter(
     out, k = call.out, call.kernel()
     dims = wrap_dim(dim1, len(out.size)), wrap_dim(dim2, len(out.size))
     row, column = (k.coords[d] for d in dims)
-    here = k.op("eq", k.index(column - row), k.const(offset, DType.i64))
+    here = k.index(column - row)("eq", offset)
     rest = tuple(c for d, c in enumerate(k.coords) if d not in dims)
-    new = k.cast(k.load(src, (*rest, row if offset >= 0 else column), here), out.dtype)
-    call.store(k, k.where(here, new, k.load(input, k.coords)))
+    new = k.load(src, (*rest, row if offset >= 0 else column), here).to(out.dtype)
+    call.store(k, here.choose(new, k.load(input, k.coords)))
 
 
 @table.lowers(aten.as_strided_scatter.default)
@@ -330,58 +341,3 @@ def as_strided_scatter(
     if 0 not in sizes:
         view = Operand(TensorRef(out.ref.buffer, type), out.storage)
         call.emit(copy_kernel(call.fresh(f"{call.node.name}_part"), src, view, call.origin))
-
-
-@table.lowers(aten.scatter_add.default)
-def scatter_add(call: Call, input: Operand, dim: int, index: Operand, src: Operand) -> None:
-    """A copy with the elements of `src` added at the places that the index says along `dim`."""
-    if not _one_a_row(call, input, dim, index, src, added=True):
-        _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), "sum")
-
-
-@table.lowers(aten.scatter.reduce, aten.scatter_reduce.two)
-def scatter_reduce(
-    call: Call,
-    input: Operand,
-    dim: int,
-    index: Operand,
-    src: Operand,
-    reduce: str,
-    include_self: bool = True,
-) -> None:
-    """As `scatter_add`, with any of `_MODES`."""
-    _scatter(call, input, dim, index, lambda k: k.load(src, k.coords), reduce, include_self)
-
-
-@table.lowers(aten.scatter.value_reduce)
-def scatter_value_reduce(
-    call: Call, input: Operand, dim: int, index: Operand, value: Number, reduce: str
-) -> None:
-    """One number, combined with the places that the index says along `dim`."""
-    _scatter(call, input, dim, index, lambda k: number(k, value, input.dtype), reduce)
-
-
-@table.lowers(aten.index_reduce.default)
-def index_reduce(
-    call: Call,
-    input: Operand,
-    dim: int,
-    index: Operand,
-    source: Operand,
-    reduce: str,
-    include_self: bool,
-) -> None:
-    """The slices of `source`, combined with those of dimension `dim` at the indices."""
-    dim = wrap_dim(dim, len(input.size))
-
-    def place(k: KernelBuilder) -> tuple[Coords, Value]:
-        value = k.load(source, k.coords)
-        if not input.size:
-            return (), value
-        return at(k.coords, dim, slice_(k, k.coords[dim])), value
-
-    def slice_(k: KernelBuilder, number: sympy.Expr) -> sympy.Expr:
-        return lookup(k, index, (number,) if index.size else (), input.size[dim])
-
-    tally = Tally(dim, lambda k: (slice_(k, k.coords[0]),)) if input.size else None
-    _update(call, input, source.size, place, reduce, include_self, tally)

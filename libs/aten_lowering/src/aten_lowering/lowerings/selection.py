@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from aten_lowering.builder import F8, KernelBuilder, Operand, Value
-from aten_lowering.call import Call, Number, number
+from aten_lowering.builder import F8, KernelBuilder, Number, Operand, Scalar, Value
+from aten_lowering.call import Call
 from aten_lowering.elementwise import arithmetic, elementwise, load_as, promoted
 from aten_lowering.errors import require
 from aten_lowering.lowerings.creation import plain_memory
@@ -28,7 +28,7 @@ def where(call: Call, condition: Operand, input: Operand | Number, other: Operan
     c = k.load_broadcast(condition, size, k.coords)
     x = load_as(k, input, size, common, common)
     y = load_as(k, other, size, common, common)
-    call.store(k, k.where(c, x, y))
+    call.store(k, c.choose(x, y))
 
 
 @table.lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -39,49 +39,50 @@ def masked_fill(call: Call, input: Operand, mask: Operand, value: Operand | Numb
     m = k.load_broadcast(mask, out.size, k.coords)
     x = k.load_broadcast(input, out.size, k.coords)
     fill = load_as(k, value, out.size, out.dtype, out.dtype)
-    call.store(k, k.where(m, fill, x))
+    call.store(k, m.choose(fill, x))
 
 
 @elementwise(table, aten.clamp.default, aten.clamp.Tensor)
-def clamp(k: KernelBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
+def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
     """`min(max(x, low), high)`; NaN if any is."""
     require(x.dtype is not DType.bool_, "clamp of bool")
     if low is not None:
-        x = at_least(k, x, low)
-    return x if high is None else at_most(k, x, high)
+        x = at_least(x, low)
+    return x if high is None else at_most(x, high)
 
 
-def at_least(k: KernelBuilder, x: Value, low: Value) -> Value:
+def at_least(x: Value, low: Value | Scalar) -> Value:
     """`x` or `low`, whichever is larger; NaN if either is. Of two zeros: on the CPU `x`, on a GPU
     the positive one."""
-    return _bounded(k, x, low, "maximum", "lt")
+    return _bounded(x, low, "maximum", "lt")
 
 
-def at_most(k: KernelBuilder, x: Value, high: Value) -> Value:
+def at_most(x: Value, high: Value | Scalar) -> Value:
     """`x` or `high`, whichever is smaller; NaN if either is. Of two zeros: on the CPU `x`, on a GPU
     the negative one."""
-    return _bounded(k, x, high, "minimum", "gt")
+    return _bounded(x, high, "minimum", "gt")
 
 
-def _bounded(k: KernelBuilder, x: Value, bound: Value, op: str, beyond: str) -> Value:
-    if not x.dtype.is_float or not k.on_cpu:
-        return k.op(op, x, bound)
-    replaced = k.op(beyond, x, bound)
-    if not k.is_number(bound):
-        replaced = k.op("or", replaced, k.op("isnan", bound))
-    return k.where(replaced, bound, x)
+def _bounded(x: Value, bound: Value | Scalar, op: str, beyond: str) -> Value:
+    if not x.dtype.is_float or not x.k.on_cpu:
+        return x(op, bound)
+    bound = bound if isinstance(bound, Value) else x.number(bound)
+    replaced = x(beyond, bound)
+    if not x.k.is_number(bound):
+        replaced = replaced | bound("isnan")
+    return replaced.choose(bound, x)
 
 
 @elementwise(table, aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(k: KernelBuilder, x: Value, low: Value) -> Value:
+def clamp_min(x: Value, low: Value) -> Value:
     """`max(x, low)`; NaN if either is."""
-    return at_least(k, arithmetic(x), low)
+    return at_least(arithmetic(x), low)
 
 
 @elementwise(table, aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(k: KernelBuilder, x: Value, high: Value) -> Value:
+def clamp_max(x: Value, high: Value) -> Value:
     """`min(x, high)`; NaN if either is."""
-    return at_most(k, arithmetic(x), high)
+    return at_most(arithmetic(x), high)
 
 
 # -- copies
@@ -91,7 +92,7 @@ def copy(call: Call, source: Operand) -> None:
     """`out = source`, broadcast to `out` and converted to its type."""
     out, k = call.out, call.kernel()
     value = k.load_broadcast(source, out.size, k.coords)
-    call.store(k, k.cast(value, out.dtype, asked=not call.decomposed))
+    call.store(k, value.to(out.dtype, asked=not call.decomposed))
 
 
 @table.lowers(
@@ -137,7 +138,7 @@ def bitcast(call: Call, input: Operand, dtype: Any) -> None:
     same = input.dtype.itemsize == call.out.dtype.itemsize
     require(same and DType.bool_ not in (input.dtype, call.out.dtype), "elements of another width")
     k = call.kernel(input.size)
-    call.store(k, k.op("bitcast", k.load(input, k.coords), dtype=call.out.dtype))
+    call.store(k, k.load(input, k.coords)("bitcast", dtype=call.out.dtype))
 
 
 @table.lowers(aten.copy.default)
@@ -153,7 +154,4 @@ def copy_functional(call: Call, input: Operand, src: Operand | Number, non_block
 def fill(call: Call, input: Operand, value: Operand | Number) -> None:
     """One number everywhere."""
     k = call.kernel()
-    if isinstance(value, Operand):
-        call.store(k, k.load_broadcast(value, (), ()))
-    else:
-        call.store(k, number(k, value, call.out.dtype))
+    call.store(k, k.read(value, (), call.out.dtype))

@@ -7,12 +7,12 @@ import math
 import sympy
 import torch
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.builder import Operand, Value
 from aten_lowering.call import Call
-from aten_lowering.elementwise import elementwise, load_as, pointwise, promoted
+from aten_lowering.elementwise import elementwise, function, load_as, promoted
 from aten_lowering.errors import require
+from aten_lowering.lowerings.arithmetic import repeated
 from aten_lowering.lowerings.chebyshev import SERIES, floats, horner
-from aten_lowering.real import Real, function
 from aten_lowering.registry import Table
 from aten_lowering.torch_compat import Promotion
 from loop_ir import DType
@@ -25,9 +25,9 @@ _PSI = (1 / 12, -2.10927960927960927961e-2, 1 / 132, -1 / 240, 1 / 252, -1 / 120
 
 
 @elementwise(table, aten.hypot.default)
-def hypot(k: KernelBuilder, x: Value, y: Value) -> Value:
+def hypot(x: Value, y: Value) -> Value:
     """`sqrt(x * x + y * y)`, without overflow on the way."""
-    return k.op("hypot", x, y)
+    return x("hypot", y)
 
 
 # Of the quantile of the normal distribution (cephes, `ndtri`), the highest powers first: in the
@@ -57,26 +57,14 @@ _NDTRI = """\
 """
 
 
-@table.lowers(aten.polygamma.default)
-def polygamma(call: Call, n: int, input: Operand) -> None:
+@function(table, aten.polygamma.default)
+def polygamma(x: Value, *, n: int) -> Value:
     """The derivative of order n of digamma, up to 10."""
     require(n <= 10, f"polygamma of order {n}")
-
-    def body(k: KernelBuilder, x: Value) -> Value:
-        of_order = (_digamma, _trigamma)[n] if n < 2 else lambda x: _polygamma(x, n)
-        return of_order(Real(k, x)).value
-
-    pointwise(call, ["self"], body, Promotion.INT_TO_FLOAT)
+    return (_digamma, _trigamma)[n](x) if n < 2 else _polygamma(x, n)
 
 
-def _power(x: Real, n: int) -> Real:
-    result = x
-    for _ in range(n - 1):
-        result = result * x
-    return result
-
-
-def _polygamma(x: Real, n: int) -> Real:
+def _polygamma(x: Value, n: int) -> Value:
     """`(-1)^(n+1) n! zeta(n + 1, x)`: the first terms of the sum, Euler and Maclaurin's formula for
     the rest; below 0 reflected by the derivative of the cotangent."""
     negative = x < 0
@@ -89,9 +77,9 @@ def _polygamma(x: Real, n: int) -> Real:
         for j in range(1, 8)
     ]
     rest = horner(inverse * inverse, tuple(float(t) for t in reversed(terms)))
-    total = _power(1 / (a + count - 1), n + 1)
+    total = repeated(1 / (a + count - 1), n + 1)
     for i in reversed(range(count - 1)):
-        total = total + _power(1 / (a + i), n + 1)
+        total = total + repeated(1 / (a + i), n + 1)
     tail = inverse * (1 + n * inverse * (0.5 + inverse * rest))
     for i in range(1, n):
         tail = i * inverse * tail
@@ -108,15 +96,14 @@ def _polygamma(x: Real, n: int) -> Real:
     cotangent = (part < 0).choose(-cotangent, cotangent)
     turned = horner(cotangent, tuple(math.pi ** (n + 1) * p for p in reversed(powers)))
     value = negative.choose(-turned - total, total if n % 2 else -total)
-    pole = x("le", 0)("and", x("eq", x("floor")))
+    pole = (x <= 0) & x("eq", x("floor"))
     value = pole.choose(math.inf if n % 2 else -math.inf, value)
     return x("eq", math.inf).choose(math.nan, value)
 
 
-def _digamma(x: Real) -> Real:
+def _digamma(x: Value) -> Value:
     """The derivative of the logarithm of the gamma function: up to 10 by the recurrence, behind it
     by the series; reflected below 0, in f64 as eager: near a pole each rounding is multiplied."""
-    k, dtype = x.k, x.value.dtype
     negative = x < 0
     a = negative.choose(1 - x, x)
     result = x.number(0)
@@ -126,8 +113,8 @@ def _digamma(x: Real) -> Real:
         a = small.choose(a + 1, a)
     inverse = 1 / (a * a)
     result = result + (a("log") - 0.5 / a - inverse * horner(inverse, _PSI))
-    part = Real(k, k.cast((x - x("trunc")).value, DType.f64)) * math.pi
-    cotangent = Real(k, k.cast((math.pi / part("tan")).value, dtype))
+    part = (x - x("trunc")).to(DType.f64) * math.pi
+    cotangent = (math.pi / part("tan")).to(x.dtype)
     whole = x("eq", x("trunc"))
     result = negative.choose(whole.choose(math.nan, result - cotangent), result)
     at_zero = x("signbit").choose(x.number(math.inf), -math.inf)
@@ -137,7 +124,7 @@ def _digamma(x: Real) -> Real:
 function(table, aten.digamma.default)(_digamma)
 
 
-def _trigamma(x: Real) -> Real:
+def _trigamma(x: Value) -> Value:
     low = x < 0.5
     sine = (x * math.pi)("sin")
     a = low.choose(1 - x, x)
@@ -152,7 +139,7 @@ def _trigamma(x: Real) -> Real:
 
 
 @function(table, aten.special_erfcx.default)
-def erfcx(x: Real) -> Real:
+def erfcx(x: Value) -> Value:
     """`exp(x^2) erfc(x)`; below 0, `2 exp(x^2) - erfcx(-x)`, with the square to twice the bits."""
     a = abs(x)
     above = SERIES["ERFCX"].at(x.number(1).over(a + 3)).over(a + 0.5)
@@ -163,11 +150,11 @@ def erfcx(x: Real) -> Real:
 
 
 @function(table, aten.special_ndtri.default)
-def ndtri(x: Real) -> Real:
+def ndtri(x: Value) -> Value:
     """The quantile of the normal distribution."""
     tables = iter(_NDTRI.split("\n\n"))
 
-    def ratio(z: Real) -> Real:
+    def ratio(z: Value) -> Value:
         """Of the next two tables."""
         return horner(z, floats(next(tables))).over(horner(z, floats(next(tables))))
 
@@ -188,19 +175,16 @@ _BITS = {DType.bf16: DType.i16, DType.f16: DType.i16, DType.f32: DType.i32, DTyp
 
 
 @elementwise(table, aten.nextafter.default, kind=Promotion.NO_OPMATH)
-def nextafter(k: KernelBuilder, x: Value, y: Value) -> Value:
+def nextafter(x: Value, y: Value) -> Value:
     """The next number of the type after `x`, towards `y`."""
-    bits = k.op("bitcast", x, dtype=_BITS[x.dtype])
-    one, zero = k.const(1, bits.dtype), k.const(0, x.dtype)
-    outwards = k.op("eq", k.op("lt", x, y), k.op("gt", x, zero))
-    moved = k.where(outwards, k.op("add", bits, one), k.op("sub", bits, one))
-    least = k.op("bitcast", one, dtype=x.dtype)
-    from_zero = k.where(k.op("lt", y, zero), k.op("neg", least), least)
-    result = k.op("bitcast", moved, dtype=x.dtype)
-    result = k.where(k.op("eq", x, zero), from_zero, result)
-    result = k.where(k.op("eq", x, y), y, result)
-    nan = k.op("or", k.op("isnan", x), k.op("isnan", y))
-    return k.where(nan, k.op("add", x, y), result)
+    bits = x("bitcast", dtype=_BITS[x.dtype])
+    outwards = (x < y)("eq", x > 0)
+    moved = outwards.choose(bits + 1, bits - 1)
+    least = bits.number(1)("bitcast", dtype=x.dtype)
+    from_zero = (y < 0).choose(-least, least)
+    result = x("eq", 0).choose(from_zero, moved("bitcast", dtype=x.dtype))
+    nan = x("isnan") | y("isnan")
+    return nan.choose(x + y, x("eq", y).choose(y, result))
 
 
 @table.lowers(aten.frexp.Tensor)
@@ -212,61 +196,41 @@ def frexp(call: Call, input: Operand) -> None:
     x = load_as(k, input, input.size, common, compute)
     kind = _BITS[compute]
     width, bias = (52, 1023) if compute is DType.f64 else (23, 127)
-
-    def whole(value: int) -> Value:
-        return k.const(value, kind)
-
-    tiny = k.op("lt", k.op("abs", x), k.const(2.0 ** (1 - bias), compute))
-    scaled = k.where(tiny, k.op("mul", x, k.const(2.0**width, compute)), x)
-    bits = k.op("bitcast", scaled, dtype=kind)
     mask = 2 * bias + 1
-    field = k.op("and", k.op("shr", bits, whole(width)), whole(mask))
-    rest = k.op("and", bits, whole(~(mask << width)))
-    mantissa = k.op("bitcast", k.op("or", rest, whole((bias - 1) << width)), dtype=compute)
-    exponent = k.op("sub", field, k.where(tiny, whole(bias - 1 + width), whole(bias - 1)))
-    itself = k.op("or", k.op("eq", x, k.const(0, compute)), k.op("eq", field, whole(mask)))
-    values = (k.where(itself, x, mantissa), k.where(itself, whole(0), exponent))
-    for result, value in zip((call.result(0), call.result(1)), values, strict=True):
-        if result is not None:
-            k.store(result.operand, k.coords, value)
+    tiny = abs(x) < 2.0 ** (1 - bias)
+    bits = tiny.choose(x * 2.0**width, x)("bitcast", dtype=kind)
+    field = (bits >> width) & mask
+    rest = bits & ~(mask << width)
+    mantissa = (rest | ((bias - 1) << width))("bitcast", dtype=compute)
+    exponent = field - tiny.choose(bits.number(bias - 1 + width), bias - 1)
+    itself = x("eq", 0) | field("eq", mask)
+    call.put(0, k, itself.choose(x, mantissa))
+    call.put(1, k, itself.choose(0, exponent))
     call.emit_kernel(k)
 
 
-@elementwise(table, aten.angle.default, kind=Promotion.INT_TO_FLOAT)
-def angle(k: KernelBuilder, x: Value) -> Value:
+@function(table, aten.angle.default)
+def angle(x: Value) -> Value:
     """pi of a negative number, 0 of others; NaN of NaN."""
-    zero = k.const(0, x.dtype)
-    turned = k.where(k.op("lt", x, zero), k.const(math.pi, x.dtype), zero)
-    return k.where(k.op("isnan", x), x, turned)
+    return x("isnan").choose(x, (x < 0).choose(math.pi, x.number(0)))
 
 
-@table.lowers(aten.round.decimals)
-def round_decimals(call: Call, input: Operand, decimals: int) -> None:
+@elementwise(table, aten.round.decimals)
+def round_decimals(x: Value, *, call: Call, decimals: int) -> Value:
     """Rounded to that many decimals, halves to even."""
-
-    def body(k: KernelBuilder, x: Value) -> Value:
-        require(input.dtype in (DType.f32, DType.f64), "decimals of this type")
-        scale = k.const(10.0 ** abs(decimals), x.dtype)
-        there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
-        return k.op(back, k.op("round", k.op(there, x, scale)), scale)
-
-    pointwise(call, ["self"], body)
+    require(call.out.dtype in (DType.f32, DType.f64), "decimals of this type")
+    scale = 10.0 ** abs(decimals)
+    there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
+    return x(there, scale)("round")(back, scale)
 
 
-@table.lowers(aten.logit_backward.default)
-def logit_backward(call: Call, grad_output: Operand, input: Operand, eps: float | None) -> None:
+@elementwise(table, aten.logit_backward.default)
+def logit_backward(gradient: Value, x: Value, *, eps: float | None) -> Value:
     """Outside of the range NaN, or 0 where it was clamped to it."""
-
-    def body(k: KernelBuilder, gradient: Value, x: Value) -> Value:
-        one = k.const(1, x.dtype)
-        low = k.const(0 if eps is None else eps, x.dtype)
-        high = k.op("sub", one, low)
-        value = k.op("div", gradient, k.op("mul", x, k.op("sub", one, x)))
-        if eps is None:
-            infinite = k.op("mul", gradient, k.const(math.inf, x.dtype))
-            ends = k.op("or", k.op("eq", x, low), k.op("eq", x, one))
-            value = k.where(ends, infinite, value)
-        outside = k.op("or", k.op("lt", x, low), k.op("gt", x, high))
-        return k.where(outside, k.const(math.nan if eps is None else 0, x.dtype), value)
-
-    pointwise(call, ["grad_output", "self"], body)
+    low = x.number(0 if eps is None else eps)
+    value = gradient / (x * (1 - x))
+    if eps is None:
+        ends = x("eq", low) | x("eq", 1)
+        value = ends.choose(gradient * math.inf, value)
+    outside = (x < low) | (x > 1 - low)
+    return outside.choose(math.nan if eps is None else 0, value)

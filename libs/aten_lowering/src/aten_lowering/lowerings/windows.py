@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import Any
 
 import sympy
 
@@ -61,7 +63,7 @@ def is_written_out(alongs: Sequence[Along]) -> bool:
 
 def both(k: KernelBuilder, a: Value | None, b: Value | None) -> Value | None:
     """Both conditions; None is one that always holds."""
-    return k.op("and", a, b) if a and b else a or b
+    return a & b if a and b else a or b
 
 
 def store_gradient(
@@ -78,15 +80,26 @@ def store_gradient(
     k = call.kernel()
     own = k.coords[-len(alongs) :]
     points = [along(place) for along, place in zip(alongs, own, strict=True)]
-    total: Value | None = None
-    for at, inside in every(k, points):
-        value = share(k, at, inside)
-        if is_written_out(points):
-            total = value if total is None else k.op("add", total, value)
+    total = summed(k, points, partial(share, k))
+    call.store(k, total or k.const(0, call.out.dtype))
+
+
+def summed(
+    k: KernelBuilder,
+    alongs: Sequence[Along],
+    part: Callable[[Extents, Value | None], Value],
+    total: Any = None,
+) -> Any:
+    """The sum of what each point gives, of its coordinates and whether it counts; added to `total`
+    one by one, or as one sum beyond `MOST`. None without points."""
+    for at, inside in every(k, alongs):
+        value = part(at, inside)
+        if is_written_out(alongs):
+            total = value if total is None else total + value
         else:
             (total,) = k.reduce("sum", value)
             k.once()
-    call.store(k, total or k.const(0, call.out.dtype))
+    return total
 
 
 def kind(*extents: sympy.Expr) -> DType:
@@ -146,7 +159,7 @@ class Window:
                 return mask
             number = kind(self.extent, self.out)
             end = k.index(self.start(window) + self.size, number)
-            return both(k, mask, k.op("gt", end, k.index(place, number)))
+            return both(k, mask, end > k.index(place, number))
 
         return Along(count, lambda i: first + i, inside)
 
@@ -159,7 +172,7 @@ class Window:
         def inside(k: KernelBuilder, window: sympy.Expr, i: sympy.Expr) -> Value | None:
             number = kind(self.extent, self.out)
             rest = k.index(Mod(behind(i), step), number)
-            starts = k.op("eq", rest, k.const(0, number))
+            starts = rest("eq", 0)
             return both(k, _between(k, window, self.out, True, True), starts)
 
         return Along(self.size, lambda i: FloorDiv(behind(i), step), inside)
@@ -204,7 +217,7 @@ def _share(at: sympy.Expr, extent: sympy.Expr, out: sympy.Expr) -> Along:
         if len(counts) == 1 or (i.is_Integer and i < min(counts)):
             return None
         number = kind(extent * out)
-        return k.op("lt", k.index(place, number), k.index(end, number))
+        return k.index(place, number) < k.index(end, number)
 
     return Along(max(counts), lambda i: first + i, inside)
 
@@ -215,6 +228,6 @@ def _between(
     """`0 <= at < end`, as far as that has to be asked."""
     number = kind(end)
     value = k.index(at, number)
-    low = k.op("ge", value, k.const(0, number)) if before else None
-    high = k.op("lt", value, k.index(end, number)) if behind else None
+    low = value >= 0 if before else None
+    high = value < k.index(end, number) if behind else None
     return both(k, low, high)
