@@ -21,14 +21,13 @@ from loop_ir import (
     Stmt,
     Store,
 )
-from loop_ir.ir import ranges_of
+from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
 from triton_emit.idioms import may_approximate
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
-from triton_emit.ssa import defines, statements, uses
 from triton_emit.tiles import Tile
 from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
 
@@ -44,8 +43,8 @@ class Params:
     prefix = ""
 
     def __init__(self, kernel: Kernel) -> None:
-        loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
-        stores = [s for _, s in statements(kernel) if isinstance(s, Store)]
+        loaded = {s.buffer for s in statements(kernel) if isinstance(s, Load)}
+        stores = [s for s in statements(kernel) if isinstance(s, Store)]
         stored = {s.buffer for s in stores}
         added = {s.buffer for s in stores if s.mode in ATOMICS}
         self.buffers: dict[str, str] = {}
@@ -253,16 +252,16 @@ class Writer:
         self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]
     ) -> None:
         """Writes statements. `escaping`: names that are used in other scopes."""
-        used = [uses(stmt) for stmt in body]
+        used = [operands(stmt) for stmt in body]
         count: Counter[str] = Counter(u for names in used for u in names)
         readers: dict[str, list[Stmt]] = {}
         for stmt, names in zip(body, used, strict=True):
             for u in names:
                 readers.setdefault(u, []).append(stmt)
         for stmt in body:
-            if all(d in self.env for d in defines(stmt)) and defines(stmt):
+            if all(d in self.env for d in results(stmt)) and results(stmt):
                 continue
-            alone = not escaping.intersection(defines(stmt))
+            alone = not escaping.intersection(results(stmt))
             if isinstance(stmt, Load):
                 self._load(stmt, readers.get(stmt.out, []), alone)
             elif isinstance(stmt, Const):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sympy
 
 from loop_ir import Kernel, Store
+from loop_ir.ir import statements
 from triton_emit.body import Writer
 from triton_emit.errors import BadEpilogue, BadPrologue
-from triton_emit.ssa import statements
 from triton_emit.values import ATOM, Value, typed
 
 
@@ -17,7 +17,7 @@ def only_store(
     """The one store of a pointwise kernel over one of these numbers of axes; raises `error`."""
     if len(kernel.axes) not in ranks or any(phase.axes for phase in kernel.phases):
         raise error(kernel.name, f"it has {len(kernel.axes)} parallel axes, or inner ones")
-    stores = [s for _, s in statements(kernel) if isinstance(s, Store)]
+    stores = [s for s in statements(kernel) if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         raise error(kernel.name, f"it has {len(stores)} stores, or a masked or atomic one")
     return stores[0]

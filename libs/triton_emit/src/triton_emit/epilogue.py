@@ -8,13 +8,14 @@ from dataclasses import replace
 import sympy
 
 from loop_ir import Axis, Kernel, Load, contiguous_strides
+from loop_ir.ir import statements
 from symexpr import symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadEpilogue
 from triton_emit.idioms import cheaper
 from triton_emit.schedule import index_bits
 from triton_emit.source import EpilogueSource, module
-from triton_emit.ssa import clean, statements
+from triton_emit.ssa import clean
 from triton_emit.tiles import Tile
 from triton_emit.values import TL_TYPES, Value, typed
 
@@ -41,7 +42,7 @@ def emit_epilogue(
     here = _along(axes, expected)
     # The index of an axis of one point is nowhere in the kernel; its stride may be any.
     single = {axis.symbol: sympy.S.Zero for axis in axes if axis.extent == 1}
-    for _, s in statements(kernel):
+    for s in statements(kernel):
         if isinstance(s, Load) and s.buffer == out_name:
             if sympy.expand((s.index - here).xreplace(single)) != 0:
                 raise BadEpilogue(kernel.name, f"it reads {out_name}[{s.index}], not [{here}]")
@@ -86,7 +87,7 @@ class _EpilogueWriter(DeviceFunctionWriter):
     def __init__(self, kernel: Kernel, out_name: str, bits: int) -> None:
         super().__init__(kernel, bits, "acc")
         self.out_name = out_name
-        loaded = {s.buffer for _, s in statements(kernel) if isinstance(s, Load)}
+        loaded = {s.buffer for s in statements(kernel) if isinstance(s, Load)}
         self.operands = [b.name for b in kernel.buffers if b.name in loaded - {out_name}]
         for number, buffer in enumerate(self.operands):
             self.params.buffers[buffer] = f"in{number}"

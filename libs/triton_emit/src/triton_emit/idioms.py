@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from loop_ir import Compute, Const, DType, Kernel, Stmt, Store, reaching_steps
-from triton_emit.ssa import clean, defines
+from loop_ir.ir import results
+from triton_emit.ssa import clean
 
 
 def may_approximate(kernel: Kernel, *ops: str) -> bool:
@@ -39,7 +40,7 @@ def cheaper(kernel: Kernel) -> Kernel:
         return kernel
     body = [s for phase in kernel.phases for s in phase.body]
     steps = reaching_steps(kernel)
-    made = {name: s for s in body for name in defines(s)}
+    made = {name: s for s in body for name in results(s)}
     inputs: dict[str, str] = {}
     for s in body:
         x = _gelu_of(s, made)

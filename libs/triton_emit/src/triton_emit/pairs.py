@@ -11,18 +11,17 @@ one of the values in turns, as wide as before.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 import sympy
 
 from loop_ir import Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir import (
     defined_values,
+    fresh_values,
     linear,
     map_expressions,
     ranges_of,
-    rename_defs,
-    rename_uses,
+    renamed,
     renumber,
     simplify_with,
     statements,
@@ -54,10 +53,9 @@ def paired(kernel: Kernel) -> Kernel | None:
             return None
     if not any(_halves(s.index, last.symbol) for s in body if isinstance(s, Load)):
         return None
-    known = {name for s in body for name in defined_values(s)}
-    fresh = (name for name in map("v{}".format, count()) if name not in known)
+    fresh = fresh_values(kernel)
     names = {name: next(fresh) for s in body for name in defined_values(s)}
-    second = [rename_defs(rename_uses(s, names), names) for s in body]
+    second = [renamed(s, names) for s in body]
     half = replace(last, extent=last.extent / 2)
     whole = replace(kernel, axes=(*kernel.axes[:-1], half))
     ranges = ranges_of(whole)

@@ -7,13 +7,14 @@ import re
 import sympy
 
 from loop_ir import Kernel, Load, Stmt, TensorRef
+from loop_ir.ir import statements
 from symexpr import symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadPrologue
 from triton_emit.idioms import cheaper
 from triton_emit.schedule import index_bits
 from triton_emit.source import PrologueSource, module
-from triton_emit.ssa import clean, statements
+from triton_emit.ssa import clean
 from triton_emit.tiles import Tile
 from triton_emit.values import ATOM, Value, typed
 
@@ -47,7 +48,7 @@ class _PrologueWriter(DeviceFunctionWriter):
         self.buffer, self.here = source.buffer, sympy.expand(here.xreplace(self.single))
         others = {
             s.buffer
-            for _, s in statements(kernel)
+            for s in statements(kernel)
             if isinstance(s, Load) and not self.reads_operand(s)
         }
         self.operands = [b.name for b in kernel.buffers if b.name in others]

@@ -11,6 +11,7 @@ import sympy
 from loop_ir import (
     Axis,
     DType,
+    Indirect,
     Kernel,
     Load,
     Reduce,
@@ -23,11 +24,11 @@ from loop_ir import (
     picks_rows,
     reduces_columns,
 )
-from loop_ir.ir import at_hints, hints_of, ranges_of, scans
+from loop_ir.ir import at_hints, expression, hints_of, ranges_of, scans, statements
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.pairs import paired
-from triton_emit.ssa import clean, expressions, loops, statements
+from triton_emit.ssa import clean, loops
 from triton_emit.vectors import (
     bends,
     combines_ones,
@@ -105,7 +106,10 @@ def index_bits(kernel: Kernel) -> Literal[32, 64]:
     ranges = dict(ranges_of(kernel))
     all_axes = {a for phase in kernel.phases for a in [phase.axes]} | {kernel.axes}
     counts = [sympy.Mul(*(a.extent for a in axes)) for axes in all_axes]
-    for e in [*counts, *(e for _, s in statements(kernel) for e in expressions(s))]:
+    body = list(statements(kernel))
+    extents = [s.extent for s in body if isinstance(s, Indirect)]
+    exprs = (e for e in map(expression, body) if e is not None)
+    for e in (*counts, *extents, *exprs):
         low, high = bounds(e, ranges)
         if low is None or high is None or high > INT32_MAX - 65536 or low < -INT32_MAX:
             return 64
@@ -174,7 +178,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             plane = _plane(columns, rows, bits, 8 if reads_windows(kernel) else 16)
             if plane is not None:
                 return plane
-        if any(isinstance(s, Store) and s.mode == "mul" for _, s in statements(kernel)):
+        if any(isinstance(s, Store) and s.mode == "mul" for s in statements(kernel)):
             # A program tries again until all of its products are done: few wait for the slowest.
             return Schedule("flat", 128, num_warps=4, index_bits=bits)
         flat = replace(_flat(rows, bits), vector=vector(kernel))
@@ -210,7 +214,7 @@ def _reads_one_row(kernel: Kernel) -> bool:
     """All that is read at inner points is one buffer's row, and it is summed once: a softmax, which
     also holds its exponentials, leaves room for one program a multiprocessor."""
     found = {s.buffer for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
-    reduces = [s.op for _, s in statements(kernel) if isinstance(s, Reduce)]
+    reduces = [s.op for s in statements(kernel) if isinstance(s, Reduce)]
     return len(found) == 1 and _read_again(kernel) > 0 and reduces == ["sum"]
 
 
@@ -300,7 +304,7 @@ def _looped_columns(
 
 def may_step(kernel: Kernel) -> bool:
     """It scans, and does nothing else along its inner axes that joins elements."""
-    return scans(kernel) and not any(isinstance(s, Reduce) for _, s in statements(kernel))
+    return scans(kernel) and not any(isinstance(s, Reduce) for s in statements(kernel))
 
 
 def _stepping(
@@ -313,10 +317,10 @@ def _stepping(
     inner = {a.symbol for p in kernel.phases for a in p.axes}
     loads = sum(
         isinstance(s, Load) and not inner.isdisjoint(s.index.free_symbols)
-        for _, s in statements(kernel)
+        for s in statements(kernel)
     )
     numbers = max(1, loads) * max(1, _element_bytes(kernel) // 4)
-    if any(isinstance(s, Scan) and s.op in _PAIRS[Scan] for _, s in statements(kernel)):
+    if any(isinstance(s, Scan) and s.op in _PAIRS[Scan] for s in statements(kernel)):
         numbers *= 2
     steps = max(4, 32 // next_power_of_two(numbers))
     steps = min(steps, next_power_of_two(width) // _STEPPING)
@@ -351,7 +355,7 @@ def _persistent(
 def _of_wide(kernel: Kernel, schedule: Schedule) -> int:
     """Warps: twice as many where long rows are summed in 64 bits, 8 elements a thread (16384 x 4096
     of i32 on an H200: 67 us, 70 with 16)."""
-    reduces = [s for _, s in statements(kernel) if isinstance(s, Reduce)]
+    reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
     sums = all(s.dtype in (DType.i64, DType.u64) and s.op == "sum" for s in reduces)
     wide = bool(reduces) and sums
     long = schedule.xblock == 1 and schedule.rblock >= 4096
@@ -364,7 +368,7 @@ def _looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sch
     again. 16 elements a thread; 8 where two numbers are kept for each."""
     read_again = _read_again(kernel) * width
     pairs = any(
-        isinstance(s, Reduce | Scan) and s.op in _PAIRS[type(s)] for _, s in statements(kernel)
+        isinstance(s, Reduce | Scan) and s.op in _PAIRS[type(s)] for s in statements(kernel)
     )
     warps = 4 if not read_again else 8
     while warps < 32 and rows * warps < MULTIPROCESSORS * _WARPS // 2:
@@ -419,9 +423,9 @@ def streams(kernel: Kernel, load: Load, inner: tuple[Axis, ...], schedule: Sched
 
 def walks(kernel: Kernel) -> bool:
     """Programs walk over rows, of which they store sums."""
-    return any(isinstance(s, Store) and s.mode == "sum" for _, s in statements(kernel))
+    return any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
 
 
 def writes(kernel: Kernel) -> set[str]:
     """Buffers that the kernel stores to."""
-    return {s.buffer for _, s in statements(kernel) if isinstance(s, Store)}
+    return {s.buffer for s in statements(kernel) if isinstance(s, Store)}

@@ -20,7 +20,7 @@ from math import gcd
 import sympy
 
 from loop_ir import ATOMICS, Axis, Compute, DType, Index, Kernel, Load, Store
-from triton_emit.ssa import statements
+from loop_ir.ir import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
 _ALONE = 12  # bytes of a point that loads read one by one, which the L1 cache has no time for
@@ -42,14 +42,14 @@ def vector(kernel: Kernel) -> int:
     """
     if combines_ones(kernel):
         return 1
-    loads = [s for _, s in statements(kernel) if isinstance(s, Load)]
+    loads = [s for s in statements(kernel) if isinstance(s, Load)]
     if any(_steps_over(s.index, kernel.axes) for s in loads) or reads_windows(kernel):
         return 1
     if _read_alone(loads, kernel.axes) >= _ALONE:
         return 1
     together = _divisor(sympy.Mul(*(a.extent for a in kernel.axes)))
     types = {b.name: b.type for b in kernel.buffers}
-    for _, stmt in statements(kernel):
+    for stmt in statements(kernel):
         if isinstance(stmt, Store) and stmt.mode not in ATOMICS:
             whole = _WIDEST // types[stmt.buffer].dtype.itemsize
             if min(neighbours(stmt.index, kernel.axes), whole) > together:
@@ -66,7 +66,7 @@ def combines_ones(kernel: Kernel) -> bool:
         and s.mode in ATOMICS
         and not (s.mode == "add" and types[s.buffer] is DType.f32)
         and neighbours(s.index, kernel.axes) > 1
-        for _, s in statements(kernel)
+        for s in statements(kernel)
     )
 
 
@@ -78,7 +78,7 @@ def bends(kernel: Kernel) -> bool:
     if len(kernel.axes) < 2:
         return False
     last = kernel.axes[-1].symbol
-    body = [s for _, s in statements(kernel)]
+    body = tuple(statements(kernel))
     along = {s.out for s in body if isinstance(s, Index) and s.expr.free_symbols == {last}}
     return any(
         isinstance(s, Compute) and s.op == "cast" and s.dtype.is_float and s.args[0] in along
@@ -90,7 +90,7 @@ def reads_windows(kernel: Kernel) -> bool:
     """A tensor is read at three places or more, which are not a vector apart."""
     apart: dict[tuple[str, sympy.Expr], set[int]] = {}
     types = {b.name: b.type for b in kernel.buffers}
-    for _, stmt in statements(kernel):
+    for stmt in statements(kernel):
         if isinstance(stmt, Load):
             offset, rest = sympy.expand(stmt.index).as_coeff_Add()
             whole = _WIDEST // types[stmt.buffer].dtype.itemsize
@@ -101,7 +101,7 @@ def reads_windows(kernel: Kernel) -> bool:
 
 def moves_vectors(kernel: Kernel) -> bool:
     """Whether rows of what reductions of columns read may begin where a vector does."""
-    loads = [(p, s) for p, s in statements(kernel) if p.axes and isinstance(s, Load)]
+    loads = [(p, s) for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)]
     return any(
         all(_divisor(sympy.expand(load.index).coeff(a.symbol)) > 1 for a in phase.axes)
         for phase, load in loads

@@ -10,13 +10,13 @@ import sympy
 from loop_ir.fusion.common_domain import Alignment, Mismatch, align, align_by_strides, shape_of
 from loop_ir.fusion.reverse_axes import facing, forward
 from loop_ir.ir.affine import same
-from loop_ir.ir.analysis import defined_values, reads, single_direction, statements, writes
+from loop_ir.ir.analysis import reads, single_direction, writes
 from loop_ir.ir.in_place import hazard
+from loop_ir.ir.names import defined_values, renamed, statements
 from loop_ir.ir.nodes import Compute, Const, Kernel, Load, Stmt, Store
 from loop_ir.ir.renaming import (
     fresh_name,
     rename_apart,
-    rename_uses,
     union_buffers,
     union_origins,
     union_symbols,
@@ -100,7 +100,7 @@ def _fuse(
     items = items_of(one, alignment.spread_first)
     names: dict[str, str] = {}
     for item in items_of(two, alignment.spread_second):
-        stmt = rename_uses(item.stmt, names)
+        stmt = renamed(item.stmt, names)
         if isinstance(stmt, Load) and stmt.buffer in stored:
             store = stored[stmt.buffer]
             if store.mode != "set" or store.mask is not None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import linear, product, quotient
-from loop_ir.ir.analysis import at_hints, inner_axes, is_pointwise, statements
-from loop_ir.ir.nodes import Axis, Indirect, Kernel
+from loop_ir.ir.analysis import at_hints, inner_axes, is_pointwise
+from loop_ir.ir.names import free_names
+from loop_ir.ir.nodes import Axis, Kernel
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import Substitution
 
@@ -81,9 +82,7 @@ def shape_of(kernel: Kernel) -> Shape | Mismatch:
     axes = (*kernel.axes, *inner)
     if any(a.extent == 0 for a in axes):
         return Mismatch(f"{kernel.name} has an empty axis")
-    taken = {s.name for s in kernel.symbols}
-    taken |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
-    return Shape(kernel.axes, inner, is_pointwise(kernel), frozenset(taken))
+    return Shape(kernel.axes, inner, is_pointwise(kernel), frozenset(free_names(kernel)))
 
 
 def refine(first: Sequence[Axis], second: Sequence[Axis]) -> list[_Atom] | None:

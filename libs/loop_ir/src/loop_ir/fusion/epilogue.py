@@ -9,11 +9,11 @@ import sympy
 
 from loop_ir.fusion.common_domain import Mismatch, refine
 from loop_ir.ir.affine import same, substitute
-from loop_ir.ir.analysis import expression, is_pointwise, statements
+from loop_ir.ir.analysis import is_pointwise
 from loop_ir.ir.in_place import is_in_place
-from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Matmul, Phase, Store
+from loop_ir.ir.names import expression, free_names, map_expressions, statements
+from loop_ir.ir.nodes import Axis, Kernel, Load, Matmul, Phase, Store
 from loop_ir.ir.renaming import fresh_symbols, union_origins
-from loop_ir.ir.rewrite import map_expressions
 from loop_ir.passes.merge_axes import contiguous
 from symexpr import FloorDiv, Mod
 
@@ -31,8 +31,7 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     stores = [s for s in statements(kernel) if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         return Mismatch(f"{kernel.name} writes {len(stores)} results, or parts of one")
-    taken = {s.name for s in kernel.symbols}
-    taken |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
+    taken = free_names(kernel)
     symbols = fresh_symbols("i", taken)
     axes = tuple(Axis(s, n) for s, n in zip(symbols, matmul.type.size, strict=False))
     atoms = refine(axes, kernel.axes)

@@ -13,28 +13,19 @@ import sympy
 
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.ir.affine import linear, nonnegative, product, quotient, same, substitute
-from loop_ir.ir.analysis import (
-    defined_values,
-    expression,
-    inner_axes,
-    is_pointwise,
-    lows_of,
-    statements,
-    used_values,
-)
+from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
+from loop_ir.ir.names import defined_values, map_expressions, operands, renamed, results, statements
 from loop_ir.ir.nodes import Axis, Compute, Const, Index, Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir.renaming import (
     fresh_name,
     rename_apart,
-    rename_defs,
-    rename_uses,
     union_buffers,
     union_origins,
     union_symbols,
     used_buffers,
 )
-from loop_ir.ir.rewrite import Substitution, map_expressions, ranges_of, simplify_with
+from loop_ir.ir.rewrite import Substitution, ranges_of, simplify_with
 from loop_ir.ir.staging import Unstageable, items_of, stage
 from loop_ir.passes import cse
 from tensor_ir import DType
@@ -62,9 +53,7 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
     for phase in consumer.phases:
         out: list[Stmt] = []
         axes = (*consumer.axes, *phase.axes, *indirect)
-        names: dict[str, str] = {}
-        for original in phase.body:
-            stmt = rename_uses(original, names)
+        for stmt in phase.body:
             if not (isinstance(stmt, Load) and stmt.buffer == buffer):
                 out.append(stmt)
                 continue
@@ -103,14 +92,9 @@ def _slice(kernel: Kernel, store: Store) -> list[Stmt]:
     needed: set[object] = {store.value}
     body: list[Stmt] = []
     for stmt in reversed(list(statements(kernel))):
-        results = (stmt.symbol,) if isinstance(stmt, Indirect) else defined_values(stmt)
-        if not any(r in needed for r in results):
-            continue
-        needed.update(used_values(stmt))
-        expr = expression(stmt)
-        if expr is not None:
-            needed.update(expr.free_symbols)
-        body.append(stmt)
+        if not needed.isdisjoint(results(stmt)):
+            needed.update(operands(stmt))
+            body.append(stmt)
     return body[::-1]
 
 
@@ -144,12 +128,7 @@ def _copy(
         out.append(Const(other, load.other, load.dtype))
         out.append(Compute(load.out, "where", (load.mask, last.value, other), load.dtype))
         return out
-    return _renamed(out, last.value, load.out)
-
-
-def _renamed(body: list[Stmt], old: str, new: str) -> list[Stmt]:
-    names = {old: new}
-    return [rename_defs(rename_uses(s, names), names) for s in body]
+    return [renamed(s, {last.value: load.out}) for s in out]
 
 
 def locate(

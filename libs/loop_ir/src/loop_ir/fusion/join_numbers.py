@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import product
-from loop_ir.ir.analysis import at_hints, defined_values, hints_of, reads, statements, writes
+from loop_ir.ir.analysis import at_hints, hints_of, reads, writes
 from loop_ir.ir.in_place import hazard
+from loop_ir.ir.names import statements, value_names
 from loop_ir.ir.nodes import (
     Axis,
     Compute,
@@ -103,7 +104,7 @@ def join(host: Kernel, number: Kernel) -> Kernel:
     """What `number` does is done by the first row of `host`, in its last phase without inner
     axes."""
     number = rename_apart(number, host)
-    taken = {n for s in (*statements(host), *statements(number)) for n in defined_values(s)}
+    taken = value_names(host, number)
     at: sympy.Expr = sympy.S.Zero
     for axis in _rows(host):
         at = at * axis.extent + axis.symbol

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 
 import sympy
 
 from loop_ir.fusion.combine import combine
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.ir.affine import linear, product, same, substitute
-from loop_ir.ir.analysis import defined_values, inner_axes, scans, statements
+from loop_ir.ir.analysis import inner_axes, scans
+from loop_ir.ir.body import fresh_values
 from loop_ir.ir.in_place import stays_outside
+from loop_ir.ir.names import free_names, map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import (
     Axis,
     Buffer,
     Compute,
     Const,
     Index,
-    Indirect,
     Kernel,
     Load,
     Phase,
@@ -28,7 +28,6 @@ from loop_ir.ir.nodes import (
     Store,
 )
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
-from loop_ir.ir.rewrite import map_expressions
 from loop_ir.ir.strides import reduces_columns
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
@@ -119,12 +118,8 @@ def walked(fused: Kernel, parts: int, length: sympy.Expr, summands: Mapping[str,
     """
     (row,) = fused.axes
     exact = same(length * parts, row.extent)
-    known = {n for s in statements(fused) for n in defined_values(s)}
-    fresh = (f"v{n}" for n in count() if f"v{n}" not in known)
-    used = {a.symbol.name for a in (row, *(inner_axes(fused) or ()))}
-    used |= {s.name for s in fused.symbols}
-    used |= {s.symbol.name for s in statements(fused) if isinstance(s, Indirect)}
-    part = Axis(next(fresh_symbols("i", used)), sympy.Integer(parts))
+    fresh = fresh_values(fused)
+    part = Axis(next(fresh_symbols("i", symbol_names(fused))), sympy.Integer(parts))
     at = part.symbol * length + row.symbol
     shift = ((row.symbol, sympy.expand(at)),)
     inside = None if exact else next(fresh)
@@ -178,14 +173,12 @@ def _first_rows(layout: TensorType, rows: int) -> TensorType:
 def finish(columns: Columns, parts: int) -> Kernel:
     """The kernel that adds up the partial sums and does what comes once a column."""
     kernel = columns.kernel
-    used = {a.symbol.name for a in kernel.axes} | {s.name for s in kernel.symbols}
-    used |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
+    used = free_names(kernel) | {a.symbol.name for a in kernel.axes}
     over = Axis(next(fresh_symbols("r", used)), sympy.Integer(parts))
     at: sympy.Expr = over.symbol
     for axis in kernel.axes:
         at = at * axis.extent + axis.symbol
-    known = {n for s in statements(kernel) for n in defined_values(s)}
-    fresh = (f"v{n}" for n in count() if f"v{n}" not in known)
+    fresh = fresh_values(kernel)
     layouts = {b.name: b.type for b in columns.turned.buffers}
     buffers = list(kernel.buffers)
     body: list[Stmt] = []

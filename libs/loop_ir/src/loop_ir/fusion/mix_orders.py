@@ -11,17 +11,9 @@ from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.dependencies import Dependencies
 from loop_ir.fusion.mix import Columns, columns_of, finish, join, walked
 from loop_ir.ir.affine import product
-from loop_ir.ir.analysis import (
-    at_hints,
-    hints_of,
-    inner_axes,
-    node_name,
-    reads,
-    statements,
-    traffic,
-    writes,
-)
+from loop_ir.ir.analysis import at_hints, hints_of, inner_axes, node_name, reads, traffic, writes
 from loop_ir.ir.in_place import stays_outside
+from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Graph, Kernel, Node, Reduce
 from loop_ir.ir.strides import reduces_columns
 from symexpr import CeilDiv

@@ -15,7 +15,8 @@ import sympy
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.inline import inline
 from loop_ir.ir.affine import linear
-from loop_ir.ir.analysis import is_pointwise, reads, statements, writes
+from loop_ir.ir.analysis import is_pointwise, reads, writes
+from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import (
     Axis,
     Buffer,

@@ -8,7 +8,8 @@ from dataclasses import replace
 import sympy
 
 from loop_ir.ir.affine import linear
-from loop_ir.ir.analysis import inner_axes, is_pointwise, scans, single_direction, statements
+from loop_ir.ir.analysis import inner_axes, is_pointwise, scans, single_direction
+from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Axis, Kernel, Load, Scan, Store
 from loop_ir.ir.rewrite import map_statements, ranges_of, substitute_axes
 

@@ -14,16 +14,8 @@ from loop_ir.fusion.inline import inline
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import attach_prologue
 from loop_ir.ir.affine import product
-from loop_ir.ir.analysis import (
-    Traffic,
-    at_hints,
-    hints_of,
-    node_name,
-    reads,
-    statements,
-    traffic,
-    writes,
-)
+from loop_ir.ir.analysis import Traffic, at_hints, hints_of, node_name, reads, traffic, writes
+from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Node, Origin
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import Decided

@@ -11,9 +11,9 @@ from dataclasses import replace
 import sympy
 
 from loop_ir.ir.affine import span
-from loop_ir.ir.analysis import defined_values
+from loop_ir.ir.names import defined_values, renamed
 from loop_ir.ir.nodes import Axis, Buffer, Compute, Const, Kernel, Load, Matmul, Phase, Stmt, Store
-from loop_ir.ir.renaming import fresh_name, fresh_symbols, rename_uses, union_buffers, used_buffers
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, union_buffers, used_buffers
 from tensor_ir import DType, Symbol, TensorType
 
 
@@ -63,7 +63,7 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
         )
         return used_buffers(kernel), sums
     read = {s.out: value for s in old if isinstance(s, Load) and s.buffer == matmul.out}
-    body += [rename_uses(s, read) for s in old if not (isinstance(s, Load) and s.out in read)]
+    body += [renamed(s, read) for s in old if not (isinstance(s, Load) and s.out in read)]
     kernel = replace(
         epilogue,
         buffers=union_buffers(epilogue.buffers, buffers),

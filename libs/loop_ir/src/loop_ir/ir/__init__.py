@@ -7,37 +7,53 @@ rewrites kernels, as passes and code generators do.
 from loop_ir.ir.affine import linear, product, substitute
 from loop_ir.ir.analysis import (
     at_hints,
-    defined_values,
     hints_of,
     reads,
     scans,
-    statements,
     traffic,
-    used_values,
     walk,
     writes,
 )
-from loop_ir.ir.renaming import rename_defs, rename_uses, renumber
-from loop_ir.ir.rewrite import map_expressions, ranges_of, simplify_with
+from loop_ir.ir.body import fresh_values
+from loop_ir.ir.names import (
+    Name,
+    defined_values,
+    expression,
+    map_expressions,
+    operands,
+    renamed,
+    results,
+    statements,
+    used_values,
+    value_names,
+)
+from loop_ir.ir.renaming import renumber
+from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with
 
 __all__ = [
+    "Name",
     "at_hints",
     "defined_values",
+    "expression",
+    "fresh_values",
     "hints_of",
     "linear",
     "map_expressions",
+    "map_statements",
+    "operands",
     "product",
     "ranges_of",
     "reads",
-    "rename_defs",
-    "rename_uses",
+    "renamed",
     "renumber",
+    "results",
     "scans",
     "simplify_with",
     "statements",
     "substitute",
     "traffic",
     "used_values",
+    "value_names",
     "walk",
     "writes",
 ]

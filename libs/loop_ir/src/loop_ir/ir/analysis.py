@@ -9,24 +9,21 @@ from functools import cache
 import sympy
 
 from loop_ir.ir.affine import product, span
+from loop_ir.ir.names import Name, defined_values, operands, results, statements
 from loop_ir.ir.nodes import (
     ATOMICS,
     Axis,
     Compute,
-    Const,
     CopyBack,
     Extern,
     Graph,
     GraphArg,
-    Index,
-    Indirect,
     Kernel,
     Load,
     Matmul,
     Node,
     Reduce,
     Scan,
-    Stmt,
     Store,
     TensorRef,
     UserKernel,
@@ -51,49 +48,6 @@ def walk(value: object) -> Iterator[object]:
         else:
             kind: type = type(item)
             left.extend([getattr(item, name) for name in _field_names(kind)])
-
-
-def statements(kernel: Kernel) -> Iterator[Stmt]:
-    """Every statement of the kernel, in order."""
-    for phase in kernel.phases:
-        yield from phase.body
-
-
-def used_values(stmt: Stmt) -> tuple[str, ...]:
-    """Values that a statement uses, its mask included."""
-    match stmt:
-        case Load():
-            return () if stmt.mask is None else (stmt.mask,)
-        case Compute() | Reduce() | Scan():
-            return stmt.args
-        case Indirect():
-            return (stmt.value,)
-        case Store():
-            return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
-        case Index() | Const():
-            return ()
-
-
-def defined_values(stmt: Stmt) -> tuple[str, ...]:
-    """Names of the values that a statement defines."""
-    match stmt:
-        case Load() | Index() | Const() | Compute() | Scan():
-            return (stmt.out,)
-        case Reduce():
-            return stmt.outs
-        case Indirect() | Store():
-            return ()
-
-
-def expression(stmt: Stmt) -> sympy.Expr | None:
-    """The index or expression of a statement that runs over axes."""
-    match stmt:
-        case Load() | Store():
-            return stmt.index
-        case Index():
-            return stmt.expr
-        case _:
-            return None
 
 
 _STEPS = frozenset((
@@ -321,39 +275,30 @@ def _bytes(ref: TensorRef, hints: Mapping[str, int]) -> int:
 
 def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
     types = {b.name: b.type for b in kernel.buffers}
-    depends: dict[str, frozenset[sympy.Symbol]] = {}
-    indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
+    depends: dict[Name, frozenset[sympy.Symbol]] = {}
     touched: dict[tuple[str, bool], dict[sympy.Expr, int]] = {}
+
+    def over(names: Iterable[Name]) -> frozenset[sympy.Symbol]:
+        """The axes that what is named varies over."""
+        return frozenset[sympy.Symbol]().union(*(depends.get(n, ()) for n in names))
+
     for phase in kernel.phases:
         extents = {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)}
         inner = frozenset(a.symbol for a in phase.axes)
+        depends.update((s, frozenset((s,))) for s in extents)
         counts: dict[frozenset[sympy.Symbol], int] = {}
-
-        def axes_of(
-            expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr] = extents
-        ) -> frozenset[sympy.Symbol]:
-            found: set[sympy.Symbol] = set()
-            for s in expr.free_symbols:
-                found |= indirect.get(s, frozenset((s,)) if s in extents else frozenset())
-            return frozenset(found)
-
         for stmt in phase.body:
-            expr = expression(stmt)
-            over = axes_of(expr) if expr is not None else frozenset()
             if isinstance(stmt, (Load, Store)):
-                if over not in counts:
-                    points = at_hints(product(extents[s] for s in over if s in extents), hints)
-                    counts[over] = points
+                axes = over(stmt.index.free_symbols)
+                if axes not in counts:
+                    points = product(extents[s] for s in axes if s in extents)
+                    counts[axes] = at_hints(points, hints)
                 key = (stmt.buffer, isinstance(stmt, Store))
-                touched.setdefault(key, {})[stmt.index] = counts[over]
-            for name in used_values(stmt):
-                over |= depends.get(name, frozenset())
-            if isinstance(stmt, Indirect):
-                indirect[stmt.symbol] = over
-            for name in defined_values(stmt):
-                if isinstance(stmt, Reduce | Scan):
-                    over = over - inner if isinstance(stmt, Reduce) else over | inner
-                depends[name] = over
+                touched.setdefault(key, {})[stmt.index] = counts[axes]
+            axes = over(operands(stmt))
+            if isinstance(stmt, Reduce | Scan):
+                axes = axes - inner if isinstance(stmt, Reduce) else axes | inner
+            depends.update(dict.fromkeys(results(stmt), axes))
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     for (name, is_store), by_index in touched.items():

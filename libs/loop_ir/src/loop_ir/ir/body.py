@@ -7,14 +7,14 @@ from itertools import count
 
 import sympy
 
-from loop_ir.ir.analysis import defined_values, statements
+from loop_ir.ir.names import value_names
 from loop_ir.ir.nodes import Compute, Const, Index, Kernel, Load, Reduce, Stmt
 from tensor_ir import DType
 
 
 def fresh_values(kernel: Kernel) -> Iterator[str]:
     """`v0, v1, ...` without the values that the kernel defines."""
-    known = {name for s in statements(kernel) for name in defined_values(s)}
+    known = value_names(kernel)
     return (f"v{n}" for n in count() if f"v{n}" not in known)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 
 from loop_ir.ir.affine import linear, same
-from loop_ir.ir.analysis import defined_values, expression, statements, used_values
+from loop_ir.ir.names import operands, results, statements
 from loop_ir.ir.nodes import Indirect, Kernel, Load, Phase, Reduce, Store
 
 
@@ -67,17 +67,13 @@ def _needed_later(kernel: Kernel, loads: list[Load], stored: int) -> bool:
     varying: set[str | sympy.Symbol] = set()
     for number, phase in enumerate(kernel.phases):
         for stmt in phase.body:
-            expr = expression(stmt)
-            uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
-            depends = not varying.isdisjoint(uses)
+            depends = not varying.isdisjoint(operands(stmt))
             if depends and number > stored:
                 return True
             if isinstance(stmt, Reduce):
                 continue
             if depends or (phase.axes and stmt in loads):
-                varying.update(defined_values(stmt))
-                if isinstance(stmt, Indirect):
-                    varying.add(stmt.symbol)
+                varying.update(results(stmt))
     return False
 
 
@@ -113,12 +109,9 @@ def _stays_outside(kernel: Kernel, names: frozenset[str]) -> bool:
     for phase in kernel.phases:
         for stmt in phase.body:
             mine = isinstance(stmt, Load | Store) and stmt.buffer in names
-            expr = expression(stmt)
-            uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
-            if phase.axes and (mine or not old.isdisjoint(uses)):
+            depends = not old.isdisjoint(operands(stmt))
+            if phase.axes and (mine or depends):
                 return False
-            if (mine and isinstance(stmt, Load)) or not old.isdisjoint(uses):
-                old.update(defined_values(stmt))
-                if isinstance(stmt, Indirect):
-                    old.add(stmt.symbol)
+            if (mine and isinstance(stmt, Load)) or depends:
+                old.update(results(stmt))
     return True

@@ -10,8 +10,8 @@ import sympy
 
 import symexpr
 from loop_ir.ir.affine import CACHE, substitute
-from loop_ir.ir.analysis import expression, statements
-from loop_ir.ir.nodes import Graph, Index, Indirect, Kernel, Load, Matmul, Node, Stmt, Store
+from loop_ir.ir.names import map_expressions, statements
+from loop_ir.ir.nodes import Graph, Indirect, Kernel, Matmul, Node, Stmt
 
 Substitution = tuple[tuple[sympy.Symbol, sympy.Expr], ...]
 RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
@@ -38,26 +38,6 @@ def map_all_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
         for n in graph.nodes
     )
     return map_kernels(replace(graph, nodes=nodes), rewrite)
-
-
-def with_expression(stmt: Stmt, expr: sympy.Expr) -> Stmt:
-    """The statement with another index (load, store) or expression (index)."""
-    match stmt:
-        case Load() | Store():
-            return replace(stmt, index=expr)
-        case Index():
-            return replace(stmt, expr=expr)
-        case _:
-            return stmt
-
-
-def map_expressions(stmt: Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> Stmt:
-    """The statement with its index or expression rewritten, if it has one."""
-    expr = expression(stmt)
-    if expr is None:
-        return stmt
-    new = rewrite(expr)
-    return stmt if new is expr else with_expression(stmt, new)
 
 
 def map_statements(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import sympy
 
-from loop_ir.ir.analysis import defined_values, expression, used_values
-from loop_ir.ir.nodes import Axis, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.names import operands, results
+from loop_ir.ir.nodes import Axis, Kernel, Phase, Reduce, Scan, Stmt, Store
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,9 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
     known: dict[str | sympy.Symbol, tuple[int, bool]] = {}
     levels: list[int] = []
     for item in items:
-        uses = _operands(item.stmt)
+        uses = operands(item.stmt)
         is_inner = item.inner or any(known[u][1] for u in uses if u in known)
-        expr = expression(item.stmt)
-        if expr is not None and not is_inner:
-            is_inner = bool(expr.free_symbols & inner_symbols)
+        is_inner = is_inner or not inner_symbols.isdisjoint(uses)
         if isinstance(item.stmt, Store) and is_inner != item.inner:
             raise Unstageable(f"the store to {item.stmt.buffer} runs once, its value does not")
         level = 1 if is_inner else 0
@@ -50,7 +48,7 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
                 level = max(level, at if use_inner or not is_inner else at + 1)
         levels.append(level)
         result = (level + 1, False) if isinstance(item.stmt, Reduce) else (level, is_inner)
-        for name in _results(item.stmt):
+        for name in results(item.stmt):
             known[name] = result
     first_use: dict[str | sympy.Symbol, int] = {}
     kept: list[tuple[int, Stmt]] = []
@@ -58,7 +56,7 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
         stmt = item.stmt
         level = asap
         if not isinstance(stmt, (Store, Reduce)):
-            uses_at = [first_use[n] for n in _results(stmt) if n in first_use]
+            uses_at = [first_use[n] for n in results(stmt) if n in first_use]
             if not uses_at:
                 continue
             level = min(uses_at)
@@ -66,7 +64,7 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
                 level -= 1
         elif isinstance(stmt, Reduce) and not any(o in first_use for o in stmt.outs):
             continue
-        for use in _operands(stmt):
+        for use in operands(stmt):
             first_use[use] = min(first_use.get(use, level), level)
         kept.append((level, stmt))
     bodies: dict[int, list[Stmt]] = {}
@@ -75,15 +73,6 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
     return tuple(
         Phase(inner if level % 2 else (), tuple(bodies[level])) for level in sorted(bodies)
     )
-
-
-def _operands(stmt: Stmt) -> list[str | sympy.Symbol]:
-    expr = expression(stmt)
-    return [*used_values(stmt), *(expr.free_symbols if expr is not None else ())]
-
-
-def _results(stmt: Stmt) -> tuple[str | sympy.Symbol, ...]:
-    return (stmt.symbol,) if isinstance(stmt, Indirect) else defined_values(stmt)
 
 
 def items_of(kernel: Kernel, spread: bool = False) -> list[Item]:

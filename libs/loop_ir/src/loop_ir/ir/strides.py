@@ -6,7 +6,7 @@ from collections import Counter
 
 import sympy
 
-from loop_ir.ir.analysis import defined_values, expression, statements, used_values
+from loop_ir.ir.names import defined_values, operands, statements
 from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Store
 
 
@@ -55,9 +55,7 @@ def picks_rows(kernel: Kernel) -> bool:
     varying: set[object] = {kernel.axes[-1].symbol}
     found = False
     for stmt in statements(kernel):
-        expr = expression(stmt)
-        uses = {*used_values(stmt), *(expr.free_symbols if expr is not None else ())}
-        if varying.isdisjoint(uses):
+        if varying.isdisjoint(operands(stmt)):
             found |= isinstance(stmt, Indirect)
         elif isinstance(stmt, Indirect):
             return False

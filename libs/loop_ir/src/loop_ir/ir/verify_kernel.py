@@ -31,15 +31,8 @@ from loop_ir.errors import (
     WriterConflict,
 )
 from loop_ir.ir.affine import linear, nonnegative, same, span
-from loop_ir.ir.analysis import (
-    at_hints,
-    defined_values,
-    expression,
-    hints_of,
-    lows_of,
-    single_direction,
-    used_values,
-)
+from loop_ir.ir.analysis import at_hints, hints_of, lows_of, single_direction
+from loop_ir.ir.names import defined_values, expression, used_values
 from loop_ir.ir.nodes import (
     ATOMICS,
     OPS,

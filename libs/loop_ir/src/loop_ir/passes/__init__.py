@@ -2,5 +2,6 @@
 
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.cse import eliminate
+from loop_ir.passes.dead_code import drop_dead_statements
 
-__all__ = ["Pass", "eliminate", "run_passes"]
+__all__ = ["Pass", "drop_dead_statements", "eliminate", "run_passes"]

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 
-import sympy
-
-from loop_ir.ir.affine import substitute
-from loop_ir.ir.analysis import defined_values, statements
+from loop_ir.ir.names import Name, renamed, results, statements
 from loop_ir.ir.nodes import (
     Axis,
     Compute,
-    Const,
     Graph,
-    Index,
-    Indirect,
     Kernel,
     Load,
     Reduce,
@@ -24,8 +18,7 @@ from loop_ir.ir.nodes import (
     Stmt,
     Store,
 )
-from loop_ir.ir.renaming import rename_uses
-from loop_ir.ir.rewrite import map_all_kernels, map_expressions
+from loop_ir.ir.rewrite import map_all_kernels
 
 _COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor"))
 
@@ -42,59 +35,61 @@ class Cse:
         return map_all_kernels(graph, eliminate)
 
 
-def eliminate(kernel: Kernel) -> Kernel:
-    """The kernel with each value computed once."""
+def eliminate(kernel: Kernel, in_order: bool = False) -> Kernel:
+    """The kernel with each value computed once.
+
+    in_order: for a code generator, which writes statements as they stand. Then loads of a buffer
+    count as the same until something is stored to it, `store x[i] = a; b = load x[i]` gives a for
+    b, and the first of two values may run at inner points where the second does not.
+    """
     stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
-    seen: dict[Hashable, Stmt] = {}
-    names: dict[str, str] = {}
-    symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+    seen: dict[Hashable, tuple[Name, ...]] = {}
+    names: dict[Name, Name] = {}
+    stores: Counter[str] = Counter()
     phases = []
     for phase in kernel.phases:
         body: list[Stmt] = []
         for original in phase.body:
-            stmt = rename_uses(original, names)
-            if symbols:
-                stmt = map_expressions(stmt, partial(substitute, mapping=tuple(symbols.items())))
-            key = _key(stmt, stored)
-            if key is None:
+            stmt = renamed(original, names)
+            if isinstance(stmt, Store):
+                stores[stmt.buffer] += 1
+                if in_order and stmt.mode == "set" and stmt.mask is None:
+                    seen[_stored(stmt, stores)] = (stmt.value,)
+            if isinstance(stmt, Store) or (
+                isinstance(stmt, Load) and stmt.buffer in stored and not in_order
+            ):
                 body.append(stmt)
                 continue
+            key = _key(stmt, stores)
             # A reduction's result belongs to no inner point, but is known only after its phase.
-            scope: tuple[Axis, ...] | int = phase.axes
+            folds = isinstance(stmt, Reduce | Scan)
+            scope: tuple[Axis, ...] = () if in_order and not folds else phase.axes
             first = seen.get((key, scope)) or seen.get((key, ()))
+            if isinstance(stmt, Load) and stmt.mask is None:
+                first = seen.get(_stored(stmt, stores)) or first
             if first is None:
-                seen[key, scope] = stmt
+                seen[key, scope] = results(stmt)
                 body.append(stmt)
-            elif isinstance(stmt, Indirect) and isinstance(first, Indirect):
-                symbols[stmt.symbol] = first.symbol
             else:
-                names.update(zip(defined_values(stmt), defined_values(first), strict=True))
+                names.update(zip(results(stmt), first, strict=True))
         if body:
             phases.append(replace(phase, body=tuple(body)))
-    if not names and not symbols:
-        return kernel
-    return replace(kernel, phases=tuple(phases))
+    return replace(kernel, phases=tuple(phases)) if names else kernel
 
 
-def _key(stmt: Stmt, stored: set[str]) -> Hashable | None:
-    match stmt:
-        case Load():
-            if stmt.buffer in stored:
-                return None
-            other = (type(stmt.other), repr(stmt.other))
-            return ("load", stmt.buffer, stmt.index, stmt.mask, other)
-        case Index():
-            return ("index", stmt.expr, stmt.dtype)
-        case Const():
-            return ("const", type(stmt.value), repr(stmt.value), stmt.dtype)
-        case Compute():
-            args = tuple(sorted(stmt.args)) if stmt.op in _COMMUTATIVE else stmt.args
-            return (stmt.op, args, stmt.dtype)
-        case Reduce():
-            return ("reduce", stmt.op, stmt.args, stmt.dtype)
-        case Scan():
-            return ("scan", stmt.op, stmt.args, stmt.dtype, stmt.reverse)
-        case Indirect():
-            return ("indirect", stmt.value, stmt.extent)
-        case Store():
-            return None
+def _stored(stmt: Load | Store, stores: Counter[str]) -> Hashable:
+    return stmt.buffer, stmt.index, stores[stmt.buffer]
+
+
+def _key(stmt: Stmt, stores: Counter[str]) -> Hashable:
+    """What two statements have in common that give the same: all but the names of results."""
+    values = tuple(
+        (type(value), repr(value)) if isinstance(value, float | bool) else value
+        for field in fields(stmt)
+        if field.name not in ("out", "outs", "symbol")
+        for value in (getattr(stmt, field.name),)
+    )
+    if isinstance(stmt, Compute) and stmt.op in _COMMUTATIVE:
+        values = (stmt.op, tuple(sorted(stmt.args)), stmt.dtype)
+    times = stores[stmt.buffer] if isinstance(stmt, Load) else 0
+    return (type(stmt), values, times)

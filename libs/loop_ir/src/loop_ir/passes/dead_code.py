@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loop_ir.ir.analysis import (
-    defined_values,
-    expression,
-    output_buffers,
-    reads,
-    used_values,
-    writes,
-)
+from loop_ir.ir.analysis import output_buffers, reads, writes
+from loop_ir.ir.names import operands, results
 from loop_ir.ir.nodes import (
     CopyBack,
     Extern,
     Graph,
-    Indirect,
     Kernel,
     Matmul,
     Node,
@@ -81,19 +74,11 @@ def drop_dead_statements(kernel: Kernel, live: set[str] | frozenset[str]) -> Ker
     for phase in reversed(kernel.phases):
         body: list[Stmt] = []
         for stmt in reversed(phase.body):
-            if isinstance(stmt, Store):
-                keep = stmt.buffer in live
-            elif isinstance(stmt, Indirect):
-                keep = stmt.symbol in needed
-            else:
-                keep = any(name in needed for name in defined_values(stmt))
-            if not keep:
+            stored = isinstance(stmt, Store) and stmt.buffer in live
+            if not stored and needed.isdisjoint(results(stmt)):
                 changed = True
                 continue
-            needed.update(used_values(stmt))
-            expr = expression(stmt)
-            if expr is not None:
-                needed.update(expr.free_symbols)
+            needed.update(operands(stmt))
             body.append(stmt)
         if body:
             phases.append(replace(phase, body=tuple(reversed(body))))

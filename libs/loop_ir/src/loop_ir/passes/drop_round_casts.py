@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loop_ir.ir.analysis import defined_values, reaching_steps, statements
+from loop_ir.ir.analysis import reaching_steps
+from loop_ir.ir.names import defined_values, renamed, statements
 from loop_ir.ir.nodes import Compute, Graph, Kernel, Stmt, Store
-from loop_ir.ir.renaming import rename_uses
 from loop_ir.ir.rewrite import map_all_kernels, map_statements
 from tensor_ir import DType
 
@@ -41,7 +41,7 @@ def drop(kernel: Kernel) -> Kernel:
     stored = {s.value for s in statements(kernel) if isinstance(s, Store)}
 
     def rewrite(original: Stmt) -> Stmt:
-        stmt = rename_uses(original, names)
+        stmt = renamed(original, names)
         if isinstance(stmt, Compute) and stmt.op == "cast":
             (arg,) = stmt.args
             if stmt.dtype in _NARROW and types.get(arg) == DType.f32 and stmt.out not in stored:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import linear, product, same, substitute
-from loop_ir.ir.analysis import expression, inner_axes, statements
+from loop_ir.ir.analysis import inner_axes
+from loop_ir.ir.names import expression, map_expressions, statements
 from loop_ir.ir.nodes import Axis, Graph, Kernel
-from loop_ir.ir.rewrite import map_expressions, map_kernels, map_statements
+from loop_ir.ir.rewrite import map_kernels, map_statements
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import linear
-from loop_ir.ir.analysis import inner_axes, statements
+from loop_ir.ir.analysis import inner_axes
+from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Reduce, Scan, Stmt, Store
 from loop_ir.ir.rewrite import map_kernels
 from loop_ir.ir.strides import step

@@ -9,13 +9,13 @@ import sympy
 
 import symexpr
 from loop_ir.ir.affine import linear, nonnegative, substitute
-from loop_ir.ir.analysis import defined_values, expression, lows_of, statements
+from loop_ir.ir.analysis import lows_of
+from loop_ir.ir.names import defined_values, expression, map_expressions, statements
 from loop_ir.ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt, Store
 from loop_ir.ir.rewrite import (
     RangeItems,
     has_functions,
     map_all_kernels,
-    map_expressions,
     map_statements,
     ranges_of,
     simplify_with,

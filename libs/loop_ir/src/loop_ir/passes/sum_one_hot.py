@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from loop_ir.ir.analysis import defined_values, expression, inner_axes, scans, used_values
+from loop_ir.ir.analysis import inner_axes, scans
 from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.names import defined_values, operands, results
 from loop_ir.ir.nodes import Axis, Compute, Graph, Index, Indirect, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.rewrite import map_kernels
 from loop_ir.ir.staging import Item, items_of, stage
@@ -96,13 +97,10 @@ def _sum(
 
 def _varying(body: Sequence[Stmt], axis: Axis) -> set[str]:
     """Values that differ between inner points."""
-    varying: set[object] = set()
+    varying: set[object] = {axis.symbol}
     for s in body:
-        expr = expression(s)
-        symbols = expr.free_symbols if expr is not None else set()
-        moves = axis.symbol in symbols or not varying.isdisjoint({*used_values(s), *symbols})
-        if moves and not isinstance(s, Reduce):
-            varying.update((s.symbol,) if isinstance(s, Indirect) else defined_values(s))
+        if not varying.isdisjoint(operands(s)) and not isinstance(s, Reduce):
+            varying.update(results(s))
     return {name for name in varying if isinstance(name, str)}
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import sympy
 
-from loop_ir.ir.affine import substitute
-from loop_ir.ir.analysis import defined_values, identity, inner_axes, statements
+from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.names import Name, free_names, renamed, results
 from loop_ir.ir.nodes import Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
-from loop_ir.ir.renaming import fresh_symbols, rename_defs, rename_uses
-from loop_ir.ir.rewrite import map_expressions, map_kernels
+from loop_ir.ir.renaming import fresh_symbols
+from loop_ir.ir.rewrite import map_kernels
 
 _FOLDS = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and",
@@ -45,27 +45,24 @@ def rewrite(kernel: Kernel) -> Kernel:
     inside = [s for p in kernel.phases if p.axes for s in p.body]
     if count > _MOST or count * len(inside) > _MOST_STATEMENTS or not all(map(_may_go, inside)):
         return kernel
-    taken = {s.name for stmt in statements(kernel) for s in _symbols(stmt)}
-    taken |= {s.name for s in kernel.symbols} | {a.symbol.name for a in kernel.axes}
+    taken = free_names(kernel) | {a.symbol.name for a in kernel.axes}
     symbols = fresh_symbols("t", taken)
     body = Body(fresh_values(kernel))
-    points = [
+    points: list[dict[Name, Any]] = [
         dict(zip((a.symbol for a in inner or ()), map(sympy.Integer, place), strict=True))
         for place in product(*(range(int(e)) for e in extents))
     ]
-    names: list[dict[str, str]] = [{} for _ in points]
     for phase in kernel.phases:
         for stmt in phase.body:
             if not phase.axes:
                 body.append(stmt)
             elif isinstance(stmt, Reduce):
-                _fold(stmt, [own.get(stmt.args[0], stmt.args[0]) for own in names], body)
+                _fold(stmt, [names.get(stmt.args[0], stmt.args[0]) for names in points], body)
             else:
-                for own, point in zip(names, points, strict=True):
-                    own.update((d, next(body.fresh)) for d in defined_values(stmt))
-                    if isinstance(stmt, Indirect):
-                        point[stmt.symbol] = next(symbols)
-                    body.append(_at(stmt, own, point))
+                fresh = symbols if isinstance(stmt, Indirect) else body.fresh
+                for names in points:
+                    names.update((name, next(fresh)) for name in results(stmt))
+                    body.append(renamed(stmt, names))
     return replace(kernel, phases=(Phase((), tuple(body)),))
 
 
@@ -73,20 +70,6 @@ def _may_go(stmt: Stmt) -> bool:
     return not isinstance(stmt, Store | Scan | Reduce) or (
         isinstance(stmt, Reduce) and stmt.op in _FOLDS
     )
-
-
-def _symbols(stmt: Stmt) -> tuple[sympy.Symbol, ...]:
-    return (stmt.symbol,) if isinstance(stmt, Indirect) else ()
-
-
-def _at(stmt: Stmt, names: Mapping[str, str], point: Mapping[sympy.Symbol, sympy.Expr]) -> Stmt:
-    """The statement at one inner point."""
-    stmt = rename_defs(rename_uses(stmt, names), names)
-    if isinstance(stmt, Indirect):
-        symbol = point[stmt.symbol]
-        assert isinstance(symbol, sympy.Symbol)
-        return replace(stmt, symbol=symbol)
-    return map_expressions(stmt, lambda e: substitute(e, tuple(point.items())))
 
 
 def _fold(stmt: Reduce, args: list[str], body: Body) -> None:

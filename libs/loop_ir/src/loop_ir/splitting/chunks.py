@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import product, substitute
-from loop_ir.ir.analysis import identity, inner_axes, statements
+from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.names import map_expressions, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.renaming import fresh_name, fresh_symbols
-from loop_ir.ir.rewrite import map_expressions
 from loop_ir.splitting.stages import Pieces, place_in, reduces, without_stores
 from symexpr import Max, Min
 from tensor_ir import DType, TensorType, contiguous_strides
@@ -53,9 +53,7 @@ class Chunks(Pieces):
         super().__init__(kernel, taken)
         self.cut = cut
         self.inner = inner_axes(kernel) or ()
-        used = {a.symbol.name for a in (*kernel.axes, *self.inner)}
-        used |= {s.name for s in kernel.symbols}
-        used |= {s.symbol.name for s in statements(kernel) if isinstance(s, Indirect)}
+        used = symbol_names(kernel)
         self.chunk = next(fresh_symbols("i", used))
         self.which = (s for s in fresh_symbols("t", used))
         self.values = fresh_values(kernel)

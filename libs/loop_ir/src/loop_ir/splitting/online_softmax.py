@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loop_ir.ir.affine import product
-from loop_ir.ir.analysis import defined_values, inner_axes, scans, statements
+from loop_ir.ir.analysis import inner_axes, scans
 from loop_ir.ir.body import fresh_values
+from loop_ir.ir.names import defined_values, statements
 from loop_ir.ir.nodes import Compute, Const, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.staging import Item, items_of, stage
 from tensor_ir import DType

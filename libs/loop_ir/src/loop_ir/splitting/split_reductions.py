@@ -9,16 +9,9 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import linear, product
-from loop_ir.ir.analysis import (
-    at_hints,
-    hints_of,
-    inner_axes,
-    node_name,
-    scans,
-    statements,
-    traffic,
-)
+from loop_ir.ir.analysis import at_hints, hints_of, inner_axes, node_name, scans, traffic
 from loop_ir.ir.in_place import can_share
+from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Scan, Store
 from loop_ir.ir.strides import columns_at_once, reduces_columns, step
 from loop_ir.splitting.chunks import Cut

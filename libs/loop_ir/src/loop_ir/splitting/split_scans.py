@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir.ir.analysis import defined_values, identity, scans, statements, used_values
+from loop_ir.ir.analysis import identity, scans
 from loop_ir.ir.body import Body
+from loop_ir.ir.names import defined_values, statements, used_values
 from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.passes.cse import eliminate
 from loop_ir.splitting.chunks import Chunks, Cut

@@ -8,10 +8,10 @@ from dataclasses import replace
 import sympy
 
 from loop_ir.ir.affine import substitute
-from loop_ir.ir.analysis import defined_values, inner_axes, scans, statements
+from loop_ir.ir.analysis import inner_axes, scans
+from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
-from loop_ir.ir.rewrite import map_expressions
 from loop_ir.ir.staging import items_of, stage
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
@@ -121,9 +121,7 @@ class _Stages(Pieces):
         piece = min(int(last.extent) & -int(last.extent), _PIECE)
         if sum(s.dtype.itemsize for s in shared) * last.extent < _CACHED or piece < _PIECE:
             return flat
-        used = {a.symbol.name for a in flat.axes} | {s.name for s in flat.symbols}
-        used |= {s.symbol.name for s in statements(flat) if isinstance(s, Indirect)}
-        outer = next(fresh_symbols("i", used))
+        outer = next(fresh_symbols("i", symbol_names(flat)))
         shift = ((last.symbol, outer * piece + last.symbol),)
         (phase,) = flat.phases
         body = tuple(map_expressions(s, lambda e: substitute(e, shift)) for s in phase.body)

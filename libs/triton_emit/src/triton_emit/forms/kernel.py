@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir import Axis, Kernel, Load, Stmt
+from loop_ir.ir import operands
 from symexpr import FloorDiv
 from triton_emit.body import INDENT, Writer
 from triton_emit.schedule import Schedule, inner_spaces, streams
 from triton_emit.source import TritonKernel, module
-from triton_emit.ssa import uses
 from triton_emit.tiles import Tile, divides
 
 
@@ -114,7 +114,7 @@ class KernelWriter(Writer):
         point of its phase."""
         for phase in self.kernel.phases:
             others = (p for p in self.kernel.phases if p is not phase)
-            later = frozenset(u for p in others for stmt in p.body for u in uses(stmt))
+            later = frozenset(u for p in others for stmt in p.body for u in operands(stmt))
             self.run_phase(phase.axes, phase.body, later)
 
     def run_phase(

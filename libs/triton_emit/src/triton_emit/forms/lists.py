@@ -24,9 +24,9 @@ from math import gcd
 import sympy
 
 from loop_ir import Compute, Const, Index, Indirect, Kernel, Load, Reduce, Store
+from loop_ir.ir import statements
 from triton_emit.forms.kernel import KernelWriter, indented
 from triton_emit.schedule import Schedule, default_schedule
-from triton_emit.ssa import statements
 from triton_emit.vectors import vector
 
 _LISTED = (Load, Store, Const, Index, Compute, Indirect, Reduce)
@@ -37,12 +37,13 @@ def likeness(kernel: Kernel) -> Hashable | None:
     """Equal for kernels that `emit_list` makes one of: they do the same but for their buffers and,
     where they have one axis and nothing else, its extent. None for a kernel that takes part in no
     list: one that scans or draws random numbers, or one of dynamic sizes."""
-    if kernel.symbols or not all(isinstance(s, _LISTED) for _, s in statements(kernel)):
+    if kernel.symbols or not all(isinstance(s, _LISTED) for s in statements(kernel)):
         return None
     roles = _roles(kernel)
     body = tuple(
         (phase.axes, replace(s, buffer=roles[s.buffer]) if isinstance(s, Load | Store) else s)
-        for phase, s in statements(kernel)
+        for phase in kernel.phases
+        for s in phase.body
     )
     axes: Hashable = kernel.axes
     if _of_any_extent(kernel):
@@ -58,7 +59,7 @@ def _of_any_extent(kernel: Kernel) -> bool:
 
 def _roles(kernel: Kernel) -> dict[str, str]:
     """Buffers by the order in which the kernel uses them."""
-    used = [s.buffer for _, s in statements(kernel) if isinstance(s, Load | Store)]
+    used = [s.buffer for s in statements(kernel) if isinstance(s, Load | Store)]
     return {name: f"b{n}" for n, name in enumerate(dict.fromkeys(used))}
 
 

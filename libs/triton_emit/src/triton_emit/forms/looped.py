@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir import DType, Kernel, Load, Reduce, Scan, Stmt
+from loop_ir.ir import operands, results
 from symexpr import FloorDiv
 from triton_emit.body import Lines
 from triton_emit.forms import reductions, scans
 from triton_emit.forms.kernel import indented
 from triton_emit.forms.rows import RowWriter
 from triton_emit.schedule import Schedule
-from triton_emit.ssa import Scope, defines, loops, uses
+from triton_emit.ssa import Scope, loops
 from triton_emit.tiles import Tile, divides
 
 
@@ -48,7 +49,7 @@ class LoopedWriter(RowWriter):
         """Straight code and loops, in the order of the phases."""
         for number, scope in enumerate(self.scopes):
             others = (s for k, s in enumerate(self.scopes) if k != number)
-            escaping = frozenset(u for s in others for stmt in s.body for u in uses(stmt))
+            escaping = frozenset(u for s in others for stmt in s.body for u in operands(stmt))
             if scope.axes:
                 self._loop(scope, escaping)
             else:
@@ -67,14 +68,14 @@ class LoopedWriter(RowWriter):
         self.lines = Lines()
         self.lines.head.append(f"{tile.flat} = start + lanes")
         self.before = []
-        kept = {d for s in scope.body for d in defines(s)}
+        kept = {d for s in scope.body for d in results(s)}
         self.run_phase(scope.axes, scope.body, escaping - kept)
         inside, self.lines = self.lines, outer
         outer.body += [*self.before, *self._steps_over(tile, backwards), *indented(inside.text())]
         found = [s for s in scope.body if isinstance(s, Reduce)]
-        results = {s: reductions.finish_loop(self, s, *self.accumulators[s]) for s in found}
+        finished = {s: reductions.finish_loop(self, s, *self.accumulators[s]) for s in found}
         self.env, self.symbols = env, symbols
-        for stmt, values in results.items():
+        for stmt, values in finished.items():
             self.env.update(zip(stmt.outs, values, strict=True))
         del self.shapes[tile.key]
         self.masks.pop(tile.key, None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sympy
 
 from loop_ir import Axis, Kernel, Scan, columns_part
+from loop_ir.ir import statements
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
 from triton_emit.schedule import Schedule
-from triton_emit.ssa import statements
 from triton_emit.tiles import Tile
 
 
@@ -91,7 +91,7 @@ class RowWriter(KernelWriter):
         return f"{last}[:, None] * {v} + tl.arange(0, {v})[None, :]"
 
     def _turned(self) -> int:
-        backwards = any(isinstance(s, Scan) and s.reverse for _, s in statements(self.kernel))
+        backwards = any(isinstance(s, Scan) and s.reverse for s in statements(self.kernel))
         if not backwards or not self.by_row or len(self.spaces) > 1:
             return 1
         least = min(b.type.dtype.itemsize for b in self.kernel.buffers)

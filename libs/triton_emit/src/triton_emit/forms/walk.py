@@ -6,11 +6,11 @@ from __future__ import annotations
 import sympy
 
 from loop_ir import Axis, Kernel, Reduce, Stmt, Store
+from loop_ir.ir import Name, operands, results
 from triton_emit.body import Lines
 from triton_emit.forms.kernel import indented
 from triton_emit.forms.persistent import PersistentWriter
 from triton_emit.schedule import Schedule
-from triton_emit.ssa import defines, uses
 from triton_emit.tiles import Tile, divides
 from triton_emit.values import TL_TYPES, Value
 
@@ -49,22 +49,22 @@ class WalkWriter(PersistentWriter):
     def write_body(self) -> None:
         """What is the same in all rows, the loop over them, and the stores of their sums."""
         outer, end = self.lines, self.write_sizes(self.kernel.axes[-1].extent)
-        varies = {self.kernel.axes[-1].symbol.name}
+        varies: set[Name] = {self.kernel.axes[-1].symbol}
         phases: list[tuple[tuple[Axis, ...], list[Stmt]]] = []
         for phase in self.kernel.phases:
             same: list[Stmt] = []
             body: list[Stmt] = []
             for stmt in phase.body:
-                moving = not varies.isdisjoint(uses(stmt)) or isinstance(stmt, Store | Reduce)
-                varies.update(defines(stmt) if moving else ())
+                moving = not varies.isdisjoint(operands(stmt)) or isinstance(stmt, Store | Reduce)
+                varies.update(results(stmt) if moving else ())
                 (body if moving else same).append(stmt)
-            self.run_phase(phase.axes, same, frozenset(d for s in same for d in defines(s)))
+            self.run_phase(phase.axes, same, frozenset(d for s in same for d in results(s)))
             phases.append((phase.axes, body))
         self.walk_lines = self.lines = Lines()
         if not self.by_row:
             self.lines.head.append("xindex = start + rows")
         for axes, body in phases:
-            later = frozenset(u for a, b in phases if b is not body for s in b for u in uses(s))
+            later = frozenset(u for a, b in phases if b is not body for s in b for u in operands(s))
             self.run_phase(axes, body, later)
         inside, self.lines = self.lines, outer
         self.walk_lines = None

@@ -1,0 +1,137 @@
+"""What statements name: the values and symbols that they use and define, and the same statements
+under other names.
+
+A name is that of a value, or the symbol of an `Indirect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+import sympy
+
+from loop_ir.ir.affine import substitute
+from loop_ir.ir.nodes import (
+    Compute,
+    Const,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+)
+
+Name: TypeAlias = str | sympy.Symbol
+
+
+class _Fields(NamedTuple):
+    """Of a kind of statement: the fields with names that it uses, the one with those that it
+    defines, and the one with an index or expression that runs over axes."""
+
+    uses: tuple[str, ...] = ()
+    defines: str = ""
+    expression: str = ""
+
+
+_FIELDS: dict[type[Stmt], _Fields] = {
+    Load: _Fields(("mask",), "out", "index"),
+    Index: _Fields((), "out", "expr"),
+    Const: _Fields((), "out"),
+    Compute: _Fields(("args",), "out"),
+    Indirect: _Fields(("value",), "symbol"),
+    Reduce: _Fields(("args",), "outs"),
+    Scan: _Fields(("args",), "out"),
+    Store: _Fields(("value", "mask"), "", "index"),
+}
+
+
+def _names(stmt: Stmt, fields: Iterable[str]) -> Iterator[Any]:
+    for field in fields:
+        value = getattr(stmt, field)
+        if isinstance(value, tuple):
+            yield from value
+        elif value is not None:
+            yield value
+
+
+def used_values(stmt: Stmt) -> tuple[str, ...]:
+    """Values that a statement uses, its mask included."""
+    return tuple(_names(stmt, _FIELDS[type(stmt)].uses))
+
+
+def results(stmt: Stmt) -> tuple[Any, ...]:
+    """Values or the symbol that a statement defines."""
+    field = _FIELDS[type(stmt)].defines
+    return tuple(_names(stmt, (field,))) if field else ()
+
+
+def defined_values(stmt: Stmt) -> tuple[str, ...]:
+    """Names of the values that a statement defines."""
+    return () if isinstance(stmt, Indirect) else results(stmt)
+
+
+def expression(stmt: Stmt) -> sympy.Expr | None:
+    """The index or expression of a statement that runs over axes."""
+    field = _FIELDS[type(stmt)].expression
+    return getattr(stmt, field) if field else None
+
+
+def operands(stmt: Stmt) -> tuple[Name, ...]:
+    """Values that a statement uses, and symbols of its index or expression."""
+    expr = expression(stmt)
+    return (*used_values(stmt), *(expr.free_symbols if expr is not None else ()))
+
+
+def map_expressions(stmt: Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> Stmt:
+    """The statement with its index or expression rewritten, if it has one."""
+    expr = expression(stmt)
+    if expr is None or (new := rewrite(expr)) is expr:
+        return stmt
+    return replace(stmt, **{_FIELDS[type(stmt)].expression: new})
+
+
+def renamed(stmt: Stmt, names: Mapping[Any, Any]) -> Stmt:
+    """The statement with other names in the place of those that it uses and defines."""
+    fields = _FIELDS[type(stmt)]
+    changes: dict[str, Any] = {}
+    for field in (*fields.uses, *filter(None, (fields.defines,))):
+        old = getattr(stmt, field)
+        several = isinstance(old, tuple)
+        new = tuple(names.get(n, n) for n in old) if several else names.get(old, old)
+        if new != old:
+            changes[field] = new
+    stmt = replace(stmt, **changes) if changes else stmt
+
+    def moved(expr: sympy.Expr) -> sympy.Expr:
+        own = tuple((s, names[s]) for s in expr.free_symbols if s in names)
+        return substitute(expr, own) if own else expr
+
+    return map_expressions(stmt, moved)
+
+
+def statements(kernel: Kernel) -> Iterator[Stmt]:
+    """Every statement of the kernel, in order."""
+    for phase in kernel.phases:
+        yield from phase.body
+
+
+def value_names(*kernels: Kernel) -> set[str]:
+    """The values that kernels define."""
+    return {n for k in kernels for s in statements(k) for n in defined_values(s)}
+
+
+def free_names(kernel: Kernel) -> set[str]:
+    """The symbols of a kernel that are no axes: its sizes, and those of its `Indirect`s."""
+    indirect = (s.symbol.name for s in statements(kernel) if isinstance(s, Indirect))
+    return {*(s.name for s in kernel.symbols), *indirect}
+
+
+def symbol_names(kernel: Kernel) -> set[str]:
+    """All symbols of a kernel."""
+    axes = (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
+    return free_names(kernel) | {a.symbol.name for a in axes}
