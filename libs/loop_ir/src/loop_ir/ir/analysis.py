@@ -8,26 +8,9 @@ from functools import cache
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, span
 from loop_ir.ir.names import Name, defined_values, operands, results, statements
-from loop_ir.ir.nodes import (
-    ATOMICS,
-    Axis,
-    Compute,
-    CopyBack,
-    Extern,
-    Graph,
-    GraphArg,
-    Kernel,
-    Load,
-    Matmul,
-    Node,
-    Reduce,
-    Scan,
-    Store,
-    TensorRef,
-    UserKernel,
-)
 from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol
 
 
@@ -56,12 +39,12 @@ _STEPS = frozenset((
 ))  # fmt: skip
 
 
-def reaching_steps(kernel: Kernel) -> frozenset[str]:
+def reaching_steps(kernel: ir.Kernel) -> frozenset[str]:
     """The values whose small differences may become large ones: arguments of steps (comparisons,
     floors, casts to integers, places of extremes) and all that these are computed from."""
     found: set[str] = set()
     for stmt in reversed(tuple(statements(kernel))):
-        if isinstance(stmt, Compute | Reduce | Scan) and (
+        if isinstance(stmt, ir.Compute | ir.Reduce | ir.Scan) and (
             stmt.op in _STEPS
             or (stmt.op == "cast" and not stmt.dtype.is_float)
             or not found.isdisjoint(defined_values(stmt))
@@ -70,25 +53,25 @@ def reaching_steps(kernel: Kernel) -> frozenset[str]:
     return frozenset(found)
 
 
-def is_pointwise(kernel: Kernel) -> bool:
+def is_pointwise(kernel: ir.Kernel) -> bool:
     """No reductions and no inner axes: it may run its points in any order."""
     return all(not p.axes for p in kernel.phases)
 
 
-def scans(kernel: Kernel) -> bool:
+def scans(kernel: ir.Kernel) -> bool:
     """Whether a statement of the kernel is a scan."""
-    return any(isinstance(s, Scan) for s in statements(kernel))
+    return any(isinstance(s, ir.Scan) for s in statements(kernel))
 
 
-def single_direction(kernel: Kernel) -> bool:
+def single_direction(kernel: ir.Kernel) -> bool:
     """All scans go the same way, and with reverse ones there are no reductions."""
-    ways = {s.reverse for s in statements(kernel) if isinstance(s, Scan)}
+    ways = {s.reverse for s in statements(kernel) if isinstance(s, ir.Scan)}
     return ways != {True, False} and not (
-        True in ways and any(isinstance(s, Reduce) for s in statements(kernel))
+        True in ways and any(isinstance(s, ir.Reduce) for s in statements(kernel))
     )
 
 
-def inner_axes(kernel: Kernel) -> tuple[Axis, ...] | None:
+def inner_axes(kernel: ir.Kernel) -> tuple[ir.Axis, ...] | None:
     """The inner axes if all phases with inner axes share them; None where they differ."""
     found = {p.axes for p in kernel.phases if p.axes}
     if len(found) > 1:
@@ -96,20 +79,20 @@ def inner_axes(kernel: Kernel) -> tuple[Axis, ...] | None:
     return next(iter(found), ())
 
 
-def node_name(node: Node) -> str:
+def node_name(node: ir.Node) -> str:
     """The name of a node in reports: kernels and matmuls have one; an extern goes by its first
     result, a copy by its destination."""
     match node:
-        case Kernel() | UserKernel():
+        case ir.Kernel() | ir.UserKernel():
             return node.name
-        case Matmul():
+        case ir.Matmul():
             return node.out
-        case Extern():
+        case ir.Extern():
             for out in node.outs:
                 if out is not None:
                     return out[0]
             return f"{node.target}({', '.join(node.mutates)})"
-        case CopyBack():
+        case ir.CopyBack():
             return f"copy_to_{node.dst.buffer}"
 
 
@@ -129,16 +112,16 @@ def identity(op: str, dtype: DType) -> int | float | bool:
     return -(1 << (bits - 1)) if least else (1 << (bits - 1)) - 1
 
 
-def tensor_refs(arg: GraphArg) -> Iterator[TensorRef]:
+def tensor_refs(arg: ir.GraphArg) -> Iterator[ir.TensorRef]:
     """The tensors in a (nested) argument, in order."""
-    if isinstance(arg, TensorRef):
+    if isinstance(arg, ir.TensorRef):
         yield arg
     elif isinstance(arg, tuple):
         for item in arg:
             yield from tensor_refs(item)
 
 
-def _plain_refs(arg: GraphArg) -> Iterator[str]:
+def _plain_refs(arg: ir.GraphArg) -> Iterator[str]:
     if isinstance(arg, Ref):
         yield arg.name
     elif isinstance(arg, tuple):
@@ -146,25 +129,27 @@ def _plain_refs(arg: GraphArg) -> Iterator[str]:
             yield from _plain_refs(item)
 
 
-def reads(node: Node) -> tuple[str, ...]:
+def reads(node: ir.Node) -> tuple[str, ...]:
     """Buffers whose content the node uses, in order, each once."""
     names: dict[str, None] = {}
     match node:
-        case Kernel():
+        case ir.Kernel():
             for stmt in statements(node):
-                if isinstance(stmt, Load) or (isinstance(stmt, Store) and stmt.mode in ATOMICS):
+                if isinstance(stmt, ir.Load) or (
+                    isinstance(stmt, ir.Store) and stmt.mode in ir.ATOMICS
+                ):
                     names[stmt.buffer] = None
-        case Extern():
+        case ir.Extern():
             for arg in (*node.args, *(v for _, v in node.kwargs)):
                 names.update((r.buffer, None) for r in tensor_refs(arg))
                 names.update((r, None) for r in _plain_refs(arg))
             names.update((m, None) for m in node.mutates)
-        case UserKernel():
+        case ir.UserKernel():
             made = {name for name, _ in node.outs}
             for _, arg in node.args:
                 names.update((r.buffer, None) for r in tensor_refs(arg) if r.buffer not in made)
             names.update((m, None) for m in node.mutates)
-        case Matmul():
+        case ir.Matmul():
             for o in node.operands:
                 inputs = (o.ref.buffer,) if o.prologue is None else reads(o.prologue)
                 names.update((n, None) for n in inputs)
@@ -172,27 +157,27 @@ def reads(node: Node) -> tuple[str, ...]:
                 names[node.bias.buffer] = None
             if node.epilogue is not None:
                 names.update((n, None) for n in reads(node.epilogue) if n != node.out)
-        case CopyBack():
+        case ir.CopyBack():
             names[node.src.buffer] = None
     return tuple(names)
 
 
-def writes(node: Node) -> tuple[str, ...]:
+def writes(node: ir.Node) -> tuple[str, ...]:
     """Buffers that the node makes or changes, in order, each once."""
     match node:
-        case Kernel():
+        case ir.Kernel():
             return tuple(b.name for b in node.buffers if b.written)
-        case Extern():
+        case ir.Extern():
             return (*(o[0] for o in node.outs if o is not None), *node.mutates)
-        case UserKernel():
+        case ir.UserKernel():
             return (*(name for name, _ in node.outs), *node.mutates)
-        case Matmul():
+        case ir.Matmul():
             return (node.out,) if node.epilogue is None else writes(node.epilogue)
-        case CopyBack():
+        case ir.CopyBack():
             return (node.dst.buffer,)
 
 
-def output_buffers(graph: Graph) -> frozenset[str]:
+def output_buffers(graph: ir.Graph) -> frozenset[str]:
     """Names of the buffers that the graph returns, views of them included."""
     return frozenset(r.buffer for o in graph.outputs for r in tensor_refs(o))
 
@@ -229,26 +214,26 @@ class Traffic:
         return sum(self.read.values()) + sum(self.written.values())
 
 
-def traffic(node: Node, hints: Mapping[str, int]) -> Traffic:
+def traffic(node: ir.Node, hints: Mapping[str, int]) -> Traffic:
     """Each buffer read once and written once. A load through an indirect index counts the
     elements that it gathers; no load counts more than the whole buffer."""
     match node:
-        case Kernel():
+        case ir.Kernel():
             return _kernel_traffic(node, hints)
-        case Extern():
+        case ir.Extern():
             read: dict[str, int] = {}
             for arg in (*node.args, *(v for _, v in node.kwargs)):
                 for ref in tensor_refs(arg):
                     read[ref.buffer] = _bytes(ref, hints)
-            written = {o[0]: _bytes(TensorRef(*o), hints) for o in node.outs if o is not None}
+            written = {o[0]: _bytes(ir.TensorRef(*o), hints) for o in node.outs if o is not None}
             written.update((m, read.get(m, 0)) for m in node.mutates)
             return Traffic(read, written)
-        case UserKernel():
+        case ir.UserKernel():
             read = {r.buffer: _bytes(r, hints) for _, a in node.args for r in tensor_refs(a)}
             written = {name: read.pop(name, 0) for name, _ in node.outs}
             written.update((m, read.get(m, 0)) for m in node.mutates)
             return Traffic(read, written)
-        case Matmul():
+        case ir.Matmul():
             refs = [node.a, node.b] + ([] if node.bias is None else [node.bias])
             read = {r.buffer: _bytes(r, hints) for r in refs}
             for prologue in node.prologues:
@@ -256,24 +241,24 @@ def traffic(node: Node, hints: Mapping[str, int]) -> Traffic:
                 for name in inner.written:
                     read.pop(name, None)
                 read.update(inner.read)
-            written = {node.out: _bytes(TensorRef(node.out, node.type), hints)}
+            written = {node.out: _bytes(ir.TensorRef(node.out, node.type), hints)}
             if node.epilogue is not None:
                 inner = _kernel_traffic(node.epilogue, hints)
                 read.update((n, b) for n, b in inner.read.items() if n != node.out)
                 written = dict(inner.written)
             return Traffic(read, written)
-        case CopyBack():
+        case ir.CopyBack():
             src = _bytes(node.src, hints)
             return Traffic({node.src.buffer: src}, {node.dst.buffer: src})
 
 
-def _bytes(ref: TensorRef, hints: Mapping[str, int]) -> int:
+def _bytes(ref: ir.TensorRef, hints: Mapping[str, int]) -> int:
     """Elements of a view with stride 0 are read once."""
     sizes = [n for n, s in zip(ref.type.size, ref.type.stride, strict=True) if s != 0]
     return at_hints(product(sizes), hints) * ref.type.dtype.itemsize
 
 
-def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
+def _kernel_traffic(kernel: ir.Kernel, hints: Mapping[str, int]) -> Traffic:
     types = {b.name: b.type for b in kernel.buffers}
     depends: dict[Name, frozenset[sympy.Symbol]] = {}
     touched: dict[tuple[str, bool], dict[sympy.Expr, int]] = {}
@@ -288,16 +273,16 @@ def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
         depends.update((s, frozenset((s,))) for s in extents)
         counts: dict[frozenset[sympy.Symbol], int] = {}
         for stmt in phase.body:
-            if isinstance(stmt, (Load, Store)):
+            if isinstance(stmt, (ir.Load, ir.Store)):
                 axes = over(stmt.index.free_symbols)
                 if axes not in counts:
                     points = product(extents[s] for s in axes if s in extents)
                     counts[axes] = at_hints(points, hints)
-                key = (stmt.buffer, isinstance(stmt, Store))
+                key = (stmt.buffer, isinstance(stmt, ir.Store))
                 touched.setdefault(key, {})[stmt.index] = counts[axes]
             axes = over(operands(stmt))
-            if isinstance(stmt, Reduce | Scan):
-                axes = axes - inner if isinstance(stmt, Reduce) else axes | inner
+            if isinstance(stmt, ir.Reduce | ir.Scan):
+                axes = axes - inner if isinstance(stmt, ir.Reduce) else axes | inner
             depends.update(dict.fromkeys(results(stmt), axes))
     read: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -308,7 +293,7 @@ def _kernel_traffic(kernel: Kernel, hints: Mapping[str, int]) -> Traffic:
     return Traffic(read, written)
 
 
-def bytes_moved(graph: Graph, hints: Mapping[str, int] | None = None) -> int:
+def bytes_moved(graph: ir.Graph, hints: Mapping[str, int] | None = None) -> int:
     """Bytes that the nodes of the graph read and write at the given sizes (by default at the
     hints of the graph's symbols): the model that fusion minimises."""
     values = hints_of(graph.symbols) | dict(hints or {})

@@ -15,27 +15,8 @@ import numpy as np
 import sympy
 
 from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch, UserKernelNeeded
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.analysis import writes
-from loop_ir.ir.nodes import (
-    Axis,
-    Compute,
-    Const,
-    CopyBack,
-    Extern,
-    Graph,
-    GraphArg,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Matmul,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-    TensorRef,
-    UserKernel,
-)
 from loop_ir.ir.printer import print_stmt
 from loop_ir.ir.scalars import Array, compute, from_bits, numpy_dtype, to_bits, to_dtype
 from symexpr import ArrayDomain, evaluate
@@ -65,7 +46,7 @@ _SCANS: dict[str, np.ufunc] = {
 
 
 def interpret_kernel(
-    kernel: Kernel, tensors: Mapping[str, Array], symbols: Mapping[str, int] | None = None
+    kernel: ir.Kernel, tensors: Mapping[str, Array], symbols: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
     """Runs a kernel on numpy arrays; gives the written buffers, as arrays with logical sizes.
 
@@ -88,7 +69,7 @@ def interpret_kernel(
 
 
 def interpret_graph(
-    graph: Graph,
+    graph: ir.Graph,
     inputs: Sequence[Array | int] | Mapping[str, Array | int],
     constants: Mapping[str, Array] | None = None,
     extern: ExternCallable | None = None,
@@ -165,7 +146,7 @@ class _Run:
     """Values are arrays that broadcast over parallel axes, then the inner axes of their phase
     (each phase shape has as many dimensions; a value of `once` has none of the inner ones)."""
 
-    kernel: Kernel
+    kernel: ir.Kernel
     storages: dict[str, Array]
     env: dict[str, int]
     values: dict[str, Array] = field(default_factory=dict)
@@ -184,7 +165,7 @@ class _Run:
             for stmt in phase.body:
                 self._stmt(stmt)
 
-    def _points(self, axes: Sequence[Axis]) -> dict[Any, Any]:
+    def _points(self, axes: Sequence[ir.Axis]) -> dict[Any, Any]:
         points: dict[Any, Any] = dict(self.env)
         rank = len(self.shape)
         for position, axis in enumerate(axes):
@@ -202,37 +183,37 @@ class _Run:
         env = {s.name: points[s.name] for s in expr.free_symbols}
         return np.asarray(evaluate(expr, env, ArrayDomain(np)))
 
-    def _stmt(self, stmt: Stmt) -> None:
+    def _stmt(self, stmt: ir.Stmt) -> None:
         match stmt:
-            case Load():
+            case ir.Load():
                 self._define(stmt.out, self._load(stmt), stmt.dtype)
-            case Index():
+            case ir.Index():
                 self._define(stmt.out, to_dtype(self._eval(stmt.expr), stmt.dtype), stmt.dtype)
-            case Const():
+            case ir.Const():
                 self._define(stmt.out, to_dtype(np.asarray(stmt.value), stmt.dtype), stmt.dtype)
-            case Compute():
+            case ir.Compute():
                 args = [self.values[a] for a in stmt.args]
                 kinds = [self.types[a] for a in stmt.args]
                 self._define(stmt.out, compute(stmt.op, args, kinds, stmt.dtype), stmt.dtype)
-            case Indirect():
+            case ir.Indirect():
                 value = np.asarray(self.values[stmt.value], np.int64)
                 extent = number(stmt.extent, self.env)
                 self.indirect[stmt.symbol] = np.where(value < 0, value + extent, value)
-            case Reduce():
+            case ir.Reduce():
                 args = [np.broadcast_to(self.values[a], self.shape) for a in stmt.args]
                 for out, result in zip(stmt.outs, self._reduce(stmt, args[0]), strict=True):
                     self._define(out, result, stmt.dtype)
-            case Scan():
+            case ir.Scan():
                 x = np.broadcast_to(self.values[stmt.args[0]], self.shape)
                 self._define(stmt.out, self._scan(stmt, x), stmt.dtype)
-            case Store():
+            case ir.Store():
                 self._store(stmt)
 
     def _define(self, name: str, value: Array, dtype: DType) -> None:
         self.values[name] = value
         self.types[name] = dtype
 
-    def _index(self, stmt: Load | Store, mask: Array | None) -> Array:
+    def _index(self, stmt: ir.Load | ir.Store, mask: Array | None) -> Array:
         """Flat positions at all points; points outside of the mask get position 0."""
         index = np.asarray(self._eval(stmt.index), np.int64)
         if mask is not None:
@@ -246,7 +227,7 @@ class _Run:
             raise IndexOutOfRange(self.kernel.name, print_stmt(stmt), low, high, extent)
         return index
 
-    def _load(self, stmt: Load) -> Array:
+    def _load(self, stmt: ir.Load) -> Array:
         storage = self.storages[stmt.buffer]
         mask = None if stmt.mask is None else np.asarray(self.values[stmt.mask])
         index = self._index(stmt, mask)
@@ -258,7 +239,7 @@ class _Run:
             return loaded
         return np.where(mask, loaded, to_dtype(np.asarray(stmt.other), stmt.dtype))
 
-    def _store(self, stmt: Store) -> None:
+    def _store(self, stmt: ir.Store) -> None:
         storage = self.storages[stmt.buffer]
         if stmt.mode == "sum":  # also of no rows
             storage[np.asarray(self._eval(stmt.index)).reshape(-1)] = 0
@@ -280,7 +261,7 @@ class _Run:
             else:
                 combine.at(storage, index, value)
 
-    def _reduce(self, stmt: Reduce, x: Array) -> list[Array]:
+    def _reduce(self, stmt: ir.Reduce, x: Array) -> list[Array]:
         first = len(self.outer)
         axes = tuple(range(first, first + len(self.inner)))
         empty = any(n == 0 for n in self.inner)
@@ -310,7 +291,7 @@ class _Run:
             extreme = np.max if stmt.op == "max" else np.min
             return [np.asarray(extreme(x, axis=axes, keepdims=True))]
 
-    def _scan(self, stmt: Scan, x: Array) -> Array:
+    def _scan(self, stmt: ir.Scan, x: Array) -> Array:
         line = x.reshape(*self.outer, math.prod(self.inner))
         if stmt.reverse:
             line = line[..., ::-1]
@@ -341,7 +322,7 @@ class _Run:
 class _GraphRun:
     def __init__(
         self,
-        graph: Graph,
+        graph: ir.Graph,
         extern: ExternCallable | None,
         user_kernel: UserKernelCallable | None,
     ) -> None:
@@ -382,15 +363,15 @@ class _GraphRun:
                 self._new(item.name, item.type, inputs[item.name])
         for node in graph.nodes:
             match node:
-                case Kernel():
+                case ir.Kernel():
                     self._kernel(node)
-                case Extern():
+                case ir.Extern():
                     self._extern(node)
-                case Matmul():
+                case ir.Matmul():
                     self._matmul(node)
-                case UserKernel():
+                case ir.UserKernel():
                     self._user_kernel(node)
-                case CopyBack():
+                case ir.CopyBack():
                     src = self._view(node.src)
                     dst = view(self.storages[node.dst.buffer], node.dst.type, self.env)
                     value = np.array(src).reshape(dst.shape)
@@ -409,7 +390,7 @@ class _GraphRun:
         self.storages[name] = new_storage(name, type, content, self.env)
         self.types[name] = type
 
-    def _view(self, ref: TensorRef) -> Array:
+    def _view(self, ref: ir.TensorRef) -> Array:
         """Writable, unless it is seen at another element type, conjugated or negated."""
         storage = self.storages[ref.buffer]
         if (held := self.types[ref.buffer].dtype) != ref.type.dtype:
@@ -419,14 +400,14 @@ class _GraphRun:
             found = np.conj(found)
         return -found if ref.neg else found
 
-    def _kernel(self, kernel: Kernel) -> None:
+    def _kernel(self, kernel: ir.Kernel) -> None:
         for buffer in kernel.buffers:
             if buffer.name not in self.storages:
                 self._new(buffer.name, buffer.type, None)
         _Run(kernel, self.storages, dict(self.env)).run()
 
-    def _arg(self, arg: GraphArg) -> Any:
-        if isinstance(arg, TensorRef):
+    def _arg(self, arg: ir.GraphArg) -> Any:
+        if isinstance(arg, ir.TensorRef):
             return self._view(arg)
         if isinstance(arg, tuple):
             return tuple(map(self._arg, arg))
@@ -436,7 +417,7 @@ class _GraphRun:
             return bool(evaluate(arg, self.env))
         return arg
 
-    def _extern(self, node: Extern) -> None:
+    def _extern(self, node: ir.Extern) -> None:
         if self.extern is None:
             raise ExternNeeded(node.target)
         kwargs = {k: self._arg(v) for k, v in node.kwargs}
@@ -447,7 +428,7 @@ class _GraphRun:
                 bind_sizes(out[0], out[1], np.shape(value), self.env)
                 self._new(out[0], out[1], np.asarray(value))
 
-    def _user_kernel(self, node: UserKernel) -> None:
+    def _user_kernel(self, node: ir.UserKernel) -> None:
         if self.user_kernel is None:
             raise UserKernelNeeded(node.kernel)
         for name, type in node.outs:
@@ -456,7 +437,7 @@ class _GraphRun:
         args = {k: self._arg(v) for k, v in node.args}
         self.user_kernel(node.kernel, grids, args, dict(node.constants))
 
-    def _matmul(self, node: Matmul) -> None:
+    def _matmul(self, node: ir.Matmul) -> None:
         for kernel in node.prologues:
             self._kernel(kernel)
         a, b = (np.asarray(self._view(r), np.float64) for r in (node.a, node.b))

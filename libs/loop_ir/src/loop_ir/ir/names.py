@@ -12,19 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import substitute
-from loop_ir.ir.nodes import (
-    Compute,
-    Const,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
 
 Name: TypeAlias = str | sympy.Symbol
 
@@ -38,19 +27,19 @@ class _Fields(NamedTuple):
     expression: str = ""
 
 
-_FIELDS: dict[type[Stmt], _Fields] = {
-    Load: _Fields(("mask",), "out", "index"),
-    Index: _Fields((), "out", "expr"),
-    Const: _Fields((), "out"),
-    Compute: _Fields(("args",), "out"),
-    Indirect: _Fields(("value",), "symbol"),
-    Reduce: _Fields(("args",), "outs"),
-    Scan: _Fields(("args",), "out"),
-    Store: _Fields(("value", "mask"), "", "index"),
+_FIELDS: dict[type[ir.Stmt], _Fields] = {
+    ir.Load: _Fields(("mask",), "out", "index"),
+    ir.Index: _Fields((), "out", "expr"),
+    ir.Const: _Fields((), "out"),
+    ir.Compute: _Fields(("args",), "out"),
+    ir.Indirect: _Fields(("value",), "symbol"),
+    ir.Reduce: _Fields(("args",), "outs"),
+    ir.Scan: _Fields(("args",), "out"),
+    ir.Store: _Fields(("value", "mask"), "", "index"),
 }
 
 
-def _names(stmt: Stmt, fields: Iterable[str]) -> Iterator[Any]:
+def _names(stmt: ir.Stmt, fields: Iterable[str]) -> Iterator[Any]:
     for field in fields:
         value = getattr(stmt, field)
         if isinstance(value, tuple):
@@ -59,35 +48,35 @@ def _names(stmt: Stmt, fields: Iterable[str]) -> Iterator[Any]:
             yield value
 
 
-def used_values(stmt: Stmt) -> tuple[str, ...]:
+def used_values(stmt: ir.Stmt) -> tuple[str, ...]:
     """Values that a statement uses, its mask included."""
     return tuple(_names(stmt, _FIELDS[type(stmt)].uses))
 
 
-def results(stmt: Stmt) -> tuple[Any, ...]:
+def results(stmt: ir.Stmt) -> tuple[Any, ...]:
     """Values or the symbol that a statement defines."""
     field = _FIELDS[type(stmt)].defines
     return tuple(_names(stmt, (field,))) if field else ()
 
 
-def defined_values(stmt: Stmt) -> tuple[str, ...]:
+def defined_values(stmt: ir.Stmt) -> tuple[str, ...]:
     """Names of the values that a statement defines."""
-    return () if isinstance(stmt, Indirect) else results(stmt)
+    return () if isinstance(stmt, ir.Indirect) else results(stmt)
 
 
-def expression(stmt: Stmt) -> sympy.Expr | None:
+def expression(stmt: ir.Stmt) -> sympy.Expr | None:
     """The index or expression of a statement that runs over axes."""
     field = _FIELDS[type(stmt)].expression
     return getattr(stmt, field) if field else None
 
 
-def operands(stmt: Stmt) -> tuple[Name, ...]:
+def operands(stmt: ir.Stmt) -> tuple[Name, ...]:
     """Values that a statement uses, and symbols of its index or expression."""
     expr = expression(stmt)
     return (*used_values(stmt), *(expr.free_symbols if expr is not None else ()))
 
 
-def map_expressions(stmt: Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> Stmt:
+def map_expressions(stmt: ir.Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> ir.Stmt:
     """The statement with its index or expression rewritten, if it has one."""
     expr = expression(stmt)
     if expr is None or (new := rewrite(expr)) is expr:
@@ -95,7 +84,7 @@ def map_expressions(stmt: Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> 
     return replace(stmt, **{_FIELDS[type(stmt)].expression: new})
 
 
-def renamed(stmt: Stmt, names: Mapping[Any, Any]) -> Stmt:
+def renamed(stmt: ir.Stmt, names: Mapping[Any, Any]) -> ir.Stmt:
     """The statement with other names in the place of those that it uses and defines."""
     fields = _FIELDS[type(stmt)]
     changes: dict[str, Any] = {}
@@ -114,24 +103,24 @@ def renamed(stmt: Stmt, names: Mapping[Any, Any]) -> Stmt:
     return map_expressions(stmt, moved)
 
 
-def statements(kernel: Kernel) -> Iterator[Stmt]:
+def statements(kernel: ir.Kernel) -> Iterator[ir.Stmt]:
     """Every statement of the kernel, in order."""
     for phase in kernel.phases:
         yield from phase.body
 
 
-def value_names(*kernels: Kernel) -> set[str]:
+def value_names(*kernels: ir.Kernel) -> set[str]:
     """The values that kernels define."""
     return {n for k in kernels for s in statements(k) for n in defined_values(s)}
 
 
-def free_names(kernel: Kernel) -> set[str]:
+def free_names(kernel: ir.Kernel) -> set[str]:
     """The symbols of a kernel that are no axes: its sizes, and those of its `Indirect`s."""
-    indirect = (s.symbol.name for s in statements(kernel) if isinstance(s, Indirect))
+    indirect = (s.symbol.name for s in statements(kernel) if isinstance(s, ir.Indirect))
     return {*(s.name for s in kernel.symbols), *indirect}
 
 
-def symbol_names(kernel: Kernel) -> set[str]:
+def symbol_names(kernel: ir.Kernel) -> set[str]:
     """All symbols of a kernel."""
     axes = (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
     return free_names(kernel) | {a.symbol.name for a in axes}

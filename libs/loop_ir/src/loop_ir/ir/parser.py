@@ -12,41 +12,11 @@ import re
 import sympy
 
 import symexpr
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.lines import Line, Lines
-from loop_ir.ir.nodes import (
-    MATMUL_PARTS,
-    OPS,
-    REDUCTIONS,
-    SCANS,
-    STORES,
-    Axis,
-    Buffer,
-    Compute,
-    Const,
-    CopyBack,
-    Extern,
-    Graph,
-    GraphArg,
-    GraphInput,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Matmul,
-    Node,
-    Operand,
-    Origin,
-    Phase,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-    TensorRef,
-    UserKernel,
-)
 from tensor_ir import MAX_DEPTH, Ref, Symbol, TensorType
 
-_MODES = {sign: mode for mode, sign in STORES.items()}
+_MODES = {sign: mode for mode, sign in ir.STORES.items()}
 _SIGN = "|".join(map(re.escape, _MODES))
 _NAME = r"(?a:[A-Za-z_]\w*)"
 _LOAD = re.compile(rf"({_NAME}) = load ({_NAME})\[(.*)\](?: if ({_NAME}))?(?: else (\S+))?")
@@ -63,7 +33,7 @@ _TENSOR = re.compile(rf"({_NAME}): (.*)")
 _REF = re.compile(r"ref ([\w.:]+)", re.ASCII)
 
 
-def parse_kernel(text: str) -> Kernel:
+def parse_kernel(text: str) -> ir.Kernel:
     """Reads what `print_kernel` prints. Raises `ParseError` with line and column."""
     lines = Lines(text)
     kernel = _kernel(lines, lines.take("a kernel"), "kernel")
@@ -71,24 +41,24 @@ def parse_kernel(text: str) -> Kernel:
     return kernel
 
 
-def parse_graph(text: str) -> Graph:
+def parse_graph(text: str) -> ir.Graph:
     """Reads what `print_graph` prints. Raises `ParseError` with line and column."""
     lines = Lines(text)
     head = lines.take("a graph")
     name = head.match(re.compile(rf"graph ({_NAME})\("), "`graph name(`")[1]
-    inputs: list[GraphInput] = []
+    inputs: list[ir.GraphInput] = []
     while (line := lines.take("an input or `):`")).text != "):":
         found = line.match(re.compile(rf"({_NAME}): (.*?),?"), "`name: type,`")
         kind = found[2]
         inputs.append(
-            GraphInput(found[1], None if kind == "int" else line.type(found.start(2), kind))
+            ir.GraphInput(found[1], None if kind == "int" else line.type(found.start(2), kind))
         )
     symbols = _where(lines)
     constants: list[tuple[str, TensorType]] = []
     while (item := lines.peek()) is not None and item.text.startswith("constant "):
         found = lines.take("").match(re.compile(rf"constant ({_NAME}): (.*)"), "`name: type`")
         constants.append((found[1], item.type(found.start(2), found[2])))
-    nodes: list[Node] = []
+    nodes: list[ir.Node] = []
     while True:
         line = lines.take("a node or `return`")
         if line.text.startswith("return"):
@@ -97,7 +67,7 @@ def parse_graph(text: str) -> Graph:
     found = line.match(re.compile(r"return \((.*)\)"), "`return (...)`")
     outputs = tuple(_arg(line, at, text) for at, text in line.split(found.start(1), found[1]))
     lines.end()
-    return Graph(name, tuple(inputs), tuple(nodes), outputs, symbols, tuple(constants))
+    return ir.Graph(name, tuple(inputs), tuple(nodes), outputs, symbols, tuple(constants))
 
 
 def _where(lines: Lines) -> tuple[Symbol, ...]:
@@ -108,92 +78,94 @@ def _where(lines: Lines) -> tuple[Symbol, ...]:
     return tuple(out)
 
 
-def _origins(lines: Lines) -> tuple[Origin, ...]:
-    out: list[Origin] = []
+def _origins(lines: Lines) -> tuple[ir.Origin, ...]:
+    out: list[ir.Origin] = []
     while (line := lines.peek()) is not None and line.text.startswith("# from "):
         found = lines.take("").match(_ORIGIN, "`# from op at source`")
-        out.append(Origin(symexpr.from_one_line(found[1]), symexpr.from_one_line(found[2] or "")))
+        out.append(
+            ir.Origin(symexpr.from_one_line(found[1]), symexpr.from_one_line(found[2] or ""))
+        )
     return tuple(out)
 
 
-def _kernel(lines: Lines, head: Line, keyword: str) -> Kernel:
+def _kernel(lines: Lines, head: Line, keyword: str) -> ir.Kernel:
     name = head.match(re.compile(rf"{keyword} ({_NAME})\("), f"`{keyword} name(`")[1]
-    buffers: list[Buffer] = []
+    buffers: list[ir.Buffer] = []
     while (line := lines.take("a buffer or `):`")).text != "):":
         found = line.match(re.compile(rf"(out )?({_NAME}): (.*?),?"), "`[out] name: type,`")
-        buffers.append(Buffer(found[2], line.type(found.start(3), found[3]), bool(found[1])))
+        buffers.append(ir.Buffer(found[2], line.type(found.start(3), found[3]), bool(found[1])))
     symbols = _where(lines)
     origins = _origins(lines)
     line = lines.take("`parallel` or `single`")
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[ir.Axis, ...] = ()
     if line.text != "single:":
         found = line.match(re.compile(r"parallel (.*):"), "`parallel i0 < 2, ...:` or `single:`")
         axes = _axes(line, found.start(1), found[1])
-    phases: list[Phase] = []
+    phases: list[ir.Phase] = []
     while (item := lines.block(line.indent)) is not None:
         phases.append(_phase(lines, item))
-    return Kernel(name, tuple(buffers), axes, tuple(phases), symbols, origins)
+    return ir.Kernel(name, tuple(buffers), axes, tuple(phases), symbols, origins)
 
 
-def _axes(line: Line, start: int, text: str) -> tuple[Axis, ...]:
-    axes: list[Axis] = []
+def _axes(line: Line, start: int, text: str) -> tuple[ir.Axis, ...]:
+    axes: list[ir.Axis] = []
     for at, piece in line.split(start, text):
         found = re.fullmatch(rf"({_NAME}) < (.*)", piece)
         if found is None:
             line.fail("`name < extent`", at)
         extent = line.expr(at + found.start(2), found[2])
-        axes.append(Axis(symexpr.symbol(found[1]), extent))
+        axes.append(ir.Axis(symexpr.symbol(found[1]), extent))
     return tuple(axes)
 
 
-def _phase(lines: Lines, head: Line) -> Phase:
-    axes: tuple[Axis, ...] = ()
+def _phase(lines: Lines, head: Line) -> ir.Phase:
+    axes: tuple[ir.Axis, ...] = ()
     if head.text != "once:":
         found = head.match(re.compile(r"over (.*):"), "`over r0 < 2, ...:` or `once:`")
         axes = _axes(head, found.start(1), found[1])
-    body: list[Stmt] = []
+    body: list[ir.Stmt] = []
     while (line := lines.block(head.indent)) is not None:
         body.append(_stmt(line))
-    return Phase(axes, tuple(body))
+    return ir.Phase(axes, tuple(body))
 
 
-def parse_stmt(text: str) -> Stmt:
+def parse_stmt(text: str) -> ir.Stmt:
     """Reads what `print_stmt` prints."""
     return _stmt(Lines(text).take("a statement"))
 
 
-def _stmt(line: Line) -> Stmt:
+def _stmt(line: Line) -> ir.Stmt:
     if found := _STORE.fullmatch(line.text):
         index = line.expr(found.start(2), found[2])
-        return Store(found[1], index, found[4], _MODES[found[3]], found[5])
+        return ir.Store(found[1], index, found[4], _MODES[found[3]], found[5])
     if found := _INDIRECT.fullmatch(line.text):
         extent = line.expr(found.start(3), found[3])
-        return Indirect(symexpr.symbol(found[1]), found[2], extent)
+        return ir.Indirect(symexpr.symbol(found[1]), found[2], extent)
     typed = line.match(_TYPED, "a statement: `store b[i] = v`, or `v = ... : dtype`")
     text, dtype = typed[1], line.dtype(typed.start(2), typed[2])
     if found := _LOAD.fullmatch(text):
         other = found[5] if found[5] is not None else "0"
         index = line.expr(found.start(3), found[3])
         value = line.literal(found.start(5), other)
-        return Load(found[1], found[2], index, dtype, found[4], value)
+        return ir.Load(found[1], found[2], index, dtype, found[4], value)
     if found := _CONST.fullmatch(text):
-        return Const(found[1], line.literal(found.start(2), found[2]), dtype)
+        return ir.Const(found[1], line.literal(found.start(2), found[2]), dtype)
     if found := _INDEX.fullmatch(text):
-        return Index(found[1], line.expr(found.start(2), found[2]), dtype)
+        return ir.Index(found[1], line.expr(found.start(2), found[2]), dtype)
     if found := _REDUCE.fullmatch(text):
-        if found[2] not in REDUCTIONS:
-            line.fail(f"a reduction of {', '.join(REDUCTIONS)}", found.start(2))
+        if found[2] not in ir.REDUCTIONS:
+            line.fail(f"a reduction of {', '.join(ir.REDUCTIONS)}", found.start(2))
         outs = tuple(found[1].split(", "))
-        return Reduce(outs, found[2], _names(line, found.start(3), found[3]), dtype)
+        return ir.Reduce(outs, found[2], _names(line, found.start(3), found[3]), dtype)
     if found := _SCAN.fullmatch(text):
-        if found[2] not in SCANS:
-            line.fail(f"a scan of {', '.join(sorted(SCANS))}", found.start(2))
+        if found[2] not in ir.SCANS:
+            line.fail(f"a scan of {', '.join(sorted(ir.SCANS))}", found.start(2))
         args = _names(line, found.start(3), found[3])
-        return Scan(found[1], found[2], args, dtype, bool(found[4]))
+        return ir.Scan(found[1], found[2], args, dtype, bool(found[4]))
     if found := _COMPUTE.fullmatch(text):
-        if found[2] not in OPS:
+        if found[2] not in ir.OPS:
             line.fail("an operation of the grammar", found.start(2))
-        return Compute(found[1], found[2], _names(line, found.start(3), found[3]), dtype)
+        return ir.Compute(found[1], found[2], _names(line, found.start(3), found[3]), dtype)
     line.fail("a statement: load, index, const, reduce, scan or op(args)")
 
 
@@ -206,7 +178,7 @@ def _names(line: Line, start: int, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _arg(line: Line, at: int, text: str, depth: int = 0) -> GraphArg:
+def _arg(line: Line, at: int, text: str, depth: int = 0) -> ir.GraphArg:
     if text in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text]
     if text.startswith('"'):
@@ -232,20 +204,20 @@ def _arg(line: Line, at: int, text: str, depth: int = 0) -> GraphArg:
     return line.expr(at, text)
 
 
-def _tensor(line: Line, keyword: str) -> TensorRef:
+def _tensor(line: Line, keyword: str) -> ir.TensorRef:
     found = line.match(re.compile(rf"{keyword} ({_NAME}): (.*)"), f"`{keyword} name: type`")
     return _reference(line, found, 0)
 
 
-def _reference(line: Line, found: re.Match[str], at: int) -> TensorRef:
+def _reference(line: Line, found: re.Match[str], at: int) -> ir.TensorRef:
     """`name: type[ conj][ neg]`, matched as the groups of name and the rest."""
     parts = re.fullmatch(r"(.*?)( conj)?( neg)?", found[2])
     assert parts is not None
     type = line.type(at + found.start(2), parts[1])
-    return TensorRef(found[1], type, bool(parts[2]), bool(parts[3]))
+    return ir.TensorRef(found[1], type, bool(parts[2]), bool(parts[3]))
 
 
-def _node(lines: Lines, line: Line) -> Node:
+def _node(lines: Lines, line: Line) -> ir.Node:
     word = line.text.split(" ", 1)[0]
     if word == "kernel":
         return _kernel(lines, line, "kernel")
@@ -259,17 +231,17 @@ def _node(lines: Lines, line: Line) -> Node:
         found = line.match(re.compile(r"copy (.*?) -> (.*)"), "`copy src: type -> dst: type`")
         src = _arg(line, found.start(1), found[1])
         dst = _arg(line, found.start(2), found[2])
-        if not isinstance(src, TensorRef) or not isinstance(dst, TensorRef):
+        if not isinstance(src, ir.TensorRef) or not isinstance(dst, ir.TensorRef):
             line.fail("`copy src: type -> dst: type`")
-        return CopyBack(src, dst)
+        return ir.CopyBack(src, dst)
     line.fail("kernel, extern, matmul, user_kernel, copy or return")
 
 
-def _extern(lines: Lines, line: Line) -> Extern:
+def _extern(lines: Lines, line: Line) -> ir.Extern:
     pattern = re.compile(r"extern ([\w.:]+)\((.*)\)( tuple)?( fallback)?")
     found = line.match(pattern, "`extern target(args)[ tuple][ fallback]`")
-    args: list[GraphArg] = []
-    kwargs: list[tuple[str, GraphArg]] = []
+    args: list[ir.GraphArg] = []
+    kwargs: list[tuple[str, ir.GraphArg]] = []
     for at, piece in line.split(found.start(2), found[2]):
         keyword = re.match(rf"({_NAME}) = ", piece)
         if keyword is None:
@@ -289,7 +261,7 @@ def _extern(lines: Lines, line: Line) -> Extern:
             ref = _tensor(item, "out")
             outs.append((ref.buffer, ref.type))
         lines.take("")
-    return Extern(
+    return ir.Extern(
         found[1],
         tuple(args),
         tuple(kwargs),
@@ -301,14 +273,14 @@ def _extern(lines: Lines, line: Line) -> Extern:
     )
 
 
-def _user_kernel(lines: Lines, line: Line) -> UserKernel:
+def _user_kernel(lines: Lines, line: Line) -> ir.UserKernel:
     head = line.match(
         re.compile(rf"user_kernel ({_NAME}) of ({_NAME})"), "`user_kernel name of key`"
     )
     origins = _origins(lines)
     grids: list[tuple[sympy.Expr, sympy.Expr, sympy.Expr]] = []
-    args: list[tuple[str, GraphArg]] = []
-    constants: list[tuple[str, GraphArg]] = []
+    args: list[tuple[str, ir.GraphArg]] = []
+    constants: list[tuple[str, ir.GraphArg]] = []
     mutates: list[str] = []
     outs: list[tuple[str, TensorType]] = []
     blocks: list[tuple[str, tuple[sympy.Expr, ...]]] = []
@@ -332,7 +304,7 @@ def _user_kernel(lines: Lines, line: Line) -> UserKernel:
         else:
             ref = _tensor(item, "out")
             outs.append((ref.buffer, ref.type))
-    return UserKernel(
+    return ir.UserKernel(
         head[1],
         head[2],
         tuple(grids),
@@ -349,7 +321,7 @@ def _exprs(line: Line, start: int, text: str) -> tuple[sympy.Expr, ...]:
     return tuple(line.expr(at, piece) for at, piece in line.split(start, text))
 
 
-def _matmul(lines: Lines, line: Line) -> Matmul:
+def _matmul(lines: Lines, line: Line) -> ir.Matmul:
     head = _tensor(line, "matmul")
     origins = _origins(lines)
     a = _tensor(lines.take("`a name: type`"), "a")
@@ -365,13 +337,13 @@ def _matmul(lines: Lines, line: Line) -> Matmul:
             factors[name] = item.literal(len(name) + 1, item.text[len(name) + 1 :])
             item = lines.take("`extern`")
     extern = _extern(lines, item)
-    kernels: dict[str, Kernel] = {}
-    for keyword in MATMUL_PARTS:
+    kernels: dict[str, ir.Kernel] = {}
+    for keyword in ir.MATMUL_PARTS:
         following = lines.peek()
         if following is None or following.indent <= line.indent:
             break
         if following.text.startswith(f"{keyword} ") or keyword == "epilogue":
             kernels[keyword] = _kernel(lines, lines.take(""), keyword)
-    operands = Operand(a, kernels.get("prologue_a")), Operand(b, kernels.get("prologue_b"))
+    operands = ir.Operand(a, kernels.get("prologue_a")), ir.Operand(b, kernels.get("prologue_b"))
     epilogue = kernels.get("epilogue")
-    return Matmul(head.buffer, head.type, operands, bias, extern, epilogue, origins, **factors)
+    return ir.Matmul(head.buffer, head.type, operands, bias, extern, epilogue, origins, **factors)

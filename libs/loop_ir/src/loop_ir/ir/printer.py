@@ -7,32 +7,7 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir.errors import Unprintable
-from loop_ir.ir.nodes import (
-    MATMUL_PARTS,
-    STORES,
-    Axis,
-    Compute,
-    Const,
-    CopyBack,
-    Extern,
-    Graph,
-    GraphArg,
-    GraphInput,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Matmul,
-    Node,
-    Origin,
-    Phase,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-    TensorRef,
-    UserKernel,
-)
+from loop_ir.ir import nodes as ir
 from symexpr import one_line, sstr
 from tensor_ir import DType, Ref, Symbol, TensorType, print_plain, print_symbol, print_type
 
@@ -40,12 +15,12 @@ TYPE_COLUMN = 56
 SPACE = r"\x20"  # of a name that is one word of its line
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: ir.Kernel) -> str:
     """The kernel as text; ends with a newline."""
     return "\n".join(_kernel(kernel, "")) + "\n"
 
 
-def print_graph(graph: Graph) -> str:
+def print_graph(graph: ir.Graph) -> str:
     """The graph as text; ends with a newline."""
     lines = [f"graph {graph.name}(", *(f"    {_input(i)}," for i in graph.inputs), "):"]
     lines += _where(graph.symbols, "  ")
@@ -56,18 +31,18 @@ def print_graph(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_node(node: Node) -> str:
+def print_node(node: ir.Node) -> str:
     """One node of a graph as text."""
     return "\n".join(_node(node, "")) + "\n"
 
 
-def print_stmt(stmt: Stmt) -> str:
+def print_stmt(stmt: ir.Stmt) -> str:
     """One statement on one line."""
     left, dtype = _stmt(stmt)
     return f"{left} : {dtype.value}" if dtype else left
 
 
-def _input(item: GraphInput) -> str:
+def _input(item: ir.GraphInput) -> str:
     return f"{item.name}: {'int' if item.type is None else print_type(item.type)}"
 
 
@@ -75,7 +50,7 @@ def _where(symbols: Sequence[Symbol], indent: str) -> list[str]:
     return [f"{indent}where {print_symbol(s)}" for s in symbols]
 
 
-def _origins(origins: Sequence[Origin], indent: str) -> list[str]:
+def _origins(origins: Sequence[ir.Origin], indent: str) -> list[str]:
     lines = []
     for origin in origins:
         if not origin.op:
@@ -85,7 +60,7 @@ def _origins(origins: Sequence[Origin], indent: str) -> list[str]:
     return lines
 
 
-def _kernel(kernel: Kernel, indent: str, keyword: str = "kernel") -> list[str]:
+def _kernel(kernel: ir.Kernel, indent: str, keyword: str = "kernel") -> list[str]:
     lines = [f"{indent}{keyword} {kernel.name}("]
     for buffer in kernel.buffers:
         out = "out " if buffer.written else ""
@@ -102,11 +77,11 @@ def _kernel(kernel: Kernel, indent: str, keyword: str = "kernel") -> list[str]:
     return lines
 
 
-def _axes(axes: Sequence[Axis]) -> str:
+def _axes(axes: Sequence[ir.Axis]) -> str:
     return ", ".join(f"{a.symbol.name} < {sstr(a.extent)}" for a in axes)
 
 
-def _phase(phase: Phase, indent: str) -> list[str]:
+def _phase(phase: ir.Phase, indent: str) -> list[str]:
     head = f"over {_axes(phase.axes)}:" if phase.axes else "once:"
     lines = [indent + head]
     for stmt in phase.body:
@@ -116,33 +91,33 @@ def _phase(phase: Phase, indent: str) -> list[str]:
     return lines
 
 
-def _stmt(stmt: Stmt) -> tuple[str, DType | None]:
+def _stmt(stmt: ir.Stmt) -> tuple[str, DType | None]:
     match stmt:
-        case Load():
+        case ir.Load():
             text = f"{stmt.out} = load {stmt.buffer}[{sstr(stmt.index)}]"
             if stmt.mask is not None:
                 text += f" if {stmt.mask} else {_literal(stmt.other)}"
             elif stmt.other != 0 or isinstance(stmt.other, bool):
                 text += f" else {_literal(stmt.other)}"
             return text, stmt.dtype
-        case Index():
+        case ir.Index():
             return f"{stmt.out} = index {sstr(stmt.expr)}", stmt.dtype
-        case Const():
+        case ir.Const():
             return f"{stmt.out} = const {_literal(stmt.value)}", stmt.dtype
-        case Compute():
+        case ir.Compute():
             return f"{stmt.out} = {stmt.op}({', '.join(stmt.args)})", stmt.dtype
-        case Indirect():
+        case ir.Indirect():
             return f"{stmt.symbol.name} = indirect {stmt.value} < {sstr(stmt.extent)}", None
-        case Reduce():
+        case ir.Reduce():
             call = f"{stmt.op}({', '.join(stmt.args)})"
             return f"{', '.join(stmt.outs)} = reduce {call}", stmt.dtype
-        case Scan():
+        case ir.Scan():
             text = f"{stmt.out} = scan {stmt.op}({', '.join(stmt.args)})"
             return text + " reverse" * stmt.reverse, stmt.dtype
-        case Store():
-            if stmt.mode not in STORES:
+        case ir.Store():
+            if stmt.mode not in ir.STORES:
                 raise Unprintable("store mode", stmt.mode)
-            sign = STORES[stmt.mode]
+            sign = ir.STORES[stmt.mode]
             text = f"store {stmt.buffer}[{sstr(stmt.index)}] {sign} {stmt.value}"
             return text + (f" if {stmt.mask}" if stmt.mask is not None else ""), None
 
@@ -153,9 +128,9 @@ def _literal(value: int | float | bool) -> str:
     return repr(value)
 
 
-def print_graph_arg(arg: GraphArg) -> str:
+def print_graph_arg(arg: ir.GraphArg) -> str:
     """An argument of an extern call, or a result of the graph. Tuples print as `[a, b]`."""
-    if isinstance(arg, TensorRef):
+    if isinstance(arg, ir.TensorRef):
         return f"{arg.buffer}: {print_type(arg.type)}" + " conj" * arg.conj + " neg" * arg.neg
     if isinstance(arg, tuple):
         return f"[{', '.join(map(print_graph_arg, arg))}]"
@@ -170,26 +145,26 @@ def print_graph_arg(arg: GraphArg) -> str:
     return print_plain(arg)
 
 
-def _args(args: Sequence[GraphArg]) -> str:
+def _args(args: Sequence[ir.GraphArg]) -> str:
     return f"({', '.join(map(print_graph_arg, args))})"
 
 
-def _node(node: Node, indent: str) -> list[str]:
+def _node(node: ir.Node, indent: str) -> list[str]:
     match node:
-        case Kernel():
+        case ir.Kernel():
             return _kernel(node, indent)
-        case Extern():
+        case ir.Extern():
             return _extern(node, indent)
-        case Matmul():
+        case ir.Matmul():
             return _matmul(node, indent)
-        case UserKernel():
+        case ir.UserKernel():
             return _user_kernel(node, indent)
-        case CopyBack():
+        case ir.CopyBack():
             src, dst = print_graph_arg(node.src), print_graph_arg(node.dst)
             return [f"{indent}copy {src} -> {dst}"]
 
 
-def _extern(node: Extern, indent: str) -> list[str]:
+def _extern(node: ir.Extern, indent: str) -> list[str]:
     texts = [print_graph_arg(a) for a in node.args]
     texts += [f"{k} = {print_graph_arg(v)}" for k, v in node.kwargs]
     flags = " tuple" * node.tuple_result + " fallback" * node.fallback
@@ -202,7 +177,7 @@ def _extern(node: Extern, indent: str) -> list[str]:
     return lines
 
 
-def _user_kernel(node: UserKernel, indent: str) -> list[str]:
+def _user_kernel(node: ir.UserKernel, indent: str) -> list[str]:
     inner = indent + "  "
     lines = [f"{indent}user_kernel {node.name} of {node.kernel}", *_origins(node.origins, inner)]
     lines += [f"{inner}grid ({', '.join(map(sstr, grid))})" for grid in node.grids]
@@ -220,7 +195,7 @@ def _type(out: tuple[str, TensorType]) -> str:
     return print_type(out[1])
 
 
-def _matmul(node: Matmul, indent: str) -> list[str]:
+def _matmul(node: ir.Matmul, indent: str) -> list[str]:
     inner = indent + "  "
     lines = [f"{indent}matmul {node.out}: {print_type(node.type)}"]
     lines += _origins(node.origins, inner)
@@ -231,7 +206,7 @@ def _matmul(node: Matmul, indent: str) -> list[str]:
         if factor != 1:
             lines.append(f"{inner}{name} {_literal(factor)}")
     lines += _extern(node.extern, inner)
-    parts = zip(MATMUL_PARTS, (*(o.prologue for o in node.operands), node.epilogue), strict=True)
+    parts = zip(ir.MATMUL_PARTS, (*(o.prologue for o in node.operands), node.epilogue), strict=True)
     for keyword, kernel in parts:
         if kernel is not None:
             lines += _kernel(kernel, inner, keyword)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import sympy
 
-from loop_ir.errors import (
-    DuplicateDefinition,
-    ElementType,
-    InvalidEpilogue,
-    InvalidName,
-    InvalidPrologue,
-    LayoutMismatch,
-    UndefinedBuffer,
-    UndefinedSymbol,
-    WriterConflict,
-)
+from loop_ir import errors
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, same, span
 from loop_ir.ir.analysis import (
     at_hints,
@@ -25,34 +16,24 @@ from loop_ir.ir.analysis import (
     tensor_refs,
     writes,
 )
-from loop_ir.ir.nodes import (
-    CopyBack,
-    Extern,
-    Graph,
-    Kernel,
-    Matmul,
-    Node,
-    TensorRef,
-    UserKernel,
-)
 from loop_ir.ir.verify_kernel import NAME, KernelVerifier, first_twice, listed
 from tensor_ir import TensorType
 
 
-def verify(item: Graph | Kernel, checked: dict[int, Kernel] | None = None) -> None:
+def verify(item: ir.Graph | ir.Kernel, checked: dict[int, ir.Kernel] | None = None) -> None:
     """Raises the `VerifyError` of the first rule that a graph or a kernel breaks.
 
     checked: kernels, by `id`, that were found valid before; their bodies are not checked again.
     Those of this graph are added.
     """
-    if isinstance(item, Kernel):
+    if isinstance(item, ir.Kernel):
         KernelVerifier(item).run()
     else:
         _GraphVerifier(item, {} if checked is None else checked).run()
 
 
 class _GraphVerifier:
-    def __init__(self, graph: Graph, checked: dict[int, Kernel]) -> None:
+    def __init__(self, graph: ir.Graph, checked: dict[int, ir.Kernel]) -> None:
         self.graph = graph
         self.checked = checked
         self.types: dict[str, TensorType] = {}
@@ -75,44 +56,44 @@ class _GraphVerifier:
 
     def _define(self, name: str, type: TensorType, node: str) -> None:
         if not NAME.fullmatch(name):
-            raise InvalidName(f"{name!r} is no identifier", node)
+            raise errors.InvalidName(f"{name!r} is no identifier", node)
         if name in self.types:
-            raise DuplicateDefinition(f"buffer {name}", node)
+            raise errors.DuplicateDefinition(f"buffer {name}", node)
         unknown = set().union(*(e.free_symbols for e in (*type.size, *type.stride)))
         if unknown - self.symbols.keys():
-            raise UndefinedSymbol(f"the layout of {name} uses {listed(unknown)}", node)
+            raise errors.UndefinedSymbol(f"the layout of {name} uses {listed(unknown)}", node)
         self.types[name] = type
 
-    def _node(self, node: Node) -> None:
+    def _node(self, node: ir.Node) -> None:
         name = node_name(node)
-        if isinstance(node, Kernel):
+        if isinstance(node, ir.Kernel):
             if name in self.names:
-                raise DuplicateDefinition(f"two nodes are named {name}", name)
+                raise errors.DuplicateDefinition(f"two nodes are named {name}", name)
             self.names.add(name)
             self._kernel(node, frozenset())
-        elif isinstance(node, Extern):
+        elif isinstance(node, ir.Extern):
             self._extern(node, name)
             for out in node.outs:
                 if out is not None:
                     self._define(out[0], out[1], name)
-        elif isinstance(node, UserKernel):
+        elif isinstance(node, ir.UserKernel):
             if name in self.names:
-                raise DuplicateDefinition(f"two nodes are named {name}", name)
+                raise errors.DuplicateDefinition(f"two nodes are named {name}", name)
             self.names.add(name)
             self._user_kernel(node)
-        elif isinstance(node, Matmul):
+        elif isinstance(node, ir.Matmul):
             self._matmul(node)
         else:
             self._copy(node, name)
 
-    def _kernel(self, kernel: Kernel, made: frozenset[str]) -> None:
+    def _kernel(self, kernel: ir.Kernel, made: frozenset[str]) -> None:
         """`made`: buffers that exist only here, such as the result of a matmul."""
         if id(kernel) not in self.checked:
             verify(kernel)
             self.checked[id(kernel)] = kernel
         for symbol in kernel.symbols:
             if symbol not in self.graph.symbols:
-                raise UndefinedSymbol(f"{symbol} is no symbol of the graph", kernel.name)
+                raise errors.UndefinedSymbol(f"{symbol} is no symbol of the graph", kernel.name)
         read = set(reads(kernel))
         for buffer in kernel.buffers:
             if buffer.name in made:
@@ -120,27 +101,33 @@ class _GraphVerifier:
             known = self.types.get(buffer.name)
             if known is None:
                 if not buffer.written or buffer.name in read:
-                    raise UndefinedBuffer(f"{buffer.name} is not defined before", kernel.name)
+                    raise errors.UndefinedBuffer(
+                        f"{buffer.name} is not defined before", kernel.name
+                    )
                 self._define(buffer.name, buffer.type, kernel.name)
                 continue
             if buffer.written and buffer.name in self.constants:
-                raise WriterConflict(f"{buffer.name} is a constant", kernel.name)
+                raise errors.WriterConflict(f"{buffer.name} is a constant", kernel.name)
             if (known.dtype, known.device) != (buffer.type.dtype, buffer.type.device) or not same(
                 span(known), span(buffer.type)
             ):
-                raise LayoutMismatch(f"{buffer.name} is {known}, not {buffer.type}", kernel.name)
+                raise errors.LayoutMismatch(
+                    f"{buffer.name} is {known}, not {buffer.type}", kernel.name
+                )
 
-    def _ref(self, ref: TensorRef, node: str, bits: bool = False, lazy: bool = False) -> None:
+    def _ref(self, ref: ir.TensorRef, node: str, bits: bool = False, lazy: bool = False) -> None:
         """bits: the node may see the memory at another element type. lazy: and conjugated or
         negated."""
         storage = self.types.get(ref.buffer)
         if storage is None:
-            raise UndefinedBuffer(f"{ref.buffer} is not defined before", node)
+            raise errors.UndefinedBuffer(f"{ref.buffer} is not defined before", node)
         same_dtype = storage.dtype == ref.type.dtype
         if storage.device != ref.type.device or not (bits or same_dtype):
-            raise ElementType(f"{ref.buffer} holds {storage.dtype.value} {storage.device}", node)
+            raise errors.ElementType(
+                f"{ref.buffer} holds {storage.dtype.value} {storage.device}", node
+            )
         if not lazy and (ref.conj or ref.neg):
-            raise ElementType(f"a lazily conjugated or negated view of {ref.buffer}", node)
+            raise errors.ElementType(f"a lazily conjugated or negated view of {ref.buffer}", node)
         last, end = span(ref.type), span(storage)
         if not same_dtype:
             last, end = last * ref.type.dtype.itemsize, end * storage.dtype.itemsize
@@ -150,100 +137,104 @@ class _GraphVerifier:
         if any(at_hints(n, hints) == 0 for n in ref.type.size):
             return
         if at_hints(last, hints) > at_hints(end, hints):
-            raise LayoutMismatch(
+            raise errors.LayoutMismatch(
                 f"a view of {ref.buffer} ends at {last}, the storage at {end}", node
             )
 
-    def _extern(self, node: Extern, name: str) -> None:
+    def _extern(self, node: ir.Extern, name: str) -> None:
         for arg in (*node.args, *(v for _, v in node.kwargs)):
             for ref in tensor_refs(arg):
                 self._ref(ref, name, bits=True, lazy=True)
         for buffer in node.mutates:
             if buffer not in self.types:
-                raise UndefinedBuffer(f"{buffer} is not defined before", name)
+                raise errors.UndefinedBuffer(f"{buffer} is not defined before", name)
             if buffer in self.constants:
-                raise WriterConflict(f"{buffer} is a constant", name)
+                raise errors.WriterConflict(f"{buffer} is a constant", name)
 
-    def _user_kernel(self, node: UserKernel) -> None:
+    def _user_kernel(self, node: ir.UserKernel) -> None:
         """Grids are there, what it writes is among its tensors, and made or defined before."""
         if not node.grids:
-            raise LayoutMismatch("a launch needs a grid", node.name)
+            raise errors.LayoutMismatch("a launch needs a grid", node.name)
         parameters = [k for k, _ in (*node.args, *node.constants)]
         if len(set(parameters)) != len(parameters):
-            raise DuplicateDefinition(f"parameter {first_twice(parameters)}", node.name)
+            raise errors.DuplicateDefinition(f"parameter {first_twice(parameters)}", node.name)
         numbers = [e for grid in node.grids for e in grid]
         numbers += [v for _, v in node.args if isinstance(v, sympy.Expr)]
         numbers += [e for _, block in node.descriptors for e in block]
         unknown = set().union(*(e.free_symbols for e in numbers)) - self.symbols.keys()
         if unknown:
-            raise UndefinedSymbol(f"the launch uses {listed(unknown)}", node.name)
-        tensors = {k: v for k, v in node.args if isinstance(v, TensorRef)}
+            raise errors.UndefinedSymbol(f"the launch uses {listed(unknown)}", node.name)
+        tensors = {k: v for k, v in node.args if isinstance(v, ir.TensorRef)}
         for name, block in node.descriptors:
             if name not in tensors:
-                raise UndefinedBuffer(f"descriptor {name} is of no tensor argument", node.name)
+                raise errors.UndefinedBuffer(
+                    f"descriptor {name} is of no tensor argument", node.name
+                )
             if len(block) != len(tensors[name].type.size):
-                raise LayoutMismatch(
+                raise errors.LayoutMismatch(
                     f"block {block} of {name}, a tensor of another rank", node.name
                 )
         for buffer in node.mutates:
             if buffer not in self.types:
-                raise UndefinedBuffer(f"{buffer} is not defined before", node.name)
+                raise errors.UndefinedBuffer(f"{buffer} is not defined before", node.name)
             if buffer in self.constants:
-                raise WriterConflict(f"{buffer} is a constant", node.name)
+                raise errors.WriterConflict(f"{buffer} is a constant", node.name)
         for out, type in node.outs:
             self._define(out, type, node.name)
         given = {r.buffer for r in tensors.values()}
         for buffer in writes(node):
             if buffer not in given:
-                raise UndefinedBuffer(f"{buffer} is written and no argument", node.name)
+                raise errors.UndefinedBuffer(f"{buffer} is written and no argument", node.name)
         for ref in tensors.values():
             self._ref(ref, node.name, bits=True)
 
-    def _matmul(self, node: Matmul) -> None:
+    def _matmul(self, node: ir.Matmul) -> None:
         for operand in node.operands:
             kernel, buffer = operand.prologue, operand.ref.buffer
             if kernel is None:
                 continue
             if not is_pointwise(kernel) or writes(kernel) != (buffer,):
-                raise InvalidPrologue(f"{kernel.name} does not make {buffer}", node.out)
+                raise errors.InvalidPrologue(f"{kernel.name} does not make {buffer}", node.out)
             self._kernel(kernel, frozenset())
         for ref in (node.a, node.b, *(() if node.bias is None else (node.bias,))):
             self._ref(ref, node.out)
         self._extern(node.extern, node.out)
         a, b, out = node.a.type.size, node.b.type.size, node.type.size
         if len(a) != len(b) or len(a) != len(out) or len(a) not in (2, 3):
-            raise LayoutMismatch(f"ranks of operands and result: {a} @ {b} -> {out}", node.out)
+            raise errors.LayoutMismatch(
+                f"ranks of operands and result: {a} @ {b} -> {out}", node.out
+            )
         expected = (*out[:-2], a[-2], b[-1])
         pairs = [*zip(expected, out, strict=True), (a[-1], b[-2])]
         pairs += [*zip(a[:-2], b[:-2], strict=True), *zip(a[:-2], out[:-2], strict=True)]
         if not all(same(x, y) for x, y in pairs):
-            raise LayoutMismatch(f"sizes do not match: {a} @ {b} -> {out}", node.out)
+            raise errors.LayoutMismatch(f"sizes do not match: {a} @ {b} -> {out}", node.out)
         if node.bias is not None:
             bias = node.bias.type.size
             if len(bias) not in (1, len(out)) or not all(map(same, bias, out[-len(bias) :])):
-                raise LayoutMismatch(f"a bias of {bias} for a result of {out}", node.out)
+                raise errors.LayoutMismatch(f"a bias of {bias} for a result of {out}", node.out)
         made = {name for kernel in node.prologues for name in writes(kernel)}
         if node.epilogue is None:
             self._define(node.out, node.type, node.out)
         else:
             if made & set(reads(node.epilogue)):
-                raise InvalidPrologue("the epilogue reads what a prologue makes", node.out)
+                raise errors.InvalidPrologue("the epilogue reads what a prologue makes", node.out)
             self._epilogue(node, node.epilogue)
         for name in made:
             del self.types[name]
 
-    def _epilogue(self, node: Matmul, epilogue: Kernel) -> None:
+    def _epilogue(self, node: ir.Matmul, epilogue: ir.Kernel) -> None:
         out = node.type.size
         if not is_pointwise(epilogue) or len(epilogue.axes) != len(out):
-            raise InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)
+            raise errors.InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)
         if not all(same(x.extent, n) for x, n in zip(epilogue.axes, out, strict=True)):
-            raise InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)
+            raise errors.InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)
         self._kernel(epilogue, frozenset((node.out,)))
 
-    def _copy(self, node: CopyBack, name: str) -> None:
+    def _copy(self, node: ir.CopyBack, name: str) -> None:
         self._ref(node.src, name, bits=True, lazy=True)
         self._ref(node.dst, name, bits=True, lazy=True)
         if not same(product(node.src.type.size), product(node.dst.type.size)):
-            raise LayoutMismatch(f"{node.src.type.size} into {node.dst.type.size}", name)
+            raise errors.LayoutMismatch(f"{node.src.type.size} into {node.dst.type.size}", name)
         if node.dst.buffer in self.constants:
-            raise WriterConflict(f"{node.dst.buffer} is a constant", name)
+            raise errors.WriterConflict(f"{node.dst.buffer} is a constant", name)

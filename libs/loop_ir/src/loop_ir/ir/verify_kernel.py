@@ -9,49 +9,11 @@ from keyword import kwlist
 
 import sympy
 
-from loop_ir.errors import (
-    Arity,
-    DuplicateDefinition,
-    ElementType,
-    InvalidName,
-    LayoutMismatch,
-    MisplacedReduce,
-    MisplacedSum,
-    MixedDirections,
-    NotWritten,
-    OutOfBounds,
-    PhaseMismatch,
-    ReadOfOwnWrite,
-    ReduceTooEarly,
-    UndefinedBuffer,
-    UndefinedSymbol,
-    UndefinedValue,
-    UnknownOp,
-    VerifyError,
-    WriterConflict,
-)
+from loop_ir import errors
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import linear, nonnegative, same, span
 from loop_ir.ir.analysis import at_hints, hints_of, lows_of, single_direction
 from loop_ir.ir.names import defined_values, expression, used_values
-from loop_ir.ir.nodes import (
-    ATOMICS,
-    OPS,
-    REDUCTIONS,
-    SCANS,
-    STORES,
-    Axis,
-    Compute,
-    Const,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Phase,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
 from loop_ir.ir.printer import print_stmt
 from tensor_ir import DType
 
@@ -69,7 +31,7 @@ _SHIFTS = frozenset(("shl", "shr"))
 @dataclass
 class _Value:
     dtype: DType
-    inner: tuple[Axis, ...]
+    inner: tuple[ir.Axis, ...]
     reduced_in: int | None
 
 
@@ -77,11 +39,13 @@ class _Value:
 class KernelVerifier:
     """One kernel; `run` raises the `VerifyError` of the first rule that it breaks."""
 
-    kernel: Kernel
+    kernel: ir.Kernel
     values: dict[str, _Value] = field(default_factory=dict)
-    indirect: dict[sympy.Symbol, tuple[tuple[Axis, ...], sympy.Expr]] = field(default_factory=dict)
-    stored: dict[str, list[Store]] = field(default_factory=dict)
-    loaded: dict[str, list[Load]] = field(default_factory=dict)
+    indirect: dict[sympy.Symbol, tuple[tuple[ir.Axis, ...], sympy.Expr]] = field(
+        default_factory=dict
+    )
+    stored: dict[str, list[ir.Store]] = field(default_factory=dict)
+    loaded: dict[str, list[ir.Load]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Raises the `VerifyError` of the first rule that the kernel breaks."""
@@ -96,7 +60,9 @@ class KernelVerifier:
         self._writes()
         self._directions()
 
-    def fail(self, error: type[VerifyError], detail: str, stmt: Stmt | None = None) -> None:
+    def fail(
+        self, error: type[errors.VerifyError], detail: str, stmt: ir.Stmt | None = None
+    ) -> None:
         """Raises `error` about a statement, or about the kernel as a whole."""
         raise error(detail, self.kernel.name, "" if stmt is None else print_stmt(stmt))
 
@@ -105,20 +71,26 @@ class KernelVerifier:
         names = [kernel.name, *(b.name for b in kernel.buffers), *(s.name for s in kernel.symbols)]
         axes = [kernel.axes, *(p.axes for p in kernel.phases)]
         names += (a.symbol.name for group in axes for a in group)
-        names += (s.symbol.name for p in kernel.phases for s in p.body if isinstance(s, Indirect))
+        names += (
+            s.symbol.name for p in kernel.phases for s in p.body if isinstance(s, ir.Indirect)
+        )
         for name in names:
             if not NAME.fullmatch(name):
-                self.fail(InvalidName, f"{name!r} is no identifier")
+                self.fail(errors.InvalidName, f"{name!r} is no identifier")
         if len(self.buffers) != len(kernel.buffers):
-            self.fail(DuplicateDefinition, f"buffer {first_twice(b.name for b in kernel.buffers)}")
+            self.fail(
+                errors.DuplicateDefinition, f"buffer {first_twice(b.name for b in kernel.buffers)}"
+            )
         symbols = [*(s.name for s in kernel.symbols), *(a.symbol.name for a in kernel.axes)]
         if len(set(symbols)) != len(symbols):
-            self.fail(DuplicateDefinition, f"symbol {first_twice(symbols)}")
+            self.fail(errors.DuplicateDefinition, f"symbol {first_twice(symbols)}")
         for buffer in kernel.buffers:
             for expr in (*buffer.type.size, *buffer.type.stride):
                 self._size(expr, f"the layout of {buffer.name}")
             if buffer.type.offset != 0:
-                self.fail(LayoutMismatch, f"buffer {buffer.name} starts at {buffer.type.offset}")
+                self.fail(
+                    errors.LayoutMismatch, f"buffer {buffer.name} starts at {buffer.type.offset}"
+                )
         for axis in kernel.axes:
             self._size(axis.extent, f"the extent of {axis.symbol}")
 
@@ -126,150 +98,161 @@ class KernelVerifier:
         unknown = expr.free_symbols - self.sizes.keys()
         if unknown:
             self.fail(
-                UndefinedSymbol, f"{what} uses {listed(unknown)}, which the kernel does not declare"
+                errors.UndefinedSymbol,
+                f"{what} uses {listed(unknown)}, which the kernel does not declare",
             )
 
-    def _axes(self, phase: Phase) -> None:
+    def _axes(self, phase: ir.Phase) -> None:
         taken = {*self.sizes, *(a.symbol for a in self.kernel.axes)}
         for axis in phase.axes:
             if axis.symbol in taken:
-                self.fail(DuplicateDefinition, f"symbol {axis.symbol}")
+                self.fail(errors.DuplicateDefinition, f"symbol {axis.symbol}")
             taken.add(axis.symbol)
             self._size(axis.extent, f"the extent of {axis.symbol}")
 
-    def _stmt(self, stmt: Stmt, phase: Phase, number: int) -> None:
+    def _stmt(self, stmt: ir.Stmt, phase: ir.Phase, number: int) -> None:
         for name in used_values(stmt):
             self._use(name, stmt, phase, number)
         expr = expression(stmt)
         if expr is not None:
             self._expr(expr, stmt, phase)
         self._types(stmt, phase)
-        inner = () if isinstance(stmt, Reduce) else phase.axes
+        inner = () if isinstance(stmt, ir.Reduce) else phase.axes
         for name in defined_values(stmt):
             if not NAME.fullmatch(name):
-                self.fail(InvalidName, f"{name!r} is no identifier", stmt)
+                self.fail(errors.InvalidName, f"{name!r} is no identifier", stmt)
             if name in self.values:
-                self.fail(DuplicateDefinition, f"value {name}", stmt)
+                self.fail(errors.DuplicateDefinition, f"value {name}", stmt)
             dtype: DType = stmt.dtype  # type: ignore[union-attr]  # only stores define nothing
-            reduced_in = number if isinstance(stmt, Reduce) else None
+            reduced_in = number if isinstance(stmt, ir.Reduce) else None
             self.values[name] = _Value(dtype, inner, reduced_in)
 
-    def _use(self, name: str, stmt: Stmt, phase: Phase, number: int) -> None:
+    def _use(self, name: str, stmt: ir.Stmt, phase: ir.Phase, number: int) -> None:
         value = self.values.get(name)
         if value is None:
-            self.fail(UndefinedValue, f"{name} is not defined before", stmt)
+            self.fail(errors.UndefinedValue, f"{name} is not defined before", stmt)
             return
         if value.reduced_in == number:
-            self.fail(ReduceTooEarly, f"{name} is reduced in this phase", stmt)
+            self.fail(errors.ReduceTooEarly, f"{name} is reduced in this phase", stmt)
         if value.inner and value.inner != phase.axes:
-            self.fail(PhaseMismatch, f"{name} belongs to `over {_axes(value.inner)}`", stmt)
+            self.fail(errors.PhaseMismatch, f"{name} belongs to `over {_axes(value.inner)}`", stmt)
 
-    def _expr(self, expr: sympy.Expr, stmt: Stmt, phase: Phase) -> None:
+    def _expr(self, expr: sympy.Expr, stmt: ir.Stmt, phase: ir.Phase) -> None:
         known = {*self.sizes, *(a.symbol for a in (*self.kernel.axes, *phase.axes))}
         for s in expr.free_symbols - known:
             if s not in self.indirect:
-                self.fail(UndefinedSymbol, f"symbol {s} is not known here", stmt)
+                self.fail(errors.UndefinedSymbol, f"symbol {s} is not known here", stmt)
             inner = self.indirect[s][0]
             if inner and inner != phase.axes:
-                self.fail(PhaseMismatch, f"{s} belongs to `over {_axes(inner)}`", stmt)
+                self.fail(errors.PhaseMismatch, f"{s} belongs to `over {_axes(inner)}`", stmt)
 
-    def _types(self, stmt: Stmt, phase: Phase) -> None:
+    def _types(self, stmt: ir.Stmt, phase: ir.Phase) -> None:
         match stmt:
-            case Load():
+            case ir.Load():
                 self._buffer_type(stmt.buffer, stmt.dtype, stmt)
                 self._mask(stmt.mask, stmt)
                 self.loaded.setdefault(stmt.buffer, []).append(stmt)
                 if stmt.mask is None:
                     self._bounds(stmt, stmt.buffer, stmt.index, phase)
-            case Store():
+            case ir.Store():
                 value = self.values[stmt.value]
                 self._buffer_type(stmt.buffer, value.dtype, stmt)
                 self._mask(stmt.mask, stmt)
-                if stmt.mode not in STORES:
-                    self.fail(UnknownOp, f"no store mode {stmt.mode!r}", stmt)
+                if stmt.mode not in ir.STORES:
+                    self.fail(errors.UnknownOp, f"no store mode {stmt.mode!r}", stmt)
                 if stmt.mode == "sum":
                     self._walked_sum(stmt, phase)
                 self.stored.setdefault(stmt.buffer, []).append(stmt)
                 if stmt.mask is None:
                     self._bounds(stmt, stmt.buffer, stmt.index, phase)
-            case Compute():
+            case ir.Compute():
                 self._compute(stmt)
-            case Reduce():
+            case ir.Reduce():
                 self._reduce(stmt, phase)
-            case Scan():
+            case ir.Scan():
                 self._scan(stmt, phase)
-            case Indirect():
+            case ir.Indirect():
                 if not self.values[stmt.value].dtype.is_int:
-                    self.fail(ElementType, f"{stmt.value} is no integer", stmt)
+                    self.fail(errors.ElementType, f"{stmt.value} is no integer", stmt)
                 self._size(stmt.extent, f"the extent of {stmt.symbol}")
                 axes = {a.symbol for p in self.kernel.phases for a in p.axes}
                 axes |= {a.symbol for a in self.kernel.axes}
                 if stmt.symbol in (self.indirect.keys() | self.sizes.keys() | axes):
-                    self.fail(DuplicateDefinition, f"symbol {stmt.symbol}", stmt)
+                    self.fail(errors.DuplicateDefinition, f"symbol {stmt.symbol}", stmt)
                 self.indirect[stmt.symbol] = (phase.axes, stmt.extent)
-            case Index():
+            case ir.Index():
                 if not (stmt.dtype.is_int if stmt.expr.is_integer else stmt.dtype is DType.f64):
-                    self.fail(ElementType, "an index is an integer, a computed float f64", stmt)
-            case Const():
+                    self.fail(
+                        errors.ElementType, "an index is an integer, a computed float f64", stmt
+                    )
+            case ir.Const():
                 if isinstance(stmt.value, float) and not stmt.dtype.is_float:
-                    self.fail(ElementType, f"{stmt.value!r} is no {stmt.dtype.value}", stmt)
+                    self.fail(errors.ElementType, f"{stmt.value!r} is no {stmt.dtype.value}", stmt)
 
-    def _walked_sum(self, stmt: Store, phase: Phase) -> None:
+    def _walked_sum(self, stmt: ir.Store, phase: ir.Phase) -> None:
         axes = self.kernel.axes
         if not (axes and phase.axes and stmt.mask is None) or self.values[stmt.value].dtype not in (
             DType.f32,
             DType.f64,
         ):
-            self.fail(MisplacedSum, "a sum over rows is of f32 or f64, at all inner points", stmt)
+            self.fail(
+                errors.MisplacedSum, "a sum over rows is of f32 or f64, at all inner points", stmt
+            )
         elif axes[-1].symbol in stmt.index.free_symbols:
-            self.fail(MisplacedSum, f"it runs over {axes[-1].symbol}, which its index names", stmt)
+            self.fail(
+                errors.MisplacedSum, f"it runs over {axes[-1].symbol}, which its index names", stmt
+            )
 
-    def _buffer_type(self, name: str, dtype: DType, stmt: Stmt) -> None:
+    def _buffer_type(self, name: str, dtype: DType, stmt: ir.Stmt) -> None:
         buffer = self.buffers.get(name)
         if buffer is None:
-            self.fail(UndefinedBuffer, f"{name} is not declared", stmt)
+            self.fail(errors.UndefinedBuffer, f"{name} is not declared", stmt)
             return
         if buffer.type.dtype != dtype:
             self.fail(
-                ElementType, f"{name} holds {buffer.type.dtype.value}, not {dtype.value}", stmt
+                errors.ElementType,
+                f"{name} holds {buffer.type.dtype.value}, not {dtype.value}",
+                stmt,
             )
 
-    def _mask(self, mask: str | None, stmt: Stmt) -> None:
+    def _mask(self, mask: str | None, stmt: ir.Stmt) -> None:
         if mask is not None and self.values[mask].dtype != DType.bool_:
-            self.fail(ElementType, f"mask {mask} is no bool", stmt)
+            self.fail(errors.ElementType, f"mask {mask} is no bool", stmt)
 
-    def _compute(self, stmt: Compute) -> None:
+    def _compute(self, stmt: ir.Compute) -> None:
         op, dtype = stmt.op, stmt.dtype
-        if op not in OPS:
-            self.fail(UnknownOp, f"no operation {op}", stmt)
-        if len(stmt.args) != OPS[op]:
-            self.fail(Arity, f"{op} takes {OPS[op]} arguments, got {len(stmt.args)}", stmt)
+        if op not in ir.OPS:
+            self.fail(errors.UnknownOp, f"no operation {op}", stmt)
+        if len(stmt.args) != ir.OPS[op]:
+            self.fail(
+                errors.Arity, f"{op} takes {ir.OPS[op]} arguments, got {len(stmt.args)}", stmt
+            )
         kinds = [self.values[a].dtype for a in stmt.args]
         if op == "cast":
             return
         if op == "narrow":
             if kinds[0] != DType.f32 or dtype not in (DType.bf16, DType.f16):
-                self.fail(ElementType, "narrow takes f32 and gives bf16 or f16", stmt)
+                self.fail(errors.ElementType, "narrow takes f32 and gives bf16 or f16", stmt)
             return
         if op == "bitcast":
             if kinds[0].itemsize != dtype.itemsize:
-                self.fail(ElementType, "bitcast keeps the number of bits", stmt)
+                self.fail(errors.ElementType, "bitcast keeps the number of bits", stmt)
             return
         if op == "where":
             if kinds[0] != DType.bool_:
-                self.fail(ElementType, f"condition {stmt.args[0]} is no bool", stmt)
+                self.fail(errors.ElementType, f"condition {stmt.args[0]} is no bool", stmt)
             kinds = kinds[1:]
         first = kinds[0]
         if any(k != first for k in kinds):
             names = ", ".join(k.value for k in kinds)
-            self.fail(ElementType, f"arguments differ in type: {names}", stmt)
+            self.fail(errors.ElementType, f"arguments differ in type: {names}", stmt)
         if op == "philox":
             if first != DType.i64 or dtype != DType.u32:
-                self.fail(ElementType, "philox of i64 gives u32", stmt)
+                self.fail(errors.ElementType, "philox of i64 gives u32", stmt)
             return
         result = DType.bool_ if op in _COMPARISONS or op in _PREDICATES else first
         if dtype != result:
-            self.fail(ElementType, f"{op} of {first.value} gives {result.value}", stmt)
+            self.fail(errors.ElementType, f"{op} of {first.value} gives {result.value}", stmt)
         if op in _INT_OR_FLOAT:
             fits = first.is_int or first.is_float
         elif op in _LOGIC:
@@ -281,55 +264,55 @@ class KernelVerifier:
         else:
             fits = first.is_float
         if not fits:
-            self.fail(ElementType, f"{op} does not take {first.value}", stmt)
+            self.fail(errors.ElementType, f"{op} does not take {first.value}", stmt)
 
-    def _reduce(self, stmt: Reduce, phase: Phase) -> None:
-        if stmt.op not in REDUCTIONS:
-            self.fail(UnknownOp, f"no reduction {stmt.op}", stmt)
-        args, outs = REDUCTIONS[stmt.op]
+    def _reduce(self, stmt: ir.Reduce, phase: ir.Phase) -> None:
+        if stmt.op not in ir.REDUCTIONS:
+            self.fail(errors.UnknownOp, f"no reduction {stmt.op}", stmt)
+        args, outs = ir.REDUCTIONS[stmt.op]
         if (len(stmt.args), len(stmt.outs)) != (args, outs):
-            self.fail(Arity, f"{stmt.op} has {args} arguments and {outs} results", stmt)
+            self.fail(errors.Arity, f"{stmt.op} has {args} arguments and {outs} results", stmt)
         if not phase.axes:
-            self.fail(MisplacedReduce, "the phase is `once`", stmt)
+            self.fail(errors.MisplacedReduce, "the phase is `once`", stmt)
         kind = self.values[stmt.args[0]].dtype
         if stmt.op in ("argmax", "argmin"):
             expected = DType.i64
         elif stmt.op in ("any", "all"):
             expected = kind = DType.bool_ if kind == DType.bool_ else kind
             if kind != DType.bool_:
-                self.fail(ElementType, f"{stmt.op} takes bool, got {kind.value}", stmt)
+                self.fail(errors.ElementType, f"{stmt.op} takes bool, got {kind.value}", stmt)
         else:
             expected = kind
         if stmt.dtype != expected:
-            self.fail(ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
+            self.fail(errors.ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
         if stmt.op in ("welford", "softmax") and not kind.is_float:
-            self.fail(ElementType, f"{stmt.op} takes floats, got {kind.value}", stmt)
+            self.fail(errors.ElementType, f"{stmt.op} takes floats, got {kind.value}", stmt)
         if stmt.op in ("sum", "prod") and kind == DType.bool_:
-            self.fail(ElementType, f"{stmt.op} does not take bool", stmt)
+            self.fail(errors.ElementType, f"{stmt.op} does not take bool", stmt)
 
-    def _scan(self, stmt: Scan, phase: Phase) -> None:
-        if stmt.op not in SCANS:
-            self.fail(UnknownOp, f"no scan {stmt.op}", stmt)
+    def _scan(self, stmt: ir.Scan, phase: ir.Phase) -> None:
+        if stmt.op not in ir.SCANS:
+            self.fail(errors.UnknownOp, f"no scan {stmt.op}", stmt)
         if len(stmt.args) != 1:
-            self.fail(Arity, f"{stmt.op} has one argument", stmt)
+            self.fail(errors.Arity, f"{stmt.op} has one argument", stmt)
         if not phase.axes:
-            self.fail(MisplacedReduce, "the phase is `once`", stmt)
+            self.fail(errors.MisplacedReduce, "the phase is `once`", stmt)
         kind = self.values[stmt.args[0]].dtype
         place = stmt.op in ("argmax", "argmin")
         expected = DType.i64 if place else kind
         if stmt.dtype != expected:
-            self.fail(ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
+            self.fail(errors.ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
         fits = kind.is_float or (kind.is_int and stmt.op != "logsumexp")
         if not fits:
-            self.fail(ElementType, f"a scan of {stmt.op} does not take {kind.value}", stmt)
+            self.fail(errors.ElementType, f"a scan of {stmt.op} does not take {kind.value}", stmt)
         if place and stmt.reverse:
-            self.fail(MixedDirections, f"{stmt.op} is no reverse scan", stmt)
+            self.fail(errors.MixedDirections, f"{stmt.op} is no reverse scan", stmt)
 
     def _directions(self) -> None:
         if not single_direction(self.kernel):
-            self.fail(MixedDirections, "it has loops of both directions")
+            self.fail(errors.MixedDirections, "it has loops of both directions")
 
-    def _bounds(self, stmt: Stmt, buffer: str, index: sympy.Expr, phase: Phase) -> None:
+    def _bounds(self, stmt: ir.Stmt, buffer: str, index: sympy.Expr, phase: ir.Phase) -> None:
         """Fails only where an index provably leaves the storage, or does so at the hints."""
         axes = [(a.symbol, a.extent) for a in (*self.kernel.axes, *phase.axes)]
         axes += [(s, e) for s, (_, e) in self.indirect.items()]
@@ -362,7 +345,9 @@ class KernelVerifier:
         if first < 0 or last >= size:
             at = f" at {hints}" if hints else ""
             self.fail(
-                OutOfBounds, f"reaches [{first}, {last}] of {buffer} with {size} elements{at}", stmt
+                errors.OutOfBounds,
+                f"reaches [{first}, {last}] of {buffer} with {size} elements{at}",
+                stmt,
             )
 
     def _writes(self) -> None:
@@ -370,16 +355,20 @@ class KernelVerifier:
             stores = self.stored.get(buffer.name, [])
             if buffer.written != bool(stores):
                 verb = "declared as written but not stored to" if buffer.written else "stored to"
-                self.fail(NotWritten, f"{buffer.name} is {verb}", stores[0] if stores else None)
+                self.fail(
+                    errors.NotWritten, f"{buffer.name} is {verb}", stores[0] if stores else None
+                )
             modes = {s.mode for s in stores}
-            if len(stores) > 1 and (len(modes) > 1 or not modes <= ATOMICS):
-                self.fail(WriterConflict, f"{buffer.name} is stored to twice", stores[1])
+            if len(stores) > 1 and (len(modes) > 1 or not modes <= ir.ATOMICS):
+                self.fail(errors.WriterConflict, f"{buffer.name} is stored to twice", stores[1])
             for load in self.loaded.get(buffer.name, []):
                 if any(s.index != load.index for s in stores):
-                    self.fail(ReadOfOwnWrite, f"stores use other indices of {buffer.name}", load)
+                    self.fail(
+                        errors.ReadOfOwnWrite, f"stores use other indices of {buffer.name}", load
+                    )
 
 
-def _axes(axes: Iterable[Axis]) -> str:
+def _axes(axes: Iterable[ir.Axis]) -> str:
     return ", ".join(f"{a.symbol} < {a.extent}" for a in axes)
 
 

@@ -6,18 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.names import Name, renamed, results, statements
-from loop_ir.ir.nodes import (
-    Axis,
-    Compute,
-    Graph,
-    Kernel,
-    Load,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
 from loop_ir.ir.rewrite import map_all_kernels
 
 _COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor"))
@@ -30,42 +20,42 @@ class Cse:
 
     name = "cse"
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph with the values of every kernel computed once."""
         return map_all_kernels(graph, eliminate)
 
 
-def eliminate(kernel: Kernel, in_order: bool = False) -> Kernel:
+def eliminate(kernel: ir.Kernel, in_order: bool = False) -> ir.Kernel:
     """The kernel with each value computed once.
 
     in_order: for a code generator, which writes statements as they stand. Then loads of a buffer
     count as the same until something is stored to it, `store x[i] = a; b = load x[i]` gives a for
     b, and the first of two values may run at inner points where the second does not.
     """
-    stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
+    stored = {s.buffer for s in statements(kernel) if isinstance(s, ir.Store)}
     seen: dict[Hashable, tuple[Name, ...]] = {}
     names: dict[Name, Name] = {}
     stores: Counter[str] = Counter()
     phases = []
     for phase in kernel.phases:
-        body: list[Stmt] = []
+        body: list[ir.Stmt] = []
         for original in phase.body:
             stmt = renamed(original, names)
-            if isinstance(stmt, Store):
+            if isinstance(stmt, ir.Store):
                 stores[stmt.buffer] += 1
                 if in_order and stmt.mode == "set" and stmt.mask is None:
                     seen[_stored(stmt, stores)] = (stmt.value,)
-            if isinstance(stmt, Store) or (
-                isinstance(stmt, Load) and stmt.buffer in stored and not in_order
+            if isinstance(stmt, ir.Store) or (
+                isinstance(stmt, ir.Load) and stmt.buffer in stored and not in_order
             ):
                 body.append(stmt)
                 continue
             key = _key(stmt, stores)
             # A reduction's result belongs to no inner point, but is known only after its phase.
-            folds = isinstance(stmt, Reduce | Scan)
-            scope: tuple[Axis, ...] = () if in_order and not folds else phase.axes
+            folds = isinstance(stmt, ir.Reduce | ir.Scan)
+            scope: tuple[ir.Axis, ...] = () if in_order and not folds else phase.axes
             first = seen.get((key, scope)) or seen.get((key, ()))
-            if isinstance(stmt, Load) and stmt.mask is None:
+            if isinstance(stmt, ir.Load) and stmt.mask is None:
                 first = seen.get(_stored(stmt, stores)) or first
             if first is None:
                 seen[key, scope] = results(stmt)
@@ -77,11 +67,11 @@ def eliminate(kernel: Kernel, in_order: bool = False) -> Kernel:
     return replace(kernel, phases=tuple(phases)) if names else kernel
 
 
-def _stored(stmt: Load | Store, stores: Counter[str]) -> Hashable:
+def _stored(stmt: ir.Load | ir.Store, stores: Counter[str]) -> Hashable:
     return stmt.buffer, stmt.index, stores[stmt.buffer]
 
 
-def _key(stmt: Stmt, stores: Counter[str]) -> Hashable:
+def _key(stmt: ir.Stmt, stores: Counter[str]) -> Hashable:
     """What two statements have in common that give the same: all but the names of results."""
     values = tuple(
         (type(value), repr(value)) if isinstance(value, float | bool) else value
@@ -89,7 +79,7 @@ def _key(stmt: Stmt, stores: Counter[str]) -> Hashable:
         if field.name not in ("out", "outs", "symbol")
         for value in (getattr(stmt, field.name),)
     )
-    if isinstance(stmt, Compute) and stmt.op in _COMMUTATIVE:
+    if isinstance(stmt, ir.Compute) and stmt.op in _COMMUTATIVE:
         values = (stmt.op, tuple(sorted(stmt.args)), stmt.dtype)
-    times = stores[stmt.buffer] if isinstance(stmt, Load) else 0
+    times = stores[stmt.buffer] if isinstance(stmt, ir.Load) else 0
     return (type(stmt), values, times)

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.analysis import output_buffers, reads, writes
 from loop_ir.ir.names import operands, results
-from loop_ir.ir.nodes import (
-    CopyBack,
-    Extern,
-    Graph,
-    Kernel,
-    Matmul,
-    Node,
-    Stmt,
-    Store,
-    UserKernel,
-)
 from loop_ir.ir.renaming import used_buffers
 
 
@@ -32,11 +22,11 @@ class DeadCode:
 
     name = "dead_code"
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph without what nothing needs."""
         live = set(output_buffers(graph))
         live |= {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
-        kept: list[Node] = []
+        kept: list[ir.Node] = []
         for node in reversed(graph.nodes):
             slim = _slim(node, live)
             if slim is None:
@@ -47,34 +37,34 @@ class DeadCode:
         return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
 
-def _slim(node: Node, live: set[str]) -> Node | None:
+def _slim(node: ir.Node, live: set[str]) -> ir.Node | None:
     match node:
-        case Kernel():
+        case ir.Kernel():
             return drop_dead_statements(node, live)
-        case Matmul():
+        case ir.Matmul():
             node = node.map_prologues(lambda k, ref: drop_dead_statements(k, {ref.buffer}))
             if node.epilogue is not None:
                 epilogue = drop_dead_statements(node.epilogue, live)
                 return None if epilogue is None else replace(node, epilogue=epilogue)
             return node if node.out in live else None
-        case Extern():
+        case ir.Extern():
             return node if node.mutates or any(w in live for w in writes(node)) else None
-        case UserKernel():
+        case ir.UserKernel():
             return node if any(w in live for w in writes(node)) else None
-        case CopyBack():
+        case ir.CopyBack():
             return node
 
 
-def drop_dead_statements(kernel: Kernel, live: set[str] | frozenset[str]) -> Kernel | None:
+def drop_dead_statements(kernel: ir.Kernel, live: set[str] | frozenset[str]) -> ir.Kernel | None:
     """The kernel without stores to buffers outside of `live` and without what only they used;
     None if nothing is left."""
     needed: set[object] = set()
     phases = []
     changed = False
     for phase in reversed(kernel.phases):
-        body: list[Stmt] = []
+        body: list[ir.Stmt] = []
         for stmt in reversed(phase.body):
-            stored = isinstance(stmt, Store) and stmt.buffer in live
+            stored = isinstance(stmt, ir.Store) and stmt.buffer in live
             if not stored and needed.isdisjoint(results(stmt)):
                 changed = True
                 continue
