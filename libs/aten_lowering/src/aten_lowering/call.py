@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Scalar, Value
 from aten_lowering.errors import CannotLower, require
-from aten_lowering.meta import dtype_of
+from aten_lowering.meta import dtype_of, origin
 from aten_lowering.seeds import Seeds
 from loop_ir import DType, Extern, Kernel, Matmul, Node, Origin
 
@@ -52,7 +52,6 @@ class Call:
 
     node: fx.Node
     op: OpOverload
-    origin: Origin
     arguments: dict[str, Any]
     fakes: dict[str, Any]
     results: tuple[Result | None, ...]
@@ -62,6 +61,11 @@ class Call:
     seeds: Seeds | None = None
     in_place: bool = False
     nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def origin(self) -> Origin:
+        """The operator, and the user's line."""
+        return origin(self.node)
 
     @property
     def out(self) -> Result:

@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from aten_lowering.aliasing import view_of
 from aten_lowering.builder import Operand
 from aten_lowering.errors import require
-from aten_lowering.extern import extern_argument, operands
+from aten_lowering.extern import extern_call
 from aten_lowering.meta import source_line
 from aten_lowering.placement import Placement, moved
 from aten_lowering.torch_compat import (
@@ -30,7 +30,7 @@ from aten_lowering.torch_compat import (
     get_mutable_args,
     read_view_information_from_args,
 )
-from loop_ir import Extern, Node, Origin
+from loop_ir import Node, Origin
 
 
 def is_functionalized(node: fx.Node) -> bool:
@@ -80,20 +80,16 @@ def lower_functionalized(node: fx.Node, around: Surroundings) -> tuple[Any, ...]
     results: tuple[Any, ...] = node.meta["val"][: len(node.meta["val"]) - len(bases)]
     require(all(r is None or isinstance(r, torch.Tensor) for r in results), "a result of its own")
     outs = [r if r is None else around.buffer(f"{node.name}_{i}", r) for i, r in enumerate(results)]
-    positional = [a.name for a in op._schema.arguments if not a.kwarg_only]
-    keywords = [a.name for a in op._schema.arguments if a.kwarg_only]
-    mutates = [x.ref.buffer for name in names for x in operands(values[name])]
-    call = Extern(
-        target=str(op),
-        args=tuple(extern_argument(values[name]) for name in positional),
-        kwargs=tuple((name, extern_argument(values[name])) for name in keywords),
-        outs=tuple(
-            None if o is None else (o.ref.buffer, o.type) for o in outs[: len(op._schema.returns)]
-        ),
-        tuple_result=len(op._schema.returns) > 1,
-        mutates=tuple(dict.fromkeys(mutates)),
+    schema = op._schema.arguments
+    call = extern_call(
+        str(op),
+        [values[a.name] for a in schema if not a.kwarg_only],
+        {a.name: values[a.name] for a in schema if a.kwarg_only},
+        outs[: len(op._schema.returns)],
+        [values[name] for name in names],
+        Origin(str(op), source_line(node)),
+        several=len(op._schema.returns) > 1,
         fallback=True,
-        origins=(Origin(str(op), source_line(node)),),
     )
     around.nodes.append(call)
     return (*outs, *(value(b) for b in bases))

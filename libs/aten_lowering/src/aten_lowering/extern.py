@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sympy
@@ -12,7 +13,7 @@ from torch._ops import OpOverload
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
 from aten_lowering.meta import device_of, dtype_of, expr
-from loop_ir import GraphArg, TorchEnum
+from loop_ir import Extern, GraphArg, Origin, TorchEnum
 
 aten = torch.ops.aten
 
@@ -89,6 +90,30 @@ def operands(value: Any) -> list[Operand]:
     if isinstance(value, list | tuple):
         return [x for v in value for x in operands(v)]
     return []
+
+
+def extern_call(
+    target: str,
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    results: Iterable[Any],
+    written: Iterable[Any],
+    origin: Origin,
+    several: bool,
+    fallback: bool = False,
+) -> Extern:
+    """The call, which makes the buffers of those results that are tensors, and writes to those of
+    the arguments `written`. several: it gives a tuple."""
+    return Extern(
+        target=target,
+        args=tuple(map(extern_argument, args)),
+        kwargs=tuple((name, extern_argument(value)) for name, value in kwargs.items()),
+        outs=tuple((r.ref.buffer, r.type) if isinstance(r, Operand) else None for r in results),
+        tuple_result=several,
+        mutates=tuple(dict.fromkeys(x.ref.buffer for value in written for x in operands(value))),
+        fallback=fallback,
+        origins=(origin,),
+    )
 
 
 def written_arguments(op: OpOverload) -> list[str]:

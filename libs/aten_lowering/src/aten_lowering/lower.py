@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from aten_lowering.extern import (
     bind,
     by_design,
     extern_argument,
-    operands,
+    extern_call,
     returned_arguments,
     written_arguments,
 )
@@ -64,11 +65,11 @@ from tensor_ir import Pass, run_passes
 aten = torch.ops.aten
 
 # Checks of what the fake tensors have proven already: metadata does not change between runs.
-_PROVEN = frozenset({
+_PROVEN = (
     aten._assert_tensor_metadata.default,
     aten.sym_constrain_range.default,
     aten.sym_constrain_range_for_size.default,
-})  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -250,10 +251,9 @@ class _Lowerer:
         if isinstance(node.target, OpOverload):
             return self.call(node, node.target)
         if is_launch(node):
-            return lower_launch(node, Scope(
-                self.env, self.nodes, self.placement, self.fresh, self.kernels,
-                lambda x: self.plain(x, origin(node)),
-            ))  # fmt: skip
+            plain = functools.partial(self.plain, origin=origin(node))
+            seen = self.env, self.nodes, self.placement, self.fresh, self.kernels
+            return lower_launch(node, Scope(*seen, plain))
         raise CannotLower(f"`{node.target}` is no ATen op")
 
     def call(self, node: fx.Node, op: OpOverload) -> Any:
@@ -342,19 +342,11 @@ class _Lowerer:
         target = f"eager.{self.fresh(node.name)}"
         self.operators[target] = part
         self.fallbacks.append(Fallback(part.op, source_line(node), part.reason))
-        written = [x.ref.buffer for i in part.written for x in operands(arguments[i])]
-        self.nodes.append(Extern(
-            target=target,
-            args=tuple(extern_argument(a) for a in arguments),
-            kwargs=(),
-            outs=tuple(
-                (v.ref.buffer, v.type) if isinstance(v, Operand) else None for v in values
-            ),
-            tuple_result=True,
-            mutates=tuple(dict.fromkeys(written)),
-            fallback=True,
-            origins=(Origin(part.op, source_line(node)),),
-        ))  # fmt: skip
+        written = (arguments[i] for i in part.written)
+        about = Origin(part.op, source_line(node))
+        self.nodes.append(
+            extern_call(target, arguments, {}, values, written, about, several=True, fallback=True)
+        )
         return tuple(values)
 
     def sources(self, node: fx.Node) -> list[tuple[Operand, torch.Tensor]]:
@@ -407,25 +399,18 @@ class _Lowerer:
             Result(v, f, u) if isinstance(v, Operand) and i not in returned else None
             for i, (v, f, u) in enumerate(zip(values, fakes, used, strict=True))
         )
-        mutated = [x.ref.buffer for a in written_arguments(op) for x in operands(arguments[a])]
-        extern = Extern(
-            target=str(op),
-            args=tuple(extern_argument(self.value(a)) for a in node.args),
-            kwargs=tuple((k, extern_argument(self.value(v))) for k, v in node.kwargs.items()),
-            outs=tuple(
-                (r.operand.ref.buffer, r.operand.type) if r is not None and r.used else None
-                for r in results
-            ),
-            tuple_result=several,
-            mutates=tuple(dict.fromkeys(mutated)),
-            fallback=False,
-            origins=(origin(node),),
+        extern = extern_call(
+            str(op),
+            map(self.value, node.args),
+            {k: self.value(v) for k, v in node.kwargs.items()},
+            [r.operand if r is not None and r.used else None for r in results],
+            [arguments[name] for name in written_arguments(op)],
+            origin(node),
+            several,
         )
-        fake_arguments = {name: fake_value(v) for name, v in bound.items()}
-        return Call(
-            node, op, origin(node), arguments, fake_arguments, results, extern, self.fresh,
-            self.for_gpu, self.seeds,
-        )  # fmt: skip
+        given = {name: fake_value(v) for name, v in bound.items()}
+        context = self.fresh, self.for_gpu, self.seeds
+        return Call(node, op, arguments, given, results, extern, *context)
 
     def plain(self, value: Any, origin: Origin) -> Any:
         """An argument, copied where it does not show its memory as it is."""

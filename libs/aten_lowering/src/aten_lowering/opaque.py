@@ -304,10 +304,9 @@ class _Parts:
         op = op_name(cause)
         if not isinstance(cause.target, OpOverload):
             op = str(getattr(cause.target, "__name__", op))
-        target = Opaque(
-            op, fx.GraphModule(self.root, graph), self.reasons[cause], values,
-            _written(members, inputs), any(_acts(n) for n in members),
-        )  # fmt: skip
+        module, acts = fx.GraphModule(self.root, graph), any(map(_acts, members))
+        written = _written(members, inputs)
+        target = Opaque(op, module, self.reasons[cause], values, written, acts)
         call = out.call_function(
             target, (*(env[n] for n in inputs), *(v for v, _ in sizes.values()))
         )

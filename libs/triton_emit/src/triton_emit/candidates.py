@@ -28,22 +28,20 @@ _MOST_AHEAD = 64 << 10
 
 # Steps from the default, as powers of two that xblock, yblock, rblock and the warps are multiplied
 # by, those first that won most on an H200.
-_Step = tuple[int, int, int, int]
-_FLAT: tuple[_Step, ...] = ((1, 0, 0, 1), (-1, 0, 0, -1), (0, 0, 0, 1), (0, 0, 0, -1), (1, 0, 0, 0))
-_TILED: tuple[_Step, ...] = (
-    (0, 0, 0, 1), (1, -1, 0, 0), (-1, 1, 0, 0), (-1, 0, 0, -1), (1, 0, 0, 1),
-)  # fmt: skip
-_PICKING: tuple[_Step, ...] = ((0, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 1), (0, 0, 0, -1))
-_PERSISTENT: tuple[_Step, ...] = (
-    (0, 0, 0, -1), (0, 0, 0, 1), (1, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 0),
-)  # fmt: skip
-_LOOPED: tuple[_Step, ...] = (
-    (0, 0, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1), (0, 0, 1, 0), (0, 0, -1, 0),
-)  # fmt: skip
-_LOOPED_COLUMNS: tuple[_Step, ...] = (
-    (0, 0, -1, -1), (0, 0, 1, 1), (1, 0, -1, 0), (-1, 0, 0, 0), (-1, 0, 1, 0),
-)  # fmt: skip
-_STEPPING: tuple[_Step, ...] = ((-1, 0, 0, 0), (1, 0, 0, 0), (0, 0, -1, -1), (0, 0, 1, 1))
+_Steps = tuple[tuple[int, int, int, int], ...]
+_FLAT: _Steps = ((1, 0, 0, 1), (-1, 0, 0, -1), (0, 0, 0, 1), (0, 0, 0, -1), (1, 0, 0, 0))
+_TILED: _Steps = ((0, 0, 0, 1), (1, -1, 0, 0), (-1, 1, 0, 0), (-1, 0, 0, -1), (1, 0, 0, 1))
+_PICKING: _Steps = ((0, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 1), (0, 0, 0, -1))
+_PERSISTENT: _Steps = ((0, 0, 0, -1), (0, 0, 0, 1), (1, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, 0))
+_LOOPED: _Steps = ((0, 0, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1), (0, 0, 1, 0), (0, 0, -1, 0))
+_BY_COLUMNS: _Steps = (
+    (0, 0, -1, -1),
+    (0, 0, 1, 1),
+    (1, 0, -1, 0),
+    (-1, 0, 0, 0),
+    (-1, 0, 1, 0),
+)
+_STEPPING: _Steps = ((-1, 0, 0, 0), (1, 0, 0, 0), (0, 0, -1, -1), (0, 0, 1, 1))
 
 
 def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
@@ -110,7 +108,7 @@ def _neighbours(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
     elif first.steps > 1:
         steps = _STEPPING
     else:
-        steps = _LOOPED_COLUMNS if first.xblock > 1 else _LOOPED
+        steps = _BY_COLUMNS if first.xblock > 1 else _LOOPED
     bound = inner_bound(kernel)
     widest = None if bound is None else next_power_of_two(bound)
     for x, y, r, warps in steps:

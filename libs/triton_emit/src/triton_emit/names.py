@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+# The name of a result: the operations that have it.
+_NAMES = """
+total: add; diff: sub; scaled: mul; negated: neg; magnitude: abs; larger: maximum;
+smaller: minimum; ratio: div near_div; quotient: floordiv truncdiv; remainder: mod fmod; power: pow;
+random: philox; fused: fma; e: exp exp2; log_: log; root: sqrt; inv_std: rsqrt; sine: sin;
+cosine: cos; t: tanh; erf_: erf; gate: sigmoid; activated: gelu; rounded: round narrow;
+same: eq; differs: ne; below: lt le; above: gt ge; both: and; either: or; one_of: xor;
+inverted: not; shifted: shl shr; chosen: where; value: cast; bits: bitcast; nan: isnan;
+infinite: isinf; negative: signbit
+"""
 BY_OP = {
-    "add": "total", "sub": "diff", "mul": "scaled", "neg": "negated", "abs": "magnitude",
-    "maximum": "larger", "minimum": "smaller", "div": "ratio", "near_div": "ratio",
-    "floordiv": "quotient", "truncdiv": "quotient", "mod": "remainder", "fmod": "remainder",
-    "pow": "power", "philox": "random",
-    "fma": "fused", "exp": "e", "exp2": "e", "log": "log_", "sqrt": "root", "rsqrt": "inv_std",
-    "sin": "sine", "cos": "cosine", "tanh": "t", "erf": "erf_", "sigmoid": "gate",
-    "gelu": "activated",
-    "round": "rounded", "eq": "same", "ne": "differs", "lt": "below", "le": "below",
-    "gt": "above", "ge": "above", "and": "both", "or": "either", "xor": "one_of",
-    "not": "inverted", "shl": "shifted", "shr": "shifted", "where": "chosen", "cast": "value",
-    "narrow": "rounded", "bitcast": "bits", "isnan": "nan", "isinf": "infinite",
-    "signbit": "negative",
-}  # fmt: skip
+    op: name.strip()
+    for name, ops in (entry.split(":") for entry in _NAMES.split(";"))
+    for op in ops.split()
+}
 
-BY_REDUCTION = {
-    "sum": ("row_sum",), "prod": ("row_prod",), "max": ("row_max",), "min": ("row_min",),
-    "any": ("row_any",), "all": ("row_all",), "argmax": ("row_argmax",),
-    "argmin": ("row_argmin",), "welford": ("mean", "m2"), "softmax": ("row_max", "row_sum"),
-}  # fmt: skip
+_FOLDS = "sum prod max min any all argmax argmin"
+BY_REDUCTION: dict[str, tuple[str, ...]] = {op: (f"row_{op}",) for op in _FOLDS.split()}
+BY_REDUCTION |= {"welford": ("mean", "m2"), "softmax": ("row_max", "row_sum")}
 
-BY_SCAN = {
-    "sum": "running_sum", "prod": "running_prod", "max": "running_max", "min": "running_min",
-    "logsumexp": "running_lse", "argmax": "at_max", "argmin": "at_min",
-}  # fmt: skip
+BY_SCAN = {op: f"running_{op}" for op in ("sum", "prod", "max", "min")}
+BY_SCAN |= {"logsumexp": "running_lse", "argmax": "at_max", "argmin": "at_min"}
 
 
 class Namer:

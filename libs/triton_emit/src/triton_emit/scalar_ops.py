@@ -28,52 +28,61 @@ from triton_emit.values import (
     in_call,
     literal,
     typed,
-)  # fmt: skip
+)
 
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-_INFIX = {
-    "add": ("+", ADD), "sub": ("-", ADD), "mul": ("*", MUL),
-    "and": ("&", BIT_AND), "or": ("|", BIT_OR), "xor": ("^", BIT_XOR),
-}  # fmt: skip
+_INFIX = {"add": ("+", ADD), "sub": ("-", ADD), "mul": ("*", MUL)}
+_INFIX |= {"and": ("&", BIT_AND), "or": ("|", BIT_OR), "xor": ("^", BIT_XOR)}
 
 # bool has no arithmetic of its own: addition is `or`, multiplication `and`
-_BOOL_AS = {
-    "add": "or", "mul": "and", "maximum": "or", "minimum": "and", "sub": "xor", "eq": None,
-    "ne": "xor", "gt": None, "lt": None, "ge": None, "le": None,
-}  # fmt: skip
+_BOOL_AS: dict[str, str | None] = dict.fromkeys(("eq", "gt", "lt", "ge", "le"))
+_BOOL_AS |= {
+    "add": "or",
+    "mul": "and",
+    "sub": "xor",
+    "ne": "xor",
+    "maximum": "or",
+    "minimum": "and",
+}
 
 # helpers for integers whose divisor may be zero
-_BY_ZERO = {
-    "floordiv": "int_floor_div", "mod": "int_floor_mod", "truncdiv": "int_div", "fmod": "int_rem",
-}  # fmt: skip
+_BY_ZERO = {"floordiv": "int_floor_div", "mod": "int_floor_mod"}
+_BY_ZERO |= {"truncdiv": "int_div", "fmod": "int_rem"}
 _UNSIGNED = {"floordiv": "truncdiv", "mod": "fmod"}
 
 # unary functions: Triton text for f32 and for f64; a bare name is a helper
 # In f32, where a few ulp do not count.
 _NEAR = {"exp": "tl.exp", "sigmoid": "sigmoid_near", "tanh": "tanh_near"}
-_FUNCTIONS = {
-    "exp": ("exp_f32", "tl.exp"), "exp2": ("exp2_f32", "tl.exp2"),
-    "expm1": ("expm1_f32", "expm1_f64"), "log": ("tl.log", "tl.log"),
-    "log2": ("tl.log2", "tl.log2"), "log1p": ("log1p_f32", "log1p_f64"),
-    "sqrt": ("tl.sqrt_rn", "tl.sqrt"), "sin": ("sin_f32", "tl.sin"), "cos": ("tl.cos", "tl.cos"),
-    "tanh": ("tanh_f32", "tanh_f64"), "erf": ("erf_fine_f32", "tl.erf"),
-    "sigmoid": ("sigmoid_f32", "sigmoid_f64"), "floor": ("floor_f32", "tl.floor"),
-    "ceil": ("ceil_f32", "tl.ceil"), "trunc": ("trunc_float", "trunc_float"),
-    "round": ("round_f32", "round_f64"), "asinh": ("asinh_f32", "tl.extra.cuda.libdevice.asinh"),
-    "atanh": ("atanh_f32", "tl.extra.cuda.libdevice.atanh"),
-    "lgamma": ("lgamma_f32", "tl.extra.cuda.libdevice.lgamma"),
-}  # fmt: skip
+_TABLE = """
+exp exp_f32 tl.exp
+exp2 exp2_f32 tl.exp2
+expm1 expm1_f32 expm1_f64
+log tl.log tl.log
+log2 tl.log2 tl.log2
+log1p log1p_f32 log1p_f64
+sqrt tl.sqrt_rn tl.sqrt
+sin sin_f32 tl.sin
+cos tl.cos tl.cos
+tanh tanh_f32 tanh_f64
+erf erf_fine_f32 tl.erf
+sigmoid sigmoid_f32 sigmoid_f64
+floor floor_f32 tl.floor
+ceil ceil_f32 tl.ceil
+trunc trunc_float trunc_float
+round round_f32 round_f64
+asinh asinh_f32 tl.extra.cuda.libdevice.asinh
+atanh atanh_f32 tl.extra.cuda.libdevice.atanh
+lgamma lgamma_f32 tl.extra.cuda.libdevice.lgamma
+"""
+_FUNCTIONS = {op: (f32, f64) for op, f32, f64 in map(str.split, _TABLE.strip().splitlines())}
 
 # CUDA's own, which eager calls too
 _LIBDEVICE = frozenset(("acosh", "erfc", "erfinv", "hypot"))
 
 # computed in f64 and rounded once for the narrower types: rare, and simple to get right
-_WIDE = {
-    "tan": "tan_f64", "asin": "asin_f64", "acos": "acos_f64", "atan": "atan_f64",
-    "atan2": "atan2_f64", "sinh": "sinh_f64", "cosh": "cosh_f64", "pow": "pow_f64",
-    "fmod": "fmod_f64", "mod": "mod_f64", "floordiv": "floordiv_f64",
-}  # fmt: skip
+_WIDE_NAMES = "tan asin acos atan atan2 sinh cosh pow fmod mod floordiv"
+_WIDE = frozenset(_WIDE_NAMES.split())
 
 
 class ScalarOps:
@@ -354,7 +363,7 @@ class ScalarOps:
             if op in ("fmod", "mod", "floordiv"):
                 # the quotient's bits over 25: below 2**278 for f32 and narrower
                 wide.append("0" if double else "12")
-            return self.cast(self.call(_WIDE[op], wide, DType.f64, axes), dtype)
+            return self.cast(self.call(f"{op}_f64", wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
     def _divide(self, args: list[Value], dtype: DType) -> Value:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from tensor_ir import VerifyError
 
@@ -37,3 +38,17 @@ def lint(graph: fx.Graph) -> None:
         graph.lint()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     except RuntimeError as error:
         raise IllFormed(str(error), "FX graph") from error
+
+
+def call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """A node that calls an operator, with the fake result of its arguments'."""
+    node = graph.call_function(target, args, kwargs)
+    given: Any = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+    node.meta["val"] = target(*given[0], **given[1])
+    return node
+
+
+def tensor(node: Any) -> Tensor | None:
+    """The fake tensor of a node of Dynamo's graph or ATen's; None of what has none."""
+    value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else 0
+    return value if isinstance(value, Tensor) else None

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
-from aten_lowering.passes.convolution_bias import CALLS, call, take_out_bias
+from aten_lowering.passes.base import call, tensor
+from aten_lowering.passes.convolution_bias import CALLS, take_out_bias
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
@@ -92,9 +93,7 @@ def lines_as_planes(graph: fx.Graph) -> None:
             wide = call(graph, aten.convolution.default, *operands, bias, *steps, *more)
             out = call(graph, aten.squeeze.dim, wide, 2)
             if out.meta["val"].stride() != node.meta["val"].stride():
-                out = graph.call_function(
-                    aten.clone.default, (out,), {"memory_format": _CONTIGUOUS}
-                )
+                out = call(graph, aten.clone.default, out, memory_format=_CONTIGUOUS)
         out.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(out)
         graph.erase_node(node)
@@ -126,7 +125,7 @@ def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
     are known, but for the batch."""
     if node.op != "call_function" or node.target != aten.convolution.default:
         return False
-    x, weight = (_value(node.args[i]) for i in range(2))
+    x, weight = (tensor(node.args[i]) for i in range(2))
     return (
         x is not None
         and weight is not None
@@ -140,7 +139,7 @@ def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
 
 def _format(node: fx.Node) -> torch.memory_format | None:
     """The order of a convolution's operands; None of other nodes."""
-    x = _value(node.args[0]) if _is_convolution(node, _LAST) else None
+    x = tensor(node.args[0]) if _is_convolution(node, _LAST) else None
     return None if x is None else _LAST[x.dim()]
 
 
@@ -267,10 +266,5 @@ def _as_call(node: fx.Node, given: dict[fx.Node, Any]) -> Convolution:
     x, weight, bias, *rest = node.args
     assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
     return Convolution(
-        (x.meta["val"], weight.meta["val"]), (given[x], given[weight]), _value(bias), tuple(rest)
+        (x.meta["val"], weight.meta["val"]), (given[x], given[weight]), tensor(bias), tuple(rest)
     )
-
-
-def _value(node: Any) -> Tensor | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, Tensor) else None

@@ -10,10 +10,10 @@ depthwise kernels of contiguous tensors add it themselves: theirs stays where no
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, fx
+
+from aten_lowering.passes.base import call
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
@@ -57,11 +57,3 @@ def take_out_bias(graph: fx.Graph, node: fx.Node) -> None:
     total.meta["val"] = out
     node.replace_all_uses_with(total, lambda user: user is not total)
     node.update_arg(2, None)
-
-
-def call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
-    """A node that calls an operator, with the fake result of its arguments'."""
-    node = graph.call_function(target, args)
-    values = fx.map_arg(args, lambda n: n.meta["val"])
-    node.meta["val"] = target(*values)
-    return node

@@ -9,6 +9,7 @@ from torch import fx
 
 from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.meta import tensor_type
+from aten_lowering.passes.base import call
 from aten_lowering.passes.purity import mutates
 
 aten = torch.ops.aten
@@ -67,20 +68,15 @@ def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, pad: list[Any], val
         if where % rank == dim % rank and not (start in (None, 0) and step == 1):
             return
     with graph.inserting_before(node):
-        made: list[Any] = [x]
-
-        def call(target: Any, *args: Any, **kwargs: Any) -> None:
-            new = graph.call_function(target, args, kwargs)
-            values: Any = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-            new.meta = {**behind.meta, "val": target(*values[0], **values[1])}
-            made.append(new)
-
+        made = [x]
         if x.meta["val"].dtype is not result.dtype:
-            call(aten._to_copy.default, x, dtype=result.dtype)
+            made.append(call(graph, aten._to_copy.default, x, dtype=result.dtype))
         for cut in reversed(slices):
-            call(aten.slice.Tensor, made[-1], *cut.args[1:])
-        call(aten.constant_pad_nd.default, made[-1], pad, value)
-        call(behind.target, made[-1], along, dtype=result.dtype)
+            made.append(call(graph, aten.slice.Tensor, made[-1], *cut.args[1:]))
+        made.append(call(graph, aten.constant_pad_nd.default, made[-1], pad, value))
+        made.append(call(graph, behind.target, made[-1], along, dtype=result.dtype))
+    for new in made[1:]:
+        new.meta = {**behind.meta, **new.meta}
     if tensor_type(made[-1].meta["val"]) == tensor_type(node.meta["val"]):
         node.replace_all_uses_with(made[-1])
 

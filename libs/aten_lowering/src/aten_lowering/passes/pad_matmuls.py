@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from aten_lowering.passes.base import call, tensor
+
 aten = torch.ops.aten
 # Where the operands are, and whether the second is [N, K].
 _OPERANDS: dict[Any, tuple[int, int, bool]] = {
@@ -44,18 +46,18 @@ def pad_matmuls(graph: fx.Graph) -> None:
         k = int(left.shape[-1])
         more = -k % _LINE if k % _UNIT else 0
         with graph.inserting_before(node):
-            turned = b if by_rows else _call(graph, aten.permute.default, b, [1, 0])
+            turned = b if by_rows else call(graph, aten.permute.default, b, [1, 0])
             rows = _padded(graph, turned, wide, more)
             node.update_arg(first, _padded(graph, a, left, more))
             node.update_arg(
-                second, rows if by_rows else _call(graph, aten.permute.default, rows, [1, 0])
+                second, rows if by_rows else call(graph, aten.permute.default, rows, [1, 0])
             )
 
 
 def _value(node: Any) -> Tensor | None:
     """What is known of an operand that this is for: all of its sizes and strides as numbers."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    if not isinstance(value, Tensor) or value.dim() < 2 or value.device.type not in DEVICES:
+    value = tensor(node)
+    if value is None or value.dim() < 2 or value.device.type not in DEVICES:
         return None
     known = all(isinstance(number, int) for number in (*value.shape, *value.stride()))
     return value if known and value.dtype in (torch.bfloat16, torch.float16) else None
@@ -86,15 +88,9 @@ def _padded(graph: fx.Graph, node: fx.Node, value: Tensor, more: int) -> fx.Node
     if lead % _UNIT == 0 and not more:
         return node
     if lead % _UNIT == 0 and value.stride(-1) != 1:  # columns that TMA can address: more of them
-        columns = _call(graph, aten.permute.default, node, [1, 0])
-        columns = _call(graph, aten.constant_pad_nd.default, columns, [0, 0, 0, more], 0.0)
-        return _call(graph, aten.permute.default, columns, [1, 0])
+        columns = call(graph, aten.permute.default, node, [1, 0])
+        columns = call(graph, aten.constant_pad_nd.default, columns, [0, 0, 0, more], 0.0)
+        return call(graph, aten.permute.default, columns, [1, 0])
     if more:
-        return _call(graph, aten.constant_pad_nd.default, node, [0, more], 0.0)
-    return _call(graph, aten.clone.default, node, memory_format=torch.contiguous_format)
-
-
-def _call(graph: fx.Graph, target: Any, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
-    made = graph.call_function(target, (node, *args), kwargs)
-    made.meta["val"] = target(node.meta["val"], *args, **kwargs)
-    return made
+        return call(graph, aten.constant_pad_nd.default, node, [0, more], 0.0)
+    return call(graph, aten.clone.default, node, memory_format=torch.contiguous_format)

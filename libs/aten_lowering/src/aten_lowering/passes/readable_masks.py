@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from aten_lowering.passes.base import tensor
+
 _ATTENTION = (
     torch.nn.functional.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default,
@@ -28,8 +30,8 @@ def make_masks_readable(graph: GraphModule) -> int:
         if node.op != "call_function" or node.target not in _ATTENTION:
             continue
         mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
-        value = _value(mask)
-        if value is None or not _is_unreadable(value):
+        value = tensor(mask)
+        if value is None or value.dim() < 2 or not _is_unreadable(value):
             continue
         aten = node.target is _ATTENTION[1]
         with graph.graph.inserting_before(node):
@@ -39,13 +41,6 @@ def make_masks_readable(graph: GraphModule) -> int:
     if changed:
         graph.recompile()
     return changed
-
-
-def _value(node: Any) -> Tensor | None:
-    if not isinstance(node, Node):
-        return None
-    value = node.meta.get("val", node.meta.get("example_value"))
-    return value if isinstance(value, Tensor) and value.dim() >= 2 else None
 
 
 def _is_unreadable(mask: Tensor) -> bool:

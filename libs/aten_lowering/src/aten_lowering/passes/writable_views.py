@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from aten_lowering.passes.base import tensor
+
 aten = torch.ops.aten
 
 # Of `operator`: what `x += y` calls.
@@ -32,7 +34,7 @@ def writable_views(graph: GraphModule) -> None:
     changed, writes = False, any(map(_writes, graph.graph.nodes))
     for node in graph.graph.nodes:
         source = node.args[0] if node.args else None
-        before, after = _value(source), _value(node)
+        before, after = tensor(source), tensor(node)
         if before is None or after is None:
             continue
         if _calls(node, aten.expand.default, "expand", "expand_as"):
@@ -109,11 +111,6 @@ def _writes(node: Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
     in_place = name.endswith("_") or name in ("setitem", *_IN_PLACE) or "out" in node.kwargs
     return node.op.startswith("call") and in_place
-
-
-def _value(node: Any) -> Tensor | None:
-    value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, Node) else None
-    return value if isinstance(value, Tensor) else None
 
 
 def _sizes(x: Tensor) -> list[Any]:

@@ -8,11 +8,12 @@ from collections.abc import Collection, Sequence
 from loop_ir.ir.nodes import Origin
 
 # Operations that move no data or only change the element type; named only if nothing else is.
-_SILENT = frozenset(
-    ("view", "reshape", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "clone",
-     "to_copy", "to", "convert_element_type", "alias", "detach", "t", "select", "contiguous",
-     "copy", "scalar_tensor", "full", "lift_fresh_copy", "unsafe_view")
-)  # fmt: skip
+_WORDS = """
+view reshape expand permute transpose unsqueeze squeeze slice clone to_copy to
+convert_element_type alias detach t select contiguous copy scalar_tensor full lift_fresh_copy
+unsafe_view
+"""
+_SILENT = frozenset(_WORDS.split())
 MAX_WORDS = 4
 
 

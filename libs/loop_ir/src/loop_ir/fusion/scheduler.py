@@ -28,12 +28,11 @@ _PICKED = 8
 # Operands that are shared by rows or columns may make what is read again so much more.
 _MORE = 16
 _NUMBER = 8  # bytes
-_COSTLY = frozenset(
-    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
-     "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "pow", "div", "floordiv",
-     "truncdiv", "mod", "fmod", "philox", "acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma",
-     "hypot", "near_div")
-)  # fmt: skip
+_COSTLY_NAMES = """
+exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh erf sigmoid
+pow div near_div floordiv truncdiv mod fmod philox acosh asinh atanh erfc erfinv lgamma hypot
+"""
+_COSTLY = frozenset(_COSTLY_NAMES.split())
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ def walk(value: object) -> Iterator[object]:
             left.extend([getattr(item, name) for name in _field_names(kind)])
 
 
-_STEPS = frozenset((
-    "eq", "ne", "lt", "le", "gt", "ge", "isinf", "floordiv", "truncdiv", "mod", "fmod", "floor",
-    "ceil", "trunc", "round", "bitcast", "argmax", "argmin",
-))  # fmt: skip
+_STEP_NAMES = """
+eq ne lt le gt ge isinf floordiv truncdiv mod fmod floor ceil trunc round bitcast argmax argmin
+"""
+_STEPS = frozenset(_STEP_NAMES.split())
 
 
 def reaching_steps(kernel: ir.Kernel) -> frozenset[str]:

@@ -43,46 +43,44 @@ import sympy
 
 from tensor_ir import Arg, DType, Symbol, TensorType
 
-# Scalar operations and the number of their arguments. All arguments of one operation have the
-# same element type except where said; comparisons and logic give bool.
-OPS: dict[str, int] = {
-    # arithmetic; ints and floats
-    "add": 2, "sub": 2, "mul": 2, "neg": 1, "abs": 1, "maximum": 2, "minimum": 2,  # NaN wins
-    "div": 2,  # true division, floats
-    "near_div": 2,  # within two units in the last place of f32, where no more is asked for
-    "floordiv": 2, "truncdiv": 2,  # rounds down; rounds to zero
-    "mod": 2, "fmod": 2,  # sign of the divisor (Python); sign of the dividend (C)
-    # Integers by zero, as on a GPU: all bits set (64-bit dividends below 2**32: half of them).
-    "pow": 2, "fma": 3,
-    # floats
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1,
-    "rsqrt": 1, "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "atan2": 2,
-    "sinh": 1, "cosh": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "floor": 1, "ceil": 1, "trunc": 1,
-    "acosh": 1, "asinh": 1, "atanh": 1, "erfc": 1, "erfinv": 1, "lgamma": 1, "hypot": 2,
-    "round": 1,  # half to even
-    "isnan": 1, "isinf": 1, "signbit": 1,
-    # comparisons (bool)
-    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,
-    # bits, and logic on bool
-    "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
-    # random bits (u32): philox(seed: i64, counter: i64), the stream of words of Philox-2x32-10
-    # (Salmon et al., SC11), two from each block: block counter // 2, of an unsigned counter, with
-    # the low half of the seed as its key and the high half in its counter
-    "philox": 2,
-    # where(condition: bool, a, b); cast(a) to the statement's dtype (float -> int truncates);
-    # narrow(a) is a cast of f32 to bf16 or f16 whose rounding the program asks for by itself,
-    # which no pass drops; bitcast(a) keeps the bits
-    "where": 3, "cast": 1, "narrow": 1, "bitcast": 1,
-}  # fmt: skip
+# Scalar operations by the number of their arguments. All arguments of one operation have the same
+# element type except where said; comparisons and logic give bool.
+#
+# - arithmetic of ints and floats; NaN wins in `maximum` and `minimum`. `div` is true division of
+#   floats, `near_div` within two units in the last place of f32, where no more is asked for;
+#   `floordiv` rounds down, `truncdiv` to zero; `mod` has the sign of the divisor (Python),
+#   `fmod` that of the dividend (C). Integers by zero, as on a GPU: all bits set (64-bit dividends
+#   below 2**32: half of them)
+# - functions of floats; `round` takes halves to even
+# - bits, and logic on bool
+# - philox(seed: i64, counter: i64): random bits (u32), the stream of words of Philox-2x32-10
+#   (Salmon et al., SC11), two from each block: block counter // 2, of an unsigned counter, with the
+#   low half of the seed as its key and the high half in its counter
+# - where(condition: bool, a, b); cast(a) to the statement's dtype (float -> int truncates);
+#   narrow(a) is a cast of f32 to bf16 or f16 whose rounding the program asks for by itself, which
+#   no pass drops; bitcast(a) keeps the bits
+_OPS = {
+    1: """
+        neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh
+        tanh erf sigmoid floor ceil trunc acosh asinh atanh erfc erfinv lgamma round isnan isinf
+        signbit not cast narrow bitcast
+    """,
+    2: """
+        add sub mul maximum minimum div near_div floordiv truncdiv mod fmod pow atan2 hypot eq ne lt
+        le gt ge and or xor shl shr philox
+    """,
+    3: "fma where",
+}
+OPS: dict[str, int] = {name: count for count, names in _OPS.items() for name in names.split()}
 
 # Reductions: number of arguments and of results. `welford` gives mean and the sum of squared
 # differences from it; `argmax`/`argmin` take a value and give the flat inner index (i64) of the
 # first extreme, NaN counting as the extreme; `max`/`min` propagate NaN. `softmax` gives the maximum
 # m of floats and the sum of exp(v - m), which is 0 where m is -inf.
 REDUCTIONS: dict[str, tuple[int, int]] = {
-    "sum": (1, 1), "prod": (1, 1), "max": (1, 1), "min": (1, 1), "any": (1, 1), "all": (1, 1),
-    "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2), "softmax": (1, 2),
-}  # fmt: skip
+    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), (1, 1)),
+    **dict.fromkeys(("welford", "softmax"), (1, 2)),
+}
 
 # Modes of stores, and their signs in text.
 STORES: dict[str, str] = {

@@ -122,9 +122,6 @@ def _vectorize(f: Callable[[float], float]) -> Callable[[Array], Array]:
     return lambda x: np.asarray(run(np.asarray(x, np.float64))).astype(np.float64)
 
 
-_erf = _vectorize(math.erf)
-
-
 def _log_gamma(x: float) -> float:
     """Infinite at the poles; minus infinity counts as one."""
     pole = x == -math.inf or (x <= 0 and x == math.floor(x))
@@ -159,26 +156,29 @@ def _truncdiv(a: Array, b: Array) -> Array:
 
 
 # Functions whose last bit numpy leaves to the platform are computed in float64, then rounded.
+_SAME = "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh hypot"
+_ARC = "asin acos atan atan2 asinh acosh atanh"
 _WIDE: Mapping[str, Callable[..., Array]] = {
-    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
-    "log10": np.log10, "log1p": np.log1p, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
-    "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
-    "erf": _erf, "sigmoid": _sigmoid, "acosh": np.arccosh, "asinh": np.arcsinh,
-    "atanh": np.arctanh, "erfc": _vectorize(math.erfc), "erfinv": _vectorize(_inverse_erf),
-    "lgamma": _vectorize(_log_gamma), "hypot": np.hypot,
-}  # fmt: skip
+    **{op: getattr(np, op) for op in _SAME.split()},
+    **{op: getattr(np, f"arc{op[1:]}") for op in _ARC.split()},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": _vectorize(math.erf),
+    "erfc": _vectorize(math.erfc),
+    "erfinv": _vectorize(_inverse_erf),
+    "lgamma": _vectorize(_log_gamma),
+    "sigmoid": _sigmoid,
+}
+_NUMPY_NAMES = """
+add:add sub:subtract mul:multiply neg:negative abs:abs maximum:maximum minimum:minimum
+div:true_divide near_div:true_divide floordiv:floor_divide mod:mod fmod:fmod floor:floor ceil:ceil trunc:trunc
+round:round isnan:isnan isinf:isinf signbit:signbit eq:equal ne:not_equal lt:less le:less_equal
+gt:greater ge:greater_equal and:bitwise_and or:bitwise_or xor:bitwise_xor not:invert
+shl:left_shift shr:right_shift where:where
+"""
 _PLAIN: Mapping[str, Callable[..., Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
-    "maximum": np.maximum, "minimum": np.minimum, "div": np.true_divide,
-    "near_div": np.true_divide,
-    "floordiv": np.floor_divide, "truncdiv": _truncdiv, "mod": np.mod, "fmod": np.fmod,
-    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.round,
-    "isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit,
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "not": np.invert, "shl": np.left_shift, "shr": np.right_shift, "where": np.where,
-}  # fmt: skip
+    "truncdiv": _truncdiv,
+    **{op: getattr(np, f) for op, f in (entry.split(":") for entry in _NUMPY_NAMES.split())},
+}
 
 
 def philox(seed: Array, counter: Array) -> Array:

@@ -18,10 +18,10 @@ from loop_ir.ir.printer import print_stmt
 from tensor_ir import DType
 
 NAME = re.compile(rf"(?!(?:{'|'.join(kwlist)})$)[A-Za-z_]\w*", re.ASCII)
-_INT_OR_FLOAT = frozenset(
-    ("add", "sub", "mul", "neg", "abs", "maximum", "minimum", "floordiv", "truncdiv", "mod",
-     "fmod", "pow", "fma")
-)  # fmt: skip
+_ARITHMETIC = """
+add sub mul neg abs maximum minimum floordiv truncdiv mod fmod pow fma
+"""
+_INT_OR_FLOAT = frozenset(_ARITHMETIC.split())
 _PREDICATES = frozenset(("isnan", "isinf", "signbit"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _LOGIC = frozenset(("and", "or", "xor", "not"))

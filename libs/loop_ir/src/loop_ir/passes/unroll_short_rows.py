@@ -15,9 +15,8 @@ from loop_ir.ir.nodes import Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt,
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
 
-_FOLDS = {
-    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and",
-}  # fmt: skip
+_FOLDS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+_FOLDS |= {"any": "or", "all": "and"}
 # Elements of a row, and statements of a kernel in the end.
 _MOST, _MOST_STATEMENTS = 4, 200
 
