@@ -170,7 +170,8 @@ _WIDE: Mapping[str, Callable[..., Array]] = {
 }
 _NUMPY_NAMES = """
 add:add sub:subtract mul:multiply neg:negative abs:abs maximum:maximum minimum:minimum
-div:true_divide near_div:true_divide floordiv:floor_divide mod:mod fmod:fmod floor:floor ceil:ceil trunc:trunc
+div:true_divide near_div:true_divide floordiv:floor_divide mod:mod fmod:fmod floor:floor
+ceil:ceil trunc:trunc
 round:round isnan:isnan isinf:isinf signbit:signbit eq:equal ne:not_equal lt:less le:less_equal
 gt:greater ge:greater_equal and:bitwise_and or:bitwise_or xor:bitwise_xor not:invert
 shl:left_shift shr:right_shift where:where
