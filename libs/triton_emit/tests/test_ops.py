@@ -27,6 +27,7 @@ from loop_ir import (
     TensorType,
     contiguous_strides,
     interpret_kernel,
+    parse_kernel,
 )
 from symexpr import symbol
 from triton_emit import Schedule, UnsupportedDType, default_schedule, emit
@@ -252,7 +253,7 @@ def test_reductions(op: str, schedule: Schedule, tools: SimpleNamespace) -> None
 
 def test_every_entry_of_the_grammar_is_tested() -> None:
     named = {*ARITHMETIC, *FLOAT_ONLY, *PREDICATES, *BITS, "isnan", "isinf", "signbit", "where",
-             "cast", "narrow", "bitcast", "philox"}  # fmt: skip
+             "rarely", "cast", "narrow", "bitcast", "philox"}  # fmt: skip
     assert named == set(OPS)
 
 
@@ -303,3 +304,43 @@ def test_an_integer_by_zero_is_what_a_gpu_gives(dtype: DType, tools: SimpleNames
     result = interpret_kernel(kernel, given, {})
     assert result["out_fmod"].tolist()[:4] == [half, half if x[1] >= 0 else ones, half, ones]
     assert result["out_floordiv"].tolist()[1] == (ones if x[1] >= 0 else -2)
+
+
+RARELY = """
+kernel k(
+    x: f32[{n}] cuda:0,
+    y: f32[{n}] cuda:0,
+    out z: f32[{n}] cuda:0,
+):
+  parallel i0 < {n}:
+    once:
+      a = load x[i0] : f32
+      b = load y[{at}] : f32
+      five = const 5.0 : f32
+      far = gt({of}, five) : bool
+      shared = mul(a, a) : f32
+      e = exp(b) : f32
+      long = sqrt(e) : f32
+      d = rarely(far, long, shared) : f32
+      u = add(d, shared) : f32
+      store z[i0] = u
+"""
+
+
+@pytest.mark.parametrize(("of", "at"), [("a", "i0"), ("b", "i0"), ("b", "0")])
+@pytest.mark.parametrize("high", [1.0, 5.1, 9.0])
+def test_what_is_seldom_chosen_is_skipped(
+    of: str, at: str, high: float, tools: SimpleNamespace
+) -> None:
+    """Where no element of a program wants it; in a branch by itself."""
+    kernel = parse_kernel(RARELY.format(n=1000, of=of, at=at))
+    x = np.linspace(-1, high, 1000, dtype=np.float32)
+    given = {"x": x, "y": np.full(1000, 2.5, np.float32) if of == "a" else x}
+    emitted = tools.check(kernel, Schedule("flat", 64), given)
+    assert ("if tl.max(above.to(tl.int32)) > 0:" in emitted.source) == (at == "i0")
+
+
+def test_what_others_read_too_is_not_skipped(tools: SimpleNamespace) -> None:
+    text = RARELY.format(n=100, of="a", at="i0").replace("add(d, shared)", "add(d, long)")
+    emitted = tools.check(parse_kernel(text), Schedule("flat", 64))
+    assert "if tl.max" not in emitted.source

@@ -79,6 +79,10 @@ class Value:
         a, b = (v if isinstance(v, Value) else like.number(v) for v in (a, b))
         return self("where", a, b)
 
+    def seldom(self, a: Value, b: Value) -> Value:
+        """As `choose`, of a condition that few numbers meet, and an `a` that takes long."""
+        return self("rarely", a, b)
+
     def to(self, dtype: DType, asked: bool = False) -> Value:
         """Conversion as torch does it: to bool is `!= 0`; wide types reach 16-bit floats through
         f32 (`c10::Half(double)` and `c10::BFloat16(double)` round twice). `asked`: the program

@@ -9,7 +9,7 @@ smaller: minimum; ratio: div near_div; quotient: floordiv truncdiv; remainder: m
 random: philox; fused: fma; e: exp exp2; log_: log; root: sqrt; inv_std: rsqrt; sine: sin;
 cosine: cos; t: tanh; erf_: erf; gate: sigmoid; activated: gelu; rounded: round narrow;
 same: eq; differs: ne; below: lt le; above: gt ge; both: and; either: or; one_of: xor;
-inverted: not; shifted: shl shr; chosen: where; value: cast; bits: bitcast; nan: isnan;
+inverted: not; shifted: shl shr; chosen: where rarely; value: cast; bits: bitcast; nan: isnan;
 infinite: isinf; negative: signbit
 """
 BY_OP = {

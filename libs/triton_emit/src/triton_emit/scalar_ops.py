@@ -119,7 +119,7 @@ class ScalarOps:
             value = self.held(args[0])
             text = f"{typed(value).at(ATOM)}.to({TL_TYPES[stmt.dtype]}, bitcast=True)"
             return Value(text, ATOM, stmt.dtype, value.axes)
-        if op == "where":
+        if op in ("where", "rarely"):
             return self._where(args, stmt.dtype)
         if op in COMPARISONS or op in ("isnan", "isinf", "signbit"):
             return self._predicate(op, args)

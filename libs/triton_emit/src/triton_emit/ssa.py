@@ -6,9 +6,10 @@ every phase with inner axes, holding all that must be computed again in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loop_ir import Axis, Kernel, Load, Reduce, Scan, Stmt, Store
+from loop_ir import Axis, Compute, Kernel, Load, Reduce, Scan, Stmt, Store
 from loop_ir.ir import Name, operands, results, statements
 from loop_ir.passes import drop_dead_statements, eliminate
 from triton_emit.errors import UnsupportedKernel
@@ -99,3 +100,25 @@ def loops(kernel: Kernel) -> tuple[Scope, ...]:
                     inner[d] = (number, stmt)
                     order.append(d)
     return tuple(scopes)
+
+
+def skipped(body: Sequence[Stmt], escaping: frozenset[str]) -> dict[Stmt, list[Stmt]]:
+    """What computes nothing but the second argument of a `rarely`, of each of them."""
+    readers: dict[Name, list[Stmt]] = {}
+    for stmt in body:
+        for name in operands(stmt):
+            readers.setdefault(name, []).append(stmt)
+    found: dict[Stmt, list[Stmt]] = {}
+    for number, stmt in enumerate(body):
+        if not isinstance(stmt, Compute) or stmt.op != "rarely":
+            continue
+        condition, _, other = stmt.args
+        own: list[Stmt] = []
+        for s in reversed(body[:number]):
+            if isinstance(s, Compute) and s.out not in (condition, other, *escaping):
+                read = readers.get(s.out, [])
+                if read and all(r is stmt or r in own for r in read):
+                    own.insert(0, s)
+        if own:
+            found[stmt] = own
+    return found

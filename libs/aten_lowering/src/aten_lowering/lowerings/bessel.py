@@ -44,7 +44,7 @@ def _odd(x: Value, value: Value, order: int) -> Value:
 
 def _j(x: Value, order: int) -> Value:
     a = abs(x)
-    return (a > 5).choose(_odd(x, _far(a, order, False), order), _j_near(x, order))
+    return (a > 5).seldom(_odd(x, _far(a, order, False), order), _j_near(x, order))
 
 
 def _y(x: Value, order: int) -> Value:
@@ -53,7 +53,7 @@ def _y(x: Value, order: int) -> Value:
     if order:
         near = x * near
         logarithm = (x("eq", 0)).choose(-math.inf, logarithm - 1 / x)
-    return (x > 5).choose(_far(x, order, True), near + (2 / math.pi) * logarithm)
+    return (x > 5).seldom(_far(x, order, True), near + (2 / math.pi) * logarithm)
 
 
 def _i(x: Value, order: int, scaled: bool) -> Value:
@@ -61,7 +61,7 @@ def _i(x: Value, order: int, scaled: bool) -> Value:
     a = abs(x)
     near = SERIES[f"I{order}"].at(a)
     near = a * near if order else near
-    value = (a > 8).choose(SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt"), near)
+    value = (a > 8).seldom(SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt"), near)
     if not scaled:
         half = (0.5 * a)("exp")
         value = half * value * half

@@ -174,7 +174,7 @@ div:true_divide near_div:true_divide floordiv:floor_divide mod:mod fmod:fmod flo
 ceil:ceil trunc:trunc
 round:round isnan:isnan isinf:isinf signbit:signbit eq:equal ne:not_equal lt:less le:less_equal
 gt:greater ge:greater_equal and:bitwise_and or:bitwise_or xor:bitwise_xor not:invert
-shl:left_shift shr:right_shift where:where
+shl:left_shift shr:right_shift where:where rarely:where
 """
 _PLAIN: Mapping[str, Callable[..., Array]] = {
     "truncdiv": _truncdiv,

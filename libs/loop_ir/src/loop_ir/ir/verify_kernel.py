@@ -238,7 +238,7 @@ class KernelVerifier:
             if kinds[0].itemsize != dtype.itemsize:
                 self.fail(errors.ElementType, "bitcast keeps the number of bits", stmt)
             return
-        if op == "where":
+        if op in ("where", "rarely"):
             if kinds[0] != DType.bool_:
                 self.fail(errors.ElementType, f"condition {stmt.args[0]} is no bool", stmt)
             kinds = kinds[1:]

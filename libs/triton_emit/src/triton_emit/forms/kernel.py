@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir import Axis, Kernel, Load, Stmt
-from loop_ir.ir import operands
+from loop_ir.ir import operands, results
 from symexpr import FloorDiv
-from triton_emit.body import INDENT, Writer
+from triton_emit.body import INDENT, Lines, Writer
 from triton_emit.schedule import Schedule, inner_spaces, streams
 from triton_emit.source import TritonKernel, module
+from triton_emit.ssa import skipped
 from triton_emit.tiles import Tile, divides
+from triton_emit.values import ATOM
 
 
 class KernelWriter(Writer):
@@ -126,6 +128,50 @@ class KernelWriter(Writer):
             over.add(f"r{self.spaces.index(axes)}")
         self.space = self.spaces.index(axes) if axes else -1
         self.run(body, frozenset(over), escaping)
+
+    def run(
+        self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]
+    ) -> None:
+        """Writes statements; in flat kernels what is seldom chosen in a branch of its own."""
+        flat = self.schedule.kind == "flat" and not self.schedule.pairs
+        branches = skipped(body, escaping) if flat else {}
+        inside = [s for own in branches.values() for s in own]
+        part: list[Stmt] = []
+        for stmt in body:
+            if stmt in branches and stmt not in inside:
+                self._part(part, body, tile_axes, escaping)
+                self._branch(stmt, branches[stmt], tile_axes)
+                part = []
+            elif stmt not in inside:
+                part.append(stmt)
+        self._part(part, body, tile_axes, escaping)
+
+    def _part(
+        self,
+        part: Sequence[Stmt],
+        body: Sequence[Stmt],
+        tile_axes: frozenset[str],
+        escaping: frozenset[str],
+    ) -> None:
+        others = (s for s in body if s not in part)
+        super().run(part, tile_axes, escaping.union(*(operands(s) for s in others)))
+
+    def _branch(self, stmt: Stmt, own: Sequence[Stmt], tile_axes: frozenset[str]) -> None:
+        """`rarely`, whose second argument is what these statements compute."""
+        outer, self.lines = self.lines, Lines()
+        condition, value, other = operands(stmt)
+        super().run(own, tile_axes, frozenset((value,)))
+        inside, self.lines = self.lines, outer
+        test, chosen = self.env[condition], self.env[other]
+        if not test.axes or test.axes != chosen.axes:
+            self.lines.body += inside.text()
+            super().run((stmt,), tile_axes, frozenset())
+            return
+        chosen = self.assign("chosen", chosen)
+        taken = f"{chosen.text} = tl.where({test.text}, {self.env[value].text}, {chosen.text})"
+        self.lines.body.append(f"if tl.max({test.at(ATOM)}.to(tl.int32)) > 0:")
+        self.lines.body += indented([*inside.text(), taken])
+        self.env.update(dict.fromkeys(results(stmt), chosen))
 
     def eviction(self, stmt: Load) -> str:
         """What `streams` takes no place of others in the caches."""
