@@ -30,7 +30,7 @@ kernel k(
       v6 = add(v0, v5) : f32
       v7 = reduce sum(v6) : f32
     over r0 < 2, r1 < 2:
-      v8 = sub(v6, v7) : f32
+      v8 = sub(v6, v5) : f32
       v9 = reduce max(v8) : f32
     once:
       v10 = mul(v9, v7) : f32

@@ -75,7 +75,7 @@ def _fold(stmt: Reduce, args: list[str], body: Body) -> None:
     """The reduction, element by element. A sum begins with 0, as that of zeros below 0 is 0."""
     op, dtype = _FOLDS[stmt.op], stmt.dtype
     if stmt.op == "sum" or len(args) == 1:
-        args = [body.const(identity("sum", dtype), dtype), *args]
+        args = [body.const(identity(stmt.op, dtype), dtype), *args]
     for number, arg in enumerate(args[1:], 2):
         last = stmt.outs[0] if number == len(args) else None
         args[0] = body.compute(dtype, op, args[0], arg, out=last)
