@@ -308,6 +308,31 @@ def test_descriptors_of_the_callers(load_launcher):
     assert torch.equal(a, inputs(3)[0] * 2) and made == [((3, 8), (4, 8))] * 2
 
 
+def test_launchers_that_take_tensors_for_descriptors(load_launcher):
+    """They get the very view that is described, though others lie at the same address."""
+    given = []
+
+    def load(kernel):
+        launch = load_launcher(kernel)
+
+        def described(grid, *args):
+            given.append([(a.shape, a.stride()) for a in args])
+            launch(grid, *(host.describe(a, (4, 8)) for a in args))
+
+        return described
+
+    text = (
+        HEAD + BLOCKS + "  w = alloc f32[s0, 16] cpu\n  v = view w f32[s0, 8] cpu stride (16, 1)\n"
+    )
+    text += "  d = describe x block (4, 8)\n  e = describe v block (4, 8)\n"
+    text += "  launch double grid (1, 1, 1) (d, e)\n"
+    text += "  if n > 0:\n    launch double grid (1, 1, 1) (e, e)\n  return (v,)\n"
+    gm = emit(parse_program(text), "direct", load_kernel=load, describe=None)
+    (v,) = gm(*inputs(3))
+    assert torch.equal(v, inputs(3)[0] * 4) and "describe" not in gm.code
+    assert given == [[((3, 8), (8, 1)), ((3, 8), (16, 1))], [((3, 8), (16, 1))] * 2]
+
+
 class Alive(TorchDispatchMode):
     """Whether the storage of the first operator's first argument is alive at each later call."""
 

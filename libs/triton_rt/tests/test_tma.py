@@ -425,8 +425,11 @@ def test_descriptors_of_addresses_and_other_tensors(kernel_of: Make) -> None:
     assert torch.equal(x, y)
     good = TensorDescriptor.from_tensor(y, [16, 32])
     kernel((1, 1), TensorDescriptor.from_tensor(x, [16, 32]), good)
+    z = torch.zeros(16, 32)
+    kernel((1, 1), x, z)  # a tensor: the parameter has the block
+    assert torch.equal(x, z)
     for bad, error in (
-        (x, errors.WrongDescriptor),
+        (x[0], errors.WrongDescriptor),
         (TensorMap(x, (32, 16)), errors.WrongDescriptor),
         (TensorMap(x.half(), (16, 32)), errors.WrongDType),
         (

@@ -32,7 +32,7 @@ from triton_rt import (
     with_fallback,
 )
 from triton_rt.config import Config
-from triton_rt.launch import Entry, dispatch, native
+from triton_rt.launch import Entry, dispatch, native, torch_abi
 from triton_rt.launch.slots import Slot, slots_of
 from triton_rt.tma import describe
 from triton_rt.tma.encode import encode
@@ -40,6 +40,7 @@ from triton_rt.tma.layout import DATA_TYPES, MapLayout
 from triton_rt.tma.rules import violations
 
 Make = Callable[..., KernelSource]
+TENSOR = torch.Tensor
 
 
 class FakeTensor:
@@ -156,6 +157,9 @@ def test_a_map_as_the_driver_sees_it(fake: FakeCuda, copies: dict[bool, Binary])
     assert (e.address, e.fill, e.unaligned) == (0x1000, 0, 0)
     assert list(e.sizes)[:2] == [128, 40] and list(e.strides)[:2] == [512, 0]
     assert list(e.box)[:2] == [32, 16] and list(e.steps)[:2] == [1, 1]
+    described = fake.arguments(14)
+    launch((3,), 7, y, 0.5, x)  # tensors, of which only methods are known
+    assert fake.arguments(14) == described
 
 
 def test_a_thread_without_a_context_encodes_maps(
@@ -240,7 +244,7 @@ def test_descriptors_that_do_not_fit(fake: FakeCuda, copies: dict[bool, Binary])
     good = TensorMap(x, (16, 64))  # type: ignore[arg-type]
     half = FakeTensor(0x1000, torch.float16, (40, 128))
     for bad, error in (
-        (x, errors.WrongDescriptor),
+        (FakeTensor(0x1000, torch.float32, (40,)), errors.WrongDescriptor),
         (7, errors.WrongDescriptor),
         (TensorMap(x, (32, 64)), errors.WrongDescriptor),  # type: ignore[arg-type]
         (TensorMap(x, (8, 16, 64), shape=(1, 1, 1), strides=(1, 1, 1)), errors.WrongDescriptor),  # type: ignore[arg-type]
@@ -382,3 +386,104 @@ def test_tensors_described_again_and_again(
     assert describe(on_cpu, (16, 64)).ready is not describe(on_cpu, (16, 64)).ready
     with pytest.raises(errors.WrongDescriptor):
         describe(on_cpu, (16,))
+
+
+@pytest.fixture
+def tensors_on_the_fake(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plain tensors of the CPU, which the launcher in C takes for those of a GPU."""
+    monkeypatch.setattr(torch, "Tensor", TENSOR)
+    module = native.extension()
+    if module is None:
+        pytest.skip("for the launcher in C")
+
+    def number(value: int) -> Any:
+        def answer(handle: int, out: Any) -> int:
+            out[0] = value
+            return 0
+
+        return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32))(
+            answer
+        )
+
+    kind, index = number(1), number(0)
+    addresses = {n: torch_abi._address(f"aoti_torch_get_{n}") for n in torch_abi._FUNCTIONS}
+    addresses |= {
+        name: ctypes.cast(function, ctypes.c_void_p).value or 0
+        for name, function in (("device_type", kind), ("device_index", index))
+    }
+    offset = torch_abi._handle_offset()
+    module.use_torch(torch.Tensor, torch.nn.Parameter, offset, *addresses.values(), 0, 0)
+    yield
+    torch_abi.enable(module)
+
+
+@pytest.mark.usefixtures("tensors_on_the_fake")
+def test_tensors_in_place_of_descriptors(fake: FakeCuda, copies: dict[bool, Binary]) -> None:
+    """The parameter has the block. What was made for a layout and an address serves what comes to
+    lie there, whose tensor is not kept; another layout there has a map of its own."""
+    launch = launcher_of(copies[True])
+    memory = torch.zeros(1 << 16)
+    base = (-memory.data_ptr() // 4) % 32
+    fake.keep(14)
+
+    def at(start: int, *shape: int, stride: tuple[int, ...] | None = None) -> torch.Tensor:
+        stride = stride or (shape[1], 1)
+        return memory.as_strided(shape, stride, base + start)
+
+    x, y = at(0, 40, 128), at(8192, 30, 64)
+    launch((3,), 7, x, 0.5, y)
+    half = int.from_bytes(struct.pack("<f", 0.5), "little")
+    expected = [7, x.data_ptr(), 40, 128, 128, 1, half, y.data_ptr(), 30, 64, 64, 1, 0, 0]
+    assert fake.arguments(14) == expected
+    assert fake.encoded.calls == 2
+    for _ in range(3):
+        launch((3,), 7, at(0, 40, 128), 0.5, at(8192, 30, 64))
+        assert fake.arguments(14) == expected and fake.encoded.calls == 2
+    calls = 2
+    for other in (at(0, 41, 128), at(0, 40, 64, stride=(128, 1)), at(32, 40, 128), at(0, 80, 64)):
+        launch((3,), 7, other, 0.5, y)
+        calls += 1
+        assert fake.arguments(6)[1:6] == [other.data_ptr(), *other.shape, *other.stride()]
+        assert fake.encoded.calls == calls
+    launch((3,), 7, TensorMap(FakeTensor(x.data_ptr(), torch.float32, (40, 128)), (16, 64)), 0.5, y)  # type: ignore[arg-type]
+    assert fake.arguments(14) == expected
+    launch.clear()
+    launch((3,), 7, x, 0.5, y)
+    assert fake.arguments(14) == expected
+    gone = weakref.ref(x)
+    del x, other
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("tensors_on_the_fake")
+def test_more_tensors_than_are_kept(fake: FakeCuda, copies: dict[bool, Binary]) -> None:
+    launch = launcher_of(copies[True])
+    memory = torch.zeros(1 << 18)
+    base = (-memory.data_ptr() // 4) % 32
+    fake.keep(6)
+    for _ in range(2):
+        for i in range(600):
+            x = memory.as_strided((16 + i % 7, 64), (64, 1), base + i * 256)
+            launch((1,), i, x, 1.0, x)
+            assert fake.arguments(4) == [i, x.data_ptr(), *x.shape]
+
+
+@pytest.mark.usefixtures("tensors_on_the_fake")
+def test_tensors_that_break_a_rule(fake: FakeCuda, copies: dict[bool, Binary]) -> None:
+    launch = launcher_of(copies[True])
+    x = torch.zeros(64, 64)
+    shifted = torch.zeros(64 * 64 + 1)[1:].view(64, 64)
+    for bad, error in (
+        (shifted, errors.TensorMapRule),
+        (x.t(), errors.TensorMapRule),
+        (x[0], errors.WrongDescriptor),
+        (x[None], errors.WrongDescriptor),
+        (x.half(), errors.WrongDType),
+    ):
+        for _ in range(2):
+            with pytest.raises(error):
+                launch((1,), 0, x, 1.0, bad)
+    assert fake.record.launches == 0
+    launch((1,), 0, x, 1.0, x)
+    assert fake.record.launches == 1

@@ -27,7 +27,7 @@ class Shared:
 
     launch: str
     load_kernel: Callable[[DefineKernel], Any]
-    describe: Callable[[torch.Tensor, tuple[int, ...]], Any]
+    describe: Callable[[torch.Tensor, tuple[int, ...]], Any] | None
     constants: Mapping[str, torch.Tensor]
     operators: Mapping[str, Callable[..., Any]]
     checks: bool

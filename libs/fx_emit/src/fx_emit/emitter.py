@@ -40,7 +40,7 @@ def emit(
     launch: str = "hop",
     *,
     load_kernel: Callable[[ir.DefineKernel], Any],
-    describe: Callable[[torch.Tensor, tuple[int, ...]], Any] = host.describe,
+    describe: Callable[[torch.Tensor, tuple[int, ...]], Any] | None = host.describe,
     constants: Mapping[str, torch.Tensor] | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
     checks: bool = True,
@@ -54,7 +54,8 @@ def emit(
     and `load_kernel` gives the `@triton.jit` function; "direct" calls the launcher
     `launcher(grid, *args)` that `load_kernel` gives. It is asked once a kernel.
     describe: what the "direct" form calls for a tensor descriptor, with the tensor and the block:
-    what it gives is what launchers get. (The "hop" form describes a tensor at each launch.)
+    what it gives is what launchers get. With None they get the tensor, and know the block by their
+    parameter. (The "hop" form describes a tensor at each launch.)
     constants: tensors of the program by key. operators: extern calls that are not in `torch.ops`.
     checks: inputs, symbol ranges and results of operators are compared with their declarations
     on every call (errors: `wrapper_ir.errors`); without them a wrong input is undefined.
@@ -244,8 +245,10 @@ class _Emitter(Builder):
     def describe(self, op: ir.Describe) -> None:
         self.described[op.out] = op
         if self.shared.launch == "direct":
-            args = (self.tensor(op.src), op.block)
-            node = self.call(self.shared.describe, args, name=op.out, comment=op.comment)
+            node = self.tensor(op.src)
+            if self.shared.describe is not None:
+                args = (node, op.block)
+                node = self.call(self.shared.describe, args, name=op.out, comment=op.comment)
             self.define(op.out, self.types[op.src], node, self.roots[op.src])
 
     def bare(self, name: str) -> str:

@@ -21,7 +21,7 @@ def emit_fx(program: Program, kernels: Kernels, outside: Outside, check_inputs: 
         program,
         launch="direct",
         load_kernel=kernels.launcher,
-        describe=triton_rt.tma.describe,
+        describe=None,
         constants=outside.constants,
         operators=outside.operators,
         check_inputs=check_inputs and triton_rt.same_tensors,

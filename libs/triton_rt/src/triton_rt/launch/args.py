@@ -14,7 +14,7 @@ import torch
 from triton_rt import errors
 from triton_rt.element_types import parse_descriptor, torch_dtype
 from triton_rt.source import KernelParam, flatten
-from triton_rt.tma import Address, is_descriptor
+from triton_rt.tma import Address, as_tensor_map, is_descriptor
 
 _INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "bool": "<?"}
 _INTS |= {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"}
@@ -87,11 +87,21 @@ def _where(device: int) -> str:
     return "cpu" if device < 0 else f"cuda:{device}"
 
 
+def described(params: tuple[KernelParam, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Flat arguments, with a tensor map in place of each tensor that came as a descriptor."""
+    return tuple(
+        as_tensor_map(arg, block[1]) if (block := parse_descriptor(param.kind)) else arg
+        for param, arg in zip(params, flatten(args), strict=True)
+    )
+
+
 def _base_of(name: str, param: KernelParam, arg: Any) -> Any:
-    if isinstance(arg, torch.Tensor) or not is_descriptor(arg):
+    if isinstance(arg, torch.Tensor):
+        return arg  # described by the parameter's block
+    if not is_descriptor(arg):
         raise errors.WrongDescriptor(
-            f"{name}: {param.name} is a {param.kind}: expected a TensorMap of such blocks, "
-            f"got {_describe(arg)}"
+            f"{name}: {param.name} is a {param.kind}: expected a tensor, or a TensorMap of such "
+            f"blocks, got {_describe(arg)}"
         )
     block = parse_descriptor(param.kind)
     if block is None or tuple(arg.block_shape) != block[1]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from triton_rt.element_types import parse_descriptor
 from triton_rt.errors import BadSource, TensorMapRule
 from triton_rt.launch.lazy import LazyKernel
 from triton_rt.source import flatten
@@ -44,14 +45,15 @@ class FallbackKernel:
         flat = args if self._flat else flatten(args)
         try:
             # All are on one device, or the launch refuses them.
-            on_cpu = bool(self._described) and flat[self._described[0]].base.get_device() < 0
+            first = flat[self._described[0]] if self._described else None
+            on_cpu = first is not None and getattr(first, "base", first).get_device() < 0
         except (AttributeError, IndexError):
             on_cpu = False  # the launch says what is wrong with the arguments
         if (on_cpu or self.maps) and self.why_not(*args):
             self.plain(grid, *args)
             return
         try:
-            self.tma(grid, *args)
+            self.tma.launch(grid, *args)
         except TensorMapRule:
             if on_cpu:
                 raise
@@ -65,7 +67,9 @@ class FallbackKernel:
         found: list[Violation] = []
         params = self.tma.source.params
         for i in self._described:
-            found += as_tensor_map(flat[i]).problems(written=params[i].mutated)
+            block = parse_descriptor(params[i].kind)
+            assert block is not None
+            found += as_tensor_map(flat[i], block[1]).problems(written=params[i].mutated)
         if self.maps:
             named = dict(zip(self._names, flat, strict=True))
             written = {p.name: p.mutated for p in params}

@@ -13,6 +13,7 @@
 
 #include "driver.h"
 #include "kinds.h"
+#include "map_cache.h"
 #include "maps.h"
 #include "same.h"
 
@@ -40,6 +41,7 @@ typedef struct {
     int cuda_is_up;
     Py_ssize_t variants;
     Variant *table;
+    KeptMap *maps;        // of tensors that came as descriptors; NULL: none yet
 } Dispatcher;
 
 static int as_size(PyObject *item, int64_t limit, unsigned *out) {
@@ -108,10 +110,15 @@ static int resolve_variant(Dispatcher *self, uint64_t alignment, int device, Var
     return 0;
 }
 
-// Device, element type: those of the tensor that a descriptor describes (its `base`).
+// Device, element type: those of the tensor that a descriptor describes (its `base`), or of a tensor
+// that came in its place.
 static int view_descriptor(PyObject *object, TensorView *out) {
+    if (is_plain_tensor(object)) return view_plain_tensor(object, out);
     PyObject *base = PyObject_GetAttr(object, str_base);
-    if (!base) return -1;
+    if (!base) {
+        PyErr_Clear();
+        return view_tensor(object, out);
+    }
     int status = view_tensor(base, out);
     Py_DECREF(base);
     return status;
@@ -135,7 +142,7 @@ static PyObject *ready_bytes(PyObject *map, PyObject *slot, uint64_t address) {
 
 // What the descriptors become in this variant, and pointers to all kernel parameters. Returns how
 // many there are, or -1.
-static Py_ssize_t expand_descriptors(const Dispatcher *self, const Variant *v,
+static Py_ssize_t expand_descriptors(Dispatcher *self, const Variant *v,
                                      PyObject *const *args, uint64_t *values, void **params) {
     Py_ssize_t at = 0, slot = 0;
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -143,8 +150,9 @@ static Py_ssize_t expand_descriptors(const Dispatcher *self, const Variant *v,
         params[at++] = out;
         if (self->params[i].kind != DESCRIPTOR) continue;
         PyObject *made = PyTuple_GET_ITEM(v->slots, slot++);
-        PyObject *bytes = Py_XNewRef(ready_bytes(args[i + 1], made, *out));
-        if (!bytes && !(bytes = PyObject_CallOneArg(made, args[i + 1]))) return -1;
+        PyObject *arg = args[i + 1], *bytes = Py_XNewRef(ready_bytes(arg, made, *out));
+        if (!bytes) bytes = map_bytes(&self->maps, made, arg);
+        if (!bytes) return -1;
         Py_ssize_t size = PyBytes_Check(bytes) ? PyBytes_GET_SIZE(bytes) : 0;
         if (size < v->head || size % 8 || size > 8 * kind_table[DESCRIPTOR].words) {
             PyErr_Format(PyExc_SystemError, "%U: a descriptor of %zd bytes", self->name, size);
@@ -354,6 +362,7 @@ static void dispatcher_dealloc(Dispatcher *self) {
     PyMem_Free(self->params);
     forget_variants(self);
     PyMem_Free(self->table);
+    drop_maps(&self->maps);
     Py_XDECREF(self->name);
     Py_XDECREF(self->resolve);
     Py_XDECREF(self->on_cpu);
@@ -444,6 +453,7 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
 // clear(): forgets the variants, so that the next launch resolves them anew.
 static PyObject *dispatcher_forget(Dispatcher *self, PyObject *unused) {
     forget_variants(self);
+    drop_maps(&self->maps);
     Py_RETURN_NONE;
 }
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from triton_rt.compiler import Binary, Cache, CompilePool, Target, submit
-from triton_rt.launch.args import pack
+from triton_rt.launch.args import described, pack
 from triton_rt.launch.dispatch import make_dispatcher
 from triton_rt.launch.loading import Entry
 from triton_rt.source import KernelSource
@@ -112,4 +112,5 @@ class LazyKernel:
             from triton_rt.interp import load_jit  # Triton and numpy, which a GPU does without
 
             self._interpreted = load_jit(self.source, interpret=True)
+        args = described(self.source.params, args)
         self._interpreted.launch(packed.grid, (), self.source.bound(args))

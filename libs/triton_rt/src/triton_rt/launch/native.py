@@ -24,7 +24,7 @@ from triton_rt.launch import torch_abi
 from triton_rt.tma import TensorMap
 
 _SOURCE = Path(__file__).with_name("launcher.c")
-_HEADERS = ("tensors.h", "kinds.h", "driver.h", "maps.h", "same.h", "../tma/rules.h")
+_HEADERS = ("tensors.h", "kinds.h", "driver.h", "map_cache.h", "maps.h", "same.h", "../tma/rules.h")
 _NAME = "_triton_rt_launcher"
 
 

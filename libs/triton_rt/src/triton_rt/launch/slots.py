@@ -65,15 +65,16 @@ class Slot:
 
     def __call__(self, arg: Any) -> bytes:
         """Raises `WrongDescriptor`, `TensorMapRule`."""
-        address: int = arg.base.data_ptr()
         if type(arg) is TensorMap:
+            address: int = arg.base.data_ptr()
             known = arg.ready.get(self)
             if known is not None and known[0] == address:
                 return known[1]
             out = self._checked(arg, address)
             arg.ready[self] = (address, out)
             return out
-        return self._checked(as_tensor_map(arg), address)
+        map = as_tensor_map(arg, self.block)
+        return self._checked(map, map.address)
 
     def _checked(self, map: TensorMap, address: int) -> bytes:
         if map.block != self.block or map.kind != self.element:

@@ -225,10 +225,13 @@ def is_descriptor(arg: Any) -> bool:
     )
 
 
-def as_tensor_map(arg: Any) -> TensorMap:
-    """A `TensorMap` as it is; Triton's `TensorDescriptor` as one. Raises `WrongDescriptor`."""
+def as_tensor_map(arg: Any, block: Sequence[int] = ()) -> TensorMap:
+    """A `TensorMap` as it is; Triton's `TensorDescriptor`, or a tensor by blocks, as one. Raises
+    `WrongDescriptor`."""
     if isinstance(arg, TensorMap):
         return arg
+    if block and hasattr(arg, "data_ptr") and hasattr(arg, "stride"):
+        return TensorMap(arg, block)
     if not is_descriptor(arg):
         raise WrongDescriptor(f"expected a TensorMap or a TensorDescriptor, got {arg!r:.80}")
     padding = getattr(arg, "padding", "zero")
