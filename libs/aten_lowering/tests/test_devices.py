@@ -134,3 +134,24 @@ def test_cuda_gives_gradients_to_the_images_of_samples() -> None:
             grid = torch.empty(2, 8, 5, 2, device="cuda", dtype=dtype)
             lowered = lower_with_report(make_fx(partial(backward, image=image))(x, grid))
         assert bool(lowered.fallbacks) != ours
+
+
+@pytest.mark.parametrize(
+    ("fn", "dtype", "ours"),
+    [
+        (lambda x: x.cumsum(0), torch.int64, False),
+        (lambda x: x.logcumsumexp(0), torch.float32, False),
+        (lambda x: x.cumsum(0), torch.float32, True),
+        (lambda x: x.cumsum(0) - 1, torch.int64, True),
+        (lambda x: (x > 0).cumsum(0), torch.int64, True),
+        (lambda x: x[:1000].cumsum(0), torch.int64, True),
+    ],
+)
+def test_cuda_scans_one_long_line_that_stands_alone(
+    fn: Any, dtype: torch.dtype, ours: bool
+) -> None:
+    """It reads each number once: we read it twice."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(1 << 24, device="cuda", dtype=dtype)
+        lowered = lower_with_report(make_fx(fn)(x))
+    assert bool(lowered.fallbacks) != ours
