@@ -237,9 +237,9 @@ def test_comments_of_the_reader_are_skipped():
 @pytest.mark.parametrize(
     ("old", "new", "line", "column", "expected"),
     [
-        ("kernel add(", "kernel add", 1, 1, "`kernel name(`"),
+        ("kernel add(", "kernel add", 1, 11, "'('"),
         ("x: f32[s0, 8]", "x: f31[s0, 8]", 2, 8, "an element type"),
-        ("x: f32[s0, 8] cuda:0", "x f32", 2, 5, "`[out] name: type,`"),
+        ("x: f32[s0, 8] cuda:0", "x f32", 2, 7, "':'"),
         ("hint 2", "hint two", 5, 28, "an integer"),
         ("i1 < 8:", "i1 = 8:", 7, 21, "`name < extent`"),
         ("    once:", "    twice:", 8, 5, "`over r0 < 2, ...:` or `once:`"),
@@ -247,7 +247,7 @@ def test_comments_of_the_reader_are_skipped():
         ("const 1.0 ", "const one ", 10, 18, "a number, true or false"),
         ("add(v0, v1)", "plus(v0, v1)", 11, 12, "an operation of the grammar"),
         ("add(v0, v1)", "add(v0, 1)", 11, 20, "the name of a value"),
-        ("v2 = add(v0, v1)       : f32", "v2 = add(v0, v1)", 11, 7, "a statement"),
+        ("v2 = add(v0, v1)       : f32", "v2 = add(v0, v1)", 11, 23, "':'"),
         ("v1 = const 1.0         : f32", "v1 = const 1.0 : float", 10, 24, "an element type"),
     ],
 )

@@ -1,142 +1,174 @@
-"""Text as lines, and the small things that a line is made of: what `loop_ir.ir.parser` reads."""
+"""Text as lines, and what lines of loop IR are made of: what `loop_ir.ir.parser` reads."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from typing import NoReturn
 
 import sympy
 
+import symexpr
 from loop_ir.errors import ParseError
-from tensor_ir import Device, DType, Scanner, Symbol, TensorType, TorchEnum
+from loop_ir.ir.nodes import Axis, GraphArg, TensorRef
+from tensor_ir import MAX_DEPTH, NAME, Ref, Scanner
+
+_LAZY = re.compile(r"(?P<type>.*?)(?P<conj> conj)?(?P<neg> neg)?")
+_TENSOR = re.compile(r"[A-Za-z_]\w*:", re.ASCII)
+_KEYWORD = re.compile(r"[A-Za-z_]\w* = ", re.ASCII)
+_WORDS = {"none": None, "true": True, "false": False}
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of `source` without its indent: `text`, which starts at position `start`. Places in
-    it (`at`) count from 0. Whatever cannot be read raises `ParseError`."""
+class Line(Scanner):
+    """Reads one line of a text, or a part of it. Whatever cannot be read raises `ParseError`."""
 
-    source: str
-    start: int
-    indent: int
-    text: str
+    def __init__(self, text: str, pos: int, end: int, indent: int = 0) -> None:
+        super().__init__(text, pos, end)
+        self.indent = indent
 
-    def scanner(self, at: int, text: str | None = None) -> Scanner:
-        """Reads `text`, which stands at `at`; the rest of the line unless given."""
-        end = len(self.text) if text is None else at + len(text)
-        return Scanner(self.source, self.start + at, self.start + end)
+    @property
+    def rest(self) -> str:
+        """What is left."""
+        return self.text[self.pos : self.end]
 
-    def fail(self, expected: str, at: int = 0) -> NoReturn:
-        """Raises `ParseError` about what stands at `at`."""
-        self.scanner(at).fail(expected)
+    def done(self) -> None:
+        """Fails where something is left."""
+        self.finish("end of line")
 
-    def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        """The match of `pattern` with the whole line."""
-        found = pattern.fullmatch(self.text)
-        if found is None:
-            self.fail(expected)
-        return found
+    def expr(self, stops: str) -> sympy.Expr:
+        """An expression of sizes and axes up to one of `stops`."""
+        start, text = self.chunk(stops)
+        return self.parse_expression(text, start)
 
-    def type(self, at: int, text: str) -> TensorType:
-        """The tensor type that stands at `at`."""
-        scanner = self.scanner(at, text)
-        type = scanner.type()
-        scanner.finish("end of the type")
-        return type
+    def place(self) -> sympy.Expr:
+        """`[index]`."""
+        self.expect("[")
+        index = self.expr("]")
+        self.expect("]")
+        return index
 
-    def symbol(self, at: int) -> Symbol:
-        """The symbol, and what is known of it, that the line has from `at` on."""
-        scanner = self.scanner(at)
-        symbol = scanner.symbol()
-        scanner.finish("end of the symbol")
-        return symbol
-
-    def dtype(self, at: int, text: str) -> DType:
-        """The element type that stands at `at`."""
-        return self.scanner(at).parse_dtype(text, self.start + at)
-
-    def expr(self, at: int, text: str) -> sympy.Expr:
-        """The integer expression that stands at `at`."""
-        return self.scanner(at).parse_expression(text, self.start + at)
-
-    def plain(
-        self, at: int, text: str
-    ) -> int | float | complex | Device | DType | TorchEnum | None:
-        """The number, device, element type or value of torch that stands at `at`, if it is one."""
-        return self.scanner(at).plain(text, self.start + at)
-
-    def literal(self, at: int, text: str) -> int | float | bool:
-        """The number, `true` or `false` that stands at `at`."""
+    def literal(self) -> int | float | bool:
+        """A number, `true` or `false`."""
+        start, text = self.chunk(" :")
         if text in ("true", "false"):
             return text == "true"
-        number = self.plain(at, text)
+        number = self.plain(text, start)
         if not isinstance(number, int | float):
-            self.fail("a number, true or false", at)
+            self.fail("a number, true or false", start)
         return number
 
-    def split(self, start: int, text: str) -> list[tuple[int, str]]:
-        """Pieces between top-level commas, each with its position in the line."""
-        pieces: list[tuple[int, str]] = []
-        depth, begin, pos = 0, 0, 0
-        while pos < len(text):
-            char = text[pos]
-            if char == '"':
-                try:
-                    _, pos = json.JSONDecoder().raw_decode(text, pos)
-                except json.JSONDecodeError:
-                    self.fail("a string in double quotes", start + pos)
-                continue
-            if char in "([":
-                depth += 1
-            elif char in ")]":
-                depth -= 1
-            elif char == "," and depth == 0:
-                pieces.append((begin, text[begin:pos]))
-                begin = pos + 1
-            pos += 1
-        if text[begin:].strip():
-            pieces.append((begin, text[begin:]))
-        return [(start + at + len(p) - len(p.lstrip()), p.strip()) for at, p in pieces]
+    def values(self) -> tuple[str, ...]:
+        """`(v0, v1)`."""
+        out: list[str] = []
+        self.expect("(")
+        while self.items():
+            out.append(self.match(NAME, "the name of a value"))
+            self.separator()
+        return tuple(out)
+
+    def axes(self) -> tuple[Axis, ...]:
+        """`i0 < 2, i1 < 8:`, to the end of the line."""
+        out: list[Axis] = []
+        while not out or self.take(","):
+            start, name = self.here(), self.name()
+            if not self.take("<"):
+                self.fail("`name < extent`", start)
+            out.append(Axis(symexpr.symbol(name), self.expr(",:")))
+        self.expect(":")
+        self.done()
+        return tuple(out)
+
+    def tensor(self) -> TensorRef:
+        """`name: type[ conj][ neg]`, all that is left."""
+        name = self.name()
+        self.expect(":")
+        found = _LAZY.fullmatch(self.rest)
+        assert found is not None
+        part = Line(self.text, self.pos, self.pos + len(found["type"]))
+        type = part.type()
+        part.finish("end of the type")
+        self.pos = self.end
+        return TensorRef(name, type, bool(found["conj"]), bool(found["neg"]))
+
+    def argument(self, stops: str = ",)", depth: int = 0) -> GraphArg:
+        """An argument of a call, or a result, up to one of `stops`."""
+        start, text = self.chunk(stops)
+        if text in _WORDS:
+            return _WORDS[text]
+        inner = Line(self.text, start, start + len(text))
+        if text.startswith('"'):
+            value = inner.string()
+            inner.finish("',' or ')'")
+            return value
+        if text.startswith("["):
+            if not text.endswith("]"):
+                self.fail("a tuple `[a, b]`", start)
+            if depth == MAX_DEPTH:
+                self.fail(f"at most {MAX_DEPTH} brackets inside of one another", start)
+            inner.expect("[")
+            items: list[GraphArg] = []
+            while inner.items("]"):
+                items.append(inner.argument(",]", depth + 1))
+                inner.separator("]")
+            return tuple(items)
+        if _TENSOR.match(text):
+            return inner.tensor()
+        if inner.take("ref "):
+            return Ref(inner.rest)
+        plain = self.plain(text, start)
+        return self.parse_expression(text, start) if plain is None else plain
+
+    def arguments(self) -> tuple[tuple[GraphArg, ...], tuple[tuple[str, GraphArg], ...]]:
+        """`(a, b, name = c)`: those by place, and by name."""
+        args: list[GraphArg] = []
+        kwargs: list[tuple[str, GraphArg]] = []
+        self.expect("(")
+        while self.items():
+            self.skip()
+            if _KEYWORD.match(self.text, self.pos, self.end):
+                name = self.name()
+                self.expect("=")
+                kwargs.append((name, self.argument()))
+            else:
+                args.append(self.argument())
+            self.separator()
+        return tuple(args), tuple(kwargs)
 
 
+@dataclass
 class Lines:
     """The lines of a text in turn, without those that are blank or a remark."""
 
-    def __init__(self, text: str) -> None:
-        self.lines: list[Line] = []
+    text: str
+
+    def __post_init__(self) -> None:
+        self.left: list[Line] = []
         start = 0
-        for raw in text.split("\n"):
+        for raw in self.text.split("\n"):
             body, indent = raw.strip(" \t\r"), len(raw) - len(raw.lstrip(" \t\r"))
             if body and (not body.startswith("#") or body.startswith("# from ")):
-                self.lines.append(Line(text, start + indent, indent, body))
+                at = start + indent
+                self.left.append(Line(self.text, at, at + len(body), indent))
             start += len(raw) + 1
-        self.last = text.count("\n") + 1
-        self.pos = 0
-
-    def peek(self) -> Line | None:
-        """The next line, if there is one."""
-        return self.lines[self.pos] if self.pos < len(self.lines) else None
+        self.left.reverse()
 
     def take(self, expected: str) -> Line:
         """Steps behind the next line; `expected` says in an error what it should be."""
-        line = self.peek()
-        if line is None:
-            raise ParseError(self.last, 1, expected, "end of text")
-        self.pos += 1
-        return line
+        if not self.left:
+            raise ParseError(self.text.count("\n") + 1, 1, expected, "end of text")
+        return self.left.pop()
+
+    def take_if(self, *words: str) -> Line | None:
+        """The next line, behind the one of these words that it begins with; None where it begins
+        with none."""
+        found = bool(self.left) and any(map(self.left[-1].take, words))
+        return self.left.pop() if found else None
 
     def block(self, indent: int) -> Line | None:
         """The next line if it is deeper than `indent`; takes it."""
-        line = self.peek()
-        if line is None or line.indent <= indent:
-            return None
-        self.pos += 1
-        return line
+        deeper = bool(self.left) and self.left[-1].indent > indent
+        return self.left.pop() if deeper else None
 
     def end(self) -> None:
         """Fails where a line is left."""
-        line = self.peek()
-        if line is not None:
-            line.fail("end of text")
+        if self.left:
+            self.left[-1].fail("end of text")

@@ -31,11 +31,6 @@ def print_graph(graph: ir.Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_node(node: ir.Node) -> str:
-    """One node of a graph as text."""
-    return "\n".join(_node(node, "")) + "\n"
-
-
 def print_stmt(stmt: ir.Stmt) -> str:
     """One statement on one line."""
     left, dtype = _stmt(stmt)
