@@ -205,7 +205,7 @@ def test_wrong_arguments(launcher: str) -> None:
     x = values((16, 32), "f32")
     good = TensorMap(x, (16, 32))
     for bad, error in (
-        (x, errors.WrongDescriptor),
+        (x[0], errors.WrongDescriptor),
         (TensorMap(x, (32, 16)), errors.WrongDescriptor),
         (TensorMap(x.half(), (16, 32)), errors.WrongDType),
         (TensorMap(x.cpu(), (16, 32)), errors.WrongDevice),
@@ -214,6 +214,18 @@ def test_wrong_arguments(launcher: str) -> None:
         with pytest.raises(error):
             kernel((1,), good, bad)
     kernel((1,), good, good)
+
+
+def test_tensors_in_place_of_maps(launcher: str) -> None:
+    """Others that come to lie where these lay, and other layouts of the same memory."""
+    kernel = LazyKernel(make(SCALE_SIGNATURE, SCALE))
+    memory = values((64, 64), "f32")
+    for part in (memory[:16, :32], memory[16:32, 32:], memory.view(128, 32)[:16], memory[::4, :32]):
+        for _ in range(3):
+            wanted, y = torch.zeros(16, 32, device=DEVICE), torch.zeros(16, 32, device=DEVICE)
+            kernel((1,), TensorMap(part, (16, 32)), TensorMap(wanted, (16, 32)))
+            kernel((1,), part, y)
+            assert torch.equal(y, wanted) and y.any()
 
 
 # -- the driver's rules and ours ---------------------------------------------------------------
