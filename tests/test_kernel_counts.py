@@ -99,12 +99,20 @@ WORK = {
         lambda: (rows(6, 40),), 1,
     ),
     "gated halves": Work(
-        lambda x: F.silu(x[..., :8]) * x[..., 8:], lambda: (rows(6, 16),), 1, 2
+        lambda x: F.silu(x[..., :8]) * x[..., 8:], lambda: (rows(6, 16),), 1, 1
     ),
     "sum of columns beside what reads them": Work(
         lambda x: (x.sum((0, 1)), x * 2), lambda: (rows(4, 8, 16),), 1
     ),
     "rms norm": Work(lambda x, w: F.rms_norm(x, (24,), w), lambda: (rows(40, 24), rows(24)), 1, 2),
+    "gradients of pieces": Work(
+        lambda x: (lambda a, b, c: F.gelu(a) * b.sin() * c.softmax(-1))(*x.split(16, -1)),
+        lambda: (rows(6, 48),), 1, 1
+    ),
+    "joined norms": Work(
+        lambda x, y: torch.cat((F.rms_norm(x, (16,)), y, x.softmax(-1)), -1),
+        lambda: (rows(6, 16), rows(6, 8)), 2
+    ),
     "running products": Work(lambda x: x.cumprod(1), lambda: (rows(2, 300),), 1, 2),
 }  # fmt: skip
 

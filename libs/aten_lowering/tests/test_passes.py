@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.exclusive_scans import exclusive_scans
+from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.prims import prims
 
@@ -198,3 +199,53 @@ def test_scans_that_stay_behind() -> None:
         lambda a: (s := a.cumsum(1), F.pad(s, (1, 0))),
     ):
         assert names_after_exclusive_scans(fn, x)[-1] not in ("cumsum", "cumprod")
+
+
+def names_after_joining(fn: Any, *inputs: torch.Tensor) -> list[str]:
+    def run(graph: torch.fx.Graph) -> None:
+        joined_gradients(graph)
+        dead_code(graph)
+        names.extend(str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function")
+
+    names: list[str] = []
+    calls(run, fn, *inputs)
+    return names
+
+
+def test_gradients_of_pieces_that_are_all() -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 6)
+    x[0, 0] = -0.0
+
+    def slices(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        zeros = a.new_zeros(3, 10)
+        return zeros.slice_scatter(b, 1, 4) + zeros.slice_scatter(a, -1, 0, -6)
+
+    def selected(a: torch.Tensor) -> torch.Tensor:
+        first, *rest = (a.new_zeros(3, 3, 4).select_scatter(a * n, 1, n - 1) for n in range(3))
+        for part in rest:
+            first = part + first
+        return first
+
+    assert names_after_joining(slices, x, y) == ["add", "add", "cat"]
+    assert names_after_joining(slices, x.int(), y.int()) == ["cat"]
+    assert names_after_joining(selected, x)[-1] == "cat"
+
+
+def test_pieces_that_meet_or_are_not_all() -> None:
+    x = torch.randn(3, 4)
+    for fn in (
+        lambda a: a.new_zeros(3, 10).slice_scatter(a, 1, 0, 4)
+        + a.new_zeros(3, 10).slice_scatter(a, 1, 4, 8),
+        lambda a: a.new_zeros(3, 7).slice_scatter(a, 1, 0, 4)
+        + a.new_zeros(3, 7).slice_scatter(a, 1, 3),
+        lambda a: a.new_ones(3, 8).slice_scatter(a, 1, 0, 4)
+        + a.new_zeros(3, 8).slice_scatter(a, 1, 4),
+        lambda a: a.new_zeros(3, 8).slice_scatter(a, 1, 0, 8, 2)
+        + a.new_zeros(3, 8).slice_scatter(a, 1, 1, 8, 2),
+        lambda a: torch.add(
+            a.new_zeros(3, 8).slice_scatter(a, 1, 0, 4),
+            a.new_zeros(3, 8).slice_scatter(a, 1, 4), alpha=2
+        ),
+    ):  # fmt: skip
+        assert "cat" not in names_after_joining(fn, x)
+    assert names_after_joining(lambda a: a + a, x.sum()) == ["add"]

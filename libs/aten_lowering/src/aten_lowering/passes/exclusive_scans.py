@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aten_lowering.fills import FULLS, ONES, ZEROS
+from aten_lowering.fills import filled_with
 from aten_lowering.meta import tensor_type
 from aten_lowering.passes.base import call
 from aten_lowering.passes.purity import mutates
@@ -16,7 +16,6 @@ aten = torch.ops.aten
 
 _SCANS = {aten.cumsum.default: 0, aten.cumprod.default: 1}
 _NONE = object()
-_FILLED = {**dict.fromkeys(ZEROS, 0), **dict.fromkeys(ONES, 1)}
 
 
 def exclusive_scans(graph: fx.Graph) -> None:
@@ -33,7 +32,7 @@ def exclusive_scans(graph: fx.Graph) -> None:
             rank, size = node.meta["val"].dim(), front.meta["val"].shape
             if len(size) == rank and isinstance(size[dim], int):
                 pad = [0, 0] * (rank - 1 - dim % rank) + [size[dim], 0]
-                _move(graph, node, behind, dim, pad, _filled_with(front))
+                _move(graph, node, behind, dim, pad, filled_with(front))
         elif node.target is aten.constant_pad_nd.default:
             sizes = node.args[1]
             padded = [i for i, n in enumerate(sizes) if not (isinstance(n, int) and n == 0)]
@@ -79,8 +78,3 @@ def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, pad: list[Any], val
         new.meta = {**behind.meta, **new.meta}
     if tensor_type(made[-1].meta["val"]) == tensor_type(node.meta["val"]):
         node.replace_all_uses_with(made[-1])
-
-
-def _filled_with(node: Any) -> Any:
-    """The number that all elements are, if there is one."""
-    return node.args[-1] if node.target in FULLS else _FILLED.get(node.target)

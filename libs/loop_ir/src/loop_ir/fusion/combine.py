@@ -103,7 +103,8 @@ def _fuse(
         stmt = renamed(item.stmt, names)
         if isinstance(stmt, Load) and stmt.buffer in stored:
             store = stored[stmt.buffer]
-            if store.mode != "set" or store.mask is not None:
+            parts = sum(isinstance(s, Store) and s.buffer == stmt.buffer for s in statements(one))
+            if store.mode != "set" or store.mask is not None or parts > 1:
                 return Mismatch(f"{stmt.buffer} is written in part or added to")
             if not same(store.index, stmt.index):
                 return Mismatch(

@@ -11,6 +11,7 @@ from loop_ir.fusion.mix_orders import MixOrders
 from loop_ir.fusion.naming import fused_name
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.scheduler import Fusion
+from loop_ir.fusion.store_parts import StoreParts
 from loop_ir.ir.analysis import bytes_moved, node_name
 from loop_ir.ir.nodes import Graph, Kernel, Matmul, Node
 from loop_ir.ir.renaming import renumber
@@ -81,6 +82,7 @@ def fuse_with_report(
         Cse(),
         SumOneHot(),
         DeadCode(),
+        StoreParts(),
         OrderAxes(),
         MergeAxes(),
         Rename(),

@@ -6,7 +6,7 @@ and cached; sympy is asked once per distinct expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -130,3 +130,41 @@ def nonnegative(expr: sympy.Expr, lows: tuple[tuple[sympy.Symbol, int], ...]) ->
             if factor != 1 and not (base in known and exponent.is_Integer and exponent > 0):
                 return False
     return True
+
+
+def disjoint(
+    first: sympy.Expr,
+    second: sympy.Expr,
+    one: Mapping[sympy.Symbol, sympy.Expr],
+    two: Mapping[sympy.Symbol, sympy.Expr],
+) -> bool:
+    """Whether two indices never meet, as far as one modulus tells; `one` and `two`: the extents of
+    their axes.
+
+        8*i0 + i1, i1 < 5   and   8*i0 + i1 + 5, i1 < 3:   [0, 5) and [5, 8) of each 8
+    """
+    forms = [linear(i, tuple(axes)) for i, axes in ((first, one), (second, two))]
+    moduli = {c for f in forms if f is not None for _, c in f.terms if c.is_Integer and c > 1}
+    for modulus in (None, *sorted(moduli, key=int)):
+        spans = [_within(f, axes, modulus) for f, axes in zip(forms, (one, two), strict=True)]
+        if None not in spans:
+            first_span, second_span = sorted(span for span in spans if span is not None)
+            if first_span[1] < second_span[0]:
+                return True
+    return False
+
+
+def _within(
+    form: Linear | None, extents: Mapping[sympy.Symbol, sympy.Expr], modulus: sympy.Expr | None
+) -> tuple[int, int] | None:
+    """The first and the last value of an index modulo a number, if it does not wrap around."""
+    if form is None or not form.rest.is_Integer:
+        return None
+    low = high = int(form.rest) if modulus is None else int(form.rest) % int(modulus)
+    for axis, c in form.terms:
+        if modulus is not None and quotient(c, modulus) is not None:
+            continue
+        if not (c.is_Integer and c > 0 and extents[axis].is_Integer):
+            return None
+        high += int(c) * (int(extents[axis]) - 1)
+    return None if modulus is not None and high >= modulus else (low, high)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import combinations
 from keyword import kwlist
 
 import sympy
 
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import linear, nonnegative, same, span
+from loop_ir.ir.affine import disjoint, linear, nonnegative, same, span
 from loop_ir.ir.analysis import at_hints, hints_of, lows_of, single_direction
 from loop_ir.ir.names import defined_values, expression, used_values
 from loop_ir.ir.printer import print_stmt
@@ -45,6 +46,7 @@ class KernelVerifier:
         default_factory=dict
     )
     stored: dict[str, list[ir.Store]] = field(default_factory=dict)
+    over: dict[ir.Store, dict[sympy.Symbol, sympy.Expr]] = field(default_factory=dict)
     loaded: dict[str, list[ir.Load]] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -163,6 +165,7 @@ class KernelVerifier:
                 if stmt.mode == "sum":
                     self._walked_sum(stmt, phase)
                 self.stored.setdefault(stmt.buffer, []).append(stmt)
+                self.over[stmt] = {a.symbol: a.extent for a in (*self.kernel.axes, *phase.axes)}
                 if stmt.mask is None:
                     self._bounds(stmt, stmt.buffer, stmt.index, phase)
             case ir.Compute():
@@ -360,7 +363,9 @@ class KernelVerifier:
                 )
             modes = {s.mode for s in stores}
             if len(stores) > 1 and (len(modes) > 1 or not modes <= ir.ATOMICS):
-                self.fail(errors.WriterConflict, f"{buffer.name} is stored to twice", stores[1])
+                for one, two in combinations(stores, 2):
+                    if not disjoint(one.index, two.index, self.over[one], self.over[two]):
+                        self.fail(errors.WriterConflict, f"{buffer.name} is stored to twice", two)
             for load in self.loaded.get(buffer.name, []):
                 if any(s.index != load.index for s in stores):
                     self.fail(

@@ -1,0 +1,105 @@
+"""Gradients of pieces of a tensor, which autograd adds up over zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from aten_lowering.fills import filled_with
+from aten_lowering.meta import tensor_type
+from aten_lowering.passes.purity import mutates
+
+aten = torch.ops.aten
+
+
+class _Piece(NamedTuple):
+    """Elements `start` to `end` of a dimension; `value` has no such dimension where it is one
+    element that was selected."""
+
+    dim: int
+    start: int
+    end: int
+    value: fx.Node
+    selected: bool
+
+
+def joined_gradients(graph: fx.Graph) -> None:
+    """`add(slice_scatter(zeros, a, 1, 0, 16), slice_scatter(zeros, b, 1, 16))` ->
+    `cat([a + 0.0, b + 0.0], 1)`, where the pieces are all of the tensor: what makes a piece may
+    store it where it belongs. (Adding to zero turns -0.0 into 0.0, so that stays.)"""
+    if mutates(graph):
+        return
+    for node in list(graph.nodes):
+        if _adds(node) and not any(_adds(user) for user in node.users):
+            pieces = sorted(_pieces(node), key=lambda p: (p.dim, p.start))
+            if len(pieces) > 1 and _tile(pieces, node.meta["val"]):
+                _join(graph, node, pieces)
+
+
+def _adds(node: fx.Node) -> bool:
+    return (
+        node.target is aten.add.Tensor
+        and not node.kwargs
+        and all(isinstance(a, fx.Node) and _alike(a, node) for a in node.args)
+    )
+
+
+def _alike(one: fx.Node, other: fx.Node) -> bool:
+    a, b = (n.meta.get("val") for n in (one, other))
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return False
+    return tensor_type(a) == tensor_type(b)
+
+
+def _pieces(node: fx.Node) -> Iterator[_Piece]:
+    """The terms of a sum; one that is no piece has no element."""
+    if _adds(node):
+        for arg in node.args:
+            assert isinstance(arg, fx.Node)
+            yield from _pieces(arg) if len(arg.users) == 1 else (_Piece(0, 0, 0, arg, False),)
+        return
+    piece = _Piece(0, 0, 0, node, False)
+    selected = node.target is aten.select_scatter.default
+    if (selected or node.target is aten.slice_scatter.default) and not node.kwargs:
+        given: list[Any] = list(node.args)
+        zeros, value, dim, start, end, step = given + [0, None, None, 1][len(given) - 2 :]
+        size = node.meta["val"].shape
+        dim %= len(size)
+        numbers = all(isinstance(n, int) for n in (start or 0, end or 0, size[dim]))
+        if numbers and step == 1 and filled_with(zeros) == 0:
+            if selected:
+                end = start % size[dim] + 1
+            low, high, _ = slice(start, end).indices(size[dim])
+            piece = _Piece(dim, low, high, value, selected)
+    yield piece
+
+
+def _tile(pieces: list[_Piece], whole: torch.Tensor) -> bool:
+    """Whether the pieces are all of one dimension, end to end, of real numbers."""
+    (dim, *others) = {p.dim for p in pieces}
+    if others or dim >= whole.dim() or whole.is_complex():
+        return False
+    ends = [0, *(p.end for p in pieces)]
+    return [*(p.start for p in pieces), whole.shape[dim]] == ends
+
+
+def _join(graph: fx.Graph, node: fx.Node, pieces: list[_Piece]) -> None:
+    def call(target: Any, *args: Any) -> fx.Node:
+        new = graph.call_function(target, args)
+        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
+        new.meta = {**node.meta, "val": target(*values)}
+        return new
+
+    with graph.inserting_before(node):
+        parts = []
+        for piece in pieces:
+            part = piece.value
+            if part.meta["val"].is_floating_point():
+                part = call(aten.add.Tensor, part, 0.0)
+            parts.append(call(aten.unsqueeze.default, part, piece.dim) if piece.selected else part)
+        whole = call(aten.cat.default, parts, pieces[0].dim)
+    if _alike(whole, node):
+        node.replace_all_uses_with(whole)

@@ -1,0 +1,341 @@
+"""Parts of a concatenation that the kernels which make them store where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import sympy
+
+from loop_ir.ir.affine import linear, product, same, span, substitute
+from loop_ir.ir.analysis import (
+    at_hints,
+    hints_of,
+    is_pointwise,
+    node_name,
+    output_buffers,
+    reads,
+    writes,
+)
+from loop_ir.ir.body import fresh_values
+from loop_ir.ir.names import defined_values, renamed, statements, used_values
+from loop_ir.ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Node,
+    Phase,
+    Stmt,
+    Store,
+)
+from loop_ir.ir.renaming import (
+    fresh_name,
+    union_buffers,
+    used_buffers,
+)
+from loop_ir.ir.rewrite import ranges_of, simplify_with
+from symexpr import FloorDiv, Mod
+from tensor_ir import DType
+
+# What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
+_LAUNCH_BYTES = 8 << 20
+# Bytes side by side of what is written at once: a sector.
+_LEAST_RUN = 32
+
+
+@dataclass(frozen=True)
+class StoreParts:
+    """A kernel that does nothing but join buffers end to end is left to what makes them:
+
+        k:   parallel i0 < 4, i1 < 5: store a[5*i0 + i1]
+        cat: parallel i0 < 4, i1 < 8: y[8*i0 + i1] = a[5*i0 + i1] if i1 < 5 else b[3*i0 + i1 - 5]
+     -> k:   parallel i0 < 4, i1 < 5: store y[8*i0 + i1]
+        cat: parallel i0 < 4, i1 < 3: y[8*i0 + i1 + 5] = b[3*i0 + i1]
+
+    A part that no kernel of the graph makes alone (`b`) is copied still, by a kernel of its own;
+    one that others read is stored twice.
+    """
+
+    name = "store_parts"
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph with parts stored into their wholes."""
+        nodes: list[Node] = list(graph.nodes)
+        for node in graph.nodes:
+            if isinstance(node, Kernel) and (whole := _Whole.of(node)) is not None:
+                whole.place(nodes, graph)
+        return graph if nodes == list(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Points `low` to `high` of an axis, at which the whole is `value`: what `load` gives, or what
+    `body` computes of that and of constants."""
+
+    low: int
+    high: int
+    load: Load
+    body: tuple[Stmt, ...]
+    value: str
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A kernel that joins parts along one of its axes, and its store."""
+
+    kernel: Kernel
+    axis: Axis
+    parts: tuple[_Part, ...]
+    store: Store
+
+    @staticmethod
+    def of(kernel: Kernel) -> _Whole | None:
+        """None for a kernel that does anything else."""
+        stores = [s for s in statements(kernel) if isinstance(s, Store)]
+        if not is_pointwise(kernel) or len(stores) != 1 or len(kernel.phases) != 1:
+            return None
+        (store,) = stores
+        reader = _Reader(kernel)
+        parts = sorted(reader.parts(store.value) or (), key=lambda p: p.low)
+        ends = [0, *(p.high for p in parts)]
+        tiled = all(p.low == end for p, end in zip(parts, ends, strict=False))
+        if store.mode != "set" or store.mask is not None or len(parts) < 2 or len(reader.axes) != 1:
+            return None
+        (axis,) = (a for a in kernel.axes if a.symbol in reader.axes)
+        whole = _Whole(kernel, axis, tuple(parts), store)
+        return whole if tiled and axis.extent == ends[-1] else None
+
+    def place(self, nodes: list[Node], graph: Graph) -> None:
+        """Rewrites the nodes if bytes are saved."""
+        fixed = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
+        number = next(n for n, node in enumerate(nodes) if node is self.kernel)
+        out = self.store.buffer
+        if out in fixed or any(out in writes(n) for n in nodes if n is not self.kernel):
+            return
+        makers: dict[_Part, tuple[int, Store]] = {}
+        for part in self.parts:
+            place = self._maker(part, nodes[:number], fixed)
+            made = None if place is None else self._stored(nodes[place], part)
+            if place is not None and made is not None:
+                makers[part] = place, made
+        left = [part for part in self.parts if part not in makers]
+        hints = hints_of(graph.symbols)
+        size = part.load.dtype.itemsize
+        saved = sum(at_hints(product(self._extents(p).values()), hints) * size for p in makers)
+        if not makers or saved < (len(left) - 1) * _LAUNCH_BYTES:
+            return
+        nodes[number : number + 1] = self._copies(left, nodes)
+        kept = output_buffers(graph)
+        for part, (place, store) in makers.items():
+            name = part.load.buffer
+            needed = name in kept or any(name in reads(n) for n in nodes)
+            nodes[place] = self._storing(nodes[place], part, store, needed)
+
+    def _extents(self, part: _Part) -> dict[Axis, sympy.Expr]:
+        """Those of the part's points."""
+        width = sympy.Integer(part.high - part.low)
+        return {a: width if a == self.axis else a.extent for a in self.kernel.axes}
+
+    def _maker(self, part: _Part, before: list[Node], fixed: set[str]) -> int | None:
+        """The kernel that alone writes the part, whole, and does not read it, if the part lies in
+        the whole in runs worth a store."""
+        buffer = part.load.buffer
+        found = [n for n, node in enumerate(before) if buffer in writes(node)]
+        form = linear(self.store.index, tuple(a.symbol for a in self.kernel.axes))
+        if buffer in fixed or len(found) != 1 or form is None:
+            return None
+        run = form.coefficient(self.axis.symbol) * (part.high - part.low) * part.load.dtype.itemsize
+        once = sum(p.load.buffer == buffer for p in self.parts) == 1
+        if not once or (run.is_Integer and run < _LEAST_RUN):
+            return None
+        node = before[found[0]]
+        return found[0] if isinstance(node, Kernel) and buffer not in reads(node) else None
+
+    def _stored(self, node: Node, part: _Part) -> Store | None:
+        """The store into the whole, in the kernel that makes the part, of what it stores there."""
+        assert isinstance(node, Kernel)
+        buffer = part.load.buffer
+        types = {b.name: b.type for b in (*node.buffers, *self.kernel.buffers)}
+        stores = [s for s in statements(node) if isinstance(s, Store) and s.buffer == buffer]
+        places = self._places(part, span(types[buffer]))
+        if len(stores) != 1 or stores[0].mode != "set" or places is None:
+            return None
+        (store,) = stores
+        if _dtype(node, store.value) != part.load.dtype:
+            return None  # readers see the value as the buffer rounds it
+        at = {axis: place(store.index) for axis, place in places.items()}
+        index = simplify_with(sympy.expand(self.store.index.xreplace(at)), ranges_of(node))
+        axes = tuple(a.symbol for p in node.phases for a in (*node.axes, *p.axes))
+        if linear(index, axes) is None:
+            return None
+        return replace(store, buffer=self.store.buffer, index=index)
+
+    def _places(self, part: _Part, elements: sympy.Expr) -> dict[sympy.Symbol, _Place] | None:
+        """For each axis of the whole, where on it an element of the part's buffer lies, if each of
+        its `elements` is one point."""
+        form = linear(part.load.index, tuple(a.symbol for a in self.kernel.axes))
+        first = {self.axis.symbol: part.low}
+        start = part.load.index.xreplace(
+            {a.symbol: first.get(a.symbol, 0) for a in self._extents(part)}
+        )
+        if form is None or not same(start, sympy.S.Zero):
+            return None
+        extents = self._extents(part)
+        left = [a for a in extents if extents[a] != 1]
+        places = {
+            a.symbol: _Place(sympy.S.One, sympy.S.One, first.get(a.symbol, 0)) for a in extents
+        }
+        step: sympy.Expr = sympy.S.One
+        while left:
+            axis = next((a for a in left if same(form.coefficient(a.symbol), step)), None)
+            if axis is None:
+                return None
+            left.remove(axis)
+            extent = extents[axis] if left else None
+            places[axis.symbol] = _Place(step, extent, first.get(axis.symbol, 0))
+            step = sympy.expand(step * extents[axis])
+        return places if same(step, elements) else None
+
+    def _storing(self, kernel: Node, part: _Part, store: Store, needed: bool) -> Kernel:
+        """The kernel that stores into the whole, and the part too if that is needed."""
+        assert isinstance(kernel, Kernel)
+        fresh = fresh_values(kernel)
+        names = {part.load.out: store.value}
+        body: list[Stmt] = []
+        for stmt in part.body:
+            names.update((name, next(fresh)) for name in defined_values(stmt))
+            body.append(renamed(stmt, names))
+        body.append(replace(store, value=names[part.value]))
+
+        def stores(stmt: Stmt) -> Iterator[Stmt]:
+            mine = isinstance(stmt, Store) and stmt.buffer == part.load.buffer
+            if needed or not mine:
+                yield stmt
+            if mine:
+                yield from body
+
+        phases = tuple(
+            replace(p, body=tuple(t for s in p.body for t in stores(s))) for p in kernel.phases
+        )
+        (whole,) = (b for b in self.kernel.buffers if b.name == self.store.buffer)
+        buffers = union_buffers(kernel.buffers, (whole,))
+        origins = (*kernel.origins, *(o for o in self.kernel.origins if o not in kernel.origins))
+        return used_buffers(replace(kernel, buffers=buffers, phases=phases, origins=origins))
+
+    def _copies(self, parts: list[_Part], nodes: list[Node]) -> list[Kernel]:
+        """Kernels that copy the other parts."""
+        taken = {node_name(n) for n in nodes if n is not self.kernel}
+        copies = []
+        for part in parts:
+            shift = ((self.axis.symbol, self.axis.symbol + part.low),)
+            load = replace(part.load, mask=None, index=substitute(part.load.index, shift))
+            store = replace(self.store, value=part.value, index=substitute(self.store.index, shift))
+            copy = replace(
+                self.kernel,
+                name=fresh_name(self.kernel.name, taken),
+                axes=tuple(replace(a, extent=n) for a, n in self._extents(part).items()),
+                phases=(Phase((), (load, *part.body, store)),),
+            )
+            copies.append(used_buffers(copy))
+        return copies
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where elements lie along an axis whose neighbours are `step` elements apart, from `low` on;
+    extent: None of the outermost axis."""
+
+    step: sympy.Expr
+    extent: sympy.Expr | None
+    low: int
+
+    def __call__(self, element: sympy.Expr) -> sympy.Expr:
+        at = sympy.sympify(FloorDiv(element, self.step))
+        return self.low + (at if self.extent is None else sympy.sympify(Mod(at, self.extent)))
+
+
+class _Reader:
+    """What the values of a kernel are, as parts. axes: along which."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.extents = {a.symbol: a.extent for a in kernel.axes}
+        self.made = {name: s for s in statements(kernel) for name in defined_values(s)}
+        self.axes: set[sympy.Symbol] = set()
+
+    def parts(self, value: str) -> list[_Part] | None:
+        """The parts that a value is, each inside of the masks that choose it; None if it is
+        anything else where these are not."""
+        stmt = self.made[value]
+        if isinstance(stmt, Const):
+            return []
+        if not (isinstance(stmt, Compute) and stmt.op == "where"):
+            return self._leaf(value)
+        mask, then, other = stmt.args
+        inside, outside, chosen = self.parts(then), self.parts(other), self._interval(mask)
+        if inside is None or outside is None or chosen is None:
+            return None
+        low, high = chosen
+        fits = all(low <= p.low and p.high <= high for p in inside)
+        apart = all(p.high <= low or high <= p.low for p in outside)
+        return [*inside, *outside] if fits and apart else None
+
+    def _leaf(self, value: str) -> list[_Part] | None:
+        """A load under a mask, and what is computed of it and of constants."""
+        needed = {value}
+        body: list[Stmt] = []
+        loads: list[Load] = []
+        for stmt in reversed(list(dict.fromkeys(self.made.values()))):
+            if needed.isdisjoint(defined_values(stmt)):
+                continue
+            if isinstance(stmt, Load):
+                loads.append(stmt)
+            elif isinstance(stmt, Compute | Const) and not (
+                isinstance(stmt, Compute) and stmt.op == "where"
+            ):
+                needed.update(used_values(stmt))
+                body.insert(0, stmt)
+            else:
+                return None
+        chosen = self._interval(loads[0].mask) if len(loads) == 1 else None
+        return None if chosen is None else [_Part(*chosen, loads[0], tuple(body), value)]
+
+    def _interval(self, mask: str | None) -> tuple[int, int] | None:
+        """`low <= axis < high`, of a mask that says so, or one of these."""
+        stmt = self.made.get(mask or "")
+        both = isinstance(stmt, Compute) and stmt.op == "and"
+        tests = [self.made[name] for name in used_values(stmt)] if stmt and both else [stmt]
+        low, high, axes = 0, None, set()
+        for test in tests:
+            if not (isinstance(test, Compute) and test.op in ("ge", "lt")):
+                return None
+            at, end = (self._number(name) for name in test.args)
+            if at is None or at not in self.extents or end is None or not end.is_Integer:
+                return None
+            axes.add(at)
+            low, high = (int(end), high) if test.op == "ge" else (low, int(end))
+        if len(axes) != 1:
+            return None
+        self.axes |= axes
+        extent = self.extents[axes.pop()]
+        if high is None and extent.is_Integer:
+            high = int(extent)
+        return None if high is None else (low, high)
+
+    def _number(self, name: str) -> sympy.Expr | None:
+        match self.made[name]:
+            case Index(expr=expr):
+                return expr
+            case Const(value=value):
+                return sympy.sympify(value)
+        return None
+
+
+def _dtype(kernel: Kernel, value: str) -> DType:
+    (made,) = (s for s in statements(kernel) if value in defined_values(s))
+    assert not isinstance(made, Store | Indirect)
+    return made.dtype

@@ -1,0 +1,160 @@
+"""Parts of a concatenation are stored where they belong, and the whole is what it was."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loop_ir import Graph, Kernel, interpret_graph, parse_graph, print_graph, verify
+from loop_ir.errors import WriterConflict
+from loop_ir.fusion.store_parts import StoreParts
+from loop_ir.ir.affine import disjoint
+
+MAKER = """
+  kernel {a}(
+      x: f32[4, {n}] cuda:0,
+      out {a}: f32[4, {n}] cuda:0,
+  ):
+    parallel i0 < 4, i1 < {n}:
+      once:
+        v0 = load x[i0*{n} + i1] : f32
+        v1 = exp(v0) : f32
+        store {a}[i0*{n} + i1] = v1
+"""
+CAT = """
+  kernel cat(
+      a: f32[4, 16] cuda:0,
+      b: f32[4, 24] cuda:0,
+      out y: f32[4, 40] cuda:0,
+  ):
+    parallel i0 < 4, i1 < 40:
+      once:
+        v0 = index i1 : i64
+        v1 = const 0 : i64
+        v2 = ge(v0, v1) : bool
+        v3 = const 16 : i64
+        v4 = lt(v0, v3) : bool
+        v5 = and(v2, v4) : bool
+        v6 = load a[i0*16 + i1] if v5 else 0 : f32
+        v7 = ge(v0, v3) : bool
+        v8 = const 40 : i64
+        v9 = lt(v0, v8) : bool
+        v10 = and(v7, v9) : bool
+        v11 = load b[i0*24 + i1 - 16] if v10 else 0 : f32
+        v12 = where(v10, v11, v6) : f32
+        store y[i0*40 + i1] = v12
+"""
+
+
+def graph(a: bool, b: bool, results: str = "y: f32[4, 40] cuda:0") -> Graph:
+    """The concatenation of a and b, each an input or made by a kernel of x, z."""
+    head = "graph g(\n    x: f32[4, 16] cuda:0,\n    z: f32[4, 24] cuda:0,\n"
+    head += "" if a else "    a: f32[4, 16] cuda:0,\n"
+    head += "" if b else "    b: f32[4, 24] cuda:0,\n"
+    body = MAKER.format(a="a", n=16) if a else ""
+    body += MAKER.format(a="b", n=24).replace("x", "z").replace("ezp", "exp") if b else ""
+    return parse_graph(f"{head}):{body}{CAT}  return ({results})\n")
+
+
+def agree(whole: Graph) -> Graph:
+    stored = StoreParts().run(whole)
+    verify(stored)
+    assert parse_graph(print_graph(stored)) == stored
+    rng = np.random.default_rng(0)
+    widths = {"x": 16, "a": 16, "z": 24, "b": 24}
+    x = [rng.standard_normal((4, widths[i.name])).astype(np.float32) for i in whole.inputs]
+    for want, got in zip(interpret_graph(whole, x), interpret_graph(stored, x), strict=True):
+        np.testing.assert_array_equal(got, want)
+    return stored
+
+
+def test_no_copy_is_left() -> None:
+    first, second = agree(graph(True, True)).nodes
+    assert isinstance(first, Kernel) and isinstance(second, Kernel)
+    assert {b.name for b in first.buffers} == {"x", "y"}
+    assert "y[i0*40 + i1 + 16]" in print_graph(agree(graph(True, True)))
+
+
+def test_a_part_that_no_kernel_makes_is_copied() -> None:
+    maker, copy = agree(graph(False, True)).nodes
+    assert isinstance(copy, Kernel) and [str(a.extent) for a in copy.axes] == ["4", "16"]
+    assert {b.name for b in copy.buffers} == {"a", "y"}
+    assert isinstance(maker, Kernel) and {b.name for b in maker.buffers} == {"z", "y"}
+
+
+def test_a_part_that_is_a_result_is_stored_twice() -> None:
+    both = agree(graph(True, True, "y: f32[4, 40] cuda:0, a: f32[4, 16] cuda:0"))
+    maker = both.nodes[0]
+    assert isinstance(maker, Kernel) and {b.name for b in maker.buffers} == {"x", "a", "y"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("where(v10, v11, v6)", "where(v10, v6, v11)"),  # not its own mask
+        ("const 16", "const 15"),  # an element is nobody's
+    ],
+)
+def test_what_joins_otherwise_is_left(old: str, new: str) -> None:
+    odd = parse_graph(print_graph(graph(True, True)).replace(old, new))
+    assert odd != graph(True, True) and StoreParts().run(odd) is odd
+
+
+def test_a_part_that_is_turned_around_is_copied() -> None:
+    text = print_graph(graph(True, True))
+    turned = agree(parse_graph(text.replace("load a[i0*16 + i1]", "load a[i0*16 - i1 + 15]")))
+    assert [n.name for n in turned.nodes if isinstance(n, Kernel)] == ["a", "b", "cat"]
+
+
+def test_nothing_to_gain() -> None:
+    inputs = graph(False, False)
+    assert StoreParts().run(inputs) is inputs
+
+
+def test_two_stores_of_one_kernel_must_not_meet() -> None:
+    text = """
+graph g(
+    x: f32[4, 16] cuda:0,
+):
+  kernel k(
+      x: f32[4, 16] cuda:0,
+      out y: f32[4, 40] cuda:0,
+  ):
+    parallel i0 < 4, i1 < 16:
+      once:
+        v0 = load x[i0*16 + i1] : f32
+        store y[i0*40 + i1] = v0
+        store y[i0*40 + i1 + 16] = v0
+  return (y: f32[4, 40] cuda:0)
+"""
+    verify(parse_graph(text))
+    with pytest.raises(WriterConflict, match="y is stored to twice"):
+        verify(parse_graph(text.replace("i1 + 16]", "i1 + 15]")))
+
+
+forms = st.tuples(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=3),
+    st.integers(0, 12),
+)
+
+
+@given(forms, forms)
+def test_disjoint_is_never_wrong(one: tuple, two: tuple) -> None:
+    def values(terms: list[tuple[int, int]], rest: int) -> set[int]:
+        spaces = (range(n) for _, n in terms)
+        return {rest + sum(c * i for (c, _), i in zip(terms, at, strict=True))
+                for at in itertools.product(*spaces)}  # fmt: skip
+
+    axes = sympy.symbols("i0:3", integer=True)
+    index, extents = [], []
+    for terms, rest in (one, two):
+        index.append(sympy.Add(rest, *(c * a for (c, _), a in zip(terms, axes, strict=False))))
+        sizes = (sympy.Integer(n) for _, n in terms)
+        extents.append(dict(zip(axes, sizes, strict=False)))
+    if disjoint(index[0], index[1], extents[0], extents[1]):
+        assert not values(*one) & values(*two)
