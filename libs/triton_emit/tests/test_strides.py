@@ -24,6 +24,7 @@ from loop_ir import (
     TensorType,
     across,
     contiguous_strides,
+    parse_kernel,
     reduces_columns,
 )
 from symexpr import symbol
@@ -142,3 +143,37 @@ def test_sums_of_columns_take_neighbours_together(
     tools.check(kernel, schedule, ulp=64)
     dynamic = column_sum(S0, columns, Symbol("s0", 1, None, rows))
     tools.check(dynamic, default_schedule(dynamic, {"s0": rows}), symbols={"s0": rows}, ulp=64)
+
+
+SCALED = """
+kernel scaled(
+    x: u8[2, COLUMNS, 3] cuda:0,
+    s: f32[3] cuda:0,
+    out y: f32[2, 3, COLUMNS] cuda:0,
+):
+  parallel i0 < 2, i1 < 3, i2 < COLUMNS:
+    once:
+      v0 = load x[i0*3*COLUMNS + i2*3 + i1] : u8
+      v1 = cast(v0) : f32
+      v2 = load s[i1] : f32
+      v3 = div(v1, v2) : f32
+      store y[i0*3*COLUMNS + i1*COLUMNS + i2] = v3
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rows"),
+    [
+        ("COLUMNS", "1300", True),
+        ("COLUMNS", "100", False),  # rows too short for a program
+        ("load s[i1]", "load s[i1*0 + Mod(i2, 3)]", False),
+        ("div(v1, v2)", "mul(v1, v2)", False),
+    ],
+)
+def test_a_divisor_of_a_row_is_turned_over_once(
+    old: str, new: str, rows: bool, tools: SimpleNamespace
+) -> None:
+    kernel = parse_kernel(SCALED.replace(old, new).replace("COLUMNS", "1300"))
+    schedule = default_schedule(kernel, {})
+    assert (schedule.kind == "tiled" and schedule.yblock == 1) == rows
+    assert ("quotient_f32" in tools.check(kernel, schedule).source) == rows

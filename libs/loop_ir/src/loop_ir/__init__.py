@@ -50,6 +50,7 @@ from loop_ir.ir.strides import (
     across,
     columns_at_once,
     columns_part,
+    divides_rows,
     picks_rows,
     reduces_columns,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "columns_at_once",
     "columns_part",
     "contiguous_strides",
+    "divides_rows",
     "explain",
     "fuse",
     "fuse_with_report",

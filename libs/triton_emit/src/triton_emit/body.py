@@ -106,7 +106,7 @@ class Writer:
             kernel.name,
             may_approximate(kernel, "erf"),
             may_approximate(kernel, "div", "exp", "sigmoid", "tanh"),
-            frozenset("ox" if any(p.axes for p in kernel.phases) else ""),
+            frozenset("ox" if any(p.axes for p in kernel.phases) else "y"),
         )
         self.namer = Namer()
         self.ranges = dict(ranges_of(kernel))

@@ -20,6 +20,7 @@ from loop_ir import (
     across,
     columns_at_once,
     columns_part,
+    divides_rows,
     pair_softmax,
     picks_rows,
     reduces_columns,
@@ -27,6 +28,7 @@ from loop_ir import (
 from loop_ir.ir import at_hints, expression, hints_of, ranges_of, scans, statements
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
+from triton_emit.idioms import may_approximate
 from triton_emit.pairs import paired
 from triton_emit.ssa import clean, loops
 from triton_emit.vectors import (
@@ -56,8 +58,8 @@ _NARROW = 16
 _AHEAD_BYTES = 24 << 10
 # Warps that share the rows of a step of a scan of columns, and threads of a warp.
 _STEPPING, _LANES = 8, 32
-# The shortest row, in elements, that is worth a program.
-_ROW = 256
+# The shortest row, in elements, that is worth a program, and that is worth several.
+_ROW, _LONG = 256, 1024
 _PERSISTENT_COLUMNS = 128
 # Rows that 32 warps hold, 16 elements of each a thread.
 _MOST_KEPT = 2
@@ -170,6 +172,10 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             columns = at_hints(kernel.axes[-1].extent, hints)
             if columns >= _ROW:
                 return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
+        if divides_rows(kernel) and not may_approximate(kernel, "div"):
+            columns = at_hints(kernel.axes[-1].extent, hints)
+            if columns >= _LONG:
+                return replace(_picking(columns, bits), vector=vector(kernel))
         short = sum(1 for _ in statements(kernel)) <= _MOST_PAIRED
         if short and paired(kernel) is not None:
             return replace(_flat(rows // 2, bits), vector=4, pairs=True)

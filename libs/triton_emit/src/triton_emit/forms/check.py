@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from loop_ir import Kernel, across, picks_rows
+from loop_ir import Kernel, across, divides_rows, picks_rows
 from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
@@ -42,7 +42,7 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     require(flat, "pairs", 1, "False in a schedule that is not flat")
     stepping = s.kind == "looped" and s.steps <= s.rblock and may_step(kernel)
     require(s.steps == 1 or stepping, "steps", s.steps, "1: no scans in steps of several rows")
-    planar = across(kernel) is not None or picks_rows(kernel) or bends(kernel)
+    planar = any((across(kernel), picks_rows(kernel), divides_rows(kernel), bends(kernel)))
     expected = "flat: the kernel does not transpose"
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)
     held = s.kind == "persistent"
