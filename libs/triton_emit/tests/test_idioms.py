@@ -247,3 +247,34 @@ def test_quotients_of_rows_for_floats_of_8_bits(
     same = (want.view(torch.uint8) == given["y"].view(torch.uint8)) | want.float().isnan()
     assert same.all(), (given["x"][~same][:5], q[~same][:5])
     assert (given["y"].float().isnan() == want.float().isnan()).all()
+
+
+LOG1P = f"""
+kernel k(
+    x: f32[{POINTS}] cpu,
+    out y: f32[{POINTS}] cpu,
+):
+  parallel i0 < {POINTS}:
+    once:
+      a = load x[i0] : f32
+      b = abs(a) : f32
+      c = neg(b) : f32
+      e = exp(c) : f32
+      z = log1p(e) : f32
+      store y[i0] = z
+"""
+
+
+def test_log1p_of_exponentials_below_1(tools: SimpleNamespace) -> None:
+    """As exact as of any number, zeros, infinities and NaN with it; of others the full one."""
+    x = np.linspace(-20, 20, POINTS).astype(np.float32)
+    x[:8] = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.69314718, 0.6931472, 104.5]
+    given = {"x": tools.to_torch(x, DType.f32), "y": tools.to_torch(np.zeros(POINTS), DType.f32)}
+    emitted = emit(parse_kernel(LOG1P), Schedule("flat", 1024))
+    assert "log1p_unit_f32(" in emitted.source and "log1p_f32(" not in emitted.source
+    tools.launch(emitted, given, {})
+    want = np.log1p(np.exp(-np.abs(x.astype(np.float64))))
+    np.testing.assert_allclose(given["y"].double().numpy(), want, rtol=5e-7, atol=1e-45)
+    for other in ("exp(a)", "exp(b)", "abs(c)"):
+        source = emit(parse_kernel(LOG1P.replace("exp(c)", other)), Schedule("flat", 1024)).source
+        assert "log1p_f32(" in source and "log1p_unit_f32(" not in source

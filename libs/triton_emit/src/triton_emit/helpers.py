@@ -69,7 +69,15 @@ _SOURCES = {
         def log1p_f32(x):
             e = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
             s = (0x40800000 - e).to(tl.float32, bitcast=True)
-            r = tl.fma(x * s, 0.25, tl.fma(s, 0.25, -1.0))
+            p = log1p_near_f32(tl.fma(x * s, 0.25, tl.fma(s, 0.25, -1.0)))
+            p = tl.fma(e.to(tl.float32), 8.26295832e-8, p)
+            p = tl.where((x == 0.0) | (x == float("inf")), x, p)
+            edge = tl.where(x == -1.0, float("-inf"), float("nan"))
+            return tl.where(x > -1.0, p, edge)
+    """,
+    "log1p_near_f32": """
+        # log(1 + r) in [-0.25, 0.5]
+        def log1p_near_f32(r):
             p = tl.fma(r, -4.50744666e-2, 1.04629956e-1)
             p = tl.fma(p, r, -1.31611958e-1)
             p = tl.fma(p, r, 1.44784004e-1)
@@ -77,11 +85,14 @@ _SOURCES = {
             p = tl.fma(p, r, 1.99908614e-1)
             p = tl.fma(p, r, -2.50000954e-1)
             p = tl.fma(p, r, 3.33334506e-1)
-            p = tl.fma(tl.fma(p, r, -0.5), r * r, r)
-            p = tl.fma(e.to(tl.float32), 8.26295832e-8, p)
-            p = tl.where((x == 0.0) | (x == float("inf")), x, p)
-            edge = tl.where(x == -1.0, float("-inf"), float("nan"))
-            return tl.where(x > -1.0, p, edge)
+            return tl.fma(tl.fma(p, r, -0.5), r * r, r)
+    """,
+    "log1p_unit_f32": """
+        # log1p_f32 of what is known to lie in [0, 1]
+        def log1p_unit_f32(x):
+            half = x >= 0.5
+            p = log1p_near_f32(tl.where(half, tl.fma(x, 0.5, -0.5), x))
+            return tl.where(half, p + 0.693147182, p)
     """,
     "log1p_f64": """
         # Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels

@@ -61,6 +61,7 @@ expm1 expm1_f32 expm1_f64
 log tl.log tl.log
 log2 tl.log2 tl.log2
 log1p log1p_f32 log1p_f64
+log1p_unit log1p_unit_f32 log1p_f64
 sqrt tl.sqrt_rn tl.sqrt
 sin sin_f32 tl.sin
 cos tl.cos tl.cos
