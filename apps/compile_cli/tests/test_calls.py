@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import compile_cli
 from compile_cli.errors import BadInput
+from compile_cli.graph_cache import GraphCode
+from compile_cli.options import Options
+from compile_cli.pipeline import compile_graph
+from compile_cli.record import Record
 
 
 class Nested(nn.Module):
@@ -83,3 +89,30 @@ def test_an_edited_host_program_runs(tmp_path: Path) -> None:
     output.args = (tuple(reversed(output.args[0])),)
     host.recompile()
     assert torch.equal(run(x, y)[0], x * y)
+
+
+def test_what_a_backward_pass_has_used_is_let_go() -> None:
+    """AOTAutograd gives its saved tensors away in a list; nobody else holds them."""
+    aten = torch.ops.aten
+    gm = torch.fx.symbolic_trace(lambda x, tangents_1: (aten.mm(aten.sin(x), tangents_1),))
+    x, tangent = torch.randn(4, 4), torch.randn(4, 4)
+    for node in gm.graph.nodes:
+        node.meta["val"] = (x,) if node.op == "output" else x
+    run = GraphCode(compile_graph(gm, Options(), Record()).run, lambda: pytest.fail("not kept"))
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is aten.mm.default:
+                alive.append(not held.expired())
+            return func(*args, **(kwargs or {}))
+
+    for keep in (None, x):
+        alive: list[bool] = []
+        given = [x.clone() if keep is None else x, tangent]
+        held, wanted = StorageWeakRef(given[0].untyped_storage()), x.sin() @ tangent
+        with Watch():
+            (result,) = run(given)
+        assert given == [] and alive == [keep is not None]
+        torch.testing.assert_close(result, wanted)

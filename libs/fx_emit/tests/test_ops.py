@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_emit import emit, host, is_impure
+from fx_emit import Run, emit, host, is_impure
 from fx_emit.torch_compat import FUNCTIONS
 from fx_emit.torch_types import operator_of
 from wrapper_ir import Reuse, parse_program
@@ -584,3 +584,27 @@ def test_functions_of_torch_are_their_operators():
         torch.manual_seed(3)
         drawn.append(call(0, 2**63 - 1, (4,), **options))
     assert torch.equal(*drawn)
+
+
+def test_a_boxed_run_lets_go_of_its_arguments(load_launcher):
+    text = HEAD + (
+        "  a = alloc f32[s0, 8] cpu\n  extern aten.fill_.Scalar(x, 2) mutates (x,)\n"
+        "  copy x -> a\n  b = extern aten.mul.Tensor(a, n) -> f32[s0, 8] cpu\n  return (b,)\n"
+    )
+    gm = emit(parse_program(text), "direct", load_kernel=load_launcher)
+    run = Run(gm)
+    for call, alive in ((run.boxed, False), (lambda args: run(*args), True)):
+        args = inputs(3)
+        with Alive() as seen:
+            (b,) = call(args)
+        assert torch.equal(b, torch.full((3, 8), 6.0)) and args == ([] if not alive else args)
+        assert seen.alive == {"aten.copy_.default": True, "aten.mul.Tensor": alive}
+    (mul,) = [n for n in gm.graph.nodes if n.name == "b"]
+    mul.target = torch.ops.aten.add.Tensor
+    gm.recompile()
+    for result in (run.boxed(inputs(3)), run(*inputs(3)), gm(*inputs(3))):
+        assert torch.equal(result[0], torch.full((3, 8), 5.0)), "an edit is followed"
+    with pytest.raises(ValueError, match="expected 2"):
+        run.boxed(inputs(3)[:1])
+    nothing = Run(emit(parse_program("program p():\n  return ()\n"), load_kernel=load_launcher))
+    assert nothing.boxed([]) == nothing() == ()

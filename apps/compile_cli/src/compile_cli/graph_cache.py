@@ -17,7 +17,7 @@ import torch
 
 from compile_cli.artifact import Artifact
 from compile_cli.errors import NoArtifact
-from compile_cli.hosts import Runner
+from compile_cli.hosts import Runner, boxed
 from compile_cli.options import Options
 from compile_cli.torch_compat import (
     BypassAOTAutogradCache,
@@ -55,17 +55,14 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
     """A compiled graph as AOTAutograd calls it, and keeps it in its cache."""
 
     def __init__(self, run: Runner | None, artifact: Callable[[], Artifact]) -> None:
-        self._run = run
+        self._run = None if run is None else boxed(run)
         self._artifact = artifact
         # AOTAutograd's mark, which wrappers copy: the list of arguments is emptied by the call.
         self._boxed_call = True
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         assert self._run is not None, "post_compile comes first"
-        args = tuple(inputs)
-        if isinstance(inputs, list):
-            inputs.clear()
-        return self._run(*args)
+        return self._run(inputs if isinstance(inputs, list) else list(inputs))
 
     def __getstate__(self) -> dict[str, Any]:
         try:
@@ -82,7 +79,7 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
     def post_compile(self, *_: Any) -> None:
         """What was read from the cache is loaded."""
         if self._run is None:
-            self._run = self._artifact().load()
+            self._run = boxed(self._artifact().load())
 
     @property
     def _fx_graph_cache_key(self) -> str:

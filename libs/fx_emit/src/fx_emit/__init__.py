@@ -8,6 +8,7 @@ from fx_emit.backend import FxBackend
 from fx_emit.emitter import emit
 from fx_emit.errors import FxEmitError
 from fx_emit.hop import is_impure
+from fx_emit.run import Run
 from fx_emit.runtime import TorchRuntime
 from fx_emit.torch_types import IR_DTYPE, TORCH_DTYPE
 
@@ -16,6 +17,7 @@ __all__ = [
     "TORCH_DTYPE",
     "FxBackend",
     "FxEmitError",
+    "Run",
     "TorchRuntime",
     "emit",
     "is_impure",

@@ -1,7 +1,7 @@
 """The host program as something to call: through torch.fx, a C++ library or CUDA graphs."""
 
 from compile_cli.hosts.build import build_program, finished_run
-from compile_cli.hosts.inputs import LazyInput, Runner, aligned_run, in_memory_run
+from compile_cli.hosts.inputs import LazyInput, Runner, aligned_run, boxed, in_memory_run
 from compile_cli.hosts.nan_asserts import ASSERT_FINITE, OPERATORS
 from compile_cli.hosts.outside import Outside
 
@@ -12,6 +12,7 @@ __all__ = [
     "Outside",
     "Runner",
     "aligned_run",
+    "boxed",
     "build_program",
     "finished_run",
     "in_memory_run",

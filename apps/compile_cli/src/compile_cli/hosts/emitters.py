@@ -27,7 +27,7 @@ def emit_fx(program: Program, kernels: Kernels, outside: Outside, check_inputs: 
         check_inputs=check_inputs and triton_rt.same_tensors,
         values=False,
     )
-    return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
+    return graph, fx_emit.Run(graph)
 
 
 def emit_hop(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
@@ -45,7 +45,7 @@ def emit_hop(program: Program, kernels: Kernels, outside: Outside, check_inputs:
         operators=outside.operators,
         check_inputs=check_inputs,
     )
-    return graph, lambda *args: graph.forward(*args)  # follows an edit of the graph
+    return graph, fx_emit.Run(graph)
 
 
 # `check_inputs`: the caller has not compared the inputs with the program's.

@@ -12,25 +12,50 @@ LazyInput = tuple[int, bool, bool]
 """The position of an input, and whether it was conjugated and negated when it was captured."""
 
 
+def boxed(run: Runner) -> Callable[[list[Any]], Sequence[Any]]:
+    """`run` as a function of a list, which it empties. Where `run` has one of its own
+    (`fx_emit.Run`) the memory of an argument lives no longer than the program needs it."""
+    own: Callable[[list[Any]], Sequence[Any]] | None = getattr(run, "boxed", None)
+    if own is not None:
+        return own
+
+    def emptied(args: list[Any]) -> Sequence[Any]:
+        given = tuple(args)
+        args.clear()
+        return run(*given)
+
+    return emptied
+
+
+class Prepared:
+    """`run`, of arguments in which `step` replaced some."""
+
+    def __init__(self, run: Runner, step: Callable[[list[Any]], None]) -> None:
+        self._run = boxed(run)
+        self._step = step
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        return self.boxed(list(args))
+
+    def boxed(self, args: list[Any]) -> Sequence[Any]:
+        """The results for a list, which is emptied."""
+        self._step(args)
+        return self._run(args)
+
+
 def aligned_run(run: Runner, positions: Sequence[int]) -> Runner:
     """`run`, with a copy in place of each argument at `positions` (which are only read) whose
     first element does not lie at a multiple of 16 bytes: tensor maps take no other address."""
-    if not positions:
-        return run
 
-    def checked(*args: Any) -> Sequence[Any]:
-        if any(args[i].data_ptr() % 16 for i in positions):
-            fixed = list(args)
-            for i in positions:
-                if args[i].data_ptr() % 16:
-                    like = args[i]
-                    fixed[i] = torch.empty_strided(
-                        like.shape, like.stride(), dtype=like.dtype, device=like.device
-                    ).copy_(like)
-            return run(*fixed)
-        return run(*args)
+    def align(args: list[Any]) -> None:
+        for i in positions:
+            like = args[i]
+            if like.data_ptr() % 16:
+                args[i] = torch.empty_strided(
+                    like.shape, like.stride(), dtype=like.dtype, device=like.device
+                ).copy_(like)
 
-    return checked
+    return Prepared(run, align) if positions else run
 
 
 def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
@@ -39,12 +64,10 @@ def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
         return run
     from aten_lowering import lazy_memory  # not needed to run most programs, and slow to import
 
-    def resolved(*args: Any) -> Sequence[Any]:
-        given = list(args)
+    def resolve(args: list[Any]) -> None:
         for i, conj, neg in lazy:
-            tensor = given[i]
+            tensor = args[i]
             if conj or neg or tensor.is_conj() or tensor.is_neg():
-                given[i] = lazy_memory(tensor, conj, neg)
-        return run(*given)
+                args[i] = lazy_memory(tensor, conj, neg)
 
-    return resolved
+    return Prepared(run, resolve)

@@ -1,0 +1,46 @@
+"""A graph module as a function of a list, which it empties."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import GraphModule
+
+_HEAD = re.compile(r"^def forward\(self(?:, (?P<names>[^)]*))?\)[^:\n]*:", re.MULTILINE)
+
+
+class Run:
+    """`run(*args)` is `gm(*args)`. `run.boxed([...])` is the same for a list that it empties: an
+    argument that nobody else holds lives until the program has used it. Both follow an edit of the
+    graph."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self._code = ""
+        self._boxed: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        return self.gm.forward(*args)
+
+    def boxed(self, args: list[Any]) -> Any:
+        """The program's results."""
+        if self._boxed is None or self._code is not self.gm.code:
+            self._boxed, self._code = _boxed(self.gm), self.gm.code
+        return self._boxed(self.gm, args)
+
+
+def _boxed(gm: GraphModule) -> Callable[..., Any]:
+    """`forward(self, a, b)` of the module as `forward(self, args)`."""
+    found = _HEAD.search(gm.code)
+    if found is None:  # code of another hand
+        return lambda self, args: self.forward(*args)
+    names = found["names"] or ""
+    head = "def forward(self, args):\n"
+    head += f"    [{names}] = args\n    args.clear()" if names else "    args.clear()"
+    text = gm.code[: found.start()] + head + gm.code[found.end() :]
+    space = {**gm.forward.__globals__}
+    exec(compile(text, f"<{type(gm).__name__}, boxed>", "exec"), space)
+    function: Callable[..., Any] = space["forward"]
+    return function
