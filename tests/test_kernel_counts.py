@@ -76,6 +76,9 @@ WORK = {
         lambda x, t: F.cross_entropy(x, t, ignore_index=2, reduction="sum"),
         lambda: (rows(6, 40), torch.arange(6)), 2, 1,
     ),
+    "sums of one element": Work(
+        lambda x: x.logsumexp(1, True).sum(1) * 10, lambda: (rows(6, 40),), 1
+    ),
     "rotary embedding": Work(
         lambda x, c, s: x * c + torch.cat((-x[..., 4:], x[..., :4]), -1) * s,
         lambda: (rows(40, 3, 8), rows(3, 8), rows(3, 8)), 1, 1,

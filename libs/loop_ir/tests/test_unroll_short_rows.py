@@ -77,3 +77,12 @@ def test_what_keeps_its_rows(old: str, new: str) -> None:
     text = TEXT.replace(old, new).replace("reduce argmax(v8) : f32", "reduce argmax(v8) : i64")
     kernel = parse_kernel(text)
     assert rewrite(kernel) == kernel
+
+
+def test_a_limit_of_one_element() -> None:
+    """Before fusion: more of them would be computed again by each reader."""
+    kernel = parse_kernel(TEXT)
+    assert rewrite(kernel, 1) == kernel
+    assert is_pointwise(
+        rewrite(parse_kernel(TEXT.replace("over r0 < 2, r1 < 2", "over r0 < 1, r1 < 1")), 1)
+    )

@@ -68,7 +68,7 @@ def fuse_with_report(
     check: bool = True,
 ) -> tuple[Graph, FusionReport]:
     """`fuse`, and what was fused, with the bytes moved before and after."""
-    before: list[Pass] = [DeadCode(), SimplifyIndices(), Cse()]
+    before: list[Pass] = [DeadCode(), UnrollShortRows(1), SimplifyIndices(), Cse()]
     middle: list[Pass] = [FuseKernels(options)]
     if options.epilogue:
         middle.append(FuseEpilogues(options))

@@ -17,24 +17,26 @@ from loop_ir.ir.rewrite import map_kernels
 
 _FOLDS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _FOLDS |= {"any": "or", "all": "and"}
-# Elements of a row, and statements of a kernel in the end.
-_MOST, _MOST_STATEMENTS = 4, 200
+# Statements of a kernel in the end.
+_MOST_STATEMENTS = 200
 
 
 @dataclass(frozen=True)
 class UnrollShortRows:
     """`over r0 < 2: s = reduce sum(x[2*i0 + r0])  ->  s = x[2*i0] + x[2*i0 + 1]`, where rows are of
-    constant length, 4 at most, and nothing is stored for each of their elements. A pointwise
-    kernel is left: its lanes are neighbouring rows, and none of them is idle."""
+    constant length, `most` at most, and nothing is stored for each of their elements. A pointwise
+    kernel is left: its lanes are neighbouring rows, and none of them is idle. It may be computed
+    again by whatever reads it, so that before fusion one element is enough."""
 
     name = "unroll_short_rows"
+    most: int = 4
 
     def run(self, graph: Graph) -> Graph:
         """The graph without reductions of a few elements."""
-        return map_kernels(graph, rewrite)
+        return map_kernels(graph, lambda kernel: rewrite(kernel, self.most))
 
 
-def rewrite(kernel: Kernel) -> Kernel:
+def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
     """The kernel with its reductions written out, if they are of a few elements."""
     inner = inner_axes(kernel)
     extents = [a.extent for a in inner or ()]
@@ -42,7 +44,7 @@ def rewrite(kernel: Kernel) -> Kernel:
         return kernel
     count = int(sympy.Mul(*extents))
     inside = [s for p in kernel.phases if p.axes for s in p.body]
-    if count > _MOST or count * len(inside) > _MOST_STATEMENTS or not all(map(_may_go, inside)):
+    if count > most or count * len(inside) > _MOST_STATEMENTS or not all(map(_may_go, inside)):
         return kernel
     taken = free_names(kernel) | {a.symbol.name for a in kernel.axes}
     symbols = fresh_symbols("t", taken)
