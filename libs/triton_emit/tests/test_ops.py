@@ -344,3 +344,19 @@ def test_what_others_read_too_is_not_skipped(tools: SimpleNamespace) -> None:
     text = RARELY.format(n=100, of="a", at="i0").replace("add(d, shared)", "add(d, long)")
     emitted = tools.check(parse_kernel(text), Schedule("flat", 64))
     assert "if tl.max" not in emitted.source
+
+
+@pytest.mark.parametrize("high", [1.0, 5.1, 9.0])
+def test_a_branch_in_a_branch(high: float, tools: SimpleNamespace) -> None:
+    text = RARELY.format(n=1000, of="a", at="i0").replace(
+        "      d = rarely(far, long, shared) : f32\n",
+        "      six = const 6.0 : f32\n"
+        "      further = gt(a, six) : bool\n"
+        "      other = log(e) : f32\n"
+        "      both = rarely(further, other, long) : f32\n"
+        "      d = rarely(far, both, shared) : f32\n",
+    )
+    given = {"x": np.linspace(-1, high, 1000, dtype=np.float32)}
+    emitted = tools.check(parse_kernel(text), Schedule("flat", 64), given)
+    assert emitted.source.count("if tl.max(") == 2
+    assert "        if tl.max(" in emitted.source

@@ -10,8 +10,9 @@ import torch
 
 from aten_lowering.builder import Value
 from aten_lowering.elementwise import function
-from aten_lowering.lowerings.chebyshev import SERIES
+from aten_lowering.lowerings.chebyshev import SERIES, horner
 from aten_lowering.registry import Table
+from loop_ir import DType
 
 aten = torch.ops.aten
 table = Table()
@@ -26,16 +27,37 @@ def _j_near(x: Value, order: int) -> Value:
     return x * even if order else even
 
 
+# sin(r) / r and cos(r) by powers of r^2, to 1e-8 up to pi/2; pi in two parts.
+_SINE = (2.59924741e-06, -1.98064386e-04, 8.33301526e-03, -1.66666567e-01, 1.0)
+_COSINE = (-2.59918409e-07, 2.47567805e-05, -1.38882955e-03, 4.16666306e-02, -0.5, 1.0)
+_PI = (3.1415927410125732, -8.742277657347586e-08)
+_WHOLE = 1.5 * 2**23  # beside it, f32 has no fractions
+
+
 def _far(x: Value, order: int, quarter: bool) -> Value:
     """From 5 on: J, or Y, which is a quarter of a turn behind it."""
     v = x.number(5).over(x)
     p, q = (SERIES[f"{name}{order}"].at(v * v) for name in "PQ")
     q = q * v
-    cosine, sine = x("cos"), x("sin")
-    along, across = cosine + sine, sine - cosine  # of x - pi/4, times the root of 2
-    for _ in range(order + quarter):
-        along, across = across, -along
-    return (p * along - q * across) * (x("rsqrt") * (1 / math.sqrt(math.pi)))
+
+    def wave(along: Value, across: Value) -> Value:
+        """Of the cosine and the sine of x - pi/4."""
+        for _ in range(order + quarter):
+            along, across = across, -along
+        return p * along - q * across
+
+    cosine, sine = x("cos") * math.sqrt(0.5), x("sin") * math.sqrt(0.5)
+    exact = wave(cosine + sine, sine - cosine)
+    if x.dtype is DType.f32:  # half turns are taken off at once, which is exact enough up to 1e5
+        turns = x("fma", 1 / math.pi, -0.25) + _WHOLE
+        angle = (turns - _WHOLE) + 0.25
+        rest = angle("fma", -_PI[1], angle("fma", -_PI[0], x))
+        square = rest * rest
+        near = wave(horner(square, _COSINE), rest * horner(square, _SINE))
+        sign = turns("bitcast", dtype=DType.i32) << 31
+        near = (near("bitcast", dtype=DType.i32) ^ sign)("bitcast", dtype=DType.f32)
+        exact = (x > 1e5).seldom(exact, near)
+    return exact * (x("maximum", 5)("rsqrt") * math.sqrt(2 / math.pi))
 
 
 def _odd(x: Value, value: Value, order: int) -> Value:

@@ -160,7 +160,7 @@ class KernelWriter(Writer):
         """`rarely`, whose second argument is what these statements compute."""
         outer, self.lines = self.lines, Lines()
         condition, value, other = operands(stmt)
-        super().run(own, tile_axes, frozenset((value,)))
+        self.run(own, tile_axes, frozenset((value,)))
         inside, self.lines = self.lines, outer
         test, chosen = self.env[condition], self.env[other]
         if not test.axes or test.axes != chosen.axes:
