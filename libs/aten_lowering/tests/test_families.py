@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions, lower
-from loop_ir import Extern, Kernel, Matmul, fuse, print_kernel
+from loop_ir import DType, Extern, Kernel, Matmul, Reduce, fuse, print_kernel
 
 aten = torch.ops.aten
 FLOATS = [torch.float64, torch.float32, torch.bfloat16]
@@ -302,3 +302,13 @@ def test_copy_back(lower_fn: Any) -> None:
 
     graph = lower_fn(fn, torch.randn(4), functional=False).graph
     assert [type(n).__name__ for n in graph.nodes] == ["Kernel"] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int16])
+def test_counts_are_added_in_32_bits(oracle: Any, dtype: torch.dtype) -> None:
+    """The sums of so few are no larger; those of 16 bits take no part."""
+    x = torch.tensor([[-128, 127, 255, 1] * 60] * 3).to(dtype)
+    lowered = oracle(lambda a: (a.sum(-1), a.sum(), a.sum(0, dtype=torch.float32)), x)
+    first = next(iter(lowered.graph.nodes))
+    adds = {s.dtype for p in first.phases for s in p.body if isinstance(s, Reduce)}
+    assert adds == {DType.i64 if dtype is torch.int16 else DType.i32}
