@@ -466,3 +466,21 @@ def beyond(x: Tensor) -> tuple[Tensor, ...]:
 def test_views_that_reach_out_of_an_input(backend: str) -> None:
     as_eager(beyond, (ramp(6)[1:3],), backend)
     as_eager(lambda x: x.as_strided((3,), (1,)), (ramp(3)[:1],), backend)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_views_of_written_inputs_begin_where_these_do(training: bool) -> None:
+    """Of a dynamic size AOTAutograd asks the graph's result, of which torch's own begins at 0."""
+
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        x.mul_(2)
+        return x.view(x.shape[0] // 2, -1)[1:], (x * w).sum()
+
+    memory = [torch.arange(13.0) for _ in range(2)]
+    weights = [torch.ones(1, requires_grad=training) for _ in range(2)]
+    compiled = torch.compile(fn, backend="compile_cli", dynamic=True)
+    for n in (9, 13):
+        got, want = (f(m[1:n], w) for f, m, w in zip((compiled, fn), memory, weights, strict=True))
+        assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+        assert got[0].data_ptr() - memory[0].data_ptr() == want[0].data_ptr() - memory[1].data_ptr()
+        torch.testing.assert_close(*memory)

@@ -20,13 +20,14 @@ from aten_lowering import decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
-from compile_cli.capture import order_matters
+from compile_cli.capture import order_matters, view_written_inputs
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
 from compile_cli.torch_compat import (
     TorchDynamoException,
+    TracingContext,
     aot_autograd,
     min_cut_rematerialization_partition,
     register_backend,
@@ -48,6 +49,8 @@ def compile_cli(
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
+        if (context := TracingContext.try_get()) and context.fw_metadata:
+            view_written_inputs(graph, context.fw_metadata)
         compiled = compile_graph(graph, settings, Record())
         return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
 

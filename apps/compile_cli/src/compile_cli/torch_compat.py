@@ -12,7 +12,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, OutputCode
-from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._functorch._aot_autograd.schemas import (
+    OutputType,
+    SerializableAOTDispatchCompiler,
+    ViewAndMutationMeta,
+)
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -27,10 +31,12 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "OutputCode",
+    "OutputType",
     "SerializableAOTDispatchCompiler",
     "ShapeEnv",
     "TorchDynamoException",
     "TracingContext",
+    "ViewAndMutationMeta",
     "aot_autograd",
     "compiler_config",
     "detect_fake_mode",

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from aten_lowering import storage_key
-from compile_cli.torch_compat import COMPOSITE
+from compile_cli.torch_compat import COMPOSITE, OutputType, ViewAndMutationMeta
 
 aten = torch.ops.aten
 
@@ -99,6 +101,43 @@ def return_inputs(
                 results[i].meta["val"] = value.clone()
     output.args = (tuple(results),)
     return windows
+
+
+def view_written_inputs(graph: GraphModule, metadata: ViewAndMutationMeta) -> None:
+    """Makes results that are views of inputs which the graph writes views of these: of the values
+    that it writes, they begin at 0, and AOTAutograd reads of a result where in the memory of the
+    input it begins. Of a backward graph, nothing."""
+    inputs = graph.graph.find_nodes(op="placeholder")
+    copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    written: dict[Any, Node] = {n.args[1]: n.args[0] for n in copies if n.args[0] in inputs}
+    if not written or any(n.name.startswith("tangents_") for n in inputs):
+        return
+    results: list[Any] = list(_results(graph))
+    (output,) = graph.graph.find_nodes(op="output")
+    for i, info in enumerate(metadata.output_info, len(metadata.mutated_inp_runtime_indices)):
+        chain: list[tuple[OpOverload, Node]] = []
+        node = results[i]
+        while node not in written and isinstance(node, Node) and (op := _view_op(node)):
+            chain.append((op, node))
+            node = node.args[0]
+        if info.output_type is not OutputType.alias_of_input or node not in written:
+            continue
+        place = written[node]
+        for op, view in reversed(chain):
+            seen = (place, *view.args[1:])
+            with graph.graph.inserting_before(output):
+                place = graph.graph.call_function(op, seen, view.kwargs)
+            args, kwargs = map_arg((seen, view.kwargs), lambda n: n.meta["val"])
+            with view.meta["val"].fake_mode:
+                place.meta["val"] = op(*args, **kwargs)
+        results[i] = place
+    output.args = (tuple(results),)
+    graph.recompile()
+
+
+def _view_op(node: Node) -> OpOverload | None:
+    op = node.target
+    return op if isinstance(op, OpOverload) and op._schema.returns[0].alias_info else None
 
 
 def _window(x: Tensor, view: Tensor) -> Window | None:
