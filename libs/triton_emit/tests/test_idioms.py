@@ -278,3 +278,43 @@ def test_log1p_of_exponentials_below_1(tools: SimpleNamespace) -> None:
     for other in ("exp(a)", "exp(b)", "abs(c)"):
         source = emit(parse_kernel(LOG1P.replace("exp(c)", other)), Schedule("flat", 1024)).source
         assert "log1p_f32(" in source and "log1p_unit_f32(" not in source
+
+
+def test_near_forms_of_what_is_stored_in_16_bits_beside_numbers_of_rows(
+    tools: SimpleNamespace,
+) -> None:
+    """A softmax that keeps its sums in f32: they are of exact exponentials, the quotients are not.
+    A gate that is stored in f32, too, is exact; so is one that is compared."""
+    text = """
+kernel k(
+    x: f32[8, 64] cpu,
+    out s: f32[8] cpu,
+    out y: bf16[8, 64] cpu,
+    out z: bf16[8, 64] cpu,
+):
+  parallel i0 < 8:
+    over r0 < 64:
+      a = load x[i0*64 + r0] : f32
+      m = reduce max(a) : f32
+    over r0 < 64:
+      b = sub(a, m) : f32
+      e = exp(b) : f32
+      t = reduce sum(e) : f32
+    once:
+      store s[i0] = t
+    over r0 < 64:
+      q = div(e, t) : f32
+      c = cast(q) : bf16
+      store y[i0*64 + r0] = c
+      g = sigmoid(a) : f32
+      h = mul(g, a) : f32
+      d = cast(h) : bf16
+      store z[i0*64 + r0] = d
+"""
+    source = tools.check(parse_kernel(text)).source
+    assert "exp_f32(" in source and "e / row_sum" in source and "sigmoid_near(" in source
+    kept = text.replace("out z: bf16", "out z: f32").replace("d = cast(h) : bf16\n", "")
+    source = tools.check(parse_kernel(kept.replace("] = d", "] = h"))).source
+    assert "sigmoid_f32(" in source and "e / row_sum" in source
+    compared = text.replace("mul(g, a) : f32", "gt(g, a) : bool")
+    assert "sigmoid_f32(" in tools.check(parse_kernel(compared)).source

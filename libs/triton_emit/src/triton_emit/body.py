@@ -25,7 +25,6 @@ from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
-from triton_emit.idioms import may_approximate
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
 from triton_emit.tiles import Tile
@@ -104,8 +103,6 @@ class Writer:
         self.params = Params(kernel)
         self.ops = ScalarOps(
             kernel.name,
-            may_approximate(kernel, "erf"),
-            may_approximate(kernel, "div", "exp", "sigmoid", "tanh"),
             frozenset("ox" if any(p.axes for p in kernel.phases) else "y"),
         )
         self.namer = Namer()

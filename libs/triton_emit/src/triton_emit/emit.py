@@ -51,9 +51,10 @@ def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
 
 def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWriter]]:
     """The kernel as it is written, and its form."""
-    kernel = cheaper(clean(kernel))
+    kernel = clean(kernel)
     if schedule.kind == "looped":
         kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
+    kernel = cheaper(kernel)
     check(kernel, schedule)
     if schedule.pairs:
         return kernel, PairWriter

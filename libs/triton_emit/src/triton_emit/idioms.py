@@ -1,4 +1,4 @@
-"""Formulas that have a much cheaper form when only 16-bit results are stored."""
+"""Formulas that have a cheaper form, many of them when only 16-bit results are stored."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ import math
 from dataclasses import replace
 
 from loop_ir import Compute, Const, DType, Kernel, Stmt, Store, reaching_steps
-from loop_ir.ir import results
+from loop_ir.ir import operands, results
 from triton_emit.ssa import clean
 
-
-def may_approximate(kernel: Kernel, *ops: str) -> bool:
-    """Whether the results of `ops` in f32 may be a few ulp off: only floats of 16 bits are stored,
-    and none of the results meets an operation where a small difference becomes a large one
-    (`floor(x / y)`, `x / y == 2`)."""
-    if not _stored(kernel) <= {DType.bf16, DType.f16}:
-        return False
-    computed = [s for phase in kernel.phases for s in phase.body if isinstance(s, Compute)]
-    if any(s.op == "truncdiv" for s in computed):  # a quotient, rounded
-        return False
-    steps = reaching_steps(kernel)
-    return not any(s.op in ops and s.out in steps for s in computed)
+_NEAR = {op: f"near_{op}" for op in ("div", "exp", "sigmoid", "tanh", "erf")}
+_CHEAPER = frozenset((*_NEAR, "log1p"))
 
 
 def _stored(kernel: Kernel) -> set[DType]:
@@ -29,30 +19,48 @@ def _stored(kernel: Kernel) -> set[DType]:
 
 
 def cheaper(kernel: Kernel) -> Kernel:
-    """`0.5*x * (erf(x * sqrt(0.5)) + 1)` in f32 -> `gelu(x)`, when no more than 16 bits of any
-    result are stored and the value reaches no step; `log1p(exp(-|x|))` -> `log1p_unit(exp(-|x|))`.
+    """The kernel with operations of this library's own, each in place of formulas in f32:
 
-    Both are operations of this library's own. `helpers.gelu_f32` takes a third of the instructions,
-    to 3e-5 of the value, 1.5e-4 below x = -4.2. Half a unit in the last place of f16 is at least
-    2.4e-4. `helpers.log1p_unit_f32` is as exact as `log1p_f32`, for half of what it costs.
+    `0.5*x * (erf(x * sqrt(0.5)) + 1)` -> `gelu(x)`, when no more than 16 bits of any result are
+    stored and the value reaches no step: a third of the instructions (`helpers.gelu_f32`), to 3e-5
+    of the value, 1.5e-4 below x = -4.2. Half a unit in the last place of f16 is at least 2.4e-4.
+
+    `log1p(exp(-|x|))` -> `log1p_unit(exp(-|x|))`: as exact, for half of what `log1p` costs.
+
+    `x / y` -> `near_div(x, y)`, and `exp`, `sigmoid`, `tanh` and `erf` likewise, a few ulp off,
+    where all that is made of the value is stored as floats of 16 bits, and reaches no step.
     """
-    body = [s for phase in kernel.phases for s in phase.body if isinstance(s, Compute)]
-    if {"erf", "log1p"}.isdisjoint(s.op for s in body):
+    body = [s for phase in kernel.phases for s in phase.body]
+    if not any(isinstance(s, Compute) and s.op in _CHEAPER for s in body):
         return kernel
     narrow = all(t.itemsize <= 2 for t in _stored(kernel))
     steps = reaching_steps(kernel)
-    made = {name: s for phase in kernel.phases for s in phase.body for name in results(s)}
-    cheap: dict[Stmt, Stmt] = {}
-    for s in body:
+    made = {name: s for s in body for name in results(s)}
+    exact = _exact(kernel, steps)
+
+    def cheap(s: Stmt) -> Stmt:
+        if not isinstance(s, Compute) or s.dtype is DType.f64:
+            return s
         x = _gelu_of(s, made) if narrow and s.out not in steps else None
         if x is not None:
-            cheap[s] = Compute(s.out, "gelu", (x,), DType.f32)
-        elif s.op == "log1p" and s.dtype is DType.f32 and _in_unit(made.get(s.args[0]), made):
-            cheap[s] = replace(s, op="log1p_unit")
-    if not cheap:
-        return kernel
-    phases = tuple(replace(p, body=tuple(cheap.get(s, s) for s in p.body)) for p in kernel.phases)
-    return clean(replace(kernel, phases=phases))
+            return Compute(s.out, "gelu", (x,), DType.f32)
+        if s.op == "log1p" and s.dtype is DType.f32 and _in_unit(made.get(s.args[0]), made):
+            return replace(s, op="log1p_unit")
+        return replace(s, op=_NEAR[s.op]) if s.op in _NEAR and s.out not in exact else s
+
+    phases = tuple(replace(p, body=tuple(map(cheap, p.body))) for p in kernel.phases)
+    return kernel if phases == kernel.phases else clean(replace(kernel, phases=phases))
+
+
+def _exact(kernel: Kernel, steps: frozenset[str]) -> set[object]:
+    """The values of which something else is stored than floats of 16 bits, or a step is made."""
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    found: set[object] = set(steps)
+    for s in reversed([s for phase in kernel.phases for s in phase.body]):
+        wide = isinstance(s, Store) and types[s.buffer] not in (DType.bf16, DType.f16)
+        if wide or not found.isdisjoint(results(s)):
+            found.update(operands(s))
+    return found
 
 
 def _in_unit(stmt: Stmt | None, made: dict[str, Stmt]) -> bool:

@@ -52,8 +52,6 @@ _BY_ZERO |= {"truncdiv": "int_div", "fmod": "int_rem"}
 _UNSIGNED = {"floordiv": "truncdiv", "mod": "fmod"}
 
 # unary functions: Triton text for f32 and for f64; a bare name is a helper
-# In f32, where a few ulp do not count.
-_NEAR = {"exp": "tl.exp", "sigmoid": "sigmoid_near", "tanh": "tanh_near"}
 _TABLE = """
 exp exp_f32 tl.exp
 exp2 exp2_f32 tl.exp2
@@ -62,6 +60,10 @@ log tl.log tl.log
 log2 tl.log2 tl.log2
 log1p log1p_f32 log1p_f64
 log1p_unit log1p_unit_f32 log1p_f64
+near_exp tl.exp tl.exp
+near_sigmoid sigmoid_near sigmoid_f64
+near_tanh tanh_near tanh_f64
+near_erf erf_f32 tl.erf
 sqrt tl.sqrt_rn tl.sqrt
 sin sin_f32 tl.sin
 cos tl.cos tl.cos
@@ -89,20 +91,10 @@ _WIDE = frozenset(_WIDE_NAMES.split())
 class ScalarOps:
     """Prints operations of one kernel. A function without `tl.` is one of `helpers.py`."""
 
-    def __init__(
-        self,
-        kernel: str,
-        narrow_results: bool = False,
-        approximate: bool = False,
-        rows: frozenset[str] = frozenset(),
-    ) -> None:
-        """`narrow_results`: the error function may be a few ulp further off where that is much
-        faster, since so few bits are stored. `approximate`: so may quotients and exponentials.
-        rows: the tile dimensions of what is one number for all of a row's elements."""
+    def __init__(self, kernel: str, rows: frozenset[str] = frozenset()) -> None:
+        """rows: the tile dimensions of what is one number for all of a row's elements."""
         self.kernel = kernel
         self.rows = rows
-        self.narrow_results = narrow_results
-        self.approximate = approximate
 
     def call(self, function: str, args: list[str], dtype: DType, axes: frozenset[str]) -> Value:
         """A call of a Triton function."""
@@ -323,10 +315,8 @@ class ScalarOps:
             value = self.call(f"tl.{op}", texts, dtype, axes)
             floors = [a.literal for a in args if a.literal is not None]
             return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
-        if op == "near_div":  # `/` on f32: 2 ulp, without the branch of an exact quotient
-            return self._infix("/", MUL, args, dtype)
-        if op == "div":
-            return self._divide(args, dtype)
+        if op in ("div", "near_div"):
+            return self._divide(args, dtype, op == "near_div")
         if op == "fma":
             return self.call("tl.fma", self._all_in_call(args), dtype, axes)
         if op == "truncdiv":
@@ -346,10 +336,6 @@ class ScalarOps:
                 return simple
         if op == "gelu":
             return self.call("gelu_f32", [typed(args[0]).text], dtype, axes)
-        if op == "erf" and self.narrow_results and not double:
-            return self.call("erf_f32", [typed(args[0]).text], dtype, axes)
-        if op in _NEAR and self.approximate and not double:
-            return self.call(_NEAR[op], [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
             return self.call(function, [typed(args[0]).text], dtype, axes)
@@ -367,11 +353,11 @@ class ScalarOps:
             return self.cast(self.call(f"{op}_f64", wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
-    def _divide(self, args: list[Value], dtype: DType) -> Value:
+    def _divide(self, args: list[Value], dtype: DType, near: bool = False) -> Value:
         a, b = args
         if b.literal is not None and _is_power_of_two(float(b.literal)):
             return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
-        if dtype is DType.f64 or self.approximate:  # the reciprocal is shared in a row
+        if dtype is DType.f64 or near:  # on f32: 2 ulp, and the reciprocal is shared in a row
             return self._infix("/", MUL, args, dtype)
         axes = a.axes | b.axes
         if b.axes <= self.rows and not axes <= self.rows:  # its reciprocal, once

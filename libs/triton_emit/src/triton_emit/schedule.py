@@ -28,7 +28,7 @@ from loop_ir import (
 from loop_ir.ir import at_hints, expression, hints_of, ranges_of, scans, statements
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
-from triton_emit.idioms import may_approximate
+from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
 from triton_emit.ssa import clean, loops
 from triton_emit.vectors import (
@@ -172,7 +172,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             columns = at_hints(kernel.axes[-1].extent, hints)
             if columns >= _ROW:
                 return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
-        if divides_rows(kernel) and not may_approximate(kernel, "div"):
+        if divides_rows(cheaper(kernel)):
             columns = at_hints(kernel.axes[-1].extent, hints)
             if columns >= _LONG:
                 return replace(_picking(columns, bits), vector=vector(kernel))
