@@ -118,3 +118,42 @@ def test_what_is_read_once_takes_no_place_of_others(old: str, new: str, streams:
     k = parse_kernel(STREAM.replace(old, new).replace("ROWS", "60000"))
     source = emit(k, default_schedule(k, {})).source
     assert source.count("evict_first") == int(streams)
+
+
+WEIGHTED = """
+kernel norm(
+    x: f32[ROWS, 1024] cuda:0,
+    w: f32[1024] cuda:0,
+    out y: f32[ROWS, 1024] cuda:0,
+):
+  parallel i0 < ROWS:
+    over r0 < 1024:
+      v0 = load x[i0*1024 + r0] : f32
+      v1 = reduce sum(v0) : f32
+    over r0 < 1024:
+      v2 = load w[r0] : f32
+      v3 = mul(v0, v2) : f32
+      v4 = add(v3, v1) : f32
+      store y[i0*1024 + r0] = v4
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "first"),
+    [
+        ("ROWS", "4", True),
+        ("ROWS", "5000", False),  # other programs fill the time
+        ("load w[r0]", "load y[i0*1024 + r0]", False),  # which is written
+    ],
+)
+def test_few_rows_read_all_before_they_reduce(
+    old: str, new: str, first: bool, tools: SimpleNamespace
+) -> None:
+    kernel = parse_kernel(WEIGHTED.replace(old, new).replace("ROWS", "4"))
+    schedule = Schedule("persistent", 1, 1024)
+    source = emit(kernel, schedule).source
+    *_, load = (n for n, line in enumerate(source.splitlines()) if "tl.load" in line)
+    (fold,) = (n for n, line in enumerate(source.splitlines()) if "tl.sum" in line)
+    assert (load < fold) == first
+    if new == "4":
+        tools.check(kernel, schedule)

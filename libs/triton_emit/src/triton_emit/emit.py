@@ -12,7 +12,7 @@ from triton_emit.forms.kernel import KernelWriter
 from triton_emit.forms.lists import list_form
 from triton_emit.forms.looped import LoopedWriter
 from triton_emit.forms.pairs import PairWriter
-from triton_emit.forms.persistent import PersistentWriter
+from triton_emit.forms.persistent import PersistentWriter, read_first
 from triton_emit.forms.plane import PlaneWriter
 from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
@@ -58,4 +58,6 @@ def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWri
     check(kernel, schedule)
     if schedule.pairs:
         return kernel, PairWriter
+    if schedule.kind == "persistent" and not walks(kernel):
+        kernel = read_first(kernel, schedule)
     return kernel, WalkWriter if walks(kernel) else _FORMS[schedule.kind]
