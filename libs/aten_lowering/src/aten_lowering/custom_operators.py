@@ -17,25 +17,19 @@ import torch.utils._pytree as pytree
 from torch import fx
 from torch._ops import OpOverload
 
+from aten_lowering import torch_compat as compat
 from aten_lowering.aliasing import view_of
 from aten_lowering.builder import Operand
 from aten_lowering.errors import require
 from aten_lowering.extern import extern_call
 from aten_lowering.meta import source_line
 from aten_lowering.placement import Placement, moved
-from aten_lowering.torch_compat import (
-    ViewInfo,
-    auto_functionalized,
-    auto_functionalized_v2,
-    get_mutable_args,
-    read_view_information_from_args,
-)
 from loop_ir import Node, Origin
 
 
 def is_functionalized(node: fx.Node) -> bool:
     """The node runs a custom operator on copies of what it writes to."""
-    known = node.target in (auto_functionalized, auto_functionalized_v2)
+    known = node.target in (compat.auto_functionalized, compat.auto_functionalized_v2)
     return known and isinstance(node.args[0], OpOverload)
 
 
@@ -55,14 +49,14 @@ def lower_functionalized(node: fx.Node, around: Surroundings) -> tuple[Any, ...]
     """Appends the call, which writes in place where it may (`Placement.takes_over`) and else to
     copies; gives its results, then the tensors as it leaves them."""
     op: Any = node.args[0]
-    names, types = get_mutable_args(op)
+    names, types = compat.get_mutable_args(op)
     given: dict[str, Any] = dict(node.kwargs)
     written = {name: given.get(name) for name in names}
     bases: list[Any] = list(written.values())
-    if node.target is auto_functionalized_v2:
+    if node.target is compat.auto_functionalized_v2:
         bases = given["_all_bases"]
         known = pytree.tree_map_only(fx.Node, lambda n: n.meta["val"], given)
-        written = read_view_information_from_args(names, types, known, known["_all_bases"])
+        written = compat.read_view_information_from_args(names, types, known, known["_all_bases"])
     seen = _placed(node, [n for n in pytree.tree_leaves(bases) if n is not None], around)
 
     def value(argument: Any) -> Any:
@@ -70,7 +64,7 @@ def lower_functionalized(node: fx.Node, around: Surroundings) -> tuple[Any, ...]
             return tuple(value(a) for a in argument)
         if isinstance(argument, fx.Node):
             return seen[argument] if argument in seen else around.value(argument)
-        if isinstance(argument, ViewInfo):
+        if isinstance(argument, compat.ViewInfo):
             base = bases[argument.base_index]
             fakes = [n.meta["val"] for n in bases]
             return view_of(seen[base], base.meta["val"], argument.regenerate_view(fakes))

@@ -29,26 +29,8 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
+from aten_lowering import torch_compat as compat
 from aten_lowering.decompositions import decompositions
-from aten_lowering.torch_compat import (
-    COMPOSITE,
-    FakeTensor,
-    FakeTensorMode,
-    FunctionalTensorMode,
-    TracingContext,
-    assert_functional_graph,
-    compiling_state,
-    enable_python_dispatcher,
-    from_fun,
-    functorch_config,
-    has_data_mutation,
-    ignore_backend_decomps,
-    op_implementations_dict,
-    to_fun,
-    tracing,
-    unset_fake_temporarily,
-    without_functionalization,
-)
 from aten_lowering.whole import Kernels, exchanged, own_composites
 
 aten = torch.ops.aten
@@ -65,36 +47,36 @@ def decompose(program: ExportedProgram) -> fx.GraphModule:
     _squeeze_states(source.graph)
     places = source.graph.find_nodes(op="placeholder")
     inputs = [n.meta["val"] for n in places]
-    fakes = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
+    fakes = next((x.fake_mode for x in inputs if isinstance(x, compat.FakeTensor)), None)
     if fakes is None:
-        fakes = FakeTensorMode(shape_env=ShapeEnv(), export=True)
-    mode = FunctionalTensorMode(_allow_token_discovery=True)
+        fakes = compat.FakeTensorMode(shape_env=ShapeEnv(), export=True)
+    mode = compat.FunctionalTensorMode(_allow_token_discovery=True)
     written: list[int] = []
 
     @maybe_enable_thunkify()
     def functional(*given: Any) -> list[Any]:
         fakes.epoch += 1  # sizes that depend on data are other symbols than when they were exported
-        inside = [to_fun(x) for x in given]
+        inside = [compat.to_fun(x) for x in given]
         with maybe_disable_thunkify(), fx.traceback.preserve_node_meta():
             results = PropagateUnbackedSymInts(source).run(*inside)
         tensors = [i for i, x in enumerate(inside) if isinstance(x, Tensor)]
-        written.extend(i for i in tensors if has_data_mutation(inside[i]))
-        return [from_fun(x) for x in (*(inside[i] for i in written), *results)]
+        written.extend(i for i in tensors if compat.has_data_mutation(inside[i]))
+        return [compat.from_fun(x) for x in (*(inside[i] for i in written), *results)]
 
-    with unset_fake_temporarily(), ExitStack() as stack:
+    with compat.unset_fake_temporarily(), ExitStack() as stack:
         kernels, rules, table = _prepared()
         for context in (
             torch.no_grad(),
-            without_functionalization(),
-            functorch_config.patch(decompose_custom_triton_ops=False),
-            ignore_backend_decomps(),
-            compiling_state(),
+            compat.without_functionalization(),
+            compat.functorch_config.patch(decompose_custom_triton_ops=False),
+            compat.ignore_backend_decomps(),
+            compat.compiling_state(),
             own_composites(),
             exchanged(kernels),
             _fake_rules(rules),
             fakes,
-            tracing(TracingContext(fakes)),
-            enable_python_dispatcher(),
+            compat.tracing(compat.TracingContext(fakes)),
+            compat.enable_python_dispatcher(),
             mode,
         ):
             stack.enter_context(context)
@@ -105,7 +87,7 @@ def decompose(program: ExportedProgram) -> fx.GraphModule:
     if mode._tokens:
         raise RuntimeError("the model calls operators that must run in order")
     graph = traced.graph
-    assert_functional_graph(graph)
+    compat.assert_functional_graph(graph)
     _name_inputs(graph, places)
     _write(graph, written, program.graph_signature)
     _declare_states(graph)
@@ -202,25 +184,25 @@ def _prepared() -> tuple[Kernels, Rules, Rules]:
     of the operators that are not composite. What is registered later decomposes by itself."""
     rules: Rules = dict(decompositions().items())
     composite, table = _split_decomp_table_to_cia_and_python_decomp(rules)
-    own = COMPOSITE
+    own = compat.COMPOSITE
     kept = {
         op: rule
         for op, rule in composite.items()
         # torch's table has a `partial` for a rule in C++, and the function itself in Python.
         if not isinstance(rule, functools.partial) and rule is not op.py_kernels.get(own)
     }
-    fakes = [op for op in kept if op not in op_implementations_dict]
+    fakes = [op for op in kept if op not in compat.op_implementations_dict]
     with own_composites(), _override_composite_implicit_decomp(kept):
         kernels = {op: dict(op.py_kernels) for op in kept if isinstance(op, OpOverload)}
-        return kernels, {op: op_implementations_dict[op] for op in fakes}, table
+        return kernels, {op: compat.op_implementations_dict[op] for op in fakes}, table
 
 
 @contextmanager
 def _fake_rules(rules: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
     """While it is open, fake tensors follow these rules, of operators for which they have none."""
-    op_implementations_dict.update(rules)
+    compat.op_implementations_dict.update(rules)
     try:
         yield
     finally:
         for op in rules:
-            op_implementations_dict.pop(op)
+            compat.op_implementations_dict.pop(op)

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from aten_lowering.builder import KernelBuilder, Number, Operand, Scalar, Value
+from aten_lowering.builder import Number, Operand, Scalar, Value
 from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
@@ -51,17 +51,15 @@ def _fold(op: str) -> Reduction:
     in its opmath type."""
 
     def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
-        frame = ReductionFrame(call, x, dims)
-        k, out = frame.k, call.out
-        require(out.dtype is not DType.bool_, f"{op} with a bool result")
-        value, wide = k.load(x, frame.start()), opmath(out.dtype)
+        frame, out = ReductionFrame(call, x, dims), call.out.dtype
+        require(out is not DType.bool_, f"{op} with a bool result")
+        value, wide = frame.element(), opmath(out)
         if op == "sum" and _counts(x.dtype, frame.count) and wide is DType.i64:
             wide = DType.i32
         else:
-            value = value.to(out.dtype)
-        (result,) = k.reduce(op, value.to(wide))
-        k.once()
-        call.store(k, result.to(out.dtype), frame.out_coords(keepdim))
+            value = value.to(out)
+        (result,) = frame.fold(op, value.to(wide))
+        frame.store(result.to(out), keepdim)
 
     return reduction
 
@@ -73,15 +71,10 @@ def _counts(dtype: DType, count: sympy.Expr) -> bool:
 
 
 def _mean(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
-    frame = ReductionFrame(call, x, dims)
-    k, out = frame.k, call.out
-    require(out.dtype.is_float, "mean of integers")
-    value = k.load(x, frame.start()).to(out.dtype)
-    acc = opmath(out.dtype)
-    (total,) = k.reduce("sum", value.to(acc))
-    k.once()
-    mean = total / k.number(frame.count, acc)
-    call.store(k, mean, frame.out_coords(keepdim))
+    frame, out = ReductionFrame(call, x, dims), call.out.dtype
+    require(out.is_float, "mean of integers")
+    (total,) = frame.fold("sum", frame.element().to(out).to(opmath(out)))
+    frame.store(total / frame.count, keepdim)
 
 
 table.lowers(aten.sum.dim_IntList, aten.sum.default)(_over(_fold("sum"), 0))
@@ -95,12 +88,9 @@ table.lowers(aten.mean.dim, aten.mean.default)(_over(_mean, math.nan))
 def _extreme(op: str) -> Reduction:
     def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
         frame = ReductionFrame(call, x, dims)
-        k = frame.k
-        value = k.load(x, frame.start())
         of_type = {"max": "any", "min": "all"}[op] if x.dtype is DType.bool_ else op
-        (result,) = k.reduce(of_type, value.to(opmath(x.dtype)))
-        k.once()
-        call.store(k, result, frame.out_coords(keepdim))
+        (result,) = frame.fold(of_type, frame.element().to(opmath(x.dtype)))
+        frame.store(result, keepdim)
 
     return reduction
 
@@ -111,19 +101,12 @@ def _place(op: str) -> Reduction:
     def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
         require(x.dtype is not DType.bool_, f"{op} of bool")
         frame = ReductionFrame(call, x, dims)
-        k = frame.k
-        value = k.load(x, frame.start()).to(opmath(x.dtype))
-        several = len(call.results) == 2
-        extreme = call.result(0) if several else None
-        place = call.result(1) if several else call.out
-        found = k.reduce(op, value) if extreme is not None else ()
-        index = k.reduce(f"arg{op}", value) if place is not None else ()
+        k, value = frame.k, frame.element().to(opmath(x.dtype))
+        folds = (op, f"arg{op}")[-len(call.results) :]
+        found = {i: k.reduce(fold, value)[0] for i, fold in enumerate(folds) if call.result(i)}
         k.once()
-        coords = frame.out_coords(keepdim)
-        if extreme is not None:
-            k.store(extreme.operand, coords, found[0])
-        if place is not None:
-            k.store(place.operand, coords, index[0])
+        for i, result in found.items():
+            call.put(i, k, result, frame.out_coords(keepdim))
         call.emit_kernel(k)
 
     return reduction
@@ -146,24 +129,22 @@ def vector_norm(
     require(input.dtype.is_float, "norm of this input")
     require(isinstance(ord, int | float), "a norm of an order that is not known")
     assert isinstance(ord, int | float)
-    frame = ReductionFrame(call, input, dim)
-    k, out = frame.k, call.out
+    frame, out = ReductionFrame(call, input, dim), call.out.dtype
     dims = (dim if input.size else None) or range(len(input.size))
     if ord != 0 and all(input.size[d] == 1 for d in dims):
         ord = math.inf  # of one element: its magnitude, which no power overflows on the way to
-    x = k.load(input, frame.start()).to(out.dtype).to(opmath(out.dtype))
+    x = frame.element().to(out).to(opmath(out))
     term = x * x if ord == 2 else abs(x)
     if ord == 0:
         term = x("ne", 0).to(x.dtype)
     elif ord not in (1, 2, math.inf, -math.inf):
         term = term("pow", ord)
-    (result,) = k.reduce({math.inf: "max", -math.inf: "min"}.get(ord, "sum"), term)
-    k.once()
+    (result,) = frame.fold({math.inf: "max", -math.inf: "min"}.get(ord, "sum"), term)
     if ord == 2:
         result = result("sqrt")
     elif ord not in (0, 1, math.inf, -math.inf):
         result = result("pow", 1 / ord)
-    call.store(k, result, frame.out_coords(keepdim))
+    frame.store(result, keepdim)
 
 
 # -- logic
@@ -173,10 +154,8 @@ def _logic(op: str) -> Reduction:
     def reduction(call: Call, x: Operand, dims: Dims, keepdim: bool) -> None:
         require(dims is None or len(dims) > 0, f"{op} over an empty list of dims")
         frame = ReductionFrame(call, x, dims)
-        k = frame.k
-        (result,) = k.reduce(op, k.load(x, frame.start()).to(DType.bool_))
-        k.once()
-        call.store(k, result, frame.out_coords(keepdim))
+        (result,) = frame.fold(op, frame.element().to(DType.bool_))
+        frame.store(result, keepdim)
 
     return reduction
 
@@ -192,36 +171,21 @@ for _op in ("any", "all"):
 def _moments(
     call: Call, x: Operand, dims: Dims, correction: Number | None
 ) -> tuple[ReductionFrame, Value, Value]:
-    """Mean and variance, known after the phase that this starts and ends."""
+    """Mean and variance, known after the phase that this starts and ends. The variance is the sum
+    of squared distances from the mean, over `max(count - correction, 0)`: NaN or infinity where
+    that is 0, as in eager."""
     require(x.dtype.is_float, "moments of integers")
     frame = ReductionFrame(call, x, dims)
-    k, acc = frame.k, opmath(x.dtype)
-    mean, m2 = k.reduce("welford", k.load(x, frame.start()).to(acc))
-    k.once()
-    return frame, mean, m2 / _freedom(k, frame, correction, acc)
+    mean, m2 = frame.fold("welford", frame.element().to(opmath(x.dtype)))
+    less = m2.number(1 if correction is None else correction)
+    return frame, mean, m2 / (m2.number(frame.count) - less)("maximum", 0)
 
 
-def _freedom(
-    k: KernelBuilder, frame: ReductionFrame, correction: Number | None, acc: DType
-) -> Value:
-    """`max(count - correction, 0)`: a division by it gives NaN or infinity, as in eager."""
-    less = k.number(1 if correction is None else correction, acc)
-    rest = k.number(frame.count, acc) - less
-    return rest("maximum", 0)
-
-
-@table.lowers(aten.var.correction)
+@table.lowers(aten.var.correction, aten.std.correction)
 def var(call: Call, input: Operand, dim: Dims, correction: Number | None, keepdim: bool) -> None:
-    """The sum of squared distances from the mean, over the number of elements less `correction`."""
+    """The variance, or its root."""
     frame, _, variance = _moments(call, input, dim, correction)
-    call.store(frame.k, variance, frame.out_coords(keepdim))
-
-
-@table.lowers(aten.std.correction)
-def std(call: Call, input: Operand, dim: Dims, correction: Number | None, keepdim: bool) -> None:
-    """The root of the variance."""
-    frame, _, variance = _moments(call, input, dim, correction)
-    call.store(frame.k, variance("sqrt"), frame.out_coords(keepdim))
+    frame.store(variance("sqrt") if "std" in str(call.op) else variance, keepdim)
 
 
 @table.lowers(aten.var_mean.correction)
@@ -230,8 +194,6 @@ def var_mean(
 ) -> None:
     """Variance and mean."""
     frame, mean, variance = _moments(call, input, dim, correction)
-    coords = frame.out_coords(keepdim)
-    for result, value in zip((call.result(0), call.result(1)), (variance, mean), strict=True):
-        if result is not None:
-            frame.k.store(result.operand, coords, value)
+    call.put(0, frame.k, variance, frame.out_coords(keepdim))
+    call.put(1, frame.k, mean, frame.out_coords(keepdim))
     call.emit_kernel(frame.k)

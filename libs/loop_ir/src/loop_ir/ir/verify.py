@@ -66,25 +66,24 @@ class _GraphVerifier:
 
     def _node(self, node: ir.Node) -> None:
         name = node_name(node)
-        if isinstance(node, ir.Kernel):
+        if isinstance(node, ir.Kernel | ir.UserKernel):
             if name in self.names:
                 raise errors.DuplicateDefinition(f"two nodes are named {name}", name)
             self.names.add(name)
-            self._kernel(node, frozenset())
-        elif isinstance(node, ir.Extern):
-            self._extern(node, name)
-            for out in node.outs:
-                if out is not None:
-                    self._define(out[0], out[1], name)
-        elif isinstance(node, ir.UserKernel):
-            if name in self.names:
-                raise errors.DuplicateDefinition(f"two nodes are named {name}", name)
-            self.names.add(name)
-            self._user_kernel(node)
-        elif isinstance(node, ir.Matmul):
-            self._matmul(node)
-        else:
-            self._copy(node, name)
+        match node:
+            case ir.Kernel():
+                self._kernel(node, frozenset())
+            case ir.Extern():
+                self._extern(node, name)
+                for out in node.outs:
+                    if out is not None:
+                        self._define(out[0], out[1], name)
+            case ir.UserKernel():
+                self._user_kernel(node)
+            case ir.Matmul():
+                self._matmul(node)
+            case ir.CopyBack():
+                self._copy(node, name)
 
     def _kernel(self, kernel: ir.Kernel, made: frozenset[str]) -> None:
         """`made`: buffers that exist only here, such as the result of a matmul."""
@@ -145,7 +144,10 @@ class _GraphVerifier:
         for arg in (*node.args, *(v for _, v in node.kwargs)):
             for ref in tensor_refs(arg):
                 self._ref(ref, name, bits=True, lazy=True)
-        for buffer in node.mutates:
+        self._mutates(node.mutates, name)
+
+    def _mutates(self, buffers: tuple[str, ...], name: str) -> None:
+        for buffer in buffers:
             if buffer not in self.types:
                 raise errors.UndefinedBuffer(f"{buffer} is not defined before", name)
             if buffer in self.constants:
@@ -174,11 +176,7 @@ class _GraphVerifier:
                 raise errors.LayoutMismatch(
                     f"block {block} of {name}, a tensor of another rank", node.name
                 )
-        for buffer in node.mutates:
-            if buffer not in self.types:
-                raise errors.UndefinedBuffer(f"{buffer} is not defined before", node.name)
-            if buffer in self.constants:
-                raise errors.WriterConflict(f"{buffer} is a constant", node.name)
+        self._mutates(node.mutates, node.name)
         for out, type in node.outs:
             self._define(out, type, node.name)
         given = {r.buffer for r in tensors.values()}

@@ -170,10 +170,8 @@ class KernelVerifier:
                     self._bounds(stmt, stmt.buffer, stmt.index, phase)
             case ir.Compute():
                 self._compute(stmt)
-            case ir.Reduce():
-                self._reduce(stmt, phase)
-            case ir.Scan():
-                self._scan(stmt, phase)
+            case ir.Reduce() | ir.Scan():
+                self._fold(stmt, phase)
             case ir.Indirect():
                 if not self.values[stmt.value].dtype.is_int:
                     self.fail(errors.ElementType, f"{stmt.value} is no integer", stmt)
@@ -269,46 +267,31 @@ class KernelVerifier:
         if not fits:
             self.fail(errors.ElementType, f"{op} does not take {first.value}", stmt)
 
-    def _reduce(self, stmt: ir.Reduce, phase: ir.Phase) -> None:
-        if stmt.op not in ir.REDUCTIONS:
-            self.fail(errors.UnknownOp, f"no reduction {stmt.op}", stmt)
-        args, outs = ir.REDUCTIONS[stmt.op]
-        if (len(stmt.args), len(stmt.outs)) != (args, outs):
+    def _fold(self, stmt: ir.Reduce | ir.Scan, phase: ir.Phase) -> None:
+        scan = isinstance(stmt, ir.Scan)
+        if stmt.op not in (ir.SCANS if scan else ir.REDUCTIONS):
+            self.fail(errors.UnknownOp, f"no {'scan' if scan else 'reduction'} {stmt.op}", stmt)
+        args, outs = (1, 1) if scan else ir.REDUCTIONS[stmt.op]
+        if (len(stmt.args), len(defined_values(stmt))) != (args, outs):
             self.fail(errors.Arity, f"{stmt.op} has {args} arguments and {outs} results", stmt)
         if not phase.axes:
             self.fail(errors.MisplacedReduce, "the phase is `once`", stmt)
         kind = self.values[stmt.args[0]].dtype
-        if stmt.op in ("argmax", "argmin"):
-            expected = DType.i64
-        elif stmt.op in ("any", "all"):
-            expected = kind = DType.bool_ if kind == DType.bool_ else kind
-            if kind != DType.bool_:
-                self.fail(errors.ElementType, f"{stmt.op} takes bool, got {kind.value}", stmt)
-        else:
-            expected = kind
-        if stmt.dtype != expected:
-            self.fail(errors.ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
-        if stmt.op in ("welford", "softmax") and not kind.is_float:
-            self.fail(errors.ElementType, f"{stmt.op} takes floats, got {kind.value}", stmt)
-        if stmt.op in ("sum", "prod") and kind == DType.bool_:
-            self.fail(errors.ElementType, f"{stmt.op} does not take bool", stmt)
-
-    def _scan(self, stmt: ir.Scan, phase: ir.Phase) -> None:
-        if stmt.op not in ir.SCANS:
-            self.fail(errors.UnknownOp, f"no scan {stmt.op}", stmt)
-        if len(stmt.args) != 1:
-            self.fail(errors.Arity, f"{stmt.op} has one argument", stmt)
-        if not phase.axes:
-            self.fail(errors.MisplacedReduce, "the phase is `once`", stmt)
-        kind = self.values[stmt.args[0]].dtype
+        fits = True
+        if stmt.op in ("any", "all"):
+            fits = kind == DType.bool_
+        elif stmt.op in ("welford", "softmax", "logsumexp"):
+            fits = kind.is_float
+        elif scan or stmt.op in ("sum", "prod"):
+            fits = kind.is_float or kind.is_int
+        if not fits:
+            self.fail(errors.ElementType, f"{stmt.op} does not take {kind.value}", stmt)
         place = stmt.op in ("argmax", "argmin")
         expected = DType.i64 if place else kind
         if stmt.dtype != expected:
-            self.fail(errors.ElementType, f"{stmt.op} of {kind.value} gives {expected.value}", stmt)
-        fits = kind.is_float or (kind.is_int and stmt.op != "logsumexp")
-        if not fits:
-            self.fail(errors.ElementType, f"a scan of {stmt.op} does not take {kind.value}", stmt)
-        if place and stmt.reverse:
+            what = f"{stmt.op} of {kind.value} gives {expected.value}"
+            self.fail(errors.ElementType, what, stmt)
+        if place and isinstance(stmt, ir.Scan) and stmt.reverse:
             self.fail(errors.MixedDirections, f"{stmt.op} is no reverse scan", stmt)
 
     def _directions(self) -> None:
