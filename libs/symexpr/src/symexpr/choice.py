@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import sympy
 from sympy import Expr
 from sympy.core.basic import Basic
@@ -18,6 +20,10 @@ def decided(x: bool | None) -> bool | None:
 
 class _Extreme(Applied):
     """Flattens, folds literals, drops arguments that another one always beats."""
+
+    # Whether it is above 0 where each of its arguments is, or one of them; likewise below.
+    _above: Callable[..., bool | None]
+    _below: Callable[..., bool | None]
 
     @classmethod
     def _beats(cls, difference: Expr) -> bool:
@@ -53,39 +59,34 @@ class _Extreme(Applied):
     def _eval_is_finite(self) -> bool | None:
         return fuzzy_and([a.is_finite for a in self.args]) or None
 
+    def _eval_is_nonnegative(self) -> bool | None:
+        return decided(self._above([a.is_nonnegative for a in self.args]))
+
+    def _eval_is_positive(self) -> bool | None:
+        return decided(self._above([a.is_positive for a in self.args]))
+
+    def _eval_is_negative(self) -> bool | None:
+        return decided(self._below([a.is_negative for a in self.args]))
+
 
 class Min(_Extreme):
     """The smallest of its arguments."""
+
+    _above, _below = staticmethod(fuzzy_and), staticmethod(fuzzy_or)
 
     @classmethod
     def _beats(cls, difference: Expr) -> bool:
         return bool(difference < 0)
 
-    def _eval_is_nonnegative(self) -> bool | None:
-        return decided(fuzzy_and([a.is_nonnegative for a in self.args]))
-
-    def _eval_is_positive(self) -> bool | None:
-        return decided(fuzzy_and([a.is_positive for a in self.args]))
-
-    def _eval_is_negative(self) -> bool | None:
-        return decided(fuzzy_or([a.is_negative for a in self.args]))
-
 
 class Max(_Extreme):
     """The largest of its arguments."""
 
+    _above, _below = staticmethod(fuzzy_or), staticmethod(fuzzy_and)
+
     @classmethod
     def _beats(cls, difference: Expr) -> bool:
         return bool(difference > 0)
-
-    def _eval_is_nonnegative(self) -> bool | None:
-        return decided(fuzzy_or([a.is_nonnegative for a in self.args]))
-
-    def _eval_is_positive(self) -> bool | None:
-        return decided(fuzzy_or([a.is_positive for a in self.args]))
-
-    def _eval_is_negative(self) -> bool | None:
-        return decided(fuzzy_and([a.is_negative for a in self.args]))
 
 
 class Where(Applied):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import sympy
 
@@ -54,6 +54,11 @@ class CppPrinter(FixedWidthPrinter):
     """C++17 text over `<cstdint> <algorithm> <cmath>` and CPP_PRELUDE."""
 
     target = "C++"
+    operators: ClassVar[dict[str, tuple[str, int]]] = {
+        **FixedWidthPrinter.operators,
+        "And": (" && ", CHOICE + 2),
+        "Or": (" || ", CHOICE + 1),
+    }
 
     def __init__(self, int_type: str = "int64_t", ranges: Ranges | None = None) -> None:
         widths = {"int64_t": 64, "long": 64, "int32_t": 32, "int": 32}
@@ -100,28 +105,14 @@ class CppPrinter(FixedWidthPrinter):
         self.check_one(a, e)
         return self.infix("*", PRODUCT, [a, Text(f"(int64_t{{1}} << {self.at(n, ATOM)})")])
 
-    def _fold(self, name: str, e: sympy.Function) -> Text:
-        out, *rest = map(self.visit, e.args)
+    def extreme(self, e: sympy.Function, a: Text, b: Text) -> Text:
         kind = "int64_t" if e.is_integer else "double"
-        for t in rest:
-            out = self.call(f"{name}<{kind}>", out, t)._replace(bits=64)
-        return out
-
-    def visit_Min(self, e: sympy.Function) -> Text:
-        return self._fold("std::min", e)
-
-    def visit_Max(self, e: sympy.Function) -> Text:
-        return self._fold("std::max", e)
+        name = type(e).__name__.lower()
+        return self.call(f"std::{name}<{kind}>", a, b)._replace(bits=64)
 
     def visit_Where(self, e: sympy.Function) -> Text:
         c, a, b = map(self.visit, e.args)
         return Text(f"({c.text} ? {a.text} : {b.text})", ATOM, max(a.bits, b.bits))
-
-    def visit_And(self, e: sympy.And) -> Text:
-        return self.atom(self.infix(" && ", CHOICE + 2, self._ordered(e)))
-
-    def visit_Or(self, e: sympy.Or) -> Text:
-        return self.atom(self.infix(" || ", CHOICE + 1, self._ordered(e)))
 
     def visit_function(self, e: sympy.Function) -> Text:
         names = {

@@ -70,6 +70,10 @@ class FixedWidthPrinter(Printer):
         """A call of a function of the language's prelude."""
         raise TypeError("abstract")
 
+    def extreme(self, e: sympy.Function, a: Text, b: Text) -> Text:
+        """The smaller one for a `Min`, the larger one for a `Max`."""
+        return self.call(type(e).__name__, a, b)
+
     # -- shared
 
     def visit_Symbol(self, e: sympy.Symbol) -> Text:
@@ -212,14 +216,17 @@ class FixedWidthPrinter(Printer):
         """In parentheses: for operators whose precedence differs between languages."""
         return Text(f"({t.text})", ATOM, t.bits)
 
-    def visit_BitwiseAnd(self, e: sympy.Function) -> Text:
-        return self.atom(super().visit_BitwiseAnd(e))
+    def visit_operator(self, e: sympy.Basic) -> Text:
+        return self.atom(super().visit_operator(e))
 
-    def visit_BitwiseOr(self, e: sympy.Function) -> Text:
-        return self.atom(super().visit_BitwiseOr(e))
+    def visit_Min(self, e: sympy.Function) -> Text:
+        """`Min` and `Max`, two at a time."""
+        out, *rest = map(self.visit, e.args)
+        for t in rest:
+            out = self.extreme(e, out, t)
+        return out
 
-    def visit_BitwiseXor(self, e: sympy.Function) -> Text:
-        return self.atom(super().visit_BitwiseXor(e))
+    visit_Max = visit_Min
 
     def visit_LShift(self, e: sympy.Function) -> Text:
         a, n = map(self.visit, e.args)

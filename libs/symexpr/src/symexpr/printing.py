@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import sympy
 
@@ -59,11 +59,13 @@ def _factor_key(p: tuple[sympy.Expr, Text]) -> tuple[Any, ...]:
     return p[0].is_Number, p[1].level < POWER, natural(p[1].text)
 
 
-def _method(printer: type, node: type) -> str | None:
+def _method(printer: type[Printer], node: type) -> str | None:
     """The method of a printer for a class of nodes."""
     for cls in node.__mro__:
         if hasattr(printer, f"visit_{cls.__name__}"):
             return f"visit_{cls.__name__}"
+    if node.__name__ in printer.operators:
+        return "visit_operator"
     if issubclass(node, sympy.Function) and node.__name__ in FUNCTIONS:
         return "visit_function"
     return None
@@ -73,6 +75,18 @@ class Printer:
     """The text of `sstr`: what `parse` reads back."""
 
     target = "text"
+    # Nodes that are infix operators: the sign of each, and its level.
+    operators: ClassVar[dict[str, tuple[str, int]]] = {
+        "FloorDiv": ("//", PRODUCT),
+        "Mod": ("%", PRODUCT),
+        "LShift": (" << ", SHIFT),
+        "RShift": (" >> ", SHIFT),
+        "BitwiseAnd": (" & ", BITAND),
+        "BitwiseXor": (" ^ ", BITXOR),
+        "BitwiseOr": (" | ", BITOR),
+        "And": (" and ", AND),
+        "Or": (" or ", OR),
+    }
 
     def __init__(self) -> None:
         self._methods: dict[type, Callable[[Any], Text]] = {}
@@ -245,30 +259,16 @@ class Printer:
 
     # -- integer functions
 
-    def visit_FloorDiv(self, e: sympy.Function) -> Text:
-        return self.infix("//", PRODUCT, map(self.visit, e.args))
-
-    def visit_Mod(self, e: sympy.Function) -> Text:
-        return self.infix("%", PRODUCT, map(self.visit, e.args))
+    def visit_operator(self, e: sympy.Basic) -> Text:
+        """One of `operators`; conditions in an order of their own."""
+        parts = list(map(self.visit, e.args))
+        if isinstance(e, sympy.And | sympy.Or):
+            parts.sort(key=lambda t: natural(t.text))
+        return self.infix(*self.operators[type(e).__name__], parts)
 
     def visit_ModularIndexing(self, e: sympy.Function) -> Text:
         x, d, m = map(self.visit, e.args)
         return self.infix("%", PRODUCT, [self.infix("//", PRODUCT, [x, d]), m])
-
-    def visit_LShift(self, e: sympy.Function) -> Text:
-        return self.infix(" << ", SHIFT, map(self.visit, e.args))
-
-    def visit_RShift(self, e: sympy.Function) -> Text:
-        return self.infix(" >> ", SHIFT, map(self.visit, e.args))
-
-    def visit_BitwiseAnd(self, e: sympy.Function) -> Text:
-        return self.infix(" & ", BITAND, map(self.visit, e.args))
-
-    def visit_BitwiseXor(self, e: sympy.Function) -> Text:
-        return self.infix(" ^ ", BITXOR, map(self.visit, e.args))
-
-    def visit_BitwiseOr(self, e: sympy.Function) -> Text:
-        return self.infix(" | ", BITOR, map(self.visit, e.args))
 
     def visit_function(self, e: sympy.Function) -> Text:
         return self.call(type(e).__name__, *map(self.visit, e.args))
@@ -280,17 +280,8 @@ class Printer:
         op = e.rel_op
         return Text(f"{self.above(a, COMPARE)} {op} {self.above(b, COMPARE)}", COMPARE, 0)
 
-    def visit_And(self, e: sympy.And) -> Text:
-        return self.infix(" and ", AND, self._ordered(e))
-
-    def visit_Or(self, e: sympy.Or) -> Text:
-        return self.infix(" or ", OR, self._ordered(e))
-
     def visit_Not(self, e: sympy.Not) -> Text:
         return Text(f"not {self.at(self.visit(e.args[0]), NOT)}", NOT, 0)
-
-    def _ordered(self, e: sympy.Basic) -> list[Text]:
-        return sorted(map(self.visit, e.args), key=lambda t: natural(t.text))
 
 
 def sstr(e: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import sympy
 
@@ -38,6 +38,11 @@ class TritonPrinter(FixedWidthPrinter):
 
     target = "Triton"
     true, false = "True", "False"
+    operators: ClassVar[dict[str, tuple[str, int]]] = {
+        **FixedWidthPrinter.operators,
+        "And": (" & ", ATOM),
+        "Or": (" | ", ATOM),
+    }
 
     def widen(self, t: Text) -> Text:
         return Text(f"tl.cast({t.text}, tl.int64)", ATOM, 64)
@@ -61,29 +66,11 @@ class TritonPrinter(FixedWidthPrinter):
     def quotient(self, numerator: Text, denominators: list[Text]) -> Text:
         return self.infix("/", PRODUCT, map(self.as_float, [numerator, *denominators]))
 
-    def _fold(self, name: str, e: sympy.Function) -> Text:
-        out, *rest = map(self.visit, e.args)
-        for t in rest:
-            out = self.call(name, out, t)
-        return out
-
-    def visit_Min(self, e: sympy.Function) -> Text:
-        return self._fold("tl.minimum", e)
-
-    def visit_Max(self, e: sympy.Function) -> Text:
-        return self._fold("tl.maximum", e)
+    def extreme(self, e: sympy.Function, a: Text, b: Text) -> Text:
+        return self.call(f"tl.{type(e).__name__.lower()}imum", a, b)
 
     def visit_Where(self, e: sympy.Function) -> Text:
         return self.call("tl.where", *map(self.visit, e.args))
-
-    def visit_RShift(self, e: sympy.Function) -> Text:
-        return self.atom(super().visit_RShift(e))
-
-    def visit_And(self, e: sympy.And) -> Text:
-        return self.atom(self.infix(" & ", ATOM, self._ordered(e)))
-
-    def visit_Or(self, e: sympy.Or) -> Text:
-        return self.atom(self.infix(" | ", ATOM, self._ordered(e)))
 
     def visit_function(self, e: sympy.Function) -> Text:
         names = {"FloorToInt": "tl.floor", "CeilToInt": "tl.ceil"}
