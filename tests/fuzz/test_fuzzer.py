@@ -149,6 +149,10 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = torch.digamma(a0 * 0 - 1.5e-16)", "(v0,)",
                  "make(torch.float64, (2,), 3)"), 0, -math.inf,
     ),
+    "a gelu of an infinity": (
+        _program("v0 = F.gelu(a0.abs() + math.inf)", "(v0,)",
+                 "make(torch.float32, (16,), 3)"), 3, math.inf,
+    ),
     "a limit that f16 does not hold": (
         _program("v0 = F.normalize(a0 * 0, 1.0, -1)", "(v0,)",
                  "make(torch.float16, (2,), 3)"), 0, 0.0,
@@ -216,6 +220,9 @@ _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
     "a limit that f32 holds": (
         _program("v0 = F.normalize(a0 * 0 + 1, 1.0, -1)", "(v0,)",
                  "make(torch.float32, (2,), 3)"), 0, 0.0,
+    ),
+    "a gelu of a number": (
+        _program("v0 = F.gelu(a0.abs())", "(v0,)", "make(torch.float32, (16,), 3)"), 3, math.inf,
     ),
     "a zero at a place": (
         _program("v0 = (a0 * 0).index_reduce(0, torch.tensor([1]), a0[:1] * 0, 'amin')",
