@@ -385,7 +385,7 @@ class Evaluation:
             hint = "convert with from_torch or replace_floor first"
             raise UnknownFunction(name, f"evaluating `{e}`", hint)
         args = [self.value(a) for a in e.args]
-        if name in _DIVISIONS and any(type(a) is int and a == 0 for a in args[1:]):
+        if name in DIVISIONS and any(type(a) is int and a == 0 for a in args[1:]):
             raise DivisionByZero(e.args[0], e.args[1], "evaluate")
         if name == "ModularIndexing":
             return d.mod(d.floordiv(args[0], args[1]), args[2])
@@ -413,4 +413,4 @@ _METHODS = {
     "And": "logical_and",
     "Or": "logical_or",
 }
-_DIVISIONS = {"FloorDiv", "CeilDiv", "Mod", "IntTrueDiv", "FloatTrueDiv", "ModularIndexing"}
+DIVISIONS = {"FloorDiv", "CeilDiv", "Mod", "IntTrueDiv", "FloatTrueDiv", "ModularIndexing"}

@@ -6,48 +6,15 @@ They fold literals and apply the laws that hold for all integers; laws that need
 
 from __future__ import annotations
 
-import sympy
+from symexpr import choice, division, scalars
+from symexpr.structure import Applied
 
-from symexpr.choice import Max, Min, Where
-from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
-from symexpr.scalars import (
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    CeilToInt,
-    FloatTrueDiv,
-    FloorToInt,
-    IntTrueDiv,
-    LShift,
-    PowByNatural,
-    RoundToInt,
-    RShift,
-    ToFloat,
-    TruncToInt,
-)
-
-FUNCTIONS: dict[str, type[sympy.Function]] = {
-    f.__name__: f
-    for f in (
-        FloorDiv,
-        CeilDiv,
-        Mod,
-        ModularIndexing,
-        Min,
-        Max,
-        Where,
-        IntTrueDiv,
-        FloatTrueDiv,
-        ToFloat,
-        FloorToInt,
-        CeilToInt,
-        TruncToInt,
-        RoundToInt,
-        PowByNatural,
-        LShift,
-        RShift,
-        BitwiseAnd,
-        BitwiseOr,
-        BitwiseXor,
-    )
+FUNCTIONS: dict[str, type[Applied]] = {
+    name: function
+    for module in (division, choice, scalars)
+    for name, function in vars(module).items()
+    if isinstance(function, type)
+    and issubclass(function, Applied)
+    and function.__module__ == module.__name__
+    and not name.startswith("_")
 }

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 
 from symexpr.errors import DivisionByZero
+from symexpr.evaluation import DIVISIONS
 from symexpr.facts import Ranges, facts
 from symexpr.intervals import INF, Number
 from symexpr.rules import simplify_with
@@ -49,15 +50,12 @@ def check_divisors(e: Any, ranges: Ranges | None = None) -> None:
     """Raises DivisionByZero for a division whose divisor the ranges do not keep from zero."""
     f = facts(ranges)
     for node in sympy.preorder_traversal(sympy.sympify(e)):
-        divisors = node.args[1:] if type(node).__name__ in _DIVISIONS else ()
+        divisors = node.args[1:] if type(node).__name__ in DIVISIONS else ()
         if node.is_Pow and node.exp.is_negative:
             divisors = (node.base,)
         for d in divisors:
             if not f.positive(d) and not f.positive(-d):
                 raise DivisionByZero(node.args[0], d, "check_divisors")
-
-
-_DIVISIONS = {"FloorDiv", "CeilDiv", "Mod", "ModularIndexing", "IntTrueDiv", "FloatTrueDiv"}
 
 
 def bounds(e: Any, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
