@@ -484,3 +484,16 @@ def test_views_of_written_inputs_begin_where_these_do(training: bool) -> None:
         assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
         assert got[0].data_ptr() - memory[0].data_ptr() == want[0].data_ptr() - memory[1].data_ptr()
         torch.testing.assert_close(*memory)
+
+
+def test_inputs_at_another_type_of_symbolic_sizes_are_left_to_eager() -> None:
+    """AOTAutograd makes such a result of the input at its own type."""
+
+    def fn(x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        return x.exp(), i.view(torch.int16).unflatten(-1, (-1, 4))
+
+    compiled = torch.compile(fn, backend="compile_cli", dynamic=True)
+    x, i = torch.ones(7), torch.arange(3)
+    with pytest.warns(UserWarning, match="an input at another type"):
+        got, want = compiled(x, i), fn(x, i)
+    assert torch.equal(got[1], want[1]) and got[1].data_ptr() == i.data_ptr()

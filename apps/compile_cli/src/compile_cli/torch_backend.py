@@ -20,7 +20,7 @@ from aten_lowering import decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
-from compile_cli.capture import order_matters, view_written_inputs
+from compile_cli.capture import order_matters, retyped_input, view_written_inputs
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
@@ -54,7 +54,7 @@ def compile_cli(
         compiled = compile_graph(graph, settings, Record())
         return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
 
-    if (why := order_matters(gm)) is not None:
+    if (why := order_matters(gm) or retyped_input(gm)) is not None:
         warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
         eager: Callable[..., Any] = gm.forward
         return eager

@@ -1,7 +1,7 @@
 """A module, function or exported program, as one flat ATen graph."""
 
 from compile_cli.capture.accepted import require_inputs, require_model
-from compile_cli.capture.aliases import view_written_inputs
+from compile_cli.capture.aliases import retyped_input, view_written_inputs
 from compile_cli.capture.graph import Captured, capture, export, input_names
 from compile_cli.capture.overlaps import order_matters, share_elements
 from compile_cli.capture.user_code import FunctionModule, where
@@ -16,6 +16,7 @@ __all__ = [
     "order_matters",
     "require_inputs",
     "require_model",
+    "retyped_input",
     "share_elements",
     "view_written_inputs",
     "where",

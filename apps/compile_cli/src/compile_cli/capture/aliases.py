@@ -135,6 +135,22 @@ def view_written_inputs(graph: GraphModule, metadata: ViewAndMutationMeta) -> No
     graph.recompile()
 
 
+def retyped_input(graph: GraphModule) -> str | None:
+    """Why a graph of Dynamo's must run as it is: a result of symbolic sizes is an input at another
+    type. AOTAutograd takes it for a view of the input's own. None where there is no such result."""
+    values = [n.meta.get("example_value") for n in graph.graph.find_nodes(op="placeholder")]
+    inputs = {storage_key(v): v for v in values if isinstance(v, Tensor)}
+    for node in _results(graph):
+        value = node.meta.get("example_value") if isinstance(node, Node) else None
+        if not isinstance(value, Tensor) or storage_key(value) not in inputs:
+            continue
+        types = value.dtype, inputs[storage_key(value)].dtype
+        symbolic = any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+        if symbolic and types[0] != types[1] and not any(t.is_complex for t in types):
+            return f"{node.name} is an input at another type, of symbolic sizes"
+    return None
+
+
 def _view_op(node: Node) -> OpOverload | None:
     op = node.target
     return op if isinstance(op, OpOverload) and op._schema.returns[0].alias_info else None
