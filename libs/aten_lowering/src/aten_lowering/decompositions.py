@@ -48,7 +48,7 @@ _MORE: list[Any] = [
 
 # Decomposed where AOTAutograd traces, though exported programs may bring them whole and they have a
 # lowering: a gradient saves the statistics of rows, and computes the rest from the input again.
-_STATISTICS: list[Any] = [aten._fused_rms_norm, aten._softmax]
+_STATISTICS: list[Any] = [aten._fused_rms_norm, aten._softmax, aten.native_layer_norm]
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
 # or gives another number than eager.
@@ -131,6 +131,12 @@ def _of_f32(rule: Callable[..., Any], x: torch.Tensor, *args: Any) -> Any:
     return rule(x, *args) if x.dtype is torch.float32 else NotImplemented
 
 
+def _without_weight(rule: Callable[..., Any], x: torch.Tensor, size: Any, *args: Any) -> Any:
+    """Where weights of a row's own follow, as in diffusion models, whose gradients take what the
+    norm gives; a norm's own weight takes it from the input."""
+    return NotImplemented if args[0] is not None or args[1] is not None else rule(x, size, *args)
+
+
 def _first(first: Callable[..., Any] | None, then: Callable[..., Any]) -> Callable[..., Any]:
     """The first of two rules that has an answer."""
     if first is None:
@@ -172,6 +178,8 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own[aten._embedding_bag.default] = _widened_bag
     parts: dict[Any, Callable[..., Any]] = {**get_decompositions(_STATISTICS)}
     parts[aten._softmax.default] = functools.partial(_of_f32, parts[aten._softmax.default])
+    plain = functools.partial(_without_weight, parts[aten.native_layer_norm.default])
+    parts[aten.native_layer_norm.default] = _first(own[aten.native_layer_norm.default], plain)
     own |= {op: laid_out(op, rule) for op, rule in parts.items()}
     own |= RULES | FOREACH
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
