@@ -138,7 +138,8 @@ def _max_pool(
     lowest = least(x.dtype)
     acc = opmath(x.dtype)
     best: Value | None = None
-    index = k.const(-1, DType.i64)
+    integer = kind(sympy.Mul(*x.size[-len(alongs) :]))
+    index = k.const(-1, integer)
     if not is_written_out(alongs):
         require(places is None, f"places in windows of more than {MOST}")
     for at, inside in every(k, alongs):
@@ -157,11 +158,11 @@ def _max_pool(
             taken = taken | (index < 0)
             taken = taken & inside if inside else taken
             best = taken.choose(value, best)
-            index = taken.choose(k.index(_number(at, x.size)), index)
+            index = taken.choose(k.index(_number(at, x.size), integer), index)
     assert best is not None
     k.store(call.out.operand, k.coords, best)
     if places is not None:
-        k.store(places.operand, k.coords, index)
+        k.store(places.operand, k.coords, index.to(DType.i64))
     call.emit_kernel(k)
 
 
@@ -196,8 +197,9 @@ def max_pool_backward(
 
     def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
         lead = k.coords[: -len(at)]
-        own = k.index(_number(k.coords[-len(at) :], call.out.size))
-        chosen = k.load(indices, (*lead, *at), inside, -1)("eq", own)
+        integer = kind(sympy.Mul(*call.out.size[-len(at) :]))
+        own = k.index(_number(k.coords[-len(at) :], call.out.size), integer)
+        chosen = k.load(indices, (*lead, *at), inside, -1).to(integer)("eq", own)
         value = k.load(grad_output, (*lead, *at), inside).to(opmath(grad_output.dtype))
         return chosen.choose(value, 0)
 
