@@ -21,10 +21,12 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except UnsupportedGraph as error:
-        kind = errors.DataDependent if isinstance(error, DependsOnData) else errors.UnsupportedModel
-        what = "a result depends on what the inputs hold" if kind is errors.DataDependent else (
-            "the model needs something that compiled programs do not have"
-        )  # fmt: skip
+        kind, what = (
+            errors.UnsupportedModel,
+            "the model needs something that compiled programs do not have",
+        )
+        if isinstance(error, DependsOnData):
+            kind, what = errors.DataDependent, "a result depends on what the inputs hold"
         raise kind(
             f"{what}\n  where: {error.source or 'unknown'}: {error.node}\n"
             f"  why:   {error.reason}\n  to do: {error.hint}, or use torch.compile(model, "

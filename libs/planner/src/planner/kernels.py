@@ -27,25 +27,32 @@ from wrapper_ir import (
     Ref,
 )
 
+# What a kernel's definition and its source for triton_rt name alike.
+_ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers")
+
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     """The same kernel as triton_rt names it."""
     params = tuple(
         triton_rt.KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in define.params
     )
-    return triton_rt.KernelSource(
-        define.name, define.source, params, define.constants, define.num_warps, define.num_stages,
-        define.num_ctas, max_registers=define.max_registers, pdl=define.overlap,
-    )  # fmt: skip
+    alike: dict[str, Any] = {name: getattr(define, name) for name in _ALIKE}
+    return triton_rt.KernelSource(text=define.source, params=params, pdl=define.overlap, **alike)
+
+
+def define_source(source: triton_rt.KernelSource) -> DefineKernel:
+    """The same kernel as the host program names it; it has no constants that refer to globals."""
+    params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
+    alike: dict[str, Any] = {name: getattr(source, name) for name in _ALIKE}
+    return DefineKernel(source=source.text, params=params, overlap=source.pdl, **alike)
 
 
 def define_kernel(kernel: TritonKernel) -> DefineKernel:
     """An emitted kernel as a definition of the host program."""
     params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
-    return DefineKernel(
-        kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages,
-        overlap=kernel.schedule.overlap,
-    )  # fmt: skip
+    shape = kernel.num_warps, kernel.num_stages
+    define = DefineKernel(kernel.name, kernel.source, params, kernel.constants, *shape)
+    return replace(define, overlap=kernel.schedule.overlap)
 
 
 def plan_launch(kernel: TritonKernel) -> LaunchPlan:

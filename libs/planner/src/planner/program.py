@@ -85,12 +85,9 @@ class _Builder:
         for out in node.outs:
             if out is not None:
                 self.roots[out[0]] = out[1]
-        self.ops.append(
-            ops.ExternCall(
-                node.target, args, kwargs, node.outs, node.tuple_result,
-                tuple(dict.fromkeys(mutated)), comment=_comment(node.origins),
-            )
-        )  # fmt: skip
+        writes, comment = tuple(dict.fromkeys(mutated)), _comment(node.origins)
+        call = ops.ExternCall(node.target, args, kwargs, node.outs, node.tuple_result, writes)
+        self.ops.append(replace(call, comment=comment))
 
     def launch(self, plan: LaunchPlan, comment: str) -> Launch:
         args = tuple(self.launch_arg(a) for a in plan.args)

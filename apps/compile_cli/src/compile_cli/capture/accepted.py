@@ -32,9 +32,8 @@ def require_model(model: Any) -> None:
             "  to do: compile the module or function that it was made of"
         )
     if isinstance(model, nn.Module):
-        for kind, named in (
-            ("parameter", model.named_parameters()), ("buffer", model.named_buffers()),
-        ):  # fmt: skip
+        tensors = {"parameter": model.named_parameters(), "buffer": model.named_buffers()}
+        for kind, named in tensors.items():
             for name, tensor in named:
                 problem = _problem(tensor)
                 if problem is not None:

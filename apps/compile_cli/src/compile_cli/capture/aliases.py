@@ -158,8 +158,7 @@ def _view_op(node: Node) -> OpOverload | None:
 
 def _window(x: Tensor, view: Tensor) -> Window | None:
     """None for a view that lies inside of `x`, or whose place is not known."""
-    numbers = (*x.shape, *x.stride(), x.storage_offset(),
-               *view.shape, *view.stride(), view.storage_offset())  # fmt: skip
+    numbers = [n for t in (x, view) for n in (*t.shape, *t.stride(), t.storage_offset())]
     alike = (x.dtype, x.is_conj(), x.is_neg()) == (view.dtype, view.is_conj(), view.is_neg())
     if not alike or not all(isinstance(n, int) for n in numbers) or 0 in view.shape:
         return None

@@ -223,12 +223,11 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
     places = [returned[i] for i, (is_result, _) in enumerate(outputs) if is_result]
     windows = return_inputs(graph, places)
     graph.recompile()
-    if program.call_spec.in_spec is None or program.call_spec.out_spec is None:
+    spec = program.call_spec
+    if spec.in_spec is None or spec.out_spec is None:
         raise CompileFailed("the exported program does not say how its inputs are nested")
-    return Captured(
-        graph, lifted, constants, tuple(tensor_inputs), tuple(names), outputs,
-        program.call_spec.in_spec, program.call_spec.out_spec, windows,
-    )  # fmt: skip
+    given, nested = (tuple(tensor_inputs), tuple(names)), (spec.in_spec, spec.out_spec)
+    return Captured(graph, lifted, constants, *given, outputs, *nested, windows)
 
 
 def _lifted(program: torch.export.ExportedProgram, target: str) -> Tensor:

@@ -39,9 +39,7 @@ def pick_device(name: str | None) -> torch.device:
     if name is None:
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind, index) == (
-        "cpu", "0",
-    ):  # fmt: skip
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or name == "cpu:0":
         raise NoDevice(name, "the devices are cpu, cuda and cuda:INDEX")
     if kind == "cpu":
         return torch.device("cpu")

@@ -57,10 +57,8 @@ def _built(text: str, folder: Path, name: str) -> Path:
     try:
         return cpp_emit.build(text, folder, name)
     except OSError as error:
-        warnings.warn(
-            f"{folder} cannot be written to ({error}): compiled host programs are not kept",
-            CacheNotWritten, stacklevel=2,
-        )  # fmt: skip
+        why = f"{folder} cannot be written to ({error}): compiled host programs are not kept"
+        warnings.warn(why, CacheNotWritten, stacklevel=2)
         try:
             return cpp_emit.build(text, _folder_of_process(), name)
         except OSError as also:

@@ -29,13 +29,13 @@ def assert_finite(tensor: Tensor, name: str, who: str, origin: str) -> tuple[()]
     kinds = [f"{n} {kind}" for n, kind in ((nans, "NaN"), (infinities, "infinite")) if n]
     first = tuple(int(i) for i in wrong.nonzero()[0])
     made = " " in who
+    found = "a NaN" if nans else "an infinity"
     lines = [
-        f"{who} made {'a NaN' if nans else 'an infinity'}" if made
-        else f"the {who} {name} holds {'a NaN' if nans else 'an infinity'}",
+        f"{who} made {found}" if made else f"the {who} {name} holds {found}",
         f"what:  {' and '.join(kinds)} of {value.numel()} elements of "
         f"{name} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}, "
         f"the first at {list(first)}",
-    ]  # fmt: skip
+    ]
     if origin:
         lines.append(f"from:  {origin}")
     lines.append(

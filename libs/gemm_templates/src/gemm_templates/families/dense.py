@@ -21,15 +21,18 @@ _SHARED = 0.67  # what is left of an epilogue's time where another program multi
 STORE = 3.8  # instructions to store an element
 
 
-# A row of the families of persistent programs: block_m, block_n, block_k, group_m, num_warps,
-# num_stages, split_n, programs a multiprocessor.
-Shape: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+Table: TypeAlias = tuple[tuple[int, ...], ...]
 
 
-def persistent_configs(
-    template: str, shapes: tuple[Shape, ...], device: DeviceInfo
-) -> tuple[Config, ...]:
-    """The configs of a table, with as many programs as the device is to have."""
+def table(text: str) -> Table:
+    """Rows of numbers: `1 2 3, 4 5 6`."""
+    return tuple(tuple(map(int, row.split())) for row in text.split(","))
+
+
+def persistent_configs(template: str, shapes: Table, device: DeviceInfo) -> tuple[Config, ...]:
+    """The configs of a table of the families of persistent programs, with as many programs as the
+    device is to have. A row: block_m, block_n, block_k, group_m, num_warps, num_stages, split_n,
+    programs a multiprocessor."""
     return tuple(
         Config(m, n, k, group, warps, stages, template, device.sms * programs, split)
         for m, n, k, group, warps, stages, split, programs in shapes

@@ -47,11 +47,12 @@ class MatmulChooser:
         if not problems or self.kernels.pool is None:
             return
         offered = {p: found for p, t in asked.items() if (found := self.candidates(t)) is not None}
-        futures = gemm_templates.prefetch(
-            problems, pool=self.kernels.pool, cache=self.kernels.cache, store=self.store,
-            found=offered,
-        )  # fmt: skip
-        wait(futures)
+        pool, cache = self.kernels.pool, self.kernels.cache
+        wait(
+            gemm_templates.prefetch(
+                problems, pool=pool, cache=cache, store=self.store, found=offered
+            )
+        )
 
     def candidates(self, task: MatmulTask) -> list[gemm_templates.Candidate] | None:
         """What may be measured, where that is not what the library proposes by itself."""

@@ -25,12 +25,11 @@ from loop_ir import (
     whole_epilogue,
 )
 from loop_ir.ir import statements
+from planner.kernels import define_source
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed
 from planner.tensors import random_tensor, view_of
 from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
-from triton_rt import KernelSource
-from wrapper_ir import DefineKernel, KernelParam
 
 Hints = Mapping[str, int]
 
@@ -139,7 +138,7 @@ class MatmulTask:
                 y = self.batch
             given = values | self._described(kernel)
             args = tuple(given[p.name] for p in kernel.source.params)
-            launches.append(LaunchPlan(_define(kernel.source), (x, y, z), args))
+            launches.append(LaunchPlan(define_source(kernel.source), (x, y, z), args))
         return Steps(tuple(launches), tuple(allocate))
 
     def _described(self, kernel: gemm_templates.TemplateKernel) -> dict[str, Blocks]:
@@ -178,15 +177,6 @@ def is_launchable(
         return False
     plan = gemm_templates.make_plan(problem, config, "matmul")
     return not any(step.source.cooperative or not step.source.tma for step in plan.steps)
-
-
-def _define(source: KernelSource) -> DefineKernel:
-    params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
-    constants = tuple((k, v) for k, v in source.constants)
-    return DefineKernel(
-        source.name, source.text, params, constants, source.num_warps, source.num_stages,  # type: ignore[arg-type]  # templates have no constants that refer to globals
-        num_ctas=source.num_ctas, max_registers=source.max_registers, overlap=source.pdl,
-    )  # fmt: skip
 
 
 def make_task(
@@ -241,11 +231,17 @@ def make_task(
         products_at = max(2, products_at)
     tf32 = torch.backends.cuda.matmul.allow_tf32 and node.type.device.kind == "cuda"
     problem = gemm_templates.Problem(
-        at["M"], at["N"], at["K"],
-        a.type.dtype.value, b.type.dtype.value, out_type.dtype.value,
-        (at["stride_am"], at["stride_ak"]), (at["stride_bk"], at["stride_bn"]),
+        at["M"],
+        at["N"],
+        at["K"],
+        a.type.dtype.value,
+        b.type.dtype.value,
+        out_type.dtype.value,
+        (at["stride_am"], at["stride_ak"]),
+        (at["stride_bk"], at["stride_bn"]),
         (at["stride_om"], at["stride_on"]),
-        bias.type.dtype.value if bias is not None else None, at["stride_bias"],
+        bias.type.dtype.value if bias is not None else None,
+        at["stride_bias"],
         _epilogue(finish, products, epilogue, node.type, hints),
         batch=products_at,
         batch_strides=(at["stride_ab"], at["stride_bb"], at["stride_ob"]) if batch != 1 else None,
@@ -260,11 +256,11 @@ def make_task(
         input_precision="tf32" if tf32 else "ieee",
         prologue_a=_prologue(prologues.get("a")),
         prologue_b=_prologue(prologues.get("b")),
-    )  # fmt: skip
+    )
+    kernels = tuple(prologues.values())
     return MatmulTask(
-        node, problem, a, b, tuple(prologues.values()), finish, epilogue, out_type, buffers, dims,
-        batch,
-    )  # fmt: skip
+        node, problem, a, b, kernels, finish, epilogue, out_type, buffers, dims, batch
+    )
 
 
 def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Prologue | None:
@@ -293,16 +289,12 @@ def _starts_aligned(ref: TensorRef | None) -> bool:
 
 def _dims(node: Matmul, a: TensorType, b: TensorType, out: TensorType) -> dict[str, sympy.Expr]:
     bias = node.bias
-    dims = {
-        "M": a.size[-2], "N": b.size[-1], "K": a.size[-1],
-        "stride_am": a.stride[-2], "stride_ak": a.stride[-1],
-        "stride_bk": b.stride[-2], "stride_bn": b.stride[-1],
-        "stride_om": out.stride[-2], "stride_on": out.stride[-1],
-        "stride_bias": bias.type.stride[0] if bias and is_plain(node) else sympy.S.One,
-    }  # fmt: skip
+    dims = {"M": a.size[-2], "N": b.size[-1], "K": a.size[-1]}
+    for axes, type in (("am ak", a), ("bk bn", b), ("om on", out)):
+        dims |= zip((f"stride_{axis}" for axis in axes.split()), type.stride[-2:], strict=True)
+    dims["stride_bias"] = bias.type.stride[0] if bias and is_plain(node) else sympy.S.One
     if len(a.size) == 3 and a.size[0] != 1:
-        batched = {"stride_ab": a.stride[0], "stride_bb": b.stride[0], "stride_ob": out.stride[0]}
-        dims.update(batched)
+        dims |= {f"stride_{of}b": type.stride[0] for of, type in (("a", a), ("b", b), ("o", out))}
     return dims
 
 

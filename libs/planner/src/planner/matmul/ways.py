@@ -40,11 +40,9 @@ def vendor_steps(node: Matmul, hints: Hints, suffix: str, own: str) -> Steps:
         if node.bias is not None:
             name, args = f"{'' if name == 'mm' else 'b'}add{name}", (node.bias, *args)
             factors = (("beta", node.beta), ("alpha", node.alpha))
-        call = Extern(
-            f"aten.{name}.out", args, (*factors, ("out", out)), (), False, (node.out,),
-            origins=node.origins,
-        )  # fmt: skip
-        return Steps((call,))
+        kwargs = (*factors, ("out", out))
+        call = Extern(f"aten.{name}.out", args, kwargs, (), False, (node.out,))
+        return Steps((replace(call, origins=node.origins),))
     outs = tuple(o and (own, o[1]) for o in node.extern.outs)
     call = replace(node.extern, outs=outs, origins=node.origins)
     schedule = default_schedule(node.epilogue, hints)
@@ -75,10 +73,8 @@ def run_vendor(kernels: Kernels, task: MatmulTask, hints: Hints) -> Run:
             return int(evaluate(x, hints)) if isinstance(x, sympy.Expr) else torch_value(x)
 
         if not prepared:
-            prepared.append(
-                ([value(a) for a in node.extern.args],
-                 {k: value(v) for k, v in node.extern.kwargs})
-            )  # fmt: skip
+            named = {k: value(v) for k, v in node.extern.kwargs}
+            prepared.append(([value(a) for a in node.extern.args], named))
         args, kwargs = prepared[0]
         out: Tensor = operator(*args, **kwargs)
         return finish(out, inputs)
@@ -186,8 +182,6 @@ def run_apart(
         for kernel, grid, args in launches:
             kernel(grid, *(known[a] if isinstance(a, str) else a for a in args))
         a, b = operands.get("a", inputs.a), operands.get("b", inputs.b)
-        return run(
-            replace(given, a=a, b=b, bias=inputs.bias, operands=inputs.operands)
-        )  # fmt: skip
+        return run(replace(given, a=a, b=b, bias=inputs.bias, operands=inputs.operands))
 
     return both

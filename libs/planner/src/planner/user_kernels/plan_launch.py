@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,10 +43,15 @@ from triton_rt.errors import TritonRTError
 from wrapper_ir import Assert, DefineKernel, KernelParam
 
 # How parameters may be annotated (`n: tl.int64`, as Triton spells it in a signature).
-_ANNOTATED = {
-    "i1": "bool", "u1": "bool", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "u8": "u8",
-    "u16": "u16", "u32": "u32", "u64": "u64", "fp32": "f32", "fp64": "f64",
-}  # fmt: skip
+_ANNOTATED = {name: name for name in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")}
+_ANNOTATED |= {"i1": "bool", "u1": "bool", "fp32": "f32", "fp64": "f64"}
+# Options of a config, as Triton names them and as a `DefineKernel` does.
+_OPTIONS = {
+    "num_warps": "num_warps",
+    "num_stages": "num_stages",
+    "num_ctas": "num_ctas",
+    "maxnreg": "max_registers",
+}
 
 
 @dataclass(frozen=True)
@@ -141,22 +147,18 @@ class UserKernelPlanner:
             if param.name in blocks and isinstance(value, TensorRef):
                 arg = _blocks(param.name, value, blocks[param.name])
                 kind: str | None = _descriptor_kind(arg)
+            elif param.is_constexpr:
+                kind = None
             else:
-                kind = None if param.is_constexpr else self._kind(
-                    param, value, kernel, hints, checks
-                )  # fmt: skip
+                kind = self._kind(param, value, kernel, hints, checks)
             if kind is None:
                 constants[param.name] = value
                 continue
             mutated = isinstance(value, TensorRef) and value.buffer in written
             params.append(KernelParam(param.name, kind, mutated))
             args.append(arg)
-        options = {} if config is None else {
-            "num_warps": config.num_warps, "num_stages": config.num_stages,
-            "num_ctas": getattr(config, "num_ctas", None),
-            "max_registers": getattr(config, "maxnreg", None),
-        }  # fmt: skip
-        options = {k: v for k, v in options.items() if v is not None}
+        asked = {ours: getattr(config, theirs, None) for theirs, ours in _OPTIONS.items()}
+        options = {k: v for k, v in asked.items() if v is not None}
         name = node.name if len(node.grids) == 1 else f"{node.name}_config{index}"
         define = definition(name, kernel, tuple(params), constants, options)
         return _Call(define, tuple(args), tuple(checks))
@@ -284,12 +286,9 @@ class UserKernelPlanner:
     ) -> int:
         """The fastest config at these sizes."""
         grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
-        candidates = [
-            (triton_rt.LazyKernel(
-                call.source, cache=self.kernels.cache, pool=self.kernels.pool
-            ), grid)
-            for call, grid in zip(calls, grids, strict=True)
-        ]  # fmt: skip
+        cache, pool = self.kernels.cache, self.kernels.pool
+        kernels = [triton_rt.LazyKernel(call.source, cache=cache, pool=pool) for call in calls]
+        candidates = list(zip(kernels, grids, strict=True))
         at = next((i for i, grid in enumerate(grids) if math.prod(grid) > 0), None)
         if at is None:
             return 0
@@ -303,17 +302,13 @@ class UserKernelPlanner:
             store = tuning.TuningStore(self.options.cache_path / "user_kernels")
             name = self.table[node.kernel].name
             try:
-                if risky:
-                    with tuning.TuningPool() as pool:
-                        tuned = tuning.autotune(candidates, args, store=store, name=name, pool=pool)
-                else:
-                    tuned = tuning.autotune(candidates, args, store=store, name=name)
+                with tuning.TuningPool() if risky else nullcontext() as apart:
+                    tuned = tuning.autotune(candidates, args, store=store, name=name, pool=apart)
             except TritonRTError as error:
                 if not risky:
-                    raise UserKernelFailed(
-                        name, _where(node), f"none of its configs runs: {error}",
-                        "run it in eager with these sizes first",
-                    ) from error  # fmt: skip
+                    why = f"none of its configs runs: {error}"
+                    hint = "run it in eager with these sizes first"
+                    raise UserKernelFailed(name, _where(node), why, hint) from error
                 self._note(node, f"its configs cannot be measured on made-up integers: {error}")
                 return 0
         self.chosen[label] = (tuned.winner, tuned.times)
@@ -352,10 +347,9 @@ class UserKernelPlanner:
         """The user's kernel object is called as torch would call it: by an operator of its own,
         which every emitter takes for any other."""
         if not _on_cuda([v for _, v in node.args]):
-            raise UserKernelFailed(
-                kernel.name, _where(node), f"{why}, so it must be launched by Triton itself",
-                "run on a CUDA device, or write the kernel without it",
-            )  # fmt: skip
+            why = f"{why}, so it must be launched by Triton itself"
+            hint = "run on a CUDA device, or write the kernel without it"
+            raise UserKernelFailed(kernel.name, _where(node), why, hint)
         self._note(node, f"{why}: launched by Triton")
         written = {name for name, _ in node.outs} | set(node.mutates)
         names = [name for name, _ in node.args]

@@ -26,7 +26,7 @@ def definition(
     kernel: KernelObject,
     params: tuple[KernelParam, ...],
     constants: dict[str, Any],
-    options: dict[str, int],
+    options: dict[str, Any],
 ) -> DefineKernel:
     """The kernel's own text under the name `name`. Element types and functions as constants are
     bound in a kernel around it, since a definition's constants are plain.
@@ -44,7 +44,7 @@ def _definition(
     kernel: KernelObject,
     params: tuple[KernelParam, ...],
     constants: dict[str, Any],
-    options: dict[str, int],
+    options: dict[str, Any],
     alone: bool,
 ) -> DefineKernel:
     text = _text(kernel.function, alone)
@@ -57,11 +57,7 @@ def _definition(
         raise Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
     if bound:
         text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound, alone)
-    warps, stages = options.get("num_warps", 4), options.get("num_stages", 3)
-    return DefineKernel(
-        name, text + alias(name), params, tuple(plain.items()), warps, stages,
-        num_ctas=options.get("num_ctas", 1), max_registers=options.get("max_registers"),
-    )  # fmt: skip
+    return DefineKernel(name, text + alias(name), params, tuple(plain.items()), **options)
 
 
 def _text(function: Any, alone: bool) -> str:

@@ -27,10 +27,9 @@ Ranges = Mapping[sympy.Symbol, tuple[int | None, int | None]]
 
 # Operators whose result is always a new storage with exactly the declared layout. What others
 # return may be an argument itself (aten.contiguous) or part of something larger.
-FRESH = frozenset({
-    "aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default",
-    "aten.linear.default", "aten.convolution.default",
-})  # fmt: skip
+FRESH = frozenset(
+    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution")
+)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from gemm_templates.problem import Config, Problem
 
 CAN = Abilities(HOPPER, HOPPER, gate=True, shares_last=True, descriptors="given", gluon=True)
 
-_SHAPES = (
-    (128, 128, 64, 8, 8, 4, 2, 1), (64, 128, 64, 16, 8, 5, 2, 1), (128, 64, 64, 8, 8, 6, 2, 1),
-    (256, 64, 64, 8, 8, 4, 2, 1), (64, 64, 64, 8, 8, 8, 2, 1),
-)  # fmt: skip
+_SHAPES = dense.table(
+    "128 128 64 8 8 4 2 1, 64 128 64 16 8 5 2 1, 128 64 64 8 8 6 2 1, 256 64 64 8 8 4 2 1, "
+    "64 64 64 8 8 8 2 1"
+)
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:

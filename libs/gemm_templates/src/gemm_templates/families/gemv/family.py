@@ -15,32 +15,30 @@ CAN = Abilities(prologues=True)
 
 # Measured best on an H200: (block_n, block_k, num_warps, num_stages, programs a multiprocessor).
 # The first ones are taken that are not longer than K.
-_BY_COLUMNS = ((1, 4096, 8, 1, 8), (4, 2048, 8, 1, 4), (1, 2048, 8, 1, 8), (2, 2048, 8, 1, 4),
-               (4, 512, 2, 3, 6), (2, 1024, 2, 4, 8), (4, 1024, 4, 4, 6),
-               (8, 512, 2, 3, 6))  # fmt: skip
-_BY_ROWS = ((64, 64, 2, 1, 4), (64, 32, 2, 1, 14), (512, 8, 2, 3, 4), (64, 128, 4, 1, 2),
-            (512, 4, 2, 3, 7))  # fmt: skip
-_FEW = ((64, 128, 4, 6, 1), (64, 128, 4, 4, 1), (128, 128, 8, 3, 2), (64, 128, 4, 3, 2),
-        (64, 64, 4, 8, 1))  # fmt: skip
-_MANY = ((64, 64, 4, 8, 1), (64, 128, 4, 4, 1), (64, 128, 4, 3, 2), (128, 128, 8, 4, 1),
-         (128, 128, 4, 3, 1))  # fmt: skip
+_BY_COLUMNS = dense.table(
+    "1 4096 8 1 8, 4 2048 8 1 4, 1 2048 8 1 8, 2 2048 8 1 4, 4 512 2 3 6, 2 1024 2 4 8, "
+    "4 1024 4 4 6, 8 512 2 3 6"
+)
+_BY_ROWS = dense.table("64 64 2 1 4, 64 32 2 1 14, 512 8 2 3 4, 64 128 4 1 2, 512 4 2 3 7")
+_FEW = dense.table("64 128 4 6 1, 64 128 4 4 1, 128 128 8 3 2, 64 128 4 3 2, 64 64 4 8 1")
+_MANY = dense.table("64 64 4 8 1, 64 128 4 4 1, 64 128 4 3 2, 128 128 8 4 1, 128 128 4 3 1")
 # Elements of `b` of 8 bits, by whether K is contiguous: twice as many a load. Tensor cores get them
 # widened, so that more warps a multiprocessor have work; two warps on 32 columns share none of it.
 # Where N is contiguous a stage is kept in registers. programs = 0: no shares of K.
 _NARROW_ONE = {
-    True: ((4, 4096, 8, 1, 4), (2, 2048, 2, 4, 8), (2, 4096, 4, 3, 8), (4, 2048, 4, 4, 6)),
-    False: ((128, 32, 2, 1, 14), (128, 64, 4, 1, 4), (256, 32, 4, 3, 4), (256, 16, 2, 3, 7)),
+    True: dense.table("4 4096 8 1 4, 2 2048 2 4 8, 2 4096 4 3 8, 4 2048 4 4 6"),
+    False: dense.table("128 32 2 1 14, 128 64 4 1 4, 256 32 4 3 4, 256 16 2 3 7"),
 }
 _NARROW_FEW = {
-    True: ((32, 256, 2, 4, 4), (64, 128, 4, 4, 4), (32, 128, 2, 6, 6), (64, 128, 2, 4, 4),
-           (32, 256, 4, 6, 0), (16, 512, 2, 4, 0)),
-    False: ((64, 128, 4, 2, 4), (64, 64, 4, 3, 6), (32, 128, 2, 2, 8), (32, 128, 2, 2, 0)),
-}  # fmt: skip
+    True: dense.table(
+        "32 256 2 4 4, 64 128 4 4 4, 32 128 2 6 6, 64 128 2 4 4, 32 256 4 6 0, 16 512 2 4 0"
+    ),
+    False: dense.table("64 128 4 2 4, 64 64 4 3 6, 32 128 2 2 8, 32 128 2 2 0"),
+}
 _NARROW_MANY = {
-    True: ((32, 128, 2, 4, 4), (64, 128, 4, 4, 2), (32, 128, 2, 3, 6), (64, 128, 4, 3, 3),
-           (32, 128, 4, 4, 0)),
-    False: ((64, 128, 4, 2, 3), (64, 64, 4, 3, 4), (32, 128, 2, 2, 4), (32, 128, 2, 2, 0)),
-}  # fmt: skip
+    True: dense.table("32 128 2 4 4, 64 128 4 4 2, 32 128 2 3 6, 64 128 4 3 3, 32 128 4 4 0"),
+    False: dense.table("64 128 4 2 3, 64 64 4 3 4, 32 128 2 2 4, 32 128 2 2 0"),
+}
 
 # Seconds: a launch, and a share of K's sums; bytes under way that hide the memory's latency.
 _LAUNCH, _SHARE, _UNDER_WAY = 4.5e-6, 0.8e-6, 32 << 10

@@ -17,10 +17,10 @@ from gemm_templates.tensor_maps import is_writable, moves_of
 
 CAN = Abilities(HOPPER, HOPPER, fp8="fast", shares_last=True, descriptors="given", gluon=True)
 
-_SHAPES = (
-    (128, 128, 64, 8, 8, 6, 2, 1), (64, 256, 64, 16, 8, 5, 4, 1), (128, 256, 64, 8, 8, 4, 4, 1),
-    (256, 128, 64, 8, 8, 4, 4, 1), (64, 128, 64, 8, 8, 8, 2, 1),
-)  # fmt: skip
+_SHAPES = dense.table(
+    "128 128 64 8 8 6 2 1, 64 256 64 16 8 5 4 1, 128 256 64 8 8 4 4 1, 256 128 64 8 8 4 4 1, "
+    "64 128 64 8 8 8 2 1"
+)
 WARPS = 8  # that multiply: two groups
 _GROUP_TILE = 64 * 256  # accumulators in the registers of a group, 128 a thread
 

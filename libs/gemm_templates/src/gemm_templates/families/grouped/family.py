@@ -15,10 +15,10 @@ from gemm_templates.tensor_maps import Moves, is_strided, is_writable, moves_of
 
 CAN = Abilities(HOPPER, jagged=True, descriptors="made")
 
-_SHAPES = (
-    (128, 256, 64, 8, 8, 4, 4, 1), (128, 128, 64, 8, 4, 3, 4, 2), (128, 128, 64, 8, 8, 4, 2, 1),
-    (64, 128, 64, 8, 4, 4, 2, 2), (64, 256, 64, 8, 4, 4, 4, 1), (64, 64, 64, 8, 4, 4, 0, 2),
-)  # fmt: skip
+_SHAPES = dense.table(
+    "128 256 64 8 8 4 4 1, 128 128 64 8 4 3 4 2, 128 128 64 8 8 4 2 1, 64 128 64 8 4 4 2 2, "
+    "64 256 64 8 4 4 4 1, 64 64 64 8 4 4 0 2"
+)
 # Along which the operands may be contiguous: not the size that has the groups.
 _MAJORS = {
     "M": ("stride_ak", "stride_bk", "stride_bn"),

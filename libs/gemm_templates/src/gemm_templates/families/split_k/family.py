@@ -14,9 +14,7 @@ from gemm_templates.render import Call, launched
 CAN = Abilities(prologues=True, fp8="fast")
 
 # (block_m, block_n, num_warps), and blocks of K.
-_TILES = (
-    (16, 16, 4), (32, 32, 4), (32, 64, 4), (64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 256, 8),
-)  # fmt: skip
+_TILES = dense.table("16 16 4, 32 32 4, 32 64 4, 64 64 4, 64 128 4, 128 128 8, 128 256 8")
 _DEPTHS = (32, 64, 128)
 # For elements of `b` of 8 bits: as many bytes of it.
 _FLAT = ((16, 64, 4), (16, 128, 4))

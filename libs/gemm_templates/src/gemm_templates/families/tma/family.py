@@ -13,17 +13,22 @@ from gemm_templates.render import Call, launched, stores_out
 from gemm_templates.tensor_maps import is_writable, moves_of
 
 CAN = Abilities(
-    HOPPER, prologues=True, block_scale=True, fp8="all", columns=True, descriptors="given",
-    vendor=True, persistent=True,
-)  # fmt: skip
+    HOPPER,
+    prologues=True,
+    block_scale=True,
+    fp8="all",
+    columns=True,
+    descriptors="given",
+    vendor=True,
+    persistent=True,
+)
 
-_SHAPES = (
-    (128, 256, 64, 8, 8, 4, 2, 1), (128, 256, 64, 8, 8, 3, 2, 1), (128, 256, 64, 8, 8, 4, 4, 1),
-    (256, 128, 64, 8, 8, 4, 2, 1), (256, 128, 64, 8, 8, 4, 4, 1), (128, 128, 64, 4, 8, 3, 4, 2),
-    (128, 128, 64, 4, 4, 3, 4, 2), (128, 128, 64, 8, 4, 3, 4, 2), (128, 128, 64, 8, 4, 4, 0, 1),
-    (128, 128, 64, 8, 8, 5, 2, 1), (128, 128, 32, 8, 8, 5, 2, 2), (128, 64, 64, 8, 4, 4, 0, 2),
-    (64, 128, 64, 8, 4, 4, 0, 2), (64, 64, 64, 8, 4, 4, 0, 2),
-)  # fmt: skip
+_SHAPES = dense.table(
+    "128 256 64 8 8 4 2 1, 128 256 64 8 8 3 2 1, 128 256 64 8 8 4 4 1, 256 128 64 8 8 4 2 1, "
+    "256 128 64 8 8 4 4 1, 128 128 64 4 8 3 4 2, 128 128 64 4 4 3 4 2, 128 128 64 8 4 3 4 2, "
+    "128 128 64 8 4 4 0 1, 128 128 64 8 8 5 2 1, 128 128 32 8 8 5 2 2, 128 64 64 8 4 4 0 2, "
+    "64 128 64 8 4 4 0 2, 64 64 64 8 4 4 0 2"
+)
 
 
 def tma_configs(device: DeviceInfo) -> tuple[Config, ...]:
