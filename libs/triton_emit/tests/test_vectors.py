@@ -236,7 +236,7 @@ def test_an_odd_number_of_points_takes_one_element_a_thread(
         (777, "i0*777 + i2", 1),
         (776, "i0*776 + i2", 0),
         (776, "i0*776 + FloorDiv(i1, 2)*2 + i2", 0),
-        (776, "i0*776 + FloorDiv(i2, 3)", 1),
+        (776, "i0*776 + FloorDiv(i2, 3)", 0),
     ],
 )
 def test_several_loads_that_move_no_vectors(columns: int, place: str, given: int) -> None:
