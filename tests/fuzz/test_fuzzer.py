@@ -149,6 +149,10 @@ _ARTEFACTS: dict[str, tuple[Program, int, float]] = {
         _program("v0 = torch.digamma(a0 * 0 - 1.5e-16)", "(v0,)",
                  "make(torch.float64, (2,), 3)"), 0, -math.inf,
     ),
+    "an integer that is written": (
+        _program("v0 = a0.long() * 0\nv0.__setitem__(slice(1, 3), a0[1:3] + 1e30)", "(v0,)",
+                 "make(torch.float32, (4,), 3)"), 2, 0,
+    ),
     "a gelu of an infinity": (
         _program("v0 = F.gelu(a0.abs() + math.inf)", "(v0,)",
                  "make(torch.float32, (16,), 3)"), 3, math.inf,
@@ -354,6 +358,10 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], float, flo
         (torch.zeros(1).half(), torch.tensor([[12.0], [-13.0]]).half()), -math.inf, -1e3),
     "a variance of infinities and large numbers": (
         lambda x: torch.var_mean(x, 0)[0], (torch.tensor([3e38, 3e38, -math.inf]),), math.inf, 1.0),
+    "infinite weights of a norm": (
+        lambda x: torch.nn.functional.layer_norm(
+            x, (2,), torch.tensor([math.inf, 1.0])) * torch.tensor([1.0, 2.0]),
+        (torch.tensor([1.0, 3.0]),), math.inf, 3.0),
     "a quotient of infinite exponentials": (
         lambda x: torch.nn.functional.soft_margin_loss(x, -torch.ones(2), reduction="sum"),
         (torch.tensor([1e3, 1.0]),), 1.0, 0.5),

@@ -154,6 +154,11 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
             differs = (gradient.isinf() & wide.isfinite()) | (gradient.isnan() & ~wide.isnan())
             differs |= narrow & gradient.isfinite() & wide.isfinite()
             gradient = torch.where(differs, near.to(gradient.dtype), gradient)
+    if call.name in _SQUARES and gradient.isnan().any():
+        # Infinite weights meet in sums of other orders, of which some are infinite.
+        others = [a for a in pytree.tree_leaves((call.args, call.kwargs)) if a is not argument]
+        if any(isinstance(a, Tensor) and bool(a.isinf().any()) for a in others):
+            gradient = gradient.nan_to_num(math.inf, math.inf, -math.inf)
     if call.name == "polygamma" and call.gradients.get(0) is not None:
         off = _largest_term(call.args[0] + 1, argument.detach()) * call.gradients[0]
         return gradient + torch.finfo(gradient.dtype).eps * off

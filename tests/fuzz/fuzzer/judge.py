@@ -78,6 +78,12 @@ class Perturbed(TorchFunctionMode):
             for tensor in pytree.tree_leaves(result) if name in _EXTREMES else []:
                 self._other_nans(tensor)
             blur_zeros(self.rng, name, args, result)
+            if name in ("__setitem__", "copy_") and isinstance(args[-1], Tensor):
+                undefined = _undefined("type_as", (args[-1], args[0]), {})
+                if undefined is not None:  # casts of what is written
+                    where = torch.zeros_like(args[0], dtype=torch.bool)
+                    func(where, *args[1:-1], undefined)
+                    self._scramble(args[0], where)
             return result
         casts = name in _CASTS
         wide = None if casts else self._in_float64(func, args, kwargs, 0.0)
