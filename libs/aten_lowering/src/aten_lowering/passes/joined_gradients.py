@@ -55,13 +55,13 @@ def _alike(one: fx.Node, other: fx.Node) -> bool:
 
 
 def _pieces(node: fx.Node) -> Iterator[_Piece]:
-    """The terms of a sum; one that is no piece has no element."""
+    """The terms of a sum; one that is no piece begins in front of the first element."""
     if _adds(node):
         for arg in node.args:
             assert isinstance(arg, fx.Node)
-            yield from _pieces(arg) if len(arg.users) == 1 else (_Piece(0, 0, 0, arg, False),)
+            yield from _pieces(arg) if len(arg.users) == 1 else (_Piece(0, -1, 0, arg, False),)
         return
-    piece = _Piece(0, 0, 0, node, False)
+    piece = _Piece(0, -1, 0, node, False)
     selected = node.target is aten.select_scatter.default
     if (selected or node.target is aten.slice_scatter.default) and not node.kwargs:
         given: list[Any] = list(node.args)
