@@ -326,6 +326,7 @@ def big(text: str, rows: int, width: int) -> Kernel:
         (SUM, 1, 4096, False),  # not worth a launch
         (COLUMNS, 2048, 65536, True),
         (COLUMNS, 1 << 17, 4096, False),
+        (COLUMNS, 4096, 512, False),  # in the cache
         (COLUMNS, 5000, 16384, True),  # programs enough, of less than a line of a row each
         (COLUMNS, 5000, 256, False),  # not worth a launch
         (NORM, 8, 1 << 22, True),

@@ -31,6 +31,9 @@ _WANTED = 8 * 132
 # H200, where 32768 x 4096, whose rows are shared, reach 0.96).
 _FEWEST_COLUMNS = 16
 _LINE = 128
+# Fewer bytes lie in the second-level cache since they were written: partial sums of a norm's weight
+# (8 MB) are read in pieces of any length, and another launch would cost more than it saved.
+_STREAMED = 32 << 20
 # What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
 _LAUNCH_BYTES = 8 << 20
 # Fewer elements, or rows of a column, are not worth a program.
@@ -130,8 +133,9 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     ordered = any(s.op in ("argmax", "argmin") for s in reduces)
     columns = reduces_columns(kernel)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
-    programs = -(-rows // _fewest(kernel)) if columns else rows
     moved = traffic(kernel, hints)
+    fewest = _fewest(kernel) if moved.total > _STREAMED else _FEWEST_COLUMNS
+    programs = -(-rows // fewest) if columns else rows
     if scanning:
         cost = 2 * _LAUNCH_BYTES + sum(moved.read.values())
     else:
