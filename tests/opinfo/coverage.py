@@ -162,8 +162,8 @@ def row(subject: Subject) -> Row:
 HEAD = """# Coverage
 
 Which operators of torch's OpInfo database become kernels of the compiler, and which stay calls of
-torch's own operators. Generated: `uv run python tests/opinfo --coverage docs/coverage.md` (a
-quarter of an hour), from the operators' own samples (f32 and i64; {samples} each), traced forward
+torch's own operators. Generated: `uv run python tests/opinfo --coverage docs/coverage.md` (a few
+minutes), from the operators' own samples (f32 and i64; {samples} each), traced forward
 and backward on the CPU and lowered with the default options. An operator is native if no sample of
 it leaves a call; else the calls are listed, each with the lowering's reason ("on purpose": the
 vendor's library, or a random operator that kernels do not compute). On a GPU integer division by
