@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from loop_ir.ir.affine import linear, product, same, span, substitute
+from loop_ir.ir.affine import disjoint, linear, product, same, span, substitute
 from loop_ir.ir.analysis import (
     at_hints,
     hints_of,
@@ -121,7 +121,14 @@ class _Whole:
         for part in self.parts:
             place = self._maker(part, nodes[:number], fixed)
             made = None if place is None else self._stored(nodes[place], part)
-            if place is not None and made is not None:
+            if place is None or made is None:
+                continue
+            over = _extents(nodes[place], part.load.buffer)
+            others = ((q, store) for q, (where, store) in makers.items() if where == place)
+            if all(
+                disjoint(store.index, made.index, _extents(nodes[place], q.load.buffer), over)
+                for q, store in others
+            ):
                 makers[part] = place, made
         left = [part for part in self.parts if part not in makers]
         hints = hints_of(graph.symbols)
@@ -333,6 +340,15 @@ class _Reader:
             case Const(value=value):
                 return sympy.sympify(value)
         return None
+
+
+def _extents(node: Node, buffer: str) -> dict[sympy.Symbol, sympy.Expr]:
+    """Those of the axes over which a kernel stores to a buffer."""
+    assert isinstance(node, Kernel)
+    (phase,) = (
+        p for p in node.phases if any(isinstance(s, Store) and s.buffer == buffer for s in p.body)
+    )
+    return {a.symbol: a.extent for a in (*node.axes, *phase.axes)}
 
 
 def _dtype(kernel: Kernel, value: str) -> DType:
