@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -147,11 +148,12 @@ def test_prims_that_aten_has() -> None:
     torch.testing.assert_close(gm(x), fn(x))
 
 
-def names_after_exclusive_scans(fn: Any, *inputs: torch.Tensor) -> list[str]:
+def names_after(passes: Sequence[Any], fn: Any, *inputs: torch.Tensor) -> list[str]:
+    """The operators of a graph after passes and without dead code; what it gives is as before."""
+
     def run(graph: torch.fx.Graph) -> None:
-        no_ops(graph)
-        exclusive_scans(graph)
-        dead_code(graph)
+        for step in (*passes, dead_code):
+            step(graph)
         names.extend(str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function")
 
     names: list[str] = []
@@ -174,13 +176,17 @@ def test_scans_of_what_comes_before() -> None:
     def shifted(a: torch.Tensor) -> torch.Tensor:
         return F.pad(a.cumsum(0), (0, 0, 2, -1))
 
-    assert names_after_exclusive_scans(before, x) == ["slice", "constant_pad_nd", "cumsum"]
-    assert names_after_exclusive_scans(before, x.bfloat16())[-1] == "cumsum"
-    assert names_after_exclusive_scans(products, x) == ["constant_pad_nd", "cumprod"]
-    assert names_after_exclusive_scans(ends, torch.arange(4)) == [
+    assert names_after((no_ops, exclusive_scans), before, x) == [
+        "slice",
+        "constant_pad_nd",
+        "cumsum",
+    ]
+    assert names_after((no_ops, exclusive_scans), before, x.bfloat16())[-1] == "cumsum"
+    assert names_after((no_ops, exclusive_scans), products, x) == ["constant_pad_nd", "cumprod"]
+    assert names_after((no_ops, exclusive_scans), ends, torch.arange(4)) == [
         "_to_copy", "constant_pad_nd", "cumsum"
     ]  # fmt: skip
-    assert names_after_exclusive_scans(shifted, x) == ["constant_pad_nd", "cumsum"]
+    assert names_after((no_ops, exclusive_scans), shifted, x) == ["constant_pad_nd", "cumsum"]
 
 
 def test_scans_that_stay_behind() -> None:
@@ -198,18 +204,7 @@ def test_scans_that_stay_behind() -> None:
         lambda a: F.pad(a.cumsum(1), (1, 0, 1, 0)),
         lambda a: (s := a.cumsum(1), F.pad(s, (1, 0))),
     ):
-        assert names_after_exclusive_scans(fn, x)[-1] not in ("cumsum", "cumprod")
-
-
-def names_after_joining(fn: Any, *inputs: torch.Tensor) -> list[str]:
-    def run(graph: torch.fx.Graph) -> None:
-        joined_gradients(graph)
-        dead_code(graph)
-        names.extend(str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function")
-
-    names: list[str] = []
-    calls(run, fn, *inputs)
-    return names
+        assert names_after((no_ops, exclusive_scans), fn, x)[-1] not in ("cumsum", "cumprod")
 
 
 def test_gradients_of_pieces_that_are_all() -> None:
@@ -226,9 +221,9 @@ def test_gradients_of_pieces_that_are_all() -> None:
             first = part + first
         return first
 
-    assert names_after_joining(slices, x, y) == ["add", "add", "cat"]
-    assert names_after_joining(slices, x.int(), y.int()) == ["cat"]
-    assert names_after_joining(selected, x)[-1] == "cat"
+    assert names_after((joined_gradients,), slices, x, y) == ["add", "add", "cat"]
+    assert names_after((joined_gradients,), slices, x.int(), y.int()) == ["cat"]
+    assert names_after((joined_gradients,), selected, x)[-1] == "cat"
 
 
 def test_pieces_that_meet_or_are_not_all() -> None:
@@ -247,5 +242,5 @@ def test_pieces_that_meet_or_are_not_all() -> None:
             a.new_zeros(3, 8).slice_scatter(a, 1, 4), alpha=2
         ),
     ):  # fmt: skip
-        assert "cat" not in names_after_joining(fn, x)
-    assert names_after_joining(lambda a: a + a, x.sum()) == ["add"]
+        assert "cat" not in names_after((joined_gradients,), fn, x)
+    assert names_after((joined_gradients,), lambda a: a + a, x.sum()) == ["add"]

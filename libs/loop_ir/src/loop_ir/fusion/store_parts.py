@@ -39,11 +39,10 @@ from loop_ir.ir.renaming import (
     used_buffers,
 )
 from loop_ir.ir.rewrite import ranges_of, simplify_with
+from loop_ir.splitting.split_reductions import LAUNCH_BYTES
 from symexpr import FloorDiv, Mod
 from tensor_ir import DType
 
-# What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
-_LAUNCH_BYTES = 8 << 20
 # Bytes side by side of what is written at once: a sector.
 _LEAST_RUN = 32
 
@@ -134,7 +133,7 @@ class _Whole:
         hints = hints_of(graph.symbols)
         size = part.load.dtype.itemsize
         saved = sum(at_hints(product(self._extents(p).values()), hints) * size for p in makers)
-        if not makers or saved < (len(left) - 1) * _LAUNCH_BYTES:
+        if not makers or saved < (len(left) - 1) * LAUNCH_BYTES:
             return
         nodes[number : number + 1] = self._copies(left, nodes)
         kept = output_buffers(graph)

@@ -35,7 +35,7 @@ _LINE = 128
 # (8 MB) are read in pieces of any length, and another launch would cost more than it saved.
 _STREAMED = 32 << 20
 # What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
-_LAUNCH_BYTES = 8 << 20
+LAUNCH_BYTES = 8 << 20
 # Fewer elements, or rows of a column, are not worth a program.
 _LEAST_ELEMENTS = 2048
 _LEAST_ROWS = 32
@@ -107,7 +107,7 @@ def _stages_and_scans(kernel: Kernel, hints: Mapping[str, int], taken: set[str])
     parts = [p for s in stages for p in split(s, lambda k: choose_cut(k, hints), names)]
     parts += split_scans(last, cut, names)
     programs = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
-    if traffic(kernel, hints).total * (_BUSY / programs - 1) <= len(parts) * _LAUNCH_BYTES:
+    if traffic(kernel, hints).total * (_BUSY / programs - 1) <= len(parts) * LAUNCH_BYTES:
         return [kernel]
     taken |= names
     return parts
@@ -137,11 +137,11 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     fewest = _fewest(kernel) if moved.total > _STREAMED else _FEWEST_COLUMNS
     programs = -(-rows // fewest) if columns else rows
     if scanning:
-        cost = 2 * _LAUNCH_BYTES + sum(moved.read.values())
+        cost = 2 * LAUNCH_BYTES + sum(moved.read.values())
     else:
         levels = sum(any(isinstance(s, Reduce) for s in p.body) for p in kernel.phases)
         applies = any(p.axes for p in kernel.phases[_last_reduce(kernel) + 1 :])
-        cost = (2 * levels - 1 + applies) * _LAUNCH_BYTES
+        cost = (2 * levels - 1 + applies) * LAUNCH_BYTES
     piece = None if ordered or scanning else _short_piece(kernel, hints)
     if piece is not None and moved.total > cost:
         return Cut(piece, piece.extent, sympy.S.One, True)
