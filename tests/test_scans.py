@@ -115,7 +115,7 @@ def test_lines_that_programs_share(
 ) -> None:
     """Three kernels a scan: what chunks fold to, a scan of that, the scan. Small sizes stand in
     for those at which it pays."""
-    for name, value in (("_LAUNCH_BYTES", -(1 << 20)), ("_LEAST_ELEMENTS", 16), ("_LEAST_ROWS", 8),
+    for name, value in (("LAUNCH_BYTES", -(1 << 20)), ("_LEAST_ELEMENTS", 16), ("_LEAST_ROWS", 8),
                         ("_WANTED", 6)):  # fmt: skip
         monkeypatch.setattr(split_reductions, name, value)
 
