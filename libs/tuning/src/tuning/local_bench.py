@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from triton_rt import Binary, LazyKernel
 from triton_rt.errors import TritonRTError
 from tuning.compare import compare
-from tuning.options import Grid, Options
-from tuning.outputs import mutated_spans, outputs_of
 from tuning.race import Outcome
-from tuning.saved import Saved
+from tuning.saved import Saved, spans
+from tuning.task import Ready, Task
 from tuning.timer import Timer
 
 
 class LocalBench:
     """Measures in this process, on the arguments themselves."""
 
-    def __init__(
-        self,
-        candidates: Sequence[tuple[LazyKernel, Grid]],
-        args: Sequence[Any],
-        device: torch.device,
-        options: Options,
-        ready: Callable[[Sequence[int]], Iterator[tuple[int, Binary | TritonRTError]]],
-    ) -> None:
-        self.candidates = candidates
-        self.args = args
+    def __init__(self, task: Task, ready: Ready) -> None:
+        self.task = task
         self.ready = ready
         self.warm: set[int] = set()
-        self.outputs = mutated_spans(candidates, args)
-        skipped = mutated_spans(candidates, args, only=options.overwritten)
-        kept = [s for s in self.outputs if s not in skipped]
-        self.saved = Saved(kept)
+        skipped = spans(task.outputs(only=task.options.overwritten))
+        self.saved = Saved([s for s in spans(task.outputs()) if s not in skipped])
         try:
-            self.timer = Timer(device, options.flush_bytes)
+            self.timer = Timer(task.device, task.options.flush_bytes)
         except BaseException:
             self.saved.free()
             raise
         self.reference: list[torch.Tensor] | None = None
-        self.verify = options.verify
 
     def measure(self, indices: Sequence[int], runs: int) -> Iterator[tuple[int, Outcome]]:
         """`runs` more times of each candidate, those that are compiled first in front (see
         `Bench`)."""
         cold = [i for i in indices if i not in self.warm]
         arrivals = self.ready(cold)
-        if self.verify:  # the first of the candidates is what others are compared with
+        if self.task.options.verify:  # the first of the candidates is what others are compared with
             arrivals = iter(sorted(arrivals, key=lambda pair: pair[0]))
         for index, binary in arrivals:
             yield index, binary if isinstance(binary, TritonRTError) else self._try(index, runs)
@@ -58,10 +44,10 @@ class LocalBench:
                 yield index, self._try(index, runs)
 
     def _try(self, index: int, runs: int) -> Outcome:
-        kernel, grid = self.candidates[index]
+        kernel, grid = self.task.candidates[index]
 
         def launch() -> None:
-            kernel.launch(grid, *self.args)
+            kernel.launch(grid, *self.task.args)
 
         try:
             if index not in self.warm:
@@ -75,13 +61,13 @@ class LocalBench:
             return error
 
     def _check(self, index: int) -> None:
-        if not self.verify:
+        if not self.task.options.verify:
             return
-        views = outputs_of(self.candidates, self.args)
+        views = self.task.outputs()
         if self.reference is None:
             self.reference = [v.clone() for v in views]
             return
-        compare(self.candidates[index][0].source.name, views, self.reference)
+        compare(self.task.candidates[index][0].source.name, views, self.reference)
 
     def close(self) -> None:
         """Gives the memory back, and arguments their first values."""

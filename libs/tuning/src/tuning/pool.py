@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 import triton_rt.errors
 import tuning.errors
-from triton_rt import Binary, LazyKernel
+from triton_rt import Binary
 from triton_rt.errors import TritonRTError, WorkerFailed
 from triton_rt.worker_process import Died, Hung, WorkerProcess, decode, encode
 from tuning.config import tuning_environment
 from tuning.errors import CandidateCrashed, CandidateHung, TuningError
-from tuning.options import Grid, Options
 from tuning.portable import Values, describe
 from tuning.race import Outcome
-
-Ready = Callable[[Sequence[int]], Iterator[tuple[int, Binary | TritonRTError]]]
+from tuning.task import Ready, Task
 
 
 class TuningPool:
@@ -78,20 +74,13 @@ class TuningPool:
         self.close()
 
     @contextmanager
-    def session(
-        self,
-        candidates: Sequence[tuple[LazyKernel, Grid]],
-        args: Sequence[Any],
-        device: torch.device,
-        options: Options,
-        ready: Ready,
-    ) -> Iterator[PoolBench]:
+    def session(self, task: Task, ready: Ready) -> Iterator[PoolBench]:
         """A bench for one call's arguments; afterwards the workers hold no memory for it."""
         with self._busy:
             if self._closed:
                 raise WorkerFailed("the tuning pool is closed")
-            devices = self.devices or (device.index or 0,)
-            bench = PoolBench(self, devices, candidates, args, options, ready)
+            devices = self.devices or (task.device.index or 0,)
+            bench = PoolBench(self, devices, task, ready)
             try:
                 yield bench
             finally:
@@ -121,19 +110,12 @@ class PoolBench:
     """A tuning in workers: each has the arguments, and each candidate's kernel once it ran."""
 
     def __init__(
-        self,
-        pool: TuningPool,
-        devices: Sequence[int | str],
-        candidates: Sequence[tuple[LazyKernel, Grid]],
-        args: Sequence[Any],
-        options: Options,
-        ready: Ready,
+        self, pool: TuningPool, devices: Sequence[int | str], task: Task, ready: Ready
     ) -> None:
         self.pool = pool
-        self.candidates = candidates
+        self.task = task
         self.ready = ready
-        self.flush_bytes = options.flush_bytes
-        self.call = describe(candidates[0][0].source.params, args, pool.values)
+        self.call = describe(task.candidates[0][0].source.params, task.args, pool.values)
         self.binaries: dict[int, Binary | None] = {}
         self.loaded: dict[int | str, set[int]] = {}  # what each worker has run, by device
         self.reference: int | None = None
@@ -208,9 +190,9 @@ class PoolBench:
         """The arguments in the device's worker, once. Raises `WorkerFailed`."""
         where = "cpu" if _is_cpu(device) else "cuda:0"
         record, blobs = self.call
-        request = encode(
-            {"op": "setup", "device": where, "call": record, "flush_bytes": self.flush_bytes}, blobs
-        )
+        flush = self.task.options.flush_bytes
+        asked = {"op": "setup", "device": where, "call": record, "flush_bytes": flush}
+        request = encode(asked, blobs)
         for last in (False, True):
             worker, new = self.pool.worker(device)
             if not new and device in self.loaded:
@@ -232,7 +214,7 @@ class PoolBench:
             return
 
     def _ask(self, device: int | str, index: int, runs: int) -> list[float]:
-        kernel, grid = self.candidates[index]
+        kernel, grid = self.task.candidates[index]
         source = kernel.source
         record: dict[str, Any] = {
             "op": "measure",

@@ -20,9 +20,9 @@ from triton_rt.errors import BadSource, TritonRTError
 from tuning.cost_model import Work
 from tuning.errors import TuningSkipped
 from tuning.options import Grid, Options
-from tuning.outputs import tensor_of
 from tuning.pool import TuningPool
 from tuning.store import TuningStore, candidate_keys, distance
+from tuning.task import tensors_of
 from tuning.tuner import Tuned, autotune
 
 #: Bound callables kept for shapes that were not tuned themselves.
@@ -145,7 +145,7 @@ class TunedKernel:
             ]
             if not usable:
                 raise BadSource(f"{self.name}: none of its candidates applies to these arguments")
-            tensors = [t for t in map(tensor_of, flat) if t is not None]
+            tensors = tensors_of(flat)
             on_gpu = bool(tensors) and all(t.is_cuda for t in tensors)
             if len(usable) == 1 or not (on_gpu or (self.tuner and self.tuner.on_cpu)):
                 chosen, final = usable[0], True

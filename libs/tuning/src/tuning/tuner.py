@@ -20,12 +20,12 @@ from tuning.errors import CandidateCrashed, CandidateHung, CorruptedMemory, Wron
 from tuning.local_bench import LocalBench
 from tuning.margins import MARGINS
 from tuning.options import Grid, Options
-from tuning.outputs import tensor_of
 from tuning.pool import TuningPool
 from tuning.race import Bench, Race, race, winner
 from tuning.resources import resources
 from tuning.saved import spans
 from tuning.store import Query, Record, TuningStore, candidate_keys
+from tuning.task import Task, tensors_of
 
 #: Faults that mark a candidate bad for every shape on a device.
 DANGEROUS = (CandidateCrashed, CandidateHung, CorruptedMemory, WrongResult)
@@ -85,7 +85,7 @@ def autotune(
     if flush_bytes is not None:
         options = replace(options, flush_bytes=flush_bytes)
     on_cpu = pool is not None and pool.on_cpu
-    tensors = [t for t in map(tensor_of, flatten(args)) if t is not None]
+    tensors = tensors_of(args)
     if not tensors or not (on_cpu or all(t.is_cuda for t in tensors)):
         raise NoGPU(
             "autotune measures on a GPU, and got CPU tensors or none: an interpreter's time says "
@@ -94,8 +94,8 @@ def autotune(
     device = tensors[0].device
     guard = contextlib.nullcontext() if on_cpu else torch.cuda.device(device)
     with guard:
-        tuning = _Tuning(candidates, args, device, work, options, store, name, pool, keys)
-        return tuning.run(began)
+        task = Task(candidates, args, device, options)
+        return _Tuning(task, work, store, name, pool, keys).run(began)
 
 
 class _Tuning:
@@ -103,32 +103,27 @@ class _Tuning:
 
     def __init__(
         self,
-        candidates: Sequence[tuple[LazyKernel, Grid]],
-        args: Sequence[Any],
-        device: torch.device,
+        task: Task,
         work: Work | Sequence[Work] | None,
-        options: Options,
         store: TuningStore | None,
         name: str | None,
         pool: TuningPool | None,
         keys: Sequence[str] | None,
     ) -> None:
-        self.candidates = candidates
-        self.args = args
-        self.device = device
+        self.task = task
+        candidates, device = task.candidates, task.device
         self.works = [work] * len(candidates) if isinstance(work, Work) else work
-        self.options = options
         self.store = store
         self.pool = pool
         first = candidates[0][0].source
         self.keys = tuple(keys or candidate_keys([k.source for k, _ in candidates]))
         self.machine = Machine.of(device.index) if device.type == "cuda" else None
         label = self.machine.name if self.machine else "cpu"
-        self.query = Query.of(name or first.name, label, first.params, flatten(args))
+        self.query = Query.of(name or first.name, label, first.params, flatten(task.args))
         self.pruned: dict[int, str] = {}
 
     def run(self, began: float) -> Tuned:
-        if self.options.deterministic:
+        if self.task.options.deterministic:
             return self._by_model(began)
         stored = self.store.get(self.query) if self.store else None
         if stored is not None and stored.candidates == self.keys and stored.winner in self.keys:
@@ -140,8 +135,8 @@ class _Tuning:
             # Made current on this thread, and idle: what ran before is not measured.
             torch.cuda.current_stream().synchronize()
         with _MEASURING, self._bench() as bench:
-            result = race(bench, order, self.options.repeats)
-        times = tuple(result.time(i) for i in range(len(self.candidates)))
+            result = race(bench, order, self.task.options.repeats)
+        times = tuple(result.time(i) for i in range(len(self.keys)))
         failures = tuple(
             (i, f"{type(e).__name__}: {e}") for i, e in sorted(result.failures.items())
         )
@@ -162,7 +157,7 @@ class _Tuning:
     def _first_guess(self) -> list[int]:
         """Candidates in the order to try them: the winner of the nearest shape first, without
         those that lost clearly there, and without known faults."""
-        order = list(range(len(self.candidates)))
+        order = list(range(len(self.keys)))
         if self.store is None:
             return order
         for key, why in self.store.bad(self.query).items():
@@ -197,12 +192,10 @@ class _Tuning:
     @contextlib.contextmanager
     def _bench(self) -> Iterator[Bench]:
         if self.pool is not None:
-            with self.pool.session(
-                self.candidates, self.args, self.device, self.options, self._ready
-            ) as bench:
+            with self.pool.session(self.task, self._ready) as bench:
                 yield bench
             return
-        local = LocalBench(self.candidates, self.args, self.device, self.options, self._ready)
+        local = LocalBench(self.task, self._ready)
         try:
             yield local
         finally:
@@ -212,10 +205,8 @@ class _Tuning:
         """Candidates as their compilation ends, without those that the cost model gives up."""
         futures: dict[int, Future[Binary]] = {}
         for index in indices:
-            kernel, _ = self.candidates[index]
             try:
-                mask = kernel.alignment(*self.args)
-                futures[index] = kernel.prefetch(self._target(kernel), mask)
+                futures[index] = self._prefetch(index)
             except TritonRTError as error:
                 yield index, error
         best = math.inf
@@ -237,9 +228,12 @@ class _Tuning:
                 continue
             yield index, binary
 
-    def _target(self, kernel: LazyKernel) -> Target:
+    def _prefetch(self, index: int) -> Future[Binary]:
+        """Starts to compile what a launch of a candidate would need."""
         assert self.machine is not None
-        return kernel.target or Target(self.machine.arch)
+        kernel, _ = self.task.candidates[index]
+        target = kernel.target or Target(self.machine.arch)
+        return kernel.prefetch(target, kernel.alignment(*self.task.args))
 
     def _estimate(self, index: int, binary: Binary) -> float:
         """Seconds by the cost model; raises what a launch would where no block fits."""
@@ -255,30 +249,28 @@ class _Tuning:
                 f"a multiprocessor of {self.machine.name}"
             )
         work = self.works[index] if self.works is not None else self._bytes_of_arguments()
-        _, grid = self.candidates[index]
+        _, grid = self.task.candidates[index]
         programs = math.prod((grid,) if isinstance(grid, int) else grid)
         return estimate(needs, programs, work, self.machine)
 
     def _bytes_of_arguments(self) -> Work:
-        tensors = [t for t in map(tensor_of, flatten(self.args)) if t is not None]
-        return Work(bytes=sum(s.bytes for s in spans(tensors)))
+        return Work(bytes=sum(s.bytes for s in spans(self.task.tensors)))
 
     def _by_model(self, began: float) -> Tuned:
-        guesses = [math.inf] * len(self.candidates)
+        guesses = [math.inf] * len(self.keys)
         failures: dict[int, TritonRTError] = {}
         if self.machine is None:
             return Tuned(0, tuple(guesses), how="model")
-        for kernel, _ in self.candidates:
+        for index in range(len(guesses)):
             # All start before the first is waited for; one that fails says so below.
             with contextlib.suppress(TritonRTError):
-                kernel.prefetch(self._target(kernel), kernel.alignment(*self.args))
-        for index, (kernel, _) in enumerate(self.candidates):
+                self._prefetch(index)
+        for index in range(len(guesses)):
             try:
-                binary = kernel.binary(self._target(kernel), kernel.alignment(*self.args))
-                guesses[index] = self._estimate(index, binary)
+                guesses[index] = self._estimate(index, self._prefetch(index).result())
             except TritonRTError as error:
                 failures[index] = error
-        if len(failures) == len(self.candidates):
+        if len(failures) == len(guesses):
             raise failures[len(failures) - 1]
         return Tuned(
             min(range(len(guesses)), key=guesses.__getitem__),
