@@ -54,11 +54,9 @@ class Clock(tuning.TuningPool):
         self.measured: list[list[str]] = []
 
     @contextmanager
-    def session(
-        self, candidates: Any, args: Any, device: Any, options: Any, ready: Any
-    ) -> Iterator[Any]:
-        self.measured.append([kernel.source.name for kernel, _ in candidates])
-        self.args, self.options, self.candidates = args, options, candidates
+    def session(self, task: Any, ready: Any) -> Iterator[Any]:
+        self.measured.append([kernel.source.name for kernel, _ in task.candidates])
+        self.args, self.options, self.candidates = task.args, task.options, task.candidates
         yield self
 
     def measure(self, indices: Sequence[int], runs: int) -> Iterator[tuple[int, Any]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+import sympy
 import torch
 from torch import Tensor
 
@@ -37,18 +39,51 @@ def random_tensor(
         out.view(torch.uint8).random_(0, 0x78, generator=generator)
     elif type_.dtype.is_float:
         out.normal_(generator=generator)
+    elif below == 1:  # torch draws no unsigned integers of more than 8 bits
+        out.zero_()
     else:
         out.random_(0, below, generator=generator)
     return out.as_strided(size, stride)
-
-
-def as_layout(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tensor:
-    """The same memory under the sizes and strides of `type_`."""
-    size, stride = layout_at(type_, hints)
-    return torch.as_strided(tensor, size, stride)
 
 
 def view_of(tensor: Tensor, type_: TensorType, hints: Mapping[str, int]) -> Tensor:
     """What `type_` says of the storage that a tensor lies in, its offset included."""
     size, stride = layout_at(type_, hints)
     return torch.as_strided(tensor, size, stride, int(evaluate(type_.offset, hints)))
+
+
+@dataclass
+class Buffers:
+    """Random tensors by the names of buffers: what is of one buffer shares its memory.
+
+    uses: all that is asked for, by buffer. hints: sizes at which. below: of integers, what all in a
+    buffer are below, where that is not 2.
+    """
+
+    uses: Iterable[tuple[str, TensorType]]
+    hints: Mapping[str, int]
+    below: Mapping[str, int] = field(default_factory=dict)
+    _types: dict[str, TensorType] = field(default_factory=dict)
+    _storages: dict[str, TensorType] = field(default_factory=dict)
+    _made: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, type_ in self.uses:
+            end = sympy.Integer(int(evaluate(type_.offset + type_.extent, self.hints)))
+            self._types.setdefault(name, type_)
+            if name not in self._storages or end > self._storages[name].size[0]:
+                flat = TensorType(type_.dtype, (end,), (sympy.S.One,), type_.device)
+                self._storages[name] = flat
+
+    def view(self, name: str, type_: TensorType | None = None) -> Tensor:
+        """A buffer as this type describes it; by default, as its first use does."""
+        if name not in self._made:
+            storage, number = self._storages[name], list(self._storages).index(name)
+            generator = torch.Generator(str(storage.device)).manual_seed(number)
+            below = self.below.get(name, 2)
+            self._made[name] = random_tensor(storage, self.hints, generator, below)
+        return view_of(self._made[name], type_ or self._types[name], self.hints)
+
+    def argument(self, arg: str | sympy.Expr) -> Tensor | int:
+        """What a kernel takes for the name of a buffer, or for a size."""
+        return self.view(arg) if isinstance(arg, str) else int(evaluate(arg, self.hints))

@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from gemm_templates.families.split_k.kernel import comes_last
 
@@ -22,6 +23,29 @@ GROUPS = gl.constexpr(2)
 # multiprocessor; the loading warps are counted as four.
 MULTIPLIER = gl.constexpr(240)
 LOADER = gl.constexpr(24)
+
+
+@gluon.jit
+def begin(a, b, ending, tile, pipeline, PRODUCTS: gl.constexpr, MAY_TURN: gl.constexpr,
+          BATCHED: gl.constexpr, OVERLAP: gl.constexpr):  # fmt: skip
+    """The shared memory of a kernel: for tiles of `a`, of PRODUCTS right operands, and of the
+    result; and its barriers: full, empty, and whose turn it is, where groups may take turns."""
+    ROWS: gl.constexpr = tile.BLOCK_M if pipeline.TURNS else tile.BLOCK_M // GROUPS
+    HALVES: gl.constexpr = tile.BLOCK_M // ROWS
+    PART: gl.constexpr = tile.BLOCK_N // pipeline.PARTS
+    STAGES: gl.constexpr = pipeline.STAGES
+    a_memory = memory_of(a, STAGES * HALVES, ROWS, tile.BLOCK_K, BATCHED)
+    b_memory = memory_of(b, STAGES * PRODUCTS, tile.BLOCK_K, tile.BLOCK_N, BATCHED)
+    if ending.out is not None and ending.out.TMA:
+        out_memory = memory_of(ending.out, GROUPS * pipeline.BUFFERS, ROWS, PART, BATCHED)
+    else:
+        out_memory = a_memory
+    full, empty = ring_barriers(STAGES, 1 + PRODUCTS, HALVES)  # a, and each right operand
+    turn = turn_barriers() if MAY_TURN else full
+    fence_async_shared()
+    if OVERLAP:
+        gdc_wait()
+    return (a_memory, b_memory, out_memory), (full, empty, turn)
 
 
 @gluon.jit
@@ -59,7 +83,7 @@ def to_fill(full, empty, count, STAGES: gl.constexpr, BYTES: gl.constexpr):
 
 @gluon.jit
 def memory_of(matrix, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-              BATCHED: gl.constexpr = False):  # fmt: skip
+              BATCHED: gl.constexpr):  # fmt: skip
     """Shared memory for COUNT tiles of [ROWS, COLUMNS], as they lie in the matrix."""
     dtype: gl.constexpr = matrix.ptr.dtype if matrix.GIVEN else matrix.ptr.dtype.element_ty
     HEIGHT: gl.constexpr = ROWS if matrix.BY_ROWS else COLUMNS
@@ -78,7 +102,9 @@ def map_of(matrix, memory, sizes, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """The descriptor of a matrix of `sizes`, or of a batch: (rows, columns, number), given or made,
     by which tiles of [ROWS, COLUMNS] go to or come from `memory`; None for what has none."""
     rows, columns, number = sizes
-    if matrix.GIVEN:
+    if matrix is None:
+        desc = None
+    elif matrix.GIVEN:
         desc = matrix.ptr
     elif not matrix.TMA:
         desc = None
@@ -111,18 +137,53 @@ def map_of(matrix, memory, sizes, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def copy_tile(desc, place, ready, into, BY_ROWS: gl.constexpr):
-    """Loads the tile at `place`: (row, column), of matrix (row, column, number) of a batch."""
-    if len(place) == 2:
-        if BY_ROWS:
-            tma.async_copy_global_to_shared(desc, [place[0], place[1]], ready, into)
-        else:
-            tma.async_copy_global_to_shared(desc, [place[1], place[0]], ready, into)
+def copy_tile(desc, place, matrix, ready, into, BY_ROWS: gl.constexpr):
+    """Loads the tile at `place`: (row, column), of matrix () or (number,) of a batch."""
+    row, column = place
+    outer = row if BY_ROWS else column
+    inner = column if BY_ROWS else row
+    if len(matrix) == 0:
+        tma.async_copy_global_to_shared(desc, [outer, inner], ready, into)
     else:
-        if BY_ROWS:
-            tma.async_copy_global_to_shared(desc, [place[2], place[0], place[1]], ready, into)
-        else:
-            tma.async_copy_global_to_shared(desc, [place[2], place[1], place[0]], ready, into)
+        tma.async_copy_global_to_shared(desc, [matrix[0], outer, inner], ready, into)
+
+
+@gluon.jit
+def operand_map(operand, memory, sizes, tile, LEFT: gl.constexpr, COPIES: gl.constexpr):
+    """The descriptor of `a` (LEFT), of which COPIES copies make a tile, or of a right operand."""
+    if LEFT:
+        shape = (sizes.M, sizes.K, sizes.BATCH)
+        desc = map_of(operand, memory, shape, tile.BLOCK_M // COPIES, tile.BLOCK_K)
+    else:
+        desc = map_of(operand, memory, (sizes.K, sizes.N, sizes.BATCH), tile.BLOCK_K, tile.BLOCK_N)
+    return desc
+
+
+@gluon.jit
+def load_steps(
+    operand, desc, memory, barriers, first, matrix, start, end, count, tile, pipeline,
+    LEFT: gl.constexpr, PLACE: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Fills the ring with the steps `start` to `end` along K of the rows of `a` (LEFT) from `first`
+    on, a group's at a time, or of such columns, from place number PLACE of the PLACES of each stage
+    on. `matrix`: () or (its number,) of a batch. Gives the number of steps so far, after `count`.
+    """
+    COPIES: gl.constexpr = PLACES if LEFT else 1
+    OUTER: gl.constexpr = tile.BLOCK_M // COPIES
+    for step in range(start, end):
+        slot, ready = to_fill(
+            barriers[0], barriers[1], count, pipeline.STAGES, COPIES * desc.block_type.nbytes
+        )
+        for i in gl.static_range(COPIES):
+            at = first + i * OUTER
+            into = memory.index(slot * PLACES + PLACE + i)
+            k = step * tile.BLOCK_K
+            if LEFT:
+                copy_tile(desc, (at, k), matrix, ready, into, operand.BY_ROWS)
+            else:
+                copy_tile(desc, (k, at), matrix, ready, into, operand.BY_ROWS)
+        count += 1
+    return count
 
 
 @gluon.jit

@@ -27,7 +27,7 @@ from loop_ir import (
 from loop_ir.ir import statements
 from planner.kernels import define_source
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed
-from planner.tensors import random_tensor, view_of
+from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
 
@@ -61,31 +61,14 @@ class MatmulTask:
             kernels.append(self.finish)
         uses = [(ref.buffer, ref.type) for ref in (self.a, self.b, bias) if ref is not None]
         uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
-        types = dict(reversed(uses))
-        storages: dict[str, TensorType] = {}
-        for name, type_ in uses:
-            end = sympy.Integer(int(evaluate(type_.offset + type_.extent, hints)))
-            if name not in storages or end > storages[name].size[0]:
-                storages[name] = TensorType(type_.dtype, (end,), (sympy.S.One,), type_.device)
-        made: dict[str, torch.Tensor] = {}
-
-        def tensor(name: str, type_: TensorType) -> torch.Tensor:
-            if name not in made:
-                made[name] = random_tensor(storages[name], hints)
-            return view_of(made[name], type_, hints)
-
-        def values(args: tuple[str | sympy.Expr, ...]) -> tuple[Any, ...]:
-            return tuple(
-                tensor(a, types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args
-            )
-
+        made = Buffers(uses, hints)
         return gemm_templates.Inputs(
-            tensor(self.a.buffer, self.a.type),
-            tensor(self.b.buffer, self.b.type),
+            made.view(self.a.buffer, self.a.type),
+            made.view(self.b.buffer, self.b.type),
             random_tensor(self.out_type, hints),
-            tensor(bias.buffer, bias.type) if bias is not None else None,
-            values(self.epilogue.args if self.epilogue else ()),
-            before=tuple(x for _, source in self.prologues for x in values(source.args)),
+            made.view(bias.buffer, bias.type) if bias is not None else None,
+            tuple(map(made.argument, self.epilogue.args)) if self.epilogue else (),
+            before=tuple(made.argument(a) for _, source in self.prologues for a in source.args),
         )
 
     def named(self, inputs: gemm_templates.Inputs) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import sympy
+import torch
 from torch import Tensor
 
 import gemm_templates
@@ -22,7 +23,7 @@ from planner.kernels import Kernels, define_kernel, plan_launch
 from planner.matmul.problem import Hints, MatmulTask
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps
 from planner.schedules.proposals import default_schedule
-from planner.tensors import as_layout, layout_at, random_tensor, view_of
+from planner.tensors import layout_at, random_tensor, view_of
 from symexpr import evaluate
 from triton_emit import emit
 
@@ -90,24 +91,30 @@ def _separate_epilogue(
     if node.epilogue is None or source is None:
         size, stride = layout_at(node.type, hints)
         return lambda out, _: out.as_strided(size, stride)
-    emitted = emit(node.epilogue, default_schedule(node.epilogue, hints))
-    kernel = kernels.load(define_kernel(emitted))
-    grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)
+    launch = _launcher(kernels, node.epilogue, hints)
     made = {b.name: random_tensor(b.type, hints) for b in node.epilogue.buffers if b.written}
-    sizes = [None if isinstance(a, str) else int(evaluate(a, hints)) for a in emitted.args]
-    result = as_layout(made[source.out], task.out_type, hints)
+    result = torch.as_strided(made[source.out], *layout_at(task.out_type, hints))
 
     def finish(out: Tensor, inputs: gemm_templates.Inputs) -> Tensor:
-        known: dict[str, Any] = {node.out: out, **made}
-        known.update(zip((str(a) for a in source.args), inputs.operands, strict=True))
-        args = [
-            known[a] if isinstance(a, str) else size
-            for a, size in zip(emitted.args, sizes, strict=True)
-        ]
-        kernel(grid, *args)
+        given = zip((str(a) for a in source.args), inputs.operands, strict=True)
+        launch({node.out: out, **made, **dict(given)})
         return result
 
     return finish
+
+
+def _launcher(kernels: Kernels, kernel: Kernel, hints: Hints) -> Callable[[dict[str, Any]], None]:
+    """A function of tensors by buffer that launches a kernel of its own on them: everything but the
+    launch is done beforehand."""
+    emitted = emit(kernel, default_schedule(kernel, hints))
+    loaded = kernels.load(define_kernel(emitted))
+    grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)
+    args = [a if isinstance(a, str) else int(evaluate(a, hints)) for a in emitted.args]
+
+    def launch(tensors: dict[str, Any]) -> None:
+        loaded(grid, *(tensors[a] if isinstance(a, str) else a for a in args))
+
+    return launch
 
 
 # -- operands that kernels make
@@ -165,22 +172,19 @@ def run_apart(
     """A function of the fused task's inputs: each operand by a kernel of its own, then `run`, which
     takes the inputs of the plain task. Everything but the launches is done beforehand."""
     given = plain.inputs(hints)
-    storages: dict[str, Tensor] = {}
+    made: dict[str, Tensor] = {}
     operands: dict[str, Tensor] = {}
-    launches: list[tuple[Any, tuple[int, ...], list[str | int]]] = []
+    launches = []
     for operand, kernel, ref in produced(fused.node):
         storage = next(b.type for b in kernel.buffers if b.name == ref.buffer)
-        storages[ref.buffer] = random_tensor(storage, hints)
-        operands[operand] = view_of(storages[ref.buffer], ref.type, hints)
-        emitted = emit(kernel, default_schedule(kernel, hints))
-        grid = tuple(int(evaluate(g, hints)) for g in emitted.grid)
-        args = [a if isinstance(a, str) else int(evaluate(a, hints)) for a in emitted.args]
-        launches.append((kernels.load(define_kernel(emitted)), grid, args))
+        made[ref.buffer] = random_tensor(storage, hints)
+        operands[operand] = view_of(made[ref.buffer], ref.type, hints)
+        launches.append(_launcher(kernels, kernel, hints))
 
     def both(inputs: gemm_templates.Inputs) -> Tensor:
-        known = fused.named(inputs) | storages
-        for kernel, grid, args in launches:
-            kernel(grid, *(known[a] if isinstance(a, str) else a for a in args))
+        known = fused.named(inputs) | made
+        for launch in launches:
+            launch(known)
         a, b = operands.get("a", inputs.a), operands.get("b", inputs.b)
         return run(replace(given, a=a, b=b, bias=inputs.bias, operands=inputs.operands))
 

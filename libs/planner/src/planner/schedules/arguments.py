@@ -11,7 +11,7 @@ from torch import Tensor
 from fx_emit import TORCH_DTYPE
 from loop_ir import Compute, Const, DType, Indirect, Kernel, Load, TensorType
 from loop_ir.ir import defined_values, reads, statements, used_values, writes
-from planner.tensors import layout_at, random_tensor
+from planner.tensors import Buffers, layout_at
 from symexpr import evaluate
 
 Hints = Mapping[str, int]
@@ -68,18 +68,13 @@ def arguments(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
     """The arguments of an emitted kernel, by the names of buffers and the expressions of sizes that
     it takes: random floats, places that exist, the same each time. torch's own random numbers stay
     where they are."""
-    limits = places(kernel) or {}
-    made: dict[str, Tensor] = {}
-    for number, buffer in enumerate(kernel.buffers):
-        type_ = buffer.type
-        end = sympy.Integer(int(evaluate(type_.offset + type_.extent, hints)))
-        flat = TensorType(type_.dtype, (end,), (sympy.S.One,), type_.device)
-        generator = torch.Generator(str(type_.device)).manual_seed(number)
-        highs = [int(evaluate(e, hints)) for e in limits.get(buffer.name, ())]
-        below = min((*highs, 1 << (8 * type_.dtype.itemsize - 1))) if highs else 2
-        storage = random_tensor(flat, hints, generator, below)
-        made[buffer.name] = storage.as_strided(*layout_at(type_, hints))
-    return [made[a] if isinstance(a, str) else int(evaluate(a, hints)) for a in args]
+    types = {b.name: b.type for b in kernel.buffers}
+    below = {}
+    for name, limits in (places(kernel) or {}).items():
+        most = 1 << (8 * types[name].dtype.itemsize - 1)
+        below[name] = min(most, *(int(evaluate(e, hints)) for e in limits))
+    made = Buffers(types.items(), hints, below)
+    return list(map(made.argument, args))
 
 
 def layouts(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:

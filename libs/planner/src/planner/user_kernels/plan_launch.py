@@ -26,7 +26,6 @@ import torch
 import triton_rt
 import tuning
 from aten_lowering import Fallback, KernelObject, run_captured
-from fx_emit import TORCH_DTYPE
 from loop_ir import Extern, Graph, GraphArg, TensorRef, UserKernel
 from multikernel import compare_chain
 from planner.errors import UserKernelFailed
@@ -34,7 +33,7 @@ from planner.kernels import Kernels, kernel_source
 from planner.plan import Blocks, LaunchArg, LaunchPlan, NodePlan
 from planner.select import HINT_RATIO
 from planner.settings import Settings
-from planner.tensors import layout_at
+from planner.tensors import Buffers
 from planner.torch_compat import unset_fake_temporarily
 from planner.user_kernels.operators import launching_operator
 from planner.user_kernels.sources import Unsaid, alias, definition
@@ -294,11 +293,13 @@ class UserKernelPlanner:
             return 0
         # Under torch.compile fake tensors are in force; what is measured is real.
         with unset_fake_temporarily():
-            made: dict[str, torch.Tensor] = {}
-            args = [_example(a, made, hints) for a in calls[0].args]
             # Integers may be indices or addresses: zeros are the best guess, and a crash of a
             # worker harms nobody.
-            risky = any(a.type.dtype.is_int for a in map(_tensor, calls[0].args) if a is not None)
+            refs = [ref for ref in map(_tensor, calls[0].args) if ref is not None]
+            risky = any(ref.type.dtype.is_int for ref in refs)
+            zeros = {ref.buffer: 1 for ref in refs}
+            made = Buffers(((ref.buffer, ref.type) for ref in refs), hints, zeros)
+            args = [_example(a, made) for a in calls[0].args]
             store = tuning.TuningStore(self.options.cache_path / "user_kernels")
             name = self.table[node.kernel].name
             try:
@@ -389,25 +390,14 @@ def _free_memory() -> int:
         return int(torch.cuda.mem_get_info()[0])
 
 
-def _example(value: Any, made: dict[str, torch.Tensor], hints: Mapping[str, int]) -> Any:
-    """An argument to measure with: random floats, zeros for integers, memory shared as in the
-    program, descriptors of those."""
-    if isinstance(value, sympy.Expr):
-        return int(evaluate(value, hints))
+def _example(value: LaunchArg, made: Buffers) -> Any:
+    """An argument to measure with: memory shared as in the program, descriptors of it, sizes at the
+    hints."""
     if isinstance(value, Blocks):
-        return triton_rt.TensorMap(_example(value.tensor, made, hints), value.block)
-    if not isinstance(value, TensorRef):
-        return value
-    type = value.type
-    end = int(evaluate(type.offset + type.extent, hints))
-    base = made.get(value.buffer)
-    if base is None or base.numel() < end:
-        base = torch.zeros(end, dtype=TORCH_DTYPE[type.dtype], device=str(type.device))
-        if type.dtype.is_float and type.dtype.itemsize > 1:
-            base.normal_()
-        made[value.buffer] = base
-    size, stride = layout_at(type, hints)
-    return base.as_strided(size, stride, int(evaluate(type.offset, hints)))
+        return triton_rt.TensorMap(_example(value.tensor, made), value.block)
+    if isinstance(value, TensorRef):
+        return made.view(value.buffer, value.type)
+    return made.argument(value) if isinstance(value, sympy.Expr) else value
 
 
 def _blocks(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> Blocks:

@@ -17,23 +17,20 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
-from triton.language.extra.cuda import gdc_wait
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from gemm_templates.parts.gluon_finish import finish_tile
 from gemm_templates.parts.gluon_parts import (
     GROUPS,
     LOADER,
     MULTIPLIER,
+    begin,
     bias_of,
     combined,
-    copy_tile,
+    load_steps,
     map_of,
-    memory_of,
+    operand_map,
     products,
-    ring_barriers,
-    to_fill,
-    turn_barriers,
 )
 from gemm_templates.parts.tail_tiles import item_of, shares_of
 from gemm_templates.parts.tiles import tile_of
@@ -48,16 +45,13 @@ def gluon_mm(a, b, b2, sizes, tile, ending, scratch, pipeline, OVERLAP: gl.const
     each program, and is counted in `counters`, one for each group that has rows of a tile; who
     comes last adds up all, always in the same order, and finishes.
     """
-    ROWS: gl.constexpr = tile.BLOCK_M if pipeline.TURNS else tile.BLOCK_M // GROUPS
-    HALVES: gl.constexpr = tile.BLOCK_M // ROWS
-    PART: gl.constexpr = tile.BLOCK_N // pipeline.PARTS
     PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
-    STAGES: gl.constexpr = pipeline.STAGES
+    HALVES: gl.constexpr = 1 if pipeline.TURNS else GROUPS
     gl.static_assert(
         pipeline.PARTS % pipeline.BUFFERS == 0, "the parts of a tile take turns with the buffers"
     )
-    a_memory = memory_of(a, STAGES * HALVES, ROWS, tile.BLOCK_K)
-    b_memory = memory_of(b, STAGES * PRODUCTS, tile.BLOCK_K, tile.BLOCK_N)
+    made, barriers = begin(a, b, ending, tile, pipeline, PRODUCTS, True, False, OVERLAP)
+    a_memory, b_memory, out_memory = made
     if ending.GATE is None:
         pair_memory = b_memory
     else:
@@ -65,21 +59,11 @@ def gluon_mm(a, b, b2, sizes, tile, ending, scratch, pipeline, OVERLAP: gl.const
         HEIGHT: gl.constexpr = tile.BLOCK_K if b.BY_ROWS else 2 * tile.BLOCK_N
         WIDTH: gl.constexpr = 2 * tile.BLOCK_N if b.BY_ROWS else tile.BLOCK_K
         pair_memory = b_memory._reinterpret(
-            b_memory.dtype, [STAGES, HEIGHT, WIDTH], b_memory.layout
+            b_memory.dtype, [pipeline.STAGES, HEIGHT, WIDTH], b_memory.layout
         )
-    if ending.out is not None and ending.out.TMA:
-        out_memory = memory_of(ending.out, GROUPS * pipeline.BUFFERS, ROWS, PART)
-    else:
-        out_memory = a_memory
-    full, empty = ring_barriers(STAGES, 1 + PRODUCTS, HALVES)  # a, b and b2
-    turn = turn_barriers()
-    fence_async_shared()
-    if OVERLAP:
-        gdc_wait()
 
     # Arguments are written out, since a tuple in a variable would lose what is constant.
     memory = (a_memory, pair_memory, out_memory)
-    barriers = (full, empty, turn)
     gl.warp_specialize(
         [
             (multiply, (0, a, b, memory, barriers, sizes, tile, ending, scratch, pipeline)),
@@ -100,13 +84,7 @@ def load(
 ):  # fmt: skip
     """Fills the ring with `a` (LEFT), a group's rows at a time, or with a right operand, from place
     number PLACE of the PLACES of each stage on."""
-    full, empty = barriers[0], barriers[1]
-    COPIES: gl.constexpr = PLACES if LEFT else 1
-    OUTER: gl.constexpr = tile.BLOCK_M // COPIES if LEFT else tile.BLOCK_N
-    if LEFT:
-        desc = map_of(operand, memory, (sizes.M, sizes.K, 1), OUTER, tile.BLOCK_K)
-    else:
-        desc = map_of(operand, memory, (sizes.K, sizes.N, 1), tile.BLOCK_K, OUTER)
+    desc = operand_map(operand, memory, sizes, tile, LEFT, PLACES)
     steps = gl.cdiv(sizes.K, tile.BLOCK_K)
     tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * gl.cdiv(sizes.N, tile.BLOCK_N)
     pid, programs = gl.program_id(0), gl.num_programs(0)
@@ -117,19 +95,10 @@ def load(
         )
         pid_m, pid_n = tile_of(number, sizes.M, sizes.N, tile)
         first = pid_m * tile.BLOCK_M if LEFT else pid_n * tile.BLOCK_N
-        for step in range(start, start + length):
-            slot, ready = to_fill(
-                full, empty, count, pipeline.STAGES, COPIES * desc.block_type.nbytes
-            )
-            for i in gl.static_range(COPIES):
-                at = first + i * OUTER
-                into = memory.index(slot * PLACES + PLACE + i)
-                k = step * tile.BLOCK_K
-                if LEFT:
-                    copy_tile(desc, (at, k), ready, into, operand.BY_ROWS)
-                else:
-                    copy_tile(desc, (k, at), ready, into, operand.BY_ROWS)
-            count += 1
+        load_steps(
+            operand, desc, memory, barriers, first, (), start, start + length, count, tile,
+            pipeline, LEFT, PLACE, PLACES,
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -148,10 +117,7 @@ def multiply(GROUP: gl.constexpr, a, b, memory, barriers, sizes, tile, ending, s
     COLUMNS: gl.constexpr = PRODUCTS * tile.BLOCK_N
     DEPTH: gl.constexpr = 256 // a_memory.dtype.primitive_bitwidth  # of an instruction, along K
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, DEPTH])
-    if ending.out is not None:
-        desc = map_of(ending.out, out_memory, (sizes.M, sizes.N, 1), ROWS, PART)
-    else:
-        desc = None
+    desc = map_of(ending.out, out_memory, (sizes.M, sizes.N, 1), ROWS, PART)
     steps = gl.cdiv(sizes.K, tile.BLOCK_K)
     tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * gl.cdiv(sizes.N, tile.BLOCK_N)
     pid, programs = gl.program_id(0), gl.num_programs(0)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_wait
 
 from gemm_templates.families.gluon.kernel import load
 from gemm_templates.parts.gluon_finish import finish_tile
@@ -24,10 +22,9 @@ from gemm_templates.parts.gluon_parts import (
     GROUPS,
     LOADER,
     MULTIPLIER,
+    begin,
     bias_of,
     map_of,
-    memory_of,
-    ring_barriers,
 )
 from gemm_templates.parts.tiles import tile_of
 
@@ -36,29 +33,14 @@ from gemm_templates.parts.tiles import tile_of
 def gluon_scaled_mm(a, b, sizes, tile, ending, beginning, pipeline, OVERLAP: gl.constexpr = False):
     """Like `gluon_mm` with tiles that both groups share; `a` and `b` are contiguous along K. SCALE
     gets values that have a layout."""
-    ROWS: gl.constexpr = tile.BLOCK_M // GROUPS
-    PART: gl.constexpr = tile.BLOCK_N // pipeline.PARTS
-    STAGES: gl.constexpr = pipeline.STAGES
-    a_memory = memory_of(a, STAGES * GROUPS, ROWS, tile.BLOCK_K)
-    b_memory = memory_of(b, STAGES, tile.BLOCK_K, tile.BLOCK_N)
-    if ending.out is not None and ending.out.TMA:
-        out_memory = memory_of(ending.out, GROUPS, ROWS, PART)
-    else:
-        out_memory = a_memory
-    full, empty = ring_barriers(STAGES, 2, GROUPS)  # a and b
-    fence_async_shared()
-    if OVERLAP:
-        gdc_wait()
-
     # Arguments are written out, since a tuple in a variable would lose what is constant.
-    memory = (a_memory, b_memory, out_memory)
-    barriers = (full, empty, full)  # groups take no turns
+    memory, barriers = begin(a, b, ending, tile, pipeline, 1, False, False, OVERLAP)
     gl.warp_specialize(
         [
             (multiply_and_add, (0, memory, barriers, sizes, tile, ending, beginning, pipeline)),
             (multiply_and_add, (1, memory, barriers, sizes, tile, ending, beginning, pipeline)),
-            (load, (a, a_memory, barriers, sizes, tile, pipeline, True, 0, GROUPS)),
-            (load, (b, b_memory, barriers, sizes, tile, pipeline, False, 0, 1)),
+            (load, (a, memory[0], barriers, sizes, tile, pipeline, True, 0, GROUPS)),
+            (load, (b, memory[1], barriers, sizes, tile, pipeline, False, 0, 1)),
         ],
         [4, 1, 1],
         [MULTIPLIER, LOADER, LOADER],
@@ -77,10 +59,7 @@ def multiply_and_add(
     ROWS: gl.constexpr = tile.BLOCK_M // GROUPS
     PART: gl.constexpr = BLOCK_N // pipeline.PARTS
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
-    if ending.out is not None:
-        desc = map_of(ending.out, out_memory, (sizes.M, sizes.N, 1), ROWS, PART)
-    else:
-        desc = None
+    desc = map_of(ending.out, out_memory, (sizes.M, sizes.N, 1), ROWS, PART)
     steps = gl.cdiv(sizes.K, tile.BLOCK_K)
     tiles = gl.cdiv(sizes.M, tile.BLOCK_M) * gl.cdiv(sizes.N, BLOCK_N)
     count = 0
