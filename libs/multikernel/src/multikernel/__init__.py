@@ -5,9 +5,9 @@ per call in well under a microsecond, by the nearest size or by what it measured
 `compare_chain` gives the same choice as integer comparisons that a code generator can print.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from multikernel.faces import imported_later
 from multikernel.files import BoundedFolder, write_whole
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ __all__ = [
     "fewest_runs",
     "follow",
     "host_timer",
+    "imported_later",
     "nearest",
     "rank_hints",
     "sample_hints",
@@ -87,29 +88,8 @@ __all__ = [
     "write_whole",
 ]
 
-#: Where the other names are. They are imported when one is asked for: libraries that write files,
-#: and choose nothing, start without them.
-_MODULES = (
-    "errors",
-    "chain",
-    "keys",
-    "runs",
-    "records",
-    "choices",
-    "measurement",
-    "table",
-    "store",
-    "sampler",
-    "settings",
-    "multi",
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for part in _MODULES:
-            found = vars(importlib.import_module(f"multikernel.{part}"))
-            if name in found:
-                value = globals()[name] = found[name]
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+#: Libraries that write files, and choose nothing, start without the modules of the other names.
+_MODULES = """
+errors chain keys runs records choices measurement table store sampler settings multi
+"""
+__getattr__ = imported_later(__name__, _MODULES.split())

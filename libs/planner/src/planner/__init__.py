@@ -6,8 +6,9 @@ is best differs by size and by GPU. Planning decides, from rules and measured ti
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from multikernel import imported_later
 
 if TYPE_CHECKING:
     from planner.convolution import ChannelsLast
@@ -47,36 +48,10 @@ __all__ = [
     "uses_cuda",
 ]
 
-_HOMES = {
-    "ChannelsLast": "convolution",
-    "Chosen": "schedules.chosen",
-    "Decided": "plan",
-    "Decision": "plan",
-    "Kernels": "kernels",
-    "NodePlan": "plan",
-    "Planned": "planning",
-    "PlannerError": "errors",
-    "PlannerSettings": "settings",
-    "ScheduleTuner": "schedules.tuning",
-    "Settings": "settings",
-    "UnboundSize": "errors",
-    "UnsafeCache": "errors",
-    "UserKernelFailed": "errors",
-    "assemble": "program",
-    "expected_variants": "kernels",
-    "gather": "schedules.lists",
-    "kernel_source": "kernels",
-    "plan_graph": "planning",
-    "source_digest": "sources",
-    "start_workers": "kernels",
-    "uses_cuda": "kernels",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """The public names, loaded when they are asked for: what runs a program that was planned before
-    needs `Kernels`, and not the lowering that planning stands on."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return found
+#: What runs a program that was planned before needs `Kernels`, and not the lowering that planning
+#: stands on.
+_MODULES = """
+errors settings sources kernels plan program schedules.chosen schedules.lists schedules.tuning
+convolution planning
+"""
+__getattr__ = imported_later(__name__, _MODULES.split())

@@ -27,28 +27,32 @@ from symexpr.structure import (
 _ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
 
 
-class FloorDiv(Integral):
-    """`a // b`: the quotient rounded to minus infinity."""
+class _Quotient(Integral):
+    """A quotient, rounded to an integer. What is said of both ways of rounding is here."""
 
     nargs = 2
 
     @classmethod
+    def _of_literals(cls, a: int, b: int) -> int:
+        raise TypeError("abstract")
+
+    @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
-        if b.is_Number and b.is_zero:
-            raise DivisionByZero(a, b, "FloorDiv")
-        if not (a.is_Integer and b.is_Integer):
-            a0, b0 = a, b
-            if not (integral(a) and integral(b)):
-                a, b = clear_denominators(a, b)
-            a, b = integer_args("FloorDiv", a, b)
-            if (a, b) != (a0, b0):
-                return cls(a, b)
+        _check_divisor(cls, a, b)
         if a.is_Integer and b.is_Integer:
-            return sympy.Integer(int(a) // int(b))
+            return sympy.Integer(cls._of_literals(int(a), int(b)))
+        a0, b0 = a, b
+        if not (integral(a) and integral(b)):
+            a, b = clear_denominators(a, b)
+        a, b = integer_args(cls.__name__, a, b)
+        if (a, b) != (a0, b0):
+            return cls(a, b)
         if a is _ZERO or b is _ONE:
             return a
         if b.is_Integer and int(b) < 0:
             return cls(-a, -b)
+        if b.is_Integer and cls is CeilDiv:
+            return FloorDiv(a + (b - 1), b)
         q, r = split_terms(a, b)
         if q is not _ZERO:
             return total([*sympy.Add.make_args(q), cls(r, b)])
@@ -59,6 +63,19 @@ class FloorDiv(Integral):
             return cls(a.args[0], a.args[1] * b)
         cancelled = cancel_factors(a, b)
         return None if cancelled is None else cls(*cancelled)
+
+
+def _check_divisor(of: type, a: Expr, b: Expr) -> None:
+    if b.is_Number and b.is_zero:
+        raise DivisionByZero(a, b, of.__name__)
+
+
+class FloorDiv(_Quotient):
+    """`a // b`: the quotient rounded to minus infinity."""
+
+    @classmethod
+    def _of_literals(cls, a: int, b: int) -> int:
+        return a // b
 
     def _eval_is_nonnegative(self) -> bool | None:
         a, b = self.args
@@ -73,36 +90,13 @@ class FloorDiv(Integral):
         return fuzzy_or([one_way, other_way]) or None
 
 
-class CeilDiv(Integral):
+class CeilDiv(_Quotient):
     """`-(-a // b)`: the quotient rounded to plus infinity. With a literal divisor it becomes
     `(a + b - 1) // b` at once."""
 
-    nargs = 2
-
     @classmethod
-    def eval(cls, a: Expr, b: Expr) -> Expr | None:
-        if b.is_Number and b.is_zero:
-            raise DivisionByZero(a, b, "CeilDiv")
-        if not (integral(a) and integral(b)):
-            a0, b0 = a, b
-            a, b = clear_denominators(a, b)
-            a, b = integer_args("CeilDiv", a, b)
-            if (a, b) != (a0, b0):
-                return cls(a, b)
-        if a.is_Integer and b.is_Integer:
-            return sympy.Integer(-(-int(a) // int(b)))
-        if a is _ZERO or b is _ONE:
-            return a
-        if b.is_Integer:
-            return cls(-a, -b) if int(b) < 0 else FloorDiv(a + (b - 1), b)
-        q, r = split_terms(a, b)
-        if q is not _ZERO:
-            return total([*sympy.Add.make_args(q), cls(r, b)])
-        g = gcd(content(a), content(b))
-        if g > 1:
-            return cls(scale_down(a, g), scale_down(b, g))
-        cancelled = cancel_factors(a, b)
-        return None if cancelled is None else cls(*cancelled)
+    def _of_literals(cls, a: int, b: int) -> int:
+        return -(-a // b)
 
     def _eval_is_nonnegative(self) -> bool | None:
         a, b = self.args
@@ -113,15 +107,24 @@ class CeilDiv(Integral):
         return fuzzy_and([a.is_positive, b.is_positive]) or None
 
 
-class Mod(Integral):
+class _Remainder(Integral):
+    """What has the sign of its last argument."""
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return True if self.args[-1].is_positive else None
+
+    def _eval_is_nonpositive(self) -> bool | None:
+        return True if self.args[-1].is_negative else None
+
+
+class Mod(_Remainder):
     """`a % b`: the remainder with the sign of the divisor."""
 
     nargs = 2
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
-        if b.is_Number and b.is_zero:
-            raise DivisionByZero(a, b, "Mod")
+        _check_divisor(cls, a, b)
         a0, b0 = a, b
         a, b = integer_args("Mod", a, b)
         if a.is_Integer and b.is_Integer:
@@ -147,12 +150,6 @@ class Mod(Integral):
             return a  # both positive literals, the inner one smaller
         return cls(a, b) if (a, b) != (a0, b0) else None
 
-    def _eval_is_nonnegative(self) -> bool | None:
-        return True if self.args[1].is_positive else None
-
-    def _eval_is_nonpositive(self) -> bool | None:
-        return True if self.args[1].is_negative else None
-
 
 def _reduce_coefficient(term: Expr, modulus: int) -> Expr:
     """`5*x -> x` modulo 4; towards zero, so that signs stay."""
@@ -161,15 +158,14 @@ def _reduce_coefficient(term: Expr, modulus: int) -> Expr:
     return term if small == c else small * rest
 
 
-class ModularIndexing(Integral):
+class ModularIndexing(_Remainder):
     """`(x // divisor) % modulus`: one coordinate of a flat index."""
 
     nargs = 3
 
     @classmethod
     def eval(cls, x: Expr, divisor: Expr, modulus: Expr) -> Expr | None:
-        if modulus.is_Number and modulus.is_zero:
-            raise DivisionByZero(x, modulus, "ModularIndexing")
+        _check_divisor(cls, x, modulus)
         x0, d0, m0 = x, divisor, modulus
         (modulus,) = integer_args("ModularIndexing", modulus)
         q = FloorDiv(x, divisor)
@@ -182,9 +178,3 @@ class ModularIndexing(Integral):
         if (*q.args, modulus) != (x0, d0, m0):
             return cls(*q.args, modulus)
         return None
-
-    def _eval_is_nonnegative(self) -> bool | None:
-        return True if self.args[2].is_positive else None
-
-    def _eval_is_nonpositive(self) -> bool | None:
-        return True if self.args[2].is_negative else None

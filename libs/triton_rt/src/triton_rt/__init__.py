@@ -4,9 +4,9 @@ Made for kernels that a program writes as text, and as good for hand-written one
 data, the binary is data, and a launch costs little more than the driver's own call.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from multikernel import imported_later
 from triton_rt.compiler import (
     Binary,
     Cache,
@@ -78,16 +78,5 @@ __all__ = [
     "worker_environment",
 ]
 
-
 #: What loads torch, or Triton: compile workers and readers of binaries do without.
-_LATER = ("launch", "interp")
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for package in _LATER:
-            face = importlib.import_module(f"triton_rt.{package}")
-            if name in face.__all__:
-                value = globals()[name] = getattr(face, name)
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_later(__name__, ("launch", "interp"))
