@@ -29,8 +29,8 @@ kernel statistics(
 """
 
 
-def values(dtype: str) -> np.ndarray:
-    x = np.random.default_rng(1).standard_normal((6, 40)) * 3
+def values(dtype: str, columns: int = 40) -> np.ndarray:
+    x = np.random.default_rng(1).standard_normal((6, columns)) * 3
     x[1, 3:] = -np.inf
     x[2] = -np.inf
     x[3, 17] = np.inf
@@ -45,6 +45,14 @@ def test_statistics(dtype: str, kind: Kind, rows: int, tools: SimpleNamespace) -
     kernel = parse_kernel(TEXT.format(dtype=dtype, index="i0*40 + r0"))
     schedule = Schedule(kind, rows, 64 if kind == "persistent" else 16)
     tools.check(kernel, schedule, {"x": values(dtype)}, SYMBOLS, ulp=8.0)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_thread_joins_its_elements_first(dtype: str, tools: SimpleNamespace) -> None:
+    kernel = parse_kernel(TEXT.format(dtype=dtype, index="i0*40 + r0").replace("40", "300"))
+    schedule = Schedule("looped", 1, 128, num_warps=1)
+    emitted = tools.check(kernel, schedule, {"x": values(dtype, 300)}, SYMBOLS, ulp=8.0)
+    assert "[RBLOCK // 4, 4]" in emitted.source
 
 
 def test_columns(tools: SimpleNamespace) -> None:

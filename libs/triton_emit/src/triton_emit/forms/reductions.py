@@ -12,6 +12,7 @@ from triton_emit.names import BY_REDUCTION
 from triton_emit.scalar_ops import ScalarOps
 from triton_emit.values import ADD, ATOM, COMPARE, MUL, SMALL_FLOATS, TL_TYPES, Value, literal
 
+LOG2_E = 1.4426950408889634
 LARGEST = {DType.f32: 3.4028234663852886e38, DType.f64: 1.7976931348623157e308}
 
 
@@ -199,7 +200,8 @@ def _softmax(writer: RowWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]
     bases = BY_REDUCTION[stmt.op]
     text = fold(writer, _reduce_call(writer, "max", value), axes)
     peak = writer.assign(bases[0], Value(text, ATOM, value.dtype, axes))
-    text = fold(writer, f"tl.sum(tl.exp({value.text} - {peak.text}), {{axis}})", axes)
+    below = _exp(value.dtype, f"{value.text} - {peak.text}")
+    text = fold(writer, f"tl.sum({below}, {{axis}})", axes)
     text = f'tl.where({peak.text} == float("-inf"), 0.0, {text})'
     total = writer.assign(bases[1], Value(text, ATOM, value.dtype, axes))
     return (writer.ops.cast(peak, stmt.dtype), writer.ops.cast(total, stmt.dtype))
@@ -222,6 +224,8 @@ def start_loop(writer: RowWriter, stmt: Reduce, value: Value) -> list[str]:
         return names
     if stmt.op == "softmax":
         names = [writer.namer.fresh("max_acc"), writer.namer.fresh("sum_acc")]
+        if (held := _held(writer, value)) > 1:
+            shape = f"[{writer.shapes[writer.inner]} // {held}]"
         least = repr(-LARGEST[value.dtype])  # from where even -inf has a distance
         writer.before.append(f"{names[0]} = tl.full({shape}, {least}, {dtype})")
         writer.before.append(f"{names[1]} = tl.zeros({shape}, {dtype})")
@@ -272,16 +276,45 @@ def step_loop(writer: RowWriter, stmt: Reduce, value: Value, names: list[str]) -
 
 
 def _softmax_step(writer: RowWriter, value: Value, names: list[str]) -> None:
-    """A new maximum scales the sum so far, anything else adds its exponential: one either way."""
+    """The elements of a thread have a maximum, which scales the sum so far. In tiles of several
+    rows each lane has its own: a new maximum scales the sum, anything else adds its exponential,
+    which is one either way."""
     peak, total = names
     body = writer.lines.body
     if not value.text.isidentifier():
         value = writer.assign("value", value)
+    if (held := _held(writer, value)) > 1:
+        group, larger = writer.namer.fresh("group"), writer.namer.fresh("larger")
+        block = writer.shapes[writer.inner]
+        body += [
+            f"{group} = tl.reshape({value.text}, [{block} // {held}, {held}], can_reorder=True)",
+            f"{larger} = max_nan({peak}, tl.reduce({group}, 1, max_nan))",
+            f"{total} *= {_exp(value.dtype, f'{peak} - {larger}')}",
+            f"{total} += tl.sum({_exp(value.dtype, f'{group} - {larger}[:, None]')}, 1)",
+            f"{peak} = {larger}",
+        ]
+        return
     shift, e = writer.namer.fresh("above"), writer.namer.fresh("e")
     body.append(f"{shift} = {value.text} - {peak}")
-    body.append(f"{e} = tl.exp(-tl.abs({shift}))")
+    body.append(f"{e} = {_exp(value.dtype, f'-tl.abs({shift})')}")
     body.append(f"{total} = tl.where({shift} > 0.0, {total} * {e} + 1.0, {total} + {e})")
     body.append(f"{peak} = max_nan({peak}, {value.text})")
+
+
+def _held(writer: RowWriter, value: Value) -> int:
+    """How many elements of a row a thread has at once, which are joined before those of others;
+    1 where a tile has more than one row, or all rows have the same."""
+    if not writer.by_row or writer.inner not in value.axes:
+        return 1
+    return max(1, writer.schedule.rblock // (32 * writer.schedule.num_warps))
+
+
+def _exp(dtype: DType, text: str) -> str:
+    """The exponential of what is at most 0, as a term of a sum that is at least 1: powers of two
+    take half the instructions, as they make subnormal results 0."""
+    if dtype is DType.f64:
+        return f"tl.exp({text})"
+    return f"tl.exp2(({text}) * {LOG2_E})"
 
 
 def _welford_step(writer: RowWriter, value: Value, names: list[str]) -> None:
@@ -326,7 +359,8 @@ def _softmax_finish(writer: RowWriter, stmt: Reduce, acc: Value, sums: str) -> t
     bases = BY_REDUCTION[stmt.op]
     text = fold(writer, _reduce_call(writer, "max", acc), axes)
     peak = writer.assign(bases[0], Value(text, ATOM, acc.dtype, axes))
-    text = fold(writer, f"tl.sum({sums} * tl.exp({acc.text} - {peak.text}), {{axis}})", axes)
+    scale = _exp(acc.dtype, f"{acc.text} - {peak.text}")
+    text = fold(writer, f"tl.sum({sums} * {scale}, {{axis}})", axes)
     total = writer.assign(bases[1], Value(text, ATOM, acc.dtype, axes))
     text = f'tl.where({total.text} == 0.0, float("-inf"), {peak.text})'
     peak = writer.assign(bases[0], Value(text, ATOM, acc.dtype, axes))
