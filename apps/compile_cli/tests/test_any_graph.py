@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compile_cli
@@ -51,6 +52,15 @@ def check_gradients(f: Callable[..., Tensor], *args: Tensor) -> None:
     f(*expected).sum().backward()
     for a, b in zip(given, expected, strict=True):
         torch.testing.assert_close(a.grad, b.grad, equal_nan=True)
+
+
+@pytest.mark.parametrize("pad", [(2, 1), (0, 3, 4, 0), (-1, 2, 1, -2), (5, 5, 4, 4)])
+def test_circular_padding(pad: tuple[int, ...]) -> None:
+    x = torch.randn(2, 3, 4, 5)
+    x = x if len(pad) == 4 else x[0]
+    check(lambda x: F.pad(x, pad, "circular") * 2, x)
+    check(lambda x: F.pad(x, pad, "circular"), x.transpose(-1, -2).contiguous().transpose(-1, -2))
+    check_gradients(lambda x: F.pad(x, pad, "circular").square(), x)
 
 
 ENTRIES = ["torch.compile", "compile"]

@@ -174,6 +174,9 @@ def test_bits(oracle: Any) -> None:
     oracle(lambda a: ~(a > 3), x)
     oracle(lambda a: (a << 3) + (a >> 2), x)
     oracle(lambda a: a << 64, x, fallbacks=["aten.__lshift__.Scalar"])
+    b, n = torch.arange(256, dtype=torch.uint8), torch.arange(256, dtype=torch.uint8)[:, None] % 12
+    oracle(lambda a, n: (a << n, a >> n), b, n)
+    oracle(lambda a, n: (a << n, a >> n), b.view(torch.int8), n.view(torch.int8))
 
 
 @pytest.mark.parametrize("source", [torch.float64, torch.float32, torch.bfloat16, torch.int64,

@@ -29,6 +29,23 @@ def _rule(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return register
 
 
+@_rule(aten.eye.default, aten.eye.m)
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+) -> Any:
+    """torch's, whose places are unsigned integers where these are enough."""
+    if layout not in (None, torch.strided) or pin_memory:
+        return NotImplemented
+    rows, columns = (torch.arange(k, device=device) for k in (n, n if m is None else m))
+    return (rows.unsqueeze(-1) == columns).to(dtype or torch.get_default_dtype())
+
+
 @_rule(aten.index_add.default)
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
     """torch's, where sizes that the operator takes to be equal are so by a guard: `index_put`
@@ -279,6 +296,18 @@ def ldexp(x: Tensor, other: Tensor) -> Any:
     narrow = other.dtype in (torch.float16, torch.bfloat16)
     power = torch.pow(2.0, other.float() if narrow else other)
     return x * (power.to(other.dtype) if narrow else power)
+
+
+def pad_circular(x: Tensor, pad: Sequence[int]) -> Tensor:
+    """What lies at the other end of each dimension, beside it."""
+    for i in range(len(pad) // 2):
+        d, (before, behind) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
+        start, kept = max(-before, 0), x.shape[d] + min(before, 0) + min(behind, 0)
+        x = x.narrow(d, start, kept)
+        first = [x.narrow(d, kept - before, before)] if before > 0 else []
+        last = [x.narrow(d, 0, behind)] if behind > 0 else []
+        x = torch.cat([*first, x, *last], d) if first or last else x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def cumprod_backward(grad: Tensor, x: Tensor, dim: int, output: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Composite operators that are traced otherwise than torch decomposes them: upsampling as the
 operators that have lowerings (torch's kernels in Python would decompose it before autograd, into
 gathers whose gradient is four atomic scatters), softshrink (whose kernel in Python gives zeros of
-another sign than eager's) and the gradient of running products (a loop over their elements)."""
+another sign than eager's), the gradient of running products (a loop over their elements) and
+circular padding (a copy in place for each edge)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering.rules import cumprod_backward
+from aten_lowering.rules import cumprod_backward, pad_circular
 from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
 
 aten = torch.ops.aten
@@ -69,14 +70,17 @@ def exchanged(kernels: Kernels) -> Iterator[None]:
 
 @contextmanager
 def own_composites() -> Iterator[None]:
-    """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, and gradients of
-    running products as scans. torch's Python kernels, which decompose them before a table is asked,
-    are exchanged for all threads: those that enter wait for one another, what others trace for
-    another backend may have these operators whole, and calls in eager ask no Python kernels."""
+    """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, gradients of
+    running products as scans, and circular padding as concatenations. torch's Python kernels, which
+    decompose them before a table is asked, are exchanged for all threads: those that enter wait for
+    one another, what others trace for another backend may have these operators whole, and calls in
+    eager ask no Python kernels."""
     with _LOCK:
         kernels: Kernels = {op: _others(op) for op in _OTHERS}
         products = aten.cumprod_backward.default
         kernels[products] = {**_others(products), COMPOSITE: cumprod_backward}
+        circular = aten._pad_circular.default
+        kernels[circular] = {**_others(circular), COMPOSITE: pad_circular}
         for packet in UPSAMPLING:
             rest = _others(packet.default)
             whole = {COMPOSITE: _whole} if COMPOSITE in packet.default.py_kernels else {}

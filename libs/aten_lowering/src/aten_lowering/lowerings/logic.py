@@ -97,12 +97,13 @@ def bitwise_not(x: Value) -> Value:
 def _shift_by(op: str) -> Body:
     def body(x: Value, y: Value) -> Value:
         """By the width or more, or a negative count: 0, or -1 of a negative number to the right."""
-        require(x.dtype.value.startswith("i"), "a shift of something else than an integer")
+        require(x.dtype.is_int, "a shift of something else than an integer")
         last = 8 * x.dtype.itemsize - 1
-        inside = (y >= 0) & (y <= last)
-        if op == "shr":
+        signed = x.dtype.value.startswith("i")
+        inside = (y >= 0) & (y <= last) if signed else y <= last
+        if op == "shr" and signed:
             return x >> inside.choose(y, last)
-        return inside.choose(x << inside.choose(y, 0), 0)
+        return inside.choose(x(op, inside.choose(y, 0)), 0)
 
     return body
 

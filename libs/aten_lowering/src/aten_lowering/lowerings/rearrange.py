@@ -16,8 +16,11 @@ from symexpr import FloorDiv, Mod
 aten = torch.ops.aten
 table = Table()
 
-# Beyond this many inputs a chain of masked loads loses to one call of `aten.cat`.
+# Beyond this many inputs a chain of masked loads loses to one call of `aten.cat`; where the parts
+# are shorter than `_INTERLEAVED` elements, to which that call is no match, beyond this many.
 _MAX_CAT = 8
+_MAX_INTERLEAVED = 16
+_INTERLEAVED = 8
 
 
 def _within(k: KernelBuilder, c: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> Value:
@@ -32,9 +35,12 @@ def cat(call: Call, tensors: Sequence[Operand], dim: int) -> None:
     out = call.out
     # Eager skips empty tensors of rank 1, whatever the rank of the others.
     parts = [t for t in tensors if not (len(t.size) == 1 and t.size[0] == 0)]
-    require(0 < len(parts) <= _MAX_CAT, f"cat of {len(parts)} tensors")
     require(all(len(t.size) == len(out.size) for t in parts), "cat of several ranks")
     dim = wrap_dim(dim, len(out.size))
+    runs = [sympy.Mul(*t.size[dim:]) for t in parts]
+    interleaved = dim > 0 and all(r.is_Integer and r < _INTERLEAVED for r in runs)
+    most = _MAX_INTERLEAVED if interleaved else _MAX_CAT
+    require(0 < len(parts) <= most, f"cat of {len(parts)} tensors")
     k = call.kernel(out.size)
     c = k.coords[dim]
     start: sympy.Expr = sympy.S.Zero

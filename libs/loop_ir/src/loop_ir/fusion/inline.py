@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import sympy
 
 from loop_ir.fusion.common_domain import Mismatch
+from loop_ir.fusion.split_axes import split_axes
 from loop_ir.ir.affine import linear, nonnegative, product, quotient, same, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
@@ -28,13 +30,16 @@ from loop_ir.ir.renaming import (
 from loop_ir.ir.rewrite import Substitution, ranges_of, simplify_with
 from loop_ir.ir.staging import Unstageable, items_of, stage
 from loop_ir.passes import cse
+from symexpr import FloorDiv, Mod
 from tensor_ir import DType
 
 Lows = tuple[tuple[sympy.Symbol, int], ...]
 
 
 def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch:
-    """`consumer` with its loads of `buffer` replaced by what `producer` stores there."""
+    """`consumer` with its loads of `buffer` replaced by what `producer` stores there: with its axes
+    cut, where only these tell the points of the producer, or with points that are found by
+    division."""
     if not is_pointwise(producer):
         return Mismatch(f"{producer.name} reduces, so it is not computed again")
     if is_in_place(producer):
@@ -43,6 +48,20 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         return Mismatch(f"{producer.name} writes {buffer} in part or adds to it")
     store = stores[0]
+    found = _inlined(producer, consumer, store)
+    if isinstance(found, Mismatch):
+        parts = split_axes(consumer, buffer, store, producer.axes)
+        again = found if parts is None else _inlined(producer, parts, store)
+        if isinstance(again, Mismatch):
+            again = _inlined(producer, consumer, store, divide=True)
+        return found if isinstance(again, Mismatch) else again
+    return found
+
+
+def _inlined(
+    producer: Kernel, consumer: Kernel, store: Store, divide: bool = False
+) -> Kernel | Mismatch:
+    buffer = store.buffer
     written = {s.buffer for s in statements(consumer) if isinstance(s, Store)}
     body = _slice(producer, store)
     if any(isinstance(s, Load) and s.buffer in written for s in body):
@@ -60,6 +79,8 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
             here = replace(phase, body=tuple(out))
             facts = mask_facts(replace(consumer, phases=(*phases, here)), stmt.mask)
             point = locate(store.index, producer.axes, stmt.index, axes, lows, facts)
+            if point is None and divide:
+                point = _divided(store.index, producer.axes, stmt.index)
             if point is None:
                 return Mismatch(
                     f"the index [{stmt.index}] of {buffer} gives no point of {producer.name}"
@@ -147,23 +168,13 @@ def locate(
     constant where it fits, and every digit must stay in its range, by the extents of the axes
     or by `facts`: expressions that are >= 0 wherever the load reads anything.
     """
-    form = linear(store, tuple(a.symbol for a in producer))
+    digits = _digits(store, producer)
     given = linear(load, tuple(a.symbol for a in axes))
-    if form is None or given is None or form.rest != 0:
+    if digits is None or given is None:
         return None
     # The two kernels may use the same symbols for different axes.
     radix = {a.symbol: a.extent for a in producer}
     extents = {a.symbol: a.extent for a in axes}
-    digits: list[tuple[sympy.Symbol, sympy.Expr]] = []
-    step: sympy.Expr = sympy.S.One
-    left = [a for a in producer if a.extent != 1]
-    while left:
-        found = [a for a in left if same(form.coefficient(a.symbol), step)]
-        if len(found) != 1:
-            return None
-        left.remove(found[0])
-        digits.insert(0, (found[0].symbol, step))
-        step = product((step, found[0].extent))
     parts: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
     for axis, coefficient in given.terms:
         if extents[axis] == 1:
@@ -186,11 +197,57 @@ def locate(
     return None
 
 
+def _digits(
+    store: sympy.Expr, producer: Sequence[Axis]
+) -> list[tuple[sympy.Symbol, sympy.Expr]] | None:
+    """The axes of which the store index is a mixed-radix number, outermost first, and their
+    strides; None if it is no such number."""
+    form = linear(store, tuple(a.symbol for a in producer))
+    if form is None or form.rest != 0:
+        return None
+    digits: list[tuple[sympy.Symbol, sympy.Expr]] = []
+    step: sympy.Expr = sympy.S.One
+    left = [a for a in producer if a.extent != 1]
+    while left:
+        found = [a for a in left if same(form.coefficient(a.symbol), step)]
+        if len(found) != 1:
+            return None
+        left.remove(found[0])
+        digits.insert(0, (found[0].symbol, step))
+        step = product((step, found[0].extent))
+    return digits
+
+
+def _divided(store: sympy.Expr, producer: Sequence[Axis], load: sympy.Expr) -> Substitution | None:
+    """As `locate`, with digits that are found by division."""
+    digits = _digits(store, producer)
+    if digits is None:
+        return None
+    radix = {a.symbol: a.extent for a in producer}
+    point: dict[sympy.Symbol, sympy.Expr] = {}
+    for number, (symbol, stride) in enumerate(digits):
+        at = sympy.sympify(FloorDiv(load, stride))
+        point[symbol] = sympy.sympify(Mod(at, radix[symbol])) if number else at
+    return tuple((a.symbol, point.get(a.symbol, sympy.S.Zero)) for a in producer)
+
+
 def _split_constant(
     rest: sympy.Expr, digits: Sequence[tuple[sympy.Symbol, sympy.Expr]]
 ) -> Iterator[dict[sympy.Symbol, sympy.Expr]]:
     """Ways to write the constant of an index as digits: all in one, or as a number, with digits
-    rounded down or to the nearest."""
+    rounded down or to the nearest; each also with one of a digit carried to or from the next."""
+    known = all(stride.is_Integer for _, stride in digits)
+    for shares in _plain_shares(rest, digits):
+        yield shares
+        for (outer, wide), (inner, narrow) in pairwise(digits) if known else ():
+            for carry in (1, -1):
+                moved = {outer: carry, inner: -carry * (wide // narrow)}
+                yield shares | {s: shares.get(s, sympy.S.Zero) + n for s, n in moved.items()}
+
+
+def _plain_shares(
+    rest: sympy.Expr, digits: Sequence[tuple[sympy.Symbol, sympy.Expr]]
+) -> Iterator[dict[sympy.Symbol, sympy.Expr]]:
     if rest == 0:
         yield {}
         return

@@ -13,11 +13,13 @@ from loop_ir.fusion.epilogue import attach
 from loop_ir.fusion.inline import inline
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import attach_prologue
+from loop_ir.fusion.store_parts import joins_runs
 from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import Traffic, at_hints, hints_of, node_name, reads, traffic, writes
 from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Node, Origin
 from loop_ir.passes.dead_code import drop_dead_statements
+from loop_ir.passes.unroll_short_rows import rewrite as unrolled
 from tensor_ir import Decided
 
 # One operation on the elements of a byte that is moved anyway is free up to this many: about
@@ -239,13 +241,14 @@ class Scheduler:
         return True
 
     def try_inline(self, number: int) -> dict[int, Kernel] | Mismatch:
-        """The consumers with the producer inside, or why it stays a kernel of its own."""
-        producer = self._kernel(number)
+        """The consumers with the producer inside, its reductions of a few elements written out, or
+        why it stays a kernel of its own."""
+        producer = unrolled(self._kernel(number))
         made = writes(producer)
-        if len(made) != 1 or made[0] in self.deps.kept:
-            return Mismatch(f"{producer.name} writes a result of the graph, or several buffers")
-        readers = sorted(self.deps.readers.get(made[0], ()))
-        if not readers or self.deps.writers[made[0]] != {number}:
+        if not self.deps.kept.isdisjoint(made):
+            return Mismatch(f"{producer.name} writes a result of the graph")
+        readers = sorted({r for name in made for r in self.deps.readers.get(name, ())})
+        if not readers or any(self.deps.writers[name] != {number} for name in made):
             return Mismatch(f"{made[0]} has another writer")
         for name in reads(producer):
             for writer in self.deps.writers.get(name, ()):
@@ -257,7 +260,14 @@ class Scheduler:
             consumer = self.deps.nodes[reader]
             if not isinstance(consumer, Kernel):
                 return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
-            kernel = inline(producer, consumer, made[0])
+            if len(made) > 1 and joins_runs(consumer, made):
+                return Mismatch(
+                    f"{producer.name} may store its parts where {consumer.name} has them"
+                )
+            kernel: Kernel | Mismatch = consumer
+            for name in made:
+                if isinstance(kernel, Kernel) and name in reads(kernel):
+                    kernel = inline(producer, kernel, name)
             if isinstance(kernel, Mismatch):
                 return kernel
             if sum(1 for _ in statements(kernel)) > self.options.max_statements:

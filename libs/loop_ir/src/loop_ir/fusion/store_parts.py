@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import sympy
@@ -71,6 +71,14 @@ class StoreParts:
         return graph if nodes == list(graph.nodes) else replace(graph, nodes=tuple(nodes))
 
 
+def joins_runs(kernel: Kernel, buffers: Collection[str]) -> bool:
+    """Whether the kernel does nothing but join buffers end to end, where one of these lies in runs
+    worth a store."""
+    whole = _Whole.of(kernel)
+    parts = () if whole is None else whole.parts
+    return any(p.load.buffer in buffers and whole is not None and whole.runs(p) for p in parts)
+
+
 @dataclass(frozen=True)
 class _Part:
     """Points `low` to `high` of an axis, at which the whole is `value`: what `load` gives, or what
@@ -81,6 +89,19 @@ class _Part:
     load: Load
     body: tuple[Stmt, ...]
     value: str
+
+    def followed_by(self, joined: str, after: tuple[Stmt, ...], value: str) -> _Part:
+        """The part, where `value` is computed `after` it was joined."""
+        if not after:
+            return self
+        named = tuple(renamed(s, {joined: self.value}) for s in after)
+        have = {name for s in self.body for name in defined_values(s)}
+        new = tuple(s for s in named if have.isdisjoint(defined_values(s)))
+        return replace(self, body=(*self.body, *new), value=value)
+
+
+def _low(part: _Part) -> int:
+    return part.low
 
 
 @dataclass(frozen=True)
@@ -100,7 +121,9 @@ class _Whole:
             return None
         (store,) = stores
         reader = _Reader(kernel)
-        parts = sorted(reader.parts(store.value) or (), key=lambda p: p.low)
+        joined, after = reader.joined(store.value)
+        found = reader.parts(joined) or ()
+        parts = sorted((p.followed_by(joined, after, store.value) for p in found), key=_low)
         ends = [0, *(p.high for p in parts)]
         tiled = all(p.low == end for p, end in zip(parts, ends, strict=False))
         if store.mode != "set" or store.mask is not None or len(parts) < 2 or len(reader.axes) != 1:
@@ -152,15 +175,19 @@ class _Whole:
         the whole in runs worth a store."""
         buffer = part.load.buffer
         found = [n for n, node in enumerate(before) if buffer in writes(node)]
-        form = linear(self.store.index, tuple(a.symbol for a in self.kernel.axes))
-        if buffer in fixed or len(found) != 1 or form is None:
-            return None
-        run = form.coefficient(self.axis.symbol) * (part.high - part.low) * part.load.dtype.itemsize
         once = sum(p.load.buffer == buffer for p in self.parts) == 1
-        if not once or (run.is_Integer and run < _LEAST_RUN):
+        if buffer in fixed or len(found) != 1 or not once or not self.runs(part):
             return None
         node = before[found[0]]
         return found[0] if isinstance(node, Kernel) and buffer not in reads(node) else None
+
+    def runs(self, part: _Part) -> bool:
+        """Whether a part lies in the whole in runs worth a store."""
+        form = linear(self.store.index, tuple(a.symbol for a in self.kernel.axes))
+        if form is None:
+            return False
+        run = form.coefficient(self.axis.symbol) * (part.high - part.low) * part.load.dtype.itemsize
+        return not run.is_Integer or bool(run >= _LEAST_RUN)
 
     def _stored(self, node: Node, part: _Part) -> Store | None:
         """The store into the whole, in the kernel that makes the part, of what it stores there."""
@@ -272,6 +299,19 @@ class _Reader:
         self.extents = {a.symbol: a.extent for a in kernel.axes}
         self.made = {name: s for s in statements(kernel) for name in defined_values(s)}
         self.axes: set[sympy.Symbol] = set()
+
+    def joined(self, value: str) -> tuple[str, tuple[Stmt, ...]]:
+        """The value that `value` is computed of and of constants alone, and how."""
+        after: list[Stmt] = []
+        while isinstance(stmt := self.made[value], Compute) and stmt.op != "where":
+            names = list(dict.fromkeys(used_values(stmt)))
+            consts = [s for n in names if isinstance(s := self.made[n], Const)]
+            rest = [n for n in names if not isinstance(self.made[n], Const)]
+            if len(rest) != 1:
+                break
+            after[:0] = [*consts, stmt]
+            (value,) = rest
+        return value, tuple(dict.fromkeys(after))
 
     def parts(self, value: str) -> list[_Part] | None:
         """The parts that a value is, each inside of the masks that choose it; None if it is

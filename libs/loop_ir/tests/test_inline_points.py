@@ -1,0 +1,198 @@
+"""Producers computed where they are loaded, whatever points these are, give what they gave."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loop_ir import Graph, Kernel, fuse, interpret_graph, parse_graph, print_graph, verify
+
+
+def agree(text: str) -> Graph:
+    """The fused graph, of the same results as the one in `text`."""
+    graph = parse_graph(text)
+    fused = fuse(graph)
+    verify(fused)
+    assert parse_graph(print_graph(fused)) == fused
+    rng = np.random.default_rng(0)
+    sizes = [tuple(int(n) for n in i.type.size) for i in graph.inputs]
+    x = [rng.standard_normal(size).astype(np.float32) for size in sizes]
+    for want, got in zip(interpret_graph(graph, x), interpret_graph(fused, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    return fused
+
+
+def kernels(graph: Graph) -> list[Kernel]:
+    return [n for n in graph.nodes if isinstance(n, Kernel)]
+
+
+REPEATED = """
+graph g(
+    x: f32[6, 8] cuda:0,
+    y: f32[96] cuda:0,
+):
+  kernel repeat(
+      x: f32[6, 8] cuda:0,
+      out r: f32[6, 2, 8] cuda:0,
+  ):
+    parallel i0 < 6, i1 < 2, i2 < 8:
+      once:
+        v0 = load x[i0*8 + i2] : f32
+        store r[i0*16 + i1*8 + i2] = v0
+  kernel use(
+      r: f32[6, 2, 8] cuda:0,
+      y: f32[96] cuda:0,
+      out z: f32[48, 2] cuda:0,
+  ):
+    parallel i0 < 48, i1 < 2:
+      once:
+        v0 = load r[i0*2 + i1] : f32
+        v1 = load y[i0*2] : f32
+        v2 = add(v0, v1) : f32
+        store z[i0*2 + i1] = v2
+  return (z: f32[48, 2] cuda:0)
+"""
+
+
+def test_an_axis_that_walks_over_several_is_cut() -> None:
+    (kernel,) = kernels(agree(REPEATED))
+    assert "//" not in print_graph(agree(REPEATED)) and "%" not in print_graph(agree(REPEATED))
+    assert [str(a.extent) for a in kernel.axes] == ["6", "2", "4", "2"]
+
+
+JOINED = """
+graph g(
+    x: f32[4, {n}, 2] cuda:0,
+):
+  kernel both(
+      x: f32[4, {n}, 2] cuda:0,
+      out s: f32[4, {n}] cuda:0,
+      out d: f32[4, {n}] cuda:0,
+  ):
+    parallel i0 < 4, i1 < {n}:
+      once:
+        v0 = load x[i0*{n}*2 + i1*2] : f32
+        v1 = load x[i0*{n}*2 + i1*2 + 1] : f32
+        v2 = add(v0, v1) : f32
+        store s[i0*{n} + i1] = v2
+        v3 = sub(v0, v1) : f32
+        store d[i0*{n} + i1] = v3
+  kernel join(
+      s: f32[4, {n}] cuda:0,
+      d: f32[4, {n}] cuda:0,
+      out y: f32[4, {n}*2] cuda:0,
+  ):
+    parallel i0 < 4, i1 < {n}*2:
+      once:
+        v0 = index i1 : i64
+        v1 = const {n} : i64
+        v2 = lt(v0, v1) : bool
+        v3 = load s[i0*{n} + i1] if v2 else 0 : f32
+        v4 = ge(v0, v1) : bool
+        v5 = load d[i0*{n} + i1 - {n}] if v4 else 0 : f32
+        v6 = where(v4, v5, v3) : f32
+        v7 = const 0.5 : f32
+        v8 = mul(v6, v7) : f32
+        store y[i0*{n}*2 + i1] = v8
+  return (y: f32[4, {n}*2] cuda:0)
+"""
+
+
+def joined(n: int) -> str:
+    return JOINED.replace("{n}*2", str(2 * n)).replace("{n}", str(n))
+
+
+def test_parts_of_one_kernel_that_lie_in_runs_are_stored_there_with_what_follows() -> None:
+    fused = agree(joined(16))
+    (kernel,) = kernels(fused)
+    assert "if" not in print_graph(fused) and print_graph(fused).count("store y") == 2
+    assert {b.name for b in kernel.buffers} == {"x", "y"}
+
+
+def test_parts_of_one_kernel_that_interleave_are_computed_where_they_lie() -> None:
+    fused = agree(joined(2))
+    (kernel,) = kernels(fused)
+    assert print_graph(fused).count("store y") == 1
+    assert {b.name for b in kernel.buffers} == {"x", "y"}
+
+
+NEAREST = """
+graph g(
+    x: f32[64, 3] cuda:0,
+    y: f32[64, 3] cuda:0,
+):
+  kernel distance(
+      x: f32[64, 3] cuda:0,
+      y: f32[64, 3] cuda:0,
+      out d: f32[64, 64] cuda:0,
+  ):
+    parallel i0 < 64, i1 < 64:
+      over r0 < 3:
+        v0 = load x[i0*3 + r0] : f32
+        v1 = load y[i1*3 + r0] : f32
+        v2 = sub(v0, v1) : f32
+        v3 = mul(v2, v2) : f32
+        v4 = reduce sum(v3) : f32
+      once:
+        store d[i0*64 + i1] = v4
+  kernel nearest(
+      d: f32[64, 64] cuda:0,
+      out m: f32[64] cuda:0,
+  ):
+    parallel i0 < 64:
+      over r0 < 64:
+        v0 = load d[i0*64 + r0] : f32
+        v1 = reduce min(v0) : f32
+      once:
+        store m[i0] = v1
+  return (m: f32[64] cuda:0)
+"""
+
+
+def test_sums_of_a_few_elements_are_computed_in_the_reduction_that_reads_them() -> None:
+    (kernel,) = kernels(agree(NEAREST))
+    assert {b.name for b in kernel.buffers} == {"x", "y", "m"}
+
+
+FLAT = """
+graph g(
+    x: f32[{a}, {b}, {c}] cuda:0,
+    w: f32[{c}] cuda:0,
+):
+  kernel make(
+      x: f32[{a}, {b}, {c}] cuda:0,
+      w: f32[{c}] cuda:0,
+      out t: f32[{a}, {b}, {c}] cuda:0,
+  ):
+    parallel i0 < {a}, i1 < {b}, i2 < {c}:
+      once:
+        v0 = load x[i0*{bc} + i1*{c} + i2] : f32
+        v1 = load w[i2] : f32
+        v2 = mul(v0, v1) : f32
+        store t[i0*{bc} + i1*{c} + i2] = v2
+  kernel use(
+      t: f32[{a}, {b}, {c}] cuda:0,
+      out z: f32[{p}, {q}] cuda:0,
+  ):
+    parallel i0 < {p}, i1 < {q}:
+      once:
+        v0 = index i0*{q} + i1 - {low} : i64
+        v1 = const 0 : i64
+        v2 = ge(v0, v1) : bool
+        v3 = const {total} : i64
+        v4 = lt(v0, v3) : bool
+        v5 = and(v2, v4) : bool
+        v6 = load t[i0*{q} + i1 - {low}] if v5 else 0 : f32
+        store z[i0*{q} + i1] = v6
+  return (z: f32[{p}, {q}] cuda:0)
+"""
+
+
+@given(st.tuples(*[st.integers(1, 6)] * 5), st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_any_flat_index_is_a_point_of_the_producer(sizes: tuple[int, ...], low: int) -> None:
+    a, b, c, p, q = sizes
+    names = {"a": a, "b": b, "c": c, "p": p, "q": q, "bc": b * c, "low": low, "total": a * b * c}
+    text = FLAT.format(**names)
+    assert len(kernels(agree(text.replace(" - 0]", "]").replace(" - 0 :", " :")))) == 1
