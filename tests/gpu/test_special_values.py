@@ -60,3 +60,39 @@ def test_rows_by_their_scales_have_eagers_bits(
         nan = eager.float().isnan()
         assert torch.equal(mine.float().isnan(), nan)
         assert torch.equal(mine.view(torch.uint8)[~nan], eager.view(torch.uint8)[~nan])
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-10])
+@pytest.mark.parametrize("width", [128, 4096])
+@pytest.mark.parametrize("wide", [torch.float32, torch.bfloat16])
+def test_rows_by_their_own_largest_have_eagers_bits(
+    wide: torch.dtype, width: int, least: float, options: dict[str, Any]
+) -> None:
+    """Rows of any size, among them zeros, infinities, NaN and the least numbers, quantised."""
+
+    def scaled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        top = x.float().abs().amax(-1, keepdim=True)
+        s, b = (top.clamp_min(least) if least else top) / 448.0, top.clamp_min(least) / 127.0
+        q = (x / b).round()
+        n = x.float() / x.float().norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        return (x / s).to(torch.float8_e4m3fn), q.to(torch.int8), q.clamp(-128, 127).char(), n
+
+    x = torch.randn(4096, width, device="cuda", dtype=torch.float64)
+    x *= 2.0 ** torch.randint(-149, 128, (4096, 1), device="cuda")
+    x[:64, ::2] = 0.0
+    ends = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, 1.2e-38, 3.4e38]
+    x[torch.arange(8), 5] = torch.tensor(ends, device="cuda", dtype=torch.float64)
+    x[8:16] = torch.tensor(ends, device="cuda", dtype=torch.float64)[:, None]
+    x = x.to(wide)
+    got = compile_cli.compile(scaled, (x,), options=options)(x)
+    want = scaled(x)
+    top = x.float().abs().amax(-1, keepdim=True)
+    usual = (top > 1e-30) & (top < 1e30)  # else scales have few bits, or none
+    for mine, eager in zip(got, want, strict=True):
+        if eager.dtype is torch.float32:
+            torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-30, equal_nan=True)
+            continue
+        nan = eager.float().isnan()
+        same = (mine.view(torch.uint8) == eager.view(torch.uint8)) | (nan & mine.float().isnan())
+        kept = usual if eager.dtype is torch.int8 else usual | (top == 0) | ~top.isfinite()
+        assert (same | ~kept).all(), x[(~same & kept).any(-1)][:3]

@@ -201,6 +201,18 @@ _SOURCES = {
             rest = tl.clamp(tl.fma(q, tl.minimum(d, 3.4028234663852886e38), n), -3e38, 3e38)
             return tl.fma(rest, tl.maximum(r, -3e38), q)
     """,
+    "quotient_bounded_f32": """
+        # a / b, to the bit as quotient_f32 has it, where b is a row's largest |a|, or more: it is
+        # not negative, and no quotient but that by 0 is infinite
+        def quotient_bounded_f32(a, b):
+            scale = tl.where(b < 7.888609052210118e-31, -4294967296.0, -1.0)
+            d = b * -scale
+            r = tl.div_rn(-1.0, d)
+            n = a * scale
+            q = n * r
+            rest = tl.fma(q, tl.where(d == 0.0, 1.0, tl.minimum(d, 3.4028234663852886e38)), n)
+            return tl.fma(rest, tl.where(d == 0.0, 1.0, r), q)
+    """,
     "sigmoid_f32": """
         # the reciprocal by a step of Newton's: tl.div_rn would branch for each element
         def sigmoid_f32(x):
@@ -365,6 +377,13 @@ _SOURCES = {
             r = tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a)
             sign = x.to(tl.int32, bitcast=True) & -0x80000000
             return (r.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    """,
+    "byte_f32": """
+        # round_f32 and the cast to i8, of |x| < 256, infinities and NaN: the low bits of a sum with
+        # 1.5 * 2**23
+        def byte_f32(x):
+            near = tl.minimum(tl.maximum(x, -256.0), 255.0) + 12582912.0
+            return near.to(tl.int32, bitcast=True).to(tl.int8)
     """,
     "round_f64": """
         # half to even: adding 2**52 leaves no bits for the fraction

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loop_ir import Compute, Const, DType, Kernel, Stmt, Store, reaching_steps
 from loop_ir.ir import operands, results
+from triton_emit.bounded import within_bounds
 from triton_emit.ssa import clean
 
 _NEAR = {op: f"near_{op}" for op in ("div", "exp", "sigmoid", "tanh", "erf")}
@@ -29,10 +30,12 @@ def cheaper(kernel: Kernel) -> Kernel:
 
     `x / y` -> `near_div(x, y)`, and `exp`, `sigmoid`, `tanh` and `erf` likewise, a few ulp off,
     where all that is made of the value is stored as floats of 16 bits, and reaches no step.
+
+    And what `within_bounds` knows of values that are not large.
     """
     body = [s for phase in kernel.phases for s in phase.body]
     if not any(isinstance(s, Compute) and s.op in _CHEAPER for s in body):
-        return kernel
+        return within_bounds(kernel)
     narrow = all(t.itemsize <= 2 for t in _stored(kernel))
     steps = reaching_steps(kernel)
     made = {name: s for s in body for name in results(s)}
@@ -49,7 +52,8 @@ def cheaper(kernel: Kernel) -> Kernel:
         return replace(s, op=_NEAR[s.op]) if s.op in _NEAR and s.out not in exact else s
 
     phases = tuple(replace(p, body=tuple(map(cheap, p.body))) for p in kernel.phases)
-    return kernel if phases == kernel.phases else clean(replace(kernel, phases=phases))
+    changed = phases != kernel.phases
+    return within_bounds(clean(replace(kernel, phases=phases)) if changed else kernel)
 
 
 def _exact(kernel: Kernel, steps: frozenset[str]) -> set[object]:

@@ -108,6 +108,11 @@ class ScalarOps:
         op = stmt.op
         if op in ("cast", "narrow"):
             return self.cast(args[0], stmt.dtype)
+        if op == "fit":
+            text = f"{args[0].at(ATOM)}.to({TL_TYPES[stmt.dtype]})"
+            return Value(text, ATOM, stmt.dtype, args[0].axes)
+        if op == "byte":
+            return self.call("byte_f32", [typed(args[0]).text], stmt.dtype, args[0].axes)
         if op == "bitcast":
             value = self.held(args[0])
             text = f"{typed(value).at(ATOM)}.to({TL_TYPES[stmt.dtype]}, bitcast=True)"
@@ -315,12 +320,12 @@ class ScalarOps:
             value = self.call(f"tl.{op}", texts, dtype, axes)
             floors = [a.literal for a in args if a.literal is not None]
             return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
-        if op in ("div", "near_div"):
-            return self._divide(args, dtype, op == "near_div")
+        if op in ("div", "near_div", "bounded_div"):
+            return self._divide(args, dtype, op)
         if op == "fma":
             return self.call("tl.fma", self._all_in_call(args), dtype, axes)
         if op == "truncdiv":
-            quotient = self._divide(args, dtype)
+            quotient = self._divide(args, dtype, "div")
             return self.call("trunc_float", [quotient.text], dtype, axes)
         if op == "rsqrt":
             if double:  # tl.rsqrt on f64 is an approximation
@@ -353,15 +358,18 @@ class ScalarOps:
             return self.cast(self.call(f"{op}_f64", wide, DType.f64, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
-    def _divide(self, args: list[Value], dtype: DType, near: bool = False) -> Value:
+    def _divide(self, args: list[Value], dtype: DType, op: str) -> Value:
         a, b = args
         if b.literal is not None and _is_power_of_two(float(b.literal)):
             return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
-        if dtype is DType.f64 or near:  # on f32: 2 ulp, and the reciprocal is shared in a row
+        if (
+            dtype is DType.f64 or op == "near_div"
+        ):  # on f32: 2 ulp, and the reciprocal is shared in a row
             return self._infix("/", MUL, args, dtype)
         axes = a.axes | b.axes
         if b.axes <= self.rows and not axes <= self.rows:  # its reciprocal, once
-            return self.call("quotient_f32", [typed(v).text for v in args], dtype, axes)
+            helper = "quotient_bounded_f32" if op == "bounded_div" else "quotient_f32"
+            return self.call(helper, [typed(v).text for v in args], dtype, axes)
         return self.call("tl.div_rn", self._all_in_call(args), dtype, axes)
 
     def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:
@@ -378,7 +386,7 @@ class ScalarOps:
             power = {2: "square", 3: "cube", 4: "fourth_power"}[int(exponent)]
             return self.call(power, [typed(base).text], dtype, base.axes)
         if exponent == -1.0:
-            return self._divide([one, base], dtype)
+            return self._divide([one, base], dtype, "div")
         return None
 
 

@@ -1,0 +1,199 @@
+"""What is known not to be large: rows over their own maximum, sum or norm, and clamped values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from loop_ir import Compute, Const, DType, Kernel, Reduce, Stmt
+from loop_ir.ir import results, statements
+from triton_emit.ssa import clean
+
+_FLOATS = frozenset({DType.bf16, DType.f32})  # which have the same exponents
+_POSITIVE = frozenset({"abs", "exp", "near_exp", "exp2", "sigmoid", "near_sigmoid", "sqrt"})
+_TINY = 2.0**-126  # what is smaller has fewer bits
+_LARGE = 2.0**60
+_Made = Mapping[str, Stmt]
+_Extents = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class _Divisor:
+    """A value that is never negative. times: by name, what is in magnitude at most that many times
+    it, where it is neither 0 nor NaN. least: a number that it is never below."""
+
+    times: Mapping[str, float] = field(default_factory=dict)
+    least: float = 0.0
+
+
+def within_bounds(kernel: Kernel) -> Kernel:
+    """The kernel with operations of this library's own, which give the same bits:
+
+    `x / y` -> `bounded_div(x, y)` in f32, where y is made of the maximum or the sum of the |x| of
+    a row, or of the root of the sum of their squares: no quotient but that by 0 is infinite.
+
+    `cast(round(x)) : i8` -> `byte(x)`, where x is such a quotient below 256, or what is clamped
+    to less: no conversion, which costs as much as four additions.
+
+    `cast(x) : f8e4m3` -> `fit(x)`, where x is known to be at most 464: nothing is out of range.
+    """
+    body = list(statements(kernel))
+    if not any(isinstance(s, Compute) and _may_gain(s) for s in body):
+        return kernel
+    made: dict[str, Stmt] = {}
+    extents: dict[str, tuple[float, float]] = {}
+    small: dict[str, float] = {}  # quotients that are infinite where they divide by 0
+    written: dict[str, tuple[Stmt, ...]] = {}
+    for s in body:
+        made.update(dict.fromkeys(results(s), s))
+        if isinstance(s, Const):
+            extents[s.out] = (float(s.value), float(s.value))
+        if not isinstance(s, Compute):
+            continue
+        divisor = _divisor(s.args[1], made) if s.op == "div" and s.dtype is DType.f32 else None
+        times = divisor.times.get(_magnitude_of(s.args[0], made)) if divisor else None
+        if divisor and times is not None and times < _LARGE:
+            written[s.out] = (replace(s, op="bounded_div"),)
+            if divisor.least > 0:
+                extents[s.out] = (-times, times)
+            small[s.out] = times
+        elif s.op == "cast" and s.dtype is DType.i8:
+            written[s.out] = _byte(s, made, extents, small)
+        elif s.op == "cast" and s.dtype is DType.f8e4m3 and _is_f32(s.args[0], made):
+            low, high = extents.get(s.args[0], (-math.inf, math.inf))
+            if -464 <= low <= high <= 464:
+                written[s.out] = (replace(s, op="fit"),)
+        else:
+            extents[s.out] = _extent(s, extents)
+
+    def new(s: Stmt) -> tuple[Stmt, ...]:
+        return written.get(s.out, (s,)) if isinstance(s, Compute) else (s,)
+
+    phases = tuple(replace(p, body=tuple(n for s in p.body for n in new(s))) for p in kernel.phases)
+    return kernel if phases == kernel.phases else clean(replace(kernel, phases=phases))
+
+
+def _may_gain(s: Compute) -> bool:
+    small = s.op == "cast" and s.dtype in (DType.i8, DType.f8e4m3)
+    return small or (s.op == "div" and s.dtype is DType.f32)
+
+
+def _divisor(name: str, made: _Made) -> _Divisor | None:
+    """What a value is never below; None where it may be negative, for all that is known."""
+    s = made.get(name)
+    if isinstance(s, Reduce):
+        (value, *others) = s.args
+        if others or s.op not in ("max", "sum") or not _positive(value, made):
+            return None
+        return _Divisor(dict.fromkeys((value, _magnitude_of(value, made)), 1.0))
+    if not isinstance(s, Compute) or s.dtype not in _FLOATS:
+        return None
+    if s.op in ("cast", "narrow") and _is_float(s.args[0], made):
+        return _scaled(_divisor(s.args[0], made), 1.0)
+    if s.op == "sqrt":
+        return _root(_divisor(s.args[0], made), made)
+    if s.op not in ("mul", "div", "add", "maximum"):
+        return None
+    number, other = _number(s.args[1], made), s.args[0]
+    if number is None and s.op != "div":
+        number, other = _number(s.args[0], made), s.args[1]
+    inner = _divisor(other, made) if number is not None else None
+    if number is None or inner is None or not 0 <= number < _LARGE:
+        return None
+    if s.op in ("add", "maximum"):
+        return replace(inner, least=max(inner.least, number))
+    if number <= 1 / _LARGE:
+        return None
+    return _scaled(inner, number if s.op == "mul" else 1 / number)
+
+
+def _scaled(divisor: _Divisor | None, by: float) -> _Divisor | None:
+    """Of what is multiplied and rounded: to half of itself more, where it has few bits."""
+    if divisor is None:
+        return None
+    least = 0.99 * by * divisor.least
+    off = 1.01 if least >= _TINY else 1.51
+    return _Divisor({n: off * t / by for n, t in divisor.times.items()}, least)
+
+
+def _root(divisor: _Divisor | None, made: _Made) -> _Divisor | None:
+    """Of a sum of squares, those below 2**-149 of which are 0."""
+    if divisor is None:
+        return None
+    times: dict[str, float] = {}
+    for name, t in divisor.times.items():
+        s = made.get(name)
+        if isinstance(s, Compute) and s.op == "mul" and s.args[0] == s.args[1]:
+            times[_magnitude_of(s.args[0], made)] = 2 * math.sqrt(max(t, 1.0))
+    return _Divisor(times, 0.99 * math.sqrt(divisor.least))
+
+
+def _magnitude_of(name: str, made: _Made) -> str:
+    """The value whose magnitude this one has."""
+    s = made.get(name)
+    while isinstance(s, Compute) and s.op in ("abs", "neg") and s.dtype is DType.f32:
+        name = s.args[0]
+        s = made.get(name)
+    return name
+
+
+def _positive(name: str, made: _Made) -> bool:
+    """Whether a float is known not to be negative."""
+    s = made.get(name)
+    if not isinstance(s, Compute) or s.dtype is not DType.f32:
+        return False
+    square = s.op == "mul" and s.args[0] == s.args[1]
+    return square or s.op in _POSITIVE
+
+
+def _extent(s: Compute, extents: _Extents) -> tuple[float, float]:
+    """Between which numbers all values lie that are numbers, the infinities among them."""
+    found = [extents.get(a, (-math.inf, math.inf)) for a in s.args]
+    if s.op in ("maximum", "minimum"):
+        (a, b), (c, d) = found
+        return (max(a, c), max(b, d)) if s.op == "maximum" else (min(a, c), min(b, d))
+    if s.op == "round":
+        return found[0][0] - 1, found[0][1] + 1
+    if s.op == "cast" and s.dtype is DType.f32:
+        return found[0]
+    return -math.inf, math.inf
+
+
+def _byte(
+    s: Compute, made: _Made, extents: _Extents, small: Mapping[str, float]
+) -> tuple[Stmt, ...]:
+    """The cast of a rounded value to i8, and the clamps between the two, without the rounding."""
+    clamps: list[Compute] = []
+    at = made.get(s.args[0])
+    while isinstance(at, Compute) and at.op in ("maximum", "minimum"):
+        number = _number(at.args[1], made)
+        if number is None or number != math.floor(number):
+            return (s,)
+        clamps.append(at)
+        at = made.get(at.args[0])
+    if not isinstance(at, Compute) or at.op != "round" or at.dtype is not DType.f32:
+        return (s,)
+    low, high = extents.get(s.args[0], (-math.inf, math.inf))
+    if not (-256 <= low <= high <= 255) and (clamps or small.get(at.args[0], _LARGE) > 255):
+        return (s,)
+    name, written = at.args[0], list[Stmt]()
+    for number, clamp in enumerate(reversed(clamps)):
+        written.append(replace(clamp, out=f"{s.out}_clamp{number}", args=(name, clamp.args[1])))
+        name = f"{s.out}_clamp{number}"
+    return (*written, Compute(s.out, "byte", (name,), DType.i8))
+
+
+def _number(name: str, made: _Made) -> float | None:
+    s = made.get(name)
+    return float(s.value) if isinstance(s, Const) else None
+
+
+def _is_float(name: str, made: _Made) -> bool:
+    s = made.get(name)
+    return isinstance(s, Compute | Reduce) and s.dtype in _FLOATS
+
+
+def _is_f32(name: str, made: _Made) -> bool:
+    s = made.get(name)
+    return isinstance(s, Compute | Reduce) and s.dtype is DType.f32
