@@ -10,7 +10,7 @@ import torch
 
 from aten_lowering.builder import Value
 from aten_lowering.elementwise import function
-from aten_lowering.lowerings.chebyshev import SERIES, horner
+from aten_lowering.lowerings.chebyshev import SERIES, growing, horner
 from aten_lowering.registry import Table
 from loop_ir import DType
 
@@ -81,19 +81,21 @@ def _y(x: Value, order: int) -> Value:
 def _i(x: Value, order: int, scaled: bool) -> Value:
     """I, or `exp(-|x|) I`. The exponential in two halves overflows where I does."""
     a = abs(x)
-    near = SERIES[f"I{order}"].at(a)
-    near = a * near if order else near
-    value = (a > 8).seldom(SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt"), near)
-    if not scaled:
+    near = horner(x * x, growing(order, 64, x.dtype))
+    near = x * near if order else near
+    far = SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt")
+    if scaled:
+        near = near * (-a)("exp")
+    else:
         half = (0.5 * a)("exp")
-        value = half * value * half
-    return _odd(x, value, order)
+        far = half * far * half
+    return (a > 8).seldom(_odd(x, far, order), near)
 
 
 def _k(x: Value, order: int, scaled: bool) -> Value:
     """K, or `exp(x) K`."""
     z = x * x
-    near, other = SERIES[f"K{order}"].at(z), SERIES[f"I{order}_NEAR"].at(z)
+    near, other = SERIES[f"K{order}"].at(z), horner(z, growing(order, 4, x.dtype))
     # of x / 2, which is not exact where x is subnormal
     small = x < 1
     logarithm = small.choose(x, 0.5 * x)("log") - small.choose(x.number(math.log(2)), 0)
