@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from keyword import kwlist
 from typing import NoReturn
 
@@ -180,53 +180,39 @@ class Scanner:
         except (symexpr.SymexprError, ValueError, TypeError):
             self.fail("an integer expression", start)
 
-    def items(self, stop: str = ")") -> bool:
-        """Whether another item of a comma separated list follows; takes `stop` if not."""
-        return not self.take(stop)
-
-    def separator(self, stop: str = ")") -> None:
-        """A comma, unless the list ends here."""
-        if not self.take(",") and not self.peek(stop):
-            self.fail(f"',' or '{stop}'")
+    def items(self, begin: str = "(", stop: str = ")") -> Iterator[None]:
+        """Steps through a list in brackets, `(a, b)`, `(a,)` or `()`: once for each item, which has
+        to be read then."""
+        self.expect(begin)
+        while not self.take(stop):
+            yield
+            if not self.take(",") and not self.peek(stop):
+                self.fail(f"',' or '{stop}'")
 
     def expressions(self) -> tuple[sympy.Expr, ...]:
         """`(a, b)`, `(a,)`, `()`."""
-        out: list[sympy.Expr] = []
-        self.expect("(")
-        while self.items():
-            out.append(self.expression(",)"))
-            self.separator()
-        return tuple(out)
+        return tuple(self.expression(",)") for _ in self.items())
 
     def names(self) -> tuple[str, ...]:
         """Identifiers: `(a, b)`, `(a,)`, `()`."""
-        out: list[str] = []
-        self.expect("(")
-        while self.items():
-            out.append(self.name())
-            self.separator()
-        return tuple(out)
+        return tuple(self.name() for _ in self.items())
 
     def type(self) -> TensorType:
         """A tensor type: `bf16[s0, 768] cuda:0 stride (768, 1) offset 5`."""
         start = self.here()
         dtype = self.parse_dtype(self.match(NAME, _AN_ELEMENT_TYPE), start)
-        size: list[sympy.Expr] = []
-        self.expect("[")
-        while self.items("]"):
-            size.append(self.expression(",]"))
-            self.separator("]")
+        size = tuple(self.expression(",]") for _ in self.items("[", "]"))
         if sum(n.p.bit_length() for n in size if n.is_Integer) > 4 * MAX_DIGITS:
             self.fail("sizes of a smaller tensor", start)
         device = self.device()
-        stride = contiguous_strides(tuple(size))
+        stride = contiguous_strides(size)
         if self.take("stride"):
             start = self.here()
             stride = self.expressions()
             if len(stride) != len(size):
                 self.fail(f"{len(size)} strides", start)
         offset = self.expression(',)"#') if self.take("offset") else sympy.S.Zero
-        return TensorType(dtype, tuple(size), stride, device, offset)
+        return TensorType(dtype, size, stride, device, offset)
 
     def parse_dtype(self, text: str, start: int) -> DType:
         """The element type that is written as `text` at `start`."""
@@ -310,18 +296,15 @@ class Scanner:
         self.chunk(",")
         comma = self.peek(",")
         self.pos = start + 1
-        self.skip()
-        if not comma and not self.peek(")"):
-            self.pos = start
+        empty = self.peek(")")
+        self.pos = start
+        if not comma and not empty:
             return None
-        out: list[Arg] = []
-        while self.items():
-            out.append(self.arg())
-            self.separator()
+        out = tuple(self.arg() for _ in self.items())
         if not self.at_end():
             self.pos = start
             return None
-        return tuple(out)
+        return out
 
 
 def parse_type(text: str) -> TensorType:

@@ -32,11 +32,7 @@ class _Parser:
         scanner = self._scanner(self.pos, len(self.text))
         scanner.expect("program")
         name = scanner.name()
-        scanner.expect("(")
-        params: list[ir.Param] = []
-        while scanner.items():
-            params.append(self._param(scanner))
-            scanner.separator()
+        params = tuple(self._param(scanner) for _ in scanner.items())
         scanner.expect(":")
         self.pos = scanner.pos
         rest = self._next_line()
@@ -58,7 +54,7 @@ class _Parser:
         ops = self._block(2)
         if self.pos < len(self.text):
             self._next_line().fail("an op indented by 2 spaces")
-        return ir.Program(name, tuple(params), ops, tuple(declared), tuple(given))
+        return ir.Program(name, params, ops, tuple(declared), tuple(given))
 
     def _param(self, scanner: Scanner) -> ir.Param:
         name = scanner.name()
@@ -189,12 +185,8 @@ class _Parser:
     def _describe(self, line: Scanner, out: str) -> ir.Describe:
         src = line.name()
         line.expect("block")
-        line.expect("(")
-        block: list[int] = []
-        while line.items():
-            block.append(line.integer())
-            line.separator()
-        return ir.Describe(out, src, tuple(block), self._remark(line))
+        block = tuple(line.integer() for _ in line.items())
+        return ir.Describe(out, src, block, self._remark(line))
 
     def _symbol_def(self, line: Scanner) -> ir.SymbolDef:
         symbol = line.name()
@@ -226,8 +218,7 @@ class _Parser:
     ) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
         args: list[Arg] = []
         kwargs: list[tuple[str, Arg]] = []
-        line.expect("(")
-        while line.items():
+        for _ in line.items():
             if named and re.match(r"\w+=(?!=)", line.text[line.pos : line.end]):
                 name = line.name()
                 line.expect("=")
@@ -236,7 +227,6 @@ class _Parser:
                 line.fail("a named argument")
             else:
                 args.append(line.arg())
-            line.separator()
         return tuple(args), tuple(kwargs)
 
     def _extern(self, line: Scanner, names: tuple[str, ...], tuple_result: bool) -> ir.ExternCall:
@@ -260,16 +250,14 @@ class _Parser:
         )
 
     def _result_types(self, line: Scanner, tuple_result: bool) -> list[TensorType | None]:
-        types: list[TensorType | None] = []
+        def type_() -> TensorType | None:
+            return None if line.take("_") else line.type()
+
         if tuple_result:
-            line.expect("(")
-            while line.items():
-                types.append(None if line.take("_") else line.type())
-                line.separator()
-            return types
-        types.append(None if line.take("_") else line.type())
+            return [type_() for _ in line.items()]
+        types = [type_()]
         while line.take(","):
-            types.append(None if line.take("_") else line.type())
+            types.append(type_())
         return types
 
     def _if(self, line: Scanner, indent: int) -> ir.If:
@@ -287,15 +275,10 @@ class _Parser:
 
     def _kernel(self, line: Scanner, indent: int) -> ir.DefineKernel:
         name = line.name()
-        params: list[ir.KernelParam] = []
-        line.expect("(")
-        while line.items():
-            params.append(self._kernel_param(line))
-            line.separator()
+        params = tuple(self._kernel_param(line) for _ in line.items())
         constants: list[tuple[str, int | float | bool | str | None]] = []
         if line.take("constants"):
-            line.expect("(")
-            while line.items():
+            for _ in line.items():
                 key = line.name()
                 line.expect("=")
                 start = line.here()
@@ -303,7 +286,6 @@ class _Parser:
                 if not isinstance(value, int | float | bool | str | None):
                     line.fail("a number, a string, True, False or None", start)
                 constants.append((key, value))
-                line.separator()
         line.expect("warps")
         warps = line.integer()
         line.expect("stages")
@@ -317,7 +299,7 @@ class _Parser:
         return ir.DefineKernel(
             name,
             source,
-            tuple(params),
+            params,
             tuple(constants),
             warps,
             stages,

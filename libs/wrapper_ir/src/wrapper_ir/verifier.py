@@ -5,12 +5,11 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import sympy
 
 from symexpr import SymexprError, evaluate, symbol
-from tensor_ir import NAME, TARGET, Arg, DType, Ref, TensorType, print_type
+from tensor_ir import NAME, TARGET, Arg, DType, Ref, print_type
 from wrapper_ir import errors
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
@@ -22,58 +21,28 @@ from wrapper_ir.analysis import (
     evaluate_type,
     expressions,
     free_symbols,
-    layout_bytes,
     sample_envs,
     type_expressions,
     uses,
 )
-from wrapper_ir.printer import print_op
+from wrapper_ir.verify_state import (
+    At,
+    State,
+    Storage,
+    check_alias,
+    check_fits,
+    check_layout,
+    check_name,
+    check_use,
+    define,
+    end,
+    new_storage,
+    where_text,
+)
 
-RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
 INT_KINDS = frozenset(f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64))
 SCALAR_KINDS = INT_KINDS | {"f32", "f64", "bool"}
 POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
-
-
-@dataclass(frozen=True)
-class _At:
-    """Where an error is: the op and its position; none for the program's head."""
-
-    op: ir.Op | None = None
-    index: str = ""
-
-    def error(self, rule: type[errors.VerifyError], detail: str) -> errors.VerifyError:
-        printed = "" if self.op is None else print_op(self.op).split("\n")[0]
-        return rule(detail, printed, self.index)
-
-
-@dataclass
-class _Storage:
-    """`owned`: made by an op of the program. `block`: the block that made it. `died`: the op that
-    ended its life. `bytes`: its size for each sample that reaches the op that made it. `written`:
-    the samples for which something was written to it, wherever."""
-
-    owner: str
-    owned: bool
-    block: str
-    type: TensorType
-    bytes: dict[int, int]
-    written: set[int]
-    died: str = ""
-
-
-@dataclass
-class _State:
-    program: ir.Program
-    samples: list[dict[str, int]]
-    active: list[int]  # samples for which the block that is checked runs
-    tensors: dict[str, TensorType] = field(default_factory=dict)
-    storage: dict[str, _Storage] = field(default_factory=dict)
-    kernels: dict[str, ir.DefineKernel] = field(default_factory=dict)
-    descriptors: dict[str, ir.Describe] = field(default_factory=dict)
-    symbols: set[str] = field(default_factory=set)
-    escaped: dict[str, str] = field(default_factory=dict)
-    layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
 
 
 def verify(program: ir.Program) -> None:
@@ -86,18 +55,18 @@ def verify(program: ir.Program) -> None:
         samples = sample_envs(program)
     except SymexprError as error:
         raise errors.InvalidExpression(f"an assertion has no value: {error}") from error
-    state = _State(program, samples, list(range(len(samples))))
+    state = State(program, samples, list(range(len(samples))))
     _check_head(state)
     _check_block(state, program.ops, "", top=True)
     if not program.ops or not isinstance(program.ops[-1], ir.Return):
         raise errors.MisplacedReturn("the program ends without return")
 
 
-def _check_head(state: _State) -> None:
+def _check_head(state: State) -> None:
     program = state.program
-    _check_name(program.name, _At())
+    check_name(program.name, At())
     for s in program.symbols:
-        _check_name(s.name, _At())
+        check_name(s.name, At())
     declared = [s.name for s in program.symbols]
     if len(set(declared)) != len(declared):
         raise errors.DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
@@ -105,7 +74,7 @@ def _check_head(state: _State) -> None:
     if unknown := free_symbols(program.given) - set(bound_symbols(program)):
         raise errors.UnboundSymbol(f"nothing binds {', '.join(sorted(unknown))}, of what is given")
     for param in program.params:
-        _check_name(param.name, _At())
+        check_name(param.name, At())
         if param.name in state.tensors or param.name in state.symbols:
             raise errors.DuplicateDefinition(f"parameter {param.name} is defined twice")
         if param.type is None:
@@ -119,13 +88,13 @@ def _check_head(state: _State) -> None:
                 raise errors.UnboundSymbol(
                     f"nothing binds {', '.join(sorted(unbound))} of parameter {param.name}"
                 )
-            _check_layout(state, param.name, param.type, _At())
-            _new_storage(state, param.name, param.type, owned=False, block="")
+            check_layout(state, param.name, param.type, At())
+            new_storage(state, param.name, param.type, owned=False, block="")
 
 
-def _check_block(state: _State, ops: Sequence[ir.Op], prefix: str, top: bool = False) -> None:
+def _check_block(state: State, ops: Sequence[ir.Op], prefix: str, top: bool = False) -> None:
     for i, op in enumerate(ops):
-        at = _At(op, f"{prefix}{i}")
+        at = At(op, f"{prefix}{i}")
         if isinstance(op, ir.Return) and not (top and i == len(ops) - 1):
             raise at.error(errors.MisplacedReturn, "return is not the last op")
         if isinstance(op, ir.DefineKernel | ir.SymbolDef | ir.Constant) and not top:
@@ -136,10 +105,10 @@ def _check_block(state: _State, ops: Sequence[ir.Op], prefix: str, top: bool = F
             raise at.error(errors.InvalidExpression, str(error)) from error
 
 
-def _check_op(state: _State, op: ir.Op, at: _At, prefix: str) -> None:
+def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
     if not isinstance(op, ir.If):
         for name in uses(op):
-            _check_use(state, name, at)
+            check_use(state, name, at)
             if name in state.descriptors and not isinstance(op, ir.Launch):
                 raise at.error(errors.InvalidDescriptor, f"{name} is a descriptor")
     unbound = free_symbols(expressions(op)) - state.symbols
@@ -152,19 +121,19 @@ def _check_op(state: _State, op: ir.Op, at: _At, prefix: str) -> None:
         case ir.SymbolDef():
             _check_symbol_def(state, op, at)
         case ir.Constant():
-            _define(state, op.out, op.type, at)
-            _new_storage(state, op.out, op.type, owned=False, block=prefix)
+            define(state, op.out, op.type, at)
+            new_storage(state, op.out, op.type, owned=False, block=prefix)
         case ir.Allocate():
-            _define(state, op.out, op.type, at)
+            define(state, op.out, op.type, at)
             if op.type.offset != 0:
                 raise at.error(errors.InvalidLayout, f"alloc has offset {op.type.offset}")
-            _new_storage(state, op.out, op.type, owned=True, block=prefix, written=False)
+            new_storage(state, op.out, op.type, owned=True, block=prefix, written=False)
         case ir.Free():
-            _end(state, op.name, at, prefix)
+            end(state, op.name, at, prefix)
         case ir.Reuse():
             _check_reuse(state, op, at, prefix)
         case ir.View():
-            _check_alias(state, op.out, op.type, op.src, at)
+            check_alias(state, op.out, op.type, op.src, at)
         case ir.Describe():
             _check_describe(state, op, at)
         case ir.Launch():
@@ -177,56 +146,7 @@ def _check_op(state: _State, op: ir.Op, at: _At, prefix: str) -> None:
             _check_if(state, op, at)
 
 
-def _check_name(name: str, at: _At) -> None:
-    if not NAME.fullmatch(name) or name in RESERVED:
-        raise at.error(errors.InvalidName, f"{name!r} cannot be a name")
-
-
-def _check_use(state: _State, name: str, at: _At) -> None:
-    if name in state.escaped:
-        raise at.error(errors.BlockEscape, f"{name} is defined inside if {state.escaped[name]}")
-    if name not in state.tensors:
-        raise at.error(errors.UndefinedName, f"no tensor {name} is defined here")
-    died = state.storage[name].died
-    if died:
-        raise at.error(errors.UseAfterFree, f"{name} died with its storage at op {died}")
-
-
-def _define(state: _State, name: str, type: TensorType, at: _At) -> None:
-    _check_name(name, at)
-    if name in state.tensors or name in state.symbols or name in state.escaped:
-        raise at.error(errors.DuplicateDefinition, f"{name} is defined before")
-    if any(s.name == name for s in state.program.symbols):
-        raise at.error(errors.DuplicateDefinition, f"{name} is a symbol")
-    _check_layout(state, name, type, at)
-    state.tensors[name] = type
-
-
-def _check_layout(state: _State, name: str, type: TensorType, at: _At) -> None:
-    known = state.layouts.setdefault(type, {})
-    for i in state.active:
-        if i in known:
-            continue
-        env = state.samples[i]
-        size, stride, offset = evaluate_type(type, env)
-        if min((*size, *stride, offset)) < 0:
-            layout = f"size {size} stride {stride} offset {offset}"
-            raise at.error(errors.InvalidLayout, f"{name} has {layout}{_where(env)}")
-        known[i] = layout_bytes((size, stride, offset), type.dtype)
-
-
-def _where(env: Env) -> str:
-    return " for " + ", ".join(f"{k}={v}" for k, v in env.items()) if env else ""
-
-
-def _new_storage(
-    state: _State, name: str, type: TensorType, owned: bool, block: str, written: bool = True
-) -> None:
-    samples = set(state.active) if written else set()
-    state.storage[name] = _Storage(name, owned, block, type, state.layouts[type], samples)
-
-
-def _check_written(state: _State, op: ir.Op, at: _At) -> None:
+def _check_written(state: State, op: ir.Op, at: At) -> None:
     """What an op reads was written before, for every sample that comes here. Of what a kernel or an
     operator mutates nobody knows whether it reads it too: that may be uninitialised."""
     read, changed = accesses(op, state.kernels)
@@ -234,55 +154,24 @@ def _check_written(state: _State, op: ir.Op, at: _At) -> None:
         storage = state.storage[name]
         missing = [i for i in state.active if i not in storage.written and storage.bytes[i]]
         if missing:
-            where = _where(state.samples[missing[0]])
+            where = where_text(state.samples[missing[0]])
             raise at.error(errors.Uninitialised, f"nothing has written to {storage.owner}{where}")
     for name in changed:
         state.storage[name].written.update(state.active)
 
 
-def _end(state: _State, name: str, at: _At, prefix: str) -> _Storage:
-    storage = state.storage[name]
-    if not storage.owned:
-        raise at.error(errors.NotOwned, f"the storage of {name} belongs to the caller")
-    if storage.owner != name:
-        raise at.error(errors.NotOwned, f"{name} is a view of {storage.owner}")
-    if storage.block != prefix:
-        raise at.error(errors.NotOwned, f"{name} was made outside of this block")
-    storage.died = at.index
-    return storage
-
-
-def _check_fits(state: _State, name: str, type: TensorType, storage: _Storage, at: _At) -> None:
-    if storage.type.device != type.device:
-        raise at.error(errors.DeviceMismatch, f"the storage is on {storage.type.device}")
-    for i in state.active:
-        have, need, env = storage.bytes[i], state.layouts[type][i], state.samples[i]
-        if need > have:
-            raise at.error(
-                errors.LayoutOutOfBounds,
-                f"{name} needs {need} bytes, the storage of {storage.owner} "
-                f"({print_type(storage.type)}) has {have}{_where(env)}",
-            )
-
-
-def _check_reuse(state: _State, op: ir.Reuse, at: _At, prefix: str) -> None:
-    _define(state, op.out, op.type, at)
+def _check_reuse(state: State, op: ir.Reuse, at: At, prefix: str) -> None:
+    define(state, op.out, op.type, at)
     if op.type.offset != 0:
         raise at.error(errors.InvalidLayout, f"reuse has offset {op.type.offset}")
-    storage = _end(state, op.src, at, prefix)
-    _check_fits(state, op.out, op.type, storage, at)
+    storage = end(state, op.src, at, prefix)
+    check_fits(state, op.out, op.type, storage, at)
     # The storage keeps its size: a later reuse may grow back into all of it.
-    state.storage[op.out] = _Storage(op.out, True, prefix, storage.type, storage.bytes, set())
+    state.storage[op.out] = Storage(op.out, True, prefix, storage.type, storage.bytes, set())
 
 
-def _check_alias(state: _State, name: str, type: TensorType, src: str, at: _At) -> None:
-    _define(state, name, type, at)
-    _check_fits(state, name, type, state.storage[src], at)
-    state.storage[name] = state.storage[src]
-
-
-def _check_kernel(state: _State, op: ir.DefineKernel, at: _At) -> None:
-    _check_name(op.name, at)
+def _check_kernel(state: State, op: ir.DefineKernel, at: At) -> None:
+    check_name(op.name, at)
     if op.name in state.kernels:
         raise at.error(errors.DuplicateDefinition, f"kernel {op.name} is defined before")
     names = [*(p.name for p in op.params), *(n for n, _ in op.constants)]
@@ -308,8 +197,8 @@ def _check_kernel(state: _State, op: ir.DefineKernel, at: _At) -> None:
     state.kernels[op.name] = op
 
 
-def _check_symbol_def(state: _State, op: ir.SymbolDef, at: _At) -> None:
-    _check_name(op.symbol, at)
+def _check_symbol_def(state: State, op: ir.SymbolDef, at: At) -> None:
+    check_name(op.symbol, at)
     if op.symbol in state.symbols or op.symbol in state.tensors:
         raise at.error(errors.DuplicateDefinition, f"{op.symbol} is defined before")
     type = next((p.type for p in state.program.params if p.name == op.tensor), None)
@@ -325,9 +214,9 @@ def _check_symbol_def(state: _State, op: ir.SymbolDef, at: _At) -> None:
     state.symbols.add(op.symbol)
 
 
-def _check_describe(state: _State, op: ir.Describe, at: _At) -> None:
+def _check_describe(state: State, op: ir.Describe, at: At) -> None:
     type = state.tensors[op.src]
-    _define(state, op.out, type, at)
+    define(state, op.out, type, at)
     if len(op.block) != len(type.size) or not 1 <= len(op.block) <= 5 or min(op.block) < 1:
         raise at.error(
             errors.InvalidDescriptor, f"blocks of {list(op.block)} of {op.src}: {print_type(type)}"
@@ -336,7 +225,7 @@ def _check_describe(state: _State, op: ir.Describe, at: _At) -> None:
     state.descriptors[op.out] = op
 
 
-def _check_launch(state: _State, op: ir.Launch, at: _At) -> None:
+def _check_launch(state: State, op: ir.Launch, at: At) -> None:
     kernel = state.kernels.get(op.kernel)
     if kernel is None:
         raise at.error(errors.UndefinedKernel, f"no kernel {op.kernel} is defined here")
@@ -349,7 +238,7 @@ def _check_launch(state: _State, op: ir.Launch, at: _At) -> None:
         _check_argument(state, param, arg, at)
 
 
-def _check_argument(state: _State, param: ir.KernelParam, arg: Arg, at: _At) -> None:
+def _check_argument(state: State, param: ir.KernelParam, arg: Arg, at: At) -> None:
     if isinstance(arg, Ref):
         type = state.tensors[arg.name]
         if (wanted := descriptor_kind(param.kind)) is not None:
@@ -369,7 +258,7 @@ def _check_argument(state: _State, param: ir.KernelParam, arg: Arg, at: _At) -> 
 
 
 def _check_descriptor(
-    state: _State, param: ir.KernelParam, wanted: tuple[str, tuple[int, ...]], arg: Ref, at: _At
+    state: State, param: ir.KernelParam, wanted: tuple[str, tuple[int, ...]], arg: Ref, at: At
 ) -> None:
     element, block = wanted
     found, type = state.descriptors.get(arg.name), state.tensors[arg.name]
@@ -395,7 +284,7 @@ def _scalar_fits(kind: str, arg: Arg) -> bool:
     return kind in ("f32", "f64") and not boolean and isinstance(arg, int | float | sympy.Expr)
 
 
-def _check_extern(state: _State, op: ir.ExternCall, at: _At, prefix: str) -> None:
+def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
     if not TARGET.fullmatch(op.target):
         raise at.error(errors.InvalidExtern, f"{op.target!r} is no operator name")
     for name, _ in op.kwargs:
@@ -410,10 +299,10 @@ def _check_extern(state: _State, op: ir.ExternCall, at: _At, prefix: str) -> Non
     state.active = [i for i in state.active if i == 0 or _has_results(op, state.samples[i])]
     for name, type in definitions(op):
         if op.alias is not None:
-            _check_alias(state, name, type, op.alias, at)
+            check_alias(state, name, type, op.alias, at)
         else:
-            _define(state, name, type, at)
-            _new_storage(state, name, type, owned=True, block=prefix)
+            define(state, name, type, at)
+            new_storage(state, name, type, owned=True, block=prefix)
 
 
 def _has_results(op: ir.ExternCall, env: Env) -> bool:
@@ -423,15 +312,17 @@ def _has_results(op: ir.ExternCall, env: Env) -> bool:
     return all(n >= 0 for size in sizes for n in size)
 
 
-def _check_copy(state: _State, op: ir.CopyBack, at: _At) -> None:
+def _check_copy(state: State, op: ir.CopyBack, at: At) -> None:
     src, dst = state.tensors[op.src], state.tensors[op.dst]
     for env in (state.samples[i] for i in state.active):
         a, b = evaluate_type(src, env)[0], evaluate_type(dst, env)[0]
         if a != b:
-            raise at.error(errors.CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{_where(env)}")
+            raise at.error(
+                errors.CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{where_text(env)}"
+            )
 
 
-def _check_if(state: _State, op: ir.If, at: _At) -> None:
+def _check_if(state: State, op: ir.If, at: At) -> None:
     active = state.active
     taken = {i for i in active if bool(evaluate(op.condition, state.samples[i]))}
     for label, block in (("then", op.then), ("else", op.orelse)):

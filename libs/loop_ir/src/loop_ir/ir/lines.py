@@ -58,12 +58,7 @@ class Line(Scanner):
 
     def values(self) -> tuple[str, ...]:
         """`(v0, v1)`."""
-        out: list[str] = []
-        self.expect("(")
-        while self.items():
-            out.append(self.match(NAME, "the name of a value"))
-            self.separator()
-        return tuple(out)
+        return tuple(self.match(NAME, "the name of a value") for _ in self.items())
 
     def axes(self) -> tuple[Axis, ...]:
         """`i0 < 2, i1 < 8:`, to the end of the line."""
@@ -104,12 +99,7 @@ class Line(Scanner):
                 self.fail("a tuple `[a, b]`", start)
             if depth == MAX_DEPTH:
                 self.fail(f"at most {MAX_DEPTH} brackets inside of one another", start)
-            inner.expect("[")
-            items: list[GraphArg] = []
-            while inner.items("]"):
-                items.append(inner.argument(",]", depth + 1))
-                inner.separator("]")
-            return tuple(items)
+            return tuple(inner.argument(",]", depth + 1) for _ in inner.items("[", "]"))
         if _TENSOR.match(text):
             return inner.tensor()
         if inner.take("ref "):
@@ -121,8 +111,7 @@ class Line(Scanner):
         """`(a, b, name = c)`: those by place, and by name."""
         args: list[GraphArg] = []
         kwargs: list[tuple[str, GraphArg]] = []
-        self.expect("(")
-        while self.items():
+        for _ in self.items():
             self.skip()
             if _KEYWORD.match(self.text, self.pos, self.end):
                 name = self.name()
@@ -130,7 +119,6 @@ class Line(Scanner):
                 kwargs.append((name, self.argument()))
             else:
                 args.append(self.argument())
-            self.separator()
         return tuple(args), tuple(kwargs)
 
 
