@@ -31,7 +31,7 @@ class FuseKernels:
         while True:
             if self.options.vertical or self.options.horizontal:
                 scheduler.run_pairs(self._wanted)
-            if not (self.options.inline and scheduler.run_inline()):
+            if not (self.options.inline and (scheduler.run_inline() or scheduler.run_tails())):
                 break
         scheduler.drop_dead_stores()
         return scheduler.decided()

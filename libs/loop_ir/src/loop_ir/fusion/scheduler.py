@@ -14,8 +14,18 @@ from loop_ir.fusion.inline import inline
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import attach_prologue
 from loop_ir.fusion.store_parts import joins_runs
+from loop_ir.fusion.tails import tail
 from loop_ir.ir.affine import product
-from loop_ir.ir.analysis import Traffic, at_hints, hints_of, node_name, reads, traffic, writes
+from loop_ir.ir.analysis import (
+    Traffic,
+    at_hints,
+    hints_of,
+    is_pointwise,
+    node_name,
+    reads,
+    traffic,
+    writes,
+)
 from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Node, Origin
 from loop_ir.passes.dead_code import drop_dead_statements
@@ -29,6 +39,11 @@ _OPS_PER_BYTE = 12
 _PICKED = 8
 # Operands that are shared by rows or columns may make what is read again so much more.
 _MORE = 16
+# Where several results are computed again, all but one of which are thrown away at each point, an
+# operation counts as so many: nothing else hides it.
+_CHOSEN = 2
+# Bytes that the second-level cache does not keep.
+_SPREAD = 32 << 20
 _NUMBER = 8  # bytes
 _COSTLY_NAMES = """
 exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh erf sigmoid
@@ -39,7 +54,7 @@ _COSTLY = frozenset(_COSTLY_NAMES.split())
 
 @dataclass(frozen=True)
 class Fusion:
-    """One decision: `kind` is vertical, horizontal, inline, epilogue or prologue."""
+    """One decision: `kind` is vertical, horizontal, inline, tail, epilogue or prologue."""
 
     kind: str
     first: str
@@ -179,13 +194,14 @@ class Scheduler:
         """Computes pointwise producers in their consumers, where all consumers can and that
         saves traffic. early: only those that fusion over one domain might not spare: of which a
         consumer picks few elements, or that several read, or one that joins it to others, and
-        that are as cheap to read again from what they read. True if anything changed."""
+        that are as cheap to read again from what they read, or that make much of little. True if
+        anything changed."""
         changed = False
         for number in sorted(self.deps.nodes, key=lambda n: -self.deps.order[n]):
             if not isinstance(self.deps.nodes[number], Kernel):
                 continue
-            first = not early or self._is_picked_from(number) or self._is_a_view(number)
-            if first and self._inline(number):
+            first = self._is_picked_from(number) or self._is_a_view(number)
+            if (not early or first or self._is_spread(number)) and self._inline(number):
                 changed = True
         return changed
 
@@ -199,6 +215,14 @@ class Scheduler:
         cheap = self._work(self._kernel(number)) <= read * _OPS_PER_BYTE // 4
         found = len(readers) > 1 or (len(readers) == 1 and self._is_a_part(number, *readers))
         return found and read <= written + written // _MORE and cheap
+
+    def _is_spread(self, number: int) -> bool:
+        """Whether it makes much of little without a costly operation, such as the differences of
+        all pairs."""
+        moved = self._traffic(number)
+        read, written = sum(moved.read.values()), sum(moved.written.values())
+        ops = {s.op for s in statements(self._kernel(number)) if isinstance(s, Compute)}
+        return written >= max(_SPREAD, _PICKED * read) and _COSTLY.isdisjoint(ops)
 
     def _is_a_part(self, number: int, reader: int) -> bool:
         """The reader loads it under a mask."""
@@ -250,11 +274,19 @@ class Scheduler:
         readers = sorted({r for name in made for r in self.deps.readers.get(name, ())})
         if not readers or any(self.deps.writers[name] != {number} for name in made):
             return Mismatch(f"{made[0]} has another writer")
+        saved = self._traffic(number).total + self.options.launch_bytes
+        return self._inlined(number, producer, readers, saved)
+
+    def _inlined(
+        self, number: int, producer: Kernel, readers: list[int], saved: int
+    ) -> dict[int, Kernel] | Mismatch:
+        """The readers with `producer` inside, which does in part what node `number` does; saved:
+        the bytes that this spares elsewhere."""
+        made = writes(producer)
         for name in reads(producer):
             for writer in self.deps.writers.get(name, ()):
                 if self.deps.order[writer] > self.deps.order[number]:
                     return Mismatch(f"{name}, which {producer.name} reads, changes later")
-        saved = self._traffic(number).total + self.options.launch_bytes
         out: dict[int, Kernel] = {}
         for reader in readers:
             consumer = self.deps.nodes[reader]
@@ -274,16 +306,58 @@ class Scheduler:
                 return Mismatch("the kernel would grow too long")
             moved = traffic(kernel, self.hints).total
             saved += self._traffic(reader).total - moved
-            saved -= self._extra_work(consumer, kernel, moved)
+            saved -= self._extra_work(consumer, kernel, moved, _CHOSEN if len(made) > 1 else 1)
             out[reader] = kernel
         if saved <= 0:
             return Mismatch(f"computing {made[0]} again costs more than storing it")
         return out
 
-    def _extra_work(self, before: Kernel, after: Kernel, moved: int) -> int:
+    def run_tails(self) -> bool:
+        """Computes what follows reductions at all points, such as that of a norm, in the kernels
+        that alone read it, where that saves traffic: the numbers of rows are stored instead. True
+        if anything changed."""
+        changed = False
+        for number in sorted(self.deps.nodes, key=lambda n: self.deps.order[n]):
+            changed = self._move_tail(number) or changed
+        return changed
+
+    def _move_tail(self, number: int) -> bool:
+        node = self.deps.nodes[number]
+        if not isinstance(node, Kernel) or is_pointwise(node):
+            return False
+        hidden = [n for n in writes(node) if n not in self.deps.kept]
+        readers = sorted({r for name in hidden for r in self.deps.readers.get(name, ())})
+        if not all(isinstance(self.deps.nodes[r], Kernel) for r in readers) or not readers:
+            return False
+        others = self.deps.nodes.values()
+        taken = {name for n in others for name in (node_name(n), *reads(n), *writes(n))}
+        taken |= self.deps.kept
+        pieces = tail(node, taken)
+        if pieces is None or not set(writes(pieces[1])) <= set(hidden):
+            return False
+        head, rest = pieces
+        readers = sorted(self.deps.readers.get(writes(rest)[0], ()))
+        spared = self._traffic(number).total - traffic(head, self.hints).total
+        moved = self._inlined(number, rest, readers, spared)
+        if isinstance(moved, Mismatch) or not moved:
+            return False
+        self.deps.replace(number, head)
+        for reader, kernel in {number: head, **moved}.items():
+            self.traffic.pop(reader, None)
+            self.version[reader] += 1
+            if reader != number:
+                self.deps.inherit(reader, number)
+                self.decisions.append(
+                    Fusion("tail", node.name, self._kernel(reader).name, spared, node.origins)
+                )
+                self.deps.replace(reader, kernel)
+                spared = 0
+        return True
+
+    def _extra_work(self, before: Kernel, after: Kernel, moved: int, factor: int) -> int:
         """Work added to a kernel, in bytes that could be moved meanwhile, as far as it does not
-        hide behind the bytes that are moved."""
-        old, new = self._work(before), self._work(after)
+        hide behind the bytes that are moved; each operation counted as so many."""
+        old, new = self._work(before) * factor, self._work(after) * factor
         budget = moved * _OPS_PER_BYTE
         return (max(0, new - budget) - max(0, old - budget)) // _OPS_PER_BYTE
 

@@ -1,0 +1,96 @@
+"""What follows a reduction at all points is computed where it is read, and gives what it gave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loop_ir import Graph, Kernel, fuse_with_report, interpret_graph, parse_graph, verify
+
+NORM = """
+graph g(
+    x: f32[{n}, 8] cuda:0,
+    w: f32[8] cuda:0,
+):
+  kernel norm(
+      x: f32[{n}, 8] cuda:0,
+      w: f32[8] cuda:0,
+      out y: f32[{n}, 8] cuda:0,
+  ):
+    parallel i0 < {n}:
+      over r0 < 8:
+        v0 = load x[i0*8 + r0] : f32
+        v1, v2 = reduce welford(v0) : f32
+      once:
+        v3 = const 1e-05 : f32
+        v4 = add(v2, v3) : f32
+        v5 = rsqrt(v4) : f32
+      over r0 < 8:
+        v6 = sub(v0, v1) : f32
+        v7 = mul(v6, v5) : f32
+        v8 = load w[r0] : f32
+        v9 = mul(v7, v8) : f32
+        store y[i0*8 + r0] = v9
+"""
+POOL = """
+  kernel pool(
+      y: f32[{n}, 8] cuda:0,
+      out z: f32[{half}, 4] cuda:0,
+  ):
+    parallel i0 < {half}, i1 < 4:
+      once:
+        v0 = load y[i0*16 + i1*2] : f32
+        v1 = load y[i0*16 + i1*2 + 1] : f32
+        v2 = add(v0, v1) : f32
+        v3 = load y[i0*16 + i1*2 + 8] : f32
+        v4 = add(v2, v3) : f32
+        v5 = load y[i0*16 + i1*2 + 9] : f32
+        v6 = add(v4, v5) : f32
+        store z[i0*4 + i1] = v6
+  return (z: f32[{half}, 4] cuda:0{more})
+"""
+COLUMNS = """
+  kernel columns(
+      y: f32[{n}, 8] cuda:0,
+      out z: f32[8] cuda:0,
+  ):
+    parallel i0 < 8:
+      over r0 < {n}:
+        v0 = load y[r0*8 + i0] : f32
+        v1 = reduce max(v0) : f32
+      once:
+        store z[i0] = v1
+  return (z: f32[8] cuda:0)
+"""
+
+
+def fused(text: str, n: int, more: str = "") -> tuple[Graph, list[str]]:
+    """The fused graph, which agrees with that of the text, and the kinds of what was fused."""
+    graph = parse_graph(text.format(n=n, half=n // 2, more=more))
+    got, report = fuse_with_report(graph)
+    verify(got)
+    if n <= 64:
+        rng = np.random.default_rng(0)
+        x = [rng.standard_normal((n, 8)).astype(np.float32), np.ones(8, np.float32)]
+        for want, have in zip(interpret_graph(graph, x), interpret_graph(got, x), strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)
+    return got, [f.kind for f in report.fusions]
+
+
+@pytest.mark.parametrize("reader", [POOL, COLUMNS])
+def test_the_numbers_of_rows_are_stored_instead_of_the_rows(reader: str) -> None:
+    for n in (64, 1 << 20):
+        got, kinds = fused(NORM + reader, n)
+        kernels = [k for k in got.nodes if isinstance(k, Kernel)]
+        assert "tail" in kinds
+        assert not any(b.name == "y" for k in kernels for b in k.buffers)
+
+
+def test_rows_that_are_a_result_are_stored() -> None:
+    got, kinds = fused(NORM + POOL, 64, ", y: f32[64, 8] cuda:0")
+    assert "tail" not in kinds and len(got.nodes) == 2
+
+
+def test_no_rows_at_all() -> None:
+    fused(NORM + POOL, 0)
+    fused(NORM + POOL, 2)
