@@ -16,8 +16,8 @@ import gemm_templates
 from compile_cli.cli.measure import relative_error
 from gemm_templates import Bound, Config, Inputs, Problem, device_info
 from gemm_templates.epilogues import GELU
+from gemm_templates.fused import Prologue
 from gemm_templates.model import is_legal
-from gemm_templates.problem import Prologue
 from gemm_templates.prologues import cast_of
 from gemm_templates.registry import FAMILIES
 from planner.matmul.decide import MatmulPlanner, Way

@@ -23,8 +23,8 @@ from gemm_templates.epilogues import RELU
 from gemm_templates.families import dense
 from gemm_templates.families.gemv import family as gemv
 from gemm_templates.families.split_k import family as split_k
+from gemm_templates.fused import Prologue
 from gemm_templates.model import is_legal
-from gemm_templates.problem import Prologue
 from gemm_templates.prologues import block_scale_of, cast_of
 from gemm_templates.registry import FAMILIES, able
 from triton_rt import KernelParam, Target, compile

@@ -9,7 +9,7 @@ from gemm_templates import Config, Inputs, InvalidArguments, InvalidConfig, Prob
 from gemm_templates.dtypes import DTYPES
 from gemm_templates.epilogues import RELU
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
-from gemm_templates.problem import Prologue
+from gemm_templates.fused import Prologue
 from gemm_templates.prologues import block_scale_of, cast_of
 from triton_rt import KernelParam
 

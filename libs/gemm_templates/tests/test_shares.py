@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gemm_templates import H200, Config, InvalidConfig, Problem, candidates, make_plan
 from gemm_templates.families.gluon import family as gluon
+from gemm_templates.fused import Epilogue
 from gemm_templates.model import is_legal
-from gemm_templates.problem import Epilogue
 from triton_rt import KernelParam, KernelSource, LazyKernel, Target, compile
 
 TEXT = """\

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from gemm_templates.errors import InvalidProblem
-from gemm_templates.problem import ITEMSIZE, Epilogue
+from gemm_templates.fused import Epilogue
+from gemm_templates.problem import ITEMSIZE
 from triton_rt import KernelParam
 
 

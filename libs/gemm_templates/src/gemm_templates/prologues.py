@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from gemm_templates.errors import InvalidProblem
-from gemm_templates.problem import BlockScale, Prologue
+from gemm_templates.fused import BlockScale, Prologue
 from triton_rt import KernelParam
 
 

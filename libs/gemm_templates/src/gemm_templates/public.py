@@ -9,6 +9,7 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
+from gemm_templates.fused import BlockScale, Epilogue, Prologue
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import (
     Candidate,
@@ -30,7 +31,7 @@ from gemm_templates.ops import (
     scaled_mm,
 )
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
-from gemm_templates.problem import BlockScale, Config, Epilogue, Problem, Prologue
+from gemm_templates.problem import Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.registry import CONFIGS, family_of, make_plan, source, tma_configs
 from gemm_templates.store import Store

@@ -14,16 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidProblem
+from gemm_templates.fused import BlockScale, Prologue
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
-from gemm_templates.problem import (
-    BATCH_STRIDES,
-    DIMS,
-    STRIDES_OF,
-    BlockScale,
-    Config,
-    Problem,
-    Prologue,
-)
+from gemm_templates.problem import BATCH_STRIDES, DIMS, STRIDES_OF, Config, Problem
 from gemm_templates.tensor_maps import Moves
 from triton_rt import KernelParam, KernelSource
 

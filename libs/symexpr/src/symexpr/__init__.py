@@ -8,6 +8,17 @@ from symexpr.choice import Max, Min, Where
 from symexpr.context import Guard, SizeContext
 from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
+from symexpr.domains import (
+    BIT_OPERATIONS,
+    COMPARISONS,
+    INTERVALS,
+    PYTHON,
+    ROUNDINGS,
+    ArrayDomain,
+    Domain,
+    IntervalDomain,
+    TraceDomain,
+)
 from symexpr.errors import (
     BadName,
     BadRange,
@@ -22,18 +33,7 @@ from symexpr.errors import (
     UnknownFunction,
     UnsupportedByTarget,
 )
-from symexpr.evaluation import (
-    BIT_OPERATIONS,
-    COMPARISONS,
-    INTERVALS,
-    PYTHON,
-    ROUNDINGS,
-    ArrayDomain,
-    Domain,
-    IntervalDomain,
-    TraceDomain,
-    evaluate,
-)
+from symexpr.evaluation import evaluate
 from symexpr.facts import Ranges
 from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.floors import replace_floor

@@ -4,7 +4,6 @@ where it does not apply; arguments are simplified already. Divisors are not zero
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd
 from typing import Any
 
 import sympy
@@ -12,8 +11,20 @@ import sympy
 from symexpr.choice import Max
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.facts import Facts
-from symexpr.intervals import INF, MAX_EXACT_FLOAT
-from symexpr.structure import coefficient, content, exact_quotient, exact_quotient_sum, times, total
+from symexpr.intervals import INF
+from symexpr.structure import exact_quotient, exact_quotient_sum, times, total
+from symexpr.sums_of_terms import (
+    add_term,
+    groupings,
+    has_term,
+    is_exact,
+    mod_factors,
+    open_mods,
+    scaled_terms,
+    step_of,
+    term_map,
+    too_long,
+)
 
 Rule = Callable[[Any, Facts], Any]
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One
@@ -38,7 +49,7 @@ def floor_div_by_bounds(e: Any, f: Facts) -> Any:
 def floor_div_drop_remainder(e: Any, f: Facts) -> Any:
     """`(g*x + r) // (g*d) -> x // d`, when 0 <= r < g and d > 0; with r = 0 for any d."""
     a, b = e.args
-    for g, x, _ in _groups(a, b, f):
+    for g, x, _ in groupings(a, b, f):
         d = exact_quotient(b, g)
         if d is not None and f.positive(d):
             return FloorDiv(x, d)
@@ -61,7 +72,7 @@ def floor_div_of_mod(e: Any, f: Facts) -> Any:
     m = exact_quotient(inner.args[-1], d)
     if m is None or not f.positive(m):
         return None
-    return ModularIndexing(inner.args[0], _step(inner) * d, m)
+    return ModularIndexing(inner.args[0], step_of(inner) * d, m)
 
 
 def ceil_div_to_floor_div(e: Any, f: Facts) -> Any:
@@ -82,14 +93,14 @@ def mod_by_bounds(e: Any, f: Facts) -> Any:
 def mod_of_mods(e: Any, f: Facts) -> Any:
     """`(a + c*(x % n)) % m -> (a + c*x) % m`, when m divides c*n; also for `x // d % n`."""
     a, m = e.args
-    x = _open_mods(a, m)
+    x = open_mods(a, m)
     return None if x is None else Mod(x, m)
 
 
 def mod_factor(e: Any, f: Facts) -> Any:
     """`(g*x + r) % (g*m) -> g*(x % m) + r`, when 0 <= r < g and m > 0."""
     a, b = e.args
-    for g, x, r in _groups(a, b, f):
+    for g, x, r in groupings(a, b, f):
         m = exact_quotient(b, g)
         if m is not None and g is not _ONE and f.positive(m):
             return g * Mod(x, m) + r
@@ -111,41 +122,41 @@ def modular_of_mods(e: Any, f: Facts) -> Any:
     a, d, m = e.args
     if not f.positive(d):
         return None
-    x = _open_mods(a, d * m)
+    x = open_mods(a, d * m)
     return None if x is None else ModularIndexing(x, d, m)
 
 
 def merge_div_mod(e: Any, f: Facts) -> Any:
     """`m*(x // (d*m)) + x // d % m -> x // d`, times any factor, when m > 0 or d = 1; also where
     `x // (d*m)` has been simplified to something else."""
-    terms = _term_map(e)
+    terms = term_map(e)
     changed = False
     for t, c in list(terms.items()):
-        for mod, factor in _mod_factors(t):
-            x, d, m = mod.args[0], _step(mod), mod.args[-1]
+        for mod, factor in mod_factors(t):
+            x, d, m = mod.args[0], step_of(mod), mod.args[-1]
             if terms.get(t) != c or (d is not _ONE and not f.positive(m)):
                 continue
             quotient = simplify_with(FloorDiv(x, d * m), f)
-            if quotient is _ZERO or _too_long(quotient, terms):
+            if quotient is _ZERO or too_long(quotient, terms):
                 continue
-            needed = _scaled(c * factor * m, quotient)
-            if all(_has(terms, k, v) for k, v in needed.items()):
+            needed = scaled_terms(c * factor * m, quotient)
+            if all(has_term(terms, k, v) for k, v in needed.items()):
                 changed = True
                 for k, v in needed.items():
-                    _add_term(terms, k, -v)
-                _add_term(terms, t, -c)
-                for k, v in _term_map(c * factor * FloorDiv(x, d)).items():
-                    _add_term(terms, k, v)
+                    add_term(terms, k, -v)
+                add_term(terms, t, -c)
+                for k, v in term_map(c * factor * FloorDiv(x, d)).items():
+                    add_term(terms, k, v)
     return sympy.Add(*(times(c, t) for t, c in terms.items())) if changed else None
 
 
 def merge_digits(e: Any, f: Facts) -> Any:
     """`m*(x // (d*m) % n) + x // d % m -> x // d % (m*n)`, times any factor, when m > 0, n > 0."""
-    terms = _term_map(e)
+    terms = term_map(e)
     digits: dict[tuple[Any, Any], list[tuple[Any, int, Any, Any]]] = {}
     for t, c in terms.items():
-        for mod, factor in _mod_factors(t):
-            digits.setdefault((mod.args[0], _step(mod)), []).append((t, c, mod.args[-1], factor))
+        for mod, factor in mod_factors(t):
+            digits.setdefault((mod.args[0], step_of(mod)), []).append((t, c, mod.args[-1], factor))
     if all(len(found) == 1 for found in digits.values()) and len(digits) < 2:
         return None
     for (x, d), found in digits.items():
@@ -158,26 +169,26 @@ def merge_digits(e: Any, f: Facts) -> Any:
 
 def subtract_multiple(e: Any, f: Facts) -> Any:
     """`x - d*(x // d) -> x % d`, times any factor."""
-    terms = _term_map(e)
+    terms = term_map(e)
     changed = False
     for t, c in list(terms.items()):
         for g in sympy.Mul.make_args(t):
             if g.func is not FloorDiv or terms.get(t) != c:
                 continue
             x, d = g.args
-            if (d.is_Integer and c % int(d)) or _too_long(x, terms):
+            if (d.is_Integer and c % int(d)) or too_long(x, terms):
                 continue
             scale = exact_quotient(-c * (_ONE if t is g else t / g), d)
             if scale is None:
                 continue
-            needed = _scaled(scale, x)
-            if all(_has(terms, k, v) for k, v in needed.items()):
+            needed = scaled_terms(scale, x)
+            if all(has_term(terms, k, v) for k, v in needed.items()):
                 changed = True
                 for k, v in needed.items():
-                    _add_term(terms, k, -v)
-                _add_term(terms, t, -c)
-                for k, v in _term_map(scale * Mod(x, d)).items():
-                    _add_term(terms, k, v)
+                    add_term(terms, k, -v)
+                add_term(terms, t, -c)
+                for k, v in term_map(scale * Mod(x, d)).items():
+                    add_term(terms, k, v)
     return sympy.Add(*(times(c, t) for t, c in terms.items())) if changed else None
 
 
@@ -212,9 +223,9 @@ def rounded_quotient(e: Any, f: Facts) -> Any:
     quotient is not negative: when |a| and |b| are at most 2**53 (floats are exact so far, and a
     quotient of such integers never rounds up to an integer it does not reach)."""
     inner = e.args[0]
-    if inner.func.__name__ == "ToFloat" and _exact(inner.args[0], f):
+    if inner.func.__name__ == "ToFloat" and is_exact(inner.args[0], f):
         return inner.args[0]
-    if inner.func.__name__ != "IntTrueDiv" or not all(_exact(a, f) for a in inner.args):
+    if inner.func.__name__ != "IntTrueDiv" or not all(is_exact(a, f) for a in inner.args):
         return None
     a, b = inner.args
     name = e.func.__name__
@@ -236,7 +247,7 @@ def relation_divide(e: Any, f: Facts) -> Any:
         a, b = b, a
     elif op not in ("<", ">="):
         return None
-    for g, x, _ in _groups(a, b, f):
+    for g, x, _ in groupings(a, b, f):
         y = exact_quotient_sum(b, g)
         if y is not None and g is not _ONE:
             return {
@@ -316,113 +327,3 @@ def _first(rules: tuple[Rule, ...], e: Any, f: Facts) -> Any:
         if out is not None and out != e:
             return out
     return None
-
-
-def _step(mod: Any) -> Any:
-    """The divisor d of `x // d % m`, 1 for `x % m`."""
-    return mod.args[1] if mod.func is ModularIndexing else _ONE
-
-
-def _exact(e: Any, f: Facts) -> bool:
-    lo, hi = f.interval(e)
-    return lo >= -MAX_EXACT_FLOAT and hi <= MAX_EXACT_FLOAT
-
-
-def _term_map(e: Any) -> dict[Any, int]:
-    """Terms of a sum without their integer coefficients, and those."""
-    out: dict[Any, int] = {}
-    for t in sympy.Add.make_args(e):
-        c, rest = coefficient(t)
-        out[rest] = out.get(rest, 0) + c
-    return out
-
-
-def _too_long(e: Any, terms: dict[Any, int]) -> bool:
-    """Whether a sum that holds one term more than `e` has too few for all of it."""
-    return len(sympy.Add.make_args(e)) >= len(terms)
-
-
-def _scaled(scale: Any, e: Any) -> dict[Any, int]:
-    """`_term_map` of a product, multiplied out."""
-    if scale.is_Integer and not any(
-        t.is_Mul and any(f.is_Add for f in t.args) for t in sympy.Add.make_args(e)
-    ):
-        return {rest: int(scale) * c for rest, c in _term_map(e).items()}
-    return _term_map(sympy.expand_mul(scale * e))
-
-
-def _add_term(terms: dict[Any, int], key: Any, c: int) -> None:
-    terms[key] = terms.get(key, 0) + c
-    if not terms[key]:
-        del terms[key]
-
-
-def _has(terms: dict[Any, int], key: Any, needed: int) -> bool:
-    """Whether a sum holds `needed` of a term (a constant may be taken apart freely)."""
-    return terms.get(key, 0) == needed or (key is _ONE and key in terms)
-
-
-def _mod_factors(term: Any) -> list[tuple[Any, Any]]:
-    """`(x % m, the other factors)` for each such factor of a product."""
-    factors = sympy.Mul.make_args(term)
-    return [
-        (g, _ONE if g is term else term / g) for g in factors if g.func in (Mod, ModularIndexing)
-    ]
-
-
-def _open_mods(a: Any, modulus: Any) -> Any:
-    """`a` with `c*(x % n)` replaced by `c*x` where the modulus divides c*n; None if unchanged."""
-    out, changed = [], False
-    for t in sympy.Add.make_args(a):
-        for g, factor in _mod_factors(t):
-            if exact_quotient(factor * g.args[-1], modulus) is not None:
-                t, changed = factor * FloorDiv(g.args[0], _step(g)), True
-                break
-        out.append(t)
-    return sympy.Add(*out) if changed else None
-
-
-def _groups(a: Any, b: Any, f: Facts) -> list[tuple[Any, Any, Any]]:
-    """Ways to write `a = g*x + r` with g > 0 a common factor of some terms and of b, and
-    0 <= r < g; the largest g first, of which the first suffices."""
-    terms = sympy.Add.make_args(a)
-    out = []
-    for g in _common_factors(terms, b):
-        x: list[Any] = []
-        r: list[Any] = []
-        for t in terms:
-            q = exact_quotient(t, g)
-            (r.append(t) if q is None else x.append(q))
-        if not x:
-            continue
-        rest = sympy.Add(*r)
-        if rest.is_Integer and g.is_Integer:  # keep 0 <= rest < g by moving whole g's
-            x.append(sympy.Integer(int(rest) // int(g)))
-            rest = sympy.Integer(int(rest) % int(g))
-        if rest is _ZERO:
-            if g.is_Integer or f.positive(g):
-                out.append((g, sympy.Add(*x), rest))
-                break
-        elif f.positive(g) and f.within(rest, g):
-            out.append((g, sympy.Add(*x), rest))
-            break
-    return out
-
-
-def _common_factors(terms: tuple[Any, ...], b: Any) -> list[Any]:
-    cb = content(b)
-    literals: set[int] = set()
-    for t in terms:
-        literals.add(gcd(coefficient(t)[0], cb))
-    base = [f for f in sympy.Mul.make_args(b) if not f.is_number]
-    symbolic: list[Any] = []
-    if base and not b.is_Add:
-        for t in terms:
-            common = [f for f in base if f in sympy.Mul.make_args(t)]
-            if common:
-                m = sympy.Mul(*common)
-                symbolic += [gcd(coefficient(t)[0], cb) * m, m]
-    elif b.is_Add and any(exact_quotient(t, b) is not None for t in terms):
-        symbolic.append(b)
-    unique = list(dict.fromkeys(symbolic))
-    return unique + [sympy.Integer(g) for g in sorted(literals, reverse=True) if g > 1]

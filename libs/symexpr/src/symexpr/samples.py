@@ -12,8 +12,9 @@ from typing import Any
 
 import sympy
 
+from symexpr.domains import Domain
 from symexpr.errors import SymexprError
-from symexpr.evaluation import Domain, Evaluation
+from symexpr.evaluation import Evaluation
 from symexpr.intervals import INF, Interval, Number
 
 _OPEN = 2**48  # how far from its known end a symbol without the other one goes

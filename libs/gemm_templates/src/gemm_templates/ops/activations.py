@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gemm_templates.epilogues import ACTIVATIONS, GELU_NARROW
-from gemm_templates.problem import Epilogue
+from gemm_templates.fused import Epilogue
 
 TORCH_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,

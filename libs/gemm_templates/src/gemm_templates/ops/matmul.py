@@ -11,11 +11,12 @@ from torch import Tensor
 from gemm_templates.dtypes import NAMES
 from gemm_templates.epilogues import alpha_beta_of, residual_of, scale_and_add_of, scaled_by_of
 from gemm_templates.errors import InvalidArguments
+from gemm_templates.fused import Epilogue
 from gemm_templates.launch import Inputs
 from gemm_templates.ops import gradients
 from gemm_templates.ops.operation import Operation, Options, Tensors
 from gemm_templates.ops.padded import padded_mm
-from gemm_templates.problem import ITEMSIZE, Epilogue, Problem
+from gemm_templates.problem import ITEMSIZE, Problem
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

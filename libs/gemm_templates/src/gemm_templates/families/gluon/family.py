@@ -10,8 +10,9 @@ from gemm_templates.device import H200, DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.families.abilities import HOPPER, Abilities
 from gemm_templates.families.tma import family as tma
+from gemm_templates.fused import Epilogue
 from gemm_templates.plan import Plan, Workspace
-from gemm_templates.problem import ITEMSIZE, Config, Epilogue, Problem
+from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, launched, stores_out
 from gemm_templates.tensor_maps import is_writable, moves_of
 

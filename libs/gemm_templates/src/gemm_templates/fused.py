@@ -1,0 +1,109 @@
+"""What is computed with a product in one kernel: plain data, texts included."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemm_templates.epilogue_cost import instructions
+from triton_rt import KernelParam
+
+
+def _key(name: str, text: str) -> str:
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to a tile before it is stored.
+
+    name: the `@triton.jit` device function `(acc, rm, rn, mask, operands) -> value`.
+    text: module text that defines or imports it.
+    operands: run-time parameters of the kernel that it gets as the tuple `operands`.
+    stores: it stores its results itself, and `out` is not written.
+    bytes_per_element: what it reads and writes (besides `out`) for each output element, for the
+        cost model.
+    work: roughly how many f32 instructions it takes for each element (erf: 28); None counts them
+        in `text` (`instructions`), helper functions included but not what `text` imports.
+    batched: the tuple starts with the batch number (0 where there is no batch; the group's of a
+        jagged matmul), before the operands.
+    columns: it looks at groups of that many columns of a row, which a tile must have whole
+        (0: at each element alone).
+    free: the vendor's call does this, too, at no cost.
+    """
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...] = ()
+    stores: bool = False
+    bytes_per_element: float = 0.0
+    work: float | None = None
+    batched: bool = False
+    columns: int = 0
+    free: bool = False
+
+    @cached_property
+    def instructions(self) -> float:
+        """f32 instructions for each element."""
+        return instructions(self.text) if self.work is None else self.work
+
+    @property
+    def key(self) -> str:
+        """Tells epilogues apart."""
+        return _key(self.name, f"{self.text}{' batched' if self.batched else ''}")
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """What happens to a tile of an operand between its load and the product.
+
+    name: the `@triton.jit` device function `(tile, r_outer, rk, mask, operands) -> tile`:
+        `r_outer` are the numbers of rows of `a` (columns of `b`) and `rk` those along K, shaped to
+        broadcast with the tile ([BLOCK_M, 1] and [1, BLOCK_K] for `a`; [1, BLOCK_N] and
+        [BLOCK_K, 1] for `b`); `mask`: where the tile lies inside of the matrix. What it makes of
+        elements outside does not matter, but it must not read memory for them.
+    text: module text that defines or imports it.
+    operands: run-time parameters of the kernel that it gets as the tuple `operands`.
+    dtype: element type of what it returns.
+    bytes_per_element: what it reads besides the tile at a place of its own for each element, not
+        for each row or column.
+    batched: the tuple starts with the batch number (0 where there is no batch), before the
+        operands.
+    """
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...] = ()
+    dtype: str = "bf16"
+    bytes_per_element: int = 0
+    batched: bool = False
+
+    @property
+    def key(self) -> str:
+        """Tells prologues apart."""
+        text = f"{self.text} -> {self.dtype} {self.operands}{' batched' if self.batched else ''}"
+        return _key(self.name, text)
+
+
+@dataclass(frozen=True)
+class BlockScale:
+    """A factor for the product of each `block_k` elements along K, in f32, before it is summed.
+
+    name: the `@triton.jit` device function `(rm, rn, first_n, k, operands) -> factor`, which
+        broadcasts to [BLOCK_M, BLOCK_N]: `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] are row and column
+        numbers that lie inside of the matrix (0 in place of those outside), `first_n` is the
+        first column of the tile, `k` the first element along K.
+    text, operands: as of `Prologue`.
+    """
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...] = ()
+    block_k: int = 128
+
+    @property
+    def key(self) -> str:
+        """Tells block scales apart."""
+        text = f"{self.text} {self.block_k} {self.operands}"
+        return _key(self.name, text)
