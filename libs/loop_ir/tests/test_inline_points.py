@@ -196,3 +196,39 @@ def test_any_flat_index_is_a_point_of_the_producer(sizes: tuple[int, ...], low: 
     names = {"a": a, "b": b, "c": c, "p": p, "q": q, "bc": b * c, "low": low, "total": a * b * c}
     text = FLAT.format(**names)
     assert len(kernels(agree(text.replace(" - 0]", "]").replace(" - 0 :", " :")))) == 1
+
+
+POOLED = """
+graph g(
+    x: f32[1024, 8] cuda:0,
+):
+  kernel both(
+      x: f32[1024, 8] cuda:0,
+      out y: f32[1024, 8] cuda:0,
+      out h: f32[1024, 8] cuda:0,
+  ):
+    parallel i0 < 8192:
+      once:
+        v0 = load x[i0] : f32
+        v1 = add(v0, v0) : f32
+        store y[i0] = v1
+        v2 = mul(v1, v0) : f32
+        store h[i0] = v2
+  kernel pool(
+      h: f32[1024, 8] cuda:0,
+      out z: f32[512, 8] cuda:0,
+  ):
+    parallel i0 < 512, i1 < 8:
+      once:
+        v0 = load h[i0*16 + i1] : f32
+        v1 = load h[i0*16 + i1 + 8] : f32
+        v2 = add(v0, v1) : f32
+        store z[i0*8 + i1] = v2
+  return (y: f32[1024, 8] cuda:0, z: f32[512, 8] cuda:0)
+"""
+
+
+def test_one_of_the_results_is_computed_where_it_is_read() -> None:
+    first, second = kernels(agree(POOLED))
+    assert {b.name for b in first.buffers} == {"x", "y"}
+    assert {b.name for b in second.buffers} == {"x", "z"}

@@ -14,7 +14,7 @@ from loop_ir.fusion.inline import inline
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import attach_prologue
 from loop_ir.fusion.store_parts import joins_runs
-from loop_ir.fusion.tails import tail
+from loop_ir.fusion.tails import alone, tail
 from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import (
     Traffic,
@@ -29,7 +29,6 @@ from loop_ir.ir.analysis import (
 from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Compute, Graph, Kernel, Load, Matmul, Node, Origin
 from loop_ir.passes.dead_code import drop_dead_statements
-from loop_ir.passes.unroll_short_rows import rewrite as unrolled
 from tensor_ir import Decided
 
 # One operation on the elements of a byte that is moved anyway is free up to this many: about
@@ -61,6 +60,15 @@ class Fusion:
     second: str
     saved: int
     origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a kernel made, computed where it is read: what is `left` of the kernel, and the kernels
+    that read it, by number."""
+
+    left: Kernel | None
+    readers: dict[int, Kernel]
 
 
 @dataclass
@@ -242,64 +250,78 @@ class Scheduler:
         )
 
     def _inline(self, number: int) -> bool:
-        producer = self._kernel(number)
-        rewritten = self.try_inline(number)
-        if isinstance(rewritten, Mismatch):
+        moved = self.try_inline(number)
+        if isinstance(moved, Mismatch):
             return False
-        saved = self._traffic(number).total
-        for reader, kernel in rewritten.items():
+        self._move(number, moved, "inline")
+        return True
+
+    def _move(self, number: int, moved: Moved, kind: str) -> None:
+        """Does what was found to save traffic."""
+        node, saved = self._kernel(number), self._traffic(number).total
+        if moved.left is not None:
+            saved -= traffic(moved.left, self.hints).total
+        for reader, kernel in moved.readers.items():
             saved += self._traffic(reader).total - traffic(kernel, self.hints).total
-        for reader, kernel in rewritten.items():
+        for reader, kernel in moved.readers.items():
             old = self._kernel(reader)
             self.deps.inherit(reader, number)
             self.deps.replace(reader, kernel)
             self.traffic.pop(reader)
             self.version[reader] += 1
-            self.decisions.append(
-                Fusion("inline", producer.name, old.name, saved, producer.origins)
-            )
+            self.decisions.append(Fusion(kind, node.name, old.name, saved, node.origins))
             saved = 0
         self.traffic.pop(number)
-        self.version.pop(number)
-        self.deps.remove(number)
-        return True
+        if moved.left is None:
+            self.version.pop(number)
+            self.deps.remove(number)
+        else:
+            self.version[number] += 1
+            self.deps.replace(number, moved.left)
 
-    def try_inline(self, number: int) -> dict[int, Kernel] | Mismatch:
-        """The consumers with the producer inside, its reductions of a few elements written out, or
-        why it stays a kernel of its own."""
-        producer = unrolled(self._kernel(number))
-        made = writes(producer)
-        if not self.deps.kept.isdisjoint(made):
-            return Mismatch(f"{producer.name} writes a result of the graph")
+    def try_inline(self, number: int) -> Moved | Mismatch:
+        """The consumers with the producer inside: with all that it makes for them, or with one of
+        the results. Or why it stays a kernel of its own."""
+        whole = self._kernel(number)
+        hidden = [n for n in writes(whole) if n not in self.deps.kept]
+        if not hidden:
+            return Mismatch(f"{whole.name} writes a result of the graph")
+        moved = self._try_part(number, whole, hidden)
+        for name in hidden if len(writes(whole)) > 1 else ():
+            if not isinstance(moved, Mismatch):
+                break
+            moved = self._try_part(number, whole, [name])
+        return moved
+
+    def _try_part(self, number: int, whole: Kernel, names: list[str]) -> Moved | Mismatch:
+        part = alone(whole, names)
+        left = drop_dead_statements(whole, set(writes(whole)) - set(names))
+        return self._moved(number, part, left)
+
+    def _moved(self, number: int, part: Kernel, left: Kernel | None) -> Moved | Mismatch:
+        """The readers of what `part` makes with it inside, where `left` is what is left of node
+        `number`."""
+        made = writes(part)
         readers = sorted({r for name in made for r in self.deps.readers.get(name, ())})
         if not readers or any(self.deps.writers[name] != {number} for name in made):
             return Mismatch(f"{made[0]} has another writer")
-        saved = self._traffic(number).total + self.options.launch_bytes
-        return self._inlined(number, producer, readers, saved)
-
-    def _inlined(
-        self, number: int, producer: Kernel, readers: list[int], saved: int
-    ) -> dict[int, Kernel] | Mismatch:
-        """The readers with `producer` inside, which does in part what node `number` does; saved:
-        the bytes that this spares elsewhere."""
-        made = writes(producer)
-        for name in reads(producer):
+        for name in reads(part):
             for writer in self.deps.writers.get(name, ()):
                 if self.deps.order[writer] > self.deps.order[number]:
-                    return Mismatch(f"{name}, which {producer.name} reads, changes later")
+                    return Mismatch(f"{name}, which {part.name} reads, changes later")
+        saved = self._traffic(number).total
+        saved += self.options.launch_bytes if left is None else -traffic(left, self.hints).total
         out: dict[int, Kernel] = {}
         for reader in readers:
             consumer = self.deps.nodes[reader]
-            if not isinstance(consumer, Kernel):
+            if not isinstance(consumer, Kernel) or reader == number:
                 return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
             if len(made) > 1 and joins_runs(consumer, made):
-                return Mismatch(
-                    f"{producer.name} may store its parts where {consumer.name} has them"
-                )
+                return Mismatch(f"{part.name} may store its parts where {consumer.name} has them")
             kernel: Kernel | Mismatch = consumer
             for name in made:
                 if isinstance(kernel, Kernel) and name in reads(kernel):
-                    kernel = inline(producer, kernel, name)
+                    kernel = inline(part, kernel, name)
             if isinstance(kernel, Mismatch):
                 return kernel
             if sum(1 for _ in statements(kernel)) > self.options.max_statements:
@@ -310,7 +332,7 @@ class Scheduler:
             out[reader] = kernel
         if saved <= 0:
             return Mismatch(f"computing {made[0]} again costs more than storing it")
-        return out
+        return Moved(left, out)
 
     def run_tails(self) -> bool:
         """Computes what follows reductions at all points, such as that of a norm, in the kernels
@@ -325,33 +347,19 @@ class Scheduler:
         node = self.deps.nodes[number]
         if not isinstance(node, Kernel) or is_pointwise(node):
             return False
-        hidden = [n for n in writes(node) if n not in self.deps.kept]
-        readers = sorted({r for name in hidden for r in self.deps.readers.get(name, ())})
-        if not all(isinstance(self.deps.nodes[r], Kernel) for r in readers) or not readers:
+        hidden = {n for n in writes(node) if n not in self.deps.kept}
+        readers = {r for name in hidden for r in self.deps.readers.get(name, ())}
+        if not readers or not all(isinstance(self.deps.nodes[r], Kernel) for r in readers):
             return False
         others = self.deps.nodes.values()
         taken = {name for n in others for name in (node_name(n), *reads(n), *writes(n))}
-        taken |= self.deps.kept
-        pieces = tail(node, taken)
-        if pieces is None or not set(writes(pieces[1])) <= set(hidden):
+        pieces = tail(node, taken | self.deps.kept)
+        if pieces is None or not hidden.issuperset(writes(pieces[1])):
             return False
-        head, rest = pieces
-        readers = sorted(self.deps.readers.get(writes(rest)[0], ()))
-        spared = self._traffic(number).total - traffic(head, self.hints).total
-        moved = self._inlined(number, rest, readers, spared)
-        if isinstance(moved, Mismatch) or not moved:
+        moved = self._moved(number, pieces[1], pieces[0])
+        if isinstance(moved, Mismatch):
             return False
-        self.deps.replace(number, head)
-        for reader, kernel in {number: head, **moved}.items():
-            self.traffic.pop(reader, None)
-            self.version[reader] += 1
-            if reader != number:
-                self.deps.inherit(reader, number)
-                self.decisions.append(
-                    Fusion("tail", node.name, self._kernel(reader).name, spared, node.origins)
-                )
-                self.deps.replace(reader, kernel)
-                spared = 0
+        self._move(number, moved, "tail")
         return True
 
     def _extra_work(self, before: Kernel, after: Kernel, moved: int, factor: int) -> int:
