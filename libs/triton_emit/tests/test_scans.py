@@ -125,11 +125,12 @@ def test_columns_of_a_middle_dimension(
     tools.check(parse_kernel(text), schedule, symbols={"s0": 21}, ulp=64)
 
 
-@pytest.mark.parametrize("columns", [777, 512])
+@pytest.mark.parametrize(("columns", "xblock"), [(777, 32), (512, 32), (64, 64)])
 def test_columns_of_a_middle_dimension_are_read_as_others(
-    columns: int, tools: SimpleNamespace
+    columns: int, xblock: int, tools: SimpleNamespace
 ) -> None:
-    """Neighbouring lanes read neighbours: else each element has an address and a register more."""
+    """Neighbouring lanes read neighbours: else each element has an address and a register more, or
+    a thread has several columns and fewer rows."""
     texts = (
         MIDDLE.format(width=1000, columns=columns, where="", op="sum", tail=""),
         scan("sum", "f32", 3 * columns, 1000, columns=True),
@@ -137,8 +138,9 @@ def test_columns_of_a_middle_dimension_are_read_as_others(
     middle, first = (parse_kernel(text) for text in texts)
     sizes = []
     for kernel in (middle, first):
-        emitted = emit(kernel, Schedule("looped", 32, 256, num_warps=8, steps=32))
-        sizes.append(len(compile_kernel(tools.kernel_source(emitted), Target(90)).cubin))
+        emitted = emit(kernel, Schedule("looped", xblock, 256, num_warps=8, steps=32))
+        binary = compile_kernel(tools.kernel_source(emitted), Target(90), alignment=0b1111)
+        sizes.append(len(binary.cubin))
     assert sizes[0] < 1.5 * sizes[1]
 
 

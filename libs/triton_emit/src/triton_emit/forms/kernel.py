@@ -89,10 +89,11 @@ class KernelWriter(Writer):
         self.block_of(self.kernel.axes, self.program(), spread)
 
     def block_of(self, axes: tuple[Axis, ...], number: str, spread: str) -> None:
-        """The tile of the block of that number of the points of some axes."""
+        """The tile of the block of that number of the points of some axes; "": there is one."""
         self.add_tile(Tile("x", "xindex", "i", axes, self.write_sizes))
         self.constants.append(("XBLOCK", self.schedule.xblock))
-        xindex = self.aligned(f"{number} * XBLOCK + tl.arange(0, XBLOCK){spread}")
+        start = f"{number} * XBLOCK + " if number else ""
+        xindex = self.aligned(f"{start}tl.arange(0, XBLOCK){spread}")
         self.lines.head.append(f"xindex = {xindex}")
         self.shapes["x"] = "XBLOCK"
         numel = self.tiles["x"].numel

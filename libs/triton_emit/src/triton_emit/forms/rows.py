@@ -60,8 +60,10 @@ class RowWriter(KernelWriter):
             self.add_tile(Tile("o", "row", "i", tuple(others), self.write_sizes))
             blocks = self.write_sizes(ceiling_division(last.extent, self.schedule.xblock))
             blocks = blocks if blocks.isalnum() else f"({blocks})"
-            self.lines.head.append(f"row = {self.program()} // {blocks}")
-            self.block_of((last,), f"{self.program()} % {blocks}", "[None, None, :]")
+            alone = blocks == "1"  # Triton would drop what it is told of a sum with 0
+            self.lines.head.append(f"row = {self.program()}{'' if alone else f' // {blocks}'}")
+            number = "" if alone else f"{self.program()} % {blocks}"
+            self.block_of((last,), number, "[None, None, :]")
         else:
             self.define_x("[None, None, :]" if self.steps > 1 else "[:, None]")
 
