@@ -87,6 +87,26 @@ def test_gradients_of_products(options: dict[str, Any], dim: int) -> None:
     torch.testing.assert_close(got, wanted.float(), rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_both_directions_in_one_kernel(options: dict[str, Any], dynamic: bool) -> None:
+    """Rows that a program holds whole: a running sum from the end, reductions of that, and a
+    product of those before and after each element."""
+
+    def fn(x: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        back = x.flip(-1).cumsum(-1).flip(-1) * p
+        others = p.cumprod(-1) * p.flip(-1).cumprod(-1).flip(-1)
+        return back - p * back.sum(-1, keepdim=True), others
+
+    args = torch.randn(6, 40), torch.rand(6, 40) + 0.5
+    dims = {0: {0, 1}, 1: {0, 1}} if dynamic else {}
+    model = compile_cli.compile(fn, args, dynamic=dims, options={**options, "multikernel": "off"})
+    assert len(model.graph.fused.nodes) == (2 if dynamic else 1)  # none is held whole
+    for size in [(6, 40), (1, 5), (5, 1), (0, 4), (4, 0)] if dynamic else [(6, 40)]:
+        args = torch.randn(*size), torch.rand(*size) + 0.5
+        for got, wanted in zip(model(*args), fn(*(a.double() for a in args)), strict=True):
+            assert relative_error(got, wanted) < 1e-5
+
+
 def test_one_kernel(options: dict[str, Any]) -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

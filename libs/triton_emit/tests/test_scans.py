@@ -12,6 +12,7 @@ import torch
 
 from loop_ir import parse_kernel
 from triton_emit import Schedule, default_schedule, emit
+from triton_emit.errors import UnsupportedKernel
 from triton_rt import Target
 from triton_rt import compile as compile_kernel
 
@@ -237,6 +238,31 @@ kernel k(
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_what_a_later_loop_needs_is_scanned_again(schedule: str, tools: SimpleNamespace) -> None:
     tools.check(parse_kernel(FORWARD), SCHEDULES[schedule], ulp=64)
+
+
+BACK = FORWARD.replace("sum(v0)", "sum(v0) reverse")
+
+
+@pytest.mark.parametrize("schedule", ["rows", "row"])
+@pytest.mark.parametrize("text", [BACK, BACK.replace("sum(v4)", "sum(v4) reverse")])
+def test_rows_held_whole_are_scanned_both_ways(
+    text: str, schedule: str, tools: SimpleNamespace
+) -> None:
+    """With reductions between the scans."""
+    tools.check(parse_kernel(text), SCHEDULES[schedule], ulp=64)
+    with pytest.raises(UnsupportedKernel, match="in both directions"):
+        emit(parse_kernel(text), SCHEDULES["chunks"])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_reduced_then_scanned_from_the_end(schedule: str, tools: SimpleNamespace) -> None:
+    """Each loop goes one way."""
+    text = FORWARD.replace("      v1 = scan sum(v0) : f32\n", "").replace("max(v1)", "max(v0)")
+    text = text.replace("sub(v1, v2)", "sub(v0, v2)").replace(
+        "      v10 = scan sum(v9) : f32\n", ""
+    )
+    text = text.replace("div(v3, v10)", "div(v3, v9)").replace("sum(v4)", "sum(v4) reverse")
+    tools.check(parse_kernel(text), SCHEDULES[schedule], ulp=64)
 
 
 def test_text(golden: Callable[[str, str], None]) -> None:

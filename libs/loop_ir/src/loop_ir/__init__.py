@@ -47,6 +47,7 @@ from loop_ir.ir.nodes import (
 from loop_ir.ir.parser import parse_graph, parse_kernel
 from loop_ir.ir.printer import print_graph, print_kernel
 from loop_ir.ir.strides import (
+    HELD_ROW,
     across,
     columns_at_once,
     columns_part,
@@ -62,6 +63,7 @@ from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contigu
 
 __all__ = [
     "ATOMICS",
+    "HELD_ROW",
     "LEAST",
     "OPS",
     "REDUCTIONS",

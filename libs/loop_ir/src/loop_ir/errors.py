@@ -66,8 +66,8 @@ class PhaseMismatch(VerifyError):
     """A value of a phase with inner axes is used only where the inner axes are the same."""
 
 
-class MixedDirections(VerifyError):
-    """Scans of a kernel go the same way; reductions and places of extremes go forward."""
+class BackwardPlaces(VerifyError):
+    """Running places of extremes go forward."""
 
 
 class ReduceTooEarly(VerifyError):

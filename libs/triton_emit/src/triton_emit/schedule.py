@@ -9,6 +9,7 @@ from typing import Literal
 import sympy
 
 from loop_ir import (
+    HELD_ROW,
     Axis,
     DType,
     Indirect,
@@ -42,7 +43,6 @@ from triton_emit.vectors import (
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 
-PERSISTENT_LIMIT = 8192
 # Where nothing but the row itself is kept: 32 elements a thread.
 WIDEST_ROW = 32768
 # Of an H200: multiprocessors, warps that one of them holds, and its second-level cache.
@@ -191,7 +191,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)
     widest = max(1, *(at_hints(e, hints) for e in inner))
-    small = bound is not None and next_power_of_two(bound) <= PERSISTENT_LIMIT
+    small = bound is not None and next_power_of_two(bound) <= HELD_ROW
     # a dynamic row far narrower than its bound would waste most of a persistent tile
     snug = bound is not None and bound <= 4 * widest
     columns = reduces_columns(kernel)
@@ -354,7 +354,7 @@ def _persistent(
             xblock //= 2
         warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
-    most = 16 if rblock <= PERSISTENT_LIMIT else 32
+    most = 16 if rblock <= HELD_ROW else 32
     return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
 
 

@@ -45,7 +45,8 @@ def loops(kernel: Kernel) -> tuple[Scope, ...]:
     """One loop for each phase with inner axes. What a phase needs of earlier inner phases is
     computed again from its loads; what does not vary over the inner axes moves before the loop.
 
-    Raises UnsupportedKernel where a load would be repeated after its buffer was overwritten.
+    Raises UnsupportedKernel where a load would be repeated after its buffer was overwritten, and
+    where a phase has scans from the end and something else that joins elements.
     """
     varies = inner_dependent(kernel)
     inner: dict[Name, tuple[int, Stmt]] = {}
@@ -91,7 +92,15 @@ def loops(kernel: Kernel) -> tuple[Scope, ...]:
                         "use a persistent schedule, or write to another buffer",
                     )
         add((), hoisted)
-        add(phase.axes, [*again, *own])
+        both = [*again, *own]
+        ways = {isinstance(s, Scan) and s.reverse for s in both if isinstance(s, Scan | Reduce)}
+        if len(ways) > 1:
+            raise UnsupportedKernel(
+                kernel.name,
+                f"phase {number} has to walk over its inner axes in both directions",
+                "use a persistent schedule",
+            )
+        add(phase.axes, both)
         for stmt in own:
             if isinstance(stmt, Store):
                 stores.append((number, stmt.buffer))

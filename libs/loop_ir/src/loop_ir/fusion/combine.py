@@ -24,6 +24,7 @@ from loop_ir.ir.renaming import (
 )
 from loop_ir.ir.rewrite import ranges_of, substitute_axes
 from loop_ir.ir.staging import Item, Unstageable, items_of, stage
+from loop_ir.ir.strides import holds_rows
 from loop_ir.passes import cse
 
 _APART = Mismatch("they read the same buffer at other points")
@@ -127,7 +128,7 @@ def _fuse(
         symbols,
         union_origins(first.origins, second.origins),
     )
-    if not single_direction(kernel):
+    if not (single_direction(kernel) or holds_rows(kernel)):
         return Mismatch("they walk over the inner axes in opposite directions")
     kernel = used_buffers(forward(cse.eliminate(kernel)))
     why = hazard(kernel)

@@ -6,9 +6,15 @@ from collections import Counter
 
 import sympy
 
+from loop_ir.ir.affine import product
 from loop_ir.ir.names import defined_values, operands, statements
 from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Store
+from loop_ir.ir.rewrite import ranges_of
+from symexpr import bounds
 from tensor_ir import DType
+
+# Elements of a row that a program holds whole.
+HELD_ROW = 8192
 
 
 def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
@@ -91,6 +97,14 @@ def reduces_columns(kernel: Kernel) -> bool:
         bool(inner) and step(index, last) == 1 and step(index, inner[-1]) not in (0, 1)
         for _, index, inner in _accesses(kernel)
     )
+
+
+def holds_rows(kernel: Kernel) -> bool:
+    """A program may hold rows whole, whichever way it goes along them: they lie along memory, and
+    have few elements whatever the sizes are."""
+    ranges = dict(ranges_of(kernel))
+    highs = [bounds(product(a.extent for a in p.axes), ranges)[1] for p in kernel.phases if p.axes]
+    return not reduces_columns(kernel) and all(h is not None and h <= HELD_ROW for h in highs)
 
 
 def columns_part(kernel: Kernel) -> bool:

@@ -13,7 +13,7 @@ import sympy
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import disjoint, linear, nonnegative, same, span
-from loop_ir.ir.analysis import at_hints, hints_of, lows_of, single_direction
+from loop_ir.ir.analysis import at_hints, hints_of, lows_of
 from loop_ir.ir.names import defined_values, expression, used_values
 from loop_ir.ir.printer import print_stmt
 from tensor_ir import DType
@@ -60,7 +60,6 @@ class KernelVerifier:
             for stmt in phase.body:
                 self._stmt(stmt, phase, number)
         self._writes()
-        self._directions()
 
     def fail(
         self, error: type[errors.VerifyError], detail: str, stmt: ir.Stmt | None = None
@@ -292,11 +291,7 @@ class KernelVerifier:
             what = f"{stmt.op} of {kind.value} gives {expected.value}"
             self.fail(errors.ElementType, what, stmt)
         if place and isinstance(stmt, ir.Scan) and stmt.reverse:
-            self.fail(errors.MixedDirections, f"{stmt.op} is no reverse scan", stmt)
-
-    def _directions(self) -> None:
-        if not single_direction(self.kernel):
-            self.fail(errors.MixedDirections, "it has loops of both directions")
+            self.fail(errors.BackwardPlaces, f"{stmt.op} is no reverse scan", stmt)
 
     def _bounds(self, stmt: ir.Stmt, buffer: str, index: sympy.Expr, phase: ir.Phase) -> None:
         """Fails only where an index provably leaves the storage, or does so at the hints."""

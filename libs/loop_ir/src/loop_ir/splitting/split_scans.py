@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir.ir.analysis import identity, scans
+from loop_ir.ir.analysis import identity, scans, single_direction
 from loop_ir.ir.body import Body
 from loop_ir.ir.names import defined_values, statements, used_values
 from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
@@ -19,8 +19,9 @@ _Key = tuple[str, tuple[str, ...]]
 
 
 def can_split_scans(kernel: Kernel) -> bool:
-    """It scans along one inner axis, once a value, and else does what is pointwise there."""
-    if not scans(kernel):
+    """It scans along one inner axis, one way, once a value, and else does what is pointwise
+    there."""
+    if not scans(kernel) or not single_direction(kernel):
         return False
     *once, last = kernel.phases
     if len(last.axes) != 1 or any(p.axes for p in once):

@@ -78,7 +78,7 @@ def fold(writer: RowWriter, call: str, axes: frozenset[str]) -> str:
     """`call` with `{axis}` filled in, one value a row; rows keep their column shape. What is the
     same in all rows is a scalar."""
     if writer.by_row:
-        return call.format(axis=0)
+        return call.format(axis=0 if writer.turned == 1 else None)
     if not axes:
         return call.format(axis=None)
     return call.format(axis=1) + "[:, None]"

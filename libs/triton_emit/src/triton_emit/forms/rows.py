@@ -93,8 +93,8 @@ class RowWriter(KernelWriter):
         return f"{last}[:, None] * {v} + tl.arange(0, {v})[None, :]"
 
     def _turned(self) -> int:
-        backwards = any(isinstance(s, Scan) and s.reverse for s in statements(self.kernel))
-        if not backwards or not self.by_row or len(self.spaces) > 1:
+        ways = {s.reverse for s in statements(self.kernel) if isinstance(s, Scan)}
+        if ways != {True} or not self.by_row or len(self.spaces) > 1:
             return 1
         least = min(b.type.dtype.itemsize for b in self.kernel.buffers)
         return min(8, 16 // least, self.schedule.rblock)
