@@ -553,3 +553,8 @@ def test_large_tensors_are_asked_for() -> None:
     made = Loaded(generate(5, setting, (3, 4)).source(setting)).inputs({})
     sizes = [t.numel() for t in made if isinstance(t, torch.Tensor)]
     assert 2_000 < max(sizes) <= 300_000
+
+
+def test_an_input_that_would_be_too_large_is_left_out() -> None:
+    program = generate(1401088, Setting(elements=40_000, dynamic="mk"), (5, 40))
+    assert len(program.steps) >= 5

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import compile_cli
+from aten_lowering import storage_key
+from compile_cli.capture import FunctionModule, capture, export
 
 
 @pytest.fixture(autouse=True)
@@ -419,3 +422,37 @@ def test_writes_to_what_is_transposed_later() -> None:
         return y.t_()
 
     _same(torch.compile(f, backend="compile_cli"), f, torch.arange(2.0).reshape(2, 1))
+
+
+EXTREMES = (float("inf"), -float("inf"), float("nan"), 0.0, 1.5, 3e38)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    "f", [lambda z: torch.logaddexp(z, z.flip(0)), lambda z: torch.nan_to_num(z, 1.0)]
+)
+def test_complex_numbers_of_infinities(f: Any, entry: str) -> None:
+    """Their decompositions gave NaN, or could not be traced."""
+    z = torch.tensor([complex(a, b) for a in EXTREMES for b in EXTREMES], dtype=torch.complex64)
+    torch.testing.assert_close(_compiled(f, (z,), entry)(z), f(z), equal_nan=True)
+
+
+def test_what_a_gpu_shuffles_nowhere_is_its_input() -> None:
+    """On the CPU it is a copy."""
+    with FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(1, 2, 1, 1)
+        model = FunctionModule(lambda x: torch.channel_shuffle(x, 2))
+        graph = capture(export(model, (x,), {})).graph.graph
+    (value,), (place,) = graph.output_node().args[0], graph.find_nodes(op="placeholder")
+    assert storage_key(value.meta["val"]) == storage_key(place.meta["val"])
+    assert not graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+
+
+def test_windows_of_a_dynamic_size_on_a_gpu() -> None:
+    """The indices of the windows have strides that are no numbers."""
+    with FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(1, 1, 6, 4)
+        fold = torch.nn.functional.fold
+        model = FunctionModule(lambda x: fold(torch.nn.functional.unfold(x, 3), x.shape[2:], 3))
+        captured = capture(export(model, (x,), {0: {2}}))
+    assert captured.graph.graph.output_node().args

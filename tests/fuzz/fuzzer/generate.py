@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _SIZES = (1, 2, 3, 4, 4, 6, 8, 9)
 _LARGE_SIZES = (1, 2, 3, 8, 9, 16, 33, 64, 100, 128, 257, 512, 1000, 2048, 4099, 20000)
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError,
              ZeroDivisionError, OverflowError)  # fmt: skip
+
+
+class TooLarge(Exception):
+    """An input of more elements than programs have: the step that wants it is left out."""
 
 
 class Maker:
@@ -155,7 +160,7 @@ class Maker:
     def input(
         self, dtype: torch.dtype, sizes: Sequence[int], kind: str | None = None, high: int = 1
     ) -> str:
-        """A new argument or buffer."""
+        """A new argument or buffer. Raises `TooLarge`."""
         held = self.chance(0.08) and not any(s in self.sizes.values() for s in sizes)
         name = f"{'b' if held else 'a'}{len(self.inputs)}"
         if kind is None:
@@ -169,7 +174,8 @@ class Maker:
         text = (
             f"make({dtype}, ({written}), {seed}, {kind!r}{f', {high}' if kind == 'index' else ''})"
         )
-        self._take(Input(name, text), 10 * self.setting.elements)
+        if not self._take(Input(name, text), 10 * self.setting.elements):
+            raise TooLarge(text)
         return name
 
     def arranged(self, dtype: torch.dtype) -> str:
@@ -298,7 +304,8 @@ def _program(rng: random.Random, setting: Setting, length: tuple[int, int]) -> P
         if len(maker.steps) >= wanted:
             break
         (family,) = rng.choices(kinds, weights)
-        family(maker)
+        with suppress(TooLarge):
+            family(maker)
         if rng.random() < 0.02:
             maker.arranged(maker.dtype())
     return Program(

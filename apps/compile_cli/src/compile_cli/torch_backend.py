@@ -6,6 +6,7 @@ pipeline as the command line's. The one place that touches `torch._dynamo` and A
 
 from __future__ import annotations
 
+import functools
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ from typing import Any
 import torch
 
 import compile_cli.graph_cache as graph_cache
-from aten_lowering import decompositions, own_composites
+from aten_lowering import UnsupportedGraph, decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
 from compile_cli.capture import order_matters, retyped_input, view_written_inputs
+from compile_cli.errors import NoArtifact
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
@@ -51,7 +53,11 @@ def compile_cli(
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
         if (context := TracingContext.try_get()) and context.fw_metadata:
             view_written_inputs(graph, context.fw_metadata)
-        compiled = compile_graph(graph, settings, Record())
+        try:
+            compiled = compile_graph(graph, settings, Record())
+        except UnsupportedGraph as error:
+            warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
+            return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
         return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
 
     if (why := order_matters(gm) or retyped_input(gm)) is not None:
@@ -80,10 +86,14 @@ def compile_cli(
     return result
 
 
+def _no_artifact(why: str) -> Artifact:
+    raise NoArtifact(why)
+
+
 def _is_ours(error: Exception) -> bool:
     """Whether it was raised beyond this module by code of this project: else AOTAutograd has no
     functional form of the graph."""
-    frames = (f.f_globals["__name__"] for f, _ in traceback.walk_tb(error.__traceback__))
+    frames = (str(f.f_globals.get("__name__")) for f, _ in traceback.walk_tb(error.__traceback__))
     return any(name.split(".")[0] in _OURS and name != __name__ for name in frames)
 
 

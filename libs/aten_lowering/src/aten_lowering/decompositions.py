@@ -185,7 +185,23 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
-    return names, {op: laid_out(op, rule) for op, rule in table.items() if _goes(op)} | own
+    return names, {
+        op: _of_reals(op, laid_out(op, rule)) for op, rule in table.items() if _goes(op)
+    } | own
+
+
+def _of_reals(op: OpOverload, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A pointwise operator of complex numbers stays whole: kernels do not compute on them, and what
+    torch's decompositions give of infinities is not what eager gives."""
+    if torch.Tag.pointwise not in op.tags:
+        return rule
+
+    def real(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(a, torch.Tensor) and a.is_complex() for a in args):
+            return NotImplemented
+        return rule(*args, **kwargs)
+
+    return real
 
 
 def _goes(op: Any) -> bool:

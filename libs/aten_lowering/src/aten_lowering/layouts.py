@@ -144,7 +144,7 @@ def _gathered(x: Tensor, indices: Sequence[Tensor | None], shape: torch.Size) ->
     0, the indices those that they broadcast to (ATen/native/TensorAdvancedIndexing.cpp)."""
     places = [d for d, i in enumerate(indices) if i is not None]
     tensors: tuple[Tensor, ...] = aten.broadcast_tensors([i for i in indices if i is not None])
-    if x.is_cuda and len({i.stride() for i in tensors}) > 1:
+    if x.is_cuda and any(i.stride() != tensors[0].stride() for i in tensors):
         tensors = tuple(i.contiguous() for i in tensors)
     rest = [d for d in range(x.dim()) if d not in places]
     neighbours = places[-1] - places[0] == len(places) - 1

@@ -63,7 +63,7 @@ def _symbols(value: object) -> tuple[set[str], set[str]]:
 def _known(gm: fx.GraphModule) -> dict[str, Symbol]:
     found: dict[str, Symbol] = {}
     for env in shape_envs(gm):
-        hints: dict[Any, Any] = dict(getattr(env, "backed_var_to_val", None) or env.var_to_val)
+        hints = size_hints(env)
         for s, limits in env.var_to_range.items():
             name = str(from_torch(s))
             hint, low = hints.get(s), _finite(limits.lower)
@@ -74,6 +74,13 @@ def _known(gm: fx.GraphModule) -> dict[str, Symbol]:
                 int(hint) if hint is not None else None,
             )
     return found
+
+
+def size_hints(env: ShapeEnv) -> dict[Any, Any]:
+    """What torch traced with in place of each symbol; those of `mark_unbacked`, and those that
+    depend on data, have none."""
+    new = hasattr(env, "backed_var_to_val")
+    return dict(env.backed_var_to_val if new else env.var_to_val)
 
 
 def _finite(bound: Any) -> int | None:

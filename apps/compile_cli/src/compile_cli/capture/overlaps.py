@@ -2,15 +2,17 @@
 
 A functional graph reads everything before it writes. Eager refuses most programs in which that
 makes a difference, and gives others an answer that hangs on the order in which elements are
-visited, and on the vectors and threads that visit them; both are refused here.
+visited, and on the vectors and threads that visit them; both are refused here. So are views that
+see memory beside an input that is written: a functional graph has the input's elements only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -19,7 +21,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from aten_lowering import storage_key
+from aten_lowering import size_hints, storage_key
 from compile_cli.errors import BadInput
 from compile_cli.torch_compat import FakeTensor
 
@@ -41,12 +43,16 @@ _LAYOUTS = frozenset({
 # Steps of the search for a common element; past them, tensors are taken to overlap.
 _STEPS = 100_000
 
+_BESIDE = "of an input that is written sees memory that is no element of it"
+# A size that torch has no hint of.
+_UNBACKED = sympy.Integer(64)
+
 Terms = list[tuple[int, int, int]]  # stride, lowest and highest index
 
 
 def share_elements(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one storage have bytes in common."""
-    if 0 in a.shape or 0 in b.shape:
+    if _is_empty(a) or _is_empty(b):
         return False
     one, other = a.element_size(), b.element_size()
     terms: Terms = [(s * one, 0, n - 1) for n, s in _layout(a)]
@@ -58,7 +64,7 @@ def share_elements(a: Tensor, b: Tensor) -> bool:
 def overlaps_itself(x: Tensor) -> bool:
     """Whether two elements of a tensor lie in one place."""
     layout = _layout(x)
-    if 0 in x.shape:
+    if _is_empty(x):
         return False
     span = 0  # strides that exceed what the smaller ones span keep elements apart
     for n, s in sorted(layout, key=lambda ns: ns[1]):
@@ -77,7 +83,10 @@ def overlaps_itself(x: Tensor) -> bool:
 def refuse_overlaps(graph: GraphModule) -> None:
     """Raises `BadInput` for a write that reads what it writes, that writes one place twice, or that
     goes to an input whose elements share places. `graph` is not functional yet."""
-    folded = _folded([n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")])
+    inputs = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
+    folded = _folded(inputs)
+    written: set[int] = set()
+    strided: list[Tensor] = []
     for node in graph.graph.nodes:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             given = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
@@ -87,6 +96,14 @@ def refuse_overlaps(graph: GraphModule) -> None:
                     f"{node.target} writes to memory in an order that its result would hang on\n"
                     f"  why:   {why}\n  to do: clone() the tensor before the write"
                 )
+            written |= {storage_key(t) for t in _arguments(node.target, *given)[0]}
+        elif node.target is aten.as_strided.default:
+            strided.append(node.meta["val"])
+    if any(_sees_beside(x, view) for x in _of(inputs, written) for view in strided):
+        raise BadInput(
+            f"as_strided {_BESIDE}\n  to do: clone() the input before the write, or give all of "
+            "the tensor that it is a view of"
+        )
 
 
 def order_matters(graph: GraphModule) -> str | None:
@@ -95,6 +112,7 @@ def order_matters(graph: GraphModule) -> str | None:
     found: list[str] = []
     inputs = [n.meta.get("example_value") for n in graph.graph.find_nodes(op="placeholder")]
     folded = _folded(inputs)
+    written: set[int] = set()
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         def __torch_dispatch__(
@@ -103,6 +121,7 @@ def order_matters(graph: GraphModule) -> str | None:
             if func._schema.is_mutable:
                 why = _hangs_on_order(func, args, kwargs or {}, folded)
                 found.extend([] if why is None else [f"{func}: {why}"])
+                written.update(map(storage_key, _arguments(func, args, kwargs or {})[0]))
             return func(*args, **(kwargs or {}))
 
     for node in graph.graph.nodes:
@@ -121,15 +140,44 @@ def order_matters(graph: GraphModule) -> str | None:
                         node.target(*args, **kwargs)
                 except RuntimeError:
                     found.append(f"{node.target}: the layout of what it is given changes later")
+    strided = [n.meta.get("example_value") for n in graph.graph.nodes if _name(n) == "as_strided"]
+    if any(_sees_beside(x, view) for x in _of(inputs, written) for view in strided):
+        found.append(f"as_strided {_BESIDE}")
     return found[0] if found else None
+
+
+def _of(inputs: Sequence[Any], storages: Set[int]) -> list[Tensor]:
+    return [t for t in inputs if isinstance(t, Tensor) and storage_key(t) in storages]
+
+
+def _sees_beside(x: Tensor, view: Any) -> bool:
+    """Whether a view of the memory of `x` may see other elements than those of `x`."""
+    if not isinstance(view, Tensor) or storage_key(view) != storage_key(x) or _is_empty(view):
+        return False
+    start, end = _span(x)
+    first, last = _span(view)
+    gaps = end - start > math.prod(n for n, _ in _layout(x)) * x.element_size()
+    return _placed(view) != _placed(x) and (gaps or first < start or last > end)
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    """The bytes of the storage in which the elements lie."""
+    start = _int(x.storage_offset())
+    end = start + 1 + sum((n - 1) * s for n, s in _layout(x))
+    return start * x.element_size(), end * x.element_size()
+
+
+def _name(node: Node) -> str:
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return str(name)
 
 
 def _writes(node: Node) -> bool:
     """A call of Dynamo's graph that writes to one of several tensors, or to one that may overlap
     itself; those that change no layout."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    in_place = str(name) == "setitem" or (name in AUGMENTED if node.op != "call_method" else False)
-    method = node.op == "call_method" and str(name).endswith("_") and not str(name).endswith("__")
+    name = _name(node)
+    in_place = name == "setitem" or (name in AUGMENTED if node.op != "call_method" else False)
+    method = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
     if isinstance(node.target, OpOverload):
         return node.target._schema.is_mutable
     return in_place or (method and name not in _LAYOUTS) or "out" in node.kwargs
@@ -231,8 +279,17 @@ def _layout(x: Tensor) -> list[tuple[int, int]]:
     return [(n, s) for n, s in pairs if n != 1]
 
 
+def _is_empty(x: Tensor) -> bool:
+    return 0 in map(_int, x.shape)
+
+
 def _int(n: int | torch.SymInt) -> int:
-    return n if isinstance(n, int) else int(n.node.hint)
+    if isinstance(n, int):
+        return n
+    if n.node.has_hint():
+        return int(n.node.hint)
+    env, size = n.node.shape_env, n.node.expr  # of `mark_unbacked`: any size stands for all
+    return int(size.xreplace({s: size_hints(env).get(s, _UNBACKED) for s in size.free_symbols}))
 
 
 def _reachable(terms: Sequence[tuple[int, int, int]], target: int) -> bool:
