@@ -232,3 +232,37 @@ def test_one_of_the_results_is_computed_where_it_is_read() -> None:
     first, second = kernels(agree(POOLED))
     assert {b.name for b in first.buffers} == {"x", "y"}
     assert {b.name for b in second.buffers} == {"x", "z"}
+
+
+TABLE = """
+graph g(
+    x: f32[64] cuda:0,
+):
+  kernel table(
+      x: f32[64] cuda:0,
+      out t: f32[64] cuda:0,
+  ):
+    parallel i0 < 64:
+      once:
+        v0 = load x[i0] : f32
+        v1 = {op}(v0) : f32
+        store t[i0] = v1
+  kernel use(
+      t: f32[64] cuda:0,
+      out y: f32[{n}, 64] cuda:0,
+  ):
+    parallel i0 < {n}, i1 < 64:
+      once:
+        v0 = load t[i1] : f32
+        v1 = index i0 : i64
+        v2 = cast(v1) : f32
+        v3 = mul(v0, v2) : f32
+        store y[i0*64 + i1] = v3
+  return (y: f32[{n}, 64] cuda:0)
+"""
+
+
+def test_functions_of_few_arguments_are_kept_where_they_would_not_hide() -> None:
+    for op, n, left in (("sin", 1 << 20, 2), ("neg", 1 << 20, 1), ("sin", 1 << 10, 1)):
+        assert len(fuse(parse_graph(TABLE.format(op=op, n=n))).nodes) == left
+    agree(TABLE.format(op="sin", n=8))

@@ -44,11 +44,18 @@ _CHOSEN = 2
 # Bytes that the second-level cache does not keep.
 _SPREAD = 32 << 20
 _NUMBER = 8  # bytes
-_COSTLY_NAMES = """
+# A function of few arguments is kept in a table, rather than evaluated so many times as often, if
+# that is as often in all, and does not hide behind what is moved meanwhile: about thirty operations
+# each, in the time of so many bytes.
+_REPEATED = 8
+_AGAIN = 16 << 20
+_FUNCTION_BYTES = 5
+_FUNCTION_NAMES = """
 exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh erf sigmoid
-pow div near_div floordiv truncdiv mod fmod philox acosh asinh atanh erfc erfinv lgamma hypot
+pow philox acosh asinh atanh erfc erfinv lgamma hypot
 """
-_COSTLY = frozenset(_COSTLY_NAMES.split())
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_COSTLY = _FUNCTIONS | {"div", "near_div", "floordiv", "truncdiv", "mod", "fmod"}
 
 
 @dataclass(frozen=True)
@@ -327,6 +334,10 @@ class Scheduler:
             if sum(1 for _ in statements(kernel)) > self.options.max_statements:
                 return Mismatch("the kernel would grow too long")
             moved = traffic(kernel, self.hints).total
+            again = self._functions(kernel) - self._functions(consumer)
+            often = again > max(_AGAIN, _REPEATED * self._functions(part))
+            if often and again * _FUNCTION_BYTES > moved:
+                return Mismatch(f"computing {made[0]} at each point costs more than its table")
             saved += self._traffic(reader).total - moved
             saved -= self._extra_work(consumer, kernel, moved, _CHOSEN if len(made) > 1 else 1)
             out[reader] = kernel
@@ -370,11 +381,18 @@ class Scheduler:
         return (max(0, new - budget) - max(0, old - budget)) // _OPS_PER_BYTE
 
     def _work(self, kernel: Kernel) -> int:
+        """Operations that a kernel does."""
+        return self._done(kernel, lambda op: 8 if op in _COSTLY else 1)
+
+    def _functions(self, kernel: Kernel) -> int:
+        """How often it evaluates a function such as `sin`."""
+        return self._done(kernel, lambda op: op in _FUNCTIONS)
+
+    def _done(self, kernel: Kernel, cost: Callable[[str], int]) -> int:
         total = 0
         for phase in kernel.phases:
             points = at_hints(product(a.extent for a in (*kernel.axes, *phase.axes)), self.hints)
-            ops = sum(8 if s.op in _COSTLY else 1 for s in phase.body if isinstance(s, Compute))
-            total += points * ops
+            total += points * sum(cost(s.op) for s in phase.body if isinstance(s, Compute))
         return total
 
     def run_epilogues(self) -> bool:
