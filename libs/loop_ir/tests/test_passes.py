@@ -136,6 +136,36 @@ def test_what_is_stored_is_what_is_computed_with():
     assert drop_round_casts.drop(k) == k
 
 
+def test_a_cast_that_rounds_nothing_is_dropped_everywhere():
+    k = kernel(
+        "x: bf16[4, 8]; h: f16[4, 8]; out y: i8[4, 8]; out z: bf16[4, 8]",
+        "v = load x[i0*8 + i1] : bf16",
+        "a = cast(v) : f32",
+        "b = abs(a) : f32",
+        "c = cast(b) : bf16",
+        "store z[i0*8 + i1] = c",
+        "d = cast(c) : f32",
+        "w = load h[i0*8 + i1] : f16",
+        "e = cast(w) : f32",
+        "f = neg(e) : f32",
+        "g = cast(f) : bf16",  # of another type
+        "m = cast(g) : f32",
+        "n = maximum(d, m) : f32",
+        "o = cast(n) : bf16",
+        "p = cast(o) : f32",
+        "q = maximum(b, f) : f32",  # of two types
+        "r = cast(q) : bf16",
+        "s = cast(r) : f32",
+        "t = add(p, s) : f32",
+        "u = cast(t) : i8",
+        "store y[i0*8 + i1] = u",
+    )
+    after = lines(drop_round_casts.drop(k))
+    assert "store z[i0*8 + i1] = c" in after
+    assert "n = maximum(b, m) : f32" in after
+    assert "t = add(n, s) : f32" in after
+
+
 def test_a_rounding_that_the_program_asks_for_stays():
     k = kernel(
         "x: f32[4, 8]; out y: f32[4, 8]",

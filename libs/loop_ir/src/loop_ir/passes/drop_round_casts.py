@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from loop_ir.ir.analysis import reaching_steps
 from loop_ir.ir.names import defined_values, renamed, statements
-from loop_ir.ir.nodes import Compute, Graph, Kernel, Stmt, Store
+from loop_ir.ir.nodes import Compute, Graph, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.rewrite import map_all_kernels, map_statements
 from tensor_ir import DType
 
 _NARROW = frozenset((DType.bf16, DType.f16))
+# What these give of numbers of a narrow type is one of them.
+_CHOOSING = frozenset(("abs", "neg", "maximum", "minimum", "max", "min"))
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class DropRoundCasts:
     rounding stays where its value reaches a step, which would answer otherwise:
     `x.bfloat16() == 7.3` is true of an f32 x of 7.3; and where the kernel stores it: what is read
     later, such as by a norm's gradients beside its mean, is what is computed with here. A `narrow`
-    stays everywhere.
+    stays everywhere. A cast that rounds nothing is dropped everywhere: of the largest |x| of a row
+    of bf16.
     """
 
     name = "drop_round_casts"
@@ -37,16 +40,24 @@ def drop(kernel: Kernel) -> Kernel:
     types: dict[str, DType] = {}
     narrowed: dict[str, str] = {}
     names: dict[str, str] = {}
+    exact: dict[str, DType] = {}  # f32 values that are numbers of a narrow type
     kept = reaching_steps(kernel)
     stored = {s.value for s in statements(kernel) if isinstance(s, Store)}
 
     def rewrite(original: Stmt) -> Stmt:
         stmt = renamed(original, names)
+        if isinstance(stmt, Compute | Reduce) and stmt.dtype == DType.f32:
+            held = [types[a] if stmt.op == "cast" else exact.get(a) for a in stmt.args]
+            (of, *others) = dict.fromkeys(held)
+            if of in _NARROW and not others and stmt.op in _CHOOSING | {"cast"}:
+                exact.update(dict.fromkeys(defined_values(stmt), of))
         if isinstance(stmt, Compute) and stmt.op == "cast":
             (arg,) = stmt.args
-            if stmt.dtype in _NARROW and types.get(arg) == DType.f32 and stmt.out not in stored:
-                narrowed[stmt.out] = arg
-            elif stmt.dtype == DType.f32 and arg in narrowed and stmt.out not in kept:
+            same = exact.get(narrowed.get(arg, arg)) in (stmt.dtype, types.get(arg))
+            if stmt.dtype in _NARROW and types.get(arg) == DType.f32:
+                if same or stmt.out not in stored:
+                    narrowed[stmt.out] = arg
+            elif stmt.dtype == DType.f32 and arg in narrowed and (same or stmt.out not in kept):
                 names[stmt.out] = narrowed[arg]
         for name in defined_values(stmt):
             types[name] = stmt.dtype  # type: ignore[union-attr]  # only stores define nothing
