@@ -314,8 +314,8 @@ class Scheduler:
             return Mismatch(f"{made[0]} has another writer")
         for name in reads(part):
             for writer in self.deps.writers.get(name, ()):
-                if self.deps.order[writer] > self.deps.order[number]:
-                    return Mismatch(f"{name}, which {part.name} reads, changes later")
+                if self.deps.order[writer] >= self.deps.order[number]:
+                    return Mismatch(f"{name}, which {part.name} reads, is changed there or later")
         saved = self._traffic(number).total
         saved += self.options.launch_bytes if left is None else -traffic(left, self.hints).total
         out: dict[int, Kernel] = {}
