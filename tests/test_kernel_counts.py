@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from compile_cli.result import CompiledGraph
+from tensor_ir import DType
 from wrapper_ir import Allocate, CopyBack, ExternCall, If, Launch, Program, Return
 
 
@@ -115,6 +116,18 @@ WORK = {
     "joined norms": Work(
         lambda x, y: torch.cat((F.rms_norm(x, (16,)), y, x.softmax(-1)), -1),
         lambda: (rows(6, 16), rows(6, 8)), 2
+    ),
+    "rotary embedding of neighbours": Work(
+        lambda x, c, s: torch.stack(
+            (x[..., ::2] * c - x[..., 1::2] * s, x[..., 1::2] * c + x[..., ::2] * s), -1
+        ).flatten(-2),
+        lambda: (rows(40, 3, 8), rows(3, 4), rows(3, 4)), 1, 2,
+    ),
+    "windows as columns": Work(
+        lambda x: F.unfold(x, 3, padding=1), lambda: (rows(2, 3, 5, 6),), 1, 1
+    ),
+    "largest of windows": Work(
+        lambda x: F.max_pool2d(x.sin(), 3, 2, 1).relu(), lambda: (rows(2, 3, 9, 8),), 1, 1
     ),
     "running products": Work(lambda x: x.cumprod(1), lambda: (rows(2, 300),), 1, 2),
 }  # fmt: skip
@@ -303,3 +316,32 @@ def test_a_gradient_saves_numbers_of_rows(
     (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
     results = [made[v.name] for v in returned.values if v.name in made]
     assert sorted(int(t.size[-1]) for t in results) == [1, 1, 64]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_of_largest_elements_a_byte_is_kept(dims: int, programs: list[Program]) -> None:
+    """Of their places, between forward and backward; whatever the size of the batch."""
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
+    compiled = torch.compile(lambda x: pool(x * 2, 3, 2, 1), backend="compile_cli", dynamic=True)
+    for batch in (2, 5, 1):
+        x = rows(batch, 3, *(8, 7, 9)[:dims]).requires_grad_()
+        got, want = compiled(x), pool(x * 2, 3, 2, 1)
+        torch.testing.assert_close(got, want)
+        seed = torch.randn_like(want)
+        (found,), (wanted,) = (torch.autograd.grad(y, x, seed) for y in (got, want))
+        torch.testing.assert_close(found, wanted)
+    types = [op.type.dtype for op in programs[0].ops if isinstance(op, Allocate)]
+    assert DType.i64 not in types
+
+
+def test_places_that_are_a_result_are_as_ever(programs: list[Program]) -> None:
+    def fn(x: Tensor) -> Any:
+        return F.max_pool2d(x, 3, 2, 1, return_indices=True)
+
+    x = rows(2, 3, 8, 7).requires_grad_()
+    got, want = torch.compile(fn, backend="compile_cli")(x), fn(x)
+    torch.testing.assert_close(got, want)
+    assert got[1].dtype is torch.int64
+    seed = torch.randn_like(want[0])
+    found, wanted = (torch.autograd.grad(y, x, seed) for y in (got[0], want[0]))
+    torch.testing.assert_close(found, wanted)

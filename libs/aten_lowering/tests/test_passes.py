@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.prims import prims
+from aten_lowering.passes.window_offsets import window_offsets
 
 
 def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
@@ -25,8 +27,11 @@ def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
     gm.recompile()
     got, want = (f(*(x.clone() for x in inputs)) for f in (gm, fn))
     torch.testing.assert_close(got, want)
-    names = (str(n.target).split(".")[1] for n in gm.graph.nodes if n.op == "call_function")
-    return Counter(names)
+    return Counter(_name(n) for n in gm.graph.nodes if n.op == "call_function")
+
+
+def _name(node: torch.fx.Node) -> str:
+    return getattr(node.target, "__name__", str(node.target)).split(".")[0]
 
 
 def test_dead_code() -> None:
@@ -154,7 +159,7 @@ def names_after(passes: Sequence[Any], fn: Any, *inputs: torch.Tensor) -> list[s
     def run(graph: torch.fx.Graph) -> None:
         for step in (*passes, dead_code):
             step(graph)
-        names.extend(str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function")
+        names.extend(_name(n) for n in graph.nodes if n.op == "call_function")
 
     names: list[str] = []
     calls(run, fn, *inputs)
@@ -226,6 +231,41 @@ def test_gradients_of_pieces_that_are_all() -> None:
     assert names_after((joined_gradients,), selected, x)[-1] == "cat"
 
 
+def test_gradients_of_pieces_in_turns() -> None:
+    def turns(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        parts = ((a, 0), (b, 1), (b, 0), (a, 1), (a, 0))
+        zeros = (a.new_zeros(3, 8, 2).slice_scatter(v, 1, n, 9, 2) for v, n in parts)
+        return sum(zeros, start=next(zeros))
+
+    def halves(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        parts = ((a, 0), (b, 4), (b, 0))
+        zeros = (a.new_zeros(3, 8, 2).slice_scatter(v, 1, n, n + 4) for v, n in parts)
+        return sum(zeros, start=next(zeros))
+
+    x, y = torch.randn(3, 4, 2), torch.randn(3, 4, 2)
+    found = names_after((joined_gradients,), turns, x, y)
+    assert "slice_scatter" not in found and found[-2:] == ["cat", "view"]
+    assert "slice_scatter" not in names_after((joined_gradients,), halves, x, y)
+
+
+def test_places_that_only_gradients_read() -> None:
+    """Are a byte each; not those that are a result, nor of windows that are walked over."""
+    aten, x = torch.ops.aten, torch.randn(2, 3, 12, 11)
+
+    def pooled(a: torch.Tensor, *args: Any) -> Any:
+        y, places = aten.max_pool2d_with_indices(a, *args)
+        whole = [*args, *([0, 0], [1, 1], False)[len(args) - 2 :]]
+        return y, aten.max_pool2d_with_indices_backward(y * 2, a, *whole, places), places
+
+    for args in (([3, 2], [2, 2], [1, 1]), ([2], [3]), ([2, 2], [])):
+        fn = functools.partial(lambda w, a: pooled(a, *w)[:2], args)
+        assert names_after((window_offsets,), fn, x) == [
+            "max_pool_offsets", "getitem", "getitem", "mul", "max_pool_offsets_backward"
+        ]  # fmt: skip
+    for fn in (lambda a: pooled(a, [3, 3], [2, 2]), lambda a: pooled(a, [6, 6], [1, 1])[:2]):
+        assert "max_pool_offsets" not in names_after((window_offsets,), fn, x)
+
+
 def test_pieces_that_meet_or_are_not_all() -> None:
     x = torch.randn(3, 4)
     for fn in (
@@ -235,8 +275,12 @@ def test_pieces_that_meet_or_are_not_all() -> None:
         + a.new_zeros(3, 7).slice_scatter(a, 1, 3),
         lambda a: a.new_ones(3, 8).slice_scatter(a, 1, 0, 4)
         + a.new_zeros(3, 8).slice_scatter(a, 1, 4),
+        lambda a: a.new_zeros(3, 9).slice_scatter(a, 1, 0, 8, 2)
+        + a.new_zeros(3, 9).slice_scatter(a, 1, 1, 8, 2),
+        lambda a: a.new_zeros(3, 12).slice_scatter(a, 1, 0, 12, 3)
+        + a.new_zeros(3, 12).slice_scatter(a, 1, 1, 12, 3),
         lambda a: a.new_zeros(3, 8).slice_scatter(a, 1, 0, 8, 2)
-        + a.new_zeros(3, 8).slice_scatter(a, 1, 1, 8, 2),
+        + a.new_zeros(3, 8).slice_scatter(a, 1, 4),
         lambda a: torch.add(
             a.new_zeros(3, 8).slice_scatter(a, 1, 0, 4),
             a.new_zeros(3, 8).slice_scatter(a, 1, 4), alpha=2

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from aten_lowering.pool_offsets import OFFSETS, OFFSETS_BACKWARD
 from loop_ir import Extern, Kernel, Load
 
 aten = torch.ops.aten
@@ -210,6 +211,19 @@ def test_gradients_of_any_window(oracle: Any, data: st.DataObject) -> None:
     args = (size, step, padding, dilation, ceil)
     run, inputs = gradients(x, maxima, maxima_backward, *args)
     assert [type(n) for n in oracle(run, *inputs).graph.nodes] == [Kernel]
+    if math.prod(size) <= 27:  # else no places
+        (values, offsets), places = OFFSETS(x, *args), maxima(x, *args)[1]
+        torch.testing.assert_close(values, maxima(x, *args)[0])
+        oracle(lambda a: OFFSETS(a, *args), x)
+        gradient, last = inputs[0], data.draw(st.booleans())
+        wanted = maxima_backward(gradient, x, *args, places)
+
+        def back(g: Tensor, o: Tensor) -> Tensor:
+            return OFFSETS_BACKWARD(g, o, shape, last, *args)
+
+        torch.testing.assert_close(back(gradient, offsets), wanted)
+        (kernel,) = oracle(back, gradient, offsets).graph.nodes
+        assert isinstance(kernel, Kernel)
     run, inputs = gradients(x, means, means_backward, size, step, padding, ceil, padded, divisor)
     assert [type(n) for n in oracle(run, *inputs).graph.nodes] == [Kernel]
 
@@ -223,6 +237,27 @@ def test_gradients_of_other_layouts_and_types(oracle: Any) -> None:
     run, inputs = gradients(x.double(), aten.avg_pool2d, aten.avg_pool2d_backward, *args, False,
                             True, None)  # fmt: skip
     oracle(run, *inputs)
+
+
+def test_offsets_in_windows(oracle: Any) -> None:
+    """NaN, minus infinity and equals as of places, in 16 bits and channels-last."""
+    x = image(2, 4, 7, 6, dtype=torch.bfloat16)
+    x[0, 1, 2:4, 1:5], x[1, 2] = NAN, -INF
+    args = ([3, 3], [2, 2], [1, 1], [1, 1], False)
+    for y in (x, x.to(memory_format=torch.channels_last), x[0], x[:0]):
+        values, offsets = OFFSETS(y, *args)
+        last = not y.is_contiguous()
+        assert offsets.dtype is torch.int8
+        if not last and y.numel():  # eager's kernel of channels-last says 0 for -inf
+            oracle(lambda a: OFFSETS(a, *args), y)
+        places = aten.max_pool2d_with_indices(y, *args)[1]
+        found = OFFSETS_BACKWARD(values, offsets, (7, 6), last, *args)
+        wanted = aten.max_pool2d_with_indices_backward(values, y, *args, places)
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+        assert found.stride() == wanted.stride()
+        if not y.numel():
+            continue
+        oracle(lambda g, o, end=last: OFFSETS_BACKWARD(g, o, (7, 6), end, *args), values, offsets)
 
 
 def test_windows_that_fill_an_image_are_not_tested(oracle: Any) -> None:

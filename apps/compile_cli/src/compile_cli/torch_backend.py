@@ -19,6 +19,7 @@ import torch
 import compile_cli.graph_cache as graph_cache
 from aten_lowering import UnsupportedGraph, decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
+from aten_lowering.passes.window_offsets import window_offsets
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
 from compile_cli.capture import order_matters, retyped_input, view_written_inputs
@@ -73,7 +74,7 @@ def compile_cli(
         fw_compiler=cacheable(compile_fx) if kept else compile_fx,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
     )
     try:
         with own_composites(), cached(settings) if kept else nullcontext():
@@ -88,6 +89,13 @@ def compile_cli(
 
 def _no_artifact(why: str) -> Artifact:
     raise NoArtifact(why)
+
+
+def _partition(joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Any:
+    """The graphs forward and backward, of which what lies between them is small."""
+    window_offsets(joint.graph)
+    joint.recompile()
+    return min_cut_rematerialization_partition(joint, inputs, **more)
 
 
 def _is_ours(error: Exception) -> bool:

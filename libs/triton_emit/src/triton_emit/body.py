@@ -260,7 +260,7 @@ class Writer:
                 continue
             alone = not escaping.intersection(results(stmt))
             if isinstance(stmt, Load):
-                self._load(stmt, readers.get(stmt.out, []), alone)
+                self.load(stmt, readers.get(stmt.out, []), alone)
             elif isinstance(stmt, Const):
                 self.env[stmt.out] = literal(stmt.value, stmt.dtype)
             elif isinstance(stmt, Index):
@@ -293,7 +293,8 @@ class Writer:
             return
         self.env[stmt.out] = self.assign(self.namer.base_of(stmt.op), value)
 
-    def _load(self, stmt: Load, readers: list[Stmt], alone: bool) -> None:
+    def load(self, stmt: Load, readers: Sequence[Stmt], alone: bool) -> None:
+        """Writes a load, with the cast that alone reads it."""
         index, axes = self.index(stmt.index)
         mask_value = self.mask_value(stmt)
         if mask_value is not None and not mask_value.axes <= axes:
@@ -304,8 +305,7 @@ class Writer:
             # another thread of this program may have written what is read here
             self.lines.body.append("tl.debug_barrier()")
         value = Value(text, ATOM, stmt.dtype, axes)
-        param = self.params.buffers[stmt.buffer]
-        base = param.replace("inout", "old").replace("in", "x").replace("out", "y")
+        base = self.base_of(stmt.buffer)
         if alone and len(readers) == 1:
             cast = readers[0]
             if isinstance(cast, Compute) and cast.op == "cast" and cast.dtype is not DType.bool_:
@@ -313,6 +313,11 @@ class Writer:
                 self.env[stmt.out] = value
                 return
         self.env[stmt.out] = self.assign(base, value)
+
+    def base_of(self, buffer: str) -> str:
+        """How names of what is loaded of a buffer begin."""
+        param = self.params.buffers[buffer]
+        return param.replace("inout", "old").replace("in", "x").replace("out", "y")
 
     def mask_value(self, stmt: Load | Store) -> Value | None:
         """Where a load or store happens at all, by its own mask and because its places that are

@@ -5,7 +5,11 @@
     i0 < 8, i1 < 128: v = f(x[i0*128 + i1]); y[i0*256 + 2*i1] = v; y[i0*256 + 2*i1 + 1] = v
 
 Loads move vectors again, what both points compute alike is computed once, and the two stores are
-one of the values in turns, as wide as before.
+one of the values in turns, as wide as before. So is what two neighbours read of one buffer:
+
+    i0 < 64, i1 < 2: y[2*i0 + i1] = f(x[2*i0]) if i1 < 1 else g(x[2*i0 + 1])
+ ->
+    i0 < 64: a, b = x[2*i0], x[2*i0 + 1]; y[2*i0] = f(a); y[2*i0 + 1] = g(b)
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir import Indirect, Kernel, Load, Phase, Stmt, Store
+from loop_ir import Axis, Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir import (
     defined_values,
     fresh_values,
@@ -27,45 +31,106 @@ from loop_ir.ir import (
     statements,
     substitute,
 )
-from loop_ir.passes import eliminate
+from loop_ir.passes import eliminate, fold
 from symexpr import FloorDiv, symbol
 from triton_emit.errors import BadSchedule
+
+# Points that a kernel does at once along an axis of which nothing that it reads hangs.
+ROWS = 4
 
 
 def paired(kernel: Kernel) -> Kernel | None:
     """The kernel that does two neighbouring points at once, where that pays: nothing is reduced,
-    the last axis picks elements by half its place, and stores lie side by side along it. Each
-    buffer has a store of the first point, and one of the second behind it."""
+    the last axis picks elements by half its place or is two parts in turns, and stores lie side by
+    side along it. Where windows overlap along other axes, two rows of these are done at once, too.
+    Each buffer has a store of the first point of each row, and one of the second behind it."""
     body = list(statements(kernel))
     if len(kernel.phases) != 1 or kernel.phases[0].axes or not kernel.axes:
         return None
-    last = kernel.axes[-1]
-    if not last.extent.is_Integer or last.extent % 2 or any(isinstance(s, Indirect) for s in body):
+    if any(isinstance(s, Indirect) for s in body) or not _even(kernel.axes[-1]):
         return None
-    loaded = {s.buffer for s in body if isinstance(s, Load)}
+    last = kernel.axes[-1]
+    loads = [s for s in body if isinstance(s, Load)]
     stores = [s for s in body if isinstance(s, Store)]
     axes = tuple(a.symbol for a in kernel.axes)
+    turns = last.extent == 2 and len(axes) > 1
     for store in stores:
         form = linear(store.index, axes)
-        if form is None or form.coefficient(last.symbol) != 1 or store.buffer in loaded:
+        if form is None or form.coefficient(last.symbol) != 1:
             return None
-        if store.mode != "set" or store.mask is not None:
+        if turns and form.coefficient(axes[-2]) != 2:
             return None
-    if not any(_halves(s.index, last.symbol) for s in body if isinstance(s, Load)):
+        if (
+            store.mode != "set"
+            or store.mask is not None
+            or store.buffer in {s.buffer for s in loads}
+        ):
+            return None
+    if not turns and not any(_halves(s.index, last.symbol) for s in loads):
         return None
+    if turns:
+        doubled = _doubled(kernel, last)
+        out = replace(doubled, axes=doubled.axes[:-1])
+        return out if _cheaper(out, kernel) else None
+    for axis in kernel.axes[:-1]:
+        if _even(axis) and _overlap(loads, axis.symbol):
+            kernel = _doubled(kernel, axis)
+    return _doubled(kernel, last)
+
+
+def repeated(kernel: Kernel) -> Axis | None:
+    """The axis, not the last one, along which a kernel of one phase stores again and again what it
+    computes of the same elements: `y[i0*4096 + i1*64 + i2] = x[i0*64 + i2]` -> i1."""
+    body = list(statements(kernel))
+    if len(kernel.phases) != 1 or any(isinstance(s, Indirect) for s in body):
+        return None
+    loads = [s for s in body if isinstance(s, Load)]
+    stores = [s for s in body if isinstance(s, Store)]
+    plain = all(s.mode == "set" and s.mask is None for s in stores)
+    if not plain or not loads or not {s.buffer for s in loads}.isdisjoint(s.buffer for s in stores):
+        return None
+    for axis in kernel.axes[:-1]:
+        free = not any(axis.symbol in s.index.free_symbols for s in loads)
+        along = all(axis.symbol in s.index.free_symbols for s in stores)
+        if free and along and axis.extent.is_Integer and axis.extent % ROWS == 0:
+            return axis
+    return None
+
+
+def in_rows(kernel: Kernel) -> Kernel:
+    """The kernel that does `ROWS` points at once along the axis that is `repeated`, of what it
+    reads once:
+
+        i0 < 8, i1 < 64, i2 < 64: y[i0*4096 + i1*64 + i2] = x[i0*64 + i2]
+     ->
+        i0 < 8, i1 < 16, i2 < 64: v = x[i0*64 + i2]; y[i0*4096 + i1*256 + i2] = v; ... + 192 = v
+    """
+    axis = repeated(kernel)
+    if axis is None:
+        raise BadSchedule(kernel.name, "rows", ROWS, "1: no points that read the same")
+    for _ in range(ROWS.bit_length() - 1):
+        (axis,) = (a for a in kernel.axes if a.symbol == axis.symbol)
+        kernel = _doubled(kernel, axis)
+    return kernel
+
+
+def _doubled(kernel: Kernel, axis: Axis) -> Kernel:
+    """The kernel that does two neighbours along an axis at each point."""
+    body = list(statements(kernel))
     fresh = fresh_values(kernel)
     names = {name: next(fresh) for s in body for name in defined_values(s)}
     second = [renamed(s, names) for s in body]
-    half = replace(last, extent=last.extent / 2)
-    whole = replace(kernel, axes=(*kernel.axes[:-1], half))
+    axes = tuple(replace(a, extent=a.extent / 2) if a == axis else a for a in kernel.axes)
+    whole = replace(kernel, axes=axes)
     ranges = ranges_of(whole)
 
     def place(stmt: Stmt, which: int) -> Stmt:
-        mapping = ((last.symbol, 2 * last.symbol + which),)
+        to = which if axis.extent == 2 else 2 * axis.symbol + which
+        mapping = ((axis.symbol, sympy.sympify(to)),)
         return map_expressions(stmt, lambda e: simplify_with(substitute(e, mapping), ranges))
 
     both = (*(place(s, 0) for s in body), *(place(s, 1) for s in second))
-    return renumber(eliminate(replace(whole, phases=(Phase((), both),))))
+    return renumber(eliminate(fold(replace(whole, phases=(Phase((), both),)))))
 
 
 def in_pairs(kernel: Kernel) -> Kernel:
@@ -79,6 +144,25 @@ def in_pairs(kernel: Kernel) -> Kernel:
 def wide(axis: sympy.Symbol) -> sympy.Symbol:
     """An axis of the tile of both neighbours."""
     return symbol(f"{axis.name}_wide")
+
+
+def _even(axis: Axis) -> bool:
+    return bool(axis.extent.is_Integer) and axis.extent % 2 == 0
+
+
+def _cheaper(both: Kernel, one: Kernel) -> bool:
+    """Whether two points at once read less than twice what each of them did."""
+
+    def loads(kernel: Kernel) -> int:
+        return sum(isinstance(s, Load) for s in statements(kernel))
+
+    return loads(both) < 2 * loads(one)
+
+
+def _overlap(loads: list[Load], axis: sympy.Symbol) -> bool:
+    """Whether a buffer is read at several places along an axis that are picked by half of it."""
+    found = {(s.buffer, s.index) for s in loads if _halves(s.index, axis)}
+    return len(found) >= 4 * len({buffer for buffer, _ in found}) > 0
 
 
 def _halves(index: sympy.Expr, axis: sympy.Symbol) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import sympy
 
@@ -68,11 +69,11 @@ class _PrologueWriter(DeviceFunctionWriter):
         same = stmt.buffer == self.buffer and stmt.mask is None
         return same and sympy.expand(stmt.index.xreplace(self.single) - self.here) == 0
 
-    def _load(self, stmt: Load, readers: list[Stmt], alone: bool) -> None:
+    def load(self, stmt: Load, readers: Sequence[Stmt], alone: bool) -> None:
         if self.reads_operand(stmt):
             self.env[stmt.out] = Value("tile", ATOM, stmt.dtype, frozenset({"o", "k"}))
         else:
-            super()._load(stmt, readers, alone)
+            super().load(stmt, readers, alone)
 
     def source(self, name: str, value: Value, dtype: str) -> PrologueSource:
         operands, args = self.given()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -30,7 +31,7 @@ from loop_ir.ir import at_hints, expression, hints_of, ranges_of, scans, stateme
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.idioms import cheaper
-from triton_emit.pairs import paired
+from triton_emit.pairs import ROWS, in_rows, paired, repeated
 from triton_emit.ssa import clean, loops
 from triton_emit.vectors import (
     bends,
@@ -63,8 +64,10 @@ _ROW, _LONG = 256, 1024
 _PERSISTENT_COLUMNS = 128
 # Rows that 32 warps hold, 16 elements of each a thread.
 _MOST_KEPT = 2
-# Statements of a kernel whose points may be pairs: more of them leave no registers.
+# Statements for each of two neighbours: more of them leave no registers. Rows of pairs share most.
 _MOST_PAIRED = 48
+# Points from which on several rows of them are worth a program.
+_MANY = 1 << 20
 # Folds of two numbers for each element.
 _PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin", "logsumexp")}
 INT32_MAX = 2**31 - 1
@@ -81,7 +84,8 @@ class Schedule:
     `vector`: how many neighbouring elements a thread of a flat or tiled kernel takes at most; 0: as
     many as the widest of its accesses moves at once. `steps`: of a looped kernel that scans
     columns, how many places along the scan a thread takes one after the other; 1: its tile is not
-    cut so. `pairs`: a point of a flat kernel is two neighbours (`pairs.py`)."""
+    cut so. `pairs`: a point of a flat kernel is two neighbours, `rows`: one of several rows
+    (`pairs.py`)."""
 
     kind: Kind
     xblock: int
@@ -94,6 +98,7 @@ class Schedule:
     vector: int = 0
     steps: int = 1
     pairs: bool = False
+    rows: bool = False
 
 
 def next_power_of_two(n: int) -> int:
@@ -176,9 +181,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             columns = at_hints(kernel.axes[-1].extent, hints)
             if columns >= _LONG:
                 return replace(_picking(columns, bits), vector=vector(kernel))
-        short = sum(1 for _ in statements(kernel)) <= _MOST_PAIRED
-        if short and paired(kernel) is not None:
-            return replace(_flat(rows // 2, bits), vector=4, pairs=True)
+        if (pairs := _pairs(kernel, rows, bits)) is not None:
+            return pairs
         if bends(kernel):
             columns = at_hints(kernel.axes[-1].extent, hints)
             plane = _plane(columns, rows, bits, 8 if reads_windows(kernel) else 16)
@@ -187,6 +191,9 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         if any(isinstance(s, Store) and s.mode == "mul" for s in statements(kernel)):
             # A program tries again until all of its products are done: few wait for the slowest.
             return Schedule("flat", 128, num_warps=4, index_bits=bits)
+        if rows >= _MANY and repeated(kernel) is not None:
+            several = in_rows(kernel)
+            return replace(_flat(rows // ROWS, bits), vector=vector(several), rows=True)
         flat = replace(_flat(rows, bits), vector=vector(kernel))
         return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)
@@ -209,6 +216,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if (small and snug) or (bound is not None and not can_loop(kernel)):
         applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
         schedule = _persistent(next_power_of_two(bound or 1), rows, bits, applies, kept)
+        if _scatters(kernel):
+            return _of_few(schedule)
         return replace(schedule, num_warps=_of_wide(kernel, schedule))
     looped = _looped(pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= _MOST_KEPT and next_power_of_two(bound or 1) == looped.rblock:
@@ -246,6 +255,24 @@ def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
         xblock //= 2
         warps = max(1, warps // 2)
     return Schedule("flat", xblock, num_warps=warps, index_bits=bits)
+
+
+def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | None:
+    """Four pairs of neighbours side by side a thread; two where a point is several rows of them.
+    None of what would leave no registers."""
+    length = sum(1 for _ in statements(kernel))
+    both = paired(kernel) if length <= 4 * _MOST_PAIRED else None
+    if both is None:
+        return None
+    stored = Counter(s.buffer for s in statements(both) if isinstance(s, Store))
+    each = max(stored.values())
+    if sum(1 for _ in statements(both)) > min(each, 4) * _MOST_PAIRED:
+        return None
+    flat = _flat(points // each, bits)
+    if each == 2:
+        return replace(flat, vector=4, pairs=True)
+    xblock = min(256, flat.xblock)
+    return replace(flat, xblock=xblock, num_warps=xblock // 64, vector=2, pairs=True)
 
 
 def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
@@ -356,6 +383,20 @@ def _persistent(
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     most = 16 if rblock <= HELD_ROW else 32
     return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
+
+
+def _scatters(kernel: Kernel) -> bool:
+    """Inner points store at places that are data."""
+    places = {s.symbol for s in statements(kernel) if isinstance(s, Indirect)}
+    stores = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Store)]
+    return any(not places.isdisjoint(s.index.free_symbols) for s in stores)
+
+
+def _of_few(schedule: Schedule) -> Schedule:
+    """At most eight elements a thread: each store of a scattered element waits for a line of its
+    own, so that many warps are to wait at once."""
+    least = schedule.xblock * schedule.rblock // (8 * 32)
+    return replace(schedule, num_warps=min(8, max(schedule.num_warps, least)))
 
 
 def _of_wide(kernel: Kernel, schedule: Schedule) -> int:

@@ -23,6 +23,7 @@ from aten_lowering.lowerings import (
     scatters,
     selection,
     special,
+    unfolding,
 )
 from aten_lowering.registry import Table
 
@@ -44,6 +45,7 @@ for _family in (
     grid_samples,
     scans,
     pooling,
+    unfolding,
     normalizations,
     batch_norm,
     bessel,

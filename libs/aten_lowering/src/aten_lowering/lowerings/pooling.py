@@ -31,6 +31,7 @@ from aten_lowering.lowerings.windows import (
     store_gradient,
     summed,
 )
+from aten_lowering.pool_offsets import OFFSETS, OFFSETS_BACKWARD
 from aten_lowering.registry import Table
 from loop_ir import DType
 from symexpr import FloorDiv, Mod
@@ -93,6 +94,22 @@ def max_pool(
     _max_pool(call, input, _windows(input.size, out, kernel_size, stride, padding, dilation))
 
 
+@table.lowers(OFFSETS)
+def max_pool_offsets(
+    call: Call,
+    input: Operand,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    **shown: Any,
+) -> None:
+    """As `max_pool`; the place of the largest element is its number in its window."""
+    out = call.out.size[-len(kernel_size) :]
+    windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
+    _max_pool(call, input, windows, offsets=True)
+
+
 @table.lowers(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
 def fractional_max_pool(
     call: Call, input: Operand, kernel_size: Ints, output_size: Ints, random_samples: Operand
@@ -130,6 +147,7 @@ def _max_pool(
     call: Call,
     x: Operand,
     windows: Sequence[Window | Share] | Callable[[KernelBuilder], Sequence[Along]],
+    offsets: bool = False,
 ) -> None:
     require(x.dtype is not DType.bool_, "max_pool of bool")
     k = call.kernel()
@@ -138,11 +156,11 @@ def _max_pool(
     lowest = least(x.dtype)
     acc = opmath(x.dtype)
     best: Value | None = None
-    integer = kind(sympy.Mul(*x.size[-len(alongs) :]))
+    integer = DType.i32 if offsets else kind(sympy.Mul(*x.size[-len(alongs) :]))
     index = k.const(-1, integer)
     if not is_written_out(alongs):
         require(places is None, f"places in windows of more than {MOST}")
-    for at, inside in every(k, alongs):
+    for number, (at, inside) in enumerate(every(k, alongs)):
         value = k.load(x, (*k.coords[: -len(at)], *at), inside, lowest).to(acc)
         if not is_written_out(alongs):
             (best,) = k.reduce("max", value)
@@ -158,11 +176,12 @@ def _max_pool(
             taken = taken | (index < 0)
             taken = taken & inside if inside else taken
             best = taken.choose(value, best)
-            index = taken.choose(k.index(_number(at, x.size), integer), index)
+            place = sympy.Integer(number) if offsets else _number(at, x.size)
+            index = taken.choose(k.index(place, integer), index)
     assert best is not None
     k.store(call.out.operand, k.coords, best)
     if places is not None:
-        k.store(places.operand, k.coords, index.to(DType.i64))
+        k.store(places.operand, k.coords, index.to(places.dtype))
     call.emit_kernel(k)
 
 
@@ -202,6 +221,36 @@ def max_pool_backward(
         chosen = k.load(indices, (*lead, *at), inside, -1).to(integer)("eq", own)
         value = k.load(grad_output, (*lead, *at), inside).to(opmath(grad_output.dtype))
         return chosen.choose(value, 0)
+
+    store_gradient(call, [w.windows for w in windows], share)
+
+
+@table.lowers(OFFSETS_BACKWARD)
+def max_pool_offsets_backward(
+    call: Call,
+    grad_output: Operand,
+    offsets: Operand,
+    image: Ints,
+    channels_last: bool,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    **shown: Any,
+) -> None:
+    """As `max_pool_backward`; `image` and `channels_last` show in the result."""
+    out = grad_output.size[-len(kernel_size) :]
+    windows = _windows(call.out.size, out, kernel_size, stride, padding, dilation)
+
+    def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
+        lead, own = k.coords[: -len(at)], k.coords[-len(at) :]
+        number: sympy.Expr = sympy.S.Zero
+        for window, o, place in zip(windows, at, own, strict=True):
+            assert isinstance(window, Window)
+            number = number * window.size + window.offset(o, place)
+        chosen = k.load(offsets, (*lead, *at), inside, -1).to(DType.i32)
+        value = k.load(grad_output, (*lead, *at), inside).to(opmath(grad_output.dtype))
+        return chosen("eq", k.index(sympy.expand(number), DType.i32)).choose(value, 0)
 
     store_gradient(call, [w.windows for w in windows], share)
 

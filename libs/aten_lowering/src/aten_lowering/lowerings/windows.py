@@ -123,6 +123,10 @@ class Window:
         """Its first place, which may be negative."""
         return window * self.step - self.padding
 
+    def offset(self, window: sympy.Expr, place: sympy.Expr) -> sympy.Expr:
+        """The number in a window of a place that it has."""
+        return FloorDiv(place - self.start(window), sympy.Integer(self.dilation))
+
     def passes(self, offset: int) -> tuple[bool, bool]:
         """Whether the place of this offset may lie before the image, and behind it."""
         first = offset - self.padding

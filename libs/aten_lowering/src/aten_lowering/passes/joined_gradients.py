@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,27 +17,38 @@ aten = torch.ops.aten
 
 
 class _Piece(NamedTuple):
-    """Elements `start` to `end` of a dimension; `value` has no such dimension where it is one
-    element that was selected."""
+    """Elements `start` to `end` of a dimension, `step` apart; `value` has no such dimension where
+    it is one element that was selected."""
 
     dim: int
     start: int
     end: int
+    step: int
     value: fx.Node
     selected: bool
+
+    @property
+    def place(self) -> tuple[int, int, int, bool]:
+        """Which elements of the dimension it has, and whether it lacks that."""
+        return self.start, self.end, self.step, self.selected
 
 
 def joined_gradients(graph: fx.Graph) -> None:
     """`add(slice_scatter(zeros, a, 1, 0, 16), slice_scatter(zeros, b, 1, 16))` ->
     `cat([a + 0.0, b + 0.0], 1)`, where the pieces are all of the tensor: what makes a piece may
-    store it where it belongs. (Adding to zero turns -0.0 into 0.0, so that stays.)"""
+    store it where it belongs. Likewise pieces in turns, and several of the same elements, which are
+    added first. (Adding to zero turns -0.0 into 0.0, so that stays.)"""
     if mutates(graph):
         return
     for node in list(graph.nodes):
         if _adds(node) and not any(_adds(user) for user in node.users):
-            pieces = sorted(_pieces(node), key=lambda p: (p.dim, p.start))
-            if len(pieces) > 1 and _tile(pieces, node.meta["val"]):
-                _join(graph, node, pieces)
+            pieces: dict[tuple[int, int, int, bool], list[_Piece]] = {}
+            for piece in _pieces(node):
+                pieces.setdefault(piece.place, []).append(piece)
+            if len(pieces) > 1 and _tile(
+                [p for ps in pieces.values() for p in ps], node.meta["val"]
+            ):
+                _join(graph, node, [pieces[place] for place in sorted(pieces)])
 
 
 def _adds(node: fx.Node) -> bool:
@@ -59,9 +71,9 @@ def _pieces(node: fx.Node) -> Iterator[_Piece]:
     if _adds(node):
         for arg in node.args:
             assert isinstance(arg, fx.Node)
-            yield from _pieces(arg) if len(arg.users) == 1 else (_Piece(0, -1, 0, arg, False),)
+            yield from _pieces(arg) if len(arg.users) == 1 else (_Piece(0, -1, 0, 1, arg, False),)
         return
-    piece = _Piece(0, -1, 0, node, False)
+    piece = _Piece(0, -1, 0, 1, node, False)
     selected = node.target is aten.select_scatter.default
     if (selected or node.target is aten.slice_scatter.default) and not node.kwargs:
         given: list[Any] = list(node.args)
@@ -69,37 +81,56 @@ def _pieces(node: fx.Node) -> Iterator[_Piece]:
         size = node.meta["val"].shape
         dim %= len(size)
         numbers = all(isinstance(n, int) for n in (start or 0, end or 0, size[dim]))
-        if numbers and step == 1 and filled_with(zeros) == 0:
+        if numbers and isinstance(step, int) and filled_with(zeros) == 0:
             if selected:
                 end = start % size[dim] + 1
-            low, high, _ = slice(start, end).indices(size[dim])
-            piece = _Piece(dim, low, high, value, selected)
+            places = range(*slice(start, end, step).indices(size[dim]))
+            if places:
+                piece = _Piece(dim, places[0], places[-1] + 1, step, value, selected)
     yield piece
 
 
 def _tile(pieces: list[_Piece], whole: torch.Tensor) -> bool:
-    """Whether the pieces are all of one dimension, end to end, of real numbers."""
+    """Whether the pieces are all of one dimension, end to end or in turns, of real numbers."""
     (dim, *others) = {p.dim for p in pieces}
     if others or dim >= whole.dim() or whole.is_complex():
         return False
-    ends = [0, *(p.end for p in pieces)]
-    return [*(p.start for p in pieces), whole.shape[dim]] == ends
+    size, (step, *steps) = whole.shape[dim], {p.step for p in pieces}
+    places = sorted({(p.start, p.end) for p in pieces})
+    if steps or len({p.place for p in pieces}) > len(places):
+        return False
+    if step == 1:
+        return [*(start for start, _ in places), size] == [0, *(end for _, end in places)]
+    return size % step == 0 and places == [(n, size - step + n + 1) for n in range(step)]
 
 
-def _join(graph: fx.Graph, node: fx.Node, pieces: list[_Piece]) -> None:
+def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> None:
+    """pieces: by place, each place's in the order in which they were added."""
+
     def call(target: Any, *args: Any) -> fx.Node:
         new = graph.call_function(target, args)
         values: Any = fx.map_arg(args, lambda n: n.meta["val"])
         new.meta = {**node.meta, "val": target(*values)}
         return new
 
+    (first, *_), *_ = pieces
+    dim, turns = first.dim, first.step > 1
     with graph.inserting_before(node):
         parts = []
-        for piece in pieces:
-            part = piece.value
+        for same in pieces:
+            values = [
+                call(aten.unsqueeze.default, p.value, dim) if p.selected else p.value for p in same
+            ]
+            part = functools.reduce(functools.partial(call, aten.add.Tensor), values)
             if part.meta["val"].is_floating_point():
                 part = call(aten.add.Tensor, part, 0.0)
-            parts.append(call(aten.unsqueeze.default, part, piece.dim) if piece.selected else part)
-        whole = call(aten.cat.default, parts, pieces[0].dim)
+            parts.append(call(aten.unsqueeze.default, part, dim + 1) if turns else part)
+        whole = call(aten.cat.default, parts, dim + turns)
+        if turns:
+            sizes = enumerate(node.meta["val"].shape)
+            known = [
+                n if isinstance(n, int) else call(aten.sym_size.int, node, d) for d, n in sizes
+            ]
+            whole = call(aten.view.default, whole, known)
     if _alike(whole, node):
         node.replace_all_uses_with(whole)

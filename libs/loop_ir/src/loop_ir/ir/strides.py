@@ -15,6 +15,8 @@ from tensor_ir import DType
 
 # Elements of a row that a program holds whole.
 HELD_ROW = 8192
+# Neighbours that are so many elements apart still share lines of the cache.
+_FEW = 4
 
 
 def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
@@ -88,15 +90,20 @@ def _varying(kernel: Kernel) -> set[object]:
 
 
 def reduces_columns(kernel: Kernel) -> bool:
-    """Something that a reduction reads or writes lies contiguous along the last parallel axis, not
-    along the inner axes: `sum over r0 of x[r0*768 + i0]`. Tiles of several rows suit both."""
+    """Something that a reduction reads or writes lies contiguous along the last parallel axis, or
+    a few elements apart, not along the inner axes: `sum over r0 of x[r0*768 + i0]`, or of
+    `x[r0*768 + 2*i0]`. Tiles of several rows suit both."""
     if not kernel.axes:
         return False
     last = kernel.axes[-1]
-    return any(
-        bool(inner) and step(index, last) == 1 and step(index, inner[-1]) not in (0, 1)
-        for _, index, inner in _accesses(kernel)
-    )
+
+    def columns(index: sympy.Expr, inner: Axis) -> bool:
+        beside, along = step(index, last), step(index, inner)
+        if beside is None or not beside.is_Integer or not 1 <= beside <= _FEW or along in (0, 1):
+            return False
+        return beside == 1 or along is None or not along.is_Integer or abs(along) > beside
+
+    return any(bool(inner) and columns(i, inner[-1]) for _, i, inner in _accesses(kernel))
 
 
 def holds_rows(kernel: Kernel) -> bool:

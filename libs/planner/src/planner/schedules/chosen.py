@@ -56,7 +56,7 @@ def label(schedule: Schedule) -> str:
     parts += [f"s{schedule.num_stages}"] if schedule.num_stages != 1 else []
     parts += [f"t{schedule.steps}"] if schedule.steps != 1 else []
     parts += [f"v{schedule.vector}"] if schedule.vector else []
-    parts += ["pairs"] if schedule.pairs else []
+    parts += [field for field in ("pairs", "rows") if getattr(schedule, field)]
     return " ".join((schedule.kind, *parts))
 
 

@@ -1,0 +1,127 @@
+"""Decides the tests of places that always come out alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import sympy
+
+import symexpr
+from loop_ir.ir.names import Name, renamed, statements
+from loop_ir.ir.nodes import Compute, Const, Index, Kernel, Load, Stmt, Store
+from loop_ir.ir.rewrite import RangeItems, ranges_of, simplify_with
+from loop_ir.passes.dead_code import drop_dead_statements
+from tensor_ir import DType
+
+_TESTS = ("lt", "le", "gt", "ge", "eq", "ne")
+# What places are counted in, which hold all of them.
+_SIGNED = (DType.i32, DType.i64)
+
+
+def fold(kernel: Kernel) -> Kernel:
+    """The kernel without what no point of it does, and without masks that hold at all points:
+
+    i0 < 8: m = ge(index 2*i0 + 1, 0); v = load x[i0] if m else 0  ->  v = load x[i0]
+    m = lt(index i0, -1); v = load x[i0] if m else 0               ->  v = const 0
+    m = const true; v = where(m, a, b)                             ->  a for v
+    v = add(const 0.0, const 0.0)                                  ->  const 0.0 for v
+    """
+    folding = _Folding(ranges_of(kernel))
+    phases = tuple(
+        replace(p, body=tuple(s for t in p.body if (s := folding.statement(t)) is not None))
+        for p in kernel.phases
+    )
+    if not folding.changed:
+        return kernel
+    out = replace(kernel, phases=phases)
+    live = frozenset(s.buffer for s in statements(out) if isinstance(s, Store))
+    return drop_dead_statements(out, live) or kernel
+
+
+class _Folding:
+    """What is known of the values so far: places, decided tests, and those that are another."""
+
+    def __init__(self, ranges: RangeItems) -> None:
+        self.ranges = ranges
+        self.places: dict[str, sympy.Expr] = {}
+        self.known: dict[str, bool] = {}
+        self.zeros: set[str] = set()
+        # values that are never -0.0: those to which zero was added
+        self.unsigned: set[str] = set()
+        self.names: dict[Name, Name] = {}
+        self.changed = False
+
+    def statement(self, stmt: Stmt) -> Stmt | None:
+        """The statement as it is left; None where a value stands for its result."""
+        stmt = renamed(stmt, self.names)
+        if isinstance(stmt, Load | Store) and stmt.mask in self.known:
+            self.changed = True
+            if self.known[stmt.mask]:
+                stmt = replace(stmt, mask=None)
+            elif isinstance(stmt, Store):
+                return None
+            else:
+                stmt = Const(stmt.out, stmt.other, stmt.dtype)
+        match stmt:
+            case Index(out=out, expr=expr) if stmt.dtype.is_int:
+                self.places[out] = expr
+            case Const(out=out, value=value) if isinstance(value, bool):
+                self.known[out] = value
+            case Const(out=out, value=value) if stmt.dtype.is_int:
+                self.places[out] = sympy.Integer(value)
+            case Const(out=out, value=value) if value == 0 and math.copysign(1, value) > 0:
+                self.zeros.add(out)
+                self.unsigned.add(out)
+            case Compute():
+                return self._computed(stmt)
+        return stmt
+
+    def _computed(self, stmt: Compute) -> Stmt | None:
+        value: bool | None = None
+        taken: str | None = None
+        args = [self.known.get(a) for a in stmt.args]
+        if stmt.op in _TESTS and all(a in self.places for a in stmt.args):
+            value = self._decided(stmt.op, *(self.places[a] for a in stmt.args))
+        elif stmt.op in ("and", "or") and any(a is not None for a in args):
+            decides = stmt.op == "or"
+            if decides in args:
+                value = decides
+            else:
+                taken = stmt.args[args.index(None)] if None in args else stmt.args[0]
+        elif stmt.op == "where" and args[0] is not None:
+            taken = stmt.args[1 if args[0] else 2]
+        elif stmt.op == "add" and not self.unsigned.isdisjoint(stmt.args):
+            self.unsigned.add(stmt.out)
+            for one, other in (stmt.args, stmt.args[::-1]):
+                if one in self.unsigned and other in self.zeros:
+                    taken = one
+        elif stmt.op == "cast" and stmt.dtype in _SIGNED and stmt.args[0] in self.places:
+            self.places[stmt.out] = self.places[stmt.args[0]]
+        if taken is not None:
+            self.names[stmt.out] = taken
+        elif value is not None:
+            self.known[stmt.out] = value
+        else:
+            return stmt
+        self.changed = True
+        return None if taken is not None else Const(stmt.out, bool(value), stmt.dtype)
+
+    def _decided(self, op: str, a: sympy.Expr, b: sympy.Expr) -> bool | None:
+        apart = simplify_with(sympy.expand(a - b), self.ranges)
+        low, high = symexpr.bounds(apart, dict(self.ranges))
+        below = True if high is not None and high < 0 else None
+        below = False if low is not None and low >= 0 else below
+        above = True if low is not None and low > 0 else None
+        above = False if high is not None and high <= 0 else above
+        match op:
+            case "lt":
+                return below
+            case "gt":
+                return above
+            case "ge":
+                return None if below is None else not below
+            case "le":
+                return None if above is None else not above
+        equal = False if below or above else True if low == high == 0 else None
+        return equal if op == "eq" or equal is None else not equal

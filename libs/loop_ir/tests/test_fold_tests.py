@@ -1,0 +1,133 @@
+"""Tests of places that always come out alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loop_ir import Compute, Const, Kernel, Load, interpret_kernel, parse_kernel
+from loop_ir.ir import statements
+from loop_ir.passes import fold
+
+TESTS = """
+kernel k(
+    x: f32[16] cpu,
+    out y: f32[8] cpu,
+):
+  parallel i0 < 8:
+    once:
+      v0 = index {place} : i64
+      v1 = const {number} : i64
+      v2 = {op}(v0, v1) : bool
+      v3 = load x[i0*2] if v2 else 7 : f32
+      v4 = load x[i0*2 + 1] : f32
+      v5 = where(v2, v4, v3) : f32
+      store y[i0] = v5
+"""
+
+
+def kernel(place: str, op: str, number: int) -> Kernel:
+    return parse_kernel(TESTS.format(place=place, op=op, number=number))
+
+
+def same(before: Kernel, after: Kernel) -> None:
+    x = np.arange(16, dtype=np.float32)
+    for k in (before, after):
+        assert {b.name for b in k.buffers if b.written} == {"y"}
+    found = [interpret_kernel(k, {"x": x})["y"] for k in (before, after)]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("place", "op", "number"),
+    [("i0*2 + 1", "ge", 0), ("i0*2 + 1", "gt", 0), ("i0", "lt", 8), ("i0", "le", 7),
+     ("i0", "ne", 8), ("(i0*2 + 1)//2 - i0", "eq", 0), ("-i0", "le", 0)],
+)  # fmt: skip
+def test_what_holds_everywhere(place: str, op: str, number: int) -> None:
+    before = kernel(place, op, number)
+    after = fold(before)
+    same(before, after)
+    assert [s.mask for s in statements(after) if isinstance(s, Load)] == [None]
+    assert not any(isinstance(s, Compute) for s in statements(after))
+
+
+@pytest.mark.parametrize(
+    ("place", "op", "number"),
+    [("i0*2 + 1", "lt", 0), ("i0", "ge", 8), ("i0", "gt", 7), ("i0*2", "eq", -1),
+     ("i0 - 8", "ge", 0), ("(i0*2 + 1)//2 - i0", "ne", 0)],
+)  # fmt: skip
+def test_what_holds_nowhere(place: str, op: str, number: int) -> None:
+    before = kernel(place, op, number)
+    after = fold(before)
+    same(before, after)
+    assert isinstance(next(statements(after)), Const)
+    assert not any(isinstance(s, Load) for s in statements(after))
+
+
+@pytest.mark.parametrize(
+    ("place", "op", "number"),
+    [("i0", "lt", 7), ("i0", "ge", 1), ("i0", "eq", 0), ("i0 % 2", "ne", 1), ("i0 - 1", "ge", 0)],
+)
+def test_what_hangs_on_the_point_stays(place: str, op: str, number: int) -> None:
+    before = kernel(place, op, number)
+    assert fold(before) is before
+
+
+def test_zeros_are_added_once_and_signs_stay() -> None:
+    before = parse_kernel("""
+kernel k(
+    x: f32[4] cpu,
+    out y: f32[4] cpu,
+    out z: f32[4] cpu,
+):
+  parallel i0 < 4:
+    once:
+      v0 = const 0.0 : f32
+      v1 = const -0.0 : f32
+      v2 = load x[i0] : f32
+      v3 = add(v2, v0) : f32
+      v4 = add(v0, v3) : f32
+      v5 = add(v4, v0) : f32
+      v6 = add(v2, v1) : f32
+      store y[i0] = v5
+      store z[i0] = v6
+""")
+    after = fold(before)
+    assert sum(isinstance(s, Compute) for s in statements(after)) == 2
+    x = np.array([-0.0, 0.0, 1.0, np.nan], dtype=np.float32)
+    for name in "yz":
+        a, b = (interpret_kernel(k, {"x": x})[name] for k in (before, after))
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(np.signbit(a[:3]), np.signbit(b[:3]))
+
+
+def test_logic_of_decided_tests() -> None:
+    before = parse_kernel("""
+kernel k(
+    x: f32[8] cpu,
+    out y: f32[8] cpu,
+):
+  parallel i0 < 8:
+    once:
+      v0 = index i0 : i64
+      v1 = const 0 : i64
+      v2 = const 3 : i64
+      v3 = ge(v0, v1) : bool
+      v4 = lt(v0, v2) : bool
+      v5 = and(v3, v4) : bool
+      v6 = lt(v0, v1) : bool
+      v7 = or(v6, v5) : bool
+      v8 = and(v6, v4) : bool
+      v9 = or(v3, v4) : bool
+      v10 = load x[i0] if v7 else 2 : f32
+      v11 = where(v8, v10, v10) : f32
+      v12 = where(v9, v11, v10) : f32
+      store y[i0] = v12
+""")
+    after = fold(before)
+    (load,) = (s for s in statements(after) if isinstance(s, Load))
+    (test,) = (s for s in statements(after) if isinstance(s, Compute))
+    assert test.op == "lt" and load.mask == test.out
+    x = np.arange(8, dtype=np.float32)
+    a, b = (interpret_kernel(k, {"x": x})["y"] for k in (before, after))
+    np.testing.assert_array_equal(a, b)
