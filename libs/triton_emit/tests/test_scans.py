@@ -145,6 +145,17 @@ def test_columns_of_a_middle_dimension_are_read_as_others(
     assert sizes[0] < 1.5 * sizes[1]
 
 
+def test_rows_of_a_thread_lie_at_fixed_distances_both_ways(tools: SimpleNamespace) -> None:
+    """One address a thread: else each of 64 rows has its own, in registers."""
+    schedule = Schedule("looped", 64, 256, num_warps=8, steps=32)
+    sizes = []
+    for tail in ("", " reverse"):
+        text = MIDDLE.format(width=1024, columns=777, where="", op="sum", tail=tail)
+        source = tools.kernel_source(emit(parse_kernel(text), schedule))
+        sizes.append(len(compile_kernel(source, Target(90), alignment=0b1111).cubin))
+    assert sizes[1] < 1.1 * sizes[0]
+
+
 def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan("sum", "f32", 4, 37, columns=True))
     x = np.ones((37, 4), np.float32)

@@ -243,7 +243,7 @@ class Writer:
         """Names a value on a line of its own."""
         name = self.namer.fresh(base)
         self.lines.body.append(f"{name} = {value.text}")
-        return Value(name, ATOM, value.dtype, value.axes, None, value.narrow, None, value.normal)
+        return Value(name, ATOM, value.dtype, value.axes, None, value.narrow, value.normal)
 
     def run(
         self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]

@@ -23,8 +23,7 @@ class Value:
     """`text` has the Triton type of `dtype`, except that an index value (`narrow`) may be held
     in the integer type of the kernel's indices. `axes`: names of the tile dimensions ("x", "r0",
     ...) that it varies over. `literal` is set for a constant, whose text is a Python literal;
-    `filler` for a load whose out-of-bounds elements read as that number; `normal` for a float that
-    is known to be none of the subnormal ones."""
+    `normal` for a float that is known to be none of the subnormal ones."""
 
     text: str
     prec: int
@@ -32,7 +31,6 @@ class Value:
     axes: frozenset[str] = frozenset()
     literal: Literal | None = None
     narrow: bool = False
-    filler: Literal | None = None
     normal: bool = False
 
     def at(self, prec: int) -> str:

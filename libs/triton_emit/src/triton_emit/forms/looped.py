@@ -84,12 +84,10 @@ class LoopedWriter(RowWriter):
         """The places of a chunk, from its start on."""
         if self.steps == 1:
             return self.lanes("RBLOCK")
-        lanes = (
-            "tl.arange(0, RBLOCK // STEPS)[:, None, None] * STEPS"
-            " + tl.arange(0, STEPS)[None, :, None]"
-        )
-        # from the last row to the first, which the tile has in that order
-        return f"RBLOCK - 1 - ({lanes})" if backwards else lanes
+        warps, steps = "tl.arange(0, RBLOCK // STEPS)", "tl.arange(0, STEPS)"
+        if backwards:  # the rows of a thread at fixed distances from one, as forward
+            warps, steps = f"(RBLOCK // STEPS - 1 - {warps})", f"(STEPS - 1 - {steps})"
+        return f"{warps}[:, None, None] * STEPS + {steps}[None, :, None]"
 
     def _steps_over(self, tile: Tile, backwards: bool) -> list[str]:
         """The head of the loop, which defines `start`."""

@@ -54,8 +54,6 @@ def masked(writer: RowWriter, value: Value, neutral: Value) -> Value:
     key = writer.inner
     axes = _full_axes(writer, value)
     mask = writer.mask(frozenset({key}))
-    if value.filler is not None and value.filler == neutral.literal and key in value.axes:
-        return value  # loaded so that what is out of bounds reads as the neutral
     if mask:
         value = whole(writer, value) if value.literal is not None else value
         return Value(f"tl.where({mask}, {value.text}, {neutral.text})", ATOM, value.dtype, axes)
