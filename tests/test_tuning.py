@@ -371,9 +371,7 @@ def test_a_first_compilation_may_not_wait(
     tuner.began -= 10.0 if more else 0.0
     job.futures = {0: Future()}
     begun: list[Future[Any]] = []
-    monkeypatch.setattr(
-        schedule_tuning, "_prefetch", lambda *_: begun.append(Future()) or begun[-1]
-    )
+    monkeypatch.setattr(schedule_tuning, "prefetch", lambda *_: begun.append(Future()) or begun[-1])
     tuner.measure()
     (chosen,) = tuner.chosen.values()
     assert chosen.why == "no time left" and tuner(kernel, {}) == default_schedule(kernel, {})
@@ -393,7 +391,7 @@ def test_a_longer_one_waits_for_the_guess_alone(
         assert job.futures[0].done()
         return Future()  # nobody ends it
 
-    monkeypatch.setattr(schedule_tuning, "_prefetch", prefetch)
+    monkeypatch.setattr(schedule_tuning, "prefetch", prefetch)
     threading.Timer(0.05, done, (job.futures[0],)).start()
     tuner.measure()
     (chosen,) = tuner.chosen.values()

@@ -1,7 +1,8 @@
 """CUDA graphs of callables: captured by the layout of their arguments, replayed from then on."""
 
+from cuda_graphs.buckets import Buckets
 from cuda_graphs.errors import GraphError
 from cuda_graphs.graph_pool import GraphPool
-from cuda_graphs.graphed_callable import Buckets, GraphedCallable
+from cuda_graphs.graphed_callable import GraphedCallable
 
 __all__ = ["Buckets", "GraphError", "GraphPool", "GraphedCallable"]

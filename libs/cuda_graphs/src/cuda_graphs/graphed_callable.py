@@ -9,8 +9,8 @@ captured in place, what moves is copied. `GraphedCallable.explain()` says what w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,109 +28,10 @@ from cuda_graphs.arguments import (
     why_unhashable,
     why_unusable,
 )
+from cuda_graphs.buckets import Buckets
 from cuda_graphs.errors import GraphError
-from cuda_graphs.graph_pool import GraphPool, Recorder, Recording
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Sizes that share a graph: a dimension is padded up to the next of `sizes`.
-
-    `inputs` and `outputs` say which dimension of which argument and result that is, by position.
-    The callable must treat the entries along it independently: what it computes for the padding,
-    which holds old values of earlier calls, is cut off. Sizes past the last run without a graph.
-    """
-
-    sizes: tuple[int, ...]
-    inputs: Mapping[int, int]
-    outputs: Mapping[int, int]
-
-    def __post_init__(self) -> None:
-        if not self.sizes or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
-            raise GraphError(f"bucket sizes must ascend from 1 or more, got {self.sizes}")
-        if not self.inputs:
-            raise GraphError("buckets need at least one argument whose dimension is padded")
-
-    def size_of(self, args: Sequence[Any]) -> int:
-        """The padded dimension of these arguments. Raises `GraphError` where they differ."""
-        found = {i: int(args[i].shape[d]) for i, d in self.inputs.items()}
-        if len(set(found.values())) != 1:
-            raise GraphError(f"the arguments' bucketed dimensions differ, by position: {found}")
-        return next(iter(found.values()))
-
-    def bucket(self, size: int) -> int | None:
-        """The smallest bucket that holds a size."""
-        return next((s for s in self.sizes if s >= size), None)
-
-
-SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[tuple[Any, ...]], bool]]
-
-
-@dataclass(frozen=True)
-class _Again:
-    """What a call is compared with at once, and what is left to do where it is like the one before:
-    tensors of the same layouts, those captured in place where they were, and equal values. tensors:
-    their positions. moved: positions of what is copied into
-    `buffers`."""
-
-    like: Callable[[tuple[Any, ...]], bool]
-    state: tuple[Any, ...]
-    tensors: list[int]
-    values: list[tuple[int, Any]]
-    buffers: list[torch.Tensor]
-    moved: list[int]
-
-    @classmethod
-    def of(cls, slot: _Slot, args: Sequence[Any], same: SameTensors) -> _Again | None:
-        """None where there is more to look at: padding, writes into copies, gradients."""
-        written = slot.mutated and slot.copied
-        if slot.bucket is not None or written or torch.is_grad_enabled():
-            return None
-        tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
-        values = [(i, a) for i, a in enumerate(args) if not isinstance(a, torch.Tensor)]
-        places = [n for n, i in enumerate(tensors) if i not in slot.copied]
-        like = same([args[i] for i in tensors], places)
-        moved = sorted(slot.copied)
-        buffers = [slot.statics[i] for i in moved]
-        return cls(like, global_state(), tensors, values, buffers, moved)
-
-    def fits(self, args: tuple[Any, ...]) -> bool:
-        """Whether nothing else is to be done for these arguments."""
-        if self.state != global_state():
-            return False
-        if self.values:
-            if len(args) != len(self.tensors) + len(self.values):
-                return False
-            if any(type(args[i]) is not type(v) or args[i] != v for i, v in self.values):
-                return False
-            args = tuple([args[i] for i in self.tensors])
-        return self.like(args)
-
-
-@dataclass(eq=False)
-class _Slot:
-    """The graph of one layout of arguments. again: the calls that are replayed at once."""
-
-    key: Hashable
-    label: str
-    bucket: int | None
-    addresses: list[int | None]
-    mutated: set[int]
-    copied: dict[int, str] = field(default_factory=dict)  # position -> why
-    statics: list[Any] = field(default_factory=list)
-    recording: Recording | None = None
-    eager: str = ""  # why there will be no graph
-    warm: bool = False
-    replays: int = 0
-    copies: int = 0
-    history: list[str] = field(default_factory=list)
-    again: _Again | None = None
-
-    def release(self) -> None:
-        if self.recording is not None:
-            self.recording.release()
-        self.recording = self.again = None
-        self.statics = []
+from cuda_graphs.graph_pool import GraphPool, Recorder
+from cuda_graphs.slots import Again, SameTensors, Slot
 
 
 class GraphedCallable:
@@ -172,8 +73,8 @@ class GraphedCallable:
         self.max_graphs = max_graphs
         self._recorder: Recorder = recorder or self.pool
         self._same = same
-        self._slots: OrderedDict[Hashable, _Slot] = OrderedDict()
-        self._known: list[_Slot] = []  # in the same order: to look at a key costs more than a call
+        self._slots: OrderedDict[Hashable, Slot] = OrderedDict()
+        self._known: list[Slot] = []  # in the same order: to look at a key costs more than a call
         self._eager: dict[str, int] = {}
         self._evicted = 0
 
@@ -238,14 +139,14 @@ class GraphedCallable:
 
     # -- one call --------------------------------------------------------------------------------
 
-    def _slot(self, args: Sequence[Any], bucket: int | None) -> _Slot:
+    def _slot(self, args: Sequence[Any], bucket: int | None) -> Slot:
         key = self._key(args, bucket)
         slot = self._slots.get(key)
         if slot is None:
             if len(self._slots) >= self.max_graphs:
                 self._slots.popitem(last=False)[1].release()
                 self._evicted += 1
-            slot = self._slots[key] = _Slot(
+            slot = self._slots[key] = Slot(
                 key, label_of(args, bucket), bucket, addresses_of(args), set(self.mutated)
             )
         self._slots.move_to_end(key)
@@ -265,7 +166,7 @@ class GraphedCallable:
                 out.append((a.shape, a.stride(), a.dtype, a.device))
         return tuple(out)
 
-    def _run(self, slot: _Slot, args: Sequence[Any], size: int | None) -> Any:
+    def _run(self, slot: Slot, args: Sequence[Any], size: int | None) -> Any:
         if slot.eager:
             return self.fn(*args)
         if slot.recording is None and not slot.warm and slot.bucket is None:
@@ -283,13 +184,13 @@ class GraphedCallable:
         slot.recording.replay()
         slot.replays += 1
         if slot.again is None:
-            slot.again = _Again.of(slot, args, self._same)
+            slot.again = Again.of(slot, args, self._same)
             self._known = [s for s in self._slots.values() if s.again is not None]
         for i in slot.mutated & slot.copied.keys():
             args[i].copy_(self._cut(slot.statics[i], i, size))
         return self._results(slot, args, size)
 
-    def _replayed(self, slot: _Slot, again: _Again, args: Sequence[Any]) -> Any:
+    def _replayed(self, slot: Slot, again: Again, args: Sequence[Any]) -> Any:
         """A call like the last one of this layout."""
         assert slot.recording is not None
         if self._known[-1] is not slot:
@@ -303,7 +204,7 @@ class GraphedCallable:
         slot.replays += 1
         return self._results(slot, args, None)
 
-    def _watch(self, slot: _Slot, args: Sequence[Any]) -> Any:
+    def _watch(self, slot: Slot, args: Sequence[Any]) -> Any:
         """The first call: eager; notes which arguments it mutates."""
         versions = [a._version if is_counted(a) else None for a in args]
         out = self.fn(*args)
@@ -313,7 +214,7 @@ class GraphedCallable:
         slot.eager = why_attached(out)
         return out
 
-    def _decide(self, slot: _Slot, args: Sequence[Any]) -> None:
+    def _decide(self, slot: Slot, args: Sequence[Any]) -> None:
         """Copies from now on what is no longer where it was captured."""
         padded = {} if self.buckets is None else self.buckets.inputs
         for i, (known, now) in enumerate(zip(slot.addresses, addresses_of(args), strict=True)):
@@ -327,7 +228,7 @@ class GraphedCallable:
                     slot.history.append(f"captured again: argument {i} moved; copied from now on")
                     slot.release()
 
-    def _capture(self, slot: _Slot, args: Sequence[Any], size: int | None) -> bool:
+    def _capture(self, slot: Slot, args: Sequence[Any], size: int | None) -> bool:
         slot.statics = [
             self._buffer(a, i, slot.bucket) if i in slot.copied else a for i, a in enumerate(args)
         ]
@@ -353,7 +254,7 @@ class GraphedCallable:
         ]
         return True
 
-    def _warm_up(self, slot: _Slot, args: Sequence[Any], size: int | None) -> None:
+    def _warm_up(self, slot: Slot, args: Sequence[Any], size: int | None) -> None:
         """One call on the padded buffers, so that nothing is compiled or tuned while capturing."""
         self._copy_in(slot, args, size)
         place = [i for i, a in enumerate(slot.addresses) if a is not None and i not in slot.copied]
@@ -381,7 +282,7 @@ class GraphedCallable:
         shape[self.buckets.inputs[position]] = bucket
         return torch.zeros(shape, dtype=arg.dtype, device=arg.device)
 
-    def _copy_in(self, slot: _Slot, args: Sequence[Any], size: int | None) -> None:
+    def _copy_in(self, slot: Slot, args: Sequence[Any], size: int | None) -> None:
         for i in slot.copied:
             buffer = self._cut(slot.statics[i], i, size)
             if buffer.data_ptr() != args[i].data_ptr():
@@ -393,7 +294,7 @@ class GraphedCallable:
             return buffer
         return buffer.narrow(self.buckets.inputs[position], 0, size)
 
-    def _results(self, slot: _Slot, args: Sequence[Any], size: int | None) -> Any:
+    def _results(self, slot: Slot, args: Sequence[Any], size: int | None) -> Any:
         assert slot.recording is not None
         outputs = slot.recording.outputs
 

@@ -6,21 +6,19 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch.fx import GraphModule
 
 from fx_emit import hop, host
-from fx_emit.builder import Builder, Shared
+from fx_emit.builder import Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
+from fx_emit.facts import chain, exposed
+from fx_emit.head import Head
 from fx_emit.torch_compat import FUNCTIONS, FakeTensorMode, allocator
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
-from wrapper_ir import Ref, TensorType, print_symbol, print_type
+from wrapper_ir import Ref, print_type
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
-    alias_source,
-    bound_symbols,
-    definitions,
     evaluate_type,
     expressions,
     free_symbols,
@@ -95,75 +93,8 @@ def emit(
     return gm
 
 
-class _Emitter(Builder):
+class _Emitter(Head):
     """The nodes of each op, in order."""
-
-    # Head
-
-    def head(self, program: ir.Program) -> None:
-        for param in program.params:
-            node = self.graph.placeholder(param.name)
-            if param.type is None:
-                self.symbols[param.name] = self.note(node, self.shared.env[param.name])
-            else:
-                self.define(param.name, param.type, self.note(node, self.fake(param.type)), None)
-        bound = [op for op in program.ops if isinstance(op, ir.SymbolDef)]
-        if self.shared.check_inputs:
-            for name in dict.fromkeys(op.tensor for op in bound):
-                self.call(host.check_rank, (self.nodes[name], name, len(self.types[name].size)))
-        for op in bound:
-            self.bind(op)
-        if self.shared.checks:
-            self.check_head(program)
-
-    def bind(self, op: ir.SymbolDef) -> None:
-        args = (self.nodes[op.tensor], op.dim)
-        plain = op.factor == 1 and op.plus == 0
-        name = op.symbol if plain else f"{op.tensor}_{op.of}{op.dim}"
-        if self.shared.launch == "hop":
-            target = getattr(torch.ops.aten, f"sym_{op.of}").int
-            node = self.graph.create_node("call_function", target, args, {}, name)
-        else:  # the same, a microsecond faster
-            node = self.graph.create_node("call_method", op.of, args, {}, name)
-        value = self.shared.env[op.symbol]
-        self.note(node, value * op.factor + op.plus, op.comment)
-        if not plain:
-            less = self.graph.call_function(operator.sub, (node, op.plus))
-            self.note(less, value * op.factor)
-            node = self.graph.create_node(
-                "call_function", operator.floordiv, (less, op.factor), {}, op.symbol
-            )
-            self.note(node, value)
-        self.symbols[op.symbol] = node
-
-    def check_head(self, program: ir.Program) -> None:
-        declared = {s.name: s for s in program.symbols}
-        integers = {p.name for p in program.params if p.type is None}
-        for name in bound_symbols(program):
-            symbol = declared.get(name)
-            ranged = symbol is not None and ((symbol.low or 0) > 0 or symbol.high is not None)
-            if name in self.symbols and (ranged or name in integers):
-                text = print_symbol(symbol) if symbol else name
-                low, high = (symbol.low, symbol.high) if symbol else (None, None)
-                self.call(host.check_range, (self.symbols[name], text, low, high))
-        if self.shared.check_inputs:
-            self.check_inputs([(p.name, p.type) for p in program.params if p.type is not None])
-
-    def check_inputs(self, inputs: Sequence[tuple[str, TensorType]]) -> None:
-        """In the "direct" form those without symbols are compared at once."""
-        fixed = []
-        for name, type in inputs:
-            given = (self.nodes[name], f"{name}: {print_type(type)}", *self.layout(type))
-            if self.shared.launch == "direct" and not free_symbols(type_expressions(type)):
-                fixed.append(given)
-            else:
-                self.call(host.check_input, given)
-        if fixed:
-            nodes, texts, *layout = zip(*fixed, strict=True)
-            check = host.InputCheck(tuple(zip(*layout, strict=True)), self.shared.same)
-            self.call(check, (nodes, texts))
-
-    # Ops
 
     def block(self, ops: Sequence[ir.Op]) -> None:
         for op in ops:
@@ -363,42 +294,6 @@ class _Emitter(Builder):
         operands = (*(self.symbols[s] for s in symbols), *(self.nodes[n] for n in tensors))
         tests = tuple(self.number(c) for c in conditions)
         self.call(host.branch, (tests, tuple(blocks), operands), comment=op.comment)
-
-
-def chain(op: ir.If) -> tuple[list[Any], list[tuple[ir.Op, ...]]]:
-    """`if a: x else: if b: y else: z` -> conditions [a, b], blocks [x, y, z].
-
-    Only comparisons of sums and products are looked at before their turn: a division may be what
-    an earlier condition guards.
-    """
-    conditions, blocks = [op.condition], [op.then]
-    while (
-        len(op.orelse) == 1
-        and isinstance(op.orelse[0], ir.If)
-        and not op.orelse[0].condition.atoms(sympy.Function)
-    ):
-        op = op.orelse[0]
-        conditions.append(op.condition)
-        blocks.append(op.then)
-    return conditions, [*blocks, op.orelse]
-
-
-def exposed(program: ir.Program) -> frozenset[str]:
-    """The tensors that are returned or written to by operators, and those of which they are views:
-    what torch knows of these (that writes count, say) is seen outside."""
-    found: set[str] = set()
-    for op in reversed(list(walk(program.ops))):
-        match op:
-            case ir.Return():
-                found |= set(uses(op))
-            case ir.ExternCall():
-                found |= set(op.mutates)
-            case ir.CopyBack():
-                found.add(op.dst)
-        source = alias_source(op)
-        if source is not None and not found.isdisjoint(name for name, _ in definitions(op)):
-            found.add(source)
-    return frozenset(found)
 
 
 def _values(values: Any) -> Any:

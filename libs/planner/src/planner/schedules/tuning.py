@@ -8,14 +8,12 @@ next compilation of such a kernel measures.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from importlib.metadata import version
+from functools import cached_property
 from time import perf_counter
 from typing import Literal
 
@@ -27,13 +25,13 @@ from loop_ir import Kernel
 from loop_ir.ir import traffic
 from planner.kernels import Kernels, define_kernel, kernel_source
 from planner.schedules.arguments import arguments, layouts, overwritten, why_not
+from planner.schedules.candidates import anonymous, digest, like, prefetch
 from planner.schedules.chosen import Chosen, decide, label
 from planner.schedules.proposals import candidate_schedules, default_schedule
 from planner.settings import Settings
-from planner.sources import source_digest
 from planner.torch_compat import unset_fake_temporarily
 from symexpr import DivisionByZero, evaluate
-from triton_emit import Schedule, TritonEmitError, TritonKernel, as_kind, emit
+from triton_emit import Schedule, TritonKernel, as_kind, emit
 from triton_rt.errors import TritonRTError
 
 Hints = Mapping[str, int]
@@ -157,7 +155,7 @@ class ScheduleTuner:
     ) -> None:
         guess, key = offered[0], _key(kernel, hints)
         first = self._texts[kernel.name, guess] = emit(kernel, guess)
-        name = _digest(first)
+        name = digest(first)
         with unset_fake_temporarily():
             device = torch.device(str(kernel.buffers[0].type.device))
             on_gpu = device.type == "cuda"
@@ -171,7 +169,7 @@ class ScheduleTuner:
         known = {} if record is None else {c: record.times.get(c) for c in record.candidates}
         wanted = offered if self.options.tune == "max" else offered[:_FEW]
         # named as the program's definition of this text will be, so that it is compiled once
-        named = self._firsts.setdefault(_anonymous(first), kernel)
+        named = self._firsts.setdefault(anonymous(first), kernel)
         if named is not kernel:
             kernel = replace(kernel, name=named.name, origins=named.origins)
             first = emit(kernel, guess)
@@ -179,7 +177,7 @@ class ScheduleTuner:
         for schedule in sorted(wanted[1:], key=lambda s: label(s) in known):
             if len(emitted) == 1 and label(schedule) in known:
                 break  # and so are all that follow
-            if (made := _like(first, kernel, schedule)) is not None:
+            if (made := like(first, kernel, schedule)) is not None:
                 emitted[schedule] = made
                 if named is kernel:
                     self._texts[kernel.name, schedule] = made
@@ -208,7 +206,7 @@ class ScheduleTuner:
         if self.pool is not None or pool is None:
             return
         for job in self._jobs.values():
-            job.futures[0] = _prefetch(job.kernels[0], job.emitted[0], job.hints)
+            job.futures[0] = prefetch(job.kernels[0], job.emitted[0], job.hints)
         measured = {job.kernel.name for job in self._jobs.values()}
         for kernel, hints in kernels:
             # of several sizes, which kernels there will be hangs on what is measured
@@ -225,17 +223,17 @@ class ScheduleTuner:
                 return  # nothing is compiled to be measured elsewhere
             for i in range(1, len(job.kernels)):
                 if room > 0 and i not in job.futures:
-                    job.futures[i] = _prefetch(job.kernels[i], job.emitted[i], job.hints)
+                    job.futures[i] = prefetch(job.kernels[i], job.emitted[i], job.hints)
                     room -= not job.futures[i].done()
 
     def _compile_ahead(self, kernel: Kernel, hints: Hints, pool: triton_rt.CompilePool) -> None:
         """A kernel that is not measured, as the program will have it compiled."""
         schedule = self(kernel, hints)
         made = self._texts[kernel.name, schedule] = self.emit(kernel, schedule)
-        if self._firsts.setdefault(_anonymous(made), kernel) is kernel:
+        if self._firsts.setdefault(anonymous(made), kernel) is kernel:
             lazy = self.kernels.load(define_kernel(made))
             lazy.pool = pool
-            _prefetch(lazy, made, hints)
+            prefetch(lazy, made, hints)
             lazy.pool = None  # variants of later calls are compiled in process
 
     def measure(self) -> None:
@@ -368,45 +366,6 @@ def _key(kernel: Kernel, hints: Hints) -> tuple[str, tuple[int, ...]]:
     return kernel.name, tuple(hints[s.name] for s in kernel.symbols)
 
 
-def _like(first: TritonKernel, kernel: Kernel, schedule: Schedule) -> TritonKernel | None:
-    """The kernel under another schedule, where it can be emitted so and takes the same arguments: a
-    dynamic size is one only where a mask needs it."""
-    try:
-        made = emit(kernel, schedule)
-    except TritonEmitError:
-        return None
-    return made if (made.params, made.args) == (first.params, first.args) else None
-
-
-def _prefetch(
-    kernel: triton_rt.LazyKernel, emitted: TritonKernel, hints: Hints
-) -> Future[triton_rt.Binary]:
-    """Of the variant for pointers that allocators align."""
-    mask = 0
-    for i, (arg, (_, kind, _)) in enumerate(zip(emitted.args, emitted.params, strict=True)):
-        whole = isinstance(arg, str) or (kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0)
-        mask |= whole << i
-    return kernel.prefetch(alignment=mask)
-
-
 def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-
-
-def _anonymous(emitted: TritonKernel) -> tuple[Hashable, ...]:
-    """Equal for kernels that differ in names and origins alone."""
-    lines = (line for line in emitted.source.splitlines() if not line.startswith("#"))
-    text = "\n".join(lines).replace(f"def {emitted.name}(", "def kernel(")
-    return text, repr(emitted.constants), emitted.schedule
-
-
-def _digest(guess: TritonKernel) -> str:
-    """Of a kernel, of what makes candidates of it, and of what compiles them."""
-    parts = (*_anonymous(guess), guess.grid, _makers())
-    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
-
-
-@cache
-def _makers() -> str:
-    return f"triton {version('triton')}, {source_digest('triton_emit')}"

@@ -2,8 +2,6 @@
 
 `UserKernel` (kernel, grids, arguments) -> `DefineKernel` with the kernel's source + `Launch`, and
 a `Describe` for each tensor and block that it takes as a TMA descriptor.
-Integers are typed as Triton types them, by value: a size that is not proven to fit in i32 is
-checked before the launch. An integer 1, None and the `tl.constexpr` parameters are constants.
 An autotuned kernel whose `key` names a dynamic size is measured at two sizes; where they want
 different configs the nearest is picked at run time, by integer comparison.
 
@@ -29,41 +27,18 @@ from aten_lowering import Fallback, KernelObject, run_captured
 from loop_ir import Extern, Graph, GraphArg, TensorRef, UserKernel
 from multikernel import compare_chain
 from planner.errors import UserKernelFailed
-from planner.kernels import Kernels, kernel_source
+from planner.kernels import Kernels
 from planner.plan import Blocks, LaunchArg, LaunchPlan, NodePlan
 from planner.select import HINT_RATIO
 from planner.settings import Settings
 from planner.tensors import Buffers
 from planner.torch_compat import unset_fake_temporarily
+from planner.user_kernels.calls import Call, call_of
 from planner.user_kernels.operators import launching_operator
-from planner.user_kernels.sources import Unsaid, alias, definition
-from symexpr import Mod, Ranges, bounds, evaluate, known, parse, symbol
+from planner.user_kernels.sources import Unsaid, alias
+from symexpr import Mod, Ranges, evaluate, known, parse, symbol
 from triton_rt.errors import TritonRTError
-from wrapper_ir import Assert, DefineKernel, KernelParam
-
-# How parameters may be annotated (`n: tl.int64`, as Triton spells it in a signature).
-_ANNOTATED = {name: name for name in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")}
-_ANNOTATED |= {"i1": "bool", "u1": "bool", "fp32": "f32", "fp64": "f64"}
-# Options of a config, as Triton names them and as a `DefineKernel` does.
-_OPTIONS = {
-    "num_warps": "num_warps",
-    "num_stages": "num_stages",
-    "num_ctas": "num_ctas",
-    "maxnreg": "max_registers",
-}
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One config of a launch: the kernel's definition and its arguments."""
-
-    define: DefineKernel
-    args: tuple[LaunchArg, ...]
-    checks: tuple[Assert, ...]
-
-    @property
-    def source(self) -> triton_rt.KernelSource:
-        return kernel_source(self.define)
+from wrapper_ir import DefineKernel
 
 
 @dataclass
@@ -92,7 +67,7 @@ class UserKernelPlanner:
         kernel = self.table[node.kernel]
         try:
             count = range(len(node.grids))
-            calls = [self._call(node, kernel, i, hints) for i in count]
+            calls = [call_of(node, kernel, i, hints, self._ranges) for i in count]
             choices = self._choices(node, calls, hints)
         except Unsaid as why:
             return self._through_triton(node, kernel, str(why))
@@ -115,106 +90,11 @@ class UserKernelPlanner:
         key = replace(define, name="", source=text)
         return self._defined.setdefault(key, define)
 
-    # -- one config
-
-    def _call(
-        self, node: UserKernel, kernel: KernelObject, index: int, hints: Mapping[str, int]
-    ) -> _Call:
-        config = kernel.configs[index] if kernel.configs else None
-        for option in ("ir_override", "pre_hook"):
-            if config is not None and getattr(config, option, None) is not None:
-                raise Unsaid(f"its config has {option}={getattr(config, option)!r}")
-        blocks = dict(node.descriptors)
-        values: dict[str, GraphArg] = dict(node.args) | dict(node.constants)
-        tuned: dict[str, Any] = dict(config.kwargs) if config is not None else {}
-        names = set(kernel.function.arg_names)
-        extra = [n for n in (*values, *tuned) if n not in names]
-        if extra:
-            raise Unsaid(f"{extra[0]} is a launch option that this host program does not have")
-        params: list[KernelParam] = []
-        args: list[Any] = []
-        constants: dict[str, Any] = {}
-        checks: list[Assert] = []
-        written = {name for name, _ in node.outs} | set(node.mutates)
-        for param in kernel.function.params:
-            value = tuned.get(param.name, values.get(param.name))
-            if param.name not in tuned and param.name not in values:
-                if not param.has_default:
-                    raise Unsaid(f"its parameter {param.name} has no value")
-                continue
-            arg: Any = value
-            if param.name in blocks and isinstance(value, TensorRef):
-                arg = _blocks(param.name, value, blocks[param.name])
-                kind: str | None = _descriptor_kind(arg)
-            elif param.is_constexpr:
-                kind = None
-            else:
-                kind = self._kind(param, value, kernel, hints, checks)
-            if kind is None:
-                constants[param.name] = value
-                continue
-            mutated = isinstance(value, TensorRef) and value.buffer in written
-            params.append(KernelParam(param.name, kind, mutated))
-            args.append(arg)
-        asked = {ours: getattr(config, theirs, None) for theirs, ours in _OPTIONS.items()}
-        options = {k: v for k, v in asked.items() if v is not None}
-        name = node.name if len(node.grids) == 1 else f"{node.name}_config{index}"
-        define = definition(name, kernel, tuple(params), constants, options)
-        return _Call(define, tuple(args), tuple(checks))
-
-    def _kind(
-        self,
-        param: Any,
-        value: GraphArg,
-        kernel: KernelObject,
-        hints: Mapping[str, int],
-        checks: list[Assert],
-    ) -> str | None:
-        """The parameter's kind as Triton types this argument; None if it makes it a constant."""
-        if isinstance(value, TensorRef):
-            return f"*{value.type.dtype.value}"
-        if value is None:
-            return None
-        annotated = _ANNOTATED.get(getattr(param, "annotation_type", None) or "")
-        if isinstance(value, bool):
-            return annotated or "bool"
-        if isinstance(value, float):
-            return annotated or "f32"
-        if isinstance(value, int):
-            if value == 1 and not param.do_not_specialize and annotated is None:
-                return None
-            if annotated is not None:
-                return annotated
-            small = -(2**31) <= value < 2**31
-            return "i32" if small else "i64" if value < 2**63 else "u64"
-        if isinstance(value, sympy.Expr):
-            return annotated or self._int_kind(param.name, value, kernel, hints, checks)
-        raise Unsaid(f"its argument {param.name} is a {type(value).__name__}")
-
-    def _int_kind(
-        self,
-        name: str,
-        value: sympy.Expr,
-        kernel: KernelObject,
-        hints: Mapping[str, int],
-        checks: list[Assert],
-    ) -> str:
-        """i32 where the hint fits, with a check at run time unless it is proven to fit."""
-        limit = 2**31
-        low, high = bounds(value, self._ranges)
-        if low is not None and high is not None and -limit <= low and high < limit:
-            return "i32"
-        if not -limit <= int(evaluate(value, hints)) < limit:
-            return "i64"
-        message = f"{kernel.name} was compiled for {name} as a 32-bit integer"
-        checks.append(Assert(sympy.And(value < limit, value >= -limit), message))
-        return "i32"
-
     @property
     def _ranges(self) -> Ranges:
         return {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
 
-    def _edge(self, call: _Call) -> str | None:
+    def _edge(self, call: Call) -> str | None:
         """A descriptor that is written and whose rows are not proven to be multiples of 16 bytes:
         TMA clips a store there, and not at the last element."""
         for param, arg in zip(call.define.params, call.args, strict=True):
@@ -228,7 +108,7 @@ class UserKernelPlanner:
     # -- configs
 
     def _choices(
-        self, node: UserKernel, calls: list[_Call], hints: Mapping[str, int]
+        self, node: UserKernel, calls: list[Call], hints: Mapping[str, int]
     ) -> list[tuple[sympy.logic.boolalg.Boolean | None, int]]:
         """The config to run, measured on a GPU, the first one on CPU; or two, the first with the
         condition under which it is the one, where the kernel asks to be tuned by a dynamic size."""
@@ -281,7 +161,7 @@ class UserKernelPlanner:
         return hints[name]
 
     def _choose(
-        self, node: UserKernel, label: str, calls: list[_Call], hints: Mapping[str, int]
+        self, node: UserKernel, label: str, calls: list[Call], hints: Mapping[str, int]
     ) -> int:
         """The fastest config at these sizes."""
         grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
@@ -320,7 +200,7 @@ class UserKernelPlanner:
     def _through_operator(
         self,
         node: UserKernel,
-        call: _Call,
+        call: Call,
         grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr],
         edge: str,
     ) -> NodePlan:
@@ -398,14 +278,3 @@ def _example(value: LaunchArg, made: Buffers) -> Any:
     if isinstance(value, TensorRef):
         return made.view(value.buffer, value.type)
     return made.argument(value) if isinstance(value, sympy.Expr) else value
-
-
-def _blocks(name: str, value: TensorRef, block: tuple[sympy.Expr, ...]) -> Blocks:
-    if not all(n.is_Integer for n in block):
-        raise Unsaid(f"the block of its descriptor {name} is a size of the model")
-    return Blocks(value, tuple(map(int, block)))
-
-
-def _descriptor_kind(value: Blocks) -> str:
-    block = ",".join(map(str, value.block))
-    return f"tensordesc<{value.tensor.type.dtype.value}[{block}]>"
