@@ -345,3 +345,23 @@ def test_places_that_are_a_result_are_as_ever(programs: list[Program]) -> None:
     seed = torch.randn_like(want[0])
     found, wanted = (torch.autograd.grad(y, x, seed) for y in (got[0], want[0]))
     torch.testing.assert_close(found, wanted)
+
+
+def test_parts_in_turns_that_read_the_same_are_not_stored_apart(programs: list[Program]) -> None:
+    """Each alone reads twice what it makes; all of them together what the whole is."""
+
+    def rotary(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+        even, odd = x[..., ::2], x[..., 1::2]
+        return torch.stack((even * c - odd * s, odd * c + even * s), -1).flatten(-2).to(x.dtype)
+
+    x = rows(16, 32, 8, 32).bfloat16().requires_grad_()
+    c, s = (rows(32, 1, 16).requires_grad_() for _ in range(2))
+    got, want = (
+        torch.compile(rotary, backend="compile_cli", dynamic=False)(x, c, s),
+        rotary(x, c, s),
+    )
+    torch.testing.assert_close(got, want)
+    seed = torch.randn_like(want)
+    found, wanted = (torch.autograd.grad(y, (x, c, s), seed) for y in (got, want))
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    assert [sum(isinstance(op, Allocate) for op in p.ops) for p in programs] == [1, 3]

@@ -215,3 +215,29 @@ def test_columns_of_what_is_read_once_are_stored_in_rows(tools: SimpleNamespace)
         assert repeated(k) is None
         with pytest.raises(BadSchedule, match="rows"):
             emit(k, schedule)
+
+
+def test_rows_that_share_nothing_are_no_rows_of_pairs() -> None:
+    """Places that end at the edges of an image are others for each row."""
+    row, column = "Max(0, (i1 + 1)//2 - 1)", "Max(0, (i2 + 1)//2 - 1)"
+    rows, columns = (row, f"Min(3, {row} + 1)"), (column, f"Min(4, {column} + 1)")
+    loads = "".join(
+        f"      v{n} = load x[i0*20 + {rows[n // 2]}*5 + {columns[n % 2]}] : f32\n"
+        for n in range(4)
+    )
+    both = paired(
+        kernel(f"""
+kernel k(
+    x: f32[3, 4, 5] cuda:0,
+    out y: f32[3, 8, 10] cuda:0,
+):
+  parallel i0 < 3, i1 < 8, i2 < 10:
+    once:
+{loads}      v4 = add(v0, v1) : f32
+      v5 = mul(v2, v3) : f32
+      v6 = add(v4, v5) : f32
+      store y[i0*80 + i1*10 + i2] = v6
+""")
+    )
+    assert both is not None
+    assert [a.extent for a in both.axes] == [3, 8, 5]

@@ -249,3 +249,28 @@ kernel k(
     at = np.array([4, 0, 2, -1, 2, 2, 1])
     emitted = tools.check(kernel, tensors={"at": at})
     assert emitted.schedule.kind == "tiled" and "tl.load(in1 + yindex)" in emitted.source
+
+
+@pytest.mark.parametrize(("inside", "warps"), [(True, 4), (False, 1)])
+def test_scattered_elements_have_many_warps(inside: bool, warps: int) -> None:
+    """Rows that lie at one place each have not."""
+    place = "load p[i0*8 + r0]" if inside else "load p[i0*8]"
+    places = f"        v0 = {place} : i64\n        t0 = indirect v0 < 64\n"
+    once = "" if inside else f"      once:\n{places}"
+    over = places if inside else ""
+    kernel = parse_kernel(f"""
+kernel k(
+    p: i64[131072, 8] cuda:0,
+    x: f32[131072, 8] cuda:0,
+    out y: f32[131072, 64] cuda:0,
+):
+  parallel i0 < 131072:
+      over r0 < 8:
+        v1 = load x[i0*8 + r0] : f32
+        v2 = reduce sum(v1) : f32
+{once}      over r0 < 8:
+{over}        v3 = div(v1, v2) : f32
+        store y[i0*64 + t0{" " if inside else " + r0"}] = v3
+""")
+    schedule = default_schedule(kernel, {})
+    assert (schedule.kind, schedule.num_warps) == ("persistent", warps)

@@ -386,9 +386,10 @@ def _persistent(
 
 
 def _scatters(kernel: Kernel) -> bool:
-    """Inner points store at places that are data."""
-    places = {s.symbol for s in statements(kernel) if isinstance(s, Indirect)}
-    stores = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Store)]
+    """Inner points store at places that are data, each at its own."""
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    places = {s.symbol for s in inside if isinstance(s, Indirect)}
+    stores = (s for s in inside if isinstance(s, Store))
     return any(not places.isdisjoint(s.index.free_symbols) for s in stores)
 
 

@@ -1,0 +1,81 @@
+"""Kernels that do neighbouring points, or several rows, at once, and what gathers instead of adding
+atomically: against eager in f64, at sizes with and without whole blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import compile_cli  # noqa: F401  # registers the backend
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def rotary(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack((even * c - odd * s, odd * c + even * s), -1).flatten(-2)
+
+
+def pooled(dims: int, *window: int) -> Callable[[Tensor], Tensor]:
+    return lambda x: (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1](x, *window)
+
+
+def folded(x: Tensor) -> Tensor:
+    return F.fold(F.unfold(x, 3, padding=1, stride=2).sin(), x.shape[-2:], 3, padding=1, stride=2)
+
+
+WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
+    "rotary": (rotary, [(4, 300, 5, 64), (300, 1, 32), (300, 1, 32)]),
+    "rotary of few": (rotary, [(3, 7, 1, 6), (7, 1, 3), (7, 1, 3)]),
+    "pool 1": (pooled(1, 4, 2), [(64, 32, 1023)]),
+    "pool 2": (pooled(2, 3, 2, 1), [(8, 32, 56, 58)]),
+    "pool 2 odd": (pooled(2, 3, 2, 1), [(8, 32, 57, 55)]),
+    "pool 2 dilated": (pooled(2, 3, 2, 1, 2), [(8, 32, 30, 34)]),
+    "pool 3": (pooled(3, 3, 2, 1), [(4, 8, 24, 20, 28)]),
+    "pool 3 odd": (pooled(3, 3, 2, 1), [(4, 8, 24, 21, 28)]),
+    "pool 3 apart": (pooled(3, 2), [(4, 8, 24, 20, 28)]),
+    "largest of columns": (lambda x: x.max(1)[0], [(16, 512, 777)]),
+    "unfold": (lambda x: F.unfold(x, 3, padding=1), [(4, 16, 33, 34)]),
+    "unfold and fold": (folded, [(4, 16, 33, 34)]),
+    "experts": (
+        lambda x: torch.zeros_like(x).scatter(1, (t := x.softmax(-1).topk(8))[1], t[0].log()),
+        [(30000, 64)],
+    ),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", WORK)
+def test_values_and_gradients(name: str, dynamic: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    fn, sizes = WORK[name]
+    args = [torch.randn(n, device="cuda", dtype=dtype).requires_grad_() for n in sizes]
+    exact = [a.detach().double().requires_grad_() for a in args]
+    got, want = torch.compile(fn, backend="compile_cli", dynamic=dynamic)(*args), fn(*exact)
+    seed = torch.randn_like(got)
+    found = torch.autograd.grad(got, args, seed)
+    wanted = torch.autograd.grad(want, exact, seed.double())
+    by = 3e-2 if dtype is torch.bfloat16 else 1e-4
+    for a, b in zip((got, *found), (want, *wanted), strict=True):
+        scale = float(b.abs().max())
+        torch.testing.assert_close(a.double(), b.double(), rtol=by, atol=by * scale)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_nibbles() -> None:
+    def fn(q: Tensor, s: Tensor) -> Tensor:
+        return torch.stack(((q & 15).float() - 8, (q >> 4).float() - 8), -1).flatten(1) * s
+
+    q: Any = torch.randint(0, 256, (1000, 333), device="cuda", dtype=torch.uint8)
+    s = torch.randn(1000, 1, device="cuda")
+    torch.testing.assert_close(torch.compile(fn, backend="compile_cli")(q, s), fn(q, s))
