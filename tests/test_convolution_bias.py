@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
-from aten_lowering.passes import channels_last as channels_last_module
 from aten_lowering.passes import convolution_bias as module
-from aten_lowering.passes.channels_last import Rewrite, channels_last
 from aten_lowering.passes.convolution_bias import convolution_bias
 from compile_cli.cli.measure import relative_error
 from loop_ir import Extern, Kernel
@@ -101,23 +99,6 @@ def test_where_nothing_would_take_it(anywhere: None, fn: Any) -> None:
     args = torch.randn(2, 4, 9, 8), torch.randn(6, 4, 3, 3), torch.randn(6)
     before = make_fx(fn, tracing_mode="fake")(*args).code
     assert rewritten(fn, *args).code == before
-
-
-def test_channels_last_takes_every_bias_out(
-    anywhere: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channels_last_module, "DEVICES", frozenset({"cpu"}))
-    args = torch.randn(2, 4, 9, 8), torch.randn(6, 4, 3, 3), torch.randn(6)
-    gm = rewritten(depthwise, *args)
-    rewrites: list[Rewrite] = []
-    channels_last(gm.graph, lambda rewrite: not rewrites.append(rewrite))
-    (rewrite,) = rewrites
-    assert len(rewrite.copies) == 3  # of x, w and the result, of which the last adds the bias
-    assert biases(gm) == [None]
-    gm.recompile()
-    out, wanted = gm(*args), depthwise(*args)
-    torch.testing.assert_close(out, wanted)
-    assert out.stride() == wanted.stride()
 
 
 def test_other_devices_stay_as_they_are() -> None:

@@ -39,6 +39,7 @@ from triton_emit.vectors import (
     moves_vectors,
     neighbours,
     reads_windows,
+    slides,
     vector,
 )
 
@@ -183,9 +184,9 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
                 return replace(_picking(columns, bits), vector=vector(kernel))
         if (pairs := _pairs(kernel, rows, bits)) is not None:
             return pairs
-        if bends(kernel):
+        if bends(kernel) or slides(kernel):
             columns = at_hints(kernel.axes[-1].extent, hints)
-            plane = _plane(columns, rows, bits, 8 if reads_windows(kernel) else 16)
+            plane = _plane(kernel, columns, rows, bits)
             if plane is not None:
                 return plane
         if any(isinstance(s, Store) and s.mode == "mul" for s in statements(kernel)):
@@ -283,17 +284,22 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
     return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
 
 
-def _plane(columns: int, points: int, bits: Literal[32, 64], each: int) -> Schedule | None:
-    """Rows that share what is computed for their columns, `each` elements a thread in pairs of
-    neighbours: what the lanes of a warp read then lies in one line. None where a tile would be a
-    fifth empty, or where there are too few tiles."""
-    snug = [x for x in (256, 128, 64) if 5 * columns >= 4 * (-(-columns // x) * x)]
+def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> Schedule | None:
+    """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
+    thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
+    of a warp read then lies in one line. None where a tile would be a fifth empty, or where there
+    are too few tiles."""
+    windows, pairs = reads_windows(kernel), bends(kernel)
+    widths = (256, 128, 64) if pairs else (256, 128, 64, 32, 16, 8)
+    snug = [x for x in widths if 5 * columns >= 4 * (-(-columns // x) * x)]
     if not snug:
         return None
-    x, y = snug[0], 128 * each // snug[0]
+    x = snug[0]
+    y = 128 * (16 if pairs and not windows else 8) // x
     if points < 2 * MULTIPROCESSORS * x * y:
         return None
-    return Schedule("tiled", x, num_warps=4, index_bits=bits, yblock=y, vector=2)
+    taken = 2 if pairs else int(windows)
+    return Schedule("tiled", x, num_warps=4, index_bits=bits, yblock=y, vector=taken)
 
 
 def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:

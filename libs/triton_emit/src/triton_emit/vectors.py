@@ -16,6 +16,7 @@ us, and 394 without).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import gcd
 
@@ -25,6 +26,7 @@ from loop_ir import ATOMICS, Axis, Compute, DType, Index, Kernel, Load, Store
 from loop_ir.ir import statements
 
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
+_SLIDES = 3  # places of a window from which on factors are worth sharing
 _ALONE = 12  # bytes of a point that loads read one by one, which the L1 cache has no time for
 
 
@@ -86,6 +88,25 @@ def bends(kernel: Kernel) -> bool:
         isinstance(s, Compute) and s.op == "cast" and s.dtype.is_float and s.args[0] in along
         for s in body
     )
+
+
+def slides(kernel: Kernel) -> bool:
+    """A tensor is read at several places, with factors of another that neighbours along the last
+    axis share, or those along all others do: a tile reads each factor once (depthwise convolution,
+    3x3 of f32 images on an H200: 318 us, 428 flat)."""
+    if len(kernel.axes) < 2:
+        return False
+    last = kernel.axes[-1].symbol
+    axes = {a.symbol for a in kernel.axes}
+    read: dict[str, list[set[sympy.Basic]]] = {}
+    for stmt in statements(kernel):
+        if isinstance(stmt, Load):
+            read.setdefault(stmt.buffer, []).append(stmt.index.free_symbols & axes)
+    several = [
+        over[0] for over in read.values() if len(over) >= _SLIDES and len(set(map(len, over))) == 1
+    ]
+    factors = sum(last not in over or over == {last} for over in several)
+    return 0 < factors < len(several)
 
 
 def reads_windows(kernel: Kernel) -> bool:

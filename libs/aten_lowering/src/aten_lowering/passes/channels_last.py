@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
+from aten_lowering.convolutions import is_vendors
 from aten_lowering.passes.base import call, tensor
-from aten_lowering.passes.convolution_bias import CALLS, take_out_bias
+from aten_lowering.passes.convolution_bias import take_out_bias
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
@@ -121,9 +122,9 @@ def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: T
 
 
 def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
-    """Of floating-point tensors of so many dimensions on a device that this is for, of sizes that
-    are known, but for the batch."""
-    if node.op != "call_function" or node.target != aten.convolution.default:
+    """The vendor's, of floating-point tensors of so many dimensions on a device that this is for,
+    of sizes that are known, but for the batch."""
+    if node.target != aten.convolution.default or not is_vendors(node):
         return False
     x, weight = (tensor(node.args[i]) for i in range(2))
     return (
@@ -253,7 +254,7 @@ class _Changes:
 def _is_computed(node: fx.Node) -> bool:
     """By a kernel that a copy of the result can be part of: not an input, nor a library's call."""
     while node.op == "call_function":
-        if node.target in CALLS:
+        if is_vendors(node):
             return False
         is_view = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
         if not is_view and node.target is not operator.getitem:

@@ -4,8 +4,8 @@
     z = relu(y)                      ->    y = add(c, view(b, [64, 1, 1]))
                                            z = relu(y)
 
-The vendor's library adds it in a kernel of its own, after the result was rounded, as here. Only
-depthwise kernels of contiguous tensors add it themselves: theirs stays where nothing follows.
+The vendor's library adds it in a kernel of its own, after the result was rounded, as here.
+Depthwise convolutions are kernels of ours, which add it themselves.
 """
 
 from __future__ import annotations
@@ -13,31 +13,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from aten_lowering.convolutions import is_vendors
 from aten_lowering.passes.base import call
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
-# What does not take an addition into itself.
-CALLS = frozenset(
-    {
-        aten.convolution.default,
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.linear.default,
-    }
-)
 
 
 def convolution_bias(graph: fx.Graph) -> None:
     """Changes the graph; new nodes have fake tensors, too."""
     for node in list(graph.nodes):
-        if node.op != "call_function" or node.target != aten.convolution.default:
-            continue
-        fuses = any(user.op == "call_function" and user.target not in CALLS for user in node.users)
-        depthwise = isinstance(node.args[8], int) and node.args[8] > 1
-        if fuses or not depthwise:
+        if is_vendors(node) and node.target == aten.convolution.default:
             take_out_bias(graph, node)
 
 

@@ -15,7 +15,7 @@ from triton_emit.schedule import (
     next_power_of_two,
     walks,
 )
-from triton_emit.vectors import bends
+from triton_emit.vectors import bends, slides
 
 
 def check(kernel: Kernel, schedule: Schedule) -> None:
@@ -43,7 +43,8 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
         require(flat, field, 1, "False in a schedule that is not flat")
     stepping = s.kind == "looped" and s.steps <= s.rblock and may_step(kernel)
     require(s.steps == 1 or stepping, "steps", s.steps, "1: no scans in steps of several rows")
-    planar = any((across(kernel), picks_rows(kernel), divides_rows(kernel), bends(kernel)))
+    rows = picks_rows(kernel), divides_rows(kernel)
+    planar = any((across(kernel), *rows, bends(kernel), slides(kernel)))
     expected = "flat: the kernel does not transpose"
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)
     held = s.kind == "persistent"
