@@ -34,6 +34,7 @@ from triton_emit.idioms import cheaper
 from triton_emit.pairs import ROWS, in_rows, paired, repeated
 from triton_emit.ssa import clean, loops
 from triton_emit.vectors import (
+    aligned,
     bends,
     combines_ones,
     moves_vectors,
@@ -298,7 +299,7 @@ def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> 
     y = 128 * (16 if pairs and not windows else 8) // x
     if points < 2 * MULTIPROCESSORS * x * y:
         return None
-    taken = 2 if pairs else int(windows)
+    taken = 2 if pairs else int(not aligned(kernel))
     return Schedule("tiled", x, num_warps=4, index_bits=bits, yblock=y, vector=taken)
 
 

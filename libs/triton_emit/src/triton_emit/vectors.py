@@ -98,15 +98,23 @@ def slides(kernel: Kernel) -> bool:
         return False
     last = kernel.axes[-1].symbol
     axes = {a.symbol for a in kernel.axes}
-    read: dict[str, list[set[sympy.Basic]]] = {}
+    loads = [s for s in statements(kernel) if isinstance(s, Load)]
+    counts = Counter(s.buffer for s in loads)
+    over = {s.buffer: s.index.free_symbols & axes for s in loads if counts[s.buffer] >= _SLIDES}
+    factors = sum(last not in along or along == {last} for along in over.values())
+    return bool(0 < factors < len(over))
+
+
+def aligned(kernel: Kernel) -> bool:
+    """Whether the widest vectors move all that is read along the last axis."""
+    *others, last = (a.symbol for a in kernel.axes)
+    sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     for stmt in statements(kernel):
-        if isinstance(stmt, Load):
-            read.setdefault(stmt.buffer, []).append(stmt.index.free_symbols & axes)
-    several = [
-        over[0] for over in read.values() if len(over) >= _SLIDES and len(set(map(len, over))) == 1
-    ]
-    factors = sum(last not in over or over == {last} for over in several)
-    return 0 < factors < len(several)
+        if isinstance(stmt, Load) and last in stmt.index.free_symbols:
+            run = neighbours(stmt.index, kernel.axes) * sizes[stmt.buffer]
+            if run < _WIDEST and not stmt.index.free_symbols.isdisjoint(others):
+                return False
+    return True
 
 
 def reads_windows(kernel: Kernel) -> bool:

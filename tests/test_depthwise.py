@@ -1,0 +1,98 @@
+"""Convolutions of one channel at a time are kernels: values, strides, and what fuses with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loop_ir import Extern, Kernel
+
+LAST = torch.channels_last
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def conv(x: Tensor, w: Tensor, *more: Tensor, **how: Any) -> Tensor:
+    dims = (F.conv1d, F.conv2d, F.conv3d)
+    return dims[w.dim() - 3](x, w, *more, groups=w.shape[0], **how)
+
+
+def check(fx: Any, fn: Callable[..., Tensor], *args: Tensor, **more: Any) -> None:
+    run = fx(fn, **more)
+    exact = fn(*(a.double() for a in args))
+    eager, found = fn(*args), run(*args)
+    assert (found.dtype, found.shape, found.stride()) == (
+        eager.dtype,
+        eager.shape,
+        eager.stride(),
+    )
+    near = 1e-5 if args[0].dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(found.double(), exact, rtol=near, atol=near * exact.abs().max())
+    assert [type(n) for n in fx.graphs[-1].fused.nodes] == [Kernel]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("order", [torch.contiguous_format, LAST])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"padding": 1},
+        {"stride": 2},
+        {"padding": (2, 0), "dilation": 2, "stride": (1, 2)},
+        {"padding": "same"},
+    ],
+)
+def test_images(
+    fx: Any, dtype: torch.dtype, order: torch.memory_format, how: dict[str, Any]
+) -> None:
+    x = torch.randn(2, 6, 9, 11, dtype=dtype).contiguous(memory_format=order)
+    w, b = torch.randn(6, 1, 3, 3, dtype=dtype), torch.randn(6, dtype=dtype)
+    check(fx, lambda x, w, b: F.relu(conv(x, w, b, **how)) * 2, x, w, b)
+
+
+@pytest.mark.parametrize("size", [(5, 5), (7, 7), (1, 3)])
+def test_windows(fx: Any, size: tuple[int, int]) -> None:
+    check(fx, lambda x, w: conv(x, w, padding=2), torch.randn(1, 4, 8, 7), torch.randn(4, 1, *size))
+
+
+def test_lines_and_volumes(fx: Any) -> None:
+    x, w, b = torch.randn(2, 5, 17), torch.randn(5, 1, 4), torch.randn(5)
+    check(fx, lambda x, w, b: F.silu(conv(x, w, b, padding=3)[..., :17]), x, w, b)
+    check(
+        fx,
+        lambda x, w: conv(x, w, padding=1),
+        torch.randn(1, 3, 4, 5, 6),
+        torch.randn(3, 1, 3, 3, 3),
+    )
+
+
+def test_several_results_of_a_channel(fx: Any) -> None:
+    x, w = torch.randn(2, 3, 6, 6), torch.randn(6, 1, 3, 3)
+    check(fx, lambda x, w: F.conv2d(x, w, groups=3), x, w)
+
+
+def test_sizes_are_read_when_it_runs(fx: Any) -> None:
+    run = fx(lambda x, w: conv(x, w, padding=1), dynamic=True)
+    w = torch.randn(4, 1, 3, 3)
+    for shape in ((2, 4, 9, 7), (3, 4, 12, 5), (1, 4, 3, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(x, w), conv(x, w, padding=1))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: F.conv2d(x, w[:, :1].repeat(1, 2, 1, 1), groups=2),
+        lambda x, w: F.conv_transpose2d(x, w[:, :1], groups=4),
+        lambda x, w: F.conv2d(x, F.pad(w[:, :1], (0, 6, 0, 6)), groups=4, padding=4),
+    ],
+)
+def test_others_are_the_vendors(fx: Any, fn: Callable[..., Tensor]) -> None:
+    x, w = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
+    torch.testing.assert_close(fx(fn)(x, w), fn(x, w), rtol=1e-4, atol=1e-5)
+    calls = [n.target for n in fx.graphs[-1].fused.nodes if isinstance(n, Extern)]
+    assert calls == ["aten.convolution.default"]
