@@ -72,7 +72,12 @@ def fused(text: str, n: int, more: str = "") -> tuple[Graph, list[str]]:
     if n <= 64:
         rng = np.random.default_rng(0)
         x = [rng.standard_normal((n, 8)).astype(np.float32), np.ones(8, np.float32)]
-        for want, have in zip(interpret_graph(graph, x), interpret_graph(got, x), strict=True):
+        x += [np.ones(n, np.float32)] * (len(graph.inputs) - 2)
+        given = [[a.copy() for a in x] for _ in (graph, got)]
+        results = [interpret_graph(g, a) for g, a in zip((graph, got), given, strict=True)]
+        for want, have in zip(*results, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)
+        for want, have in zip(*given, strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)
     return got, [f.kind for f in report.fusions]
 
@@ -94,3 +99,23 @@ def test_rows_that_are_a_result_are_stored() -> None:
 def test_no_rows_at_all() -> None:
     fused(NORM + POOL, 0)
     fused(NORM + POOL, 2)
+
+
+def test_numbers_that_a_norm_keeps_in_place_do_not_hinder_it() -> None:
+    text = (NORM + POOL).replace(
+        "    w: f32[8] cuda:0,\n):", "    w: f32[8] cuda:0,\n    m: f32[{n}] cuda:0,\n):"
+    )
+    text = text.replace(
+        "      out y: f32[{n}, 8]", "      out m: f32[{n}] cuda:0,\n      out y: f32[{n}, 8]"
+    )
+    text = text.replace(
+        "        v5 = rsqrt(v4) : f32\n",
+        """        v5 = rsqrt(v4) : f32
+        v10 = load m[i0] : f32
+        v11 = add(v10, v1) : f32
+        store m[i0] = v11
+""",
+    )
+    got, kinds = fused(text, 64)
+    assert "tail" in kinds
+    assert not any(b.name == "y" for k in got.nodes if isinstance(k, Kernel) for b in k.buffers)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from loop_ir.ir.analysis import inner_axes, is_pointwise, scans
-from loop_ir.ir.in_place import is_in_place
+from loop_ir.ir.in_place import can_share
 from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Kernel, Phase, Reduce, Scan, Store
 from loop_ir.passes.dead_code import drop_dead_statements
@@ -34,7 +34,7 @@ def tail(kernel: Kernel, taken: set[str]) -> tuple[Kernel, Kernel] | None:
 
     None for any other kernel. taken: names of the graph, to which new ones are added."""
     inner = inner_axes(kernel)
-    if not inner or scans(kernel) or is_in_place(kernel):
+    if not inner or scans(kernel) or not can_share(kernel):
         return None
     if not any(isinstance(s, Reduce) for s in statements(kernel)):
         return None
