@@ -105,24 +105,3 @@ def test_schedule(static: Kernel) -> None:
     assert default_schedule(static, {}).kind == "persistent"
     with pytest.raises(BadSchedule, match="sums over rows"):
         emit(static, Schedule("looped", 1, 16))
-
-
-def test_many_rows_at_once_leave_registers_for_other_programs() -> None:
-    """Three tensors and two sums: 8 elements a thread."""
-    text = STATIC.replace("24", "1024").replace("192", "8192")
-    few = default_schedule(parse_kernel(text), {})
-    weight = "    w: bf16[1024] cuda:0,\n"
-    others = "".join(f"    {name}: bf16[40, 1024] cuda:0,\n" for name in "zk")
-    place = "[i1*8192 + i0*1024 + r0] : bf16"
-    body = f"""\
-      v10 = load z{place}
-      v11 = load k{place}
-      v12 = add(v10, v11) : bf16
-      v13 = cast(v12) : f32
-      v14 = sub(v5, v6) : f32
-      v8 = mul(v14, v13) : f32
-"""
-    text = text.replace(weight, weight + others)
-    many = default_schedule(parse_kernel(text.replace("      v8 = sub(v5, v6) : f32\n", body)), {})
-    assert (few.xblock, few.num_warps) == (4, 8)
-    assert (many.xblock, many.num_warps) == (2, 8)

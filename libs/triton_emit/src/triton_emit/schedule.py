@@ -237,27 +237,18 @@ def _reads_one_row(kernel: Kernel) -> bool:
 
 def _walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     """Rows of 4096 elements, or as many shorter ones, 16 elements a thread, which holds that many
-    of each sum and of each row; half as many where these are more than four, so that two programs
-    or more share a multiprocessor's registers. What comes next, 16 to 24 KiB of it, is on its way
-    to shared memory meanwhile."""
-    sums = sum(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
-    tile = 4096 if sums + len(_row_loads(kernel)) <= 4 else 2048
-    xblock = max(1, tile // rblock)
-    warps = max(4, min(16, xblock * rblock // 512 * (4096 // tile)))
+    of each sum; what comes next, 16 to 24 KiB of it, is on its way to shared memory meanwhile."""
+    xblock = max(1, 4096 // rblock)
+    warps = max(4, min(16, xblock * rblock // 512))
     stages = min(4, max(2, 1 + _AHEAD_BYTES // (xblock * rblock * row_bytes(kernel))))
     return Schedule("persistent", xblock, rblock, warps, num_stages=stages, index_bits=bits)
 
 
-def _row_loads(kernel: Kernel) -> set[Load]:
-    """What a row reads at each of its points."""
-    rows = {a.symbol for a in kernel.axes}
-    loads = {s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
-    return {s for s in loads if rows & s.index.free_symbols}
-
-
 def row_bytes(kernel: Kernel) -> int:
     """Bytes that an inner point of a kernel reads of its row."""
-    return max(1, sum(s.dtype.itemsize for s in _row_loads(kernel)))
+    rows = {a.symbol for a in kernel.axes}
+    loads = {s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
+    return max(1, sum(s.dtype.itemsize for s in loads if rows & s.index.free_symbols))
 
 
 def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
