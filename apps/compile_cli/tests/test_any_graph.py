@@ -54,6 +54,14 @@ def check_gradients(f: Callable[..., Tensor], *args: Tensor) -> None:
         torch.testing.assert_close(a.grad, b.grad, equal_nan=True)
 
 
+@pytest.mark.parametrize("entry", ["torch.compile", "compile"])
+def test_views_of_copies_that_go_lie_where_the_copied_lies(entry: str) -> None:
+    x = torch.arange(6.0)
+    check(lambda x: x[1:].to(torch.float32, copy=True).permute(0).cumsum(0), x, entry=entry)
+    check(lambda x: x[2:].clone()[1:] + 1, x, entry=entry)
+    check(lambda x: x.view(2, 3)[1:].clone().view(3).cumsum(0), x, entry=entry)
+
+
 @pytest.mark.parametrize("pad", [(2, 1), (0, 3, 4, 0), (-1, 2, 1, -2), (5, 5, 4, 4)])
 def test_circular_padding(pad: tuple[int, ...]) -> None:
     x = torch.randn(2, 3, 4, 5)

@@ -61,7 +61,16 @@ def _same(a: fx.Node, b: fx.Node) -> bool:
     pairs = zip((*x.shape, *x.stride()), (*y.shape, *y.stride()), strict=True)
     if not all(_equal(m, n) for m, n in pairs):
         return False
-    return a.target in _COPIES or _equal(x.storage_offset(), y.storage_offset())
+    if _equal(x.storage_offset(), y.storage_offset()):
+        return True
+    return a.target in _COPIES and not _viewed(a)
+
+
+def _viewed(copy: fx.Node) -> bool:
+    """Whether a user of the copy is a view of it, whose place in memory is known from there."""
+    key = storage_key(copy.meta["val"])
+    values = (u.meta.get("val") for u in copy.users)
+    return any(isinstance(v, torch.Tensor) and storage_key(v) == key for v in values)
 
 
 def _equal(m: int | torch.SymInt, n: int | torch.SymInt) -> bool:
