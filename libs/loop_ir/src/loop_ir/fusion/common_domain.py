@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import sympy
 
@@ -175,16 +176,11 @@ def align_by_strides(
     if first.pointwise and second.pointwise:
         placed.sort(key=lambda a: a.second)
         return _alignment(placed, [], first, second)
-    if second.pointwise:
-        placed.sort(key=lambda a: a.first)
-        n = len(first.axes)
-        outer = [a for a in placed if a.first < n]
-        inner = [a for a in placed if a.first >= n]
-    else:
-        placed.sort(key=lambda a: a.second)
-        n = len(second.axes)
-        outer = [a for a in placed if a.second < n]
-        inner = [a for a in placed if a.second >= n]
+    leads = attrgetter("first" if second.pointwise else "second")
+    n = len(first.axes if second.pointwise else second.axes)
+    placed.sort(key=leads)
+    outer = [a for a in placed if leads(a) < n]
+    inner = [a for a in placed if leads(a) >= n]
     if not inner:
         return Mismatch("the reduction runs over one element")
     return _alignment(outer, inner, first, second)

@@ -13,6 +13,7 @@ from loop_ir.ir.analysis import is_pointwise
 from loop_ir.ir.in_place import is_in_place
 from loop_ir.ir.names import expression, free_names, map_expressions, statements
 from loop_ir.ir.nodes import Axis, Kernel, Load, Matmul, Phase, Store
+from loop_ir.ir.points import at_strides, place_in
 from loop_ir.ir.renaming import fresh_symbols, union_origins
 from loop_ir.passes.merge_axes import contiguous
 from symexpr import FloorDiv, Mod
@@ -53,13 +54,11 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     )
     body = tuple(s for p in kernel.phases for s in p.body)
     body = tuple(map_expressions(s, lambda e: substitute(e, mapping)) for s in body)
-    point = sympy.Add(
-        *(a.symbol * s for a, s in zip(axes, matmul.type.stride, strict=True) if a.extent != 1)
-    )
+    point = at_strides(axes, matmul.type.stride)
     whole = tuple(
         (
             axis.symbol,
-            _number([p for a, p in zip(atoms, parts, strict=True) if a.first == position]),
+            place_in([p for a, p in zip(atoms, parts, strict=True) if a.first == position]),
         )
         for position, axis in enumerate(axes)
     )
@@ -102,14 +101,6 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
 def _walks_as_one(exprs: list[sympy.Expr], run: list[Axis]) -> bool:
     """Whether every expression takes the parts of an axis for the digits of one number."""
     return all(contiguous(exprs, outer, inner) for outer, inner in pairwise(run))
-
-
-def _number(run: list[Axis]) -> sympy.Expr:
-    """Parts of an axis, the outermost first, as the number that they are the digits of."""
-    number: sympy.Expr = sympy.S.Zero
-    for part in run:
-        number = number * part.extent + part.symbol
-    return sympy.expand(number)
 
 
 def _digits(batch: sympy.Symbol, run: list[Axis]) -> dict[sympy.Symbol, sympy.Expr]:

@@ -14,11 +14,13 @@ import sympy
 
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.split_axes import split_axes
-from loop_ir.ir.affine import linear, nonnegative, product, quotient, same, substitute
+from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
+from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import defined_values, map_expressions, operands, renamed, results, statements
-from loop_ir.ir.nodes import Axis, Compute, Const, Index, Indirect, Kernel, Load, Phase, Stmt, Store
+from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Phase, Stmt, Store
+from loop_ir.ir.points import mixed_radix
 from loop_ir.ir.renaming import (
     fresh_name,
     rename_apart,
@@ -77,7 +79,7 @@ def _inlined(
                 out.append(stmt)
                 continue
             here = replace(phase, body=tuple(out))
-            facts = mask_facts(replace(consumer, phases=(*phases, here)), stmt.mask)
+            facts = _facts(replace(consumer, phases=(*phases, here)), stmt.mask)
             point = locate(store.index, producer.axes, stmt.index, axes, lows, facts)
             if point is None and divide:
                 point = _divided(store.index, producer.axes, stmt.index)
@@ -168,12 +170,12 @@ def locate(
     constant where it fits, and every digit must stay in its range, by the extents of the axes
     or by `facts`: expressions that are >= 0 wherever the load reads anything.
     """
-    digits = _digits(store, producer)
+    # The two kernels may use the same symbols for different axes.
+    radix = {a.symbol: a.extent for a in producer}
+    digits = mixed_radix(store, radix)
     given = linear(load, tuple(a.symbol for a in axes))
     if digits is None or given is None:
         return None
-    # The two kernels may use the same symbols for different axes.
-    radix = {a.symbol: a.extent for a in producer}
     extents = {a.symbol: a.extent for a in axes}
     parts: dict[sympy.Symbol, sympy.Expr] = {s: sympy.S.Zero for s, _ in digits}
     for axis, coefficient in given.terms:
@@ -197,33 +199,12 @@ def locate(
     return None
 
 
-def _digits(
-    store: sympy.Expr, producer: Sequence[Axis]
-) -> list[tuple[sympy.Symbol, sympy.Expr]] | None:
-    """The axes of which the store index is a mixed-radix number, outermost first, and their
-    strides; None if it is no such number."""
-    form = linear(store, tuple(a.symbol for a in producer))
-    if form is None or form.rest != 0:
-        return None
-    digits: list[tuple[sympy.Symbol, sympy.Expr]] = []
-    step: sympy.Expr = sympy.S.One
-    left = [a for a in producer if a.extent != 1]
-    while left:
-        found = [a for a in left if same(form.coefficient(a.symbol), step)]
-        if len(found) != 1:
-            return None
-        left.remove(found[0])
-        digits.insert(0, (found[0].symbol, step))
-        step = product((step, found[0].extent))
-    return digits
-
-
 def _divided(store: sympy.Expr, producer: Sequence[Axis], load: sympy.Expr) -> Substitution | None:
     """As `locate`, with digits that are found by division."""
-    digits = _digits(store, producer)
+    radix = {a.symbol: a.extent for a in producer}
+    digits = mixed_radix(store, radix)
     if digits is None:
         return None
-    radix = {a.symbol: a.extent for a in producer}
     point: dict[sympy.Symbol, sympy.Expr] = {}
     for number, (symbol, stride) in enumerate(digits):
         at = sympy.sympify(FloorDiv(load, stride))
@@ -277,51 +258,12 @@ def _holds(
 ) -> bool:
     """Whether `expr >= 0`, by the extents of its axes, or because it is no less than a fact."""
     return any(
-        _least_is_nonnegative(sympy.expand(expr - fact), extents, lows)
+        nonnegative_over(sympy.expand(expr - fact), extents, lows)
         for fact in (sympy.S.Zero, *facts)
     )
 
 
-def _least_is_nonnegative(
-    expr: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr], lows: Lows
-) -> bool:
-    form = linear(expr, tuple(extents))
-    if form is None:
-        return False
-    least = form.rest
-    for axis, coefficient in form.terms:
-        if nonnegative(-coefficient, lows):
-            least = least + coefficient * (extents[axis] - 1)
-        elif not nonnegative(coefficient, lows):
-            return False
-    return nonnegative(sympy.expand(least), lows)
-
-
-def mask_facts(kernel: Kernel, mask: str | None) -> list[sympy.Expr]:
-    """Expressions that are >= 0 wherever `mask` holds: `and` of comparisons of indices and
-    constants, such as the mask of a padded or concatenated load."""
-    if mask is None:
-        return []
-    made = {name: s for s in statements(kernel) for name in defined_values(s)}
-
-    def value(name: str) -> sympy.Expr | None:
-        stmt = made.get(name)
-        if isinstance(stmt, Index):
-            return stmt.expr
-        if isinstance(stmt, Const) and isinstance(stmt.value, int):
-            return sympy.Integer(int(stmt.value))
-        return None
-
-    facts: list[sympy.Expr] = []
-    stack = [mask]
-    while stack:
-        stmt = made.get(stack.pop())
-        if not isinstance(stmt, Compute):
-            continue
-        if stmt.op == "and":
-            stack += stmt.args
-        elif stmt.op in ("lt", "le", "gt", "ge"):
-            low, high = map(value, stmt.args if stmt.op[0] == "l" else stmt.args[::-1])
-            if low is not None and high is not None:
-                facts.append(sympy.expand(high - low - (1 if stmt.op[1] == "t" else 0)))
-    return facts
+def _facts(kernel: Kernel, mask: str | None) -> list[sympy.Expr]:
+    """Expressions that are >= 0 wherever `mask` holds."""
+    tests = () if mask is None else mask_tests(definitions(kernel), mask)
+    return [e for e in tests if e is not None]

@@ -11,7 +11,6 @@ from loop_ir.ir.analysis import at_hints, hints_of, reads, writes
 from loop_ir.ir.in_place import hazard
 from loop_ir.ir.names import statements, value_names
 from loop_ir.ir.nodes import (
-    Axis,
     Compute,
     Const,
     Graph,
@@ -24,6 +23,7 @@ from loop_ir.ir.nodes import (
     Stmt,
     Store,
 )
+from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import (
     fresh_name,
     rename_apart,
@@ -105,9 +105,7 @@ def join(host: Kernel, number: Kernel) -> Kernel:
     axes."""
     number = rename_apart(number, host)
     taken = value_names(host, number)
-    at: sympy.Expr = sympy.S.Zero
-    for axis in _rows(host):
-        at = at * axis.extent + axis.symbol
+    at = place_in([a for a in host.axes if a.extent != 1])
     row, zero, first = (fresh_name(n, taken) for n in ("row", "zero", "first"))
     body: list[Stmt] = [
         Index(row, at, DType.i64),
@@ -130,7 +128,3 @@ def join(host: Kernel, number: Kernel) -> Kernel:
         origins=union_origins(host.origins, number.origins),
     )
     return renumber(joined)
-
-
-def _rows(kernel: Kernel) -> list[Axis]:
-    return [a for a in kernel.axes if a.extent != 1]

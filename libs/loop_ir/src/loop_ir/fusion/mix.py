@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -11,15 +11,12 @@ from loop_ir.fusion.combine import combine
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.ir.affine import linear, product, same, substitute
 from loop_ir.ir.analysis import inner_axes, scans
-from loop_ir.ir.body import fresh_values
+from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.in_place import stays_outside
 from loop_ir.ir.names import free_names, map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import (
     Axis,
     Buffer,
-    Compute,
-    Const,
-    Index,
     Kernel,
     Load,
     Phase,
@@ -27,6 +24,7 @@ from loop_ir.ir.nodes import (
     Stmt,
     Store,
 )
+from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
 from loop_ir.ir.strides import reduces_columns
 from loop_ir.passes.dead_code import drop_dead_statements
@@ -65,9 +63,7 @@ def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
         drop: type[Stmt] | tuple[type[Stmt], ...] = Reduce if phase.axes else Store
         body += [s for s in phase.body if not isinstance(s, drop)]
     size = (product(a.extent for a in rows), *(a.extent for a in kernel.axes))
-    at: sympy.Expr = sympy.S.Zero
-    for axis in (*rows, *kernel.axes):
-        at = at * axis.extent + axis.symbol
+    at = place_in((*rows, *kernel.axes))
     buffers = list(kernel.buffers)
     summands: dict[str, Reduce] = {}
     for stmt in reduces:
@@ -75,7 +71,7 @@ def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
         layout = TensorType(stmt.dtype, size, contiguous_strides(size), buffers[0].type.device)
         buffers.append(Buffer(name, layout, True))
         summands[name] = stmt
-        body.append(Store(name, sympy.expand(at), stmt.args[0]))
+        body.append(Store(name, at, stmt.args[0]))
     turned = replace(
         kernel,
         buffers=tuple(buffers),
@@ -120,50 +116,34 @@ def walked(fused: Kernel, parts: int, length: sympy.Expr, summands: Mapping[str,
     exact = same(length * parts, row.extent)
     fresh = fresh_values(fused)
     part = Axis(next(fresh_symbols("i", symbol_names(fused))), sympy.Integer(parts))
-    at = part.symbol * length + row.symbol
-    shift = ((row.symbol, sympy.expand(at)),)
-    inside = None if exact else next(fresh)
+    at = sympy.expand(part.symbol * length + row.symbol)
+    shift = ((row.symbol, at),)
     buffers = tuple(
         replace(b, type=_first_rows(b.type, parts)) if b.name in summands else b
         for b in fused.buffers
     )
-    phases: list[Phase] = [] if inside is None else [_inside(inside, fresh, at, row.extent)]
+    head = Body(fresh)
+    inside = None if exact else head.test("lt", head.number(at), head.number(row.extent))
+    phases = [Phase((), tuple(head))] if head else []
     for phase in fused.phases:
-        body: list[Stmt] = []
+        body = Body(fresh)
         for stmt in phase.body:
             if isinstance(stmt, Store) and stmt.buffer in summands:
                 index = substitute(stmt.index, ((row.symbol, part.symbol),))
                 value = stmt.value
                 if inside is not None:
-                    none, value = next(fresh), next(fresh)
                     dtype = summands[stmt.buffer].dtype
-                    body.append(Const(none, 0.0, dtype))
-                    body.append(Compute(value, "where", (inside, stmt.value, none), dtype))
+                    none = body.const(0.0, dtype)
+                    value = body.compute(dtype, "where", inside, stmt.value, none)
                 body.append(Store(stmt.buffer, index, value, "sum"))
                 continue
             stmt = map_expressions(stmt, lambda e: substitute(e, shift))
             if inside is not None and isinstance(stmt, Load | Store):
-                mask = inside
-                if stmt.mask is not None:
-                    mask = next(fresh)
-                    body.append(Compute(mask, "and", (inside, stmt.mask), DType.bool_))
-                stmt = replace(stmt, mask=mask)
+                stmt = body.guarded(stmt, inside)
             body.append(stmt)
         phases.append(replace(phase, body=tuple(body)))
     axes = (part, replace(row, extent=length))
     return renumber(replace(fused, buffers=buffers, axes=axes, phases=tuple(phases)))
-
-
-def _inside(mask: str, fresh: Iterator[str], at: sympy.Expr, end: sympy.Expr) -> Phase:
-    row, rows = next(fresh), next(fresh)
-    return Phase(
-        (),
-        (
-            Index(row, sympy.expand(at), DType.i64),
-            Index(rows, end, DType.i64),
-            Compute(mask, "lt", (row, rows), DType.bool_),
-        ),
-    )
 
 
 def _first_rows(layout: TensorType, rows: int) -> TensorType:
@@ -175,16 +155,12 @@ def finish(columns: Columns, parts: int) -> Kernel:
     kernel = columns.kernel
     used = free_names(kernel) | {a.symbol.name for a in kernel.axes}
     over = Axis(next(fresh_symbols("r", used)), sympy.Integer(parts))
-    at: sympy.Expr = over.symbol
-    for axis in kernel.axes:
-        at = at * axis.extent + axis.symbol
-    fresh = fresh_values(kernel)
+    at = place_in(kernel.axes, over.symbol)
     layouts = {b.name: b.type for b in columns.turned.buffers}
     buffers = list(kernel.buffers)
-    body: list[Stmt] = []
+    body = Body(fresh_values(kernel))
     for name, stmt in columns.summands.items():
-        value = next(fresh)
-        body.append(Load(value, name, sympy.expand(at), stmt.dtype))
+        value = body.load(name, at, stmt.dtype)
         body.append(replace(stmt, args=(value,)))
         buffers.append(Buffer(name, _first_rows(layouts[name], parts)))
     first = next(n for n, p in enumerate(kernel.phases) if p.axes)

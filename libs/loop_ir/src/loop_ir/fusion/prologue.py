@@ -29,6 +29,7 @@ from loop_ir.ir.nodes import (
     Store,
     TensorRef,
 )
+from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_symbols, union_origins
 from loop_ir.passes.merge_axes import merge
 from tensor_ir import TensorType, contiguous_strides
@@ -82,12 +83,10 @@ def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
     taken = {s.name for s in kernel.symbols}
     letters = fresh_symbols("i", taken)
     axes = tuple(Axis(s, n) for n, s in zip(ref.type.size, letters, strict=False))
-    point = sympy.Add(
-        *(a.symbol * s for a, s in zip(axes, ref.type.stride, strict=True) if a.extent != 1)
-    )
+    point = at_strides(axes, ref.type.stride)
     made = f"{ref.buffer}_operand"
     sizes = contiguous_strides(ref.type.size)
-    place = sympy.Add(*(a.symbol * s for a, s in zip(axes, sizes, strict=True) if a.extent != 1))
+    place = at_strides(axes, sizes)
     storage = next(b.type for b in kernel.buffers if b.name == ref.buffer)
     dtype = ref.type.dtype
     reader = Kernel(

@@ -18,13 +18,13 @@ from loop_ir.ir.analysis import (
     writes,
 )
 from loop_ir.ir.body import fresh_values
+from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import defined_values, renamed, statements, used_values
 from loop_ir.ir.nodes import (
     Axis,
     Compute,
     Const,
     Graph,
-    Index,
     Indirect,
     Kernel,
     Load,
@@ -33,6 +33,7 @@ from loop_ir.ir.nodes import (
     Stmt,
     Store,
 )
+from loop_ir.ir.points import mixed_radix
 from loop_ir.ir.renaming import (
     fresh_name,
     union_buffers,
@@ -211,28 +212,16 @@ class _Whole:
     def _places(self, part: _Part, elements: sympy.Expr) -> dict[sympy.Symbol, _Place] | None:
         """For each axis of the whole, where on it an element of the part's buffer lies, if each of
         its `elements` is one point."""
-        form = linear(part.load.index, tuple(a.symbol for a in self.kernel.axes))
         first = {self.axis.symbol: part.low}
-        start = part.load.index.xreplace(
-            {a.symbol: first.get(a.symbol, 0) for a in self._extents(part)}
-        )
-        if form is None or not same(start, sympy.S.Zero):
+        start = ((self.axis.symbol, self.axis.symbol + part.low),)
+        extents = {a.symbol: n for a, n in self._extents(part).items()}
+        digits = mixed_radix(substitute(part.load.index, start), extents)
+        if digits is None or not same(product(extents.values()), elements):
             return None
-        extents = self._extents(part)
-        left = [a for a in extents if extents[a] != 1]
-        places = {
-            a.symbol: _Place(sympy.S.One, sympy.S.One, first.get(a.symbol, 0)) for a in extents
-        }
-        step: sympy.Expr = sympy.S.One
-        while left:
-            axis = next((a for a in left if same(form.coefficient(a.symbol), step)), None)
-            if axis is None:
-                return None
-            left.remove(axis)
-            extent = extents[axis] if left else None
-            places[axis.symbol] = _Place(step, extent, first.get(axis.symbol, 0))
-            step = sympy.expand(step * extents[axis])
-        return places if same(step, elements) else None
+        places = {s: _Place(sympy.S.One, sympy.S.One, first.get(s, 0)) for s in extents}
+        for number, (axis, step) in enumerate(digits):
+            places[axis] = _Place(step, extents[axis] if number else None, first.get(axis, 0))
+        return places
 
     def _storing(self, kernel: Node, part: _Part, store: Store, needed: bool) -> Kernel:
         """The kernel that stores into the whole, and the part too if that is needed."""
@@ -297,7 +286,7 @@ class _Reader:
 
     def __init__(self, kernel: Kernel) -> None:
         self.extents = {a.symbol: a.extent for a in kernel.axes}
-        self.made = {name: s for s in statements(kernel) for name in defined_values(s)}
+        self.made = definitions(kernel)
         self.axes: set[sympy.Symbol] = set()
 
     def joined(self, value: str) -> tuple[str, tuple[Stmt, ...]]:
@@ -352,18 +341,20 @@ class _Reader:
 
     def _interval(self, mask: str | None) -> tuple[int, int] | None:
         """`low <= axis < high`, of a mask that says so, or one of these."""
-        stmt = self.made.get(mask or "")
-        both = isinstance(stmt, Compute) and stmt.op == "and"
-        tests = [self.made[name] for name in used_values(stmt)] if stmt and both else [stmt]
         low, high, axes = 0, None, set()
-        for test in tests:
-            if not (isinstance(test, Compute) and test.op in ("ge", "lt")):
+        for test in mask_tests(self.made, mask or ""):
+            form = None if test is None else linear(test, tuple(self.extents))
+            if form is None or len(form.terms) != 1 or not form.rest.is_Integer:
                 return None
-            at, end = (self._number(name) for name in test.args)
-            if at is None or at not in self.extents or end is None or not end.is_Integer:
+            ((axis, sign),) = form.terms
+            if sign not in (1, -1):
                 return None
-            axes.add(at)
-            low, high = (int(end), high) if test.op == "ge" else (low, int(end))
+            axes.add(axis)
+            if sign == 1:
+                low = max(low, -int(form.rest))
+            else:
+                end = int(form.rest) + 1
+                high = end if high is None else min(high, end)
         if len(axes) != 1:
             return None
         self.axes |= axes
@@ -371,14 +362,6 @@ class _Reader:
         if high is None and extent.is_Integer:
             high = int(extent)
         return None if high is None else (low, high)
-
-    def _number(self, name: str) -> sympy.Expr | None:
-        match self.made[name]:
-            case Index(expr=expr):
-                return expr
-            case Const(value=value):
-                return sympy.sympify(value)
-        return None
 
 
 def _extents(node: Node, buffer: str) -> dict[sympy.Symbol, sympy.Expr]:

@@ -13,6 +13,7 @@ import sympy
 from loop_ir.ir.affine import span
 from loop_ir.ir.names import defined_values, renamed
 from loop_ir.ir.nodes import Axis, Buffer, Compute, Const, Kernel, Load, Matmul, Phase, Stmt, Store
+from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, union_buffers, used_buffers
 from tensor_ir import DType, Symbol, TensorType
 
@@ -50,7 +51,7 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
         storage = TensorType(type.dtype, (span(matmul.bias.type),), (sympy.S.One,), type.device)
         buffers.append(Buffer(matmul.bias.buffer, storage))
     if epilogue is None:
-        body.append(Store(matmul.out, _point(axes, type), value))
+        body.append(Store(matmul.out, at_strides(axes, type.stride), value))
         buffers.append(Buffer(matmul.out, type, True))
         free = {s.name for n in (*type.size, *type.stride) for s in n.free_symbols}
         kernel = Kernel(
@@ -88,12 +89,14 @@ def _sum(
         body.append(Compute(out := fresh("scaled"), "mul", (value, number), DType.f32))
         return out
 
-    body.append(Load(value := fresh("total"), sums, _point(axes, matmul.type), DType.f32))
+    body.append(
+        Load(value := fresh("total"), sums, at_strides(axes, matmul.type.stride), DType.f32)
+    )
     value = scaled(value, matmul.alpha)
     bias = matmul.bias
     if bias is not None and matmul.beta != 0:
         along = axes[-len(bias.type.size) :]
-        index = bias.type.offset + _point(along, bias.type)
+        index = bias.type.offset + at_strides(along, bias.type.stride)
         body.append(Load(added := fresh("bias"), bias.buffer, index, bias.type.dtype))
         if bias.type.dtype is not DType.f32:
             body.append(Compute(wide := fresh("wide"), "cast", (added,), DType.f32))
@@ -105,10 +108,3 @@ def _sum(
         body.append(Compute(out := fresh("rounded"), "cast", (value,), matmul.type.dtype))
         value = out
     return body, value
-
-
-def _point(axes: tuple[Axis, ...], type: TensorType) -> sympy.Expr:
-    """Where a tensor has its element at `axes`, from its first one on."""
-    return sympy.Add(
-        *(a.symbol * s for a, s in zip(axes, type.stride, strict=True) if a.extent != 1)
-    )

@@ -132,6 +132,24 @@ def nonnegative(expr: sympy.Expr, lows: tuple[tuple[sympy.Symbol, int], ...]) ->
     return True
 
 
+def nonnegative_over(
+    expr: sympy.Expr,
+    extents: Mapping[sympy.Symbol, sympy.Expr],
+    lows: tuple[tuple[sympy.Symbol, int], ...],
+) -> bool:
+    """Whether a linear form of axes of these extents is >= 0 at its least."""
+    form = linear(expr, tuple(extents))
+    if form is None:
+        return False
+    least = form.rest
+    for axis, coefficient in form.terms:
+        if nonnegative(-coefficient, lows):
+            least = least + coefficient * (extents[axis] - 1)
+        elif not nonnegative(coefficient, lows):
+            return False
+    return nonnegative(sympy.expand(least), lows)
+
+
 def disjoint(
     first: sympy.Expr,
     second: sympy.Expr,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
+from typing import TypeVar
 
 import sympy
 
 from loop_ir.ir.names import value_names
-from loop_ir.ir.nodes import Compute, Const, Index, Kernel, Load, Reduce, Stmt
+from loop_ir.ir.nodes import Compute, Const, Index, Kernel, Load, Reduce, Stmt, Store
 from tensor_ir import DType
+
+Access = TypeVar("Access", bound=Load | Store)
 
 
 def fresh_values(kernel: Kernel) -> Iterator[str]:
@@ -49,6 +53,11 @@ class Body(list[Stmt]):
     def test(self, op: str, *args: str) -> str:
         """Adds an operation whose result is a bool."""
         return self.compute(DType.bool_, op, *args)
+
+    def guarded(self, access: Access, mask: str) -> Access:
+        """A load or store (which is not added) at those of its points where `mask` holds too."""
+        both = mask if access.mask is None else self.test("and", mask, access.mask)
+        return replace(access, mask=both)
 
     def reduce(self, dtype: DType, op: str, arg: str, out: str | None = None) -> str:
         """Adds a reduction that has one result."""

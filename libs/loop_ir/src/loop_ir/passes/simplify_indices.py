@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 import symexpr
-from loop_ir.ir.affine import linear, nonnegative, substitute
+from loop_ir.ir.affine import nonnegative_over, substitute
 from loop_ir.ir.analysis import lows_of
 from loop_ir.ir.names import defined_values, expression, map_expressions, statements
 from loop_ir.ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt, Store
@@ -77,7 +77,9 @@ def _direct(kernel: Kernel) -> Kernel:
             values[defined_values(stmt)[0]] = place
         elif isinstance(stmt, Indirect) and stmt.value in values:
             expr = values[stmt.value]
-            if _in_range(expr, stmt.extent, extents, lows) or _within(expr, stmt.extent, ranges):
+            ends = (expr, sympy.expand(stmt.extent - 1 - expr))
+            linearly = all(nonnegative_over(e, extents, lows) for e in ends)
+            if linearly or _within(expr, stmt.extent, ranges):
                 known[stmt.symbol] = expr
         return stmt
 
@@ -122,17 +124,3 @@ def _within(expr: sympy.Expr, extent: sympy.Expr, ranges: RangeItems) -> bool:
     if low is None or high is None or not extent.is_Integer:
         return False
     return bool(low >= 0 and high < extent)
-
-
-def _in_range(
-    expr: sympy.Expr,
-    extent: sympy.Expr,
-    extents: dict[sympy.Symbol, sympy.Expr],
-    lows: tuple[tuple[sympy.Symbol, int], ...],
-) -> bool:
-    form = linear(expr, tuple(extents))
-    if form is None or not all(nonnegative(c, lows) for _, c in form.terms):
-        return False
-    high = sympy.expand(form.rest + sympy.Add(*(c * (extents[s] - 1) for s, c in form.terms)))
-    room = sympy.expand(extent - 1 - high)
-    return nonnegative(form.rest, lows) and nonnegative(room, lows)

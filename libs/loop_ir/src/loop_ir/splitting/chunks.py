@@ -13,8 +13,9 @@ from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import map_expressions, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols
-from loop_ir.splitting.stages import Pieces, place_in, reduces, without_stores
+from loop_ir.splitting.stages import Pieces, reduces, without_stores
 from symexpr import Max, Min
 from tensor_ir import DType, TensorType, contiguous_strides
 
@@ -159,8 +160,7 @@ class Chunks(Pieces):
     def _mask(self, body: Body, stmt: Stmt, mask: str) -> None:
         """A statement at inner points of which those outside of `mask` are none."""
         if isinstance(stmt, Load | Store):
-            both = mask if stmt.mask is None else body.test("and", mask, stmt.mask)
-            stmt = replace(stmt, mask=both)
+            stmt = body.guarded(stmt, mask)
         elif isinstance(stmt, Reduce | Scan):
             (value,) = stmt.args
             dtype = self.types.get(value, stmt.dtype)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import inner_axes, scans
-from loop_ir.ir.body import fresh_values
+from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import defined_values, statements
 from loop_ir.ir.nodes import Compute, Const, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.staging import Item, items_of, stage
@@ -53,14 +53,13 @@ def pair_softmax(kernel: Kernel) -> Kernel:
         (m,) = peak.outs
         sums[m] = next(fresh)
         edge = math.inf if clipped else -math.inf
-        at, is_edge, value = next(fresh), next(fresh), m
-        items.append(Item(Const(at, edge, peak.dtype)))
-        items.append(Item(Compute(is_edge, "eq", (m, at), DType.bool_)))
-        if not clipped:
-            value = next(fresh)
-            items.append(Item(Compute(value, "sub", (m, m), peak.dtype)))  # of infinities, NaN
+        body = Body(fresh)
+        is_edge = body.test("eq", m, body.const(edge, peak.dtype))
+        # of infinities, NaN
+        value = m if clipped else body.compute(peak.dtype, "sub", m, m)
         (s,) = defined_values(stmt)
-        items.append(Item(Compute(s, "where", (is_edge, value, sums[m]), peak.dtype)))
+        body.compute(peak.dtype, "where", is_edge, value, sums[m], out=s)
+        items += map(Item, body)
     if not sums:
         return kernel
 

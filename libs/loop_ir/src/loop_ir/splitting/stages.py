@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import sympy
@@ -11,6 +10,7 @@ from loop_ir.ir.affine import substitute
 from loop_ir.ir.analysis import inner_axes, scans
 from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
+from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
 from loop_ir.ir.staging import items_of, stage
 from loop_ir.passes.dead_code import drop_dead_statements
@@ -152,14 +152,6 @@ class _Stages(Pieces):
         layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
         self.buffers[name] = Buffer(name, layout, True)
         return Store(name, place_in(self.kernel.axes), value)
-
-
-def place_in(axes: Sequence[Axis], first: sympy.Expr = sympy.S.Zero) -> sympy.Expr:
-    """The element of a contiguous buffer over `first` and the axes."""
-    index = first
-    for axis in axes:
-        index = index * axis.extent + axis.symbol
-    return sympy.expand(index)
 
 
 def reduces(phase: Phase) -> bool:
