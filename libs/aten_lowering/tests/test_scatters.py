@@ -281,3 +281,21 @@ def test_gradients_of_bags(oracle: Any, mode: int, padding: int) -> None:
     for bags in (forward[1], bag):
         lowered = oracle(fn, given, bags, *forward[2:])
         assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
+def test_an_operator_that_runs_updates_a_copy(oracle: Any, deterministic: None) -> None:
+    """Which may be computed with what it is a copy of. (Eager's own copies its input twice.)"""
+    x, i, v = (
+        torch.randn(7, 3),
+        torch.stack([torch.randperm(7) for _ in range(3)], 1),
+        torch.ones(7, 3),
+    )
+    name = "aten.scatter_reduce.two"
+    lowered = oracle(lambda a: a.scatter_reduce(0, i, v, "prod"), x, fallbacks=[name])
+    copy, extern = lowered.graph.nodes
+    assert isinstance(copy, Kernel) and isinstance(extern, Extern)
+    assert extern.target == "aten.scatter_reduce_.two" and extern.fallback
+    assert extern.mutates == tuple(b.name for b in copy.buffers if b.written)
+    oracle(lambda a: (a.scatter_reduce(0, i, v, "prod"), a + 1), x, fallbacks=[name])
+    oracle(lambda a: a.t().scatter_reduce(1, i.t(), v.t(), "prod"), x, fallbacks=[name])
+    oracle(lambda a: a.expand(7, 3).scatter_reduce(0, i, v, "prod"), x[:1], fallbacks=[name])

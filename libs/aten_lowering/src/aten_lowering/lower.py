@@ -305,8 +305,25 @@ class _Lowerer:
             designed = by_design(op) or moves_device(call)
             if not designed:
                 self.fallbacks.append(Fallback(str(op), source_line(node), reason))
-            self.nodes.append(replace(call.extern, fallback=not designed))
+            extern = replace(call.extern, fallback=not designed)
+            self.nodes.extend(self.updating(call, extern) or (extern,))
         return values if several else values[0]
+
+    def updating(self, call: Call, extern: Extern) -> tuple[Node, ...]:
+        """A copy, which may be computed with what it copies, and the operator in place on that:
+        some of eager's own copy twice. None of an operator that updates nothing."""
+        if call.op not in UPDATES or call.in_place:
+            return ()
+        out = call.out.operand
+        try:
+            require(self.has_kernels(out), "CPU tensors of a program for a GPU")
+            name = self.fresh(f"{call.node.name}_start")
+            start = copy_kernel(name, call.arguments["self"], out, call.origin)
+        except (CannotLower, NotPlain):
+            return ()
+        args = (out.ref, *extern.args[1:])
+        target, mutates = str(UPDATES[call.op]), (out.ref.buffer,)
+        return start, replace(extern, target=target, args=args, outs=(None,), mutates=mutates)
 
     @property
     def placement(self) -> Placement:
