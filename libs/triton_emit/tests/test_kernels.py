@@ -28,6 +28,7 @@ from loop_ir import (
     Symbol,
     TensorType,
     contiguous_strides,
+    parse_kernel,
 )  # fmt: skip
 from symexpr import symbol
 from triton_emit import Schedule, default_schedule, emit
@@ -239,3 +240,21 @@ def test_a_place_outside_of_its_tensor_is_not_touched(mode: str, tools: SimpleNa
     expected[32:56] = 0
     expected[56:64] = x[24:] * (2 if mode == "add" else 1)
     assert around.tolist() == expected.tolist()
+
+
+HALVES = """kernel halves(
+    x: f32[2, 3, 3] cuda:0,
+    out y: f32[2, 5, 6] cuda:0,
+):
+  parallel i0 < 2, i2 < 5, i1 < 6:
+    once:
+      v0 = load x[i0*9 + (i2 + 1)//2*3 + i1//2 - 3*(i2//4)] : f32
+      store y[i0*30 + i2*6 + i1] = v0
+"""
+
+
+def test_parts_of_a_flat_index_that_are_named_as_other_axes_are(tools: SimpleNamespace) -> None:
+    """The second of three axes is `i2`, its part of the flat index `i1`: both halves were those of
+    the third axis."""
+    kernel = parse_kernel(HALVES)
+    tools.check(kernel, default_schedule(kernel, {}))

@@ -48,6 +48,7 @@ class Tile:
         e = sympy.expand(e)
         factors = [self._factor(e, s) for s in symbols]
         out = e
+        own: dict[sympy.Symbol, sympy.Symbol] = {}  # a part may be named as another axis is
         parts: list[sympy.Expr] = []
         first = 0
         for k, factor in enumerate(factors):
@@ -61,13 +62,13 @@ class Tile:
             if joined:
                 continue
             if factor is None:
-                out = out.xreplace({symbols[k]: self._part(k, k)})
+                own[symbols[k]] = self._part(k, k)
             elif factor != 0:
                 parts.append(factor * self._part(first, k))
                 run = zip(factors[first : k + 1], symbols[first : k + 1], strict=True)
                 out = out - sympy.Add(*(f * s for f, s in run))
             first = k + 1
-        return sympy.expand(out) + sympy.Add(*parts)
+        return sympy.expand(out.xreplace(own)) + sympy.Add(*parts)
 
     def _factor(self, e: sympy.Expr, s: sympy.Symbol) -> sympy.Expr | None:
         """The coefficient of `s` where `e` is linear in it, else None."""
