@@ -243,13 +243,13 @@ def test_a_place_outside_of_its_tensor_is_not_touched(mode: str, tools: SimpleNa
 
 
 HALVES = """kernel halves(
-    x: f32[2, 3, 3] cuda:0,
-    out y: f32[2, 5, 6] cuda:0,
+    x: f32[2, 3, 4] cuda:0,
+    out y: f32[2, 5, 5] cuda:0,
 ):
-  parallel i0 < 2, i2 < 5, i1 < 6:
+  parallel i0 < 2, i2 < 5, i1 < 5:
     once:
-      v0 = load x[i0*9 + (i2 + 1)//2*3 + i1//2 - 3*(i2//4)] : f32
-      store y[i0*30 + i2*6 + i1] = v0
+      v0 = load x[i0*12 + (i2 + 1)//2*4 + (i1 + 1)//2 - 4*(i2//4)] : f32
+      store y[i0*25 + i2*5 + i1] = v0
 """
 
 
