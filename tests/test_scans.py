@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from torch import nn
 import compile_cli
 from compile_cli.cli.measure import relative_error
 from loop_ir import Kernel
+from loop_ir.ir import strides
 from loop_ir.splitting import split_reductions
+from triton_emit import schedule
+from wrapper_ir import DefineKernel
 
 EMITS = ("fx", pytest.param("cpp", marks=pytest.mark.slow))
 
@@ -133,11 +137,15 @@ def test_one_kernel(options: dict[str, Any]) -> None:
 def test_lines_that_programs_share(
     options: dict[str, Any], dim: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three kernels a scan: what chunks fold to, a scan of that, the scan. Small sizes stand in
-    for those at which it pays."""
+    """Columns by three kernels a scan: what chunks fold to, a scan of that, the scan. Rows by one,
+    whose programs have a chunk each. Small sizes stand in for those at which it pays."""
     for name, value in (("LAUNCH_BYTES", -(1 << 20)), ("_LEAST_ELEMENTS", 16), ("_LEAST_ROWS", 8),
-                        ("_WANTED", 6)):  # fmt: skip
+                        ("_WANTED", 6), ("_SCANNED", 8)):  # fmt: skip
         monkeypatch.setattr(split_reductions, name, value)
+    monkeypatch.setattr(strides, "HELD_ROW", 16)
+    made = schedule._looking_back
+    small = {"rblock": 8, "num_warps": 1, "lookback": 32}
+    monkeypatch.setattr(schedule, "_looking_back", lambda *args: replace(made(*args), **small))
 
     def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         back = (x.flip(dim).cumsum(dim).flip(dim), x.flip(dim).logcumsumexp(dim).flip(dim))
@@ -146,7 +154,14 @@ def test_lines_that_programs_share(
     x = torch.randn((2, 83) if dim else (83, 2))
     dims = {0: {0, 1}} if dynamic else {}
     model = compile_cli.compile(scans, (x,), dynamic=dims, options=options)
-    assert len(model.graph.fused.nodes) >= 6
+    ops = model.graph.program.ops
+    kernels = [op.source for op in ops if isinstance(op, DefineKernel)]
+    if dim:
+        shared = ["tl.atomic_add(state" in text for text in kernels]
+        assert any(shared) if dynamic else all(shared) and len(kernels) == 2  # both ways
+        assert sum(getattr(op, "target", "") == "aten.zero_.default" for op in ops) == 1
+    else:
+        assert len(kernels) >= 6
     sizes = [(2, 83), (3, 5), (2, 1), (1, 0), (2, 170)] if dynamic else [(2, 83)]
     for size in sizes:
         x = torch.randn(size if dim else size[::-1])

@@ -429,7 +429,7 @@ def test_places_exist_and_torchs_random_numbers_stay(options: dict[str, Any]) ->
     )
     emitted = emit(kernel, default_schedule(kernel, {}))
     before = torch.get_rng_state()
-    made = [a for a in arguments(kernel, emitted.args, {}) if isinstance(a, torch.Tensor)]
+    made = [a for a in arguments(kernel, (emitted,), {}) if isinstance(a, torch.Tensor)]
     assert torch.equal(torch.get_rng_state(), before)
     (places_,) = [t for t in made if t.dtype == torch.int64]
     assert places_.shape == ids.shape and places_.min() >= 0 and 10 < places_.max() < 50

@@ -9,6 +9,7 @@ import torch
 
 import compile_cli
 from compile_cli.cli.measure import relative_error
+from wrapper_ir import DefineKernel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -90,3 +91,42 @@ def test_scans_of_few_long_rows_that_are_reduced_first(rows: int, options: dict[
     compiled = compile_cli.compile(shares, (x,), options=options)
     assert rows > 8 or len(compiled.graph.fused.nodes) > 1
     torch.testing.assert_close(compiled(x), shares(x.double()).float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize(
+    ("size", "dim"), [((1, 1 << 24), 1), ((7, 1000003), 1), ((3, 5, 999999), 2), ((1 << 20, 17), 0)]
+)
+def test_chunks_that_programs_share(
+    size: tuple[int, ...], dim: int, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    """Each chunk waits for those before it: the same bits each time, however busy the GPU is, in
+    calls and in replays of a CUDA graph, between which memory must be left zero."""
+    x = torch.randint(-9, 10, size, device="cuda").to(dtype)
+
+    def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        back = x.flip(dim).cumsum(dim).flip(dim)
+        return (x.cumsum(dim), back * 2, *x.cummin(dim))
+
+    compiled = compile_cli.compile(scans, (x,), options=options)
+    kernels = [op for op in compiled.graph.program.ops if isinstance(op, DefineKernel)]
+    rows = dim == len(size) - 1
+    assert any("leave_zero(group" in kernel.source for kernel in kernels) == rows
+    first = compiled(x)
+    wide = x.double() if dtype.is_floating_point else x
+    exact = [y.to(mine.dtype) for y, mine in zip(scans(wide), first, strict=True)]
+    for mine, want in zip(
+        first, exact, strict=True
+    ):  # whole numbers: sums are exact before rounding
+        torch.testing.assert_close(mine, want, rtol=0, atol=0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = compiled(x)
+    beside = torch.cuda.Stream()
+    for again in range(200):
+        with torch.cuda.stream(beside):
+            torch.randn(1 << 22, device="cuda").sin_()
+        graph.replay()
+        for mine, want in zip(replayed if again % 2 else compiled(x), first, strict=True):
+            assert torch.equal(mine, want)
+    beside.synchronize()

@@ -26,7 +26,7 @@ from loop_ir import (
 from loop_ir.errors import Arity, BackwardPlaces, ElementType, MisplacedReduce
 from loop_ir.ir.affine import product
 from loop_ir.splitting.chunks import Cut
-from loop_ir.splitting.split_reductions import SplitReductions, choose_cut
+from loop_ir.splitting.split_reductions import SplitReductions, choose_cut, shares_scans
 from loop_ir.splitting.split_scans import can_split_scans, split_scans
 from symexpr import CeilDiv
 
@@ -280,8 +280,10 @@ def big(op: str, rows: int, width: int, columns: bool = False) -> Kernel:
      (16384, 4096, True, False), (1, 4096, False, False)],
 )  # fmt: skip
 def test_when_a_scan_is_shared(rows, width, columns, splits):
+    """Columns by kernels of their own, rows in one."""
     kernel = big("sum", rows, width, columns)
-    assert (choose_cut(kernel, {}) is not None) == splits
+    assert (choose_cut(kernel, {}) is not None) == (splits and columns)
+    assert shares_scans(kernel, {}) == (splits and not columns)
 
 
 def test_what_is_not_cut():

@@ -70,6 +70,8 @@ def to_numpy(tensor: torch.Tensor, dtype: DType) -> Any:
 
 def kernel_source(kernel: TritonKernel) -> KernelSource:
     params = tuple(KernelParam(*p) for p in kernel.params)
+    if kernel.zeroed is not None:
+        params += (KernelParam(kernel.zeroed.name, "*i64", True),)
     return KernelSource(
         kernel.name, kernel.source, params, kernel.constants, kernel.num_warps, kernel.num_stages
     )
@@ -80,8 +82,16 @@ def launch(
 ) -> None:
     """Runs the text on CPU tensors, which it changes."""
     args = [tensors[a] if isinstance(a, str) else int(evaluate(a, symbols)) for a in kernel.args]
+    zeroed = [] if kernel.zeroed is None else [zeros(kernel.zeroed.type, symbols)]
     grid = tuple(int(evaluate(g, symbols)) for g in kernel.grid)
-    load_jit(kernel_source(kernel), interpret=True)[grid](*args, **dict(kernel.constants))
+    run = load_jit(kernel_source(kernel), interpret=True)
+    run[grid](*args, *zeroed, **dict(kernel.constants))
+    assert not any(z.any() for z in zeroed), kernel.source
+
+
+def zeros(type_: TensorType, symbols: Mapping[str, int]) -> torch.Tensor:
+    size = [int(evaluate(n, symbols)) for n in type_.size]
+    return torch.zeros(size, dtype=TORCH[type_.dtype])
 
 
 def random_array(rng: Any, dtype: DType, size: tuple[int, ...]) -> Any:

@@ -156,6 +156,20 @@ def test_rows_of_a_thread_lie_at_fixed_distances_both_ways(tools: SimpleNamespac
     assert sizes[1] < 1.1 * sizes[0]
 
 
+# a group has 32 chunks
+LOOKBACK = Schedule("looped", 1, 4, num_warps=1, lookback=32)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("tail", ["", " reverse"])
+@pytest.mark.parametrize(("op", "dtype"), OPS)
+def test_lookback(op: str, dtype: str, tail: str, bits: int, tools: SimpleNamespace) -> None:
+    """The interpreter runs programs one after the other, so that none has to wait."""
+    schedule = replace(LOOKBACK, index_bits=64 if bits == 64 else 32)
+    for rows, width in ((2, 137), (1, 4), (1, 259)):
+        tools.check(parse_kernel(scan(op, dtype, rows, width, tail=tail)), schedule, ulp=64)
+
+
 def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan("sum", "f32", 4, 37, columns=True))
     x = np.ones((37, 4), np.float32)
@@ -164,7 +178,7 @@ def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     tools.check(kernel, STEPS, given, ulp=2)
 
 
-@pytest.mark.parametrize("schedule", [*SCHEDULES, "steps"])
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "steps", "lookback"])
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:
     """The last of equal extremes; a NaN is one, and stays one."""
@@ -181,7 +195,7 @@ def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:
         )
         tools.check(parse_kernel(text), STEPS, {"x": x})
         return
-    tools.check(parse_kernel(text), SCHEDULES[schedule], {"x": x})
+    tools.check(parse_kernel(text), SCHEDULES.get(schedule, LOOKBACK), {"x": x})
 
 
 @pytest.mark.parametrize("tail", ["", " reverse"])
@@ -301,6 +315,15 @@ def test_compiles(op: str, width: int, columns: bool, tail: str, tools: SimpleNa
     kernel = parse_kernel(scan(op, "f32", 16384, width, columns, tail))
     emitted = emit(kernel, default_schedule(kernel, {}))
     assert compile_kernel(tools.kernel_source(emitted), Target(90)).cubin
+
+
+def test_lookback_compiles(tools: SimpleNamespace) -> None:
+    """A thread keeps its own part of the chunk: all of it would be thousands of lines."""
+    text = PLACES.format("f32").replace("3, 37", f"1, {1 << 24}").replace("37", str(1 << 24))
+    kernel = parse_kernel(text.replace("i0 < 3", "i0 < 1"))
+    emitted = emit(kernel, default_schedule(kernel, {}))
+    assert emitted.schedule.lookback
+    assert len(compile_kernel(tools.kernel_source(emitted), Target(90)).cubin) < 500_000
 
 
 def test_places_compile(tools: SimpleNamespace) -> None:

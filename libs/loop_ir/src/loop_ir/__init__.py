@@ -59,6 +59,8 @@ from loop_ir.ir.verify import verify
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.serve_one import serve_one
 from loop_ir.splitting.online_softmax import pair_softmax
+from loop_ir.splitting.split_reductions import shares_scans
+from loop_ir.splitting.split_scans import can_split_scans
 from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contiguous_strides
 
 __all__ = [
@@ -108,6 +110,7 @@ __all__ = [
     "VerifyError",
     "across",
     "bytes_moved",
+    "can_split_scans",
     "columns_at_once",
     "columns_part",
     "contiguous_strides",
@@ -130,6 +133,7 @@ __all__ = [
     "reduces_columns",
     "run_passes",
     "serve_one",
+    "shares_scans",
     "verify",
     "whole_epilogue",
     "why_not",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import triton_rt
 from planner.errors import UnsafeCache
-from planner.plan import LaunchPlan
+from planner.plan import LaunchArg, LaunchPlan, Zeroed
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
 from triton_emit import TritonKernel
@@ -50,6 +50,8 @@ def define_source(source: triton_rt.KernelSource) -> DefineKernel:
 def define_kernel(kernel: TritonKernel) -> DefineKernel:
     """An emitted kernel as a definition of the host program."""
     params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
+    if (zeroed := kernel.zeroed) is not None:
+        params += (KernelParam(zeroed.name, f"*{zeroed.type.dtype.value}", True),)
     shape = kernel.num_warps, kernel.num_stages
     define = DefineKernel(kernel.name, kernel.source, params, kernel.constants, *shape)
     return replace(define, overlap=kernel.schedule.overlap)
@@ -57,7 +59,10 @@ def define_kernel(kernel: TritonKernel) -> DefineKernel:
 
 def plan_launch(kernel: TritonKernel) -> LaunchPlan:
     """An emitted kernel as an op of the host program."""
-    return LaunchPlan(define_kernel(kernel), kernel.grid, kernel.args)
+    args: tuple[LaunchArg, ...] = kernel.args
+    if (zeroed := kernel.zeroed) is not None:
+        args += (Zeroed(zeroed.name, zeroed.type),)
+    return LaunchPlan(define_kernel(kernel), kernel.grid, args)
 
 
 @dataclass

@@ -41,6 +41,7 @@ _BY_COLUMNS: _Steps = (
     (-1, 0, 0, 0),
     (-1, 0, 1, 0),
 )
+_LOOKBACK: _Steps = ((0, 0, -1, 0), (0, 0, 0, 1), (0, 0, -1, -1), (0, 0, 1, 1), (0, 0, 1, 0))
 _STEPPING: _Steps = ((-1, 0, 0, 0), (1, 0, 0, 0), (0, 0, -1, -1), (0, 0, 1, 1))
 
 
@@ -63,7 +64,7 @@ def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
         for stages in (2, 1, 3):
             if stages != first.num_stages and (stages - 1) * ahead <= _MOST_AHEAD:
                 yield replace(first, num_stages=stages)
-    elif first.kind == "looped":
+    elif first.kind == "looped" and not first.lookback:
         made = as_kind(kernel, first, "persistent")
         if made is not None and made.xblock * made.rblock <= WIDEST_ROW:
             yield made
@@ -80,7 +81,7 @@ def as_kind(
     and for one that has no inner axes."""
     if schedule.kind == kind or schedule.kind not in ("persistent", "looped") or walks(kernel):
         return schedule if schedule.kind == kind else None
-    schedule = replace(schedule, steps=1)
+    schedule = replace(schedule, steps=1, lookback=0)
     if kind == "looped":
         if not can_loop(kernel):
             return None
@@ -105,6 +106,8 @@ def _neighbours(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
         steps = _TILED if across(kernel) is not None else _PICKING
     elif first.kind == "persistent":
         steps = _PERSISTENT
+    elif first.lookback:
+        steps = _LOOKBACK
     elif first.steps > 1:
         steps = _STEPPING
     else:

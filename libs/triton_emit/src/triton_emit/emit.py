@@ -10,6 +10,7 @@ from triton_emit.errors import BadSchedule
 from triton_emit.forms.check import check
 from triton_emit.forms.kernel import KernelWriter
 from triton_emit.forms.lists import list_form
+from triton_emit.forms.lookback import LookbackWriter
 from triton_emit.forms.looped import LoopedWriter
 from triton_emit.forms.pairs import PairWriter
 from triton_emit.forms.persistent import PersistentWriter, read_first
@@ -64,6 +65,8 @@ def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWri
         return kernel, PairWriter
     if schedule.rows:
         return in_rows(kernel), KernelWriter
+    if schedule.lookback:
+        return kernel, LookbackWriter
     if schedule.kind == "persistent" and not walks(kernel):
         kernel = read_first(kernel, schedule)
     return kernel, WalkWriter if walks(kernel) else _FORMS[schedule.kind]

@@ -478,6 +478,66 @@ _SOURCES = {
         def later_min(a, b):
             return tl.where((a < b) | (a != a), a, b)
     """,
+    "plus": """
+        def plus(a, b):
+            return a + b
+    """,
+    "put_total": """
+        # each 32 bits of a number in a word of their own, with a flag that they are there: one
+        # write of 64 bits which no other program sees half of, and which none waits to make
+        def put_total(at, value):
+            if value.dtype.primitive_bitwidth == 64:
+                bits = value.to(tl.int64, bitcast=True)
+                high = ((bits >> 32) & 0xFFFFFFFF) | 0x100000000
+                tl.atomic_xchg(at + 1, high, sem="relaxed")
+            else:
+                bits = value.to(tl.int32, bitcast=True).to(tl.int64)
+            tl.atomic_xchg(at, (bits & 0xFFFFFFFF) | 0x100000000, sem="relaxed")
+    """,
+    "wait_word": """
+        # A program waits only for those of smaller numbers, which have begun, so that they are on
+        # the GPU and stay there: the one of the smallest number waits for none, and so all end.
+        def wait_word(at, needed):
+            word = tl.load(at, needed, other=0x100000000, volatile=True)
+            while tl.min(word) == 0:
+                word = tl.load(at, word == 0, other=word, volatile=True)
+            return word & 0xFFFFFFFF
+    """,
+    "take_totals": """
+        def take_totals(at, needed, like):
+            low = wait_word(at, needed)
+            if like.dtype.primitive_bitwidth == 64:
+                bits = (wait_word(at + 1, needed) << 32) | low
+            else:
+                bits = low.to(tl.int32)
+            return bits.to(like.dtype, bitcast=True)
+    """,
+    "tell_1": """
+        # What a chunk folds to, for the later ones of its group
+        def tell_1(slots, chunk, total, GROUP: tl.constexpr):
+            WORDS: tl.constexpr = total.dtype.primitive_bitwidth // 32
+            if chunk % GROUP < GROUP - 1:
+                put_total(slots + chunk % GROUP * WORDS + tl.arange(0, 1), total)
+    """,
+    "tell_2": """
+        # The same of a pair
+        def tell_2(slots, chunk, total, other, GROUP: tl.constexpr):
+            OWN: tl.constexpr = total.dtype.primitive_bitwidth // 32
+            WORDS: tl.constexpr = OWN + other.dtype.primitive_bitwidth // 32
+            if chunk % GROUP < GROUP - 1:
+                at = slots + chunk % GROUP * WORDS + tl.arange(0, 1)
+                put_total(at, total)
+                put_total(at + OWN, other)
+    """,
+    "leave_zero": """
+        # the last program of a group to have read its slots leaves them as they were found
+        def leave_zero(group, members, size):
+            tl.debug_barrier()
+            if tl.atomic_add(group, 1, sem="acq_rel") == members - 1:
+                for start in range(0, size, 1024):
+                    at = start + tl.arange(0, 1024)
+                    tl.store(group + at, tl.zeros([1024], tl.int64), at < size)
+    """,
     "product": """
         def product(a, b):
             return a * b
@@ -585,6 +645,53 @@ _SOURCES.update(
         "    return b, z, q, w\n",
     )
     for name in _PAIRS
+)
+
+_EARLIER = """
+# What the chunks before this one fold to. A group of them has a slot for each but its last;
+# in that of the last is what all groups before fold to, put there by the last chunk of the
+# one before: the same sums, whichever program is first. slots: of the group; step: to
+# those of the next.
+def earlier_JOIN(slots, step, chunk, chunks, total, start, GROUP: tl.constexpr):
+    WORDS: tl.constexpr = total.dtype.primitive_bitwidth // 32
+    place = chunk % GROUP
+    j = tl.arange(0, GROUP)
+    needed = (j < place) | ((j == GROUP - 1) & (chunk >= GROUP))
+    found = tl.where(needed, take_totals(slots + j * WORDS, needed, total), start)
+    before = tl.broadcast_to(tl.reduce(found, 0, JOIN), [1])
+    if (place == GROUP - 1) & (chunk + 1 < chunks):
+        put_total(slots + step + place * WORDS + tl.arange(0, 1), JOIN(before, total))
+    return before
+"""
+_EARLIER_PAIR = """
+# What the chunks before this one fold to, as `earlier_plus` has it, of pairs
+def earlier_JOIN(
+    slots, step, chunk, chunks, total, other, start, start_other, GROUP: tl.constexpr
+):
+    OWN: tl.constexpr = total.dtype.primitive_bitwidth // 32
+    WORDS: tl.constexpr = OWN + other.dtype.primitive_bitwidth // 32
+    place = chunk % GROUP
+    j = tl.arange(0, GROUP)
+    needed = (j < place) | ((j == GROUP - 1) & (chunk >= GROUP))
+    at = slots + j * WORDS
+    found = tl.where(needed, take_totals(at, needed, total), start)
+    found_other = tl.where(needed, take_totals(at + OWN, needed, other), start_other)
+    before, before_other = tl.reduce((found, found_other), 0, JOIN)
+    before, before_other = tl.broadcast_to(before, [1]), tl.broadcast_to(before_other, [1])
+    if (place == GROUP - 1) & (chunk + 1 < chunks):
+        after, after_other = JOIN(before, before_other, total, other)
+        there = slots + step + place * WORDS + tl.arange(0, 1)
+        put_total(there, after)
+        put_total(there + OWN, after_other)
+    return before, before_other
+"""
+_SOURCES.update(
+    (f"earlier_{name}", text.replace("JOIN", name))
+    for names, text in (
+        (("plus", "product", "later_max", "later_min"), _EARLIER),
+        (_PAIRS, _EARLIER_PAIR),
+    )
+    for name in names
 )
 
 # `floor_div`, `floor_mod`, `ceil_div`: integer division as symexpr's printed indices call it

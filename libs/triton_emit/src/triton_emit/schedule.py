@@ -26,6 +26,7 @@ from loop_ir import (
     pair_softmax,
     picks_rows,
     reduces_columns,
+    shares_scans,
 )
 from loop_ir.ir import at_hints, expression, hints_of, ranges_of, scans, statements
 from symexpr import bounds
@@ -87,7 +88,8 @@ class Schedule:
     many as the widest of its accesses moves at once. `steps`: of a looped kernel that scans
     columns, how many places along the scan a thread takes one after the other; 1: its tile is not
     cut so. `pairs`: a point of a flat kernel is two neighbours, `rows`: one of several rows
-    (`pairs.py`)."""
+    (`pairs.py`). `lookback`: of a looped kernel that scans a row, of how many chunks before its own
+    a program reads what they fold to at once; 0: a program walks over all chunks of its row."""
 
     kind: Kind
     xblock: int
@@ -101,6 +103,7 @@ class Schedule:
     steps: int = 1
     pairs: bool = False
     rows: bool = False
+    lookback: int = 0
 
 
 def next_power_of_two(n: int) -> int:
@@ -206,6 +209,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     columns = reduces_columns(kernel)
     if walks(kernel):
         return _walking(kernel, next_power_of_two(bound or 1), bits)
+    if shares_scans(kernel, hints):
+        return _looking_back(kernel, bits)
     if columns and snug and next_power_of_two(bound or 1) <= _PERSISTENT_COLUMNS:
         return _persistent_columns(next_power_of_two(bound or 1), bits)
     if columns and can_loop(kernel):
@@ -225,6 +230,14 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if snug and kept <= _MOST_KEPT and next_power_of_two(bound or 1) == looped.rblock:
         return replace(looped, kind="persistent")  # one step, after which nothing is read again
     return looped
+
+
+def _looking_back(kernel: Kernel, bits: Literal[32, 64]) -> Schedule:
+    """Chunks of 32 elements a thread, or 16 pairs or numbers of 64 bits. Groups so large that what
+    one moves takes longer than its last chunk takes to tell the next one's."""
+    found = [s for s in statements(kernel) if isinstance(s, Scan)]
+    wide = any(s.op in _PAIRS[Scan] or s.dtype.itemsize > 4 for s in found)
+    return Schedule("looped", 1, 4096 if wide else 8192, 8, index_bits=bits, lookback=512)
 
 
 def _reads_one_row(kernel: Kernel) -> bool:

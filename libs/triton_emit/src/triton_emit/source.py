@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 
-from loop_ir import Kernel, Origin
+from loop_ir import Kernel, Origin, TensorType
 from symexpr import one_line
 from triton_emit.body import INDENT
 from triton_emit.helpers import called, helper_text
 from triton_emit.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Zeroed:
+    """Memory of this type, or more of it, which a kernel finds all zero and leaves all zero; `name`
+    is the parameter, the last but for constants. Schedules of a kernel may want different sizes."""
+
+    name: str
+    type: TensorType = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,7 @@ class TritonKernel:
     args: what to pass for each of them: the name of a buffer, or an integer expression of sizes.
     grid: numbers of programs as expressions of sizes.
     constants: `tl.constexpr` parameters, which follow the run-time ones.
+    zeroed: memory to pass after `args`, if the kernel wants any.
     """
 
     name: str
@@ -35,6 +45,7 @@ class TritonKernel:
     num_warps: int
     num_stages: int
     schedule: Schedule
+    zeroed: Zeroed | None = None
 
 
 @dataclass(frozen=True)

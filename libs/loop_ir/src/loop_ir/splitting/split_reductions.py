@@ -39,6 +39,8 @@ LAUNCH_BYTES = 8 << 20
 # Fewer elements, or rows of a column, are not worth a program.
 _LEAST_ELEMENTS = 2048
 _LEAST_ROWS = 32
+# Elements that a program scans of a row that is shared.
+_SCANNED = 8192
 # Elements side by side that are worth a program, rather than several such runs.
 _LONG_RUN = 4096
 # Columns that no program holds whole.
@@ -61,11 +63,11 @@ class SplitReductions:
         k_finish:  parallel i0 < 4: over r0 < 256: reduce the partial results; store the results
         k:         parallel i1 < 256, i0 < 4: once: a; over r0 < 4096: b
 
-    Without `b`, `k_finish` does `a` too, and is the last. Scans are cut likewise
-    (`split_scans`). Which chunk an element belongs to depends on sizes alone, so that results are
-    the same from run to run. Kernels whose inner points would be read again after they were
-    written (`can_share`) stay whole, as do those where less time would be saved than the launches
-    take.
+    Without `b`, `k_finish` does `a` too, and is the last. Scans of columns are cut likewise
+    (`split_scans`); those of rows programs share in one launch (`shares_scans`). Which chunk an
+    element belongs to depends on sizes alone, so that results are the same from run to run. Kernels
+    whose inner points would be read again after they were written (`can_share`) stay whole, as do
+    those where less time would be saved than the launches take.
     """
 
     name = "split_reductions"
@@ -102,10 +104,10 @@ def _stages_and_scans(kernel: Kernel, hints: Mapping[str, int], taken: set[str])
     names = set(taken)
     *stages, last = separate(paired, names)
     cut = choose_cut(last, hints) if can_split_scans(last) else None
-    if cut is None:
+    if cut is None and not shares_scans(last, hints):
         return [kernel]
     parts = [p for s in stages for p in split(s, lambda k: choose_cut(k, hints), names)]
-    parts += split_scans(last, cut, names)
+    parts += [last] if cut is None else split_scans(last, cut, names)
     programs = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
     if traffic(kernel, hints).total * (_BUSY / programs - 1) <= len(parts) * LAUNCH_BYTES:
         return [kernel]
@@ -127,11 +129,11 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     walks = any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
     if not inner or not (reduces or scanning) or walks or not can_share(kernel):
         return None
-    if scanning and not can_split_scans(kernel):
+    columns = reduces_columns(kernel)
+    if scanning and not (columns and can_split_scans(kernel)):
         return None
     # the first extreme is in the first chunk that has one if chunks are cut off the outermost axis
     ordered = any(s.op in ("argmax", "argmin") for s in reduces)
-    columns = reduces_columns(kernel)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
     moved = traffic(kernel, hints)
     fewest = _fewest(kernel) if moved.total > _STREAMED else _FEWEST_COLUMNS
@@ -163,6 +165,19 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
         count = min(wanted, max(2, at_hints(extent, hints)))
         return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
     return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
+
+
+def shares_scans(kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    """Whether programs do better to share the scans of rows, in one launch, than to do one row
+    each, though memory is filled for what they tell each other."""
+    if not can_split_scans(kernel) or reduces_columns(kernel):
+        return False
+    rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
+    points = rows * at_hints(product(a.extent for a in kernel.phases[-1].axes), hints)
+    busy = min(_BUSY, points // _SCANNED)
+    return busy > rows and traffic(kernel, hints).total * (_BUSY / rows - _BUSY / busy) > (
+        LAUNCH_BYTES
+    )
 
 
 def _fewest(kernel: Kernel) -> int:

@@ -11,11 +11,11 @@ from torch import Tensor
 from fx_emit import TORCH_DTYPE
 from loop_ir import Compute, Const, DType, Indirect, Kernel, Load, TensorType
 from loop_ir.ir import defined_values, reads, statements, used_values, writes
-from planner.tensors import Buffers, layout_at
+from planner.tensors import Buffers, layout_at, random_tensor
 from symexpr import evaluate
+from triton_emit import TritonKernel
 
 Hints = Mapping[str, int]
-Args = Sequence[str | sympy.Expr]
 
 # torch makes no random numbers of these.
 _NOT_RANDOM = (DType.u16, DType.u32, DType.u64)
@@ -64,20 +64,22 @@ def overwritten(kernel: Kernel) -> set[str]:
     return set(writes(kernel)) - set(reads(kernel))
 
 
-def arguments(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
-    """The arguments of an emitted kernel, by the names of buffers and the expressions of sizes that
-    it takes: random floats, places that exist, the same each time. torch's own random numbers stay
-    where they are."""
+def arguments(kernel: Kernel, emitted: Sequence[TritonKernel], hints: Hints) -> list[Tensor | int]:
+    """The arguments that a kernel takes, however it was emitted: random floats, places that exist,
+    the same each time. torch's own random numbers stay where they are."""
     types = {b.name: b.type for b in kernel.buffers}
     below = {}
     for name, limits in (places(kernel) or {}).items():
         most = 1 << (8 * types[name].dtype.itemsize - 1)
         below[name] = min(most, *(int(evaluate(e, hints)) for e in limits))
     made = Buffers(types.items(), hints, below)
-    return list(map(made.argument, args))
+    zeroed = [e.zeroed.type for e in emitted if e.zeroed is not None]
+    largest = max(zeroed, key=lambda t: layout_at(t, hints)[0], default=None)
+    more = [] if largest is None else [random_tensor(largest, hints).zero_()]
+    return [*map(made.argument, emitted[0].args), *more]
 
 
-def layouts(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
+def layouts(kernel: Kernel, emitted: TritonKernel, hints: Hints) -> list[Tensor | int]:
     """The same without memory, to look up what was measured on such."""
     types = {b.name: b.type for b in kernel.buffers}
 
@@ -85,4 +87,11 @@ def layouts(kernel: Kernel, args: Args, hints: Hints) -> list[Tensor | int]:
         size, stride = layout_at(type_, hints)
         return torch.empty_strided(size, stride, dtype=TORCH_DTYPE[type_.dtype], device="meta")
 
-    return [tensor(types[a]) if isinstance(a, str) else int(evaluate(a, hints)) for a in args]
+    zeroed = [] if emitted.zeroed is None else [tensor(emitted.zeroed.type)]
+    return [
+        *(
+            tensor(types[a]) if isinstance(a, str) else int(evaluate(a, hints))
+            for a in emitted.args
+        ),
+        *zeroed,
+    ]

@@ -24,7 +24,11 @@ def like(first: TritonKernel, kernel: Kernel, schedule: Schedule) -> TritonKerne
         made = emit(kernel, schedule)
     except TritonEmitError:
         return None
-    return made if (made.params, made.args) == (first.params, first.args) else None
+    return made if _takes(made) == _takes(first) else None
+
+
+def _takes(emitted: TritonKernel) -> Hashable:
+    return emitted.params, emitted.args, emitted.zeroed
 
 
 def prefetch(
@@ -35,6 +39,8 @@ def prefetch(
     for i, (arg, (_, kind, _)) in enumerate(zip(emitted.args, emitted.params, strict=True)):
         whole = isinstance(arg, str) or (kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0)
         mask |= whole << i
+    if emitted.zeroed is not None:
+        mask |= 1 << len(emitted.args)
     return kernel.prefetch(alignment=mask)
 
 

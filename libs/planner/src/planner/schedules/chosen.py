@@ -55,6 +55,7 @@ def label(schedule: Schedule) -> str:
     parts.append(f"w{schedule.num_warps}")
     parts += [f"s{schedule.num_stages}"] if schedule.num_stages != 1 else []
     parts += [f"t{schedule.steps}"] if schedule.steps != 1 else []
+    parts += [f"l{schedule.lookback}"] if schedule.lookback else []
     parts += [f"v{schedule.vector}"] if schedule.vector else []
     parts += [field for field in ("pairs", "rows") if getattr(schedule, field)]
     return " ".join((schedule.kind, *parts))

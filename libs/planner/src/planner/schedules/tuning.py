@@ -161,7 +161,7 @@ class ScheduleTuner:
             on_gpu = device.type == "cuda"
             where = torch.cuda.get_device_name(device) if on_gpu else "cpu"
             params = kernel_source(define_kernel(first)).params
-            query = tuning.Query.of(name, where, params, layouts(kernel, first.args, hints))
+            query = tuning.Query.of(name, where, params, layouts(kernel, first, hints))
         if (job := self._jobs.get((name, query))) is not None:
             job.keys.append(key)
             return
@@ -316,7 +316,7 @@ class ScheduleTuner:
         try:
             tuned = tuning.autotune(
                 list(zip((job.kernels[i] for i in ready), grids, strict=True)),
-                arguments(job.kernel, emitted[0].args, job.hints),
+                arguments(job.kernel, emitted, job.hints),
                 options=tuning.Options(
                     runs,
                     overwritten=tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from loop_ir import Kernel, across, divides_rows, picks_rows
+from loop_ir import Kernel, across, can_split_scans, divides_rows, picks_rows
 from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
@@ -43,6 +43,10 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
         require(flat, field, 1, "False in a schedule that is not flat")
     stepping = s.kind == "looped" and s.steps <= s.rblock and may_step(kernel)
     require(s.steps == 1 or stepping, "steps", s.steps, "1: no scans in steps of several rows")
+    fits = not s.lookback & (s.lookback - 1) and s.lookback >= 32 * s.num_warps and s.xblock == 1
+    sharing = s.kind == "looped" and can_split_scans(kernel) and fits
+    expected = "0, or a power of two with one number a thread, of a looped kernel that scans a row"
+    require(not s.lookback or sharing, "lookback", s.lookback, expected)
     rows = picks_rows(kernel), divides_rows(kernel)
     planar = any((across(kernel), *rows, bends(kernel), slides(kernel)))
     expected = "flat: the kernel does not transpose"

@@ -11,7 +11,7 @@ from loop_ir.ir import operands, results
 from symexpr import FloorDiv
 from triton_emit.body import INDENT, Lines, Writer
 from triton_emit.schedule import Schedule, inner_spaces, streams
-from triton_emit.source import TritonKernel, module
+from triton_emit.source import TritonKernel, Zeroed, module
 from triton_emit.ssa import skipped
 from triton_emit.tiles import Tile, divides
 from triton_emit.values import ATOM
@@ -34,7 +34,9 @@ class KernelWriter(Writer):
         self.define_tiles()
         self.write_body()
         params, args = self.parameters()
-        signature = [p[0] for p in params] + [f"{c}: tl.constexpr" for c, _ in self.constants]
+        zeroed = self.zeroed()
+        names = [p[0] for p in params] + ([zeroed.name] if zeroed is not None else [])
+        signature = names + [f"{c}: tl.constexpr" for c, _ in self.constants]
         first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
         lines = (*first, *self.prelude(), *self.top.text())
         return TritonKernel(
@@ -47,6 +49,7 @@ class KernelWriter(Writer):
             num_warps=self.schedule.num_warps,
             num_stages=self.schedule.num_stages,
             schedule=self.schedule,
+            zeroed=zeroed,
         )
 
     # ---- what a launch passes and starts
@@ -62,6 +65,10 @@ class KernelWriter(Writer):
             params.append((name, kind, False))
             args.append(size)
         return params, args
+
+    def zeroed(self) -> Zeroed | None:
+        """Memory that the kernel wants beside its buffers."""
+        return None
 
     def prelude(self) -> list[str]:
         """Lines before the tiles."""

@@ -71,7 +71,7 @@ class LoopedWriter(RowWriter):
         kept = {d for s in scope.body for d in results(s)}
         self.run_phase(scope.axes, scope.body, escaping - kept)
         inside, self.lines = self.lines, outer
-        outer.body += [*self.before, *self._steps_over(tile, backwards), *indented(inside.text())]
+        outer.body += [*self.before, *self.walk(tile, backwards, inside.text())]
         found = [s for s in scope.body if isinstance(s, Reduce)]
         finished = {s: reductions.finish_loop(self, s, *self.accumulators[s]) for s in found}
         self.env, self.symbols = env, symbols
@@ -89,13 +89,18 @@ class LoopedWriter(RowWriter):
             warps, steps = f"(RBLOCK // STEPS - 1 - {warps})", f"(STEPS - 1 - {steps})"
         return f"{warps}[:, None, None] * STEPS + {steps}[None, :, None]"
 
-    def _steps_over(self, tile: Tile, backwards: bool) -> list[str]:
-        """The head of the loop, which defines `start`."""
-        end, width = self.write_sizes(tile.numel), self.schedule.rblock
+    def walk(self, tile: Tile, backwards: bool, inside: list[str]) -> list[str]:
+        """The loop over chunks, which defines `start`, with these lines inside."""
+        end = self.write_sizes(tile.numel)
         if not backwards:
-            return [f"for start in range(0, {end}, RBLOCK):"]
-        last = self.write_sizes(sympy.sympify(FloorDiv(tile.numel - 1, width) * width))
-        return [f"for step in range(0, {end}, RBLOCK):", *indented([f"start = {last} - step"])]
+            return [f"for start in range(0, {end}, RBLOCK):", *indented(inside)]
+        start = f"start = {self.last_start(tile)} - step"
+        return [f"for step in range(0, {end}, RBLOCK):", *indented([start, *inside])]
+
+    def last_start(self, tile: Tile) -> str:
+        """Where the last chunk begins."""
+        width = self.schedule.rblock
+        return self.write_sizes(sympy.sympify(FloorDiv(tile.numel - 1, width) * width))
 
     def reduce(self, stmt: Reduce) -> None:
         """Folds a chunk into the accumulators of the reduction."""

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import sympy
 
-from loop_ir import Axis, Kernel, Scan, columns_part
+from loop_ir import Axis, DType, Kernel, Scan, columns_part
 from loop_ir.ir import statements
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
 from triton_emit.schedule import Schedule
 from triton_emit.tiles import Tile
+
+# A number that a chunk folds to: its type, what it starts from and its text.
+Total: TypeAlias = tuple[DType, str, str]
 
 
 class RowWriter(KernelWriter):
     """by_row: one row a program; rows are scalars and a tile has one dimension.
     apart: a program has columns of one place of the outer axes.
     turned: how many elements a vector has where a row's are in reverse order; else 1.
-    looped: a program walks over its rows chunk by chunk.
+    looped: rows are done chunk by chunk. shares: each by a program of its own.
     carries: by scan, what a loop carries from chunk to chunk.
     before: lines that come before a loop."""
 
     looped = False
+    shares = False
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         super().__init__(kernel, schedule)
@@ -44,6 +51,13 @@ class RowWriter(KernelWriter):
             *others, last = (a.extent for a in self.kernel.axes)
             return sympy.Mul(ceiling_division(last, self.schedule.xblock), *others)
         return super().programs()
+
+    def before_chunk(
+        self, join: str, totals: Sequence[Total], meanwhile: Sequence[str]
+    ) -> list[str]:
+        """Where programs share rows, names of what the chunks before this one fold to. join: the
+        helper that folds two; meanwhile: lines that need not wait for it."""
+        raise TypeError("a loop carries what its chunks fold to")
 
     def define_tiles(self) -> None:
         """The tile of rows; forms add those of inner axes."""

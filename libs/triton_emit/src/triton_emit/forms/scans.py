@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loop_ir import Scan, Stmt, identity
+from loop_ir import DType, Scan, Stmt, identity
 from triton_emit.forms.reductions import argument, fold, masked, positions, whole
 from triton_emit.forms.rows import RowWriter
 from triton_emit.names import BY_SCAN
@@ -28,7 +28,7 @@ class _Part:
     name: str
     text: str
     start: str
-    dtype: str
+    dtype: DType
     fold: str
 
 
@@ -56,7 +56,7 @@ def write(writer: RowWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
     result = _running(writer, stmt, value)
     result = _turned_back(writer, result)
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
-    if writer.looped:
+    if writer.looped and not writer.shares:
         carry = writer.carries[stmt]
         total = fold(writer, _over(stmt.op, "reduce", value, ""), value.axes - {writer.inner})
         writer.lines.body.append(f"{carry} = {_join(stmt.op, carry, total)}")
@@ -78,13 +78,20 @@ def _turned_back(writer: RowWriter, value: Value) -> Value:
 
 
 def _running(writer: RowWriter, stmt: Scan, value: Value) -> Value:
-    """The scanned tile, with the carry of a loop."""
+    """The scanned tile, with what comes before it."""
     tail = ", reverse=True" if stmt.reverse and writer.turned == 1 else ""
     text = _over(stmt.op, "scan", value, tail).format(axis=_axis(writer))
     if not writer.looped:
         return Value(text, ATOM, value.dtype, value.axes)
-    start = literal(identity(stmt.op, value.dtype), value.dtype)
-    carry = writer.carries[stmt] = _carry(writer, "carry", start.text, TL_TYPES[value.dtype])
+    start = literal(identity(stmt.op, value.dtype), value.dtype).text
+    if writer.shares:
+        own, join = writer.namer.fresh("own"), _HELPERS.get(stmt.op, "plus")
+        total = _over(stmt.op, "reduce", value, "").format(axis=0)
+        totals = [(value.dtype, start, total)]
+        (carry,) = writer.before_chunk(join, totals, [f"{own} = {text}"])
+        text = own
+    else:
+        carry = writer.carries[stmt] = _carry(writer, "carry", start, TL_TYPES[value.dtype])
     joined = _join(stmt.op, carry, text)
     return Value(joined, ADD, value.dtype, _with_rows(writer, value))
 
@@ -150,9 +157,9 @@ def _with_places(writer: RowWriter, extreme: str, value: Value, twins: dict[str,
         if value.dtype.is_float
         else f"tl.{extreme}({{}}, {{}})"
     )
-    place = "tl.int64" if writer.bits == 64 else "tl.int32"
+    place = DType.i64 if writer.bits == 64 else DType.i32
     parts = (
-        _Part(f"running_{extreme}", value.text, start, TL_TYPES[value.dtype], only),
+        _Part(f"running_{extreme}", value.text, start, value.dtype, only),
         _Part(f"at_{extreme}", positions(writer, value), "-1", place, "tl.max({}, {})"),
     )
     best, at = _pairs(writer, parts, f"next_{extreme}", f"last_{extreme}", False)
@@ -172,8 +179,8 @@ def _exponentials(writer: RowWriter, stmt: Scan, value: Value) -> None:
         shape = f"[{writer.shapes[writer.inner]}]"
     none = f"tl.full({shape}, 0.0, {dtype}) * -1.0"  # tl.full drops the sign of a zero
     parts = (
-        _Part("peak", value.text, 'float("-inf")', dtype, "tl.reduce({}, {}, max_nan)"),
-        _Part("others", none, "-1.0", dtype, "tl.max({}, {})"),
+        _Part("peak", value.text, 'float("-inf")', value.dtype, "tl.reduce({}, {}, max_nan)"),
+        _Part("others", none, "-1.0", value.dtype, "tl.max({}, {})"),
     )
     backwards = stmt.reverse and writer.turned == 1 and writer.steps == 1
     peak, total = _pairs(writer, parts, "add_exponentials", "add_exponentials", backwards)
@@ -212,7 +219,9 @@ def _pairs(
     scan = f"tl.associative_scan(({parts[0].text}, {parts[1].text}), {axis}, {then}{tail})"
     if not writer.looped:
         return pair(results, scan)
-    carry = [_carry(writer, "carry", p.start, p.dtype) for p in parts]
+    types = [TL_TYPES[p.dtype] for p in parts]
+    starts = [] if writer.shares else list(zip(parts, types, strict=True))
+    carry = [_carry(writer, "carry", p.start, dtype) for p, dtype in starts]
     before = shaped(carry, "")
     own = pair(("own", "own"), scan)
     block = "STEPS" if writer.steps > 1 else writer.shapes[writer.inner]
@@ -226,13 +235,20 @@ def _pairs(
         both = zip(names, parts, strict=True)
         return [p.fold.format(f"tl.where({end}, {name}, {p.start})", axis) for name, p in both]
 
+    if writer.shares:
+        numbers = [(p.dtype, p.start, t) for p, t in zip(parts, last(own), strict=True)]
+        before = shaped(writer.before_chunk(join, numbers, ()), "")
+        return pair(results, f"{then}({before}, {shaped(own, '')})")
     if writer.steps == 1:
         running = pair(results, f"{then}({before}, {shaped(own, '')})")
         column = "" if writer.by_row else "[:, None]"
         body += [f"{c} = {text}{column}" for c, text in zip(carry, last(running), strict=True)]
         return running
     totals = pair(("total", "total"), ", ".join(last(own)))
-    neutral = [f"tl.full([RBLOCK // STEPS, XBLOCK], {p.start}, {p.dtype})" for p in parts]
+    neutral = [
+        f"tl.full([RBLOCK // STEPS, XBLOCK], {p.start}, {dtype})"
+        for p, dtype in zip(parts, types, strict=True)
+    ]
     warps = f"tl.associative_scan(({shaped((*neutral, *totals), '')}), 0, before_{join})[:2]"
     head = shaped(pair(("before", "before"), warps), "[:, None, :]")
     head = shaped(pair(("head", "head"), f"{join}({before}, {head})"), "")
