@@ -96,3 +96,44 @@ def test_others_are_the_vendors(fx: Any, fn: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(fx(fn)(x, w), fn(x, w), rtol=1e-4, atol=1e-5)
     calls = [n.target for n in fx.graphs[-1].fused.nodes if isinstance(n, Extern)]
     assert calls == ["aten.convolution.default"]
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, LAST])
+@pytest.mark.parametrize("step", [1, 2])
+def test_gradients(options: dict[str, Any], order: torch.memory_format, step: int) -> None:
+    """What was read has one by a convolution of ours, where no place is left out."""
+
+    def loss(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return (
+            F.silu(conv(x, w, b, padding=(1, 0), stride=step, dilation=(1, 2)) * 2).square().sum()
+        )
+
+    x = torch.randn(2, 6, 9, 11, dtype=torch.float64).contiguous(memory_format=order)
+    args = [x, torch.randn(6, 1, 3, 3).double(), torch.randn(6).double()]
+    leaves = [a.clone().requires_grad_() for a in args]
+    given = [a.clone().requires_grad_() for a in args]
+    loss(*leaves).backward()
+    torch.compile(loss, backend="compile_cli", options=options)(*given).backward()
+    for mine, theirs in zip(given, leaves, strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        assert mine.grad.stride() == theirs.grad.stride()
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_what_the_gradient_of_an_image_becomes() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from aten_lowering.passes.depthwise_gradients import depthwise_gradients
+
+    def gradients(x: Tensor, w: Tensor, g: Tensor) -> Any:
+        how = [1, 1], [1, 1], [1, 1], False, [0, 0], 4, [True, True, False]
+        return torch.ops.aten.convolution_backward(g, x, w, [4], *how)[:2]
+
+    args = torch.randn(2, 4, 6, 5), torch.randn(4, 1, 3, 3), torch.randn(2, 4, 6, 5)
+    gm = make_fx(gradients, tracing_mode="fake")(*args)
+    depthwise_gradients(gm.graph)
+    gm.recompile()
+    targets = [str(n.target) for n in gm.graph.nodes]
+    assert targets.count("aten.convolution.default") == 1
+    for mine, theirs in zip(gm(*args), gradients(*args), strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aten_lowering.passes.base import FxPass, lint
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
+from aten_lowering.passes.depthwise_gradients import depthwise_gradients
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
@@ -13,7 +14,15 @@ from aten_lowering.passes.prims import prims
 PASSES = tuple(
     map(
         FxPass,
-        (prims, no_ops, exclusive_scans, joined_gradients, common_subexpressions, dead_code),
+        (
+            prims,
+            no_ops,
+            exclusive_scans,
+            depthwise_gradients,
+            joined_gradients,
+            common_subexpressions,
+            dead_code,
+        ),
     )
 )
 
