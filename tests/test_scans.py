@@ -126,16 +126,21 @@ def test_one_kernel(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dim", "dynamic"),
+    ("dim", "dynamic", "emit"),
     [
-        (0, False),
-        (1, True),
-        pytest.param(0, True, marks=pytest.mark.slow),
-        pytest.param(1, False, marks=pytest.mark.slow),
+        (0, False, "fx"),
+        (1, True, "fx"),
+        pytest.param(0, True, "fx", marks=pytest.mark.slow),
+        pytest.param(1, False, "fx", marks=pytest.mark.slow),
+        pytest.param(1, True, "cpp", marks=pytest.mark.slow),
     ],
 )
 def test_lines_that_programs_share(
-    options: dict[str, Any], dim: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    dim: int,
+    dynamic: bool,
+    emit: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Columns by three kernels a scan: what chunks fold to, a scan of that, the scan. Rows by one,
     whose programs have a chunk each. Small sizes stand in for those at which it pays."""
@@ -153,7 +158,7 @@ def test_lines_that_programs_share(
 
     x = torch.randn((2, 83) if dim else (83, 2))
     dims = {0: {0, 1}} if dynamic else {}
-    model = compile_cli.compile(scans, (x,), dynamic=dims, options=options)
+    model = compile_cli.compile(scans, (x,), dynamic=dims, options={**options, "emit": emit})
     ops = model.graph.program.ops
     kernels = [op.source for op in ops if isinstance(op, DefineKernel)]
     if dim:

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 table = Table()
 
 
-# From here on a line is shared by programs, which read it twice.
+# From here on a line is shared by programs, which wait for each other.
 _LONG = 1 << 22
 
 
