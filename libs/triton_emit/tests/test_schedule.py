@@ -140,6 +140,109 @@ def test_defaults_of_rows_that_are_read_together(text: str, expected: Schedule) 
     assert default_schedule(parse_kernel(text), {}) == expected
 
 
+AGAIN = """
+kernel k(
+    x: TYPE[ROWS, WIDTH] cuda:0,
+    g: TYPE[ROWS, WIDTH] cuda:0,
+    out y: TYPE[ROWS, WIDTH] cuda:0,
+):
+  parallel i0 < ROWS:
+    over r0 < WIDTH:
+      a = load x[i0*WIDTH + r0] : TYPE
+      b = cast(a) : f32
+      c = FIRST : f32
+      d = reduce FOLD(c) : f32
+    over r0 < WIDTH:
+      e = SECOND : f32
+      f = cast(e) : TYPE
+      store y[i0*WIDTH + r0] = f
+"""
+HELD = Schedule("persistent", 1, 8192, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Schedule("looped", 1, 4096, 16)),
+        ({"SECOND": "div(b, d)"}, Schedule("looped", 1, 4096, 8)),
+        ({"SECOND": "div(b, d)", "TYPE": "f32"}, Schedule("looped", 1, 4096, 16)),
+        ({"WIDTH": "5000", "TYPE": "f32"}, Schedule("looped", 1, 2048, 16)),
+        ({"WIDTH": "12288"}, Schedule("looped", 1, 4096, 16)),
+        ({"WIDTH": "12288", "TYPE": "f32"}, Schedule("looped", 1, 4096, 16)),
+        ({"WIDTH": "16384", "TYPE": "f32"}, Schedule("persistent", 1, 16384, 32)),
+        ({"WIDTH": "5000"}, HELD),
+        ({"WIDTH": "6144"}, Schedule("looped", 1, 2048, 16)),
+        ({"WIDTH": "4096"}, Schedule("persistent", 1, 4096, 8)),
+        ({"ROWS": "512"}, HELD),
+        ({"FIRST": "exp(b)", "SECOND": "mul(c, d)"}, HELD),
+        ({"FIRST": "exp(b)"}, Schedule("looped", 1, 4096, 16)),
+        ({"FOLD": "prod"}, HELD),
+        ({"FOLD(c) : f32": "max(c) : f32\n      store y[i0*WIDTH + r0] = a"}, HELD),
+    ],
+    ids=str,
+)
+def test_rows_that_are_read_twice(changes: dict[str, str], expected: Schedule) -> None:
+    text = AGAIN
+    usual = {"FIRST": "mul(b, b)", "SECOND": "mul(b, d)", "FOLD(": "sum(", "FOLD": "sum"}
+    usual |= {"ROWS": "16384", "WIDTH": "8192", "TYPE": "bf16"}
+    for name, value in (changes | {k: v for k, v in usual.items() if k not in changes}).items():
+        text = text.replace(name, value)
+    assert default_schedule(parse_kernel(text), {}) == expected
+
+
+def test_rows_leave_the_cache_when_they_were_read_again(tools: SimpleNamespace) -> None:
+    """Weights, which other programs read too, do not; nor does what shares its lines with them."""
+    text = """
+kernel k(
+    x: f32[4, 100] cpu,
+    w: f32[100] cpu,
+    out y: f32[4, 100] cpu,
+):
+  parallel i0 < 4:
+    over r0 < 100:
+      a = load x[i0*100 + r0] : f32
+      b = load w[r0] : f32
+      c = mul(a, b) : f32
+      d = reduce sum(c) : f32
+    over r0 < 100:
+      e = mul(c, d) : f32
+      store y[i0*100 + r0] = e
+"""
+    kernel = parse_kernel(text)
+    loads = [
+        line for line in tools.check(kernel, Schedule("looped", 1, 64)).source.split("\n")
+        if "tl.load" in line
+    ]  # fmt: skip
+    assert ["evict_last" in line for line in loads] == [True, True, False, False]
+    assert ["evict_first" in line for line in loads] == [False, False, True, False]
+    assert "evict_first" not in tools.check(kernel, Schedule("looped", 2, 64)).source
+
+
+WALK = """
+kernel k(
+    x: bf16[256, 64, 1024] cuda:0,
+    m: bool[256, 64, 1024] cuda:0,
+    out y: f32[256, 1024] cuda:0,
+):
+  parallel p0 < 256, i0 < 64:
+    over r0 < 1024:
+      a = load x[p0*65536 + i0*1024 + r0] : bf16
+      b = load m[p0*65536 + i0*1024 + r0] : bool
+      c = cast(a) : f32
+      d = cast(b) : f32
+      e = mul(c, d) : f32
+      store y[p0*1024 + r0] sum= e
+"""
+
+
+def test_rows_with_masks_are_walked_over_one_by_one() -> None:
+    kernel = parse_kernel(WALK)
+    first = Schedule("persistent", 1, 1024, 4, num_stages=3)
+    assert default_schedule(kernel, {}) == first
+    alike = parse_kernel(WALK.replace("bool", "bf16"))
+    assert default_schedule(alike, {}).xblock == 4
+
+
 def test_candidates_start_with_the_default_and_all_compute_the_same(
     tools: SimpleNamespace,
 ) -> None:

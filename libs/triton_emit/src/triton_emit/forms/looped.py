@@ -21,7 +21,7 @@ from triton_emit.tiles import Tile, divides
 
 class LoopedWriter(RowWriter):
     """accumulators: by reduction, the variables that a loop folds into, and their type.
-    loads_left: by buffer, how many loads are still to be written."""
+    loads_left, loads_of: by buffer, how many loads are still to be written, and of how many."""
 
     looped = True
 
@@ -29,8 +29,9 @@ class LoopedWriter(RowWriter):
         super().__init__(kernel, schedule)
         self.scopes = loops(kernel)
         self.accumulators: dict[Reduce, tuple[list[str], DType]] = {}
-        loads = (s for scope in self.scopes for s in scope.body if isinstance(s, Load))
+        loads = [s for scope in self.scopes for s in scope.body if isinstance(s, Load)]
         self.loads_left = Counter(s.buffer for s in loads)
+        self.loads_of = Counter(self.loads_left)
 
     def define_tiles(self) -> None:
         """The tile of rows; each loop defines that of its own inner axes."""
@@ -114,9 +115,15 @@ class LoopedWriter(RowWriter):
         scans.write(self, stmt, body)
 
     def eviction(self, stmt: Load) -> str:
-        """Rows that are read again by a later loop stay in L2, and leave it after the last."""
-        if self.space >= 0:
-            self.loads_left[stmt.buffer] -= 1
-            if self.loads_left[stmt.buffer] > 0:
-                return ', eviction_policy="evict_last"'
+        """Rows that are read again by a later loop stay in L2, and leave it after the last: first
+        of all lines where they are the program's own."""
+        if self.space < 0:
+            return super().eviction(stmt)
+        self.loads_left[stmt.buffer] -= 1
+        if self.loads_left[stmt.buffer] > 0:
+            return ', eviction_policy="evict_last"'
+        rows = {a.symbol for a in self.kernel.axes if a.extent != 1}
+        own = self.by_row and bool(rows) and rows <= stmt.index.free_symbols
+        if own and self.loads_of[stmt.buffer] > 1:
+            return ', eviction_policy="evict_first"'
         return super().eviction(stmt)
