@@ -274,3 +274,47 @@ def test_a_result_beside_one_that_changes_what_it_reads_is_stored() -> None:
     text = POOLED.replace("x: f32[1024, 8] cuda:0,\n      out y:", "out x:")
     text = text.replace("store y[i0]", "store x[i0]").replace("(y: f32[1024, 8] cuda:0, z", "(z")
     agree(text)
+
+
+SHORT = """
+graph g(
+    x: f32[64, 3] cuda:0,
+):
+  kernel row(
+      x: f32[64, 3] cuda:0,
+      out u: f32[64, 3] cuda:0,
+      out c: f32[64, 3] cuda:0,
+  ):
+    parallel i0 < 64:
+      over r0 < 3:
+        v0 = load x[i0*3 + r0] : f32
+        v1 = mul(v0, v0) : f32
+        v2 = reduce sum(v1) : f32
+        v3 = scan sum(v0){scan} : f32
+        store c[i0*3 + r0] = v3
+      once:
+        v4 = sqrt(v2) : f32
+      over r0 < 3:
+        v5 = div(v0, v4) : f32
+        store u[i0*3 + r0] = v5
+  kernel pick(
+      u: f32[64, 3] cuda:0,
+      c: f32[64, 3] cuda:0,
+      out z: f32[64, 64] cuda:0,
+  ):
+    parallel i0 < 64, i1 < 64:
+      once:
+        v0 = load u[i0*3 + 1] : f32
+        v1 = load c[i1*3 + 2] : f32
+        v2 = load c[i1*3] : f32
+        v3 = mul(v0, v1) : f32
+        v4 = add(v3, v2) : f32
+        store z[i0*64 + i1] = v4
+  return (z: f32[64, 64] cuda:0)
+"""
+
+
+def test_rows_of_a_few_elements_are_computed_again_at_each_point() -> None:
+    for scan in ("", " reverse"):
+        (kernel,) = kernels(agree(SHORT.format(scan=scan)))
+        assert {b.name for b in kernel.buffers} == {"x", "z"}

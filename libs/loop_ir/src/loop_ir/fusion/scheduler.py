@@ -337,21 +337,23 @@ class Scheduler:
         return moved
 
     def _try_part(self, number: int, whole: Kernel, names: list[str]) -> Moved | Mismatch:
-        part = alone(whole, names)
+        parts = {name: alone(whole, name) for name in names}
         left = drop_dead_statements(whole, set(writes(whole)) - set(names))
-        return self._moved(number, part, left)
+        return self._moved(number, parts, left)
 
-    def _moved(self, number: int, part: Kernel, left: Kernel | None) -> Moved | Mismatch:
-        """The readers of what `part` makes with it inside, where `left` is what is left of node
-        `number`."""
-        made = writes(part)
+    def _moved(
+        self, number: int, parts: dict[str, Kernel], left: Kernel | None
+    ) -> Moved | Mismatch:
+        """The readers of buffers with the kernels inside that make each, where `left` is what is
+        left of node `number`."""
+        made, whole = list(parts), self._kernel(number)
         readers = sorted({r for name in made for r in self.deps.readers.get(name, ())})
         if not readers or any(self.deps.writers[name] != {number} for name in made):
             return Mismatch(f"{made[0]} has another writer")
-        for name in reads(part):
+        for name in {n for part in parts.values() for n in reads(part)}:
             for writer in self.deps.writers.get(name, ()):
                 if self.deps.order[writer] >= self.deps.order[number]:
-                    return Mismatch(f"{name}, which {part.name} reads, is changed there or later")
+                    return Mismatch(f"{name}, which {whole.name} reads, is changed there or later")
         saved = self._traffic(number).total
         saved += self.options.launch_bytes if left is None else -traffic(left, self.hints).total
         out: dict[int, Kernel] = {}
@@ -360,9 +362,9 @@ class Scheduler:
             if not isinstance(consumer, Kernel) or reader == number:
                 return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
             if len(made) > 1 and joins_runs(consumer, made):
-                return Mismatch(f"{part.name} may store its parts where {consumer.name} has them")
+                return Mismatch(f"{whole.name} may store its parts where {consumer.name} has them")
             kernel: Kernel | Mismatch = consumer
-            for name in made:
+            for name, part in parts.items():
                 if isinstance(kernel, Kernel) and name in reads(kernel):
                     kernel = inline(part, kernel, name)
             if isinstance(kernel, Mismatch):
@@ -371,7 +373,7 @@ class Scheduler:
                 return Mismatch("the kernel would grow too long")
             moved = traffic(kernel, self.hints).total
             again = self._functions(kernel) - self._functions(consumer)
-            often = again > max(_AGAIN, _REPEATED * self._functions(part))
+            often = again > max(_AGAIN, _REPEATED * self._functions(whole))
             if often and again * _FUNCTION_BYTES > moved:
                 return Mismatch(f"computing {made[0]} at each point costs more than its table")
             saved += self._traffic(reader).total - moved
@@ -403,7 +405,8 @@ class Scheduler:
         pieces = tail(node, taken | self.deps.kept)
         if pieces is None or not hidden.issuperset(writes(pieces[1])):
             return False
-        moved = self._moved(number, pieces[1], pieces[0])
+        head, rest = pieces
+        moved = self._moved(number, dict.fromkeys(writes(rest), rest), head)
         if isinstance(moved, Mismatch):
             return False
         self._move(number, moved, "tail")

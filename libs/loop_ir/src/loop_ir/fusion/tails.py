@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from loop_ir.ir.analysis import inner_axes, is_pointwise, scans
@@ -10,18 +9,20 @@ from loop_ir.ir.in_place import can_share
 from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Kernel, Phase, Reduce, Scan, Store
 from loop_ir.passes.dead_code import drop_dead_statements
-from loop_ir.passes.unroll_short_rows import rewrite
+from loop_ir.passes.unroll_short_rows import rewrite, spread
 from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.stages import separate
 
 
-def alone(kernel: Kernel, names: Collection[str]) -> Kernel:
-    """What a kernel does for these buffers, with sums of a few elements written out, over all
-    points where nothing is reduced then."""
-    part = rewrite(drop_dead_statements(kernel, set(names)) or kernel)
+def alone(kernel: Kernel, name: str) -> Kernel:
+    """What a kernel does for a buffer, over all points where nothing is reduced, or rows are of a
+    few elements."""
+    part = rewrite(drop_dead_statements(kernel, {name}) or kernel)
     inner = inner_axes(part)
-    if not inner or any(isinstance(s, Reduce | Scan) for s in statements(part)):
+    if not inner:
         return part
+    if any(isinstance(s, Reduce | Scan) for s in statements(part)):
+        return spread(part) or part
     return replace(part, axes=(*part.axes, *inner), phases=(Phase((), tuple(statements(part))),))
 
 

@@ -14,6 +14,7 @@ from loop_ir.ir.names import Name, free_names, renamed, results
 from loop_ir.ir.nodes import Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
+from loop_ir.passes.dead_code import drop_dead_statements
 
 _FOLDS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _FOLDS |= {"any": "or", "all": "and"}
@@ -65,6 +66,74 @@ def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
                     names.update((name, next(fresh)) for name in results(stmt))
                     body.append(renamed(stmt, names))
     return replace(kernel, phases=(Phase((), tuple(body)),))
+
+
+def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
+    """The kernel over all points of its rows, each of which computes again what is reduced or
+    scanned of its row, if rows are of a few elements; else None:
+
+        over r0 < 2: s = reduce sum(x[2*i0 + r0]); over r0 < 2: store y[2*i0 + r0] = x / s
+     -> at i0, r0: store y[2*i0 + r0] = x[2*i0 + r0] / (x[2*i0] + x[2*i0 + 1])
+    """
+    inner = inner_axes(kernel)
+    extents = [a.extent for a in inner or ()]
+    if not extents or not all(e.is_Integer for e in extents):
+        return None
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    folded = [s for s in inside if isinstance(s, Reduce | Scan)]
+    count = int(sympy.Mul(*extents))
+    if not 0 < count <= most or count * len(inside) > _MOST_STATEMENTS:
+        return None
+    if any(s.op not in _FOLDS for s in folded):
+        return None
+    if any(isinstance(s, Store) for p in kernel.phases if not p.axes for s in p.body):
+        return None
+    axes = [a.symbol for a in inner or ()]
+    symbols = fresh_symbols("t", free_names(kernel) | {a.symbol.name for a in kernel.axes})
+    body = Body(fresh_values(kernel))
+    points: list[dict[Name, Any]] = [
+        dict(zip(axes, map(sympy.Integer, place), strict=True))
+        for place in product(*(range(int(e)) for e in extents))
+    ]
+    place: sympy.Expr = sympy.S.Zero
+    for symbol, extent in zip(axes, extents, strict=True):
+        place = place * extent + symbol
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            if isinstance(stmt, Reduce):
+                _fold(stmt, [names.get(stmt.args[0], stmt.args[0]) for names in points], body)
+            elif isinstance(stmt, Scan):
+                _fold_scan(stmt, points, sympy.expand(place), body)
+            else:
+                fresh = symbols if isinstance(stmt, Indirect) else body.fresh
+                for names in points if phase.axes and not isinstance(stmt, Store) else ():
+                    names.update((name, next(fresh)) for name in results(stmt))
+                    body.append(renamed(stmt, names))
+                body.append(stmt)
+    stored = {s.buffer for s in inside if isinstance(s, Store)}
+    whole = replace(kernel, axes=(*kernel.axes, *(inner or ())), phases=(Phase((), tuple(body)),))
+    return drop_dead_statements(whole, stored)
+
+
+def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], place: sympy.Expr, body: Body) -> None:
+    """What a scan gives at each of a few points, and at `place` among them."""
+    op, dtype = _FOLDS[stmt.op], stmt.dtype
+    order = list(enumerate(points))[:: -1 if stmt.reverse else 1]
+    here = body.number(place)
+    total = so_far = ""
+    for number, names in order:
+        value = names.get(stmt.args[0], stmt.args[0])
+        total = (
+            body.compute(dtype, op, total, value)
+            if total
+            else body.compute(dtype, op, body.const(identity(stmt.op, dtype), dtype), value)
+        )
+        names[stmt.out] = total
+        reached = body.test(
+            "le" if stmt.reverse else "ge", here, body.number(sympy.Integer(number))
+        )
+        last = stmt.out if number == order[-1][0] else None
+        so_far = body.compute(dtype, "where", reached, total, so_far or total, out=last)
 
 
 def _may_go(stmt: Stmt) -> bool:
