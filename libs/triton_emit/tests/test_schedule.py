@@ -190,6 +190,26 @@ def test_rows_that_are_read_twice(changes: dict[str, str], expected: Schedule) -
     assert default_schedule(parse_kernel(text), {}) == expected
 
 
+def test_blocks_of_several_rows_are_held() -> None:
+    place = "i0*655360 + r0*5120 + i1*128 + r1"
+    text = f"""
+kernel k(
+    x: bf16[64, 128, 40, 128] cuda:0,
+    out y: bf16[64, 128, 40, 128] cuda:0,
+):
+  parallel i0 < 64, i1 < 40:
+    over r0 < 128, r1 < 64:
+      a = load x[{place}] : bf16
+      b = cast(a) : f32
+      c = reduce max(b) : f32
+    over r0 < 128, r1 < 64:
+      d = mul(b, c) : f32
+      e = cast(d) : bf16
+      store y[{place}] = e
+"""
+    assert default_schedule(parse_kernel(text), {}) == HELD
+
+
 def test_rows_leave_the_cache_when_they_were_read_again(tools: SimpleNamespace) -> None:
     """Weights, which other programs read too, do not; nor does what shares its lines with them."""
     text = """

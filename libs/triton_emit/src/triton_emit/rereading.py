@@ -12,15 +12,15 @@ _CHEAP = frozenset(("cast", "narrow", "abs", "neg", "add", "sub", "mul", "maximu
 
 
 def rereads(kernel: Kernel) -> bool:
-    """A row is read for its sums or extremes, then read again for what is stored of each element:
-    a second loop would compute little of the first one's again."""
+    """A row, one piece of memory, is read for its sums or extremes, then read again for what is
+    stored of each element: a second loop would compute little of the first one's again."""
     try:
-        found = [scope.body for scope in loops(clean(kernel)) if scope.axes]
+        found = [scope for scope in loops(clean(kernel)) if scope.axes]
     except UnsupportedKernel:
         return False
-    if len(found) != 2:
+    if len(found) != 2 or any(len(scope.axes) > 1 for scope in found):
         return False
-    first, second = found
+    first, second = (scope.body for scope in found)
     folds = [s for s in first if isinstance(s, Reduce | Scan)]
     again = [s for s in first if isinstance(s, Compute) and s in second]
     return (
