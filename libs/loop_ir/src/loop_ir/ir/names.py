@@ -109,6 +109,15 @@ def statements(kernel: ir.Kernel) -> Iterator[ir.Stmt]:
         yield from phase.body
 
 
+def varying(body: Iterable[ir.Stmt], symbol: sympy.Symbol) -> set[Name]:
+    """An axis, and what differs between its points: a reduction over it does not."""
+    found: set[Name] = {symbol}
+    for stmt in body:
+        if not (isinstance(stmt, ir.Reduce) or found.isdisjoint(operands(stmt))):
+            found.update(results(stmt))
+    return found
+
+
 def value_names(*kernels: ir.Kernel) -> set[str]:
     """The values that kernels define."""
     return {n for k in kernels for s in statements(k) for n in defined_values(s)}

@@ -7,7 +7,7 @@ from collections import Counter
 import sympy
 
 from loop_ir.ir.affine import product
-from loop_ir.ir.names import defined_values, operands, statements
+from loop_ir.ir.names import Name, operands, statements, varying
 from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Store
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
@@ -59,34 +59,30 @@ def across(kernel: Kernel) -> Axis | None:
 def picks_rows(kernel: Kernel) -> bool:
     """A flat kernel reads or writes rows at places that are data, the same all along its last axis:
     `y[t0*64 + i1]`, t0 loaded at i0. A program of one row looks its place up once."""
-    varying = _varying(kernel)
-    places = [s for s in statements(kernel) if isinstance(s, Indirect)] if varying else []
-    return bool(places) and all(varying.isdisjoint(operands(s)) for s in places)
+    found = _varying(kernel)
+    places = [s for s in statements(kernel) if isinstance(s, Indirect)] if found else []
+    return bool(places) and all(found.isdisjoint(operands(s)) for s in places)
 
 
 def divides_rows(kernel: Kernel) -> bool:
     """A flat kernel divides numbers of f32 by one that is the same all along its last axis, and is
     known only when it runs. A program of one row takes its reciprocal once."""
-    varying = _varying(kernel)
+    found = _varying(kernel)
     numbers = {s.out for s in statements(kernel) if isinstance(s, Const)}
     return any(
         isinstance(s, Compute)
         and (s.op, s.dtype) == ("div", DType.f32)
-        and s.args[0] in varying
-        and s.args[1] not in varying | numbers
+        and s.args[0] in found
+        and s.args[1] not in found | numbers
         for s in statements(kernel)
     )
 
 
-def _varying(kernel: Kernel) -> set[object]:
+def _varying(kernel: Kernel) -> set[Name]:
     """What differs along the last of several axes of a flat kernel: symbols and values."""
     if len(kernel.axes) < 2 or any(p.axes for p in kernel.phases):
         return set()
-    varying: set[object] = {kernel.axes[-1].symbol}
-    for stmt in statements(kernel):
-        if not varying.isdisjoint(operands(stmt)):
-            varying.update((stmt.symbol,) if isinstance(stmt, Indirect) else defined_values(stmt))
-    return varying
+    return varying(statements(kernel), kernel.axes[-1].symbol)
 
 
 def reduces_columns(kernel: Kernel) -> bool:

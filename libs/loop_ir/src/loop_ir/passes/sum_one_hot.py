@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loop_ir.ir.analysis import inner_axes, scans
 from loop_ir.ir.body import Body, fresh_values
-from loop_ir.ir.names import defined_values, operands, results
+from loop_ir.ir.names import Name, defined_values, varying
 from loop_ir.ir.nodes import Axis, Compute, Graph, Index, Indirect, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.rewrite import map_kernels
 from loop_ir.ir.staging import Item, items_of, stage
@@ -50,16 +50,16 @@ def _sum(
     """What gives the result of a reduction of such a row, once a row; None if it is no such sum."""
     if stmt.op != "sum":
         return None
-    varying = _varying(before, axis)
+    found = varying(before, axis.symbol)
     needed = {*stmt.args}
     body: list[Compute] = []
     hot: Compute | None = None
     for s in reversed(before):
-        if needed.isdisjoint(defined_values(s)) or varying.isdisjoint(defined_values(s)):
+        if needed.isdisjoint(defined_values(s)) or found.isdisjoint(defined_values(s)):
             continue
         if not isinstance(s, Compute):
             return None
-        if _is_place(s, before, axis, varying):
+        if _is_place(s, before, axis, found):
             if hot is not None:
                 return None
             hot = s
@@ -68,7 +68,7 @@ def _sum(
         body.insert(0, s)
     if hot is None:
         return None
-    place = next(a for a in hot.args if a not in varying)
+    place = next(a for a in hot.args if a not in found)
     (value,), dtype = stmt.args, stmt.dtype
     out = Body(fresh)
 
@@ -95,19 +95,10 @@ def _sum(
     return out
 
 
-def _varying(body: Sequence[Stmt], axis: Axis) -> set[str]:
-    """Values that differ between inner points."""
-    varying: set[object] = {axis.symbol}
-    for s in body:
-        if not varying.isdisjoint(operands(s)) and not isinstance(s, Reduce):
-            varying.update(results(s))
-    return {name for name in varying if isinstance(name, str)}
-
-
-def _is_place(stmt: Compute, before: Sequence[Stmt], axis: Axis, varying: set[str]) -> bool:
+def _is_place(stmt: Compute, before: Sequence[Stmt], axis: Axis, varies: set[Name]) -> bool:
     """`r0 == t` for a `t` that is the same all over the row."""
-    if stmt.op != "eq" or len([a for a in stmt.args if a in varying]) != 1:
+    if stmt.op != "eq" or len([a for a in stmt.args if a in varies]) != 1:
         return False
-    (name,) = (a for a in stmt.args if a in varying)
+    (name,) = (a for a in stmt.args if a in varies)
     made = next(s for s in before if name in defined_values(s))
     return isinstance(made, Index) and made.expr == axis.symbol
