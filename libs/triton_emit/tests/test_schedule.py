@@ -190,6 +190,14 @@ def test_rows_that_are_read_twice(changes: dict[str, str], expected: Schedule) -
     assert default_schedule(parse_kernel(text), {}) == expected
 
 
+def test_either_way_of_reading_is_offered() -> None:
+    text = AGAIN.replace("FIRST", "mul(b, b)").replace("SECOND", "mul(b, d)").replace("FOLD", "sum")
+    text = text.replace("WIDTH", "8192").replace("TYPE", "bf16")
+    held, twice = (parse_kernel(text.replace("ROWS", n)) for n in ("512", "16384"))
+    assert Schedule("looped", 1, 2048, 16) in candidate_schedules(held, {})
+    assert HELD in candidate_schedules(twice, {})
+
+
 def test_blocks_of_several_rows_are_held() -> None:
     place = "i0*655360 + r0*5120 + i1*128 + r1"
     text = f"""
