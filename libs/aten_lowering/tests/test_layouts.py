@@ -36,6 +36,7 @@ CALLS: dict[Any, tuple[Any, ...]] = {
     aten.max_unpool2d.default: (
         IMAGE, PLACES.contiguous(memory_format=torch.channels_last), [12, 12],
     ),
+    aten.roll.default: (IMAGE, [1, 2], [1, 3]),
 }  # fmt: skip
 
 
@@ -48,6 +49,27 @@ def test_a_decomposition_lays_out_its_result_as_eager(op: Any) -> None:
         for mine, eager in results:
             assert mine.stride() == eager.stride()
             torch.testing.assert_close(mine, eager)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shifts", "dims"),
+    [((2, 3, 1, 4), [1], [3]), ((2, 3, 1, 4), [1, 4], [1, 3]), ((1, 3, 1, 4), [1], [0])],
+)
+def test_rolls_of_few_elements(shape: Any, shifts: list[int], dims: list[int]) -> None:
+    """Which are channels last by the strides of what has more than one."""
+    x = torch.randn(shape).to(memory_format=torch.channels_last)
+    got, want = decompositions()[aten.roll.default](x, shifts, dims), x.roll(shifts, dims)
+    assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+def test_unpooled_images_of_one_row() -> None:
+    x, at = torch.randn(2, 3, 1, 1), torch.zeros(2, 3, 1, 1, dtype=torch.int64)
+    x, at = (t.to(memory_format=torch.channels_last) for t in (x, at))
+    got, want = (
+        op(x, at, [1, 2])
+        for op in (decompositions()[aten.max_unpool2d.default], aten.max_unpool2d.default)
+    )
+    assert torch.equal(got, want) and got.stride() == want.stride()
 
 
 def test_shuffled_channels_of_one_element_each_are_a_copy() -> None:

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from aten_lowering.torch_compat import (
     compute_elementwise_output_logical_to_physical_perm,
     compute_elementwise_output_strides,
+    suggest_memory_format,
 )
 
 aten = torch.ops.aten
@@ -46,16 +47,22 @@ def _ordered(x: Tensor, strides: Sequence[int | torch.SymInt]) -> Tensor:
 
 
 def suggested(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
-    """Channels last where `x` is, which is the first argument; else contiguous."""
-    for dims, form in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if x.dim() == dims and x.is_contiguous(memory_format=form) and not x.is_contiguous():
-            return result.contiguous(memory_format=form)
-    return result.contiguous()
+    """Channels last where `x` is by its strides, which is the first argument; else contiguous."""
+    return result.contiguous(memory_format=suggest_memory_format(x))
 
 
 def suggested_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
     """The kernels for CUDA give contiguous results, as the decompositions do."""
     return suggested(result, x) if x.device.type == "cpu" else result
+
+
+def rolled(result: Tensor, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """On the CPU two parts of `x` are joined, for each dimension: row by row if one is empty; and
+    without dimensions."""
+    if x.device.type != "cpu" or x.is_contiguous() or not dims or not x.numel():
+        return result
+    parts = all(s % x.shape[d] for s, d in zip(shifts, dims, strict=True))
+    return suggested(result, x) if parts else result.contiguous()
 
 
 def new_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
@@ -241,6 +248,7 @@ LAYOUTS: dict[OpOverload, Layout] = {
     aten.logaddexp.default: by_operands,
     aten.logaddexp2.default: by_operands,
     aten.max_unpool2d.default: suggested_on_cpu,
+    aten.roll.default: rolled,
 }
 
 

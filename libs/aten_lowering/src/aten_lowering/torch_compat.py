@@ -39,6 +39,7 @@ from torch._prims_common import (
     compute_elementwise_output_logical_to_physical_perm,
     compute_elementwise_output_strides,
     elementwise_dtypes,
+    suggest_memory_format,
 )
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -80,6 +81,7 @@ __all__ = [
     "op_implementations_dict",
     "pw_cast_for_opmath",
     "read_view_information_from_args",
+    "suggest_memory_format",
     "to_fun",
     "tracing",
     "triton_kernel_wrapper_functional",
