@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,6 +285,20 @@ def test_a_gradient_computes_cheap_operators_again(
     (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
     inputs = {p.name for p in programs[0].params}
     assert len({v.name for v in returned.values} - inputs) == 1
+
+
+def test_a_gradient_of_a_norm_computes_differences_again(programs: list[Program]) -> None:
+    """Beside its inputs a triplet loss saves numbers of rows: what the norms are of is computed
+    again."""
+    tensors = tuple(rows(6, 16).requires_grad_() for _ in range(3))
+    result = torch.compile(F.triplet_margin_loss, backend="compile_cli")(*tensors)
+    got = torch.autograd.grad(result, tensors)
+    want = torch.autograd.grad(F.triplet_margin_loss(*tensors), tensors)
+    torch.testing.assert_close(got, want)
+    sizes = {op.out: op.type.size for op in programs[0].ops if isinstance(op, Allocate)}
+    (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
+    saved = [sizes[v.name] for v in returned.values if v.name in sizes]
+    assert len(saved) >= 2 and all(math.prod(map(int, size)) <= 6 for size in saved)
 
 
 def attention(x: Tensor, s: Tensor) -> Tensor:

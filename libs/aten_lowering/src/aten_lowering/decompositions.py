@@ -89,11 +89,20 @@ def _vector_norm(
     x: torch.Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """`norm(x, ord, [-1]) -> norm(x, ord, [rank - 1])`: of dimensions that are counted from the
-    last and have size 1, torch's fake tensors keep those that the operator drops."""
-    if not x.dim() or not any(d < 0 for d in dim or ()):
+    last and have size 1, torch's fake tensors keep those that the operator drops.
+
+    `norm(x, 2, [1]) -> sqrt(sum(x * x, [1]))` of what has 32 bits or more: what the norm is of
+    (differences) is then computed again by a gradient, not saved. Of 16 bits the lowering keeps
+    more of them than this would; of one element it is the magnitude."""
+    if x.dim() and any(d < 0 for d in dim or ()):
+        dims = [d % x.dim() for d in dim]
+        return aten.linalg_vector_norm.default(x, ord, dims, keepdim, dtype=dtype)
+    dims = list(dim or range(x.dim())) if x.dim() else []
+    one = all(isinstance(x.shape[d], int) and x.shape[d] == 1 for d in dims)
+    wide = x.dtype in (torch.float32, torch.float64) and dtype in (None, x.dtype)
+    if not isinstance(ord, int | float) or ord != 2 or one or not wide:
         return NotImplemented
-    dims = [d % x.dim() for d in dim]
-    return aten.linalg_vector_norm.default(x, ord, dims, keepdim, dtype=dtype)
+    return (x * x).sum(dims, keepdim).sqrt()
 
 
 @pw_cast_for_opmath
