@@ -119,3 +119,60 @@ def test_numbers_that_a_norm_keeps_in_place_do_not_hinder_it() -> None:
     got, kinds = fused(text, 64)
     assert "tail" in kinds
     assert not any(b.name == "y" for k in got.nodes if isinstance(k, Kernel) for b in k.buffers)
+
+
+# a norm of groups of three channels, and the sum of each channel of it
+GROUPS = """
+graph g(
+    x: f32[s0, 6, 35] cuda:0,
+    w: f32[6] cuda:0,
+):
+  where s0 in [0, 1000000] hint 100000
+  kernel norm(
+      x: f32[s0, 6, 35] cuda:0,
+      w: f32[6] cuda:0,
+      out t: f32[s0, 6, 35] cuda:0,
+  ):
+    where s0 in [0, 1000000] hint 100000
+    parallel i0 < s0, i1 < 2:
+      over r0 < 3, r1 < 35:
+        v0 = load x[i0*210 + i1*105 + r0*35 + r1] : f32
+        v1 = mul(v0, v0) : f32
+        v2 = reduce sum(v1) : f32
+      once:
+        v3 = rsqrt(v2) : f32
+      over r0 < 3, r1 < 35:
+        v4 = mul(v0, v3) : f32
+        v5 = load w[i1*3 + r0] : f32
+        v6 = mul(v4, v5) : f32
+        store t[i0*210 + i1*105 + r0*35 + r1] = v6
+  kernel channels(
+      t: f32[s0, 6, 35] cuda:0,
+      out y: f32[s0, 6] cuda:0,
+  ):
+    where s0 in [0, 1000000] hint 100000
+    parallel i0 < s0, i1 < 6:
+      over r0 < 35:
+        v0 = load t[i0*210 + i1*35 + r0] : f32
+        v1 = reduce sum(v0) : f32
+      once:
+        store y[i0*6 + i1] = v1
+  return (y: f32[s0, 6] cuda:0)
+"""
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_rows_whose_parts_are_rows_of_the_reader(rows: int) -> None:
+    """A channel is a part of a group: neither index is made of the other's axes."""
+    got, report = fuse_with_report(parse_graph(GROUPS))
+    verify(got)
+    assert [f.kind for f in report.fusions] == ["tail"]
+    assert not any(b.name == "t" for k in got.nodes if isinstance(k, Kernel) for b in k.buffers)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, 6, 35)).astype(np.float32)
+    w = rng.standard_normal(6).astype(np.float32)
+    exact = x.astype(np.float64).reshape(rows, 2, 105)
+    exact = exact / np.sqrt(np.square(exact).sum(-1, keepdims=True))
+    exact = (exact.reshape(rows, 6, 35) * w[:, None]).sum(-1)
+    (sums,) = interpret_graph(got, [x, w])
+    np.testing.assert_allclose(np.reshape(sums, exact.shape), exact, rtol=1e-4, atol=1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from loop_ir.fusion.combine import combine
@@ -363,10 +363,7 @@ class Scheduler:
                 return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
             if len(made) > 1 and joins_runs(consumer, made):
                 return Mismatch(f"{whole.name} may store its parts where {consumer.name} has them")
-            kernel: Kernel | Mismatch = consumer
-            for name, part in parts.items():
-                if isinstance(kernel, Kernel) and name in reads(kernel):
-                    kernel = inline(part, kernel, name)
+            kernel = self._with_inside(parts, consumer)
             if isinstance(kernel, Mismatch):
                 return kernel
             if sum(1 for _ in statements(kernel)) > self.options.max_statements:
@@ -382,6 +379,20 @@ class Scheduler:
         if saved <= 0:
             return Mismatch(f"computing {made[0]} again costs more than storing it")
         return Moved(left, out)
+
+    def _with_inside(self, parts: Mapping[str, Kernel], consumer: Kernel) -> Kernel | Mismatch:
+        """A reader with what the parts make computed where it is loaded, or, where axes of the one
+        are parts of the other's, over one domain."""
+        kernel: Kernel | Mismatch = consumer
+        for name, part in parts.items():
+            if isinstance(kernel, Kernel) and name in reads(kernel):
+                kernel = inline(part, kernel, name)
+        if isinstance(kernel, Mismatch) and len(parts) == 1:
+            (part,) = parts.values()
+            joined = combine(part, consumer, self.hints, frozenset(parts))
+            if isinstance(joined, Kernel) and is_pointwise(part):
+                return joined
+        return kernel
 
     def run_tails(self) -> bool:
         """Computes what follows reductions at all points, such as that of a norm, in the kernels
