@@ -423,6 +423,24 @@ def test_large_weights_are_read_in_pieces_that_stay_in_the_cache():
     assert len(last.axes) == 2
 
 
+@pytest.mark.parametrize(
+    ("images", "points", "chunks"),
+    [(16, 16900, 52), (64, 15876, 9), (16, 16384, 32), (33, 16900, 20)],
+)
+def test_all_multiprocessors_have_as_much_to_do(images, points, chunks):
+    """Of the divisors near to the wanted number: 26 chunks of 32 programs are six or seven for each
+    multiprocessor, 52 are twelve or thirteen."""
+    text = SUM.replace("f32[3, 40]", f"f32[{images}, {points}, 128]").replace("f32[3]", "f32[1]")
+    text = text.replace("parallel i0 < 3", f"parallel i0 < {images}, i1 < 128")
+    text = text.replace("over r0 < 40", f"over r0 < {points}")
+    text = text.replace("x[i0*40 + r0]", f"x[i0*{128 * points} + r0*128 + i1]")
+    text = text.replace("f32[1] cuda:0", f"f32[{images}, 128] cuda:0").replace(
+        "y[i0]", "y[i0*128 + i1]"
+    )
+    cut = choose_cut(parse_kernel(text), {})
+    assert (cut.count, cut.exact) == (chunks, True)
+
+
 def test_an_image_a_chunk():
     """Chunks that are one run of memory, rather than runs far from each other."""
     cut = choose_cut(big(PLANES, 64, 1 << 14), {})

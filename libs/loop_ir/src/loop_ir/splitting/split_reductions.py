@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -23,8 +23,9 @@ from symexpr import CeilDiv
 
 # Programs that keep an H200 busy (132 multiprocessors): with fewer, memory is not read at its full
 # speed; with eight a multiprocessor, the last ones to end leave little of it idle.
-_BUSY = 2 * 132
-_WANTED = 8 * 132
+_MULTIPROCESSORS = 132
+_BUSY = 2 * _MULTIPROCESSORS
+_WANTED = 8 * _MULTIPROCESSORS
 # Where columns are few, a program takes as few as this, before rows are worth sharing out; if all
 # that comes of them is a number each, rows are shared before what a program reads of one is less
 # than a cache line (16384 x 5000 of f32, 16 columns a program: 0.68 of the rate of a copy on an
@@ -164,7 +165,9 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     if not extent.is_Integer:
         count = min(wanted, max(2, at_hints(extent, hints)))
         return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
-    return _static_cut(axis, wanted, aligned=axis is inner[-1] and not columns)
+    if columns and not scanning:
+        return _static_cut(axis, wanted, False, lambda count: _is_even(count * wide))
+    return _static_cut(axis, wanted, axis is inner[-1] and not columns)
 
 
 def shares_scans(kernel: Kernel, hints: Mapping[str, int]) -> bool:
@@ -225,20 +228,24 @@ def _short_piece(kernel: Kernel, hints: Mapping[str, int]) -> Axis | None:
     return max(votes, key=lambda a: votes[a]) if votes else None
 
 
-def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
+def _static_cut(
+    axis: Axis, wanted: int, aligned: bool, even: Callable[[int], bool] = lambda count: True
+) -> Cut | None:
     """About `wanted` chunks of equal length where the extent can be divided so, of aligned length
-    if they lie behind each other in memory."""
+    if they lie behind each other in memory, and as many as give all multiprocessors as much to do
+    (16 x 16900 x 128 of f32 on an H200: 52 chunks 42 us, 26 47)."""
     extent = int(axis.extent)
     wanted = min(wanted, extent)
     if wanted < 2:
         return None
-    best: tuple[int, int] | None = None
+    best: tuple[int, bool, float] | None = None
     for count in range(max(2, wanted // 2), min(extent, 2 * wanted) + 1):
         if extent % count:
             continue
         length = extent // count
         power = min(length & -length, _ALIGNED) if aligned else _ALIGNED
-        score = (power, -abs(count - wanted))
+        off = abs(count - wanted) if aligned else max(count / wanted, wanted / count)
+        score = (power, even(count), -off)
         if best is None or score > best:
             best, found = score, count
     if best is not None and (best[0] >= 16 or not aligned):
@@ -250,6 +257,12 @@ def _static_cut(axis: Axis, wanted: int, aligned: bool) -> Cut | None:
     elif length >= 4 * _LEAST_ROWS:  # no step of a loop over rows needs a mask of its own
         length = -(-length // _LEAST_ROWS) * _LEAST_ROWS
     return Cut(axis, sympy.Integer(-(-extent // length)), sympy.Integer(length), False)
+
+
+def _is_even(programs: int) -> bool:
+    """Whether a multiprocessor waits for another no longer than a twentieth of the time."""
+    most = -(-programs // _MULTIPROCESSORS)
+    return 20 * programs >= 19 * most * _MULTIPROCESSORS
 
 
 def _last_reduce(kernel: Kernel) -> int:
