@@ -82,3 +82,46 @@ def test_odd_rows(tmp_path: Any, case: Case, dtype: torch.dtype) -> None:
     # its end; our mask makes that one element at a time.
     bound = 1.1
     assert ours < bound * theirs, f"{ours * 1e6:.1f} us, eager {theirs * 1e6:.1f} us"
+
+
+def means(x: torch.Tensor) -> torch.Tensor:
+    return x.mean((1, 3))
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    return x.amax((1, 3))
+
+
+def variation(x: torch.Tensor) -> torch.Tensor:
+    return x.diff(dim=3).abs().mean()
+
+
+def weighted(x: torch.Tensor) -> torch.Tensor:
+    return (x * torch.linspace(0, 1, x.shape[-1], device=x.device).to(x.dtype)).sum((1, 2, 3))
+
+
+def channels(x: torch.Tensor) -> torch.Tensor:
+    return F.group_norm(x, 4).mean((2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+@pytest.mark.parametrize("size", [(32, 128, 56, 113), (64, 32, 9, 1000), (16, 128, 130, 130)])
+@pytest.mark.parametrize(
+    "fn", [means, largest, variation, weighted, channels], ids=lambda f: f.__name__
+)
+@torch.no_grad()
+def test_reductions_of_pieces_of_rows(
+    tmp_path: Any, fn: Callable[..., torch.Tensor], size: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(size, device="cuda", dtype=dtype)
+    for given in (x, x.to(memory_format=torch.channels_last)):
+        compiled = compile_cli.compile(fn, (given,), options={"cache_dir": str(tmp_path)})
+        exact = fn(x.double())
+        tolerance = 2e-2 if dtype is torch.bfloat16 else 2e-5
+        torch.testing.assert_close(
+            compiled(given).double(),
+            exact,
+            rtol=tolerance,
+            atol=tolerance * float(exact.abs().max()),
+        )

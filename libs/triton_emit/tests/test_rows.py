@@ -120,6 +120,51 @@ def test_what_is_read_once_takes_no_place_of_others(old: str, new: str, streams:
     assert source.count("evict_first") == int(streams)
 
 
+# means over the second and the last of four dimensions, and differences of neighbours
+PIECES = """
+kernel k(
+    x: bf16[64, 128, 56, WIDTH] cuda:0,
+    out y: f32[64, 56] cuda:0,
+):
+  parallel i0 < 64, i1 < 56:
+    over r0 < 128, r1 < WIDTH:
+      v0 = load x[i0*56*128*WIDTH + r0*56*WIDTH + i1*WIDTH + r1] : bf16
+      v1 = cast(v0) : f32
+      v2 = reduce sum(v1) : f32
+    once:
+      store y[i0*56 + i1] = v2
+"""
+WINDOW = """
+kernel k(
+    x: f32[32, 3, 512, 512] cuda:0,
+    out y: f32[1024] cuda:0,
+):
+  parallel i0 < 1024:
+    over r0 < 48, r1 < 511:
+      v0 = load x[i0*24576 + r0*512 + r1 + 1] : f32
+      v1 = load x[i0*24576 + r0*512 + r1] : f32
+      v2 = sub(v0, v1) : f32
+      v3 = reduce sum(v2) : f32
+    once:
+      store y[i0] = v3
+"""
+
+
+@pytest.mark.parametrize(("width", "streams"), [(113, True), (61, False)])
+def test_pieces_of_rows_are_read_once_where_they_have_lines(width: int, streams: bool) -> None:
+    text = PIECES.replace("56*128*WIDTH", str(7168 * width)).replace("56*WIDTH", str(56 * width))
+    kernel = parse_kernel(text.replace("WIDTH", str(width)).replace("64", "130"))
+    source = emit(kernel, default_schedule(kernel, {})).source
+    assert source.count("evict_first") == int(streams)
+
+
+def test_what_one_loop_reads_at_two_places_is_not_read_again_later() -> None:
+    """Its lines are no other loop's: none stay in L2 for one, nor leave it first."""
+    kernel = parse_kernel(WINDOW)
+    source = emit(kernel, default_schedule(kernel, {})).source
+    assert source.count("tl.load") == 2 and "evict" not in source
+
+
 WEIGHTED = """
 kernel norm(
     x: f32[ROWS, 1024] cuda:0,

@@ -70,7 +70,7 @@ N = sympy.Integer
         (row_sum(N(16384), N(4096)), {}, Schedule("persistent", 1, 4096, 8)),
         (row_sum(N(16384), N(64)), {}, Schedule("persistent", 16, 64, 1)),
         (row_sum(N(64), N(64)), {}, Schedule("persistent", 1, 64, 1)),
-        (row_sum(N(16384), N(32768)), {}, Schedule("looped", 1, 2048, 4)),
+        (row_sum(N(16384), N(32768)), {}, Schedule("looped", 1, 2048, 8)),
         (row_sum(N(256), N(32768)), {}, Schedule("looped", 1, 16384, 32)),
         (row_sum(N(512), S1, Symbol("s1", 1, 1024, 700)), {"s1": 700},
          Schedule("persistent", 1, 1024, 2)),
@@ -81,6 +81,37 @@ N = sympy.Integer
 )  # fmt: skip
 def test_defaults(kernel: Kernel, hints: dict[str, int], expected: Schedule) -> None:
     assert default_schedule(kernel, hints) == expected
+
+
+WEIGHTS_OF_COLUMNS = """
+kernel k(
+    x: f32[1024, 32, WIDTH] cuda:0,
+    w: f32[WIDTH] cuda:0,
+    out y: f32[1024] cuda:0,
+):
+  parallel i0 < 1024:
+    over r0 < 32, r1 < WIDTH:
+      v0 = load x[i0*32*WIDTH + r0*WIDTH + r1] : f32
+      v1 = load w[r1] : f32
+      v2 = mul(v0, v1) : f32
+      v3 = reduce sum(v2) : f32
+    once:
+      store y[i0] = v3
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "block", "warps"),
+    [(1000, 1024, 4), (2048, 2048, 8), (800, 2048, 8)],
+)
+def test_a_loop_steps_over_pieces_of_rows(width: int, block: int, warps: int) -> None:
+    """Which have a thousand elements or two, and fill nearly a power of two."""
+    text = WEIGHTS_OF_COLUMNS.replace("32*WIDTH", str(32 * width)).replace("WIDTH", str(width))
+    kernel = parse_kernel(text)
+    schedule = default_schedule(kernel, {})
+    assert schedule == Schedule("looped", 1, block, warps)
+    source = emit(kernel, schedule).source
+    assert ("rindex % 1024 < 1000" in source) == (width == 1000)
 
 
 NORM = """

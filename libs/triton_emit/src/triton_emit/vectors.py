@@ -130,6 +130,15 @@ def reads_windows(kernel: Kernel) -> bool:
     return any(len(found) >= 3 for found in apart.values())
 
 
+def access(kernel: Kernel, stmt: Load | Store, inner: tuple[Axis, ...]) -> int:
+    """How many elements along the last of the inner axes of a row one access moves at most."""
+    sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
+    whole = max(1, _WIDEST // sizes[stmt.buffer])
+    if inner[-1].symbol not in stmt.index.free_symbols:
+        return whole
+    return min(whole, neighbours(stmt.index, (*kernel.axes, *inner)))
+
+
 def moves_vectors(kernel: Kernel) -> bool:
     """Whether rows of what reductions of columns read may begin where a vector does."""
     loads = [(p, s) for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import sympy
@@ -16,12 +15,12 @@ from triton_emit.forms.kernel import indented
 from triton_emit.forms.rows import RowWriter
 from triton_emit.schedule import Schedule
 from triton_emit.ssa import Scope, loops
-from triton_emit.tiles import Tile, divides
+from triton_emit.tiles import Tile
 
 
 class LoopedWriter(RowWriter):
     """accumulators: by reduction, the variables that a loop folds into, and their type.
-    loads_left, loads_of: by buffer, how many loads are still to be written, and of how many."""
+    earlier, later: the buffers that loops before and after the current one read."""
 
     looped = True
 
@@ -29,9 +28,8 @@ class LoopedWriter(RowWriter):
         super().__init__(kernel, schedule)
         self.scopes = loops(kernel)
         self.accumulators: dict[Reduce, tuple[list[str], DType]] = {}
-        loads = [s for scope in self.scopes for s in scope.body if isinstance(s, Load)]
-        self.loads_left = Counter(s.buffer for s in loads)
-        self.loads_of = Counter(self.loads_left)
+        self.earlier: set[str] = set()
+        self.later: set[str] = set()
 
     def define_tiles(self) -> None:
         """The tile of rows; each loop defines that of its own inner axes."""
@@ -52,6 +50,8 @@ class LoopedWriter(RowWriter):
             others = (s for k, s in enumerate(self.scopes) if k != number)
             escaping = frozenset(u for s in others for stmt in s.body for u in operands(stmt))
             if scope.axes:
+                self.earlier = _loaded(self.scopes[:number])
+                self.later = _loaded(self.scopes[number + 1 :])
                 self._loop(scope, escaping)
             else:
                 self.run_phase((), scope.body, escaping)
@@ -59,13 +59,12 @@ class LoopedWriter(RowWriter):
     def _loop(self, scope: Scope, escaping: frozenset[str]) -> None:
         number, block = self.spaces.index(scope.axes), self.schedule.rblock
         outer, env, symbols = self.lines, dict(self.env), dict(self.symbols)
-        tile = self.inner_tile(number, scope.axes, "RBLOCK", block)
+        tile = self.inner_tile(number, self.padded(scope.axes, scope.body), "RBLOCK", block)
         backwards = any(isinstance(s, Scan) and s.reverse for s in scope.body)
         lanes = f"lanes = {self._chunk(backwards)}"
         if lanes not in outer.head:
             outer.head.append(lanes)
-        if not divides(block, tile.numel):
-            self.mask_inner(tile)
+        self.mask_inner(tile, scope.axes, block)
         self.lines = Lines()
         self.lines.head.append(f"{tile.flat} = start + lanes")
         self.before = []
@@ -119,11 +118,15 @@ class LoopedWriter(RowWriter):
         of all lines where they are the program's own."""
         if self.space < 0:
             return super().eviction(stmt)
-        self.loads_left[stmt.buffer] -= 1
-        if self.loads_left[stmt.buffer] > 0:
+        if stmt.buffer in self.later:
             return ', eviction_policy="evict_last"'
         rows = {a.symbol for a in self.kernel.axes if a.extent != 1}
         own = self.by_row and bool(rows) and rows <= stmt.index.free_symbols
-        if own and self.loads_of[stmt.buffer] > 1:
+        if own and stmt.buffer in self.earlier:
             return ', eviction_policy="evict_first"'
         return super().eviction(stmt)
+
+
+def _loaded(scopes: Sequence[Scope]) -> set[str]:
+    """The buffers that loops read."""
+    return {s.buffer for scope in scopes if scope.axes for s in scope.body if isinstance(s, Load)}

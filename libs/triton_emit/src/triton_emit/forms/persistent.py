@@ -30,10 +30,14 @@ class PersistentWriter(RowWriter):
             high = bounds(numel, self.ranges)[1]
             if len(self.spaces) > 1 and high is not None:
                 block = next_power_of_two(high)
-            tile = self.inner_tile(number, space, name, block)
+            body = [s for p in self.kernel.phases if p.axes == space for s in p.body]
+            padded = self.padded(space, body)
+            fits = bounds(sympy.Mul(*(a.extent for a in padded)), self.ranges)[1]
+            if fits is None or fits > block:
+                padded = space
+            tile = self.inner_tile(number, padded, name, block)
             self.lines.head.append(f"{tile.flat} = {self.lanes(name)}")
-            if tile.numel != block:
-                self.mask_inner(tile)
+            self.mask_inner(tile, space, block)
 
     def reduce(self, stmt: Reduce) -> None:
         """Folds rows at once."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import sympy
 
-from loop_ir import Axis, DType, Kernel, Scan, columns_part
+from loop_ir import Axis, DType, Kernel, Load, Reduce, Scan, Stmt, Store, columns_part
 from loop_ir.ir import statements
+from symexpr import bounds
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
-from triton_emit.schedule import Schedule
-from triton_emit.tiles import Tile
+from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two
+from triton_emit.tiles import Tile, divides
+from triton_emit.vectors import access
+
+# Reductions that neither count their elements nor say where they are.
+_PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "softmax"))
 
 # A number that a chunk folds to: its type, what it starts from and its text.
 Total: TypeAlias = tuple[DType, str, str]
@@ -92,10 +98,44 @@ class RowWriter(KernelWriter):
         self.shapes[tile.key] = name
         return tile
 
-    def mask_inner(self, tile: Tile) -> None:
-        """Bounds of an inner tile, whose blocks overhang its end."""
+    def padded(self, axes: tuple[Axis, ...], body: Sequence[Stmt]) -> tuple[Axis, ...]:
+        """Inner axes, the last one as long as the next power of two where that is an eighth more at
+        most: lanes without an element cost less than a quotient and a rest for each that has one.
+        Not where all that `body` reads moves in vectors, which share those, unless a step of a loop
+        is one such piece, nor where some would no longer.
+
+        x[i0*113 + r0*6328 + r1], r0 < 128, r1 < 113   ->   r1 < 128, of which 113 are read
+        (64 x 128 x 56 x 113 of bf16, means over the second and the last: a quarter of the
+        instructions.)
+        """
+        *others, last = axes
+        if not self.by_row or not others or not last.extent.is_Integer:
+            return axes
+        extent, wide = int(last.extent), next_power_of_two(int(last.extent))
+        if extent == wide or 8 * extent < 7 * wide:
+            return axes
+        if any(isinstance(s, Scan) or (isinstance(s, Reduce) and s.op not in _PLAIN) for s in body):
+            return axes
+        found = (*others, replace(last, extent=sympy.Integer(wide)))
+        high = bounds(sympy.Mul(*(a.extent for a in found)), self.ranges)[1]
+        if self.bits == 32 and (high is None or high > INT32_MAX - 65536):
+            return axes
+        moved = [s for s in body if isinstance(s, Load | Store)]
+        own, new = ([access(self.kernel, s, over) for s in moved] for over in (axes, found))
+        lost = any(a > b for a, b in zip(own, new, strict=True))
+        return axes if lost or (1 not in own and self.schedule.rblock != wide) else found
+
+    def mask_inner(self, tile: Tile, axes: tuple[Axis, ...], block: int) -> None:
+        """Bounds of an inner tile of these axes, whose blocks overhang its end, and whose last axis
+        may be padded."""
         name = tile.flat.replace("rindex", "rmask")
-        self.masks[tile.key] = (name, f"{tile.flat} < {self.write_sizes(tile.numel)}")
+        wide, extent = (found[-1].extent for found in (tile.axes, axes))
+        parts = [] if wide == extent else [f"{tile.flat} % {wide} < {extent}"]
+        if not divides(block, tile.numel):
+            parts.append(f"{tile.flat} < {self.write_sizes(tile.numel)}")
+        if parts:
+            text = parts[0] if len(parts) == 1 else f"({parts[0]}) & ({parts[1]})"
+            self.masks[tile.key] = (name, text)
 
     def lanes(self, block: str) -> str:
         """The places of an inner tile. One that is scanned from its end has its vectors in reverse
