@@ -21,8 +21,8 @@ def conv(x: Tensor, w: Tensor, *more: Tensor, **how: Any) -> Tensor:
     return dims[w.dim() - 3](x, w, *more, groups=w.shape[0], **how)
 
 
-def check(fx: Any, fn: Callable[..., Tensor], *args: Tensor, **more: Any) -> None:
-    run = fx(fn, **more)
+def check(fx: Any, fn: Callable[..., Tensor], *args: Tensor, ours: bool = True) -> None:
+    run = fx(fn)
     exact = fn(*(a.double() for a in args))
     eager, found = fn(*args), run(*args)
     assert (found.dtype, found.shape, found.stride()) == (
@@ -32,7 +32,8 @@ def check(fx: Any, fn: Callable[..., Tensor], *args: Tensor, **more: Any) -> Non
     )
     near = 1e-5 if args[0].dtype is torch.float32 else 1e-2
     torch.testing.assert_close(found.double(), exact, rtol=near, atol=near * exact.abs().max())
-    assert [type(n) for n in fx.graphs[-1].fused.nodes] == [Kernel]
+    kinds = [type(n) for n in fx.graphs[-1].fused.nodes]
+    assert kinds == [Kernel] if ours else Extern in kinds
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -51,7 +52,9 @@ def test_images(
 ) -> None:
     x = torch.randn(2, 6, 9, 11, dtype=dtype).contiguous(memory_format=order)
     w, b = torch.randn(6, 1, 3, 3, dtype=dtype), torch.randn(6, dtype=dtype)
-    check(fx, lambda x, w, b: F.relu(conv(x, w, b, **how)) * 2, x, w, b)
+    narrow = dtype is torch.bfloat16 and "stride" in how
+    ours = order is torch.contiguous_format and not narrow
+    check(fx, lambda x, w, b: F.relu(conv(x, w, b, **how)) * 2, x, w, b, ours=ours)
 
 
 @pytest.mark.parametrize("size", [(5, 5), (7, 7), (1, 3)])
@@ -76,11 +79,13 @@ def test_several_results_of_a_channel(fx: Any) -> None:
 
 
 def test_sizes_are_read_when_it_runs(fx: Any) -> None:
-    run = fx(lambda x, w: conv(x, w, padding=1), dynamic=True)
-    w = torch.randn(4, 1, 3, 3)
+    run, w = fx(lambda x, w: conv(x, w, padding=1)), torch.randn(4, 1, 3, 3)
     for shape in ((2, 4, 9, 7), (3, 4, 12, 5), (1, 4, 3, 3)):
         x = torch.randn(shape)
+        for dim in (0, 2, 3):
+            torch._dynamo.maybe_mark_dynamic(x, dim)
         torch.testing.assert_close(run(x, w), conv(x, w, padding=1))
+        assert [type(n) for n in fx.graphs[-1].fused.nodes] == [Kernel]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""Depthwise convolutions on the GPU: kernels of ours, in any order of memory."""
+"""Depthwise convolutions on the GPU, in any order of memory."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+import compile_cli  # noqa: F401  # registers the backend
 
 pytestmark = pytest.mark.gpu
 

@@ -82,14 +82,14 @@ def _i(x: Value, order: int, scaled: bool) -> Value:
     """I, or `exp(-|x|) I`. The exponential in two halves overflows where I does."""
     a = abs(x)
     near = horner(x * x, growing(order, 64, x.dtype))
-    near = x * near if order else near
+    near = a * near if order else near
     far = SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt")
     if scaled:
         near = near * (-a)("exp")
     else:
         half = (0.5 * a)("exp")
         far = half * far * half
-    return (a > 8).seldom(_odd(x, far, order), near)
+    return _odd(x, (a > 8).seldom(far, near), order)
 
 
 def _k(x: Value, order: int, scaled: bool) -> Value:

@@ -117,8 +117,9 @@ def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: T
     if changes.pending and pays(rewrite):
         for change in changes.pending:
             change()
-        for node in convolutions:
-            take_out_bias(graph, node)
+        for node in nodes:
+            if node.target == aten.convolution.default and is_vendors(node):
+                take_out_bias(graph, node)
 
 
 def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:

@@ -29,10 +29,11 @@ def depthwise_gradients(graph: fx.Graph) -> None:
         if node.target != aten.convolution_backward.default:
             continue
         wanted = [u for u in node.users if u.target is operator.getitem and u.args[1] == 0]
-        gradient, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = node.args
-        read, taps = (n.meta["val"].shape for n in (x, weight))
-        if not wanted or not mask[0] or not is_depthwise(read, taps, transposed, groups):
+        gradient, _, weight, _, stride, padding, dilation, transposed, _, groups, mask = node.args
+        fakes = gradient.meta["val"], weight.meta["val"]
+        if not wanted or not mask[0] or not is_depthwise(*fakes, stride, transposed, groups):
             continue
+        taps = fakes[1].shape
         if taps[0] != groups or any(step != 1 for step in stride):
             continue
         dims = range(2, len(taps))
