@@ -99,7 +99,7 @@ def test_points_of_a_list_are_no_pairs(tools: SimpleNamespace, sizes: tuple[int,
     for n, s in enumerate(sizes):
         want = tensors[f"x{n}"].repeat_interleave(2)[:s]
         torch.testing.assert_close(tensors[f"y{n}"], want, rtol=0, atol=0)
-    with pytest.raises(BadSchedule, match="single points"):
+    with pytest.raises(BadSchedule, match="has no pairs"):
         emit_list(nests, replace(schedule, pairs=True))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loop_ir import Kernel, parse_kernel
 from triton_emit import BadSchedule, Schedule, default_schedule, emit
-from triton_emit.pairs import paired, repeated
+from triton_emit.pairs import paired
 
 NEAREST = """
 kernel k(
@@ -116,24 +116,6 @@ WINDOWS = WINDOWS.format(
     windows="".join(ONE.format(n=n, r=r, c=c, before=b) for n, r, c, b in POINTS)
 )
 
-# one element of each column is what was read, all others are zero
-CHOSEN = """
-kernel k(
-    p: i64[3, 7] cuda:0,
-    g: f32[3, 7] cuda:0,
-    out y: f32[3, 8, 7] cuda:0,
-):
-  parallel i0 < 3, i1 < 8, i2 < 7:
-    once:
-      v0 = load p[i0*7 + i2] : i64
-      v1 = index i1 : i64
-      v2 = eq(v0, v1) : bool
-      v3 = load g[i0*7 + i2] : f32
-      v4 = const 0.0 : f32
-      v5 = where(v2, v3, v4) : f32
-      store y[i0*56 + i1*7 + i2] = v5
-"""
-
 
 def kernel(text: str) -> Kernel:
     return parse_kernel(text)
@@ -195,26 +177,6 @@ def test_windows_that_overlap_are_read_once_for_rows_of_pairs(tools: SimpleNames
         tools.check(k, schedule=replace(schedule, xblock=block, num_warps=1))
     # four windows, of which each element is read once for four points
     assert stores_and_loads(k, schedule) == (2, 8)
-
-
-def test_columns_of_what_is_read_once_are_stored_in_rows(tools: SimpleNamespace) -> None:
-    k = kernel(CHOSEN)
-    schedule = Schedule("flat", 16, num_warps=1, rows=True)
-    tools.check(k, schedule=schedule)
-    tools.check(k, schedule=replace(schedule, xblock=2))
-    assert stores_and_loads(k, schedule) == (4, 2)
-    large = kernel(CHOSEN.replace("i2 < 7", "i2 < 65536").replace("7", "65536"))
-    assert default_schedule(large, {}).rows
-    for old, new in (
-        ("p[i0*7 + i2]", "p[i0*7 + i1]"),
-        ("i1 < 8", "i1 < 6"),
-        ("store y[i0*56 + i1*7", "store y[i0*56"),
-    ):
-        assert CHOSEN.replace(old, new) != CHOSEN
-        k = kernel(CHOSEN.replace(old, new))
-        assert repeated(k) is None
-        with pytest.raises(BadSchedule, match="rows"):
-            emit(k, schedule)
 
 
 def test_rows_that_share_nothing_are_no_rows_of_pairs() -> None:

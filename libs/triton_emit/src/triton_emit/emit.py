@@ -17,7 +17,6 @@ from triton_emit.forms.persistent import PersistentWriter, read_first
 from triton_emit.forms.plane import PlaneWriter
 from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
-from triton_emit.pairs import in_rows
 from triton_emit.schedule import Schedule, walks
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import clean
@@ -43,12 +42,9 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
 def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
     """One Triton kernel that does what all of them do, named as the first. They are alike
     (`likeness`), and none needs what another does. Raises what `emit` raises, and BadSchedule for
-    a schedule whose points are pairs, or rows of points."""
-    for field in ("pairs", "rows"):
-        if getattr(schedule, field):
-            raise BadSchedule(
-                kernels[0].name, field, 1, "False: a list of kernels has single points"
-            )
+    a schedule whose points are pairs."""
+    if schedule.pairs:
+        raise BadSchedule(kernels[0].name, "pairs", 1, "False: a list of kernels has no pairs")
     origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
     first, form = _fitting(replace(kernels[0], origins=origins), schedule)
     return list_form(form)(first, kernels, schedule).emit()
@@ -63,8 +59,6 @@ def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWri
     check(kernel, schedule)
     if schedule.pairs:
         return kernel, PairWriter
-    if schedule.rows:
-        return in_rows(kernel), KernelWriter
     if schedule.lookback:
         return kernel, LookbackWriter
     if schedule.kind == "persistent" and not walks(kernel):

@@ -35,9 +35,6 @@ from loop_ir.passes import eliminate, fold
 from symexpr import FloorDiv, symbol
 from triton_emit.errors import BadSchedule
 
-# Points that a kernel does at once along an axis of which nothing that it reads hangs.
-ROWS = 4
-
 
 def paired(kernel: Kernel) -> Kernel | None:
     """The kernel that does two neighbouring points at once, where that pays: nothing is reduced,
@@ -77,42 +74,6 @@ def paired(kernel: Kernel) -> Kernel | None:
             doubled = _doubled(kernel, axis)
             kernel = doubled if _cheaper(doubled, kernel) else kernel
     return _doubled(kernel, last)
-
-
-def repeated(kernel: Kernel) -> Axis | None:
-    """The axis, not the last one, along which a kernel of one phase stores again and again what it
-    computes of the same elements: `y[i0*4096 + i1*64 + i2] = x[i0*64 + i2]` -> i1."""
-    body = list(statements(kernel))
-    if len(kernel.phases) != 1 or any(isinstance(s, Indirect) for s in body):
-        return None
-    loads = [s for s in body if isinstance(s, Load)]
-    stores = [s for s in body if isinstance(s, Store)]
-    plain = all(s.mode == "set" and s.mask is None for s in stores)
-    if not plain or not loads or not {s.buffer for s in loads}.isdisjoint(s.buffer for s in stores):
-        return None
-    for axis in kernel.axes[:-1]:
-        free = not any(axis.symbol in s.index.free_symbols for s in loads)
-        along = all(axis.symbol in s.index.free_symbols for s in stores)
-        if free and along and axis.extent.is_Integer and axis.extent % ROWS == 0:
-            return axis
-    return None
-
-
-def in_rows(kernel: Kernel) -> Kernel:
-    """The kernel that does `ROWS` points at once along the axis that is `repeated`, of what it
-    reads once:
-
-        i0 < 8, i1 < 64, i2 < 64: y[i0*4096 + i1*64 + i2] = x[i0*64 + i2]
-     ->
-        i0 < 8, i1 < 16, i2 < 64: v = x[i0*64 + i2]; y[i0*4096 + i1*256 + i2] = v; ... + 192 = v
-    """
-    axis = repeated(kernel)
-    if axis is None:
-        raise BadSchedule(kernel.name, "rows", ROWS, "1: no points that read the same")
-    for _ in range(ROWS.bit_length() - 1):
-        (axis,) = (a for a in kernel.axes if a.symbol == axis.symbol)
-        kernel = _doubled(kernel, axis)
-    return kernel
 
 
 def _doubled(kernel: Kernel, axis: Axis) -> Kernel:

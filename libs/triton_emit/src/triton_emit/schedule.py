@@ -32,7 +32,7 @@ from loop_ir.ir import at_hints, expression, hints_of, ranges_of, scans, stateme
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.idioms import cheaper
-from triton_emit.pairs import ROWS, in_rows, paired, repeated
+from triton_emit.pairs import paired
 from triton_emit.rereading import divides, rereads
 from triton_emit.ssa import clean, loops
 from triton_emit.vectors import (
@@ -73,8 +73,6 @@ _PERSISTENT_COLUMNS = 128
 _MOST_KEPT = 2
 # Statements for each of two neighbours: more of them leave no registers. Rows of pairs share most.
 _MOST_PAIRED = 48
-# Points from which on several rows of them are worth a program.
-_MANY = 1 << 20
 # Folds of two numbers for each element.
 _PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin", "logsumexp")}
 INT32_MAX = 2**31 - 1
@@ -91,9 +89,9 @@ class Schedule:
     `vector`: how many neighbouring elements a thread of a flat or tiled kernel takes at most; 0: as
     many as the widest of its accesses moves at once. `steps`: of a looped kernel that scans
     columns, how many places along the scan a thread takes one after the other; 1: its tile is not
-    cut so. `pairs`: a point of a flat kernel is two neighbours, `rows`: one of several rows
-    (`pairs.py`). `lookback`: of a looped kernel that scans a row, of how many chunks before its own
-    a program reads what they fold to at once; 0: a program walks over all chunks of its row."""
+    cut so. `pairs`: a point of a flat kernel is two neighbours (`pairs.py`). `lookback`: of a
+    looped kernel that scans a row, of how many chunks before its own a program reads what they fold
+    to at once; 0: a program walks over all chunks of its row."""
 
     kind: Kind
     xblock: int
@@ -106,7 +104,6 @@ class Schedule:
     vector: int = 0
     steps: int = 1
     pairs: bool = False
-    rows: bool = False
     lookback: int = 0
 
 
@@ -200,9 +197,6 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         if any(isinstance(s, Store) and s.mode == "mul" for s in statements(kernel)):
             # A program tries again until all of its products are done: few wait for the slowest.
             return Schedule("flat", 128, num_warps=4, index_bits=bits)
-        if rows >= _MANY and repeated(kernel) is not None:
-            several = in_rows(kernel)
-            return replace(_flat(rows // ROWS, bits), vector=vector(several), rows=True)
         flat = replace(_flat(rows, bits), vector=vector(kernel))
         return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
     bound = inner_bound(kernel)

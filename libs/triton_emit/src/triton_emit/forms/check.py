@@ -38,9 +38,7 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     vector = s.vector >= 0 and not s.vector & (s.vector - 1) and (lanes or not s.vector)
     expected = "0, or a power of two in a flat or tiled schedule"
     require(vector, "vector", s.vector, expected)
-    for field in ("pairs", "rows"):
-        flat = s.kind == "flat" or not getattr(s, field)
-        require(flat, field, 1, "False in a schedule that is not flat")
+    require(s.kind == "flat" or not s.pairs, "pairs", 1, "False in a schedule that is not flat")
     stepping = s.kind == "looped" and s.steps <= s.rblock and may_step(kernel)
     require(s.steps == 1 or stepping, "steps", s.steps, "1: no scans in steps of several rows")
     fits = not s.lookback & (s.lookback - 1) and s.lookback >= 32 * s.num_warps and s.xblock == 1

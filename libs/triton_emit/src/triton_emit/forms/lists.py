@@ -73,8 +73,8 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
         first = replace(first, axes=(replace(first.axes[0], extent=sympy.Integer(sum(extents))),))
         step = gcd(*extents, _VECTOR)
     schedule = default_schedule(first, hints)
-    if schedule.pairs or schedule.rows:
-        schedule = replace(schedule, pairs=False, rows=False, vector=vector(first))
+    if schedule.pairs:
+        schedule = replace(schedule, pairs=False, vector=vector(first))
     return schedule if step == _VECTOR else replace(schedule, vector=step)
 
 
