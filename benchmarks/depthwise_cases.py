@@ -1,5 +1,5 @@
-"""Depthwise convolutions, of ours and of the vendor's choice: `convolutions.py` of aten_lowering says
-by which figures they are told apart.
+"""Depthwise convolutions, of ours and of the vendor's choice: `convolutions.py` of aten_lowering
+says by which figures they are told apart.
 
 `python benchmarks/kernels.py --cases depthwise_cases` measures them.
 """
