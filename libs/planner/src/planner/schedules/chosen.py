@@ -57,7 +57,7 @@ def label(schedule: Schedule) -> str:
     parts += [f"t{schedule.steps}"] if schedule.steps != 1 else []
     parts += [f"l{schedule.lookback}"] if schedule.lookback else []
     parts += [f"v{schedule.vector}"] if schedule.vector else []
-    parts += [field for field in ("pairs", "rows") if getattr(schedule, field)]
+    parts += ["pairs"] if schedule.pairs else []
     return " ".join((schedule.kind, *parts))
 
 
