@@ -1,0 +1,221 @@
+"""Device functions that reductions and scans fold with, and by which programs tell each other what
+their chunks fold to, as text (see `helpers.py`)."""
+
+FOLDS = {
+    "max_nan": """
+        def max_nan(a, b):
+            return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    """,
+    "min_nan": """
+        def min_nan(a, b):
+            return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    """,
+    "later_max": """
+        # the second of equals, which may be zeros of either sign
+        def later_max(a, b):
+            return tl.where((a > b) | (a != a), a, b)
+    """,
+    "later_min": """
+        # the second of equals, which may be zeros of either sign
+        def later_min(a, b):
+            return tl.where((a < b) | (a != a), a, b)
+    """,
+    "plus": """
+        def plus(a, b):
+            return a + b
+    """,
+    "put_total": """
+        # each 32 bits of a number in a word of their own, with a flag that they are there: one
+        # write of 64 bits which no other program sees half of, and which none waits to make
+        def put_total(at, value):
+            if value.dtype.primitive_bitwidth == 64:
+                bits = value.to(tl.int64, bitcast=True)
+                high = ((bits >> 32) & 0xFFFFFFFF) | 0x100000000
+                tl.atomic_xchg(at + 1, high, sem="relaxed")
+            else:
+                bits = value.to(tl.int32, bitcast=True).to(tl.int64)
+            tl.atomic_xchg(at, (bits & 0xFFFFFFFF) | 0x100000000, sem="relaxed")
+    """,
+    "wait_word": """
+        # A program waits only for those of smaller numbers, which have begun, so that they are on
+        # the GPU and stay there: the one of the smallest number waits for none, and so all end.
+        def wait_word(at, needed):
+            word = tl.load(at, needed, other=0x100000000, volatile=True)
+            while tl.min(word) == 0:
+                word = tl.load(at, word == 0, other=word, volatile=True)
+            return word & 0xFFFFFFFF
+    """,
+    "take_totals": """
+        def take_totals(at, needed, like):
+            low = wait_word(at, needed)
+            if like.dtype.primitive_bitwidth == 64:
+                bits = (wait_word(at + 1, needed) << 32) | low
+            else:
+                bits = low.to(tl.int32)
+            return bits.to(like.dtype, bitcast=True)
+    """,
+    "tell_1": """
+        # What a chunk folds to, for the later ones of its group
+        def tell_1(slots, chunk, total, GROUP: tl.constexpr):
+            WORDS: tl.constexpr = total.dtype.primitive_bitwidth // 32
+            if chunk % GROUP < GROUP - 1:
+                put_total(slots + chunk % GROUP * WORDS + tl.arange(0, 1), total)
+    """,
+    "tell_2": """
+        # The same of a pair
+        def tell_2(slots, chunk, total, other, GROUP: tl.constexpr):
+            OWN: tl.constexpr = total.dtype.primitive_bitwidth // 32
+            WORDS: tl.constexpr = OWN + other.dtype.primitive_bitwidth // 32
+            if chunk % GROUP < GROUP - 1:
+                at = slots + chunk % GROUP * WORDS + tl.arange(0, 1)
+                put_total(at, total)
+                put_total(at + OWN, other)
+    """,
+    "leave_zero": """
+        # the last program of a group to have read its slots leaves them as they were found
+        def leave_zero(group, members, size):
+            tl.debug_barrier()
+            if tl.atomic_add(group, 1, sem="acq_rel") == members - 1:
+                for start in range(0, size, 1024):
+                    at = start + tl.arange(0, 1024)
+                    tl.store(group + at, tl.zeros([1024], tl.int64), at < size)
+    """,
+    "product": """
+        def product(a, b):
+            return a * b
+    """,
+    "pick_max": """
+        # the larger value, NaN counting as the largest; the first of equals
+        def pick_max(a, i, b, j):
+            better = (b > a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j < i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "last_max": """
+        # as pick_max, but the last of equals
+        def last_max(a, i, b, j):
+            better = (b > a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j > i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "last_min": """
+        # as pick_min, but the last of equals
+        def last_min(a, i, b, j):
+            better = (b < a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j > i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "next_max": """
+        # as last_max, for a candidate that comes after all others
+        def next_max(a, i, b, j):
+            second = (b >= a) | (b != b)
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "next_min": """
+        # as last_min, for a candidate that comes after all others
+        def next_min(a, i, b, j):
+            second = (b <= a) | (b != b)
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+    "add_exponentials": """
+        # (1 + s) * exp(m) + (1 + t) * exp(n) as such a pair; nothing is (-inf, -1). What is small
+        # beside the 1 keeps its digits; differences keep a -0 beside nothing. Infinities of one
+        # sign differ by NaN.
+        def add_exponentials(m, s, n, t):
+            e = tl.where(m == n, 1.0, tl.exp(-tl.abs(m - n)))
+            return max_nan(m, n), tl.where(m < n, t - e * (-1.0 - s), s - e * (-1.0 - t))
+    """,
+    "take_max": """
+        # as pick_max, for a candidate that comes after all others
+        def take_max(a, i, b, j):
+            better = (b > a) | ((b != b) & (a == a))
+            return tl.where(better, b, a), tl.where(better, j, i)
+    """,
+    "take_min": """
+        # as pick_min, for a candidate that comes after all others
+        def take_min(a, i, b, j):
+            better = (b < a) | ((b != b) & (a == a))
+            return tl.where(better, b, a), tl.where(better, j, i)
+    """,
+    "pick_min": """
+        # the smaller value, NaN counting as the smallest; the first of equals
+        def pick_min(a, i, b, j):
+            better = (b < a) | ((b != b) & (a == a))
+            same = (a == b) | ((a != a) & (b != b))
+            second = better | (same & (j < i))
+            return tl.where(second, b, a), tl.where(second, j, i)
+    """,
+}
+
+# What comes before an element of a scan, and the element itself: (all but the last, the last) of
+# two neighbouring runs
+_JOINS = {
+    "sum": "a + p + b",
+    "product": "a * p * b",
+    **{name: f"{name}({name}(a, p), b)" for name in ("later_max", "later_min")},
+}
+_PAIRS = ("last_max", "last_min", "add_exponentials")
+FOLDS.update(
+    (f"before_{name}", f"def before_{name}(a, p, b, q):\n    return {text}, q\n")
+    for name, text in _JOINS.items()
+)
+FOLDS.update(
+    (
+        f"before_{name}",
+        f"def before_{name}(a, x, p, y, b, z, q, w):\n"
+        f"    a, x = {name}(a, x, p, y)\n"
+        f"    b, z = {name}(a, x, b, z)\n"
+        "    return b, z, q, w\n",
+    )
+    for name in _PAIRS
+)
+
+_EARLIER = """
+# What the chunks before this one fold to. A group of them has a slot for each but its last;
+# in that of the last is what all groups before fold to, put there by the last chunk of the
+# one before: the same sums, whichever program is first. slots: of the group; step: to
+# those of the next.
+def earlier_JOIN(slots, step, chunk, chunks, total, start, GROUP: tl.constexpr):
+    WORDS: tl.constexpr = total.dtype.primitive_bitwidth // 32
+    place = chunk % GROUP
+    j = tl.arange(0, GROUP)
+    needed = (j < place) | ((j == GROUP - 1) & (chunk >= GROUP))
+    found = tl.where(needed, take_totals(slots + j * WORDS, needed, total), start)
+    before = tl.broadcast_to(tl.reduce(found, 0, JOIN), [1])
+    if (place == GROUP - 1) & (chunk + 1 < chunks):
+        put_total(slots + step + place * WORDS + tl.arange(0, 1), JOIN(before, total))
+    return before
+"""
+_EARLIER_PAIR = """
+# What the chunks before this one fold to, as `earlier_plus` has it, of pairs
+def earlier_JOIN(
+    slots, step, chunk, chunks, total, other, start, start_other, GROUP: tl.constexpr
+):
+    OWN: tl.constexpr = total.dtype.primitive_bitwidth // 32
+    WORDS: tl.constexpr = OWN + other.dtype.primitive_bitwidth // 32
+    place = chunk % GROUP
+    j = tl.arange(0, GROUP)
+    needed = (j < place) | ((j == GROUP - 1) & (chunk >= GROUP))
+    at = slots + j * WORDS
+    found = tl.where(needed, take_totals(at, needed, total), start)
+    found_other = tl.where(needed, take_totals(at + OWN, needed, other), start_other)
+    before, before_other = tl.reduce((found, found_other), 0, JOIN)
+    before, before_other = tl.broadcast_to(before, [1]), tl.broadcast_to(before_other, [1])
+    if (place == GROUP - 1) & (chunk + 1 < chunks):
+        after, after_other = JOIN(before, before_other, total, other)
+        there = slots + step + place * WORDS + tl.arange(0, 1)
+        put_total(there, after)
+        put_total(there + OWN, after_other)
+    return before, before_other
+"""
+FOLDS.update(
+    (f"earlier_{name}", text.replace("JOIN", name))
+    for names, text in (
+        (("plus", "product", "later_max", "later_min"), _EARLIER),
+        (_PAIRS, _EARLIER_PAIR),
+    )
+    for name in names
+)
