@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import gemm_templates
 from aten_lowering import lower_with_report
 from compile_cli import Options
 from compile_cli.capture import capture, export
-from loop_ir import FuseOptions, fuse_with_report, serve_one
+from loop_ir import FuseOptions, Graph, Matmul, fuse_with_report, serve_one
 from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser
+from planner.matmul.decide import MatmulPlanner
+from planner.matmul.problem import MatmulTask
+from planner.plan import MatmulPlan
 from planner.planning import plan_graph
 from tuning import MARGINS
 
@@ -133,3 +137,26 @@ def test_decisions_from_given_times(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     )
     path = Path(__file__).parent / "golden" / "matmul_decisions.txt"
     assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
+
+
+def test_a_matmul_passes_nine_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The files of the planner with a function that was given a matmul, its task, or what was
+    measured of it."""
+    monkeypatch.setattr(MatmulChooser, "choose", given_times(MatmulChooser.choose))
+    planner = plan_graph.__code__.co_filename.removesuffix("planning.py")
+    of_a_matmul = Graph, Matmul, MatmulTask, MatmulPlanner, gemm_templates.Choice, MatmulPlan
+    passed: set[str] = set()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(planner) and file not in passed:
+            given = frame.f_locals.values()
+            passed.update({file} if any(isinstance(value, of_a_matmul) for value in given) else ())
+
+    sys.setprofile(note)
+    try:
+        decisions(CASES["int8"], tmp_path)
+    finally:
+        sys.setprofile(None)
+    assert "matmul/problem.py" in {file.removeprefix(planner) for file in passed}
+    assert len(passed) <= 9, ", ".join(sorted(passed))

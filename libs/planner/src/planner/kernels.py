@@ -13,22 +13,17 @@ from torch import Tensor
 
 import triton_rt
 from planner.errors import UnsafeCache
-from planner.plan import LaunchArg, LaunchPlan, Zeroed
+from planner.plan import ALIKE
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
-from triton_emit import TritonKernel
 from wrapper_ir import (
     DefineKernel,
     If,
-    KernelParam,
     Launch,
     Op,
     Program,
     Ref,
 )
-
-# What a kernel's definition and its source for triton_rt name alike.
-_ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers")
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
@@ -36,33 +31,8 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     params = tuple(
         triton_rt.KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in define.params
     )
-    alike: dict[str, Any] = {name: getattr(define, name) for name in _ALIKE}
+    alike: dict[str, Any] = {name: getattr(define, name) for name in ALIKE}
     return triton_rt.KernelSource(text=define.source, params=params, pdl=define.overlap, **alike)
-
-
-def define_source(source: triton_rt.KernelSource) -> DefineKernel:
-    """The same kernel as the host program names it; it has no constants that refer to globals."""
-    params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
-    alike: dict[str, Any] = {name: getattr(source, name) for name in _ALIKE}
-    return DefineKernel(source=source.text, params=params, overlap=source.pdl, **alike)
-
-
-def define_kernel(kernel: TritonKernel) -> DefineKernel:
-    """An emitted kernel as a definition of the host program."""
-    params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
-    if (zeroed := kernel.zeroed) is not None:
-        params += (KernelParam(zeroed.name, f"*{zeroed.type.dtype.value}", True),)
-    shape = kernel.num_warps, kernel.num_stages
-    define = DefineKernel(kernel.name, kernel.source, params, kernel.constants, *shape)
-    return replace(define, overlap=kernel.schedule.overlap)
-
-
-def plan_launch(kernel: TritonKernel) -> LaunchPlan:
-    """An emitted kernel as an op of the host program."""
-    args: tuple[LaunchArg, ...] = kernel.args
-    if (zeroed := kernel.zeroed) is not None:
-        args += (Zeroed(zeroed.name, zeroed.type),)
-    return LaunchPlan(define_kernel(kernel), kernel.grid, args)
 
 
 @dataclass

@@ -4,18 +4,23 @@ buffers that they name."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sympy
 
 import gemm_templates
 from loop_ir import Extern, Origin, TensorRef
 from symexpr import sstr
-from wrapper_ir import Device, DType, TensorType, ops
+from wrapper_ir import DefineKernel, Device, DType, KernelParam, TensorType, ops
 
 if TYPE_CHECKING:  # the types alone: what runs a planned program needs no lowering
     from aten_lowering import Fallback
+    from triton_emit import TritonKernel
+    from triton_rt import KernelSource
+
+# What a kernel's definition and its source for triton_rt name alike.
+ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers")
 
 Key: TypeAlias = tuple[str, DType, Device]
 
@@ -153,3 +158,28 @@ class NodePlan:
         for call in (self.extern, *externs):
             if call is not None:
                 yield from (out[0] for out in call.outs if out is not None)
+
+
+def define_source(source: KernelSource) -> DefineKernel:
+    """The same kernel as the host program names it; it has no constants that refer to globals."""
+    params = tuple(KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in source.params)
+    alike: dict[str, Any] = {name: getattr(source, name) for name in ALIKE}
+    return DefineKernel(source=source.text, params=params, overlap=source.pdl, **alike)
+
+
+def define_kernel(kernel: TritonKernel) -> DefineKernel:
+    """An emitted kernel as a definition of the host program."""
+    params = tuple(KernelParam(name, kind, mutated) for name, kind, mutated in kernel.params)
+    if (zeroed := kernel.zeroed) is not None:
+        params += (KernelParam(zeroed.name, f"*{zeroed.type.dtype.value}", True),)
+    shape = kernel.num_warps, kernel.num_stages
+    define = DefineKernel(kernel.name, kernel.source, params, kernel.constants, *shape)
+    return replace(define, overlap=kernel.schedule.overlap)
+
+
+def plan_launch(kernel: TritonKernel) -> LaunchPlan:
+    """An emitted kernel as an op of the host program."""
+    args: tuple[LaunchArg, ...] = kernel.args
+    if (zeroed := kernel.zeroed) is not None:
+        args += (Zeroed(zeroed.name, zeroed.type),)
+    return LaunchPlan(define_kernel(kernel), kernel.grid, args)

@@ -19,8 +19,7 @@ from math import prod
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
 from loop_ir.ir import hints_of
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
-from planner.kernels import plan_launch
-from planner.plan import Choice, Condition, LaunchPlan, MatmulPlan, NodePlan
+from planner.plan import Choice, Condition, LaunchPlan, MatmulPlan, NodePlan, plan_launch
 from planner.schedules.lists import Lists
 from planner.schedules.proposals import default_schedule, list_schedule
 from planner.settings import Settings

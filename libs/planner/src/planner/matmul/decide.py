@@ -20,9 +20,8 @@ from loop_ir.ir import hints_of
 from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser
 from planner.matmul.counters import Account, saved, wanting, without
-from planner.matmul.graph_facts import GraphFacts, bytes_of
 from planner.matmul.ladder import Rung, rungs, share
-from planner.matmul.problem import MOST_PRODUCTS, MatmulTask, make_task
+from planner.matmul.problem import MOST_PRODUCTS, GraphFacts, MatmulTask, bytes_of, make_task
 from planner.matmul.ways import vendor_steps, with_producers
 from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps
 from planner.schedules.proposals import default_schedule

@@ -1,7 +1,9 @@
-"""A matmul node of loop IR as a problem of gemm_templates, and back as launches."""
+"""A matmul node of loop IR as a problem of gemm_templates, and back as launches; what that asks of
+the node and its graph."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +15,7 @@ import gemm_templates
 from gemm_templates import family_of
 from loop_ir import (
     DType,
+    Graph,
     Kernel,
     Load,
     Matmul,
@@ -24,14 +27,70 @@ from loop_ir import (
     over_operand,
     whole_epilogue,
 )
-from loop_ir.ir import statements
-from planner.kernels import define_source
-from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed
+from loop_ir.ir import reads, statements, writes
+from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed, define_source
+from planner.program import kernel_nodes
 from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse, symbol
 from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
 
 Hints = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """The facts about one graph, computed on first use."""
+
+    graph: Graph
+
+    @functools.cached_property
+    def inputs(self) -> frozenset[str]:
+        """The names of the graph's inputs."""
+        return frozenset(i.name for i in self.graph.inputs)
+
+    @functools.cached_property
+    def aligned(self) -> frozenset[str]:
+        """Buffers that are, or can be made, 16-byte aligned: what kernels write (the program
+        allocates it), and inputs that nobody writes (a caller's odd one is copied first)."""
+        written = {name for node in self.graph.nodes for name in writes(node)}
+        made: set[str] = set()
+        for node in self.graph.nodes:
+            if isinstance(node, Kernel):
+                made.update(writes(node))
+            elif isinstance(node, Matmul):
+                made.update(writes(node))
+                made.update(ref.buffer for _, _, ref in produced(node))
+        return frozenset((made | self.inputs) - (written & self.inputs))
+
+    def ending(self, text: str) -> str:
+        """`text`, or more of it, such that no name of the graph ends so: what it is added to is no
+        other buffer or kernel, as `linear_1` would be."""
+        while any(name.endswith(text) for name in self._names):
+            text += "_"
+        return text
+
+    @functools.cached_property
+    def _names(self) -> set[str]:
+        """Of all buffers and kernels of the graph."""
+        kernels = kernel_nodes(self.graph)
+        names = {name for node in self.graph.nodes for name in (*reads(node), *writes(node))}
+        names |= {node.out for node in self.graph.nodes if isinstance(node, Matmul)}
+        names |= {b.name for kernel in kernels for b in kernel.buffers}
+        return names | {kernel.name for kernel in kernels} | self.inputs
+
+
+def produced(node: Matmul) -> list[tuple[str, Kernel, TensorRef]]:
+    """The operands that prologues make: "a" or "b", how, and as what they are read."""
+    both = zip("ab", node.operands, strict=True)
+    return [(name, o.prologue, o.ref) for name, o in both if o.prologue is not None]
+
+
+def bytes_of(node: Matmul, hints: Mapping[str, int]) -> int:
+    """Of all the tensors of a matmul and its epilogue."""
+    types = [node.a.type, node.b.type, node.type]
+    if node.epilogue is not None:
+        types += [b.type for b in node.epilogue.buffers]
+    return sum(int(evaluate(t.extent, hints)) * t.dtype.itemsize for t in types)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,16 @@ from torch import Tensor
 import gemm_templates
 from fx_emit.torch_types import operator_of, torch_value
 from loop_ir import Extern, GraphArg, Kernel, Matmul, TensorRef
-from planner.kernels import Kernels, define_kernel, plan_launch
-from planner.matmul.problem import Hints, MatmulTask
-from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps
+from planner.kernels import Kernels
+from planner.matmul.problem import Hints, MatmulTask, produced
+from planner.plan import (
+    Blocks,
+    LaunchArg,
+    LaunchPlan,
+    Steps,
+    define_kernel,
+    plan_launch,
+)
 from planner.schedules.proposals import default_schedule
 from planner.tensors import layout_at, random_tensor, view_of
 from symexpr import evaluate
@@ -118,12 +125,6 @@ def _launcher(kernels: Kernels, kernel: Kernel, hints: Hints) -> Callable[[dict[
 
 
 # -- operands that kernels make
-
-
-def produced(node: Matmul) -> list[tuple[str, Kernel, TensorRef]]:
-    """The operands that prologues make: "a" or "b", how, and as what they are read."""
-    both = zip("ab", node.operands, strict=True)
-    return [(name, o.prologue, o.ref) for name, o in both if o.prologue is not None]
 
 
 def with_producers(node: Matmul, steps: Steps, hints: Hints, suffix: str) -> Steps:

@@ -23,7 +23,8 @@ import triton_rt
 import tuning
 from loop_ir import Kernel
 from loop_ir.ir import traffic
-from planner.kernels import Kernels, define_kernel, kernel_source
+from planner.kernels import Kernels, kernel_source
+from planner.plan import define_kernel
 from planner.schedules.arguments import arguments, layouts, overwritten, why_not
 from planner.schedules.candidates import anonymous, digest, like, prefetch
 from planner.schedules.chosen import Chosen, decide, label
