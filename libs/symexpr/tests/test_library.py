@@ -17,7 +17,6 @@ from symexpr import (
     DivisionByZero,
     FloorDiv,
     FloorToInt,
-    GuardViolated,
     IntTrueDiv,
     Max,
     Min,
@@ -27,18 +26,14 @@ from symexpr import (
     NonInteger,
     ParseError,
     RoundToInt,
-    SizeContext,
     ToFloat,
-    TraceDomain,
     TruncToInt,
     UnknownFunction,
     bounds,
-    broadcast_vars,
     evaluate,
     from_torch,
     is_contiguous,
     known,
-    merge_loops,
     parse,
     replace_floor,
     simplify,
@@ -160,23 +155,6 @@ def test_evaluate_over_arrays():
     assert evaluate(e, {"a": a, "b": 7}, ArrayDomain(np)).tolist() == want
 
 
-def test_evaluate_over_fx_proxies():
-    fx = pytest.importorskip("torch.fx")
-    graph = fx.Graph()
-    tracer = fx.proxy.GraphAppendingTracer(graph)
-    env = {n: fx.Proxy(graph.placeholder(n), tracer) for n in ("s0", "s1")}
-    functions = {"max": max, "min": min}
-
-    def call(name, *args):
-        return tracer.create_proxy("call_function", functions[name], args, {})
-
-    e = parse("Max(s0*32 + 127, s1)//128*s1 - s0%3")
-    graph.output(evaluate(e, env, TraceDomain(call)).node)
-    module = fx.GraphModule({}, graph)
-    for s0, s1 in [(1, 5), (7, 3000), (64, 1)]:
-        assert module(s0, s1) == evaluate(e, {"s0": s0, "s1": s1})
-
-
 def test_float_functions_follow_python():
     third = IntTrueDiv(A, 3)
     for a in (-7, -3, 0, 4, 2**60 + 1):
@@ -236,30 +214,9 @@ def test_strides_and_split():
     assert strides(parse("i//2 + j"), [IX, J]) is None
     assert strides(parse("i*j"), [IX, J]) is None
     assert split(parse("i*4 + i%3 + 7"), [IX]).rest == parse("i%3 + 7")
-    assert broadcast_vars(parse("i*768 + 5"), [IX, J]) == (J,)
     assert is_contiguous(parse("i*s0 + j + 9"), [(IX, 4), (J, S0)])
     assert is_contiguous(parse("j"), [(IX, 1), (J, 8)])
     assert not is_contiguous(parse("j*4 + i"), [(IX, 4), (J, 8)])
-
-
-def test_merge_loops():
-    merged = merge_loops(
-        [(IX, S0), (J, 768)], [parse("i*768 + j"), parse("j + i*768")], {S0: (1, 64)}
-    )
-    assert merged.axes == ((J, 768 * S0),) and merged.indices == (J, J)
-    assert merged.replacements == {IX: parse("j//768"), J: parse("j%768")}
-    kept = merge_loops([(IX, 4), (J, 768)], [parse("i*768 + j"), J])
-    assert kept.axes == ((IX, 4), (J, 768))
-    three = merge_loops([(IX, 2), (A, 1), (J, 32), (X, 64)],
-                        [parse("i*2048 + j*64 + x"), parse("i*4096 + j*64 + x")])  # fmt: skip
-    assert three.axes == ((IX, 2), (X, 2048))
-    assert three.indices == (parse("i*2048 + x"), parse("i*4096 + x"))
-    split_head = merge_loops(
-        [(IX, 32), (J, 12), (X, 64)],
-        [parse("i*768 + j*64 + x"), parse("(i*768 + j*64 + x)//64")],
-    )
-    assert split_head.axes == ((J, 384), (X, 64))  # x//64 would be harder than j
-    assert split_head.indices == (parse("j*64 + x"), J)
 
 
 # -- bounds
@@ -294,57 +251,6 @@ def test_affine_bounds_are_exact():
             values = [evaluate(e, {IX: i, J: j}) for i in range(low, low + 4) for j in range(3)]
             found = bounds(e, {IX: (low, low + 3), J: (0, 2)})
             assert found == (min(values), max(values))
-
-
-# -- contexts
-
-
-def test_size_context():
-    sizes = SizeContext()
-    s0 = sizes.add("s0", hint=64, low=1, high=4096, divisor=8)
-    s1 = sizes.add("s1", hint=3, low=0)
-    twice = sizes.alias("s2", s0 * 2)
-    assert sizes.hint(s0 * 2 + s1) == 131 and sizes.hint(twice) == 128
-    assert sizes.known(s0 >= 8) is True and sizes.known(twice > s0) is True
-    assert sizes.known(s1 < 10) is None and sizes.known(s1 < 0) is False
-    assert sizes.known(sympy.Eq(Mod(s0, 4), 0)) is True
-    assert sizes.known_multiple_of(s0 * 3, 24) and not sizes.known_multiple_of(s0, 16)
-    assert sizes.simplify(FloorDiv(s0 * A + 7, 8)) == parse("s0//8*a")
-    assert sizes.simplify(FloorDiv(s0, 8) * 8) == s0
-    assert sizes.simplify(FloorDiv(s0, 4)) == parse("s0//8*2")
-    assert sizes.bounds(s0 + s1) == (8, None)
-
-
-def test_guards_are_recorded_learnt_and_checked():
-    sizes = SizeContext()
-    s0 = sizes.add("s0", hint=64, low=1)
-    s1 = sizes.add("s1", hint=64, low=1)
-    assert sizes.guard(s0 > 100, "tile choice") is False
-    assert [str(g) for g in sizes.guards] == ["s0 <= 100  # tile choice"]
-    assert sizes.known(s0 < 200) is True and sizes.bounds(s0) == (1, 100)
-    assert sizes.guard(sympy.Eq(s0, s1), "add") is True
-    assert sizes.known(s1 <= 100) is True and sizes.simplify(s1 - s0) == 0
-    assert sizes.guard(sympy.Eq(Mod(s0, 16), 0), "alignment") is True
-    assert sizes.known_multiple_of(s0 * s1, 256)
-    assert len(sizes.guards) == 3
-    sizes.check({"s0": 32, "s1": 32})
-    with pytest.raises(GuardViolated, match="tile choice"):
-        sizes.check({"s0": 128, "s1": 128})
-    with pytest.raises(GuardViolated):
-        sizes.assume(s0 > 1000, "impossible")
-    with pytest.raises(MissingValue):
-        sizes.guard(X > 3, "no hint")
-    with pytest.raises(BadRange):
-        sizes.add("s9", hint=3, divisor=2)
-    with pytest.raises(BadRange):
-        sizes.alias("s8", symbol("s8") + 1)
-
-
-def test_a_guard_without_a_rule_is_still_known():
-    sizes = SizeContext()
-    a, b = sizes.add("a", hint=5), sizes.add("b", hint=7)
-    assert sizes.guard(a * a < b * b, "compare") is True
-    assert sizes.known(a * a < b * b) is True and sizes.known(a * a >= b * b) is False
 
 
 # -- torch

@@ -5,25 +5,20 @@ printing and simplification are slow, float-minded, or wrong for them in other l
 """
 
 from symexpr.choice import Max, Min, Where
-from symexpr.context import Guard, SizeContext
 from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.domains import (
     BIT_OPERATIONS,
     COMPARISONS,
-    INTERVALS,
     PYTHON,
     ROUNDINGS,
     ArrayDomain,
     Domain,
-    IntervalDomain,
-    TraceDomain,
 )
 from symexpr.errors import (
     BadName,
     BadRange,
     DivisionByZero,
-    GuardViolated,
     MissingValue,
     NonInteger,
     OverflowRisk,
@@ -40,10 +35,7 @@ from symexpr.floors import replace_floor
 from symexpr.lines import from_one_line, one_line
 from symexpr.loops import (
     Affine,
-    MergedLoops,
-    broadcast_vars,
     is_contiguous,
-    merge_loops,
     split,
     strides,
 )
@@ -74,7 +66,6 @@ __all__ = [
     "BIT_OPERATIONS",
     "COMPARISONS",
     "CPP_PRELUDE",
-    "INTERVALS",
     "PYTHON",
     "ROUNDINGS",
     "TRITON_PRELUDE",
@@ -94,13 +85,9 @@ __all__ = [
     "FloatTrueDiv",
     "FloorDiv",
     "FloorToInt",
-    "Guard",
-    "GuardViolated",
     "IntTrueDiv",
-    "IntervalDomain",
     "LShift",
     "Max",
-    "MergedLoops",
     "Min",
     "MissingValue",
     "Mod",
@@ -114,25 +101,21 @@ __all__ = [
     "RShift",
     "Ranges",
     "RoundToInt",
-    "SizeContext",
     "SymexprError",
     "ToFloat",
     "TooLarge",
-    "TraceDomain",
     "TritonPrinter",
     "TruncToInt",
     "UnknownFunction",
     "UnsupportedByTarget",
     "Where",
     "bounds",
-    "broadcast_vars",
     "check_divisors",
     "evaluate",
     "from_one_line",
     "from_torch",
     "is_contiguous",
     "known",
-    "merge_loops",
     "one_line",
     "parse",
     "replace_floor",

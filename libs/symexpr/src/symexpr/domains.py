@@ -1,4 +1,4 @@
-"""What the operations of an expression mean: Python's numbers, arrays, traces, intervals."""
+"""What the operations of an expression mean: Python's numbers, and arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from symexpr import intervals as iv
 from symexpr.limits import check_bits, power_bits, quotient, to_float
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -166,116 +165,4 @@ class ArrayDomain(Domain):
         return self.module.logical_not(a)
 
 
-class TraceDomain(Domain):
-    """Proxies that record what is done to them, such as `torch.fx.Proxy`: operators are applied
-    as they are, and what has no operator goes through `call(name, *args)`, with name one of
-    `min max where and or not float floor ceil trunc round`."""
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self.call = call
-
-    def minimum(self, a: Any, b: Any) -> Any:
-        return self.call("min", a, b)
-
-    def maximum(self, a: Any, b: Any) -> Any:
-        return self.call("max", a, b)
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        return self.call("where", condition, a, b)
-
-    def to_float(self, a: Any) -> Any:
-        return self.call("float", a)
-
-    def round(self, name: str, a: Any) -> Any:
-        return self.call(name.removesuffix("ToInt").lower(), a)
-
-    def logical_and(self, a: Any, b: Any) -> Any:
-        return self.call("and", a, b)
-
-    def logical_or(self, a: Any, b: Any) -> Any:
-        return self.call("or", a, b)
-
-    def logical_not(self, a: Any) -> Any:
-        return self.call("not", a)
-
-
-class IntervalDomain(Domain):
-    """Pairs `(low, high)` of numbers or infinities; conditions are True, False or None."""
-
-    def constant(self, value: int | float) -> Any:
-        return (value, value)
-
-    def rational(self, p: int, q: int) -> Any:
-        return iv.truediv((p, p), (q, q))
-
-    def add(self, a: Any, b: Any) -> Any:
-        return iv.add(a, b)
-
-    def sub(self, a: Any, b: Any) -> Any:
-        return iv.add(a, iv.neg(b))
-
-    def mul(self, a: Any, b: Any) -> Any:
-        return iv.mul(a, b)
-
-    def neg(self, a: Any) -> Any:
-        return iv.neg(a)
-
-    def pow(self, a: Any, b: Any) -> Any:
-        return iv.power(a, b)
-
-    def truediv(self, a: Any, b: Any) -> Any:
-        return iv.truediv(a, b)
-
-    def floordiv(self, a: Any, b: Any) -> Any:
-        return iv.floordiv(a, b)
-
-    def mod(self, a: Any, b: Any) -> Any:
-        return iv.mod(a, b)
-
-    def minimum(self, a: Any, b: Any) -> Any:
-        return min(a[0], b[0]), min(a[1], b[1])
-
-    def maximum(self, a: Any, b: Any) -> Any:
-        return max(a[0], b[0]), max(a[1], b[1])
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        return iv.hull([a, b]) if condition is None else (a if condition else b)
-
-    def bits(self, name: str, a: Any, b: Any) -> Any:
-        if name == "LShift":
-            return iv.mul(a, iv.power((2, 2), b))
-        if name == "RShift":
-            return iv.floordiv(a, iv.power((2, 2), b))
-        return iv.bitwise(name, a, b)
-
-    def to_float(self, a: Any) -> Any:
-        return iv.outward(a)
-
-    def round(self, name: str, a: Any) -> Any:
-        return iv.outward(a)
-
-    def compare(self, op: str, a: Any, b: Any) -> Any:
-        if op in (">", ">="):
-            a, b, op = b, a, {">": "<", ">=": "<="}[op]
-        if op in ("==", "!="):
-            if a[1] < b[0] or b[1] < a[0]:
-                return op == "!="
-            return (op == "==") if a == b and a[0] == a[1] else None
-        if a[1] < b[0] or (op == "<=" and a[1] == b[0]):
-            return True
-        return False if a[0] > b[1] or (op == "<" and a[0] == b[1]) else None
-
-    def logical_and(self, a: Any, b: Any) -> Any:
-        return False if False in (a, b) else None if None in (a, b) else True
-
-    def logical_or(self, a: Any, b: Any) -> Any:
-        return True if True in (a, b) else None if None in (a, b) else False
-
-    def logical_not(self, a: Any) -> Any:
-        return None if a is None else not a
-
-
 PYTHON = Domain()
-
-
-INTERVALS = IntervalDomain()

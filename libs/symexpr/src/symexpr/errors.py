@@ -86,7 +86,3 @@ class BadName(SymexprError, ValueError):
 
 class BadRange(SymexprError, ValueError):
     """A range whose low end is above its high end, or whose ends refer to each other."""
-
-
-class GuardViolated(SymexprError, AssertionError):
-    """A guard contradicts the hints, or what is known already."""

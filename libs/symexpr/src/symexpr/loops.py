@@ -8,10 +8,6 @@ from typing import Any
 
 import sympy
 
-from symexpr.division import FloorDiv, Mod, ModularIndexing
-from symexpr.facts import End, Ranges
-from symexpr.simplification import simplify
-
 Axes = Sequence[tuple[sympy.Symbol, Any]]
 
 
@@ -22,16 +18,6 @@ class Affine:
 
     strides: dict[sympy.Symbol, sympy.Expr]
     rest: sympy.Expr
-
-
-@dataclass(frozen=True)
-class MergedLoops:
-    """axes: (symbol, size), outermost first. indices: in the new symbols. replacements: each old
-    symbol that is gone, in the new ones."""
-
-    axes: tuple[tuple[sympy.Symbol, sympy.Expr], ...]
-    indices: tuple[sympy.Expr, ...]
-    replacements: dict[sympy.Symbol, sympy.Expr]
 
 
 def split(index: Any, axes: Sequence[sympy.Symbol]) -> Affine:
@@ -69,12 +55,6 @@ def strides(index: Any, axes: Sequence[sympy.Symbol]) -> dict[sympy.Symbol, symp
     return None if parts.rest.free_symbols & set(axes) else parts.strides
 
 
-def broadcast_vars(index: Any, axes: Sequence[sympy.Symbol]) -> tuple[sympy.Symbol, ...]:
-    """Axes that the index does not depend on."""
-    used = sympy.sympify(index).free_symbols
-    return tuple(v for v in axes if v not in used)
-
-
 def is_contiguous(index: Any, axes: Axes) -> bool:
     """Whether the axes, outermost first, walk consecutive elements (from any offset); axes of
     size one do not count."""
@@ -87,54 +67,3 @@ def is_contiguous(index: Any, axes: Axes) -> bool:
             return False
         step = step * size
     return True
-
-
-def merge_loops(axes: Axes, indices: Sequence[Any], ranges: Ranges | None = None) -> MergedLoops:
-    """Adjacent axes made one where no index gets harder by it.
-
-    Axes a (outer) and b (inner, size n) become b' with `a -> b' // n`, `b -> b' % n`, if after
-    `simplify` no index has more divisions than before. `b'` has the name of b. Axes of size one
-    are dropped. ranges: of the other symbols.
-
-    >>> from symexpr import parse, symbol
-    >>> i, j = symbol("i"), symbol("j")
-    >>> m = merge_loops([(i, 32), (j, 768)], [parse("i*768 + j"), parse("j + i*768 + 5")])
-    >>> m.axes, m.indices
-    (((j, 24576),), (j, j + 5))
-    """
-    known: dict[sympy.Symbol, tuple[End, End]] = dict(ranges or {})
-    new: list[tuple[sympy.Symbol, sympy.Expr]] = []
-    replacements: dict[sympy.Symbol, sympy.Expr] = {}
-    sizes = [(v, sympy.sympify(n)) for v, n in axes]
-    for v, n in sizes:
-        known[v] = (0, n - 1)
-    current = [simplify(sympy.sympify(e), known) for e in indices]
-    for v, n in reversed(sizes):
-        if n == 1:
-            current = [e.xreplace({v: sympy.S.Zero}) for e in current]
-            replacements[v] = sympy.S.Zero
-            continue
-        if not new:
-            new.append((v, n))
-            continue
-        inner, size = new[-1]
-        total = n * size
-        step = {v: FloorDiv(inner, size), inner: Mod(inner, size)}
-        merged = {**known, inner: (0, total - 1)}
-        tried = [simplify(e.xreplace(step), merged) for e in current]
-        if all(_divisions(t) <= _divisions(e) for t, e in zip(tried, current, strict=True)):
-            replacements = {k: r.xreplace(step) for k, r in replacements.items()}
-            replacements.update(step)
-            current, known = tried, merged
-            new[-1] = (inner, total)
-        else:
-            new.append((v, n))
-    final = {k: simplify(r, known) for k, r in replacements.items()}
-    return MergedLoops(tuple(reversed(new)), tuple(current), final)
-
-
-def _divisions(e: sympy.Expr) -> int:
-    return int(sum(1 for a in sympy.preorder_traversal(e) if isinstance(a, _DIVISIONS)))
-
-
-_DIVISIONS = (FloorDiv, Mod, ModularIndexing)
