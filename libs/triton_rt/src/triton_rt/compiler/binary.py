@@ -13,8 +13,9 @@ from triton_rt.errors import BadBinary, BadSource, UnknownTarget
 from triton_rt.source import KernelParam
 from triton_rt.tma import MapLayout
 
-#: Raised whenever the record, or what the launcher makes of it, changes meaning.
-FORMAT_VERSION = 2
+#: Raised whenever the record, what the launcher makes of it, or what is made of the same source
+#: changes meaning.
+FORMAT_VERSION = 3
 
 _MAGIC = b"TRTRTBIN"
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, header bytes, cubin bytes, ptx bytes

@@ -19,6 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from triton_rt.compiler.binary import Binary
 from triton_rt.compiler.descriptor_writes import written_descriptors
+from triton_rt.compiler.pairs_of_halves import without_constant_pairs
 from triton_rt.compiler.target import Target
 from triton_rt.errors import BadSource, CompileFailed, NoTmaGather, TritonRTError
 from triton_rt.source import KernelParam, KernelSource
@@ -127,6 +128,8 @@ def _run_stages(
     asm: dict[str, Any] = {}
     for name, stage in stages.items():
         module = stage(module, metadata)
+        if name == "ptx":
+            module = without_constant_pairs(module)
         asm[name] = module
     return {"ptx": asm["ptx"], "cubin": asm["cubin"]}, metadata, written
 
