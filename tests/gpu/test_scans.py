@@ -130,3 +130,23 @@ def test_chunks_that_programs_share(
         for mine, want in zip(replayed if again % 2 else compiled(x), first, strict=True):
             assert torch.equal(mine, want)
     beside.synchronize()
+
+
+@pytest.mark.parametrize("size", [(131072, 16), (3, 1 << 20)])
+def test_few_programs_share_scans_and_reductions(
+    size: tuple[int, int], options: dict[str, Any]
+) -> None:
+    """Places of tokens in the queues of experts: two scans, a sum that one needs, and a sum of a
+    scan."""
+    dim = 0 if size[0] > size[1] else 1
+    x = torch.randint(0, 3, size, device="cuda")
+
+    def places(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second = x == 0, x == 1
+        place = first.cumsum(dim) - 1
+        later = second.cumsum(dim) - 1 + first.sum(dim, True)
+        return place, later < 400, (place * x).sum(dim), place.cumsum(dim)
+
+    got = compile_cli.compile(places, (x,), options=options)(x)
+    for mine, eager in zip(got, places(x), strict=True):
+        assert torch.equal(mine, eager)

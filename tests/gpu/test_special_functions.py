@@ -16,7 +16,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", ["acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma", "digamma"])
+_ANGLES = ["tan", "asin", "acos", "atan", "sinh", "cosh", "acosh", "asinh", "atanh"]
+
+
+@pytest.mark.parametrize("name", [*_ANGLES, "erfc", "erfinv", "lgamma", "digamma"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_functions_of_mathematics(name: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
     fn = getattr(torch.special, name, None) or getattr(torch, name)

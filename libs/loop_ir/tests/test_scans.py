@@ -25,6 +25,7 @@ from loop_ir import (
 )
 from loop_ir.errors import Arity, BackwardPlaces, ElementType, MisplacedReduce
 from loop_ir.ir.affine import product
+from loop_ir.ir.analysis import scans
 from loop_ir.splitting.chunks import Cut
 from loop_ir.splitting.split_reductions import SplitReductions, choose_cut, shares_scans
 from loop_ir.splitting.split_scans import can_split_scans, split_scans
@@ -334,3 +335,65 @@ def test_rows_are_reduced_apart_where_their_scan_is_shared(rows, width, several)
             interpret_graph(cut, {"x": x}), interpret_graph(graph, {"x": x}), strict=True
         ):
             np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+TURNS = """
+graph g(
+    x: f32[{size}],
+):
+  kernel k(
+      x: f32[{size}],
+      out a: f32[{size}],
+      out m: f32[{kept}],
+      out b: f32[{kept}],
+      out c: f32[{size}],
+      out d: f32[{size}],
+  ):
+    parallel i0 < {rows}:
+      over r0 < {width}:
+        v0 = load x[{at}] : f32
+        v1 = scan sum(v0) : f32
+        store a[{at}] = v1
+        v2 = reduce max(v0) : f32
+        v3 = mul(v1, v0) : f32
+        v4 = reduce sum(v3) : f32
+      once:
+        store m[i0] = v2
+        store b[i0] = v4
+      over r0 < {width}:
+        v5 = add(v1, v2) : f32
+        v6 = scan max(v5) : f32
+        store c[{at}] = v6
+        v7 = sub(v6, v4) : f32
+        store d[{at}] = v7
+  return (a: f32[{size}], m: f32[{kept}], b: f32[{kept}], c: f32[{size}], d: f32[{size}])
+"""
+
+
+def turns(rows: int, width: int, columns: bool) -> Graph:
+    at, size = f"i0*{width} + r0", f"{rows}, {width}"
+    if columns:
+        at, size = f"r0*{rows} + i0", f"{width}, {rows}"
+    text = TURNS.format(rows=rows, width=width, at=at, size=size, kept=rows)
+    return parse_graph(text.replace("],", "] cuda:0,").replace("])", "] cuda:0)"))
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(("rows", "width"), [(16, 1 << 14), (2, 1 << 17)])
+def test_scans_and_reductions_that_need_each_other_are_shared(rows, width, columns):
+    graph = turns(rows, width, columns)
+    cut = SplitReductions().run(graph)
+    verify(cut)
+    scanning = [k for k in cut.nodes if isinstance(k, Kernel) and scans(k)]
+    long = [k for k in scanning if k.phases[-1].axes[0].extent >= 1 << 12]
+    assert len(scanning) >= 2
+    assert not long if columns else all(shares_scans(k, {}) for k in long)
+    x = np.random.default_rng(0).standard_normal(graph.inputs[0].type.size, dtype=np.float32)
+    wide = interpret_graph(graph, {"x": x})
+    for got, want in zip(interpret_graph(cut, {"x": x}), wide, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
+
+
+def test_scans_of_many_rows_stay_with_what_they_reduce():
+    graph = turns(4096, 1024, False)
+    assert SplitReductions().run(graph) == graph

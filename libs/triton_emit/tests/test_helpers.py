@@ -175,6 +175,12 @@ kernel k(
         ("floor", np.floor),
         ("ceil", np.ceil),
         ("sin", np.sin),
+        ("tan", np.tan),
+        ("asin", np.arcsin),
+        ("atan", np.arctan),
+        ("sinh", np.sinh),
+        ("asinh", np.arcsinh),
+        ("atanh", np.arctanh),
         ("rsqrt", lambda x: 1 / np.sqrt(x)),
         ("erf", np.vectorize(math.erf)),
     ],
@@ -188,15 +194,16 @@ def test_subnormal_numbers_where_the_gpu_functions_flush_them(
     x = np.resize(np.concatenate([x, -x]), POINTS).astype(np.float32)
     emitted = emit(kernel_of([op], DType.f32), Schedule("flat", 1024))
     text = emitted.source
-    assert text.count(f"tl.{op}(") == 1
+    library = "tl.extra.cuda.libdevice" if "libdevice." in text else "tl"
+    assert text.count(f"{library}.{op}(") == 1
     flushed = f"""
 @triton.jit
 def flushed(x):
-    return tl.{op}(tl.where(tl.abs(x) < {float(tiny)!r}, 0.0 * x, x))
+    return {library}.{op}(tl.where(tl.abs(x) < {float(tiny)!r}, 0.0 * x, x))
 
 
 """
-    text = text.replace(f"tl.{op}(", "flushed(")
+    text = text.replace(f"{library}.{op}(", "flushed(")
     text = text.replace("@triton.jit", flushed.lstrip() + "@triton.jit", 1)
     out = {n: tools.to_torch(np.zeros(POINTS), DType.f32) for n in ("x_b", "x_c", f"y_{op}")}
     out["x_a"] = tools.to_torch(x, DType.f32)
@@ -207,6 +214,13 @@ def flushed(x):
     np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-45)
     number = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+
+
+@pytest.mark.parametrize("op", ["tan", "asin", "acos", "atan", "atan2", "sinh", "cosh"])
+def test_functions_of_angles_stay_in_their_type(op: str) -> None:
+    """Arithmetic in f64 is half as fast, and its quotients and roots are long: a margin of angles
+    took an H200 five times as long so."""
+    assert "64" not in emit(kernel_of([op], DType.f32), Schedule("flat", 1024)).source
 
 
 def test_erf_for_narrow_results(tools: SimpleNamespace) -> None:
@@ -248,7 +262,7 @@ def test_two_arguments(tools: SimpleNamespace) -> None:
     for op, exact in (("fmod", np.fmod), ("mod", np.mod), ("atan2", np.arctan2)):
         want = exact(wide, other).astype(np.float64)
         got = run(op, DType.f32, [x, y], tools)
-        assert ulps(got, want, DType.f32) <= (0.5 if op != "atan2" else 1.0), op
+        assert ulps(got, want, DType.f32) <= (0.5 if op != "atan2" else 2.0), op
     base = np.abs(x) ** np.float32(0.25)
     want = np.power(base.astype(np.longdouble), other).astype(np.float64)
     assert ulps(run("pow", DType.f32, [base, y], tools), want, DType.f32) <= 1.1

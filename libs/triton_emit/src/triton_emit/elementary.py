@@ -224,82 +224,21 @@ ELEMENTARY = {
         def sigmoid_f64(x):
             return 1.0 / (1.0 + tl.exp(-x))
     """,
-    "sinh_f64": """
-        def sinh_f64(x):
-            a = tl.abs(x)
-            f = expm1_f64(a)
-            half = tl.exp(0.5 * a)
-            r = tl.where(a < 22.0, 0.5 * (f + f / (f + 1.0)), (0.5 * half) * half)
-            return tl.where(x < 0.0, -r, tl.where(x == 0.0, x, r))
-    """,
-    "cosh_f64": """
-        def cosh_f64(x):
-            half = tl.exp(0.5 * tl.abs(x))
-            return (0.5 * half) * half + 0.5 / half / half
-    """,
-    "atan_f64": """
-        # Cephes atan: argument reduced to |x| < 0.66, then a rational function
-        def atan_f64(x):
-            a = tl.abs(x)
-            big = a > 2.414213562373095
-            mid = (a > 0.66) & (a <= 2.414213562373095)
-            t = tl.where(big, -1.0 / a, tl.where(mid, (a - 1.0) / (a + 1.0), a))
-            steps = tl.where(big, 2.0, tl.where(mid, 1.0, 0.0)).to(tl.float64)
-            base = steps * 0.7853981633974483
-            more = steps * 3.061616997868383e-17
-            z = t * t
-            p = z * -8.750608600031904122785e-1 + -1.615753718733365076637e1
-            p = p * z + -7.500855792314704667340e1
-            p = p * z + -1.228866684490136173410e2
-            p = p * z + -6.485021904942025371773e1
-            q = z + 2.485846490142306297962e1
-            q = q * z + 1.650270098316988542046e2
-            q = q * z + 4.328810604912902668951e2
-            q = q * z + 4.853903996359136964868e2
-            q = q * z + 1.945506571482613964425e2
-            r = base + ((t * (z * p / q) + t) + more)
-            return tl.where(x < 0.0, -r, tl.where(x == 0.0, x, r))
-    """,
-    "asin_f64": """
-        def asin_f64(x):
-            return atan_f64(x / tl.sqrt((1.0 - x) * (1.0 + x)))
-    """,
-    "acos_f64": """
-        def acos_f64(x):
-            return 2.0 * atan_f64(tl.sqrt(1.0 - x) / tl.sqrt(1.0 + x))
-    """,
     "signbit_f64": """
         def signbit_f64(x):
             return x.to(tl.int64, bitcast=True) < 0
     """,
-    "atan2_f64": """
-        def atan2_f64(y, x):
+    "atan2_f32": """
+        # libdevice takes subnormal numbers for zero, the quotient among them
+        def atan2_f32(y, x):
             a = tl.abs(y)
             b = tl.abs(x)
             both_zero = (a == 0.0) & (b == 0.0)
             both_inf = (a == float("inf")) & (b == float("inf"))
-            ratio = tl.where(both_zero, 0.0, tl.where(both_inf, 1.0, a / b))
-            r = atan_f64(ratio)
-            r = tl.where(signbit_f64(x), 3.141592653589793 - (r - 1.2246467991473532e-16), r)
-            return tl.where(signbit_f64(y), -1.0 * r, r)
-    """,
-    "tan_f64": """
-        def tan_f64(x):
-            return tl.sin(x) / tl.cos(x)
-    """,
-    "asinh_f32": """
-        # libdevice takes subnormal numbers for zero
-        def asinh_f32(x):
-            return tl.where(
-                tl.abs(x) < 1.1754943508222875e-38, x, tl.extra.cuda.libdevice.asinh(x)
-            )
-    """,
-    "atanh_f32": """
-        # libdevice takes subnormal numbers for zero
-        def atanh_f32(x):
-            return tl.where(
-                tl.abs(x) < 1.1754943508222875e-38, x, tl.extra.cuda.libdevice.atanh(x)
-            )
+            r = atan_f32(tl.where(both_zero, 0.0, tl.where(both_inf, 1.0, tl.div_rn(a, b))))
+            behind = x.to(tl.int32, bitcast=True) < 0
+            r = tl.where(behind, 3.1415927410125732 - (r + 8.742277657347586e-08), r)
+            return tl.where(y.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
     """,
     "lgamma_f32": """
         # libdevice takes subnormal numbers for zero
@@ -309,4 +248,17 @@ ELEMENTARY = {
                 a < 1.1754943508222875e-38, 0.0 - tl.log(a), tl.extra.cuda.libdevice.lgamma(x)
             )
     """,
+}
+
+# Of functions that are their argument near zero.
+_THROUGH_ZERO = """
+    # libdevice takes subnormal numbers for zero
+    def {name}_f32(x):
+        return tl.where(
+            tl.abs(x) < 1.1754943508222875e-38, x, tl.extra.cuda.libdevice.{name}(x)
+        )
+"""
+ELEMENTARY |= {
+    f"{name}_f32": _THROUGH_ZERO.format(name=name)
+    for name in ("tan", "asin", "atan", "sinh", "asinh", "atanh")
 }

@@ -51,7 +51,8 @@ _BY_ZERO = {"floordiv": "int_floor_div", "mod": "int_floor_mod"}
 _BY_ZERO |= {"truncdiv": "int_div", "fmod": "int_rem"}
 _UNSIGNED = {"floordiv": "truncdiv", "mod": "fmod"}
 
-# unary functions: Triton text for f32 and for f64; a bare name is a helper
+# functions: Triton text for f32 and for f64; a bare name is a helper, but for `libdevice`: the
+# function of that name in CUDA's library, which eager calls too
 _TABLE = """
 exp exp_f32 tl.exp
 exp2 exp2_f32 tl.exp2
@@ -74,18 +75,25 @@ floor floor_f32 tl.floor
 ceil ceil_f32 tl.ceil
 trunc trunc_float trunc_float
 round round_f32 round_f64
-asinh asinh_f32 tl.extra.cuda.libdevice.asinh
-atanh atanh_f32 tl.extra.cuda.libdevice.atanh
-lgamma lgamma_f32 tl.extra.cuda.libdevice.lgamma
+lgamma lgamma_f32 libdevice
+tan tan_f32 libdevice
+asin asin_f32 libdevice
+atan atan_f32 libdevice
+atan2 atan2_f32 libdevice
+sinh sinh_f32 libdevice
+asinh asinh_f32 libdevice
+atanh atanh_f32 libdevice
+acos libdevice libdevice
+cosh libdevice libdevice
+acosh libdevice libdevice
+erfc libdevice libdevice
+erfinv libdevice libdevice
+hypot libdevice libdevice
 """
 _FUNCTIONS = {op: (f32, f64) for op, f32, f64 in map(str.split, _TABLE.strip().splitlines())}
 
-# CUDA's own, which eager calls too
-_LIBDEVICE = frozenset(("acosh", "erfc", "erfinv", "hypot"))
-
 # computed in f64 and rounded once for the narrower types: rare, and simple to get right
-_WIDE_NAMES = "tan asin acos atan atan2 sinh cosh pow fmod mod floordiv"
-_WIDE = frozenset(_WIDE_NAMES.split())
+_WIDE = frozenset(("pow", "fmod", "mod", "floordiv"))
 
 
 class ScalarOps:
@@ -343,13 +351,12 @@ class ScalarOps:
             return self.call("gelu_f32", [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
-            return self.call(function, [typed(args[0]).text], dtype, axes)
+            if function == "libdevice":
+                function = f"tl.extra.cuda.libdevice.{op}"
+            return self.call(function, [typed(a).text for a in args], dtype, axes)
         if op == "pow" and not double:
             function = _pow_of(args[1].literal)
             return self.call(function, [typed(a).text for a in args], dtype, axes)
-        if op in _LIBDEVICE:
-            texts = [typed(a).text for a in args]
-            return self.call(f"tl.extra.cuda.libdevice.{op}", texts, dtype, axes)
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
             if op in ("fmod", "mod", "floordiv"):

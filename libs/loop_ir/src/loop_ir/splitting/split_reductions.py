@@ -12,13 +12,13 @@ from loop_ir.ir.affine import linear, product
 from loop_ir.ir.analysis import at_hints, hints_of, inner_axes, node_name, scans, traffic
 from loop_ir.ir.in_place import can_share
 from loop_ir.ir.names import statements
-from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Scan, Store
+from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
 from loop_ir.ir.strides import columns_at_once, reduces_columns, step
 from loop_ir.splitting.chunks import Cut
 from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.split import split
 from loop_ir.splitting.split_scans import can_split_scans, split_scans
-from loop_ir.splitting.stages import separate
+from loop_ir.splitting.turns import in_turns
 from symexpr import CeilDiv
 
 # Programs that keep an H200 busy (132 multiprocessors): with fewer, memory is not read at its full
@@ -82,7 +82,7 @@ class SplitReductions:
             if not isinstance(node, Kernel):
                 nodes.append(node)
             elif scans(node) and not can_split_scans(node):
-                nodes += _stages_and_scans(node, hints, taken)
+                nodes += _turns(node, hints, taken)
             elif not can_split_scans(node):
                 paired = pair_softmax(node)
                 parts = split(paired, lambda k: choose_cut(k, hints), taken, _transposes)
@@ -94,23 +94,26 @@ class SplitReductions:
         return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
 
 
-def _stages_and_scans(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[Kernel]:
-    """A kernel that reduces rows, then scans them (`softmax(x).cumsum()`), as kernels that share
-    both, where the scan is worth sharing."""
-    paired = pair_softmax(kernel)
-    reduces = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Reduce) for s in p.body)]
-    scanned = [n for n, p in enumerate(paired.phases) if any(isinstance(s, Scan) for s in p.body)]
-    if not (reduces and scanned and reduces[-1] < scanned[0] and can_share(paired)):
+def _turns(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[Kernel]:
+    """A kernel that reduces and scans (`softmax(x).cumsum()`, `x.cumsum().sum()`), as kernels that
+    share what they do, where that takes less time than few programs take for the whole."""
+    whole = pair_softmax(kernel)
+    if not can_share(whole):
         return [kernel]
     names = set(taken)
-    *stages, last = separate(paired, names)
-    cut = choose_cut(last, hints) if can_split_scans(last) else None
-    if cut is None and not shares_scans(last, hints):
-        return [kernel]
-    parts = [p for s in stages for p in split(s, lambda k: choose_cut(k, hints), names)]
-    parts += [last] if cut is None else split_scans(last, cut, names)
-    programs = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
-    if traffic(kernel, hints).total * (_BUSY / programs - 1) <= len(parts) * LAUNCH_BYTES:
+    parts: list[Kernel] = []
+    for part in in_turns(whole, names):
+        if not scans(part):
+            parts += split(part, lambda k: choose_cut(k, hints), names)
+            continue
+        cut = choose_cut(part, hints) if can_split_scans(part) else None
+        if cut is None and not shares_scans(part, hints):
+            return [kernel]
+        parts += [part] if cut is None else split_scans(part, cut, names)
+    rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
+    programs = -(-rows // _FEWEST_COLUMNS) if reduces_columns(kernel) else rows
+    moved = sum(traffic(p, hints).total for p in parts)
+    if traffic(kernel, hints).total * _BUSY / programs <= moved + len(parts) * LAUNCH_BYTES:
         return [kernel]
     taken |= names
     return parts

@@ -7,7 +7,7 @@ from dataclasses import replace
 import sympy
 
 from loop_ir.ir.affine import substitute
-from loop_ir.ir.analysis import inner_axes, scans
+from loop_ir.ir.analysis import inner_axes
 from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.points import place_in
@@ -29,8 +29,6 @@ def separate(kernel: Kernel, taken: set[str]) -> list[Kernel]:
 
     k: over r0: reduce; once: a; over r0: b   ->   k_stage: over r0: reduce; once: a; store
                                                    k: at all points: a; b
-
-    Where `b` scans, it stays by rows: `once: a; over r0: b`.
     """
     return _Stages(kernel, taken).run()
 
@@ -92,9 +90,6 @@ class _Stages(Pieces):
                 for n, s in zip(results, store, strict=True)
             ]
             rest = replace(after, phases=(Phase((), tuple(load)), *after.phases))
-            if not more and scans(rest):
-                self.add("", tuple(p if p.axes else without_stores(p) for p in rest.phases))
-                return self.out
             if not more:
                 body = [s for p in rest.phases for s in (p if p.axes else without_stores(p)).body]
                 axes = (*rest.axes, *(inner_axes(rest) or ()))
