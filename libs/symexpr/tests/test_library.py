@@ -32,14 +32,11 @@ from symexpr import (
     bounds,
     evaluate,
     from_torch,
-    is_contiguous,
     known,
     parse,
     replace_floor,
     simplify,
-    split,
     sstr,
-    strides,
     symbol,
     to_torch,
 )
@@ -203,20 +200,6 @@ def test_replace_floor(e, want):
     for x in (-7, 0, 11):
         point = {X: x, S0: 3, S1: 4, A: 5}
         assert evaluate(got, point) == e.subs(point)
-
-
-# -- loops
-
-
-def test_strides_and_split():
-    assert strides(parse("i*768 + j*s0 + 5"), [IX, J, A]) == {IX: 768, J: S0, A: 0}
-    assert strides(parse("(i + 2)*(s0 + 1)"), [IX]) == {IX: S0 + 1}
-    assert strides(parse("i//2 + j"), [IX, J]) is None
-    assert strides(parse("i*j"), [IX, J]) is None
-    assert split(parse("i*4 + i%3 + 7"), [IX]).rest == parse("i%3 + 7")
-    assert is_contiguous(parse("i*s0 + j + 9"), [(IX, 4), (J, S0)])
-    assert is_contiguous(parse("j"), [(IX, 1), (J, 8)])
-    assert not is_contiguous(parse("j*4 + i"), [(IX, 4), (J, 8)])
 
 
 # -- bounds

@@ -33,12 +33,6 @@ from symexpr.facts import Ranges
 from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.floors import replace_floor
 from symexpr.lines import from_one_line, one_line
-from symexpr.loops import (
-    Affine,
-    is_contiguous,
-    split,
-    strides,
-)
 from symexpr.parsing import parse
 from symexpr.printing import Printer, sstr
 from symexpr.python_text import PythonPrinter, to_function, to_python
@@ -69,7 +63,6 @@ __all__ = [
     "PYTHON",
     "ROUNDINGS",
     "TRITON_PRELUDE",
-    "Affine",
     "ArrayDomain",
     "BadName",
     "BadRange",
@@ -114,15 +107,12 @@ __all__ = [
     "evaluate",
     "from_one_line",
     "from_torch",
-    "is_contiguous",
     "known",
     "one_line",
     "parse",
     "replace_floor",
     "simplify",
-    "split",
     "sstr",
-    "strides",
     "symbol",
     "to_cpp",
     "to_function",
