@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,13 +19,15 @@ import gemm_templates
 from aten_lowering import lower_with_report
 from compile_cli import Options
 from compile_cli.capture import capture, export
+from gemm_templates.launch import expected_alignment
 from loop_ir import FuseOptions, Graph, Matmul, fuse_with_report, serve_one
-from planner.kernels import Kernels
+from planner.kernels import Kernels, expected_variants, kernel_source
 from planner.matmul.chooser import MatmulChooser
 from planner.matmul.decide import MatmulPlanner
 from planner.matmul.problem import MatmulTask
 from planner.plan import MatmulPlan
-from planner.planning import plan_graph
+from planner.planning import Planned, plan_graph
+from planner.program import assemble
 from tuning import MARGINS
 
 
@@ -107,15 +110,20 @@ def given_times(choose: Any) -> Any:
     return chosen
 
 
-def decisions(case: Case, folder: Path) -> list[str]:
-    """What runs each matmul of a graph on a GPU, and what its kernels are called."""
+def plans(case: Case, folder: Path) -> tuple[Graph, Planned]:
+    """Of a graph on a GPU."""
     function, make, dynamic = case
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
         graph = capture(export(Function(function), make(), dynamic)).graph
     loop = serve_one(lower_with_report(graph).graph)
     fused, _ = fuse_with_report(loop, FuseOptions(epilogue=True, prologue=True))
     options = Options(cache_dir=str(folder))
-    planned = plan_graph(fused, options, Kernels(options))
+    return fused, plan_graph(fused, options, Kernels(options))
+
+
+def decisions(case: Case, folder: Path) -> list[str]:
+    """What runs each matmul of a graph on a GPU, and what its kernels are called."""
+    planned = plans(case, folder)[1]
     said = planned.explain().partition("\nschedules:")[0].splitlines()
     lines = [f"  {line.strip()}" for line in said[1:]]
     for label, choice in planned.measured.items():
@@ -124,7 +132,8 @@ def decisions(case: Case, folder: Path) -> list[str]:
         for condition, choice in getattr(plan, "choices", ()):
             steps = getattr(choice, "steps", (choice,))
             names = [s.define.name if hasattr(s, "define") else s.target for s in steps]
-            lines.append(f"  {condition}: {', '.join(names)}")
+            line = f"  {condition}: {', '.join(names)}"
+            lines.append(re.sub(r"(matmul_\w+?)_[0-9a-f]{8}", r"\1", line))  # digests of texts
     lines += [f"  aligned: {', '.join(sorted(planned.aligned))}"]
     return lines
 
@@ -137,6 +146,39 @@ def test_decisions_from_given_times(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     )
     path = Path(__file__).parent / "golden" / "matmul_decisions.txt"
     assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
+
+
+def stack(x: Any, w: Any, v: Any, u: Any) -> Any:
+    for weight in (w, v, u):
+        x = (x @ weight).tanh()
+    return x
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_was_compiled_to_be_measured_is_what_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dynamic: bool
+) -> None:
+    """Alike matmuls share it, whatever they are called."""
+    monkeypatch.setattr(MatmulChooser, "choose", given_times(MatmulChooser.choose))
+    rows = 512
+    case = (
+        stack, lambda: (bf16(rows, 256), *(bf16(256, 256) for _ in range(3))),
+        {0: {0}} if dynamic else {},
+    )  # fmt: skip
+    fused, planned = plans(case, tmp_path)
+    variants = expected_variants(assemble(fused, planned.plans))
+    run = {(kernel_source(define), mask) for define, mask in variants if "matmul" in define.name}
+    measured = set()
+    for choice in planned.measured.values():
+        for candidate in choice.candidates:
+            if candidate.config is not None:
+                for kernel in gemm_templates.bind(choice.problem, candidate.config).plan.steps:
+                    measured.add((kernel.source, expected_alignment(choice.problem, kernel)))
+    assert run & measured
+    if not dynamic:
+        assert run <= measured and len({source.name for source, _ in run}) == 1
+    else:  # other numbers of rows may be no multiples of 16
+        assert {source for source, _ in run} <= {source for source, _ in measured}
 
 
 def test_a_matmul_passes_nine_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -300,6 +300,7 @@ def test_the_program_as_text(
     kept = tuple(op for op in program.ops if not isinstance(op, DefineKernel))
     path = Path(__file__).parent / "golden" / "counters.txt"
     text = re.sub(r"  \S+:\d+$", "", print_program(replace(program, ops=kept)), flags=re.M)
+    text = re.sub(r"(matmul_\w+)_[0-9a-f]{8}", r"\1", text)  # digests of texts
     assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
 
 

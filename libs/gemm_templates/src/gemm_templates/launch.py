@@ -99,7 +99,7 @@ class Bound:
         self, problem: Problem, config: Config, cache: Cache | None, pool: CompilePool | None
     ) -> None:
         self.problem = problem
-        self.plan = make_plan(problem, config, "matmul")
+        self.plan = make_plan(problem, config, None)
         self._names = _operand_names(problem)
         lazy = functools.partial(LazyKernel, cache=cache, pool=pool)
         self._steps = [(kernel, lazy(kernel.source)) for kernel in self.plan.steps]

@@ -249,6 +249,12 @@ class Problem:
             parts.append(f"{field.name}={value}")
         return " ".join(parts)
 
+    @property
+    def sizes(self) -> str:
+        """`MxNxK`, with letters for what is dynamic, for names: hints must not make them differ."""
+        dims = self.dims()
+        return "x".join(d if d in self.dynamic else str(dims[d]) for d in "MNK")
+
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
         if self.jagged:

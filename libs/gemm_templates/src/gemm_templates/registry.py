@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import Protocol
 
 from gemm_templates.device import DeviceInfo
@@ -137,15 +138,20 @@ def why_not(problem: Problem, config: Config) -> str:
     return family.why_not(problem, config)
 
 
-def make_plan(problem: Problem, config: Config, name: str = "matmul") -> Plan:
-    """The kernels for a problem; the first is called `name`.
+def make_plan(problem: Problem, config: Config, name: str | None = "matmul") -> Plan:
+    """The kernels for a problem; the first is called `name`, or (None) by its sizes and a digest of
+    all texts, so that who measures a kernel and who runs it, for whichever matmul, compile it once.
 
     Raises InvalidConfig if the config cannot run this problem at all (device limits are the
     business of `candidates`), InvalidProblem if a name is taken.
     """
     if wrong := why_not(problem, config):
         raise InvalidConfig(f"{config} for {problem}: {wrong}")
-    plan = family_of(config).plan(problem, config, name)
+    family = family_of(config)
+    if name is None:
+        steps = [replace(step.source, name="") for step in family.plan(problem, config, "_").steps]
+        name = f"matmul_{problem.sizes}_{sha256(repr(steps).encode()).hexdigest()[:8]}"
+    plan = family.plan(problem, config, name)
     if not config.overlap:
         return plan
     return replace(plan, steps=tuple(_overlapped(step) for step in plan.steps))

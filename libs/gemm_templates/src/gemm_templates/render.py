@@ -265,7 +265,7 @@ def _scratch(workspaces: tuple[Workspace, ...] | None) -> str:
 
 def _title(problem: Problem) -> str:
     """The problem with names for dynamic sizes: their hints must not make texts differ."""
-    m, n, k = (d if d in problem.dynamic else str(problem.dims()[d]) for d in ("M", "N", "K"))
+    m, n, k = problem.sizes.split("x")
     hinted = f"[{problem.m}, {problem.k}] @ [{problem.k}, {problem.n}]"
     return str(problem).replace(hinted, f"[{m}, {k}] @ [{k}, {n}]")
 

@@ -152,9 +152,9 @@ class MatmulTask:
         return self.problem.key + (" any batch" if self.batch.free_symbols else "")
 
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
-        """The template's launches, the first of which is the kernel `name`, and its workspaces, but
-        for zeroed memory: that is the program's."""
-        plan = gemm_templates.make_plan(self.problem, config, name)
+        """The template's launches, of the very kernels that were measured, and its workspaces, the
+        names of which begin with `name`, but for zeroed memory: that is the program's."""
+        plan = gemm_templates.make_plan(self.problem, config, None)
         values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
         for pointer, ref in (("a", self.a), ("b", self.b), ("bias", self.node.bias)):
             if ref is not None and ref.type.offset != 0:
