@@ -35,6 +35,8 @@ from loop_ir.passes import cse
 from symexpr import FloorDiv, Mod
 from tensor_ir import DType
 
+_LONGEST = 64  # numbers, symbols and operations of a point that is found by division
+
 Lows = tuple[tuple[sympy.Symbol, int], ...]
 
 
@@ -200,7 +202,8 @@ def locate(
 
 
 def _divided(store: sympy.Expr, producer: Sequence[Axis], load: sympy.Expr) -> Substitution | None:
-    """As `locate`, with digits that are found by division."""
+    """As `locate`, with digits that are found by division; None where that is so long a formula
+    (of sizes that nobody knows) that reading what was stored is less work."""
     radix = {a.symbol: a.extent for a in producer}
     digits = mixed_radix(store, radix)
     if digits is None:
@@ -209,6 +212,8 @@ def _divided(store: sympy.Expr, producer: Sequence[Axis], load: sympy.Expr) -> S
     for number, (symbol, stride) in enumerate(digits):
         at = sympy.sympify(FloorDiv(load, stride))
         point[symbol] = sympy.sympify(Mod(at, radix[symbol])) if number else at
+    if sum(1 for e in point.values() for _ in sympy.preorder_traversal(e)) > _LONGEST:
+        return None
     return tuple((a.symbol, point.get(a.symbol, sympy.S.Zero)) for a in producer)
 
 
