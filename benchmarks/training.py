@@ -1,0 +1,338 @@
+"""Training steps through `torch.compile`: eager, Inductor and compile_cli in one run.
+
+    python benchmarks/training.py [--only bert resnet50 adamw] [--out training.json]
+                                  [--seconds 240] [--processes 10] [--repeats 9]
+    python benchmarks/training.py --tiny --device cpu --only gpt2 adamw   # does it run?
+
+A step is forward, loss and backward, of f32 weights under autocast to bf16 (Llama: bf16 weights),
+dropout on; steps of optimizers are rows of their own. Each backend of a model has a process of its
+own, so that peak memory (of torch's allocator, weights and gradients included) is its own. They
+compile side by side, `--processes` at a time, but take turns where a compiler measures kernels; one
+at a time (`--processes 1`) is what first calls are to be compared in. Then each measures alone, the
+backends of a model in turns: medians of the milliseconds of a step, of a few in a row.
+
+Losses and norms of gradients are held against eager's, which dropout moves a little. What failed,
+or was not compiled in `--seconds`, is a row that says so, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import importlib
+import json
+import math
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+BACKENDS = ("eager", "inductor", "compile_cli")
+CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+STEPS = 3  # in a row, between two events
+TURNS = 3  # of each backend of a model
+RESERVE = 4.0  # seconds that the measuring of one row takes
+NEAR = 0.15  # by which losses and norms of gradients may differ: dropout is another
+
+
+# ---- a process of one model and backend
+@contextmanager
+def alone() -> Iterator[None]:
+    """While it is open, no other process of this benchmark measures kernels."""
+    with Path(os.environ["TRAINING_LOCK"]).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def in_turns(owner: Any, name: str) -> None:
+    """Of a function that measures kernels."""
+    measure = getattr(owner, name)
+
+    def waiting(*args: Any, **more: Any) -> Any:
+        with alone():
+            return measure(*args, **more)
+
+    setattr(owner, name, waiting)
+
+
+def step_of(name: str, backend: str, tiny: bool, device: str) -> Callable[[], dict[str, float]]:
+    """A training step, which says what came of it."""
+    import torch
+    from training_models import MODELS, OPTIMIZERS
+
+    def compiled(run: Any) -> Any:
+        return run if backend == "eager" else torch.compile(run, backend=backend)
+
+    torch.manual_seed(0)
+    if name in OPTIMIZERS:
+        optimizer = OPTIMIZERS[name](tiny, device)
+        parameters = optimizer.param_groups[0]["params"]
+        update = compiled(optimizer.step)
+
+        def step() -> dict[str, float]:
+            update()
+            return {"norm": norm(parameters)} if step.asked else {}  # type: ignore[attr-defined]
+
+    else:
+        model, given = MODELS[name].make(tiny)
+        model.to(device).train()
+        autocast = MODELS[name].autocast
+        if not autocast:
+            model.bfloat16()
+        batch = [x.to(device) for x in given]
+        loss_of = compiled(model)
+
+        def step() -> dict[str, float]:
+            model.zero_grad(set_to_none=True)
+            with torch.autocast(device, torch.bfloat16) if autocast else nullcontext():
+                loss = loss_of(*batch)
+            loss.backward()
+            if not step.asked:  # type: ignore[attr-defined]
+                return {}
+            return {"loss": loss.item(), "norm": norm([p.grad for p in model.parameters()])}
+
+    step.asked = True  # type: ignore[attr-defined]
+    return step
+
+
+def norm(tensors: list[Any]) -> float:
+    import torch
+
+    norms = [t.float().norm() for t in tensors if t is not None]
+    return torch.stack(norms).norm().item()
+
+
+def worker(name: str, backend: str, tiny: bool, device: str) -> None:
+    """Compiles a step, says how it went in a line, then measures as often as it is asked to."""
+    import torch
+
+    warnings.simplefilter("ignore")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else is printed
+    if backend == "inductor":
+        heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+        in_turns(heuristics.CachingAutotuner, "benchmark_all_configs")
+    elif backend == "compile_cli":
+        import compile_cli  # noqa: F401  # registers the backend
+
+        timer = importlib.import_module("tuning.timer")
+        in_turns(timer.Timer, "run")
+        in_turns(timer, "_added")
+    gpu = device == "cuda"
+    wait = torch.cuda.synchronize if gpu else lambda: None
+    step = step_of(name, backend, tiny, device)
+    wait()
+    begin = time.perf_counter()
+    try:
+        row: dict[str, Any] = step()
+        wait()
+        row["first_s"] = time.perf_counter() - begin
+        step()
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        print(json.dumps({"failed": f"{type(error).__name__}: {lines[0]}"[:300]}), file=answers)
+        os._exit(1)
+    step.asked = False  # type: ignore[attr-defined]
+    if gpu:
+        torch.cuda.empty_cache()
+    print(json.dumps(row), file=answers)
+    for line in sys.stdin:
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        step()
+        times = [milliseconds(step, gpu) for _ in range(int(line))]
+        peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else math.nan
+        if gpu:
+            torch.cuda.empty_cache()
+        print(json.dumps({"times": times, "peak": peak}), file=answers)
+    os._exit(0)  # compile workers are not waited for
+
+
+def milliseconds(step: Callable[[], Any], gpu: bool) -> float:
+    """Of a step, of a few in a row."""
+    import torch
+
+    if not gpu:
+        begin = time.perf_counter()
+        step()
+        return (time.perf_counter() - begin) * 1e3
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    for _ in range(STEPS):
+        step()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / STEPS
+
+
+def copy_rate() -> float:
+    """Bytes a millisecond that a copy reads and writes."""
+    import torch
+
+    a, b = (torch.empty(1 << 30, dtype=torch.int8, device="cuda") for _ in range(2))
+    return (2 << 30) / min(milliseconds(lambda: a.copy_(b), True) for _ in range(9))
+
+
+# ---- the process that starts them
+class Worker:
+    """The process of a model and a backend."""
+
+    def __init__(self, name: str, backend: str, options: argparse.Namespace) -> None:
+        self.key = name, backend
+        command = [sys.executable, __file__, "--worker", name, backend, "--device", options.device]
+        self.process = subprocess.Popen(
+            [*command, "--tiny"] if options.tiny else command,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.row: dict[str, Any] = {}
+
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """Its next line of JSON; nothing where there is none in time."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            return {}
+        if line := self.process.stdout.readline():
+            found: dict[str, Any] = json.loads(line)
+            return found
+        return {"failed": f"the process ended with code {self.process.wait()}"}
+
+    def measure(self, repeats: int) -> None:
+        """A turn, whose times are added to those of the row."""
+        assert self.process.stdin is not None
+        print(repeats, file=self.process.stdin, flush=True)
+        found = self.answer(60) or {"failed": "its steps took more than a minute"}
+        self.row["times"] = self.row.get("times", []) + found.pop("times", [])
+        self.row |= found
+
+
+def compiled(names: list[str], options: argparse.Namespace, until: float) -> list[Worker]:
+    """A worker for each model and backend, which has compiled, or a row that says why not."""
+    left = [(name, backend) for name in names for backend in options.backends]
+    until -= RESERVE * len(names)
+    running: list[Worker] = []
+    done: list[Worker] = []
+    while running or (left and time.time() < until):
+        while left and len(running) < options.processes and time.time() < until:
+            running.append(Worker(*left.pop(0), options))
+        select.select([w.process.stdout for w in running], [], [], 1.0)
+        for worker in list(running):
+            worker.row = worker.answer(0)
+            if time.time() > until and not worker.row:
+                worker.row = {"failed": "it was not compiled in time"}
+            if worker.row:
+                running.remove(worker)
+                done.append(worker)
+            if "failed" in worker.row:
+                worker.process.kill()
+    return done
+
+
+def check(rows: dict[str, dict[str, Any]]) -> None:
+    """A row whose loss or gradients are not near eager's has failed."""
+    for row in rows.values():
+        for part in ("loss", "norm"):
+            want, got = rows.get("eager", {}).get(part), row.get(part)
+            if want is not None and got is not None and not abs(got - want) <= NEAR * abs(want):
+                row["failed"] = f"{part} is {got:.4g}, eager's {want:.4g}"
+
+
+def show(name: str, rows: dict[str, dict[str, Any]]) -> None:
+    for backend, row in rows.items():
+        if "failed" in row:
+            print(f"{name:18}{backend:>12}  failed: {row['failed']}", flush=True)
+            continue
+        speedup = rows.get("eager", {}).get("ms", math.nan) / row["ms"]
+        rate = f"{row['of_copy']:9.2f} of a copy" if "of_copy" in row else ""
+        print(f"{name:18}{backend:>12}{row['ms']:10.3f}{speedup:9.2f}x{row['peak']:11.0f}"
+              f"{row['first_s']:10.1f}{row.get('loss', math.nan):10.4f}{row['norm']:12.4g}{rate}",
+              flush=True)  # fmt: skip
+
+
+def summary(rows: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Geometric means of ours beside each peer, of models."""
+    for peer in ("inductor", "eager"):
+        pairs = [(r[peer], r["compile_cli"]) for r in rows.values()
+                 if all("ms" in r.get(b, {}) for b in (peer, "compile_cli"))]  # fmt: skip
+        if not pairs:
+            continue
+        parts = [("time", "ms"), ("peak memory", "peak")]
+        parts += [("first call", "first_s")] if peer == "inductor" else []
+        text = ", ".join(f"{what} {mean([b[p] / a[p] for a, b in pairs]):.3f}" for what, p in parts)
+        print(f"ours / {peer}, geometric mean of {len(pairs)}: {text}")
+
+
+def mean(ratios: list[float]) -> float:
+    return statistics.geometric_mean(ratios) if all(r > 0 for r in ratios) else math.nan
+
+
+def main() -> int:
+    from training_models import MODELS, MOVED, OPTIMIZERS
+
+    names = [*MODELS, *OPTIMIZERS]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME")
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--processes", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(*options.worker, tiny=options.tiny, device=options.device)
+    until = time.time() + options.seconds
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["TRAINING_LOCK"] = f"{folder}/lock"
+        os.environ |= {v: f"{folder}/{v.lower()}" for v in CACHES}
+        threads = max(2, 2 * (os.cpu_count() or 1) // options.processes)
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+        os.environ.setdefault("OMP_NUM_THREADS", "4")
+        workers = compiled(options.only, options, until)
+        print(f"first calls {options.processes} at a time")
+        print(
+            f"{'':18}{'backend':>12}{'step ms':>10}{'speedup':>10}{'peak MiB':>11}{'first s':>10}"
+            f"{'loss':>10}{'norm':>12}",
+            flush=True,
+        )
+        rate = copy_rate() if options.device == "cuda" else math.nan
+        for name in options.only:
+            mine = sorted((w for w in workers if w.key[0] == name), key=order)
+            for w in mine * TURNS:
+                if "failed" not in w.row and time.time() < until:
+                    w.measure(max(1, options.repeats // TURNS))
+            late = {"failed": "no time was left for it"}
+            found = {b: dict(late) for b in options.backends}
+            for w in mine:
+                w.process.kill()
+                if times := w.row.get("times"):
+                    w.row["ms"] = statistics.median(times)
+                    if name in OPTIMIZERS:
+                        w.row["of_copy"] = MOVED / rate / w.row["ms"]
+                found[w.key[1]] = w.row if times or "failed" in w.row else w.row | late
+            rows[name] = found
+            check(found)
+            show(name, found)
+            if options.out:
+                options.out.write_text(json.dumps(rows, indent=1))
+    summary(rows)
+    return int(any("failed" in row for found in rows.values() for row in found.values()))
+
+
+def order(worker: Worker) -> int:
+    return BACKENDS.index(worker.key[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
