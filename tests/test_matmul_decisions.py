@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import gemm_templates
+import triton_rt
 from aten_lowering import lower_with_report
 from compile_cli import Options
 from compile_cli.capture import capture, export
@@ -28,6 +32,8 @@ from planner.matmul.problem import MatmulTask
 from planner.plan import MatmulPlan
 from planner.planning import Planned, plan_graph
 from planner.program import assemble
+from planner.schedules.chosen import Chosen
+from planner.schedules.tuning import ScheduleTuner
 from tuning import MARGINS
 
 
@@ -110,15 +116,17 @@ def given_times(choose: Any) -> Any:
     return chosen
 
 
-def plans(case: Case, folder: Path) -> tuple[Graph, Planned]:
+def plans(case: Case, folder: Path, workers: bool = False) -> tuple[Graph, Planned]:
     """Of a graph on a GPU."""
     function, make, dynamic = case
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
         graph = capture(export(Function(function), make(), dynamic)).graph
     loop = serve_one(lower_with_report(graph).graph)
     fused, _ = fuse_with_report(loop, FuseOptions(epilogue=True, prologue=True))
-    options = Options(cache_dir=str(folder))
-    return fused, plan_graph(fused, options, Kernels(options))
+    options = Options(cache_dir=str(folder), jobs=8)
+    kernels = Kernels(options)
+    with kernels.compiling() if workers else nullcontext():
+        return fused, plan_graph(fused, options, kernels)
 
 
 def decisions(case: Case, folder: Path) -> list[str]:
@@ -179,6 +187,46 @@ def test_what_was_compiled_to_be_measured_is_what_runs(
         assert run <= measured and len({source.name for source, _ in run}) == 1
     else:  # other numbers of rows may be no multiples of 16
         assert {source for source, _ in run} <= {source for source, _ in measured}
+
+
+def test_workers_have_all_to_do_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where there is a GPU: kernels and matmuls' candidates are begun, in this order, then
+    other schedules; a matmul is measured while candidates of the next one may be compiled."""
+    events: list[str] = []
+
+    def prefetch(self: triton_rt.LazyKernel, *_: Any, **__: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if "matmul" not in self.source.name:
+            future.set_result(None)
+        events.append("matmul" if self.source.name.startswith("matmul") else "kernel")
+        return future
+
+    def measure(self: ScheduleTuner, job: Any, ready: float) -> Chosen:
+        events.append("time")
+        return Chosen(job.schedules[0], job.schedules[0])
+
+    choose = given_times(MatmulChooser.choose)
+
+    def chosen(self: MatmulChooser, *args: Any) -> Any:
+        events.append("choose")
+        return choose(self, *args)
+
+    monkeypatch.setattr(triton_rt.LazyKernel, "prefetch", prefetch)
+    monkeypatch.setattr(MatmulChooser, "choose", chosen)
+    monkeypatch.setattr(ScheduleTuner, "_why_not", lambda self: "")
+    monkeypatch.setattr(ScheduleTuner, "_measure", measure)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+    monkeypatch.setattr("gemm_templates.choice.device_info", lambda _: gemm_templates.H200)
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        return ((x @ w).softmax(-1) @ v).softmax(-1)
+
+    case: Case = model, lambda: (bf16(4096, 1024), bf16(1024, 4096), bf16(4096, 2048)), {}
+    plans(case, tmp_path, workers=True)
+    order = [name for name, _ in itertools.groupby(events)]
+    assert order == ["kernel", "matmul", "kernel", "choose", "time", "choose"]  # which it remembers
 
 
 def test_a_matmul_passes_nine_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

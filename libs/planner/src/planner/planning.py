@@ -1,6 +1,7 @@
 """A fused graph -> plans of its nodes, in one call: what is decided travels with the plans.
 
-schedules looked up and begun to compile -> matmuls' candidates too -> measured -> a plan a node
+kernels begin to compile -> matmuls' candidates too -> other schedules, by workers that are left ->
+matmuls are measured as theirs are compiled -> schedules are measured -> a plan a node
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ def plan_graph(
     tuner = tuner or ScheduleTuner(settings, kernels)
     tuner.start(measured_sizes(graph, settings, lists or {}))
     matmuls = MatmulPlanner(settings, kernels, graph)
-    matmuls.prefetch(hints_of(graph.symbols))
+    if matmuls.prefetch(hints_of(graph.symbols)):
+        tuner.begin_candidates()
     users = UserKernelPlanner(settings, kernels, graph, table or {})
+    account = matmuls.account
     tuner.measure()
     plans = select(graph, settings, matmuls, users, lists, tuner, tuner.emit)
 
@@ -82,7 +85,7 @@ def plan_graph(
             f"{decision.out}: {'; '.join(map(str, decision.decided))}"
             for decision in _decisions(plans)
         ]
-        lines = ["matmuls:", *lines, *matmuls.account.lines()] if lines else []
+        lines = ["matmuls:", *lines, *account.lines()] if lines else []
         return "\n".join(filter(None, ("\n  ".join(lines), tuner.explain())))
 
     return Planned(plans, dict(tuner.chosen), explain, tuner.finish)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 
 import torch
@@ -40,18 +39,16 @@ class MatmulChooser:
             return gemm_templates.device_info("cuda")
         return gemm_templates.H200
 
-    def prefetch(self, tasks: Iterable[MatmulTask]) -> None:
-        """Compiles, side by side, all candidates that will be measured."""
+    def prefetch(self, tasks: Iterable[MatmulTask]) -> bool:
+        """Begins to compile, side by side, all candidates that will be measured, in the order of
+        the tasks; whether there are any."""
         asked = {task.problem: task for task in tasks}
-        problems = list(asked)
-        if not problems or self.kernels.pool is None:
-            return
-        offered = {p: found for p, t in asked.items() if (found := self.candidates(t)) is not None}
         pool, cache = self.kernels.pool, self.kernels.cache
-        wait(
-            gemm_templates.prefetch(
-                problems, pool=pool, cache=cache, store=self.store, found=offered
-            )
+        if not asked or pool is None:
+            return False
+        offered = {p: found for p, t in asked.items() if (found := self.candidates(t)) is not None}
+        return bool(
+            gemm_templates.prefetch(asked, pool=pool, cache=cache, store=self.store, found=offered)
         )
 
     def candidates(self, task: MatmulTask) -> list[gemm_templates.Candidate] | None:

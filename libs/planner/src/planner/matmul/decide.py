@@ -122,13 +122,14 @@ class MatmulPlanner:
         ranges = {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
         return None if known(limit, ranges) else limit
 
-    def prefetch(self, hints: Mapping[str, int]) -> None:
-        """Compiles all candidates that will be measured for the graph's matmuls."""
+    def prefetch(self, hints: Mapping[str, int]) -> bool:
+        """Begins to compile all candidates that will be measured for the graph's matmuls; whether
+        there are any."""
         if self.options.gemm != "auto" or self.kernels.pool is None:
-            return
+            return False
         rungs = [(node, rung) for node in self._matmuls for rung in self._rungs(node, hints)]
         tasks = [find(node, rung) for node, rung in rungs for find in (self._task, self._fused)]
-        self.chooser.prefetch(task for task in tasks if task is not None)
+        return self.chooser.prefetch(task for task in tasks if task is not None)
 
     @property
     def _matmuls(self) -> list[Matmul]:
@@ -269,7 +270,8 @@ class MatmulPlanner:
 
     @functools.cached_property
     def account(self) -> Account:
-        """What all matmuls that are measured would save by memory that is zero."""
+        """What all matmuls that are measured would save by memory that is zero. Each is measured as
+        soon as its candidates are compiled; those of the next ones are compiled meanwhile."""
         found = []
         if self.options.gemm == "auto":
             hints = hints_of(self.graph.symbols)

@@ -134,8 +134,7 @@ class ScheduleTuner:
             elif len(schedules) > 1:
                 self._start(kernel, hints, moved, schedules)
         self._jobs = dict(sorted(self._jobs.items(), key=lambda item: -item[1].bytes))
-        if self._jobs:
-            self._compile(here)
+        self._compile(here)
 
     def _why_not(self) -> str:
         if self.options.multikernel in ("persistent", "looped"):
@@ -225,7 +224,7 @@ class ScheduleTuner:
             for i in range(1, len(job.kernels)):
                 if room > 0 and i not in job.futures:
                     job.futures[i] = prefetch(job.kernels[i], job.emitted[i], job.hints)
-                    room -= not job.futures[i].done()
+                room -= i in job.futures and not job.futures[i].done()
 
     def _compile_ahead(self, kernel: Kernel, hints: Hints, pool: triton_rt.CompilePool) -> None:
         """A kernel that is not measured, as the program will have it compiled."""
@@ -236,6 +235,11 @@ class ScheduleTuner:
             lazy.pool = pool
             prefetch(lazy, made, hints)
             lazy.pool = None  # variants of later calls are compiled in process
+
+    def begin_candidates(self) -> None:
+        """Begins to compile candidates besides the guesses, for workers that have nothing else to
+        do: where it takes a while until `measure`."""
+        self._compile_candidates(self._jobs.values(), self._half)
 
     def measure(self) -> None:
         """Times what was started: with `max` everything, else as far as there is time, candidates
@@ -258,7 +262,7 @@ class ScheduleTuner:
                     self.chosen.update(dict.fromkeys(job.keys, chosen))
                 return
             wait(guesses)
-            self._compile_candidates(self._jobs.values(), self._half)
+            self.begin_candidates()
             now = perf_counter()
             share = _SHARE * (now - self.began)
             ready, end = now + share / 2, now + (max(share, _FLOOR) if cached else share)
