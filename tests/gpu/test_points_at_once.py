@@ -45,6 +45,10 @@ WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
     "largest of columns": (lambda x: x.max(1)[0], [(16, 512, 777)]),
     "unfold": (lambda x: F.unfold(x, 3, padding=1), [(4, 16, 33, 34)]),
     "unfold and fold": (folded, [(4, 16, 33, 34)]),
+    "frames added": (
+        lambda x: F.fold(x, (1, 2592), (1, 256), stride=(1, 32)).tanh(),
+        [(5, 256, 74)],
+    ),
     "experts": (
         lambda x: torch.zeros_like(x).scatter(1, (t := x.softmax(-1).topk(8))[1], t[0].log()),
         [(30000, 64)],

@@ -42,6 +42,19 @@ def test_floats_times_powers_of_two(dtype: torch.dtype, options: dict[str, Any])
         torch.testing.assert_close(got, torch.ldexp(x, of), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("by", [6.0, -0.75, 1.0, 1e-30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_remainders_by_a_number(dtype: torch.dtype, by: float, options: dict[str, Any]) -> None:
+    """Exactly, also of numbers that are subnormal and of those 2**100 times the divisor."""
+    x = (torch.linspace(-150, 127, 8001, device="cuda", dtype=torch.float64).exp2() * 1.37).float()
+    x = torch.cat((x, -x, torch.tensor([0.0, -0.0, math.inf, math.nan], device="cuda"))).to(dtype)
+    got = compile_cli.compile(lambda x: torch.fmod(x, by), (x,), options=options)(x)
+    divisor = float(torch.tensor(by, dtype=dtype))
+    want = [math.fmod(a, divisor) if math.isfinite(a) else math.nan for a in x.tolist()]
+    exact = torch.tensor(want, dtype=torch.float64, device="cuda").to(dtype)
+    torch.testing.assert_close(got, exact, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_functions_on_a_grid(
     special_functions: Any, dtype: torch.dtype, options: dict[str, Any]

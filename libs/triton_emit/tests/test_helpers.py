@@ -268,6 +268,26 @@ def test_two_arguments(tools: SimpleNamespace) -> None:
     assert ulps(run("pow", DType.f32, [base, y], tools), want, DType.f32) <= 1.1
 
 
+@pytest.mark.parametrize("divisor", [6.0, -0.75, 1.0, 3e-10, 1e-30, 0.0, np.inf])
+def test_remainders_by_a_number(divisor: float, tools: SimpleNamespace) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(POINTS) * np.exp(rng.uniform(-20, 40, POINTS))
+    x = np.concatenate([np.float32(BASES), x.astype(np.float32)])[:POINTS]
+    body = (Load("a", "x_a", I0, DType.f32), Const("d", divisor, DType.f32),
+            Compute("p", "fmod", ("a", "d"), DType.f32), Store("y", I0, "p"))  # fmt: skip
+    buffers = (Buffer("x_a", tensor(DType.f32)), Buffer("y", tensor(DType.f32), True))
+    axes = (Axis(I0, sympy.Integer(POINTS)),)
+    emitted = emit(Kernel("k", buffers, axes, (Phase((), body),)), Schedule("flat", 1024))
+    assert ("f64" in emitted.source) == (divisor in (1e-30, 0.0, np.inf))
+    out = {"x_a": tools.to_torch(x, DType.f32), "y": tools.to_torch(x, DType.f32)}
+    tools.launch(emitted, out, {})
+    with np.errstate(invalid="ignore"):
+        want = np.fmod(x, np.float32(divisor))
+    got, number = out["y"].numpy(), ~np.isnan(want)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+
+
 BASES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0, -2.5, 0.5, 1e-45, -1e-40, 1.4, -0.7]
 EXPONENTS = [0.0, 1.0, 2.0, 7.0, -4.0, -3.0, 2.5, -0.5, 1e-40, 3e38, np.inf, -np.inf, np.nan]
 

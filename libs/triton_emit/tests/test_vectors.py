@@ -317,6 +317,31 @@ kernel w(
     assert (aligned.vector, aligned.num_warps) == (0, 4)
 
 
+def test_vectors_over_what_neighbours_share() -> None:
+    """Three coordinates for each row of 32: loads that do not move along the row are no window."""
+    text = """
+kernel bases(
+    x: f32[65536, 3] cuda:0,
+    c: f32[32] cuda:0,
+    out y: f32[65536, 32] cuda:0,
+):
+  parallel i0 < 65536, i1 < 32:
+    once:
+      v0 = load x[i0*3] : f32
+      v1 = load x[i0*3 + 1] : f32
+      v2 = load x[i0*3 + 2] : f32
+      v3 = load c[i1] : f32
+      v4 = add(v0, v1) : f32
+      v5 = add(v4, v2) : f32
+      v6 = mul(v5, v3) : f32
+      store y[i0*32 + i1] = v6
+"""
+    kernel = parse_kernel(text)
+    schedule = default_schedule(kernel, {})
+    assert (schedule.kind, schedule.vector) == ("flat", 0)
+    assert "multiple_of" not in emit(kernel, schedule).source
+
+
 @pytest.mark.parametrize("index", ["i0*2", "i0*3 + 1", "40 - i0*2"])
 def test_no_vectors_over_elements_that_are_stepped_over(index: str) -> None:
     assert default_schedule(made(COPY, points=1 << 20, index=index), {}).vector == 1

@@ -107,6 +107,12 @@ INTEGERS = {
             r = tl.where((b == 0.0) | (b != b) | (a == float("inf")), float("nan"), r)
             return tl.where(signbit_f64(x), -1.0 * r, r)
     """,
+    "fmod_by_f32": """
+        # by a number that is far from subnormal: CUDA's own is exact but for subnormal x, which it
+        # takes for zero
+        def fmod_by_f32(x, y):
+            return tl.where(tl.abs(x) < tl.abs(y), x, tl.extra.cuda.libdevice.fmod(x, y))
+    """,
     "mod_f64": """
         def mod_f64(x, y, STEPS: tl.constexpr):
             r = fmod_f64(x, y, STEPS)

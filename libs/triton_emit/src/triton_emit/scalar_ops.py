@@ -357,6 +357,8 @@ class ScalarOps:
         if op == "pow" and not double:
             function = _pow_of(args[1].literal)
             return self.call(function, [typed(a).text for a in args], dtype, axes)
+        if op == "fmod" and not double and _is_ordinary(args[1].literal):
+            return self.call("fmod_by_f32", [typed(a).text for a in args], dtype, axes)
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
             if op in ("fmod", "mod", "floordiv"):
@@ -404,6 +406,11 @@ def _pow_of(exponent: int | float | None) -> str:
     if exponent != math.floor(exponent):
         return "pow_part_f32"
     return "pow_odd_f32" if exponent % 2 else "pow_even_f32"
+
+
+def _is_ordinary(number: int | float | None) -> bool:
+    """No remainder of a larger number by this one is subnormal in f32."""
+    return number is not None and 2.0**-64 <= abs(number) <= 2.0**64
 
 
 def _is_power_of_two(value: float) -> bool:

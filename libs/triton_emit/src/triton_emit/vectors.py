@@ -118,11 +118,13 @@ def aligned(kernel: Kernel) -> bool:
 
 
 def reads_windows(kernel: Kernel) -> bool:
-    """A tensor is read at three places or more, which are not a vector apart."""
+    """A tensor is read at three places or more, which are not a vector apart and move along the
+    last axis: what neighbours share (three coordinates for a row of radial bases) is no window."""
     apart: dict[tuple[str, sympy.Expr], set[int]] = {}
     types = {b.name: b.type for b in kernel.buffers}
+    last = {a.symbol for a in kernel.axes[-1:]}
     for stmt in statements(kernel):
-        if isinstance(stmt, Load):
+        if isinstance(stmt, Load) and last & stmt.index.free_symbols:
             offset, rest = sympy.expand(stmt.index).as_coeff_Add()
             whole = _WIDEST // types[stmt.buffer].dtype.itemsize
             if offset.is_Integer:

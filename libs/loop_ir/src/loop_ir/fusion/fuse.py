@@ -17,6 +17,7 @@ from loop_ir.ir.nodes import Graph, Kernel, Matmul, Node
 from loop_ir.ir.renaming import renumber
 from loop_ir.passes.base import Pass, run_and_report
 from loop_ir.passes.cse import Cse
+from loop_ir.passes.cut_axes import CutAxes
 from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
 from loop_ir.passes.merge_axes import MergeAxes
@@ -83,6 +84,7 @@ def fuse_with_report(
         SumOneHot(),
         DeadCode(),
         StoreParts(),
+        CutAxes(),
         OrderAxes(),
         MergeAxes(),
         Rename(),
