@@ -194,3 +194,33 @@ def test_clamped_values(
     want = value.to(torch.float8_e4m3fn)
     same = got["y"].view(torch.uint8) == want.view(torch.uint8)
     assert (same | (got["y"].float().isnan() & want.float().isnan())).all()
+
+
+@pytest.mark.parametrize(
+    ("first", "low", "high", "way"),
+    [
+        ("n = round(a) : f32", 0.0, 255.0, "byte_f32"),
+        ("n = round(a) : f32", -3.0, 256.0, "int32"),
+        ("n = add(a, a) : f32", 0.0, 255.0, "int32"),
+        ("n = cast(a) : bf16", 0.0, 15.0, "int32"),
+        ("n = cast(a) : bf16", 0.0, 4e9, "int64"),
+        ("n = add(a, a) : f32", 0.0, float("inf"), "int64"),
+    ],
+)
+def test_unsigned_bytes(
+    first: str, low: float, high: float, way: str, tools: SimpleNamespace
+) -> None:
+    """By way of 64 bits only where 32 may not be enough."""
+    kind = first.split()[-1]
+    clamp = (f"low = const {low} : {kind}", f"high = const {high} : {kind}",
+             f"p = maximum(n, low) : {kind}", f"o = minimum(p, high) : {kind}")  # fmt: skip
+    found, got = run(text(LARGEST, BY_127, (first, *clamp), "u8"), tools, 1)
+    assert {w for w in ("def byte_f32(", ".to(tl.int64)") if w in found} == (
+        {{"byte_f32": "def byte_f32(", "int64": ".to(tl.int64)"}[way]} if way != "int32" else set()
+    )
+    a = -got["x"]
+    value = {"round": a.round(), "add": a + a, "cast": a.bfloat16()}[first[4:].split("(")[0]]
+    value = value.clamp(low, high)
+    certain = value < 2**31
+    want = value[certain].to(torch.int64).to(torch.uint8)
+    assert got["y"][certain].equal(want) and (got["y"][value.isnan()] == 0).all()

@@ -12,8 +12,11 @@ from triton_emit.ssa import clean
 
 _FLOATS = frozenset({DType.bf16, DType.f32})  # which have the same exponents
 _POSITIVE = frozenset({"abs", "exp", "near_exp", "exp2", "sigmoid", "near_sigmoid", "sqrt"})
+_BYTES = (DType.i8, DType.u8)
+_WIDE = (DType.u8, DType.u16)  # which other floats reach by way of 64 bits
 _TINY = 2.0**-126  # what is smaller has fewer bits
 _LARGE = 2.0**60
+_EXACT = frozenset(range(-256, 257))  # in all floats but those of 8 bits
 _Made = Mapping[str, Stmt]
 _Extents = Mapping[str, tuple[float, float]]
 
@@ -36,7 +39,8 @@ def within_bounds(kernel: Kernel) -> Kernel:
     `cast(round(x)) : i8` -> `byte(x)`, where x is such a quotient below 256, or what is clamped
     to less: no conversion, which costs as much as four additions.
 
-    `cast(x) : f8e4m3` -> `fit(x)`, where x is known to be at most 464: nothing is out of range.
+    `cast(x) : f8e4m3` -> `fit(x)`, where x is known to be at most 464: nothing is out of range;
+    likewise `cast(x) : u8`, which goes through 32 bits where they are enough.
     """
     body = list(statements(kernel))
     if not any(isinstance(s, Compute) and _may_gain(s) for s in body):
@@ -58,8 +62,11 @@ def within_bounds(kernel: Kernel) -> Kernel:
             if divisor.least > 0:
                 extents[s.out] = (-times, times)
             small[s.out] = times
-        elif s.op == "cast" and s.dtype is DType.i8:
-            written[s.out] = _byte(s, made, extents, small)
+        elif s.op == "cast" and s.dtype in (*_BYTES, *_WIDE):
+            written[s.out] = _byte(s, made, extents, small) if s.dtype in _BYTES else (s,)
+            low, high = extents.get(s.args[0], (-math.inf, math.inf))
+            if written[s.out] == (s,) and s.dtype in _WIDE and -(2**31) < low <= high < 2**31:
+                written[s.out] = (replace(s, op="fit"),)
         elif s.op == "cast" and s.dtype is DType.f8e4m3 and _is_f32(s.args[0], made):
             low, high = extents.get(s.args[0], (-math.inf, math.inf))
             if -464 <= low <= high <= 464:
@@ -75,7 +82,7 @@ def within_bounds(kernel: Kernel) -> Kernel:
 
 
 def _may_gain(s: Compute) -> bool:
-    small = s.op == "cast" and s.dtype in (DType.i8, DType.f8e4m3)
+    small = s.op == "cast" and s.dtype in (*_BYTES, *_WIDE, DType.f8e4m3)
     return small or (s.op == "div" and s.dtype is DType.f32)
 
 
@@ -155,7 +162,8 @@ def _extent(s: Compute, extents: _Extents) -> tuple[float, float]:
         return (max(a, c), max(b, d)) if s.op == "maximum" else (min(a, c), min(b, d))
     if s.op == "round":
         return found[0][0] - 1, found[0][1] + 1
-    if s.op == "cast" and s.dtype is DType.f32:
+    exact = s.dtype in (DType.bf16, DType.f16, DType.f64) and _EXACT.issuperset(found[0])
+    if s.op == "cast" and (s.dtype is DType.f32 or exact):
         return found[0]
     return -math.inf, math.inf
 
@@ -163,12 +171,12 @@ def _extent(s: Compute, extents: _Extents) -> tuple[float, float]:
 def _byte(
     s: Compute, made: _Made, extents: _Extents, small: Mapping[str, float]
 ) -> tuple[Stmt, ...]:
-    """The cast of a rounded value to i8, and the clamps between the two, without the rounding."""
+    """The cast of a rounded value to a byte, and the clamps between, without the rounding."""
     clamps: list[Compute] = []
     at = made.get(s.args[0])
     while isinstance(at, Compute) and at.op in ("maximum", "minimum"):
         number = _number(at.args[1], made)
-        if number is None or number != math.floor(number):
+        if number is None or not number.is_integer():
             return (s,)
         clamps.append(at)
         at = made.get(at.args[0])
@@ -181,7 +189,7 @@ def _byte(
     for number, clamp in enumerate(reversed(clamps)):
         written.append(replace(clamp, out=f"{s.out}_clamp{number}", args=(name, clamp.args[1])))
         name = f"{s.out}_clamp{number}"
-    return (*written, Compute(s.out, "byte", (name,), DType.i8))
+    return (*written, Compute(s.out, "byte", (name,), s.dtype))
 
 
 def _number(name: str, made: _Made) -> float | None:

@@ -117,10 +117,12 @@ class ScalarOps:
         if op in ("cast", "narrow"):
             return self.cast(args[0], stmt.dtype)
         if op == "fit":
-            text = f"{args[0].at(ATOM)}.to({TL_TYPES[stmt.dtype]})"
+            value = self.cast(args[0], DType.i32) if stmt.dtype.is_int else args[0]
+            text = f"{value.at(ATOM)}.to({TL_TYPES[stmt.dtype]})"
             return Value(text, ATOM, stmt.dtype, args[0].axes)
         if op == "byte":
-            return self.call("byte_f32", [typed(args[0]).text], stmt.dtype, args[0].axes)
+            byte = self.call("byte_f32", [typed(args[0]).text], DType.i8, args[0].axes)
+            return self.cast(byte, stmt.dtype)
         if op == "bitcast":
             value = self.held(args[0])
             text = f"{typed(value).at(ATOM)}.to({TL_TYPES[stmt.dtype]}, bitcast=True)"
