@@ -43,6 +43,19 @@ WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
     "pool 3 odd": (pooled(3, 3, 2, 1), [(4, 8, 24, 21, 28)]),
     "pool 3 apart": (pooled(3, 2), [(4, 8, 24, 20, 28)]),
     "largest of columns": (lambda x: x.max(1)[0], [(16, 512, 777)]),
+    "patches": (
+        lambda x: x.view(3, 5, 7, 4, 6, 3).permute(0, 5, 1, 3, 2, 4).reshape(3, 3, 20, 42) * 2,
+        [(3, 35, 72)],
+    ),
+    "channels first": (
+        lambda x, m: (x.permute(0, 3, 1, 2) - m[:, None, None]).contiguous(),
+        [(4, 30, 41, 3), (3,)],
+    ),
+    "every second": (lambda x: F.pixel_unshuffle(x, 2).sin(), [(4, 6, 34, 66)]),
+    "pool of rows": (
+        lambda x, w: F.gelu(F.avg_pool3d(F.layer_norm(x + w.sum(), x.shape[-1:], w), 2)),
+        [(4, 8, 6, 66, 64), (64,)],
+    ),
     "unfold": (lambda x: F.unfold(x, 3, padding=1), [(4, 16, 33, 34)]),
     "unfold and fold": (folded, [(4, 16, 33, 34)]),
     "frames added": (

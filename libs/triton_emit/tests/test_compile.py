@@ -24,6 +24,7 @@ from loop_ir import (
     Phase,
     Store,
     TensorType,
+    parse_kernel,
 )
 from symexpr import symbol
 from triton_emit import Schedule, default_schedule, emit
@@ -86,3 +87,50 @@ def test_one_integer_to_many_powers(tools: SimpleNamespace) -> None:
     )  # fmt: skip
     emitted = emit(kernel, default_schedule(kernel, {}))
     assert compile_kernel(tools.kernel_source(emitted), Target(90)).name == "powers"
+
+
+# Rows of odd length with biases of a table, at places that are data.
+BIASED = """
+kernel biased(
+    x: f32[4096, 49] cuda:0,
+    at: i64[49] cuda:0,
+    bias: f32[512, 8] cuda:0,
+    out y: f32[4096, 49] cuda:0,
+):
+  parallel i0 < 4096:
+    over r0 < 49:
+      a = load x[i0*49 + r0] : f32
+      n = load at[r0] : i64
+      t0 = indirect n < 512
+      b = load bias[t0*8 + i0//512] : f32
+      c = add(a, b) : f32
+      top = reduce max(c) : f32
+    over r0 < 49:
+      d = sub(c, top) : f32
+      store y[i0*49 + r0] = d
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        (BIASED, Schedule("persistent", 16, 64, num_warps=4)),
+    ],
+)
+def test_lanes_lie_along_what_is_stored(
+    text: str, schedule: Schedule, tools: SimpleNamespace
+) -> None:
+    """Where no neighbours are known Triton lays lanes along the first dimension of a tile: tiles of
+    elements go through no shared memory on their way from loads to the store."""
+    kernel = parse_kernel(text.strip())
+    emitted = tools.check(kernel, schedule)
+    source = tools.kernel_source(emitted)
+    kinds = {"f32": "fp32"}
+    types = {p.name: "*" + kinds.get(p.kind[1:], p.kind[1:]) for p in source.params}
+    types |= dict.fromkeys(dict(source.constants), "constexpr")
+    traced = ASTSource(load_jit(source, interpret=False), types, dict(source.constants))
+    options = {"num_warps": schedule.num_warps}
+    made = triton.compile(traced, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"]
+    rows, columns = schedule.xblock, schedule.yblock * schedule.rblock
+    assert f"tensor<{rows}x{columns}xf32" in made
+    assert not re.search(rf"convert_layout .*tensor<{rows}x{columns}x", made), made

@@ -332,14 +332,19 @@ class Writer:
 
     def load_text(self, stmt: Load, index: str, mask: str) -> str:
         """The call that loads `stmt`."""
-        text = f"tl.load({_at(self.params.buffers[stmt.buffer], index)}"
+        turned = "tl.trans({})".format if self.turns(stmt) else str
+        text = f"tl.load({turned(_at(self.params.buffers[stmt.buffer], index))}"
         if mask:
-            text += f", {mask}"
+            text += f", {turned(mask)}"
         if stmt.mask is not None:
             text += f", other={in_memory(literal(stmt.other, stmt.dtype))}"
         elif self.inside.keys() & stmt.index.free_symbols:
             text += ', other=float("nan")' if stmt.dtype in _WITH_NAN else ", other=0"
-        return text + self.eviction(stmt) + ")"
+        return turned(text + self.eviction(stmt) + ")")
+
+    def turns(self, stmt: Load) -> bool:
+        """Whether a load is of the tile with its dimensions exchanged."""
+        return False
 
     def eviction(self, stmt: Load) -> str:
         """A cache hint, as a further argument of the load."""

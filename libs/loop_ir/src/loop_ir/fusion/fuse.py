@@ -24,6 +24,7 @@ from loop_ir.passes.merge_axes import MergeAxes
 from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.simplify_indices import SimplifyIndices
 from loop_ir.passes.sum_one_hot import SumOneHot
+from loop_ir.passes.unroll_short_axes import UnrollShortAxes
 from loop_ir.passes.unroll_short_rows import UnrollShortRows
 from loop_ir.splitting.split_reductions import SplitReductions
 
@@ -86,6 +87,7 @@ def fuse_with_report(
         StoreParts(),
         CutAxes(),
         OrderAxes(),
+        UnrollShortAxes(),
         MergeAxes(),
         Rename(),
     ]

@@ -8,8 +8,19 @@ from typing import TypeAlias
 
 import sympy
 
-from loop_ir import Axis, DType, Kernel, Load, Reduce, Scan, Stmt, Store, columns_part
-from loop_ir.ir import statements
+from loop_ir import (
+    Axis,
+    DType,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+    columns_part,
+    reduces_columns,
+)
+from loop_ir.ir import linear, statements
 from symexpr import bounds
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
 from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two
@@ -152,6 +163,29 @@ class RowWriter(KernelWriter):
             return 1
         least = min(b.type.dtype.itemsize for b in self.kernel.buffers)
         return min(8, 16 // least, self.schedule.rblock)
+
+    def turns(self, stmt: Load) -> bool:
+        """Elements of rows that lie apart (places that are data, steps of two): where Triton knows
+        of no neighbours along either dimension, it lays the lanes of a warp along the first, here
+        that of rows, and what is loaded goes through shared memory to be joined with what is not
+        (softmax of windows with biases of a table, 1024 x 8 x 49 x 49 of bf16)."""
+        if self.space < 0 or self.steps > 1 or self.dimensions != ("x", "r"):
+            return False
+        if reduces_columns(self.kernel):
+            return False
+        inner = self.spaces[self.space]
+        over = {"x": self.kernel.axes, self.inner: inner}
+        index = stmt.index
+        data = frozenset[str]().union(
+            *(keys for s, (_, keys) in self.symbols.items() if s in index.free_symbols)
+        )
+        for key, axes in over.items():
+            varies = key in data or not index.free_symbols.isdisjoint(a.symbol for a in axes)
+            form = linear(index, (axes[-1].symbol,)) if key not in data else None
+            if not varies or (form is not None and form.coefficient(axes[-1].symbol) == 1):
+                return False
+        mask = self.mask_value(stmt)
+        return mask is None or self.is_tile(mask.axes)
 
     def shape(self, axes: frozenset[str]) -> str:
         """The tile over `axes`, with a dimension more where it is turned or stepped."""

@@ -1,0 +1,77 @@
+"""Short axes whose neighbours share lines are done at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loop_ir import Load, interpret_kernel, parse_kernel, print_kernel
+from loop_ir.ir import statements
+from loop_ir.ir.verify_kernel import KernelVerifier
+from loop_ir.passes.unroll_short_axes import rewrite
+
+# Bytes of images whose channels come last, a table that differs by channel, a mask of one of them.
+TEXT = """
+kernel k(
+    x: f32[2, 35, 3] cuda:0,
+    m: f32[9] cuda:0,
+    c: i64[3] cuda:0,
+    w: f32[35] cuda:0,
+    out y: f32[2, 3, 35] cuda:0,
+):
+  parallel i0 < 2, i1 < 3, i2 < 35:
+    once:
+      a = load x[i0*105 + i2*3 + i1] : f32
+      w = load w[i2] : f32
+      n = load c[i1] : i64
+      t0 = indirect n < 9
+      m = load m[t0] : f32
+      place = index i1 : i64
+      two = const 2 : i64
+      last = ge(place, two) : bool
+      far = load w[i2 + i1*17 - 34] if last else 0 : f32
+      b = mul(a, w) : f32
+      d = sub(b, m) : f32
+      e = mul(d, far) : f32
+      store y[i0*105 + i1*35 + i2] = e
+"""
+
+
+def test_the_same_numbers() -> None:
+    kernel = parse_kernel(TEXT.strip())
+    whole = rewrite(kernel)
+    KernelVerifier(whole).run()
+    assert parse_kernel(print_kernel(whole)) == whole
+    assert [str(a.symbol) for a in whole.axes] == ["i0", "i1"]
+    loads = [s for s in statements(whole) if isinstance(s, Load)]
+    # what the points share is read once, and only the last of them reads w at another place
+    assert [s.buffer for s in loads].count("w") == 1 and all(s.mask is None for s in loads)
+    assert [s.buffer for s in loads].count("x") == 3
+    rng = np.random.default_rng(0)
+    given = {"x": rng.random((2, 35, 3)), "m": rng.random(9), "w": rng.random(35)}
+    given = {n: a.astype(np.float32) for n, a in given.items()} | {"c": np.array([8, 0, -3])}
+    want, got = interpret_kernel(kernel, given), interpret_kernel(whole, given)
+    np.testing.assert_array_equal(got["y"], want["y"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x[i0*105 + i2*3 + i1]", "x[i0*105 + i1*35 + i2]"),  # nothing is between neighbours
+        ("y[i0*105 + i1*35 + i2]", "y[i0*105 + i2*3 + i1]"),  # stored in another order
+        ("y[i0*105 + i1*35 + i2] =", "y[i0*105 + i1*35 + i2] +="),
+        ("i0*105 + i2*3 + i1] : f32", "i0*105 + i2*3 + i1] : f32\n      u = load y[i2] : f32"),
+    ],
+)
+def test_what_is_left_alone(old: str, new: str) -> None:
+    assert old in TEXT
+    kernel = parse_kernel(TEXT.replace(old, new).strip())
+    assert rewrite(kernel) == kernel
+
+
+def test_not_past_many_statements_nor_points() -> None:
+    kernel = parse_kernel(TEXT.strip())
+    assert rewrite(kernel, most=2) == kernel
+    many = "".join(f"      x{n} = sin({f'x{n - 1}' if n else 'a'}) : f32\n" for n in range(30))
+    text = TEXT.replace("      b = mul(a, w)", f"{many}      b = mul(x29, w)")
+    assert rewrite(parse_kernel(text.strip())) == parse_kernel(text.strip())
