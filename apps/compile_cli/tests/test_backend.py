@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +47,28 @@ def test_options_reach_the_compiler(emit: str) -> None:
     compiled = torch.compile(model, backend="compile_cli", options={"emit": emit})
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_garbage_is_collected_after_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either graph of a training step, and of one that fails."""
+    import compile_cli.pipeline as pipeline
+
+    collecting = []
+    lower = pipeline.lower_with_report
+
+    def noted(*args: Any, **options: Any) -> Any:
+        collecting.append(gc.isenabled())
+        if len(collecting) == 3:
+            raise MemoryError
+        return lower(*args, **options)
+
+    monkeypatch.setattr(pipeline, "lower_with_report", noted)
+    compiled = torch.compile(Block(), backend="compile_cli")
+    compiled(torch.randn(3, 8)).sum().backward()
+    assert collecting == [False, False] and gc.isenabled()
+    with pytest.raises(Exception, match="MemoryError"), torch.no_grad():
+        compiled(torch.randn(3, 8))
+    assert collecting == [False] * 3 and gc.isenabled()
 
 
 def test_unknown_option_is_refused_by_name() -> None:

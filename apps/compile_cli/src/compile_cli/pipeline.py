@@ -11,6 +11,7 @@ from aten_lowering import UNFILLED, Lowered, lower_with_report
 from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
+from compile_cli.garbage import collected_later
 from compile_cli.hosts import (
     ASSERT_FINITE,
     Outside,
@@ -32,6 +33,7 @@ from wrapper_ir.passes import AssertFinite, DedupeKernels, InsertFrees, PlanMemo
 NO_FUSION = FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
 
 
+@collected_later()
 @plan_refusals()
 def compile_graph(
     gm: torch.fx.GraphModule, options: Options, record: Record, check_inputs: bool = True

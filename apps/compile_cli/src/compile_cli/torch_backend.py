@@ -24,6 +24,7 @@ from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
 from compile_cli.capture import order_matters, retyped_input, view_written_inputs
 from compile_cli.errors import NoArtifact
+from compile_cli.garbage import collected_later
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
@@ -77,7 +78,7 @@ def compile_cli(
         partition_fn=_partition,
     )
     try:
-        with own_composites(), cached(settings) if kept else nullcontext():
+        with collected_later(), own_composites(), cached(settings) if kept else nullcontext():
             result: Callable[..., Any] = backend(gm, example_inputs)
     except Exception as error:
         if isinstance(error, TorchDynamoException) or _is_ours(error):
