@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import sympy
 
-from loop_ir import Kernel, Store
+from loop_ir import Axis, Kernel, Store
 from loop_ir.ir import statements
+from symexpr import symbol
 from triton_emit.body import Writer
 from triton_emit.errors import BadEpilogue, BadPrologue
+from triton_emit.source import module
+from triton_emit.tiles import Tile
 from triton_emit.values import ATOM, Value, typed
 
 
@@ -24,14 +30,32 @@ def only_store(
 
 
 class DeviceFunctionWriter(Writer):
-    """tile: the name of the template's tile, whose two `dimensions` the kernel runs over.
-    operands: buffers that go into the tuple `operands`."""
+    """tile: the name of the template's tile. operands: buffers that go into the tuple `operands`,
+    after the batch number if there is one; their parameters are `prefix` and a number."""
 
-    def __init__(self, kernel: Kernel, bits: int, tile: str) -> None:
+    def __init__(
+        self, kernel: Kernel, bits: int, tile: str, operands: set[str], prefix: str = "in"
+    ) -> None:
         super().__init__(kernel, bits)
         self.tile = tile
-        self.operands: list[str] = []
+        self.operands = [b.name for b in kernel.buffers if b.name in operands]
+        for number, buffer in enumerate(self.operands):
+            self.params.buffers[buffer] = f"{prefix}{number}"
+        self.batched = False
         self.result_value: Value | None = None
+
+    def run_over(
+        self, batch: Sequence[Axis], tiles: Sequence[Tile], dimensions: tuple[str, str]
+    ) -> None:
+        """The axes of the kernel: one of batches, or none, and those of the template's tile, whose
+        rows and columns are `dimensions`."""
+        for axis in batch:
+            self.symbols[axis.symbol] = (symbol("batch"), frozenset())
+        self.batched = bool(batch)
+        for tile in tiles:
+            self.add_tile(tile)
+        self.shapes = {key: f"{self.tile}.shape[{i}]" for i, key in enumerate(dimensions)}
+        self.dimensions = dimensions
 
     def mask(self, axes: frozenset[str], extra: Value | None = None) -> str:
         """The template's mask over the whole tile, else the bounds of one axis."""
@@ -63,8 +87,11 @@ class DeviceFunctionWriter(Writer):
             value = Value(text, ATOM, value.dtype, whole)
         return value
 
-    def given(self) -> tuple[list[tuple[str, str]], list[str | sympy.Expr]]:
-        """(name, kind) of what is in `operands`, and what the caller knows each by."""
+    def function(
+        self, signature: str, value: Value, places: Sequence[str] = ()
+    ) -> tuple[str, tuple[tuple[str, str], ...], tuple[str | sympy.Expr, ...]]:
+        """The module of a function that begins with the lines `places` and returns a value;
+        (name, kind) of what is in `operands`, and what the caller knows each by."""
         operands = [
             (self.params.buffers[b], f"*{self.params.dtypes[b].value}") for b in self.operands
         ]
@@ -72,4 +99,9 @@ class DeviceFunctionWriter(Writer):
         for name, kind, size in self.params.scalars(self.bits):
             operands.append((name, kind))
             args.append(size)
-        return operands, args
+        start = 1 if self.batched else 0
+        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
+        lines += [*places, *self.top.text(), f"return {typed(value).text}"]
+        if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
+            lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
+        return module(signature, lines, self.kernel), tuple(operands), tuple(args)

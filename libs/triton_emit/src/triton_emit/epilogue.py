@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import sympy
 
 from loop_ir import Axis, Kernel, Load, contiguous_strides
 from loop_ir.ir import statements
-from symexpr import symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadEpilogue
 from triton_emit.idioms import cheaper
 from triton_emit.schedule import index_bits
-from triton_emit.source import EpilogueSource, module
+from triton_emit.source import EpilogueSource
 from triton_emit.ssa import clean
 from triton_emit.tiles import Tile
-from triton_emit.values import TL_TYPES, Value, typed
+from triton_emit.values import TL_TYPES, Value
 
 
 def emit_epilogue(
@@ -85,20 +83,13 @@ def _reading(kernel: Kernel, buffer: str, index: sympy.Expr) -> Kernel:
 
 class _EpilogueWriter(DeviceFunctionWriter):
     def __init__(self, kernel: Kernel, out_name: str, bits: int) -> None:
-        super().__init__(kernel, bits, "acc")
-        self.out_name = out_name
         loaded = {s.buffer for s in statements(kernel) if isinstance(s, Load)}
-        self.operands = [b.name for b in kernel.buffers if b.name in loaded - {out_name}]
-        for number, buffer in enumerate(self.operands):
-            self.params.buffers[buffer] = f"in{number}"
+        super().__init__(kernel, bits, "acc", loaded - {out_name})
+        self.out_name = out_name
         *batch, m, n = kernel.axes
-        for axis in batch:
-            self.symbols[axis.symbol] = (symbol("batch"), frozenset())
-        self.batched = bool(batch)
-        self.add_tile(Tile("m", "rm", "m", (m,), self.write_sizes))
-        self.add_tile(Tile("n", "rn", "n", (n,), self.write_sizes))
-        self.shapes = {"m": "acc.shape[0]", "n": "acc.shape[1]"}
-        self.dimensions = ("m", "n")
+        rows = Tile("m", "rm", "m", (m,), self.write_sizes)
+        columns = Tile("n", "rn", "n", (n,), self.write_sizes)
+        self.run_over(batch, (rows, columns), ("m", "n"))
 
     def load_text(self, stmt: Load, index: str, mask: str) -> str:
         if stmt.buffer == self.out_name:
@@ -108,13 +99,7 @@ class _EpilogueWriter(DeviceFunctionWriter):
     def source(
         self, name: str, value: Value, out: str, dtype: str, stride: tuple[sympy.Expr, ...]
     ) -> EpilogueSource:
-        operands, args = self.given()
-        start = 1 if self.batched else 0
-        lines = [f"{param} = operands[{k}]" for k, (param, _) in enumerate(operands, start)]
-        lines += [*self.top.text(), f"return {typed(value).text}"]
-        if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
-            lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
-        text = module(f"{name}(acc, rm, rn, mask, operands)", lines, self.kernel)
+        text, operands, args = self.function(f"{name}(acc, rm, rn, mask, operands)", value)
         return EpilogueSource(
-            name, text, tuple(operands), tuple(args), out, dtype, stride, self.batched, self.bits
+            name, text, operands, args, out, dtype, stride, self.batched, self.bits
         )
