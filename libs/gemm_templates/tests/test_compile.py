@@ -76,3 +76,14 @@ def test_kernels_are_imported_without_torch():
     assert len(names) == len(FAMILIES) - 1  # one family has the kernel of another
     text = "import sys; sys.modules['torch'] = None; import " + ", ".join(names)
     subprocess.run([sys.executable, "-c", text], check=True)
+
+
+def test_a_compiler_registers_no_custom_ops():
+    """That takes as long as the import of all of this library."""
+    text = """
+import sys, gemm_templates
+gemm_templates.choose
+assert "gemm_templates.ops" not in sys.modules
+assert gemm_templates.mm is sys.modules["gemm_templates.ops"].mm
+"""
+    subprocess.run([sys.executable, "-c", text], check=True)

@@ -1,5 +1,8 @@
 """The public names, which `gemm_templates` gives away one by one."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gemm_templates.choice import Choice, choose, prefetch
 from gemm_templates.device import A100, B200, H100, H200, DeviceInfo, device_info
 from gemm_templates.errors import (
@@ -19,23 +22,25 @@ from gemm_templates.model import (
     is_legal,
     offered,
 )
-from gemm_templates.ops import (
-    addmm,
-    baddbmm,
-    bmm,
-    gated_linear,
-    grouped_mm,
-    linear_act,
-    mixed_mm,
-    mm,
-    scaled_mm,
-)
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.registry import CONFIGS, family_of, make_plan, source, tma_configs
 from gemm_templates.store import Store
 from triton_rt import KernelParam as Param
+
+if TYPE_CHECKING:
+    from gemm_templates.ops import (
+        addmm,
+        baddbmm,
+        bmm,
+        gated_linear,
+        grouped_mm,
+        linear_act,
+        mixed_mm,
+        mm,
+        scaled_mm,
+    )
 
 __all__ = [
     "A100",
@@ -90,3 +95,10 @@ __all__ = [
     "tma_configs",
     "written",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The products, which are custom ops: a compiler, which calls none, does not register them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("gemm_templates.ops"), name)
