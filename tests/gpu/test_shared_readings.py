@@ -95,3 +95,23 @@ def test_softmax_of_long_rows(width: int, fresh_dynamo: None) -> None:
         assert torch.equal(got[~finite & ~want.isnan()].double(), want[~finite & ~want.isnan()])
         near(got[finite], want[finite], 1e-5)
         torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("sections", [(16, 24, 24), (5, 7, 20), (1, 30, 1)], ids=str)
+def test_parts_of_a_tensor_that_are_chosen_by_place(
+    sections: tuple[int, ...], fresh_dynamo: None
+) -> None:
+    """Rotary embeddings whose angles are of three tensors by section: one load of each operand,
+    whatever the sections' lengths let a lane read at once."""
+    width = 2 * sum(sections)
+    x = torch.randn(2, 4, 300, width, device="cuda", dtype=torch.bfloat16)
+    tables = torch.randn(2, 3, 2, 300, width, device="cuda")
+
+    def rotary(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+        parts = [torch.cat([m[n % 3] for n, m in enumerate(t.split(sections * 2, -1))], -1)
+                 for t in (c, s)]  # fmt: skip
+        turned = torch.cat((-x[..., width // 2 :], x[..., : width // 2]), -1)
+        return x * parts[0][:, None] + turned * parts[1][:, None]
+
+    compiled: Any = torch.compile(rotary, backend="compile_cli")
+    torch.testing.assert_close(compiled(x, *tables), rotary(x, *tables), rtol=1e-6, atol=1e-6)

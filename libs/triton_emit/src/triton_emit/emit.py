@@ -17,6 +17,7 @@ from triton_emit.forms.persistent import PersistentWriter, read_first
 from triton_emit.forms.plane import PlaneWriter
 from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
+from triton_emit.joined_loads import join_loads
 from triton_emit.schedule import Schedule, walks
 from triton_emit.source import TritonKernel
 from triton_emit.ssa import clean
@@ -35,7 +36,7 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     Raises BadSchedule when the two do not fit, UnsupportedDType for element types that Triton
     lacks, UnsupportedKernel when a loop would have to read what it overwrote.
     """
-    kernel, form = _fitting(kernel, schedule)
+    kernel, form = _fitting(kernel if schedule.pairs else join_loads(kernel), schedule)
     return form(kernel, schedule).emit()
 
 

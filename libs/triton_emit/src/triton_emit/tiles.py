@@ -13,7 +13,7 @@ from collections.abc import Callable
 import sympy
 
 from loop_ir import Axis
-from symexpr import symbol
+from symexpr import Where, symbol
 
 
 class Tile:
@@ -46,6 +46,9 @@ class Tile:
         if len(symbols) == 1:
             return e.xreplace({symbols[0]: symbol(self.flat)})
         e = sympy.expand(e)
+        chosen = sympy.Add(*(t for t in sympy.Add.make_args(e) if t.has(Where)))
+        if chosen not in (0, e):  # it needs axes apart that are one in the rest
+            return self.rewrite(e - chosen) + self.rewrite(chosen)
         factors = [self._factor(e, s) for s in symbols]
         out = e
         own: dict[sympy.Symbol, sympy.Symbol] = {}  # a part may be named as another axis is

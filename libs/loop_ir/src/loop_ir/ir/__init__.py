@@ -15,6 +15,7 @@ from loop_ir.ir.analysis import (
     writes,
 )
 from loop_ir.ir.body import fresh_values
+from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import (
     Name,
     defined_values,
@@ -34,12 +35,14 @@ __all__ = [
     "Name",
     "at_hints",
     "defined_values",
+    "definitions",
     "expression",
     "fresh_values",
     "hints_of",
     "linear",
     "map_expressions",
     "map_statements",
+    "mask_tests",
     "operands",
     "product",
     "ranges_of",

@@ -24,7 +24,7 @@ def fold(kernel: Kernel) -> Kernel:
 
     i0 < 8: m = ge(index 2*i0 + 1, 0); v = load x[i0] if m else 0  ->  v = load x[i0]
     m = lt(index i0, -1); v = load x[i0] if m else 0               ->  v = const 0
-    m = const true; v = where(m, a, b)                             ->  a for v
+    m = const true; v = where(m, a, b), or v = where(n, a, a)      ->  a for v
     v = add(const 0.0, const 0.0)                                  ->  const 0.0 for v
     """
     folding = _Folding(ranges_of(kernel))
@@ -89,7 +89,7 @@ class _Folding:
                 value = decides
             else:
                 taken = stmt.args[args.index(None)] if None in args else stmt.args[0]
-        elif stmt.op == "where" and args[0] is not None:
+        elif stmt.op == "where" and (args[0] is not None or stmt.args[1] == stmt.args[2]):
             taken = stmt.args[1 if args[0] else 2]
         elif stmt.op == "add" and not self.unsigned.isdisjoint(stmt.args):
             self.unsigned.add(stmt.out)
