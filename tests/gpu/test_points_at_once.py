@@ -51,6 +51,10 @@ WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
         lambda x, m: (x.permute(0, 3, 1, 2) - m[:, None, None]).contiguous(),
         [(4, 30, 41, 3), (3,)],
     ),
+    "kernels of pairs": (
+        lambda x, y: (-(x[:, :, None] - y[:, None]).square().sum(-1)).exp().sum(1),
+        [(3, 300, 3), (3, 211, 3)],
+    ),
     "every second": (lambda x: F.pixel_unshuffle(x, 2).sin(), [(4, 6, 34, 66)]),
     "pool of rows": (
         lambda x, w: F.gelu(F.avg_pool3d(F.layer_norm(x + w.sum(), x.shape[-1:], w), 2)),

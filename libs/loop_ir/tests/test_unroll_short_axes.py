@@ -1,11 +1,11 @@
-"""Short axes whose neighbours share lines are done at once."""
+"""Short axes whose neighbours share lines, or what is computed, are done at once."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from loop_ir import Load, interpret_kernel, parse_kernel, print_kernel
+from loop_ir import Load, Reduce, interpret_kernel, parse_kernel, print_kernel
 from loop_ir.ir import statements
 from loop_ir.ir.verify_kernel import KernelVerifier
 from loop_ir.passes.unroll_short_axes import rewrite
@@ -75,3 +75,73 @@ def test_not_past_many_statements_nor_points() -> None:
     many = "".join(f"      x{n} = sin({f'x{n - 1}' if n else 'a'}) : f32\n" for n in range(30))
     text = TEXT.replace("      b = mul(a, w)", f"{many}      b = mul(x29, w)")
     assert rewrite(parse_kernel(text.strip())) == parse_kernel(text.strip())
+
+
+# Coordinates by weights of all pairs, and how many of these count.
+PAIRS = """
+kernel k(
+    x: f32[600, 3] cuda:0,
+    z: f32[7, 3] cuda:0,
+    c: i64[7] cuda:0,
+    w: f32[9] cuda:0,
+    out y: f32[600, 3] cuda:0,
+):
+  parallel i0 < 600, i1 < 3:
+    once:
+      here = load x[i0*3 + i1] : f32
+      first = load x[i0*3] : f32
+      second = load x[i0*3 + 1] : f32
+    over r0 < 7:
+      a = load z[r0*3] : f32
+      b = load z[r0*3 + 1] : f32
+      d = sub(first, a) : f32
+      e = sub(second, b) : f32
+      f = mul(d, d) : f32
+      g = mul(e, e) : f32
+      h = add(f, g) : f32
+      k = load c[r0] : i64
+      t0 = indirect k < 9
+      u = load w[t0] : f32
+      v = mul(h, u) : f32
+      there = load z[r0*3 + i1] : f32
+      n = sub(here, there) : f32
+      p = mul(n, v) : f32
+      sum = reduce sum(p) : f32
+      most = reduce max(v) : f32
+    once:
+      q = div(sum, most) : f32
+      store y[i0*3 + i1] = q
+"""
+
+
+def test_what_is_reduced_of_pairs_is_computed_once() -> None:
+    kernel = parse_kernel(PAIRS.strip())
+    whole = rewrite(kernel)
+    KernelVerifier(whole).run()
+    assert parse_kernel(print_kernel(whole)) == whole
+    assert [str(a.symbol) for a in whole.axes] == ["i0"]
+    reduces = [s.op for s in statements(whole) if isinstance(s, Reduce)]
+    assert sorted(reduces) == ["max", "sum", "sum", "sum"]
+    loads = [s for s in statements(whole) if isinstance(s, Load)]
+    assert len(loads) == len(set(loads)) == 8  # those of a coordinate are those of all
+    rng = np.random.default_rng(0)
+    given = {"x": rng.random((600, 3)), "z": rng.random((7, 3)), "w": rng.random(9)}
+    given = {n: a.astype(np.float32) for n, a in given.items()}
+    given |= {"c": np.array([8, 0, -3, 1, 2, 4, -9])}
+    want, got = interpret_kernel(kernel, given), interpret_kernel(whole, given)
+    np.testing.assert_array_equal(got["y"], want["y"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("600", "500"),  # programs would be too few
+        ("i1 < 3", "i1 < 5"),
+        ("load z[r0*3 + 1]", "load z[r0*3 + i1]"),  # half of what is computed differs
+        ("y[i0*3 + i1] =", "y[i0*3 + i1] +="),
+    ],
+)
+def test_pairs_that_are_left_alone(old: str, new: str) -> None:
+    assert old in PAIRS
+    kernel = parse_kernel(PAIRS.replace(old, new).strip())
+    assert rewrite(kernel) == kernel

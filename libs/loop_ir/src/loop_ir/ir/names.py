@@ -109,11 +109,12 @@ def statements(kernel: ir.Kernel) -> Iterator[ir.Stmt]:
         yield from phase.body
 
 
-def varying(body: Iterable[ir.Stmt], symbol: sympy.Symbol) -> set[Name]:
-    """An axis, and what differs between its points: a reduction over it does not."""
+def varying(body: Iterable[ir.Stmt], symbol: sympy.Symbol, over: bool = True) -> set[Name]:
+    """An axis, and what differs between its points: a reduction over it does not. over: whether
+    those of the statements are."""
     found: set[Name] = {symbol}
     for stmt in body:
-        if not (isinstance(stmt, ir.Reduce) or found.isdisjoint(operands(stmt))):
+        if not ((over and isinstance(stmt, ir.Reduce)) or found.isdisjoint(operands(stmt))):
             found.update(results(stmt))
     return found
 

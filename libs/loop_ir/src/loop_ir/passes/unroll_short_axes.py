@@ -1,17 +1,30 @@
-"""Axes of a few points whose neighbours share lines of memory, written out."""
+"""Axes of a few points whose neighbours share lines of memory or what is computed, written out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 
-from loop_ir.ir.affine import linear
-from loop_ir.ir.analysis import is_pointwise
+from loop_ir.ir.affine import linear, product
+from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.names import Name, free_names, operands, renamed, results, statements, varying
-from loop_ir.ir.nodes import Axis, Graph, Indirect, Kernel, Load, Phase, Stmt, Store
+from loop_ir.ir.nodes import (
+    Axis,
+    Compute,
+    Graph,
+    Indirect,
+    Kernel,
+    Load,
+    Phase,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+)
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.passes.cse import eliminate
 from loop_ir.passes.fold_tests import fold
@@ -22,8 +35,12 @@ from loop_ir.passes.simplify_indices import simplify
 _NEAR = 16
 # Points of the last axis that are worth it.
 _LONG = 8
-# Statements of a kernel in the end.
-_MOST_STATEMENTS = 64
+# Statements of a kernel in the end, and of one that reduces.
+_MOST_STATEMENTS, _MOST_OF_ROWS = 64, 200
+# Rows that are left, at least: four programs a multiprocessor of an H200.
+_ROWS = 4 * 132
+# Of what is computed at inner points of neighbours, so many halves are to be spared.
+_HALVES = 3
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,11 @@ class UnrollShortAxes:
     in pointwise kernels, where the axis is not the last one and has `most` points at most, and what
     is stored lies side by side along the last one. Points along the axis read the lines that others
     read, far from them: images whose channels come last, patches, every second pixel.
+
+    `i0 < 3: over r0: s = reduce sum(f(r0) * x[3*r0 + i0])` -> `over r0: t = f(r0); s = ..; s1 = ..`
+
+    in kernels that reduce, where most of what they compute of an element is the same for all points
+    of the axis (coordinates by weights of all pairs).
     """
 
     name = "unroll_short_axes"
@@ -47,10 +69,28 @@ class UnrollShortAxes:
 
 def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
     """The kernel without such axes."""
-    for axis in kernel.axes[:-1]:
-        if axis.extent.is_Integer and 1 < axis.extent <= most and _interleaves(kernel, axis):
-            kernel = _unrolled(kernel, axis) or kernel
+    for axis in kernel.axes:
+        if axis.extent.is_Integer and 1 < axis.extent <= most:
+            apart = axis != kernel.axes[-1] and _interleaves(kernel, axis)
+            if apart or _repeats(kernel, axis):
+                kernel = _unrolled(kernel, axis) or kernel
     return kernel
+
+
+def _repeats(kernel: Kernel, axis: Axis) -> bool:
+    """A kernel that reduces, and computes the same of an element for all points of the axis: by as
+    much again as what it computes for one of them, it would have less to do."""
+    others = product(a.extent for a in kernel.axes if a != axis)
+    body = list(statements(kernel))
+    if any(isinstance(s, Scan) or (isinstance(s, Store) and s.mode != "set") for s in body):
+        return False
+    if at_hints(others, hints_of(kernel.symbols)) < _ROWS:
+        return False
+    differs = varying(body, axis.symbol, over=False)
+    computed = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Compute)]
+    own = sum(not differs.isdisjoint(operands(s)) for s in computed)
+    now = axis.extent * len(computed)
+    return bool(2 * now >= _HALVES * (now - (axis.extent - 1) * (len(computed) - own)) > 0)
 
 
 def _interleaves(kernel: Kernel, axis: Axis) -> bool:
@@ -84,24 +124,28 @@ def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
     """The kernel that does all points along an axis at each of the others; None where that would be
     too many statements."""
     body = list(statements(kernel))
-    differs = varying(body, axis.symbol)
+    differs = varying(body, axis.symbol, over=False)
+    count = int(axis.extent)
     many = [s for s in body if isinstance(s, Store) or not differs.isdisjoint(operands(s))]
-    if len(body) + (int(axis.extent) - 1) * len(many) > _MOST_STATEMENTS:
+    reduces = any(isinstance(s, Reduce) for s in body)
+    if len(body) + (count - 1) * len(many) > (_MOST_OF_ROWS if reduces else _MOST_STATEMENTS):
         return None
     values = fresh_values(kernel)
     symbols = fresh_symbols("t", free_names(kernel) | {a.symbol.name for a in kernel.axes})
-    points: list[dict[Name, Any]] = [
-        {axis.symbol: sympy.Integer(n)} for n in range(int(axis.extent))
-    ]
-    out: list[Stmt] = []
-    for stmt in body:
+    points: list[dict[Name, Any]] = [{axis.symbol: sympy.Integer(n)} for n in range(count)]
+
+    def all_points(stmt: Stmt) -> Iterator[Stmt]:
         if stmt not in many:
-            out.append(stmt)
-            continue
+            yield stmt
+            return
         for names in points:
             fresh = symbols if isinstance(stmt, Indirect) else values
             names.update((name, next(fresh)) for name in results(stmt))
-            out.append(renamed(stmt, names))
+            yield renamed(stmt, names)
+
+    phases = tuple(
+        Phase(p.axes, tuple(t for s in p.body for t in all_points(s))) for p in kernel.phases
+    )
     axes = tuple(a for a in kernel.axes if a != axis)
-    whole = replace(kernel, axes=axes, phases=(Phase((), tuple(out)),))
+    whole = replace(kernel, axes=axes, phases=phases)
     return eliminate(fold(simplify(rename_axes(whole, kernel))))
