@@ -15,10 +15,13 @@ import compile_cli
 import gemm_templates
 from aten_lowering.passes import channels_last as module
 from aten_lowering.passes.channels_last import channels_last, lines_as_planes
+from compile_cli import torch_backend
 from compile_cli.cli.measure import relative_error
 from compile_cli.errors import UnknownOption
+from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
-from loop_ir import Extern
+from compile_cli.result import CompiledGraph
+from loop_ir import Extern, TensorRef
 from planner import convolution as convolutions
 
 aten = torch.ops.aten
@@ -252,6 +255,40 @@ def test_a_dynamic_batch(anywhere: None, options: dict[str, Any]) -> None:
         for found, wanted in zip(compiled(more), net(more), strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
             assert found.stride() == wanted.stride()
+
+
+def test_a_training_step(
+    anywhere: None, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What forward keeps lies as backward wants it: one input and the weights are rearranged."""
+    graphs: list[CompiledGraph] = []
+
+    def keeping(*args: Any, **more: Any) -> CompiledGraph:
+        graphs.append(compile_graph(*args, **more))
+        return graphs[-1]
+
+    monkeypatch.setattr(torch_backend, "compile_graph", keeping)
+    torch.manual_seed(0)
+    net, x = Stem(), torch.randn(2, 3, 18, 14)
+    settings = {**options, "channels_last": "on"}
+    run = torch.compile(copy.deepcopy(net), backend="compile_cli", options=settings)
+    exact = copy.deepcopy(net).double()
+    out, wanted = run(x), exact(x.double())
+    sum(o.square().sum() for o in out).backward()
+    sum(o.square().sum() for o in wanted).backward()
+    for found, want in zip(out, wanted, strict=True):
+        assert relative_error(found, want) < 1e-5
+    forward, backward = graphs
+    for graph, targets in ((forward, {"convolution"}), (backward, {"convolution_backward"})):
+        calls = [n for n in graph.fused.nodes if isinstance(n, Extern)]
+        found = [n for n in calls if any(t in n.target for t in targets)]
+        assert len(found) == 2
+        images = [a.type for n in found for a in n.args if isinstance(a, TensorRef)]
+        assert all(t.stride[1] == 1 for t in images if len(t.size) == 4)
+    for (name, p), q in zip(run.named_parameters(), exact.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None
+        assert p.grad.stride() == p.stride(), name
+        assert relative_error(p.grad, q.grad) < 1e-4, name
 
 
 @torch.no_grad()

@@ -36,11 +36,17 @@ NO_FUSION = FuseOptions(vertical=False, horizontal=False, inline=False, epilogue
 @collected_later()
 @plan_refusals()
 def compile_graph(
-    gm: torch.fx.GraphModule, options: Options, record: Record, check_inputs: bool = True
+    gm: torch.fx.GraphModule,
+    options: Options,
+    record: Record,
+    check_inputs: bool = True,
+    last: ChannelsLast | None = None,
 ) -> CompiledGraph:
     """A flat ATen graph -> something to call. Every step's result is kept, and printable.
-    check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself."""
-    last = ChannelsLast(options)
+    check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself.
+    last: what has decided on convolutions of the graph of which this one is the forward or the
+    backward half."""
+    last = last or ChannelsLast(options)
 
     with record.stage("lower"):
         lowered = lower_with_report(

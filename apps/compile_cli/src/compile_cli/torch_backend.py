@@ -36,7 +36,7 @@ from compile_cli.torch_compat import (
     min_cut_rematerialization_partition,
     register_backend,
 )
-from planner import start_workers
+from planner import ChannelsLast, start_workers
 
 _OURS = ("compile_cli", "aten_lowering", "planner", "loop_ir", "tensor_ir", "symexpr")
 
@@ -51,12 +51,13 @@ def compile_cli(
     refused by name. mode: one of torch.compile's, which stands for some of them (`options.MODES`).
     """
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
+    last = ChannelsLast(settings)
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
         if (context := TracingContext.try_get()) and context.fw_metadata:
             view_written_inputs(graph, context.fw_metadata)
         try:
-            compiled = compile_graph(graph, settings, Record())
+            compiled = compile_graph(graph, settings, Record(), last=last)
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
             return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
@@ -75,7 +76,7 @@ def compile_cli(
         fw_compiler=cacheable(compile_fx) if kept else compile_fx,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
-        partition_fn=_partition,
+        partition_fn=functools.partial(_partition, last),
     )
     try:
         with collected_later(), own_composites(), cached(settings) if kept else nullcontext():
@@ -92,8 +93,13 @@ def _no_artifact(why: str) -> Artifact:
     raise NoArtifact(why)
 
 
-def _partition(joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Any:
-    """The graphs forward and backward, of which what lies between them is small."""
+def _partition(
+    last: ChannelsLast, joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any
+) -> Any:
+    """The graphs forward and backward, of which what lies between them is small, and lies in the
+    order that convolutions and their gradients both want."""
+    if last.options.channels_last != "off":
+        last.run(joint.graph)
     window_offsets(joint.graph)
     joint.recompile()
     return min_cut_rematerialization_partition(joint, inputs, **more)

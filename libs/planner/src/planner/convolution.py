@@ -132,7 +132,8 @@ def _kind(one: Convolution) -> str:
     """All that the times depend on, but for the device and versions."""
     tensors = (*one.given, *one.last, *((one.bias,) if one.bias is not None else ()))
     layouts = [f"{t.dtype} {_sizes(t)} {_numbers(t.stride())}" for t in tensors]
-    return f"{'; '.join(layouts)}; {one.rest}"
+    gradient = "gradient; " if one.target != aten.convolution.default else ""
+    return f"{gradient}{'; '.join(layouts)}; {one.rest}"
 
 
 def _times(
@@ -154,11 +155,12 @@ def _times(
 def _call(
     one: Convolution, operands: Sequence[Tensor], bias: Tensor | None
 ) -> Callable[[], object]:
-    """The convolution of random numbers in these layouts."""
+    """The call with random numbers in these layouts."""
     generator = torch.Generator(operands[0].device).manual_seed(0)
-    x, weight = (_random(t, generator) for t in operands)
-    added = None if bias is None else _random(bias, generator)
-    return lambda: aten.convolution.default(x, weight, added, *one.rest)
+    args: list[Any] = [_random(t, generator) for t in operands]
+    if one.target == aten.convolution.default:
+        args.append(None if bias is None else _random(bias, generator))
+    return lambda: one.target(*args, *one.rest)
 
 
 def _random(like: Tensor, generator: torch.Generator) -> Tensor:

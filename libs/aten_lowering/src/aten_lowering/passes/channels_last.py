@@ -8,8 +8,10 @@
 
 Tensor cores take channels-last operands, and the vendor's kernels for others rearrange them in each
 call. What follows a convolution keeps the order that it gives, as in eager, so that only the first
-input of a chain is rearranged; results of the graph keep the strides that they had. Those in one
-dimension run as those in two, of images of one row, as in eager.
+input of a chain is rearranged; results of the graph keep the strides that they had. Gradients of
+convolutions take all three operands so: a graph that has both, before it is cut in forward and
+backward, is changed as a whole, and what is kept between them needs no other order. Convolutions in
+one dimension run as those in two, of images of one row, as in eager.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from aten_lowering.convolutions import is_vendors
+from aten_lowering.convolutions import is_depthwise, is_vendors
 from aten_lowering.passes.base import call, tensor
 from aten_lowering.passes.convolution_bias import take_out_bias
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
+# How many operands have an order; the last two are an input and its weight.
+_OPERANDS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
 _CONTIGUOUS = torch.contiguous_format
 # By the number of dimensions.
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -50,13 +54,19 @@ _BY_PLACE = frozenset(
 
 @dataclass(frozen=True)
 class Convolution:
-    """A call: input and weight as they are given and channels-last, where a bias is added by what
-    follows, and its other arguments. All tensors are fake."""
+    """A call of a convolution or its gradient: input and weight, of a gradient that of the result
+    before them, as they are given and channels-last, where a bias is added by what follows; and its
+    other arguments. All tensors are fake."""
 
-    given: tuple[Tensor, Tensor]
-    last: tuple[Tensor, Tensor]
+    given: tuple[Tensor, ...]
+    last: tuple[Tensor, ...]
     bias: Tensor | None
     rest: tuple[Any, ...]
+
+    @property
+    def target(self) -> torch._ops.OpOverload:
+        """The operator that is called."""
+        return next(op for op, count in _OPERANDS.items() if count == len(self.given))
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,9 @@ def lines_as_planes(graph: fx.Graph) -> None:
     The image may be channels-last where the line, for its fake tensor, is not: a copy is.
     """
     for node in list(graph.nodes):
-        if not _is_convolution(node, dims=(3,)) or not node.meta["val"].is_contiguous():
+        if node.target != aten.convolution.default or not _is_convolution(node, dims=(3,)):
+            continue
+        if not node.meta["val"].is_contiguous():
             continue
         x, weight, bias, *lists = node.args
         stride, padding, dilation, transposed, output_padding, groups = lists
@@ -123,11 +135,13 @@ def channels_last(graph: fx.Graph, pays: Callable[[Rewrite], bool] = lambda _: T
 
 
 def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
-    """The vendor's, of floating-point tensors of so many dimensions on a device that this is for,
-    of sizes that are known, but for the batch."""
-    if node.target != aten.convolution.default or not is_vendors(node):
+    """One of `_OPERANDS`, the vendor's, of floating-point tensors of so many dimensions on a device
+    that this is for, of sizes that are known, but for the batch."""
+    count = _OPERANDS.get(node.target)  # type: ignore[call-overload]  # what is not an operator is no key
+    if node.op != "call_function" or count is None:
         return False
-    x, weight = (tensor(node.args[i]) for i in range(2))
+    x, weight = (tensor(n) for n in node.args[count - 2 : count])
+    stride, _, _, transposed, _, groups = node.args[count + 1 : count + 7]
     return (
         x is not None
         and weight is not None
@@ -136,6 +150,7 @@ def _is_convolution(node: fx.Node, dims: Container[int]) -> bool:
         and x.dtype.is_floating_point
         and x.device.type in DEVICES
         and all(isinstance(n, int) for n in (*x.shape[1:], *x.stride(), *weight.shape))
+        and not is_depthwise(x, weight, stride, bool(transposed), groups)  # type: ignore[arg-type]  # numbers of a convolution
     )
 
 
@@ -172,6 +187,8 @@ class _Changes:
         self.convolutions: list[Convolution] = []
         self.copies: list[Copy] = []
         self.rearranged: set[fx.Node] = set()
+        self.copied: set[tuple[fx.Node, torch.memory_format]] = set()
+        self.made: dict[tuple[fx.Node, torch.memory_format], fx.Node] = {}
 
     def value(self, node: Any) -> Any:
         return self.values.get(node, node.meta.get("val"))
@@ -183,9 +200,8 @@ class _Changes:
             return
         chosen = _format(node)
         given = {n: self.value(n) for n in node.all_input_nodes}
-        for operand in node.args[:2]:
-            if chosen is None or not isinstance(operand, fx.Node):
-                break
+        for operand in _operands(node) if chosen is not None else ():
+            assert chosen is not None
             if not given[operand].is_contiguous(memory_format=chosen):
                 given[operand] = self.rearrange(node, operand, given[operand], chosen)
         if chosen is not None:
@@ -200,8 +216,7 @@ class _Changes:
             found = self.called(node, given)
         if found is None:
             raise _Refused
-        before = node.meta.get("val")
-        if isinstance(before, Tensor) and found.stride() == before.stride():
+        if _strides(found) == _strides(node.meta.get("val")):
             return
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise _Refused  # random numbers follow each other in memory
@@ -224,22 +239,27 @@ class _Changes:
         found: Tensor = aten.clone.default(value, memory_format=order)
 
         def change() -> None:
-            with user.graph.inserting_before(user):
-                made = user.graph.call_function(
-                    aten.clone.default, (node,), {"memory_format": order}
-                )
-            made.meta["val"] = found
-            user.replace_input_with(node, made)
+            if (node, order) not in self.made:
+                with user.graph.inserting_before(user):
+                    made = user.graph.call_function(
+                        aten.clone.default, (node,), {"memory_format": order}
+                    )
+                made.meta["val"] = found
+                self.made[node, order] = made
+            user.replace_input_with(node, self.made[node, order])
 
         self.pending.append(change)
+        if (node, order) not in self.copied:
+            self.copies.append(Copy(found, _is_computed(node)))
+            self.copied.add((node, order))
         self.rearranged.add(node)
-        self.copies.append(Copy(found, _is_computed(node)))
         return found
 
     def biases(self) -> Iterator[Copy]:
         """A result to which a bias is added: as much as a copy, unless a copy does so."""
         for node, value in self.values.items():
-            if _format(node) is not None and node.args[2] and node not in self.rearranged:
+            forward = node.target == aten.convolution.default and _format(node) is not None
+            if forward and node.args[2] and node not in self.rearranged:
                 yield Copy(value, False)
 
     def keep_strides(self, output: fx.Node) -> None:
@@ -264,9 +284,18 @@ def _is_computed(node: fx.Node) -> bool:
     return False
 
 
+def _strides(value: Any) -> list[Any]:
+    return [t.stride() if isinstance(t, Tensor) else None for t in tree_leaves(value)]
+
+
 def _as_call(node: fx.Node, given: dict[fx.Node, Any]) -> Convolution:
-    x, weight, bias, *rest = node.args
-    assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
-    return Convolution(
-        (x.meta["val"], weight.meta["val"]), (given[x], given[weight]), tensor(bias), tuple(rest)
-    )
+    operands = _operands(node)
+    bias = tensor(node.args[2]) if node.target == aten.convolution.default else None
+    as_given = tuple(n.meta["val"] for n in operands)
+    return Convolution(as_given, tuple(given[n] for n in operands), bias, tuple(node.args[3:]))
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """Of a convolution or its gradient: those that have an order."""
+    count = _OPERANDS[node.target]  # type: ignore[index]  # what has a format is one of these
+    return [n for n in node.args[:count] if isinstance(n, fx.Node)]
