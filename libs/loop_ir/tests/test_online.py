@@ -116,3 +116,18 @@ def test_shared_between_programs(text: str, length: int) -> None:
 def test_other_sums_stay(old: str, new: str) -> None:
     kernel = parse_kernel(SOFTMAX.replace(old, new))
     assert pair_softmax(kernel) is kernel
+
+
+@pytest.mark.parametrize(("after", "paired"), [(False, True), (True, False)])
+def test_rows_that_caches_keep_are_read_again_for_each_of_their_results_alone(
+    after: bool, paired: bool
+) -> None:
+    """What is stored while the maximum is found costs no reading."""
+    text = LOGSUMEXP.replace("6, 8]", "6, 10000]").replace("8 + r0", "10000 + r0")
+    text = text.replace("r0 < 8", "r0 < 10000")
+    text = text.replace("out y: f32[6]", "out z: f32[6, 10000] cuda:0,\n    out y: f32[6]")
+    at = "v9 = reduce sum(v8) : f32" if after else "v1 = reduce max(v0) : f32"
+    value = "v7" if after else "v0"
+    kernel = parse_kernel(text.replace(at, f"{at}\n      store z[i0*10000 + r0] = {value}"))
+    found = [s.op for s in statements(pair_softmax(kernel)) if isinstance(s, Reduce)]
+    assert found == (["softmax"] if paired else ["max", "sum"])

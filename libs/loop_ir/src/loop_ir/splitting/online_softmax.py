@@ -13,6 +13,7 @@ from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import defined_values, statements
 from loop_ir.ir.nodes import Compute, Const, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.staging import Item, items_of, stage
+from loop_ir.splitting.stages import reduces
 from tensor_ir import DType
 
 # Elements of a row that no program holds whole, and that the second-level cache keeps for all
@@ -34,7 +35,9 @@ def pair_softmax(kernel: Kernel) -> Kernel:
     inner = inner_axes(kernel)
     if not inner or scans(kernel):
         return kernel
-    stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
+    first = next((n for n, p in enumerate(kernel.phases) if reduces(p)), 0)
+    later = [p for p in kernel.phases[first + 1 :] if p.axes]
+    stored = any(isinstance(s, Store) for p in later for s in p.body)
     points = product(a.extent for a in inner)
     if stored and points.is_Integer and int(points) in _CACHED_ROW:
         return kernel
