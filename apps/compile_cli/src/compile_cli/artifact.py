@@ -17,7 +17,7 @@ from compile_cli.options import Options
 from compile_cli.record import Record
 from planner import Kernels
 from triton_rt import Binary
-from wrapper_ir import DefineKernel, ExternCall, parse_program, print_program
+from wrapper_ir import ExternCall, analysis, parse_program, print_program
 from wrapper_ir.analysis import walk
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Artifact:
         compiled."""
         program = parse_program(self.text)
         kernels = Kernels(self.options)
-        defines = {op.name: op for op in program.ops if isinstance(op, DefineKernel)}
+        defines = analysis.kernels(program)
         for binary in binaries:
             kernels.load(defines[binary.name]).provide(binary)
         outside = Outside(self.constants)

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from cpp_emit.cubins import image
 from cpp_emit.errors import CallbackFailed, MissingCallback
-from cpp_emit.sites import call_split, kernels, launch_split, sites
+from cpp_emit.sites import call_split, launch_split, sites
 from cpp_emit.torch_calls import call_torch
 from wrapper_ir import DefineKernel, Descriptor, ExternCall, Launch, Program
-from wrapper_ir.analysis import descriptor_kind
+from wrapper_ir.analysis import descriptor_kind, kernels
 
 
 class Compile(Protocol):

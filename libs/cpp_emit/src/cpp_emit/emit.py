@@ -11,12 +11,12 @@ from cpp_emit.errors import UnboundSymbol, UndefinedName, UnsupportedOp
 from cpp_emit.extern import device_code, string_literal
 from cpp_emit.launches import cuda_index, launch_device, write_launch
 from cpp_emit.schema import Schemas
-from cpp_emit.sites import fingerprint, kernels, sites, split
+from cpp_emit.sites import fingerprint, sites, split
 from cpp_emit.writer import Writer
 from symexpr import one_line
 from wrapper_ir import TensorType, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import walk
+from wrapper_ir.analysis import definitions, kernels, walk
 
 Mode = Literal["lazy", "aot"]
 
@@ -305,10 +305,7 @@ def _types(program: ir.Program, ops: Sequence[ir.Op]) -> dict[str, TensorType]:
     """The type of every tensor of a program, and of what a descriptor describes, by name."""
     out = {p.name: p.type for p in program.params if p.type is not None}
     for op in ops:
-        if isinstance(op, (ir.Constant, ir.Allocate, ir.Reuse, ir.View)):
-            out[op.out] = op.type
-        elif isinstance(op, ir.ExternCall):
-            out.update(o for o in op.outs if o is not None)
-        elif isinstance(op, ir.Describe) and op.src in out:
+        out.update(definitions(op))
+        if isinstance(op, ir.Describe) and op.src in out:
             out[op.out] = out[op.src]
     return out

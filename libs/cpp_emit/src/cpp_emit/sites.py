@@ -18,7 +18,7 @@ from typing import Any
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from wrapper_ir import DefineKernel, ExternCall, Launch, Program, Ref, print_program
+from wrapper_ir import ExternCall, Launch, Program, Ref, print_program
 from wrapper_ir.analysis import walk
 
 
@@ -105,11 +105,6 @@ def launch_split(launch: Launch) -> Split:
 def sites(program: Program) -> tuple[Launch | ExternCall, ...]:
     """The launches and extern calls; the position of each is its number in both languages."""
     return tuple(op for op in walk(program.ops) if isinstance(op, (Launch, ExternCall)))
-
-
-def kernels(program: Program) -> dict[str, DefineKernel]:
-    """Defined kernels by name, in order."""
-    return {op.name: op for op in walk(program.ops) if isinstance(op, DefineKernel)}
 
 
 def fingerprint(program: Program) -> str:

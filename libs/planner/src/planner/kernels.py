@@ -16,14 +16,7 @@ from planner.errors import UnsafeCache
 from planner.plan import ALIKE
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
-from wrapper_ir import (
-    DefineKernel,
-    If,
-    Launch,
-    Op,
-    Program,
-    Ref,
-)
+from wrapper_ir import DefineKernel, Launch, Program, Ref, analysis
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
@@ -123,29 +116,24 @@ def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
     """Each kernel that is launched, with the alignment masks that its first launch may have: bit
     i for pointers, which allocators align, and for integers divisible by 16: those of the hints,
     and where that hangs on a size, all of them and none."""
-    defines = {op.name: op for op in program.ops if isinstance(op, DefineKernel)}
+    defines = analysis.kernels(program)
     hints = {s.name: s.typical for s in program.symbols}
     ranges = {symbol(s.name): (s.low, s.high) for s in program.symbols}
     found: dict[str, tuple[int, ...]] = {}
 
-    def visit(ops: tuple[Op, ...]) -> None:
-        for op in ops:
-            if isinstance(op, If):
-                visit(op.then)
-                visit(op.orelse)
-            elif isinstance(op, Launch) and op.kernel not in found:
-                mask = open_ = 0
-                for i, arg in enumerate(op.args):
-                    kind = defines[op.kernel].params[i].kind
-                    if kind[0] in "iu" and not isinstance(arg, int) and not _settled(arg, ranges):
-                        open_ |= 1 << i
-                    if (isinstance(arg, Ref) and kind[0] == "*") or (
-                        kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0
-                    ):
-                        mask |= 1 << i
-                found[op.kernel] = tuple(dict.fromkeys((mask, mask | open_, mask & ~open_)))
-
-    visit(program.ops)
+    for op in analysis.walk(program.ops):
+        if not isinstance(op, Launch) or op.kernel in found:
+            continue
+        mask = open_ = 0
+        for i, arg in enumerate(op.args):
+            kind = defines[op.kernel].params[i].kind
+            if kind[0] in "iu" and not isinstance(arg, int) and not _settled(arg, ranges):
+                open_ |= 1 << i
+            if (isinstance(arg, Ref) and kind[0] == "*") or (
+                kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0
+            ):
+                mask |= 1 << i
+        found[op.kernel] = tuple(dict.fromkeys((mask, mask | open_, mask & ~open_)))
     return [(defines[name], mask) for name, masks in found.items() for mask in masks]
 
 

@@ -38,6 +38,11 @@ def walk(ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
             yield from walk(op.orelse)
 
 
+def kernels(program: ir.Program) -> dict[str, ir.DefineKernel]:
+    """Defined kernels by name, in order."""
+    return {op.name: op for op in walk(program.ops) if isinstance(op, ir.DefineKernel)}
+
+
 def arg_refs(args: Sequence[Arg]) -> Iterator[str]:
     """Names of the tensors in (nested) arguments, in order."""
     for arg in args:

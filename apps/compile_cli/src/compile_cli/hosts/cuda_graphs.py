@@ -7,8 +7,8 @@ from typing import Any
 
 import triton_rt
 from cuda_graphs import GraphedCallable
-from wrapper_ir import DefineKernel, Program
-from wrapper_ir.analysis import accesses, param_roots, storages, walk
+from wrapper_ir import Program
+from wrapper_ir.analysis import accesses, kernels, param_roots, storages, walk
 
 
 def graphed(run: Callable[..., Sequence[Any]], program: Program) -> GraphedCallable:
@@ -20,8 +20,8 @@ def graphed(run: Callable[..., Sequence[Any]], program: Program) -> GraphedCalla
 
 def mutated_inputs(program: Program) -> tuple[int, ...]:
     """Positions of the inputs that the program writes to, through views and descriptors too."""
-    kernels = {op.name: op for op in walk(program.ops) if isinstance(op, DefineKernel)}
-    written = {name for op in walk(program.ops) for name in accesses(op, kernels)[1]}
+    defined = kernels(program)
+    written = {name for op in walk(program.ops) for name in accesses(op, defined)[1]}
     root = storages(program.ops, param_roots(program))
     roots = {root[name] for name in written}
     return tuple(i for i, p in enumerate(program.params) if p.name in roots)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tensor_ir import Ref, TensorType
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import accesses, alias_source, definitions, walk
+from wrapper_ir.analysis import accesses, alias_source, definitions, kernels, walk
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,11 @@ class AssertFinite:
         """The program with the checks in it."""
         types = {p.name: p.type for p in program.params if p.type is not None}
         described: dict[str, str] = {}
-        kernels: dict[str, ir.DefineKernel] = {}
         for op in walk(program.ops):
             types.update(definitions(op))
             if isinstance(op, ir.Describe):
                 described[op.out] = op.src
-            elif isinstance(op, ir.DefineKernel):
-                kernels[op.name] = op
-        work = _Checks(self, types, described, kernels)
+        work = _Checks(self, types, described, kernels(program))
         head = next(
             (i for i, op in enumerate(program.ops) if not isinstance(op, _HEAD)), len(program.ops)
         )
