@@ -103,3 +103,16 @@ def test_nibbles() -> None:
     q: Any = torch.randint(0, 256, (1000, 333), device="cuda", dtype=torch.uint8)
     s = torch.randn(1000, 1, device="cuda")
     torch.testing.assert_close(torch.compile(fn, backend="compile_cli")(q, s), fn(q, s))
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_nibbles_packed() -> None:
+    """Each rounding of bf16 that eager does, before and after integers and clamps."""
+
+    def fn(x: Tensor, s: Tensor) -> Tensor:
+        q = (x.view(512, 8, 64) / s[..., None] + 8).round().clamp(0, 15).to(torch.uint8)
+        return q.flatten(1)[:, ::2] | (q.flatten(1)[:, 1::2] << 4)
+
+    x = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16)
+    s = torch.rand(512, 8, device="cuda", dtype=torch.bfloat16) + 0.1
+    assert torch.compile(fn, backend="compile_cli")(x, s).equal(fn(x, s))

@@ -166,6 +166,27 @@ def test_a_cast_that_rounds_nothing_is_dropped_everywhere():
     assert "t = add(n, s) : f32" in after
 
 
+@pytest.mark.parametrize("high", [15.0, 15.1])
+@pytest.mark.parametrize("type", ["bf16", "f16"])
+def test_integers_clamped_to_numbers_of_a_type_are_such(type, high):
+    k = kernel(
+        f"x: {type}[4, 8]; out y: u8[4, 8]",
+        f"v = load x[i0*8 + i1] : {type}",
+        "a = cast(v) : f32",
+        "b = round(a) : f32",
+        f"c = cast(b) : {type}",
+        "d = cast(c) : f32",
+        f"n = const {high} : f32",
+        "e = minimum(d, n) : f32",
+        f"f = cast(e) : {type}",
+        "g = cast(f) : u8",
+        "store y[i0*8 + i1] = g",
+    )
+    after = lines(drop_round_casts.drop(k))
+    assert "e = minimum(b, n) : f32" in after
+    assert f"g = cast({'e' if high == 15.0 else 'f'}) : u8" in after
+
+
 def test_a_rounding_that_the_program_asks_for_stays():
     k = kernel(
         "x: f32[4, 8]; out y: f32[4, 8]",

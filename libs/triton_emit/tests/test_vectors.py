@@ -317,6 +317,85 @@ kernel w(
     assert (aligned.vector, aligned.num_warps) == (0, 4)
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        "i0*512 + Max(i1 - {k}, {k} - i1)",
+        "i0*512 + Min(i1 + {k}, 1022 - {k} - i1)",
+        "i0*512 + Mod(i1 + {k}, 512)",
+    ],
+)
+def test_no_vectors_over_windows_that_turn_at_an_edge(index: str) -> None:
+    loads = "".join(f"      a{k} = load x[{index.format(k=k)}] : f32\n" for k in range(3))
+    kernel = parse_kernel(f"""
+kernel w(
+    x: f32[4096, 512] cuda:0,
+    out y: f32[4096, 512] cuda:0,
+):
+  parallel i0 < 4096, i1 < 512:
+    once:
+{loads}      b = add(a0, a1) : f32
+      c = add(b, a2) : f32
+      store y[i0*512 + i1] = c
+""")
+    assert default_schedule(kernel, {}).vector == 1
+
+
+@pytest.mark.parametrize(("rows", "vector"), [(3, 0), (5, 1)])
+def test_vectors_over_rows_that_are_shorter(rows: int, vector: int) -> None:
+    """Products of small matrices: what a thread reads is in several rows in any case."""
+    loads = "".join(
+        f"      a{k} = load x[i0*{rows**2} + i1 + {rows * k}] : f32\n" for k in range(3)
+    )
+    kernel = parse_kernel(f"""
+kernel w(
+    x: f32[65536, {rows}, {rows}] cuda:0,
+    out y: f32[65536, {rows}] cuda:0,
+):
+  parallel i0 < 65536, i1 < {rows}:
+    once:
+{loads}      b = add(a0, a1) : f32
+      c = add(b, a2) : f32
+      store y[i0*{rows} + i1] = c
+""")
+    assert default_schedule(kernel, {}).vector == vector
+
+
+@pytest.mark.parametrize(("type", "vector"), [("u8", 0), ("bf16", 1), ("f32", 1)])
+def test_vectors_over_bytes_that_are_stepped_over(type: str, vector: int) -> None:
+    kernel = parse_kernel(f"""
+kernel channel(
+    x: {type}[65536, 3] cuda:0,
+    out y: f32[65536] cuda:0,
+):
+  parallel i0 < 65536:
+    once:
+      a = load x[i0*3] : {type}
+      b = cast(a) : f32
+      store y[i0] = {"a" if type == "f32" else "b"}
+""")
+    assert default_schedule(kernel, {}).vector == vector
+
+
+def test_factors_of_all_points_are_no_reason_for_tiles() -> None:
+    """Three channels, each with a scale of its own: all points share the scales."""
+    body = "".join(
+        f"      a{k} = load x[i0*6144 + i1*3 + {k}] : f32\n      s{k} = load s[{k}] : f32\n"
+        f"      b{k} = div(a{k}, s{k}) : f32\n      store y[i0*6144 + i1 + {2048 * k}] = b{k}\n"
+        for k in range(3)
+    )
+    kernel = parse_kernel(f"""
+kernel channels(
+    x: f32[4096, 2048, 3] cuda:0,
+    s: f32[3] cuda:0,
+    out y: f32[4096, 3, 2048] cuda:0,
+):
+  parallel i0 < 4096, i1 < 2048:
+    once:
+{body}""")
+    assert default_schedule(kernel, {}).kind == "flat"
+
+
 def test_vectors_over_what_neighbours_share() -> None:
     """Three coordinates for each row of 32: loads that do not move along the row are no window."""
     text = """

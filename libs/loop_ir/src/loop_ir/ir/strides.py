@@ -8,7 +8,7 @@ import sympy
 
 from loop_ir.ir.affine import product
 from loop_ir.ir.names import Name, operands, statements, varying
-from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Store
+from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Store
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
 from tensor_ir import DType
@@ -65,15 +65,16 @@ def picks_rows(kernel: Kernel) -> bool:
 
 
 def divides_rows(kernel: Kernel) -> bool:
-    """A flat kernel divides numbers of f32 by one that is the same all along its last axis, and is
-    known only when it runs. A program of one row takes its reciprocal once."""
+    """A flat kernel divides numbers of f32 by one that is the same all along its last axis, and
+    differs along the others. A program of one row takes its reciprocal once."""
     found = _varying(kernel)
-    numbers = {s.out for s in statements(kernel) if isinstance(s, Const)}
+    others = (varying(statements(kernel), a.symbol) for a in kernel.axes[:-1])
+    rows = set[Name]().union(*others) - found
     return any(
         isinstance(s, Compute)
         and (s.op, s.dtype) == ("div", DType.f32)
         and s.args[0] in found
-        and s.args[1] not in found | numbers
+        and s.args[1] in rows
         for s in statements(kernel)
     )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, replace
 
 from loop_ir.ir.analysis import reaching_steps
 from loop_ir.ir.names import defined_values, renamed, statements
-from loop_ir.ir.nodes import Compute, Graph, Kernel, Reduce, Stmt, Store
+from loop_ir.ir.nodes import Compute, Const, Graph, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.rewrite import map_all_kernels, map_statements
 from tensor_ir import DType
 
 _NARROW = frozenset((DType.bf16, DType.f16))
 # What these give of numbers of a narrow type is one of them.
 _CHOOSING = frozenset(("abs", "neg", "maximum", "minimum", "max", "min"))
+_CHOOSING |= {"round", "floor", "ceil", "trunc"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class DropRoundCasts:
     `x.bfloat16() == 7.3` is true of an f32 x of 7.3; and where the kernel stores it: what is read
     later, such as by a norm's gradients beside its mean, is what is computed with here. A `narrow`
     stays everywhere. A cast that rounds nothing is dropped everywhere: of the largest |x| of a row
-    of bf16.
+    of bf16, of what is rounded to an integer, and clamped to numbers of the type.
     """
 
     name = "drop_round_casts"
@@ -41,16 +43,19 @@ def drop(kernel: Kernel) -> Kernel:
     narrowed: dict[str, str] = {}
     names: dict[str, str] = {}
     exact: dict[str, DType] = {}  # f32 values that are numbers of a narrow type
+    numbers: dict[str, float] = {}
     kept = reaching_steps(kernel)
     stored = {s.value for s in statements(kernel) if isinstance(s, Store)}
 
     def rewrite(original: Stmt) -> Stmt:
         stmt = renamed(original, names)
-        if isinstance(stmt, Compute | Reduce) and stmt.dtype == DType.f32:
-            held = [types[a] if stmt.op == "cast" else exact.get(a) for a in stmt.args]
-            (of, *others) = dict.fromkeys(held)
-            if of in _NARROW and not others and stmt.op in _CHOOSING | {"cast"}:
-                exact.update(dict.fromkeys(defined_values(stmt), of))
+        if isinstance(stmt, Const):
+            numbers[stmt.out] = float(stmt.value)
+        elif isinstance(stmt, Compute | Reduce) and stmt.op in _CHOOSING | {"cast"}:
+            for of in _NARROW if stmt.dtype == DType.f32 else ():
+                others = (a for a in stmt.args if of not in (types[a], exact.get(a)))
+                if all(_is_one(numbers.get(a), of) for a in others):
+                    exact.update(dict.fromkeys(defined_values(stmt), of))
         if isinstance(stmt, Compute) and stmt.op == "cast":
             (arg,) = stmt.args
             same = exact.get(narrowed.get(arg, arg)) in (stmt.dtype, types.get(arg))
@@ -59,9 +64,19 @@ def drop(kernel: Kernel) -> Kernel:
                     narrowed[stmt.out] = arg
             elif stmt.dtype == DType.f32 and arg in narrowed and (same or stmt.out not in kept):
                 names[stmt.out] = narrowed[arg]
+            elif arg in narrowed and exact.get(narrowed[arg]) == types[arg]:
+                stmt = replace(stmt, args=(narrowed[arg],))
         for name in defined_values(stmt):
             types[name] = stmt.dtype  # type: ignore[union-attr]  # only stores define nothing
         return stmt
 
-    out = map_statements(kernel, rewrite)
-    return out if names else kernel
+    return map_statements(kernel, rewrite)
+
+
+def _is_one(number: float | None, dtype: DType) -> bool:
+    """Whether a constant of f32 is a number of this type."""
+    if number is None or abs(number) > 65504:
+        return False
+    if dtype is DType.bf16:
+        return struct.pack(">f", number)[2:] == bytes(2)
+    return bool(struct.unpack("e", struct.pack("e", number))[0] == number)
