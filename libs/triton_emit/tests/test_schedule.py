@@ -436,3 +436,14 @@ kernel k(
 """)
     schedule = default_schedule(kernel, {})
     assert (schedule.kind, schedule.num_warps) == ("persistent", warps)
+
+
+def test_a_rare_branch_is_waited_for_by_two_warps() -> None:
+    plain = copy(sympy.Integer(1 << 25))
+    test = Compute("t", "gt", ("a", "a"), DType.bool_)
+    rare = Compute("b", "rarely", ("t", "e", "a"), DType.f32)
+    body = (plain.phases[0].body[0], test, Compute("e", "exp", ("a",), DType.f32), rare)
+    branching = replace(plain, phases=(Phase((), (*body, Store("y", I0, "b"))),))
+    of_all, of_few = (default_schedule(k, {}) for k in (plain, branching))
+    assert of_few.num_warps == of_all.num_warps // 2
+    assert of_few.xblock == of_all.xblock
