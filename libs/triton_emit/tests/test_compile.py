@@ -89,6 +89,29 @@ def test_one_integer_to_many_powers(tools: SimpleNamespace) -> None:
     assert compile_kernel(tools.kernel_source(emitted), Target(90)).name == "powers"
 
 
+# Elements two apart along the last axis, with factors of rows.
+STEPS = """
+kernel steps(
+    x: f32[512, 128] cuda:0,
+    w: f32[512, 3] cuda:0,
+    out y: f32[512, 32] cuda:0,
+):
+  parallel i0 < 512, i1 < 32:
+    once:
+      a = load x[i0*128 + i1*2] : f32
+      b = load x[i0*128 + i1*2 + 1] : f32
+      c = load x[i0*128 + i1*2 + 64] : f32
+      u = load w[i0*3] : f32
+      v = load w[i0*3 + 1] : f32
+      w = load w[i0*3 + 2] : f32
+      d = mul(a, u) : f32
+      e = mul(b, v) : f32
+      f = mul(c, w) : f32
+      g = add(d, e) : f32
+      h = add(f, g) : f32
+      store y[i0*32 + i1] = h
+"""
+
 # Rows of odd length with biases of a table, at places that are data.
 BIASED = """
 kernel biased(
@@ -114,6 +137,7 @@ kernel biased(
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
+        (STEPS, Schedule("tiled", 32, num_warps=4, yblock=32, vector=1)),
         (BIASED, Schedule("persistent", 16, 64, num_warps=4)),
     ],
 )
@@ -134,3 +158,7 @@ def test_lanes_lie_along_what_is_stored(
     rows, columns = schedule.xblock, schedule.yblock * schedule.rblock
     assert f"tensor<{rows}x{columns}xf32" in made
     assert not re.search(rf"convert_layout .*tensor<{rows}x{columns}x", made), made
+
+
+def test_gathered_rows_are_one_warp() -> None:
+    assert default_schedule(parse_kernel(BIASED.strip()), {}) == Schedule("persistent", 4, 64, 1)

@@ -81,7 +81,7 @@ def test_a_transpose_is_cut_into_squares(tools: SimpleNamespace) -> None:
     large = permuted((4096, 4096), (1, 0), DType.bf16)
     assert default_schedule(large, {}) == Schedule("tiled", 64, num_warps=8, yblock=64)
     emitted = tools.check(kernel, Schedule("tiled", 32, num_warps=2, yblock=64))
-    assert "xindex = pid % (3) * XBLOCK + tl.arange(0, XBLOCK)[None, :]" in emitted.source
+    assert "xindex = pid % (3) * XBLOCK + tl.arange(0, XBLOCK)[:, None]" in emitted.source
     assert "ymask = yindex < 96" in emitted.source
     assert [str(g) for g in emitted.grid] == ["6", "1", "1"]
 
@@ -177,3 +177,92 @@ def test_a_divisor_of_a_row_is_turned_over_once(
     schedule = default_schedule(kernel, {})
     assert (schedule.kind == "tiled" and schedule.yblock == 1) == rows
     assert ("quotient_f32" in tools.check(kernel, schedule).source) == rows
+
+
+GATED = """
+kernel gated(
+    x: f32[3, 5, 100] cuda:0,
+    w: f32[3, 5] cuda:0,
+    out y: f32[3, 5, 100] cuda:0,
+    out z: f32[3, 100] cuda:0,
+):
+  parallel i0 < 3, i1 < 100:
+    over r0 < 5:
+      a = load x[i0*500 + r0*100 + i1] : f32
+      b = load w[i0*5 + r0] : f32
+      c = sigmoid(b) : f32
+      d = mul(a, c) : f32
+      top = reduce max(d) : f32
+      s = reduce sum(d) : f32
+    once:
+      e = add(top, s) : f32
+      store z[i0*100 + i1] = e
+    over r0 < 5:
+      f = mul(d, e) : f32
+      store y[i0*500 + r0*100 + i1] = f
+"""
+
+
+@pytest.mark.parametrize("kind", ["looped", "persistent"])
+@pytest.mark.parametrize("columns", [1, 32, 128])
+def test_columns_of_a_program_share_factors(
+    kind: str, columns: int, tools: SimpleNamespace
+) -> None:
+    """Each factor of a row is read, and its sigmoid computed, once for the columns of a program,
+    which belong to one place of the outer axis."""
+    kernel = parse_kernel(GATED.strip())
+    schedule = Schedule("looped", columns, 2)
+    if kind == "persistent":
+        schedule = Schedule("persistent", columns, 8)
+    emitted = tools.check(kernel, schedule, ulp=32)
+    assert "tl.load(in1 + row*5 + rindex" in emitted.source or columns == 1
+    assert emitted.grid[0] == 3 * -(-100 // columns)
+
+
+CHANNELS = """
+kernel channels(
+    x: {t}[64, 192, 3136] cuda:0,
+    out y: {t}[64, 192, 3136] cuda:0,
+):
+  parallel i0 < 64, i1 < 3136:
+    over r0 < 192:
+      a = load x[i0*602112 + r0*3136 + i1] : {t}
+      b = cast(a) : f32
+      s = reduce sum(b) : f32
+    over r0 < 192:
+      c = sub(b, s) : f32
+      d = cast(c) : {t}
+      store y[{to}] = d
+"""
+
+
+def test_columns_that_are_stored_are_a_line_wide() -> None:
+    """Squares of lines where what is stored lies along the reduction."""
+    along, to_rows = "i0*602112 + r0*3136 + i1", "i0*602112 + i1*192 + r0"
+    for t, to, blocks in (
+        ("bf16", along, (64, 32, 4)),
+        ("f32", along, (32, 64, 4)),
+        ("bf16", to_rows, (64, 64, 8)),
+    ):
+        kernel = parse_kernel(CHANNELS.format(t=t, to=to).strip())
+        assert default_schedule(kernel, {}) == Schedule("looped", *blocks)
+
+
+def test_two_divisions_of_64_bits_a_thread() -> None:
+    text = """
+kernel k(
+    x: {t}[1048576] cuda:0,
+    y: {t}[1048576] cuda:0,
+    out z: {t}[1048576] cuda:0,
+):
+  parallel i0 < 1048576:
+    once:
+      a = load x[i0] : {t}
+      b = load y[i0] : {t}
+      c = mod(a, {b}) : {t}
+      store z[i0] = c
+"""
+    long = parse_kernel(text.format(t="i64", b="b").strip())
+    assert default_schedule(long, {}) == Schedule("flat", 512, num_warps=8)
+    half = parse_kernel(text.format(t="i32", b="b").strip())
+    assert default_schedule(half, {}) == Schedule("flat", 1024, num_warps=4)

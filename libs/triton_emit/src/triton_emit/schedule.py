@@ -13,6 +13,7 @@ from loop_ir import (
     HELD_ROW,
     Axis,
     Compute,
+    Const,
     DType,
     Indirect,
     Kernel,
@@ -203,7 +204,9 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             # Its warps wait for each other before they branch (bessel_j0 of 2**25 f32 on an H200:
             # 79 us in blocks of four warps, 75 of two, 83 in blocks of 256 of one).
             return replace(flat, num_warps=max(1, flat.num_warps // 2))
-        return replace(flat, num_warps=2 * flat.num_warps) if reads_windows(kernel) else flat
+        if reads_windows(kernel):
+            return replace(flat, num_warps=2 * flat.num_warps)
+        return _of_long(flat, _divides_longs(kernel))
     bound = inner_bound(kernel)
     widest = max(1, *(at_hints(e, hints) for e in inner))
     small = bound is not None and next_power_of_two(bound) <= HELD_ROW
@@ -231,6 +234,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         schedule = _persistent(next_power_of_two(bound or 1), rows, bits, applies, kept)
         if _scatters(kernel):
             return _of_few(schedule)
+        if schedule.xblock > 1 and _gathers(kernel):
+            return _of_one_warp(schedule)
         return replace(schedule, num_warps=_of_wide(kernel, schedule))
     looped = _looped(pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= _MOST_KEPT and next_power_of_two(bound or 1) == looped.rblock:
@@ -315,6 +320,27 @@ def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Sched
     return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
 
 
+def _divides_longs(kernel: Kernel) -> bool:
+    """Integers of 64 bits are divided by others that are known only when it runs."""
+    numbers = {s.out for s in statements(kernel) if isinstance(s, Const)}
+    return any(
+        isinstance(s, Compute)
+        and s.op in ("floordiv", "truncdiv", "mod", "fmod")
+        and s.dtype in (DType.i64, DType.u64)
+        and s.args[1] not in numbers
+        for s in statements(kernel)
+    )
+
+
+def _of_long(flat: Schedule, long: bool) -> Schedule:
+    """Two elements a thread of what is as long as a division of 64 bits, a call of which keeps all
+    others of a thread in registers (remainders of 33554432 on an H200: 189 us, 236 of eight)."""
+    if not long:
+        return flat
+    xblock = min(512, flat.xblock)
+    return replace(flat, xblock=xblock, num_warps=xblock // 64)
+
+
 def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> Schedule | None:
     """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
     thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
@@ -359,22 +385,69 @@ def _looped_columns(
     scanning = scans(kernel)
     if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, _LANES):
         return _stepping(kernel, width, rows, beside, bits)
-    xblock = 64 if scanning else columns_at_once(kernel)
+    line = 0 if scanning else _stored_line(kernel)
+    xblock = 64 if scanning else line or columns_at_once(kernel)
     least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
     while xblock > 16 and rows < least * xblock:
         xblock //= 2
-    warps, programs = 4 if scanning else 2, -(-rows // xblock)
+    warps, programs = 4 if scanning or line else 2, -(-rows // xblock)
     while not scanning and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * _WARPS:
         warps *= 2
     rblock = min(512 * warps // xblock, next_power_of_two(width))
+    if line > rblock and _stores_rows(kernel):
+        rblock = min(line, next_power_of_two(width))
     elements = 512 if scanning or moves_vectors(kernel) else 256  # of a warp
     warps = min(32, max(1, xblock * rblock // elements))
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 
+def _stores_rows(kernel: Kernel) -> bool:
+    """What is stored lies along the inner axes, across the columns that are read: squares of lines
+    suit both (gradient of a norm of channels, stored as it lies where they come last, 64 x 192 x
+    3136 of bf16 on an H200: 80 us with 64 x 64, 88 with 64 x 32)."""
+    return any(
+        isinstance(s, Store) and s.index.coeff(p.axes[-1].symbol) == 1
+        for p in kernel.phases
+        if p.axes
+        for s in p.body
+    )
+
+
+def _stored_line(kernel: Kernel) -> int:
+    """Columns that are a line of the widest that is read or stored for each element, where
+    something is stored; else 0. Wider tiles leave fewer rows to a step (layer norm of 192 channels
+    of 64 x 56 x 56 of bf16 on an H200: 51 us with 64 x 32, 63 with 128 x 32, 70 with 128 x 16)."""
+    inner = {a.symbol for p in kernel.phases for a in p.axes}
+    last = kernel.axes[-1].symbol
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    moved = [s for s in inside if isinstance(s, Load | Store) and last in s.index.free_symbols]
+    if not any(isinstance(s, Store) for s in moved):
+        return 0
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    sizes = {types[s.buffer].itemsize for s in moved if not inner.isdisjoint(s.index.free_symbols)}
+    return max(16, _LINE // max(sizes, default=4))
+
+
 def may_step(kernel: Kernel) -> bool:
     """It scans, and does nothing else along its inner axes that joins elements."""
     return scans(kernel) and not any(isinstance(s, Reduce) for s in statements(kernel))
+
+
+def shares_factors(kernel: Kernel) -> bool:
+    """It reduces columns, those of one place of the outer axes with the same factors: `w[i0*256 +
+    r0]` beside `x[i0*802816 + r0*3136 + i1]`. A program has columns of one such place, so that it
+    reads each factor, and computes what hangs on it alone, once."""
+    if len(kernel.axes) < 2 or not reduces_columns(kernel):
+        return False
+    *others, last = (a.symbol for a in kernel.axes)
+    return any(
+        isinstance(s, Load)
+        and last not in s.index.free_symbols
+        and not s.index.free_symbols.isdisjoint(others)
+        for p in kernel.phases
+        if p.axes
+        for s in p.body
+    )
 
 
 def _stepping(
@@ -428,6 +501,22 @@ def _scatters(kernel: Kernel) -> bool:
     places = {s.symbol for s in inside if isinstance(s, Indirect)}
     stores = (s for s in inside if isinstance(s, Store))
     return any(not places.isdisjoint(s.index.free_symbols) for s in stores)
+
+
+def _gathers(kernel: Kernel) -> bool:
+    """Elements of a row are read at places that are data, each at its own."""
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    places = {s.symbol for s in inside if isinstance(s, Indirect)}
+    return any(isinstance(s, Load) and not places.isdisjoint(s.index.free_symbols) for s in inside)
+
+
+def _of_one_warp(schedule: Schedule) -> Schedule:
+    """As many short rows as a warp holds in 8 elements a thread: places leave few registers, and
+    of several warps each pair would share a row, element by element (softmax of 49 with biases of a
+    table, 1024 x 8 x 49 rows of bf16 on an H200: 74 us, 112 with four warps of as much; its
+    gradient 89 and 132)."""
+    rows = max(1, 8 * _LANES // schedule.rblock)
+    return replace(schedule, xblock=rows, num_warps=1) if schedule.rblock <= _ROW else schedule
 
 
 def _of_few(schedule: Schedule) -> Schedule:

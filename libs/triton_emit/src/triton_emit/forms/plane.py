@@ -11,7 +11,9 @@ from triton_emit.tiles import Tile, divides
 
 class PlaneWriter(KernelWriter):
     """Of the other axes the one that is contiguous elsewhere comes last; programs that follow each
-    other are neighbours along the last axis. With a `yblock` of 1 a row is a scalar."""
+    other are neighbours along the last axis. With a `yblock` of 1 a row is a scalar. The last axis
+    comes first in tiles: where an access has no neighbours along either dimension (steps of two,
+    places that are data), Triton lays the lanes of a warp along the first."""
 
     def define_tiles(self) -> None:
         """A block of the points of the last axis by one of those of all others."""
@@ -24,7 +26,7 @@ class PlaneWriter(KernelWriter):
         columns = self.write_sizes(ceiling_division(last.extent, self.schedule.xblock))
         x, y = ("0", "pid") if columns == "1" else (f"pid % ({columns})", f"pid // ({columns})")
         alone = self.schedule.yblock == 1
-        self.dimensions = ("x",) if alone else ("y", "x")
+        self.dimensions = ("x",) if alone else ("x", "y")
         self._define("x", "i", (last,), x)
         if alone:
             self.add_tile(Tile("y", "yindex", "j", rows, self.write_sizes))
@@ -41,11 +43,11 @@ class PlaneWriter(KernelWriter):
         self.constants.append((name, block))
         start = "" if first == "0" else f"{first} * {name} + "
         alone = len(self.dimensions) == 1
-        spread = "" if alone else "[None, :]" if key == "x" else "[:, None]"
+        spread = "" if alone else "[:, None]" if key == "x" else "[None, :]"
         index = f"{start}tl.arange(0, {name}){spread}"
         if self.schedule.vector and key == "x":
             most = self.schedule.vector
-            index = f"tl.multiple_of({index}, {most if alone else [1, most]})"
+            index = f"tl.multiple_of({index}, {most if alone else [most, 1]})"
         self.lines.head.append(f"{flat} = {index}")
         self.shapes[key] = name
         if not divides(block, tile.numel):

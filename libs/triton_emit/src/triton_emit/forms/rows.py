@@ -23,7 +23,7 @@ from loop_ir import (
 from loop_ir.ir import linear, statements
 from symexpr import bounds
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
-from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two
+from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two, shares_factors
 from triton_emit.tiles import Tile, divides
 from triton_emit.vectors import access
 
@@ -49,7 +49,7 @@ class RowWriter(KernelWriter):
         super().__init__(kernel, schedule)
         self.steps = schedule.steps
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
-        self.apart = self.steps > 1 and columns_part(kernel)
+        self.apart = (self.steps > 1 or shares_factors(kernel)) and columns_part(kernel)
         self.turned = self._turned()
         self.carries: dict[Scan, str] = {}
         self.before: list[str] = []
@@ -83,6 +83,7 @@ class RowWriter(KernelWriter):
 
     def define_rows(self) -> None:
         """The tile of the program's rows."""
+        spread = "[None, None, :]" if self.steps > 1 else "[:, None]"
         if self.by_row:
             self.add_tile(Tile("x", "row", "i", self.kernel.axes, self.write_sizes))
             self.lines.head.append(f"row = {self.program()}")
@@ -94,9 +95,9 @@ class RowWriter(KernelWriter):
             alone = blocks == "1"  # Triton would drop what it is told of a sum with 0
             self.lines.head.append(f"row = {self.program()}{'' if alone else f' // {blocks}'}")
             number = "" if alone else f"{self.program()} % {blocks}"
-            self.block_of((last,), number, "[None, None, :]")
+            self.block_of((last,), number, spread)
         else:
-            self.define_x("[None, None, :]" if self.steps > 1 else "[:, None]")
+            self.define_x(spread)
 
     def inner_tile(self, number: int, space: tuple[Axis, ...], name: str, block: int) -> Tile:
         """The tile of an inner space, `block` places of which are called `name`."""
