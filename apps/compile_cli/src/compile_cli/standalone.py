@@ -19,6 +19,7 @@ from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
 from compile_cli.compiled_artifact import CompiledArtifact, Source
 from compile_cli.errors import BadInput, NoArtifact
+from compile_cli.graph_cache import GraphCode
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record, copy_graph
@@ -56,19 +57,12 @@ def standalone_compile(
     inputs, mode = _fake_inputs(own, example_inputs, dynamic_shapes)
     made: list[tuple[CompiledGraph, tuple[Source, ...] | NoArtifact]] = []
 
-    def compile_flat(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    def compile_flat(graph: fx.GraphModule, _: Sequence[Any]) -> GraphCode:
         facts = TracingContext.get().fw_metadata
         with refusals():
             compiled = compile_graph(graph, settings, Record())
         made.append((compiled, _sources(facts)))
-
-        def boxed(args: list[Any]) -> Sequence[Any]:
-            given = tuple(args)
-            args.clear()
-            return compiled.run(*given)
-
-        boxed._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
-        return boxed
+        return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
 
     make_masks_readable(own)
     writable_views(own)
