@@ -208,18 +208,20 @@ class _Changes:
             self.convolutions.append(_as_call(node, given))
         if chosen is None and all(n not in self.values for n in given):
             return
+        # Random numbers follow each other in memory, so they stay as they lie.
+        stays = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        before = _strides(node.meta.get("val"))
         found = self.called(node, given)
-        if found is None:  # a view that has no strides for this order
+        if found is None or (stays and _strides(found) != before):
+            # That, or a view that has no strides for this order.
             for n, value in given.items():
                 if n in self.values:
                     given[n] = self.rearrange(node, n, value, _CONTIGUOUS)
             found = self.called(node, given)
-        if found is None:
+        if found is None or (stays and _strides(found) != before):
             raise _Refused
-        if _strides(found) == _strides(node.meta.get("val")):
+        if _strides(found) == before:
             return
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise _Refused  # random numbers follow each other in memory
         self.values[node] = found
         self.pending.append(lambda: node.meta.__setitem__("val", found))
 
