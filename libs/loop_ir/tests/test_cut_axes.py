@@ -44,6 +44,29 @@ def test_windows_are_tiles() -> None:
         np.testing.assert_allclose(interpret_kernel(each, {"x": x})["y"], want, rtol=1e-6)
 
 
+def test_as_many_windows_as_there_are() -> None:
+    """s0 of them, of which the last one ends with the line."""
+    text = TEXT.replace("x: f32[3, 64, 20]", "x: f32[3, 64, s0]")
+    text = text.replace("672", "(s0*32 + 32)").replace(
+        "y: f32[3, (s0*32 + 32)]", "y: f32[3, s0*32 + 32]"
+    )
+    text = (
+        text.replace("i0*1280", "i0*s0*64")
+        .replace("i1*20", "i1*s0")
+        .replace("const 20", "index s0")
+    )
+    text = text.replace("i1//32*639 + 639", "i1//32*(s0*32 - 1) + s0*32 - 1")
+    text = text.replace("i1//32*639", "i1//32*(s0*32 - 1)")
+    text = text.replace("  parallel", "  where s0 in [17, 4096] hint 64\n  parallel")
+    kernel = parse_kernel(text)
+    apart = cut(kernel)
+    KernelVerifier(apart).run()
+    assert "i2 < 32, i3 < s0 + 1:" in print_kernel(apart)
+    x = np.random.default_rng(0).standard_normal((3, 64, 20)).astype(np.float32)
+    want = interpret_kernel(kernel, {"x": x}, {"s0": 20})["y"]
+    np.testing.assert_array_equal(interpret_kernel(apart, {"x": x}, {"s0": 20})["y"], want)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -41,7 +41,7 @@ def cut(kernel: Kernel) -> Kernel:
         return kernel
     for axis, length in _quotients(kernel):
         outer = quotient(axis.extent, length)
-        if outer is None or not (outer.is_Integer and min(int(outer), int(length)) >= _NARROW):
+        if outer is None or length < _NARROW or (outer.is_Integer and outer < _NARROW):
             continue
         taken = free_names(kernel) | {a.symbol.name for a in kernel.axes}
         high, low = (s for s, _ in zip(fresh_symbols("i", taken), range(2), strict=False))
