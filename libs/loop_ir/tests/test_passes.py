@@ -136,6 +136,29 @@ def test_what_is_stored_is_what_is_computed_with():
     assert drop_round_casts.drop(k) == k
 
 
+def test_a_rounding_stays_where_a_number_of_its_type_is_subtracted():
+    k = kernel(
+        "x: f32[4, 8]; m: bf16[4]; h: f16[4]; out y: f32[4, 8]; out z: f32[4, 8]",
+        "a = load x[i0*8 + i1] : f32",
+        "b = cast(a) : bf16",
+        "c = cast(b) : f32",
+        "d = load m[i0] : bf16",
+        "e = cast(d) : f32",
+        "f = sub(c, e) : f32",
+        "store y[i0*8 + i1] = f",
+        "g = exp(a) : f32",
+        "k = cast(g) : bf16",
+        "l = cast(k) : f32",
+        "n = load h[i0] : f16",
+        "o = cast(n) : f32",
+        "p = sub(l, o) : f32",  # of another type
+        "store z[i0*8 + i1] = p",
+    )
+    after = lines(drop_round_casts.drop(k))
+    assert "f = sub(c, e) : f32" in after
+    assert "p = sub(g, o) : f32" in after
+
+
 def test_a_cast_that_rounds_nothing_is_dropped_everywhere():
     k = kernel(
         "x: bf16[4, 8]; h: f16[4, 8]; out y: i8[4, 8]; out z: bf16[4, 8]",

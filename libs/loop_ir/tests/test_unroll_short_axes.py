@@ -69,6 +69,24 @@ def test_what_is_left_alone(old: str, new: str) -> None:
     assert rewrite(kernel) == kernel
 
 
+def test_rows_of_a_dynamic_size_are_left_alone() -> None:
+    """That they lie behind each other is more than the verifier proves."""
+    kernel = parse_kernel(
+        """
+kernel k(
+    x: i64[s0, 2] cuda:0,
+    out y: i64[2*s0] cuda:0,
+):
+  where s0 in [2, *] hint 9
+  parallel i0 < 2, i1 < s0:
+    once:
+      a = load x[i1*2 + i0] : i64
+      store y[i0*s0 + i1] = a
+""".strip()
+    )
+    assert rewrite(kernel) == kernel
+
+
 def test_not_past_many_statements_nor_points() -> None:
     kernel = parse_kernel(TEXT.strip())
     assert rewrite(kernel, most=2) == kernel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loop_ir.ir.analysis import reaching_steps
 from loop_ir.ir.names import defined_values, renamed, statements
-from loop_ir.ir.nodes import Compute, Const, Graph, Kernel, Reduce, Stmt, Store
+from loop_ir.ir.nodes import Compute, Const, Graph, Kernel, Load, Reduce, Stmt, Store
 from loop_ir.ir.rewrite import map_all_kernels, map_statements
 from tensor_ir import DType
 
@@ -25,7 +25,9 @@ class DropRoundCasts:
     result is still rounded once, by the store. An overflow of f16 to infinity is not kept. A
     rounding stays where its value reaches a step, which would answer otherwise:
     `x.bfloat16() == 7.3` is true of an f32 x of 7.3; and where the kernel stores it: what is read
-    later, such as by a norm's gradients beside its mean, is what is computed with here. A `narrow`
+    later, such as by a norm's gradients beside its mean, is what is computed with here; and where a
+    number of that type is subtracted from it, such as the mean that a norm has saved: of equal ones
+    the difference is 0, and the rounding alone, by 1 / std, would be a large number. A `narrow`
     stays everywhere. A cast that rounds nothing is dropped everywhere: of the largest |x| of a row
     of bf16, of what is rounded to an integer, and clamped to numbers of the type.
     """
@@ -44,7 +46,7 @@ def drop(kernel: Kernel) -> Kernel:
     names: dict[str, str] = {}
     exact: dict[str, DType] = {}  # f32 values that are numbers of a narrow type
     numbers: dict[str, float] = {}
-    kept = reaching_steps(kernel)
+    kept = reaching_steps(kernel) | _less_one_of_their_type(kernel)
     stored = {s.value for s in statements(kernel) if isinstance(s, Store)}
 
     def rewrite(original: Stmt) -> Stmt:
@@ -80,3 +82,18 @@ def _is_one(number: float | None, dtype: DType) -> bool:
     if dtype is DType.bf16:
         return struct.pack(">f", number)[2:] == bytes(2)
     return bool(struct.unpack("e", struct.pack("e", number))[0] == number)
+
+
+def _less_one_of_their_type(kernel: Kernel) -> frozenset[str]:
+    """The values from which a tensor's element is subtracted that has the type they are rounded to:
+    `c` of `c = cast(cast(a): bf16): f32; m = cast(load y : bf16): f32; c - m`."""
+    made = {s.out: s for s in statements(kernel) if isinstance(s, Compute | Load)}
+    found: set[str] = set()
+    for stmt in made.values():
+        if isinstance(stmt, Compute) and stmt.op == "sub":
+            wide = [made.get(a) for a in stmt.args]
+            casts = [made.get(w.args[0]) if isinstance(w, Compute) else None for w in wide]
+            left, right = casts
+            if left and isinstance(right, Load) and left.dtype == right.dtype in _NARROW:
+                found.add(stmt.args[0])
+    return frozenset(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import sympy
 
-from loop_ir.ir.affine import linear, product
+from loop_ir.ir.affine import disjoint, linear, product
 from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.names import Name, free_names, operands, renamed, results, statements, varying
@@ -122,7 +123,7 @@ def _interleaves(kernel: Kernel, axis: Axis) -> bool:
 
 def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
     """The kernel that does all points along an axis at each of the others; None where that would be
-    too many statements."""
+    too many statements, or where its stores may meet as far as is known: rows of a dynamic size."""
     body = list(statements(kernel))
     differs = varying(body, axis.symbol, over=False)
     count = int(axis.extent)
@@ -148,4 +149,18 @@ def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
     )
     axes = tuple(a for a in kernel.axes if a != axis)
     whole = replace(kernel, axes=axes, phases=phases)
+    if not _stored_apart(whole):
+        return None
     return eliminate(fold(simplify(rename_axes(whole, kernel))))
+
+
+def _stored_apart(kernel: Kernel) -> bool:
+    """Whether no two statements store the same element."""
+    stores = [
+        (s, {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)})
+        for phase in kernel.phases for s in phase.body if isinstance(s, Store)
+    ]  # fmt: skip
+    return all(
+        a.buffer != b.buffer or disjoint(a.index, b.index, one, two)
+        for (a, one), (b, two) in combinations(stores, 2)
+    )
