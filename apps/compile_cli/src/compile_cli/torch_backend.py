@@ -19,7 +19,6 @@ import torch
 import compile_cli.graph_cache as graph_cache
 from aten_lowering import UnsupportedGraph, decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
-from aten_lowering.passes.window_offsets import window_offsets
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.artifact import Artifact
 from compile_cli.capture import order_matters, retyped_input, view_written_inputs
@@ -27,13 +26,13 @@ from compile_cli.errors import NoArtifact
 from compile_cli.garbage import collected_later
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
+from compile_cli.partition import partition
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
 from compile_cli.torch_compat import (
     TorchDynamoException,
     TracingContext,
     aot_autograd,
-    min_cut_rematerialization_partition,
     register_backend,
 )
 from planner import ChannelsLast, start_workers
@@ -76,7 +75,7 @@ def compile_cli(
         fw_compiler=cacheable(compile_fx) if kept else compile_fx,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
-        partition_fn=functools.partial(_partition, last),
+        partition_fn=functools.partial(partition, last),
     )
     try:
         with collected_later(), own_composites(), cached(settings) if kept else nullcontext():
@@ -91,18 +90,6 @@ def compile_cli(
 
 def _no_artifact(why: str) -> Artifact:
     raise NoArtifact(why)
-
-
-def _partition(
-    last: ChannelsLast, joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any
-) -> Any:
-    """The graphs forward and backward, of which what lies between them is small, and lies in the
-    order that convolutions and their gradients both want."""
-    if last.options.channels_last != "off":
-        last.run(joint.graph)
-    window_offsets(joint.graph)
-    joint.recompile()
-    return min_cut_rematerialization_partition(joint, inputs, **more)
 
 
 def _is_ours(error: Exception) -> bool:

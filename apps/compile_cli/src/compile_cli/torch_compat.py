@@ -11,13 +11,13 @@ import torch.compiler.config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import TorchDynamoException
+from torch._functorch import partitioners
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, OutputCode
 from torch._functorch._aot_autograd.schemas import (
     OutputType,
     SerializableAOTDispatchCompiler,
     ViewAndMutationMeta,
 )
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export._trace import _export as export_at_level
@@ -44,7 +44,7 @@ __all__ = [
     "functorch_config",
     "in_transform",
     "kernel_wrap",
-    "min_cut_rematerialization_partition",
+    "partitioners",
     "register_backend",
     "tracing",
 ]

@@ -1,0 +1,108 @@
+"""The graphs forward and backward of a joint graph: what is kept between them, and what is computed
+again because our fusion makes it free."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from aten_lowering.passes.results_again import results_again
+from aten_lowering.passes.window_offsets import window_offsets
+from compile_cli.torch_compat import partitioners
+from planner import ChannelsLast
+
+aten = torch.ops.aten
+
+_LOCK = threading.RLock()
+
+# Kernels that compute an element from few of the operand's, or reduce rows that a gradient's own
+# kernel reads: torch's list has pointwise operators and those that its own compiler fuses.
+_AGAIN = (
+    aten._log_softmax,
+    aten._softmax,
+    aten._unsafe_index,
+    aten._upsample_nearest_exact1d,
+    aten._upsample_nearest_exact2d,
+    aten._upsample_nearest_exact3d,
+    aten.amin,
+    aten.constant_pad_nd,
+    aten.flip,
+    aten.index_select,
+    aten.prod,
+    aten.reflection_pad1d,
+    aten.reflection_pad2d,
+    aten.reflection_pad3d,
+    aten.repeat,
+    aten.replication_pad1d,
+    aten.replication_pad2d,
+    aten.replication_pad3d,
+    aten.roll,
+    aten.select_scatter,
+    aten.slice_scatter,
+    aten.tril,
+    aten.upsample_nearest1d,
+    aten.upsample_nearest2d,
+    aten.upsample_nearest3d,
+)
+
+_VIEWS = (
+    aten.detach,
+    aten.diagonal,
+    aten.split_with_sizes,
+    aten.transpose,
+    aten.unbind,
+    aten.unfold,
+)
+
+# Not computed again, but one kernel with what makes their operands and what reads their results.
+_FUSED = (
+    aten._fused_rms_norm,
+    aten._fused_rms_norm_backward,
+    aten._log_softmax_backward_data,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
+    aten._softmax_backward_data,
+    aten.linalg_vector_norm,
+    aten.native_dropout_backward,
+    aten.native_group_norm,
+    aten.native_group_norm_backward,
+    aten.native_layer_norm,
+    aten.native_layer_norm_backward,
+)
+
+
+_torchs_operators = partitioners.get_default_op_list
+
+
+def partition(
+    last: ChannelsLast, joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any
+) -> Any:
+    """The graphs forward and backward, of which what lies between them is small, and lies in the
+    order that convolutions and their gradients both want."""
+    if last.options.channels_last != "off":
+        last.run(joint.graph)
+    window_offsets(joint.graph)
+    results_again(joint.graph, more["num_fwd_outputs"])
+    joint.recompile()
+    # torch's partition takes no list of operators, but asks a function of its module for it.
+    with _LOCK, mock.patch.object(partitioners, "get_default_op_list", _operators):
+        return partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
+
+
+@functools.cache
+def _operators() -> Any:
+    """torch's list of operators by what a partition may do with them, and ours."""
+    known = _torchs_operators()
+    again = known.recomputable_ops | {*_AGAIN, *_VIEWS}
+    return replace(
+        known,
+        fusible_ops=known.fusible_ops | again | {*_FUSED},
+        recomputable_ops=again,
+        view_ops=known.view_ops | {*_VIEWS},
+    )

@@ -1,0 +1,205 @@
+"""What training keeps between forward and backward."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+from torch.utils.checkpoint import checkpoint
+
+BACKEND = importlib.import_module("compile_cli.torch_backend")
+N = 64  # elements of a row
+
+
+@pytest.fixture
+def saved(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
+    """The fake tensors that are kept: inputs of the graph among them."""
+    found: list[Tensor] = []
+    original = BACKEND.partition
+
+    def partition(last: Any, joint: fx.GraphModule, inputs: Any, **more: Any) -> Any:
+        forward, backward = original(last, joint, inputs, **more)
+        results = forward.graph.output_node().args[0][more["num_fwd_outputs"] :]
+        values = [r.meta["val"] for r in results if isinstance(r, fx.Node)]
+        found.extend(v for v in values if isinstance(v, Tensor))
+        return forward, backward
+
+    monkeypatch.setattr(BACKEND, "partition", partition)
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    torch._dynamo.reset()
+    yield found
+    torch._dynamo.reset()
+
+
+def rows(count: int = 8) -> Tensor:
+    return torch.randn(count, N, requires_grad=True)
+
+
+def gradients(f: Callable[..., Tensor], *args: Tensor) -> list[Tensor]:
+    leaves = [a for a in args if a.requires_grad]
+    out = f(*args)
+    return list(torch.autograd.grad(out, leaves, torch.ones_like(out)))
+
+
+def check(f: Callable[..., Tensor], *args: Tensor) -> None:
+    """Gradients of the compiled function are eager's."""
+    got = gradients(torch.compile(f, backend="compile_cli"), *args)
+    torch.testing.assert_close(got, gradients(f, *args), rtol=1e-4, atol=1e-5)
+
+
+def kept(saved: list[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
+    """Of more than a number a row: types and sizes."""
+    large = [(str(t.dtype)[6:], tuple(t.shape)) for t in saved if t.numel() > 2 * N]
+    return sorted(large)
+
+
+INPUT = ("float32", (8, N))
+CHAINS: dict[str, Callable[[Tensor], Tensor]] = {
+    "five of points": lambda x: x.sin().exp().tanh().cos().sqrt().nan_to_num(),
+    "enlarged": lambda x: F.interpolate(x.tanh()[None], scale_factor=2.0).sin(),
+    "padded": lambda x: F.pad(x.tanh(), (2, 3)).sin(),
+    "turned and moved": lambda x: x.tanh().flip(0).roll(3, -1).sin(),
+    "repeated": lambda x: x.tanh().repeat(2, 3).sin(),
+    "reflected": lambda x: F.pad(x.tanh(), (2, 3), mode="reflect").sin(),
+    "softmax": lambda x: x.tanh().softmax(-1).sin(),
+    "parts": lambda x: (lambda a, b: a.sigmoid() * b.tanh())(*x.sin().split(N // 2, -1)),
+    "least of rows": lambda x: x.tanh().amin(-1).sin(),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_what_one_kernel_computes_is_not_kept(name: str, saved: list[Tensor]) -> None:
+    """Only the input is, and numbers of rows."""
+    torch.manual_seed(0)
+    check(CHAINS[name], rows())
+    assert kept(saved) == [INPUT]
+
+
+def test_a_softmax_of_16_bits_is_computed_again(saved: list[Tensor]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(8, N).bfloat16().requires_grad_()
+
+    def f(x: Tensor) -> Tensor:
+        return x.tanh().softmax(-1).sin()
+
+    (got,) = gradients(torch.compile(f, backend="compile_cli"), x)
+    torch.testing.assert_close(got, gradients(f, x.float())[0].bfloat16(), rtol=0.02, atol=1e-3)
+    assert kept(saved) == [("bfloat16", (8, N))]
+
+
+NORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "batch norm": lambda x, w, b: F.silu(F.batch_norm(x, None, None, w, b, True)),
+    "group norm": lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),
+    "batch norm whose result is cast": lambda x, w, b: F.silu(
+        F.batch_norm(x, None, None, w, b, True).double()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_an_activation_of_a_norm_keeps_what_the_norm_read(name: str, saved: list[Tensor]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 4, 8, 8, requires_grad=True)
+    check(NORMS[name], x, *(torch.randn(4, requires_grad=True) for _ in range(2)))
+    assert kept(saved) == [("float32", (4, 4, 8, 8))]
+
+
+def test_groups_of_16_bits_have_wide_statistics(saved: list[Tensor]) -> None:
+    """Eager's are rounded to 16 bits, but what it normalises with them is not."""
+    torch.manual_seed(0)
+    x = (torch.randn(4, 4, 8, 8) + 100).bfloat16().requires_grad_()
+    weight, bias = (torch.randn(4).bfloat16().requires_grad_() for _ in range(2))
+    f = NORMS["group norm"]
+    out = torch.compile(f, backend="compile_cli")(x, weight, bias)
+    torch.testing.assert_close(out, f(x.double(), weight.double(), bias.double()).bfloat16())
+    assert kept(saved) == [("bfloat16", (4, 4, 8, 8))]
+
+
+def test_rows_whose_norm_is_read_directly(saved: list[Tensor]) -> None:
+    torch.manual_seed(0)
+    weights = (torch.randn(N, requires_grad=True) for _ in range(2))
+    check(lambda x, w, b: F.gelu(F.layer_norm(x, (N,), w, b)), rows(), *weights)
+    assert kept(saved) == [INPUT]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_dropped_tensor_is_made_of_its_mask(again: bool, saved: list[Tensor]) -> None:
+    """In a checkpoint the mask is made again, and is the same."""
+    torch.manual_seed(0)
+
+    def inside(x: Tensor) -> Tensor:
+        return F.dropout(x.tanh(), 0.25).sin()
+
+    def f(x: Tensor) -> Any:
+        return checkpoint(inside, x, use_reentrant=False) if again else inside(x)
+
+    x = rows()
+    out = torch.compile(f, backend="compile_cli")(x)
+    (got,) = torch.autograd.grad(out.sum(), [x])
+    mask = [t for t in kept(saved) if t[0] == "bool"]
+    assert mask == ([] if again else [("bool", (8, N))])
+    assert [t for t in kept(saved) if t[0] == "float32"] == [INPUT]
+    scaled = torch.where(out != 0, x.tanh() / 0.75, 0.0)
+    torch.testing.assert_close(out, scaled.sin())
+    slope = torch.where(out != 0, (1 - x.tanh() ** 2) / 0.75, 0.0)
+    torch.testing.assert_close(got, scaled.cos() * slope)
+
+
+def test_a_row_of_a_transformer(saved: list[Tensor]) -> None:
+    """The operands of its matmuls, what the activation and the norm read, and nothing else."""
+    torch.manual_seed(0)
+
+    def mlp(x: Tensor, w: Tensor, b: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        hidden = F.gelu(F.linear(F.layer_norm(x, (N,), w, b), up), approximate="tanh")
+        return x + F.linear(hidden, down)
+
+    given = (rows(), *(torch.randn(N, requires_grad=True) for _ in range(2)))
+    weights = (
+        (torch.randn(4 * N, N) / 8).requires_grad_(),
+        (torch.randn(N, 4 * N) / 16).requires_grad_(),
+    )
+    check(mlp, *given, *weights)
+    wide = ("float32", (8, 4 * N))
+    parameters = [("float32", (4 * N, N)), ("float32", (N, 4 * N))]
+    both = [t for t in kept(saved) if t not in parameters]
+    assert both == sorted([INPUT, INPUT, wide, wide])
+
+
+def test_checkpoints_are_respected(saved: list[Tensor]) -> None:
+    """What is inside is computed again, matmuls among it."""
+    torch.manual_seed(0)
+    weight = torch.randn(N, N, requires_grad=True)
+
+    def inside(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).sin() @ w
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        out: Tensor = checkpoint(inside, x, w, use_reentrant=False)
+        return out.cos()
+
+    x = rows()
+    check(f, x, weight)
+    assert kept(saved) == [INPUT, ("float32", (N, N))]
+
+
+@pytest.mark.parametrize(("budget", "large"), [(1.0, True), (0.0, False)])
+def test_a_budget_of_memory_is_honoured(budget: float, large: bool, saved: list[Tensor]) -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(N, N) / 8).requires_grad_()
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(4):
+            x = (x @ w).sin()
+        return x
+
+    config = torch._functorch.config  # type: ignore[attr-defined]  # torch does not name it
+    with config.patch(activation_memory_budget=budget) if budget < 1 else nullcontext():
+        check(f, rows(), weight)
+    assert (len(kept(saved)) > 4) == large

@@ -1,0 +1,147 @@
+"""Results that a gradient reads, as pointwise work on what is kept for it anyway."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aten_lowering.passes.base import call
+
+aten = torch.ops.aten
+
+_WHOLE = (
+    aten.native_dropout.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten.native_layer_norm.default,
+    aten.native_group_norm.default,
+)
+
+
+def results_again(graph: fx.Graph, outputs: int) -> None:
+    """`y, mask = native_dropout(x, p)`, `y` read by a gradient -> `y = x * mask / (1 - p)`;
+    `y, mean, rstd, ... = norm(x, w, b, ...)` -> `y = (x - mean) * rstd * w + b`.
+
+    Of a graph forward and backward, whose first `outputs` results are forward's: a partition may
+    then keep `x`, and the mask or the statistics, which it keeps anyway, and have `y` computed
+    again; the operators as wholes may not be, since a mask is random and statistics are dear. Not
+    where no gradient reads `y`, nor where statistics are narrower than what `y` is computed in, but
+    for those of groups, which are then computed in that. What forward makes of it is one kernel, as
+    before."""
+    results: Any = graph.output_node().args[0]
+    forward = _needed(results[:outputs])
+    for node in list(graph.nodes):
+        parts: dict[Any, fx.Node] = {}
+        if node.target in _WHOLE:
+            parts = {user.args[1]: user for user in node.users}
+        if len(parts) < 2 or len(parts) < len(node.users) or 0 not in parts:
+            continue
+        y = parts[0]
+        if not _read(y, forward):
+            continue
+        last = next(n for n in reversed(graph.nodes) if n in parts.values())
+        with graph.inserting_before(last.next):
+            again = _again(graph, node, parts)
+        if again is not None and _layout(again) == _layout(y):
+            again.meta = {**y.meta, "val": again.meta["val"]}
+            y.replace_all_uses_with(again)
+    graph.eliminate_dead_code()
+
+
+def _needed(results: Any) -> set[fx.Node]:
+    """What results come of."""
+    found: set[fx.Node] = set()
+    left = [r for r in results if isinstance(r, fx.Node)]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left.extend(node.all_input_nodes)
+    return found
+
+
+def _read(y: fx.Node, forward: set[fx.Node]) -> bool:
+    """Whether a gradient reads it, or its values in another type."""
+    return any(
+        user not in forward or (user.target is aten._to_copy.default and _read(user, forward))
+        for user in y.users
+    )
+
+
+def _layout(node: fx.Node) -> tuple[Any, ...]:
+    value: Tensor = node.meta["val"]
+    return value.shape, value.stride(), value.dtype
+
+
+def _to(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    same = node.meta["val"].dtype is dtype
+    return node if same else call(graph, aten._to_copy.default, node, dtype=dtype)
+
+
+def _again(graph: fx.Graph, node: fx.Node, parts: dict[Any, fx.Node]) -> fx.Node | None:
+    """The first result, of the input and the others, in the type that kernels compute in."""
+    x: Any = node.args[0]
+    dtype = x.meta["val"].dtype
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    make = _dropped if node.target is aten.native_dropout.default else _normal
+    y = make(graph, node, _to(graph, x, wide), parts)
+    return None if y is None else _to(graph, y, dtype)
+
+
+def _dropped(
+    graph: fx.Graph, node: fx.Node, x: fx.Node, parts: dict[Any, fx.Node]
+) -> fx.Node | None:
+    p, train = (*node.args, *node.kwargs.values())[1:3]
+    if train is False or not isinstance(p, float) or not 0 < p < 1:
+        return None
+    kept = call(graph, aten.mul.Tensor, x, _to(graph, parts[1], x.meta["val"].dtype))
+    return call(graph, aten.mul.Tensor, kept, 1 / (1 - p))
+
+
+def _normal(
+    graph: fx.Graph, node: fx.Node, x: fx.Node, parts: dict[Any, fx.Node]
+) -> fx.Node | None:
+    value: Tensor = x.meta["val"]
+    rows = node.target is aten.native_layer_norm.default
+    groups = node.target is aten.native_group_norm.default
+    weight, bias = node.args[2:4] if rows else node.args[1:3]
+    if not isinstance(bias, fx.Node) or not {1, 2} <= parts.keys():
+        return None
+    narrow = any(parts[i].meta["val"].dtype is not value.dtype for i in (1, 2))
+    if narrow and not groups:
+        return None
+    if groups and not (value.is_contiguous() and isinstance(node.args[6], int)):
+        return None
+
+    def of_channels(vector: fx.Node) -> fx.Node:
+        size = [-1, *[1] * (value.dim() - 2)]
+        return vector if rows else call(graph, aten.view.default, vector, size)
+
+    mean, rstd = parts[1], parts[2]
+    if groups:
+        x = call(graph, aten.view.default, x, [value.shape[0], node.args[6], -1])
+        if narrow:
+            mean, rstd = _statistics(graph, x, node.args[7], parts)
+        mean, rstd = (call(graph, aten.unsqueeze.default, s, -1) for s in (mean, rstd))
+    else:
+        mean, rstd = map(of_channels, (mean, rstd))
+    y = call(graph, aten.mul.Tensor, call(graph, aten.sub.Tensor, x, mean), rstd)
+    y = call(graph, aten.view.default, y, list(value.shape)) if groups else y
+    if isinstance(weight, fx.Node):
+        y = call(graph, aten.mul.Tensor, y, of_channels(_to(graph, weight, value.dtype)))
+    return call(graph, aten.add.Tensor, y, of_channels(_to(graph, bias, value.dtype)))
+
+
+def _statistics(
+    graph: fx.Graph, x: fx.Node, eps: Any, parts: dict[Any, fx.Node]
+) -> tuple[fx.Node, fx.Node]:
+    """Of groups, in the type that kernels compute in; what gradients read is of these, too."""
+    both = call(graph, aten.var_mean.correction, x, [-1], correction=0)
+    variance, mean = (call(graph, operator.getitem, both, i) for i in (0, 1))
+    rstd = call(graph, aten.rsqrt.default, call(graph, aten.add.Tensor, variance, eps))
+    for part, wide in ((parts[1], mean), (parts[2], rstd)):
+        part.replace_all_uses_with(_to(graph, wide, part.meta["val"].dtype))
+    return mean, rstd
