@@ -266,3 +266,21 @@ kernel k(
     assert default_schedule(long, {}) == Schedule("flat", 512, num_warps=8)
     half = parse_kernel(text.format(t="i32", b="b").strip())
     assert default_schedule(half, {}) == Schedule("flat", 1024, num_warps=4)
+
+
+def test_more_rows_to_a_program_where_they_overlap() -> None:
+    text = """
+kernel slide(
+    x: f32[4096, 4096] cuda:0,
+    out y: f32[4096, 1021] cuda:0,
+):
+  parallel i0 < 4096, i1 < 1021:
+    over r0 < 16:
+      a = load x[i0*4096 + i1*{step} + r0] : f32
+      b = reduce max(a) : f32
+    once:
+      store y[i0*1021 + i1] = b
+"""
+    for step, blocks in ((4, (128, 16, 2)), (16, (64, 16, 1))):
+        kernel = parse_kernel(text.format(step=step).replace("4096]", "16384]").strip())
+        assert default_schedule(kernel, {}) == Schedule("persistent", *blocks)

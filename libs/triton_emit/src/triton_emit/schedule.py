@@ -236,6 +236,9 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
             return _of_few(schedule)
         if schedule.xblock > 1 and _gathers(kernel):
             return _of_one_warp(schedule)
+        if schedule.xblock > 1 and schedule.rblock <= 32 and _overlap(kernel):
+            xblock, warps = 2 * schedule.xblock, 2 * schedule.num_warps
+            return replace(schedule, xblock=xblock, num_warps=warps)
         return replace(schedule, num_warps=_of_wide(kernel, schedule))
     looped = _looped(pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= _MOST_KEPT and next_power_of_two(bound or 1) == looped.rblock:
@@ -508,6 +511,20 @@ def _gathers(kernel: Kernel) -> bool:
     inside = [s for p in kernel.phases if p.axes for s in p.body]
     places = {s.symbol for s in inside if isinstance(s, Indirect)}
     return any(isinstance(s, Load) and not places.isdisjoint(s.index.free_symbols) for s in inside)
+
+
+def _overlap(kernel: Kernel) -> bool:
+    """Neighbouring rows share elements (windows of a line): programs of as many rows as others have
+    would read a few lines each, and a multiprocessor holds no more of them (maxima of 16 in steps
+    of four, 4096 x 4096 of f32 on an H200: 27 us with 128 rows, 44 with 64)."""
+    last = kernel.axes[-1].symbol
+    for phase in kernel.phases:
+        for stmt in phase.body if len(phase.axes) == 1 else ():
+            if isinstance(stmt, Load) and stmt.index.coeff(phase.axes[0].symbol) == 1:
+                step, length = stmt.index.coeff(last), phase.axes[0].extent
+                if step.is_Integer and length.is_Integer and 0 < step < length:
+                    return True
+    return False
 
 
 def _of_one_warp(schedule: Schedule) -> Schedule:
