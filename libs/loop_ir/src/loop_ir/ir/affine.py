@@ -31,6 +31,12 @@ class Linear:
 
 
 @lru_cache(CACHE)
+def free_symbols(expr: sympy.Expr) -> frozenset[sympy.Symbol]:
+    """The symbols of an expression."""
+    return frozenset(expr.free_symbols)
+
+
+@lru_cache(CACHE)
 def linear(expr: sympy.Expr, axes: tuple[sympy.Symbol, ...]) -> Linear | None:
     """`expr` as a linear form over `axes`, or None if it is not linear in them."""
     wanted = frozenset(axes)
@@ -110,6 +116,11 @@ def span(type: TensorType) -> sympy.Expr:
 
 def product(extents: Iterable[sympy.Expr]) -> sympy.Expr:
     """The number of points of a space of these extents."""
+    return _product(tuple(extents))
+
+
+@lru_cache(CACHE)
+def _product(extents: tuple[sympy.Expr, ...]) -> sympy.Expr:
     return sympy.expand(sympy.Mul(*extents))
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import sympy
 
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import product, span
+from loop_ir.ir.affine import free_symbols, product, span
 from loop_ir.ir.names import Name, defined_values, operands, results, statements
 from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol
 
@@ -274,7 +274,7 @@ def _kernel_traffic(kernel: ir.Kernel, hints: Mapping[str, int]) -> Traffic:
         counts: dict[frozenset[sympy.Symbol], int] = {}
         for stmt in phase.body:
             if isinstance(stmt, (ir.Load, ir.Store)):
-                axes = over(stmt.index.free_symbols)
+                axes = over(free_symbols(stmt.index))
                 if axes not in counts:
                     points = product(extents[s] for s in axes if s in extents)
                     counts[axes] = at_hints(points, hints)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import sympy
 
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import substitute
+from loop_ir.ir.affine import free_symbols, substitute
 
 Name: TypeAlias = str | sympy.Symbol
 
@@ -73,7 +73,7 @@ def expression(stmt: ir.Stmt) -> sympy.Expr | None:
 def operands(stmt: ir.Stmt) -> tuple[Name, ...]:
     """Values that a statement uses, and symbols of its index or expression."""
     expr = expression(stmt)
-    return (*used_values(stmt), *(expr.free_symbols if expr is not None else ()))
+    return (*used_values(stmt), *(free_symbols(expr) if expr is not None else ()))
 
 
 def map_expressions(stmt: ir.Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) -> ir.Stmt:
@@ -97,7 +97,7 @@ def renamed(stmt: ir.Stmt, names: Mapping[Any, Any]) -> ir.Stmt:
     stmt = replace(stmt, **changes) if changes else stmt
 
     def moved(expr: sympy.Expr) -> sympy.Expr:
-        own = tuple((s, names[s]) for s in expr.free_symbols if s in names)
+        own = tuple((s, names[s]) for s in free_symbols(expr) if s in names)
         return substitute(expr, own) if own else expr
 
     return map_expressions(stmt, moved)

@@ -9,7 +9,7 @@ from functools import lru_cache
 import sympy
 
 import symexpr
-from loop_ir.ir.affine import CACHE, substitute
+from loop_ir.ir.affine import CACHE, free_symbols, substitute
 from loop_ir.ir.names import map_expressions, statements
 from loop_ir.ir.nodes import Graph, Indirect, Kernel, Matmul, Node, Stmt
 
@@ -67,7 +67,7 @@ def simplify_with(expr: sympy.Expr, ranges: RangeItems) -> sympy.Expr:
     simple already), once per distinct question."""
     if not has_functions(expr):
         return expr
-    free = expr.free_symbols
+    free = free_symbols(expr)
     used = tuple((s, r) for s, r in ranges if s in free)
     return _simplify(expr, used)
 

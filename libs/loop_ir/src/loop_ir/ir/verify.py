@@ -6,7 +6,7 @@ import sympy
 
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import product, same, span
+from loop_ir.ir.affine import free_symbols, product, same, span
 from loop_ir.ir.analysis import (
     at_hints,
     hints_of,
@@ -59,7 +59,7 @@ class _GraphVerifier:
             raise errors.InvalidName(f"{name!r} is no identifier", node)
         if name in self.types:
             raise errors.DuplicateDefinition(f"buffer {name}", node)
-        unknown = set().union(*(e.free_symbols for e in (*type.size, *type.stride)))
+        unknown = frozenset().union(*map(free_symbols, (*type.size, *type.stride)))
         if unknown - self.symbols.keys():
             raise errors.UndefinedSymbol(f"the layout of {name} uses {listed(unknown)}", node)
         self.types[name] = type
@@ -107,8 +107,9 @@ class _GraphVerifier:
                 continue
             if buffer.written and buffer.name in self.constants:
                 raise errors.WriterConflict(f"{buffer.name} is a constant", kernel.name)
-            if (known.dtype, known.device) != (buffer.type.dtype, buffer.type.device) or not same(
-                span(known), span(buffer.type)
+            if known is not buffer.type and (
+                (known.dtype, known.device) != (buffer.type.dtype, buffer.type.device)
+                or not same(span(known), span(buffer.type))
             ):
                 raise errors.LayoutMismatch(
                     f"{buffer.name} is {known}, not {buffer.type}", kernel.name

@@ -12,7 +12,7 @@ import sympy
 
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import disjoint, linear, nonnegative, same, span
+from loop_ir.ir.affine import disjoint, free_symbols, linear, nonnegative, same, span
 from loop_ir.ir.analysis import at_hints, hints_of, lows_of
 from loop_ir.ir.names import defined_values, expression, used_values
 from loop_ir.ir.printer import print_stmt
@@ -87,20 +87,20 @@ class KernelVerifier:
             self.fail(errors.DuplicateDefinition, f"symbol {first_twice(symbols)}")
         for buffer in kernel.buffers:
             for expr in (*buffer.type.size, *buffer.type.stride):
-                self._size(expr, f"the layout of {buffer.name}")
+                self._size(expr, "layout", buffer.name)
             if buffer.type.offset != 0:
                 self.fail(
                     errors.LayoutMismatch, f"buffer {buffer.name} starts at {buffer.type.offset}"
                 )
         for axis in kernel.axes:
-            self._size(axis.extent, f"the extent of {axis.symbol}")
+            self._size(axis.extent, "extent", axis.symbol)
 
-    def _size(self, expr: sympy.Expr, what: str) -> None:
-        unknown = expr.free_symbols - self.sizes.keys()
+    def _size(self, expr: sympy.Expr, what: str, of: object) -> None:
+        unknown = free_symbols(expr) - self.sizes.keys()
         if unknown:
             self.fail(
                 errors.UndefinedSymbol,
-                f"{what} uses {listed(unknown)}, which the kernel does not declare",
+                f"the {what} of {of} uses {listed(unknown)}, which the kernel does not declare",
             )
 
     def _axes(self, phase: ir.Phase) -> None:
@@ -109,7 +109,7 @@ class KernelVerifier:
             if axis.symbol in taken:
                 self.fail(errors.DuplicateDefinition, f"symbol {axis.symbol}")
             taken.add(axis.symbol)
-            self._size(axis.extent, f"the extent of {axis.symbol}")
+            self._size(axis.extent, "extent", axis.symbol)
 
     def _stmt(self, stmt: ir.Stmt, phase: ir.Phase, number: int) -> None:
         for name in used_values(stmt):
@@ -140,7 +140,7 @@ class KernelVerifier:
 
     def _expr(self, expr: sympy.Expr, stmt: ir.Stmt, phase: ir.Phase) -> None:
         known = {*self.sizes, *(a.symbol for a in (*self.kernel.axes, *phase.axes))}
-        for s in expr.free_symbols - known:
+        for s in free_symbols(expr) - known:
             if s not in self.indirect:
                 self.fail(errors.UndefinedSymbol, f"symbol {s} is not known here", stmt)
             inner = self.indirect[s][0]
@@ -174,7 +174,7 @@ class KernelVerifier:
             case ir.Indirect():
                 if not self.values[stmt.value].dtype.is_int:
                     self.fail(errors.ElementType, f"{stmt.value} is no integer", stmt)
-                self._size(stmt.extent, f"the extent of {stmt.symbol}")
+                self._size(stmt.extent, "extent", stmt.symbol)
                 axes = {a.symbol for p in self.kernel.phases for a in p.axes}
                 axes |= {a.symbol for a in self.kernel.axes}
                 if stmt.symbol in (self.indirect.keys() | self.sizes.keys() | axes):
@@ -198,7 +198,7 @@ class KernelVerifier:
             self.fail(
                 errors.MisplacedSum, "a sum over rows is of f32 or f64, at all inner points", stmt
             )
-        elif axes[-1].symbol in stmt.index.free_symbols:
+        elif axes[-1].symbol in free_symbols(stmt.index):
             self.fail(
                 errors.MisplacedSum, f"it runs over {axes[-1].symbol}, which its index names", stmt
             )
