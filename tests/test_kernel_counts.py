@@ -287,6 +287,25 @@ def test_a_gradient_computes_cheap_operators_again(
     assert len({v.name for v in returned.values} - inputs) == 1
 
 
+@pytest.mark.parametrize("parts", [lambda x: x.chunk(2, 1), lambda x: x.split([8, 8], -1)])
+def test_a_gradient_computes_a_gate_of_two_halves_again(
+    programs: list[Program], parts: Any
+) -> None:
+    """The forward program returns the product alone, and nothing is copied."""
+    x = rows(8, 16).requires_grad_()
+
+    def gated(x: torch.Tensor) -> torch.Tensor:
+        a, b = parts(x)
+        return a.tanh() * b.sigmoid()
+
+    (want,) = torch.autograd.grad(gated(x).sum(), x)
+    (got,) = torch.autograd.grad(torch.compile(gated, backend="compile_cli")(x).sum(), x)
+    torch.testing.assert_close(got, want)
+    (returned,) = (op for op in programs[0].ops if isinstance(op, Return))
+    assert len({v.name for v in returned.values} - {p.name for p in programs[0].params}) == 1
+    assert [kernels(p) for p in programs[:2]] == [1, 1]
+
+
 def test_a_gradient_of_a_norm_computes_differences_again(programs: list[Program]) -> None:
     """Beside its inputs a triplet loss saves numbers of rows: what the norms are of is computed
     again."""

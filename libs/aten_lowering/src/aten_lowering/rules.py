@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -44,6 +45,16 @@ def eye(
         return NotImplemented
     rows, columns = (torch.arange(k, device=device) for k in (n, n if m is None else m))
     return (rows.unsqueeze(-1) == columns).to(dtype or torch.get_default_dtype())
+
+
+@_rule(aten.split_with_sizes.default)
+def split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
+    """Parts as slices, which torch's partition of training graphs knows to cost nothing: a gradient
+    then computes again what is made of them, where else the forward kernel would write it (a gate
+    of two halves: a third of what it moved)."""
+    if not all(isinstance(n, int) for n in (*sizes, x.shape[dim])) or sum(sizes) != x.shape[dim]:
+        return NotImplemented
+    return [x.narrow(dim, end - n, n) for n, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 @_rule(aten.index_add.default)
