@@ -1,0 +1,119 @@
+"""Training as it is done around a compiled function: eager's numbers, or a clear refusal."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.norm = nn.LayerNorm(16)
+        self.down = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(self.down(F.gelu(self.norm(self.up(x)))), target)
+
+
+Step = Callable[[Callable[..., Tensor], nn.Module, torch.optim.Optimizer, Tensor, Tensor], None]
+
+
+def plain(loss: Any, net: nn.Module, optimizer: Any, x: Tensor, target: Tensor) -> None:
+    loss(x, target).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    optimizer.step()
+
+
+def accumulated(loss: Any, net: nn.Module, optimizer: Any, x: Tensor, target: Tensor) -> None:
+    for half in (slice(3), slice(3, 6)):
+        (loss(x[half], target[half]) / 2).backward()
+    optimizer.step()
+
+
+def scaled(loss: Any, net: nn.Module, optimizer: Any, x: Tensor, target: Tensor) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)  # type: ignore[attr-defined]  # not in stubs
+    with torch.autocast("cpu", torch.bfloat16):
+        value = loss(x, target)
+    scaler.scale(value).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@pytest.mark.parametrize("step", [plain, accumulated, scaled])
+def test_steps(step: Step) -> None:
+    """Three of them, after which the parameters are eager's."""
+    torch.manual_seed(0)
+    nets = [Net()]
+    nets.append(copy.deepcopy(nets[0]))
+    batches = [(torch.randn(6, 8), torch.randint(4, (6,))) for _ in range(3)]
+    compiled = torch.compile(nets[0], backend="compile_cli")
+    for net, loss in zip(nets, (compiled, nets[1]), strict=True):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for batch in batches:
+            optimizer.zero_grad()
+            step(loss, net, optimizer, *batch)
+    near = {"rtol": 2e-2, "atol": 2e-3} if step is scaled else {"rtol": 1e-4, "atol": 1e-5}
+    for got, want in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(got, want, **near)
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    x = torch.randn(8, requires_grad=True)
+    out = torch.compile(lambda x: x.sin().exp(), backend="compile_cli")(x)
+    (slope,) = torch.autograd.grad(out.sum(), [x], create_graph=True)
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        slope.sum().backward()
+
+
+def test_compiled_autograd() -> None:
+    """The whole of a backward pass is one graph more, which this backend compiles."""
+    torch.manual_seed(0)
+    nets = [Net()]
+    nets.append(copy.deepcopy(nets[0]))
+    x, target = torch.randn(6, 8), torch.randint(4, (6,))
+
+    def train(net: nn.Module) -> None:
+        net(x, target).backward()
+
+    counts = torch._dynamo.utils.counters["compiled_autograd"]
+    before = counts["captures"]
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(train, backend="compile_cli")(nets[0])
+    assert counts["captures"] == before + 1
+    train(nets[1])
+    for got, want in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_several_graphs_after_a_break() -> None:
+    torch.manual_seed(0)
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        y = (x @ w).tanh()
+        torch._dynamo.graph_break()
+        return (y @ w).sin().sum()
+
+    x, w = torch.randn(4, 8), torch.randn(8, 8)
+    grads = []
+    for run in (torch.compile(f, backend="compile_cli"), f):
+        leaves = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        grads.append(torch.autograd.grad(run(*leaves), leaves))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
