@@ -28,6 +28,18 @@ def pooled(dims: int, *window: int) -> Callable[[Tensor], Tensor]:
     return lambda x: (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1](x, *window)
 
 
+def windows(x: Tensor, table: Tensor, mask: Tensor) -> Tensor:
+    """A softmax of windows with biases of a table, at places that are data, and masks."""
+    n = x.shape[-1]
+    at = (torch.arange(n, device=x.device)[:, None] * 31 + torch.arange(n, device=x.device) * 7) % 9
+    return (x + table[at].permute(2, 0, 1) + mask).softmax(-1)
+
+
+def gated(x: Tensor, c: Tensor) -> Tensor:
+    y = x * c.sigmoid()
+    return y * (y.mean(1, True) + y.sum(1, True) / 30).sigmoid()
+
+
 def folded(x: Tensor) -> Tensor:
     return F.fold(F.unfold(x, 3, padding=1, stride=2).sin(), x.shape[-2:], 3, padding=1, stride=2)
 
@@ -56,6 +68,13 @@ WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
         [(3, 300, 3), (3, 211, 3)],
     ),
     "every second": (lambda x: F.pixel_unshuffle(x, 2).sin(), [(4, 6, 34, 66)]),
+    "windows": (windows, [(40, 4, 49, 49), (9, 4), (49, 49)]),
+    "gate of channels": (gated, [(6, 200, 30, 31), (6, 200, 1, 1)]),
+    "norm of channels": (
+        lambda x, w: F.layer_norm(x.permute(0, 2, 3, 1), (192,), w).permute(0, 3, 1, 2).tanh(),
+        [(6, 192, 28, 28), (192,)],
+    ),
+    "largest of overlapping": (lambda x: x.unfold(1, 16, 4).amax(-1), [(500, 999)]),
     "pool of rows": (
         lambda x, w: F.gelu(F.avg_pool3d(F.layer_norm(x + w.sum(), x.shape[-1:], w), 2)),
         [(4, 8, 6, 66, 64), (64,)],

@@ -241,7 +241,7 @@ def test_columns_that_are_stored_are_a_line_wide() -> None:
     along, to_rows = "i0*602112 + r0*3136 + i1", "i0*602112 + i1*192 + r0"
     for t, to, blocks in (
         ("bf16", along, (64, 32, 4)),
-        ("f32", along, (32, 64, 4)),
+        ("f32", along, (32, 64, 8)),
         ("bf16", to_rows, (64, 64, 8)),
     ):
         kernel = parse_kernel(CHANNELS.format(t=t, to=to).strip())
@@ -284,3 +284,29 @@ kernel slide(
     for step, blocks in ((4, (128, 16, 2)), (16, (64, 16, 1))):
         kernel = parse_kernel(text.format(step=step).replace("4096]", "16384]").strip())
         assert default_schedule(kernel, {}) == Schedule("persistent", *blocks)
+
+
+@pytest.mark.parametrize(
+    ("length", "blocks"),
+    [(49, (16, 64, 1)), (50, (64, 64, 4)), (64, (64, 64, 4)), (100, (32, 128, 4)),
+     (127, (8, 128, 1)), (27, (64, 32, 2))],
+)  # fmt: skip
+def test_no_warps_share_short_rows(length: int, blocks: tuple[int, int, int]) -> None:
+    text = f"""
+kernel softmax(
+    x: bf16[65536, {length}] cuda:0,
+    out y: bf16[65536, {length}] cuda:0,
+):
+  parallel i0 < 65536:
+    over r0 < {length}:
+      a = load x[i0*{length} + r0] : bf16
+      b = cast(a) : f32
+      c = exp(b) : f32
+      s = reduce sum(c) : f32
+    over r0 < {length}:
+      d = div(c, s) : f32
+      e = cast(d) : bf16
+      store y[i0*{length} + r0] = e
+"""
+    schedule = default_schedule(parse_kernel(text.strip()), {})
+    assert schedule == Schedule("persistent", *blocks)

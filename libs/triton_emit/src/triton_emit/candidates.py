@@ -9,6 +9,7 @@ from typing import Literal
 from loop_ir import Kernel, across, reduces_columns
 from triton_emit.rereading import rereads
 from triton_emit.schedule import (
+    MOST_AHEAD,
     WIDEST_ROW,
     Schedule,
     can_loop,
@@ -24,8 +25,6 @@ MOST_CANDIDATES = 6
 # Elements of a tile that a thread may hold: fewer leave it without work, more spill.
 _LEAST_HELD, _MOST_HELD = 1, 64
 _MOST_WARPS = 32
-# Bytes of shared memory that rows on their way may take.
-_MOST_AHEAD = 64 << 10
 
 # Steps from the default, as powers of two that xblock, yblock, rblock and the warps are multiplied
 # by, those first that won most on an H200.
@@ -63,7 +62,7 @@ def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
     elif walks(kernel):
         ahead = first.xblock * first.rblock * row_bytes(kernel)
         for stages in (2, 1, 3):
-            if stages != first.num_stages and (stages - 1) * ahead <= _MOST_AHEAD:
+            if stages != first.num_stages and (stages - 1) * ahead <= MOST_AHEAD:
                 yield replace(first, num_stages=stages)
     elif first.kind == "looped" and not first.lookback:
         made = as_kind(kernel, first, "persistent")
