@@ -246,6 +246,9 @@ def test_columns_that_are_stored_are_a_line_wide() -> None:
     ):
         kernel = parse_kernel(CHANNELS.format(t=t, to=to).strip())
         assert default_schedule(kernel, {}) == Schedule("looped", *blocks)
+    fewer = CHANNELS.format(t="bf16", to=along).replace("3136", "784").replace("602112", "150528")
+    kernel = parse_kernel(fewer.strip())
+    assert default_schedule(kernel, {}) == Schedule("looped", 64, 32, 8)
 
 
 def test_two_divisions_of_64_bits_a_thread() -> None:
