@@ -88,10 +88,11 @@ def test_started_while_a_gpu_model_is_captured(
         on_gpu = torch.ones(2, device="cuda")
     started: list[int] = []
     monkeypatch.setattr(workers, "start", started.append)
+    monkeypatch.setattr(triton_rt, "build_ahead", lambda: started.append(-1))
     start_workers(Options(jobs=jobs), [3, torch.ones(2)], kernels)
     assert started == []
     start_workers(Options(jobs=jobs), [3, torch.ones(2), on_gpu], kernels)
-    assert started == [expected]
+    assert started == [expected, -1]
 
 
 def test_cpu_programs_start_none(workers: Workers, tmp_path: Path) -> None:

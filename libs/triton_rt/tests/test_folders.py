@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 
 import pytest
 
-from triton_rt import Cache, private
+from triton_rt import Cache, Config, private
 from triton_rt.errors import UnsafeFolder
+from triton_rt.launch import native
 
 
 def test_a_folder_for_everyone_is_refused(tmp_path):
@@ -36,9 +38,6 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
 
 
 def test_new_folders_are_their_owners_alone(tmp_path):
-    from triton_rt.config import Config
-    from triton_rt.launch import native
-
     cache = tmp_path / "cache"
     library = native.build(Config(cache))
     assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
@@ -46,3 +45,20 @@ def test_new_folders_are_their_owners_alone(tmp_path):
     assert native.build(Config(cache)).stat().st_mtime_ns == before
     library.write_bytes(b"damaged")
     assert native.build(Config(cache)).read_bytes()[:4] == b"\x7fELF"
+
+
+def test_a_launcher_that_is_built_ahead_is_built_once(tmp_path, monkeypatch):
+    built = []
+    run = subprocess.run
+
+    def noted(command, **options):
+        built.append(command)
+        return run(command, **options)
+
+    monkeypatch.setenv("TRITON_RT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "_AHEAD", [])
+    monkeypatch.setattr(subprocess, "run", noted)
+    native.build_ahead()
+    native.build_ahead()
+    assert native._extension.__wrapped__(Config.from_environment()) is not None
+    assert len(built) == 1

@@ -106,10 +106,11 @@ class Kernels:
 def start_workers(options: Settings, tensors: Iterable[Any], kernels: int) -> None:
     """Begins to start compile workers while a model is captured, if a tensor of it is on a GPU:
     one for each of `kernels`, and no more than half of those that may serve the compilation, so
-    that cores are left for the capture."""
+    that cores are left for the capture. And to build the launcher, once a machine."""
     if any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
         half = max(1, options.workers // 2)
         triton_rt.shared_pool(options.workers).start(min(kernels, half))
+        triton_rt.build_ahead()
 
 
 def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:

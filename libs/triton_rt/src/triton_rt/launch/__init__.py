@@ -10,6 +10,7 @@ from triton_rt.launch.hooks import LaunchRecord, launch_hook
 from triton_rt.launch.kernel import Kernel
 from triton_rt.launch.lazy import LazyKernel
 from triton_rt.launch.loading import Entry
+from triton_rt.launch.native import build_ahead
 from triton_rt.launch.same import same_tensors
 from triton_rt.launch.workspace import Workspace, set_allocator, use_allocator
 
@@ -21,6 +22,7 @@ __all__ = [
     "LaunchRecord",
     "LazyKernel",
     "Workspace",
+    "build_ahead",
     "launch_hook",
     "make_dispatcher",
     "same_tensors",

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sysconfig
 import tempfile
+import threading
 import types
 import warnings
 from pathlib import Path
@@ -26,6 +27,7 @@ from triton_rt.tma import TensorMap
 _SOURCE = Path(__file__).with_name("launcher.c")
 _HEADERS = ("tensors.h", "kinds.h", "driver.h", "map_cache.h", "maps.h", "same.h", "../tma/rules.h")
 _NAME = "_triton_rt_launcher"
+_AHEAD: list[threading.Thread] = []  # at most one
 
 
 def extension() -> types.ModuleType | None:
@@ -37,6 +39,8 @@ def extension() -> types.ModuleType | None:
 def _extension(config: Config) -> types.ModuleType | None:
     if not config.native_launcher:
         return None
+    for thread in _AHEAD:
+        thread.join()
     try:
         module = _load(build(config))
     except (OSError, ImportError, subprocess.SubprocessError) as error:
@@ -50,6 +54,20 @@ def _extension(config: Config) -> types.ModuleType | None:
         )
         return None
     return module
+
+
+def build_ahead() -> None:
+    """Begins to build it, where that is still to do, while the caller does something else: the
+    first launcher waits for the rest of it, and says what went wrong."""
+    config = Config.from_environment()
+
+    def ahead() -> None:
+        with contextlib.suppress(Exception):
+            build(config)
+
+    if config.native_launcher and not _AHEAD:
+        _AHEAD.append(threading.Thread(target=ahead, daemon=True, name="triton_rt-launcher"))
+        _AHEAD[0].start()
 
 
 def build(config: Config) -> Path:
