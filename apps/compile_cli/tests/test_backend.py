@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from compile_cli.garbage import collected_later
 from wrapper_ir.errors import InputMismatch
 
 
@@ -69,6 +71,24 @@ def test_garbage_is_collected_after_a_compilation(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Exception, match="MemoryError"), torch.no_grad():
         compiled(torch.randn(3, 8))
     assert collecting == [False] * 3 and gc.isenabled()
+
+
+def test_what_a_compilation_made_is_looked_at_with_what_is_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)  # the tests' own
+    with collected_later():
+        made = [[i] for i in range(5)]
+        cycle: Any = nn.Module()
+        cycle.itself = [cycle]
+        gone = weakref.ref(cycle)
+        del cycle
+    young = {id(item) for age in (0, 1) for item in gc.get_objects(generation=age)}
+    assert young.isdisjoint(map(id, made))
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+    gc.freeze()
 
 
 def test_unknown_option_is_refused_by_name() -> None:
