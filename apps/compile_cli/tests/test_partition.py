@@ -24,8 +24,8 @@ def saved(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ten
     found: list[Tensor] = []
     original = BACKEND.partition
 
-    def partition(last: Any, joint: fx.GraphModule, inputs: Any, **more: Any) -> Any:
-        forward, backward = original(last, joint, inputs, **more)
+    def partition(*args: Any, **more: Any) -> Any:
+        forward, backward = original(*args, **more)
         results = forward.graph.output_node().args[0][more["num_fwd_outputs"] :]
         values = [r.meta["val"] for r in results if isinstance(r, fx.Node)]
         found.extend(v for v in values if isinstance(v, Tensor))
@@ -203,3 +203,38 @@ def test_a_budget_of_memory_is_honoured(budget: float, large: bool, saved: list[
     with config.patch(activation_memory_budget=budget) if budget < 1 else nullcontext():
         check(f, rows(), weight)
     assert (len(kept(saved)) > 4) == large
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float8_e5m2", 0.2), ("float8_e4m3fn", 0.1)])
+def test_tensors_kept_in_8_bits(dtype: str, near: float, saved: list[Tensor]) -> None:
+    """Not parameters, inputs nor results, which is exact; gradients are as near as the type."""
+    torch.manual_seed(0)
+    x = torch.randn(256, N).requires_grad_()
+    up, down = torch.randn(4 * N, N) / 8, torch.randn(N, 4 * N) / 16
+    leaves = (x, up.requires_grad_(), down.requires_grad_())
+
+    def f(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return F.linear(F.gelu(F.linear(x, up)), down)
+
+    out = torch.compile(f, backend="compile_cli", options={"saved": dtype})(*leaves)
+    torch.testing.assert_close(out, f(*leaves))
+    want = gradients(f, *leaves)
+    for got, exact in zip(torch.autograd.grad(out.sum(), leaves), want, strict=True):
+        assert (got - exact).norm() < near * exact.norm()
+    narrow = (dtype, (256, 4 * N))
+    assert kept(saved) == sorted([narrow, narrow, *(("float32", tuple(t.shape)) for t in leaves)])
+
+
+def test_statistics_are_kept_as_they_are(saved: list[Tensor]) -> None:
+    """Of so many rows that they are as large as what is narrowed."""
+    torch.manual_seed(0)
+    weights = [torch.randn(8, requires_grad=True) for _ in range(2)]
+    leaves = (torch.randn(1 << 14, 8, requires_grad=True), *weights)
+
+    def f(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.gelu(F.layer_norm(x.sin(), (8,), w, b)).softmax(-1).sum(-1)
+
+    compiled = torch.compile(f, backend="compile_cli", options={"saved": "float8_e5m2"})
+    torch.testing.assert_close(compiled(*leaves), f(*leaves))
+    assert any(t.shape[-1] == 1 for t in saved)
+    assert not any(t.dtype is torch.float8_e5m2 for t in saved if t.shape[-1] == 1)

@@ -17,6 +17,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "channels_last": ("auto", "on", "off"),
     "random": ("fast", "eager"),
     "tune": ("auto", "off", "max"),
+    "saved": ("exact", "float8_e5m2", "float8_e4m3fn"),
 }
 
 # Modes of `torch.compile`. Matmuls, convolutions and some kernels are measured in all of them.
@@ -60,6 +61,9 @@ class Options:
     tune: `auto` measures a few schedules of kernels that move more than a megabyte, where the guess
         is in doubt, within a tenth of the time that a compilation takes; `max` measures all
         candidates of all such kernels; `off` none. What was measured is kept in the cache.
+    saved: what training keeps between forward and backward: `exact`, or tensors of 64 KiB and more
+        as 8-bit floats, which takes a half or a quarter of the memory, and makes gradients of
+        parameters as coarse; results, inputs and parameters are as they are.
     """
 
     emit: str = "fx"
@@ -75,6 +79,7 @@ class Options:
     random: str = "fast"
     nan_asserts: bool = False
     tune: str = "auto"
+    saved: str = "exact"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

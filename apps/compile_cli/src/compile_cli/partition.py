@@ -14,6 +14,7 @@ import torch
 
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
+from compile_cli.narrow_saved import narrow_saved
 from compile_cli.torch_compat import partitioners
 from planner import ChannelsLast
 
@@ -81,10 +82,14 @@ _torchs_operators = partitioners.get_default_op_list
 
 
 def partition(
-    last: ChannelsLast, joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any
+    last: ChannelsLast,
+    saved: str,
+    joint: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    **more: Any,
 ) -> Any:
     """The graphs forward and backward, of which what lies between them is small, and lies in the
-    order that convolutions and their gradients both want."""
+    order that convolutions and their gradients both want. saved: the option of that name."""
     if last.options.channels_last != "off":
         last.run(joint.graph)
     window_offsets(joint.graph)
@@ -92,7 +97,10 @@ def partition(
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.
     with _LOCK, mock.patch.object(partitioners, "get_default_op_list", _operators):
-        return partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
+        graphs = partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
+    if saved != "exact":
+        narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, saved))
+    return graphs
 
 
 @functools.cache

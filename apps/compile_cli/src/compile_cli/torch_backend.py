@@ -75,7 +75,7 @@ def compile_cli(
         fw_compiler=cacheable(compile_fx) if kept else compile_fx,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
-        partition_fn=functools.partial(partition, last),
+        partition_fn=functools.partial(partition, last, settings.saved),
     )
     try:
         with collected_later(), own_composites(), cached(settings) if kept else nullcontext():

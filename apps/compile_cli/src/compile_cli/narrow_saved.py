@@ -1,0 +1,114 @@
+"""What is kept for a backward pass in 8 bits, for those who ask for it."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, cast
+
+import torch
+from torch import Tag, Tensor, fx
+from torch._ops import OpOverload
+
+from aten_lowering.passes.base import call
+
+aten = torch.ops.aten
+
+LEAST = 1 << 16
+"""Bytes from which on a tensor is worth it."""
+
+_WIDE = (torch.float32, torch.bfloat16, torch.float16)
+
+# Whose results may well be smaller than their first operand.
+_PRODUCTS = (
+    *(aten.mm.default, aten.bmm.default, aten.convolution.default, aten.embedding.default),
+    *(aten.index.Tensor, aten.index_select.default, aten.gather.default),
+)
+
+_MADE_OF = (
+    *(aten.view.default, aten._unsafe_view.default, aten.t.default, aten.permute.default),
+    *(aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.expand.default),
+    *(aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.alias.default),
+    aten.detach.default,
+)
+
+
+def narrow_saved(
+    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, dtype: torch.dtype
+) -> None:
+    """A float tensor that forward keeps -> its values in `dtype`, an 8-bit float, which backward
+    turns back; beyond its range the largest of it. Not what is small, what the caller has anyway
+    (its inputs, and the first `outputs` results), views of these, other types than floats, nor
+    statistics and what is made of them, to which gradients are sensitive."""
+    node = forward.graph.output_node()
+    results: list[Any] = list(node.args[0])  # type: ignore[arg-type]  # a tuple of results
+    callers = {_base(r) for r in results[:outputs] if isinstance(r, fx.Node)}
+    read = {n.name: n for n in backward.graph.find_nodes(op="placeholder")}
+    largest = torch.finfo(dtype).max
+    for i, kept in enumerate(results[outputs:], start=outputs):
+        if not isinstance(kept, fx.Node) or kept.name not in read or not _worth(kept):
+            continue
+        base = _base(kept)
+        if base.op == "placeholder" or base in callers or _of_fewer(base):
+            continue
+        with forward.graph.inserting_before(node):
+            clamped = call(forward.graph, aten.clamp.default, kept, -largest, largest)
+            results[i] = call(forward.graph, aten._to_copy.default, clamped, dtype=dtype)
+        given = read[kept.name]
+        wide = given.meta["val"].dtype
+        users = list(given.users)
+        given.meta = {**given.meta, "val": results[i].meta["val"]}
+        with backward.graph.inserting_before(next(iter(_body(backward)))):
+            again = call(backward.graph, aten._to_copy.default, given, dtype=wide)
+        for user in users:
+            user.replace_input_with(given, again)
+    node.args = (tuple(results),)
+    for module in (forward, backward):
+        module.recompile()
+
+
+def _body(module: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in module.graph.nodes if n.op != "placeholder"]
+
+
+def _worth(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.dtype not in _WIDE:
+        return False
+    elements = value.numel()
+    return isinstance(elements, int) and elements * value.element_size() >= LEAST
+
+
+def _of_fewer(node: fx.Node) -> bool:
+    """Whether it is, or is pointwise work of, fewer numbers than they were computed from."""
+    size = _count(node)
+    left, seen = [node], {node}
+    while left:
+        made = left.pop()
+        target = made.target
+        through = target in _MADE_OF or target is aten._to_copy.default
+        if target is operator.getitem:
+            made = cast(fx.Node, made.args[0])
+        elif through or (isinstance(target, OpOverload) and Tag.pointwise in target.tags):
+            new = [n for n in made.all_input_nodes if n not in seen and 0 < _count(n) <= size]
+            seen.update(new)
+            left.extend(new)
+            continue
+        first = made.args[0] if made.args else None
+        larger = isinstance(first, fx.Node) and 4 * size <= _count(first)
+        if larger and made.target not in _PRODUCTS:
+            return True
+    return False
+
+
+def _count(node: fx.Node) -> int:
+    """Of elements; 0 of what is no tensor."""
+    value = node.meta.get("val")
+    elements = value.numel() if isinstance(value, Tensor) else 0
+    return elements if isinstance(elements, int) else 0
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """What a view is of."""
+    while node.target in _MADE_OF and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
