@@ -58,6 +58,30 @@ def test_gradients_of_a_norm_of_dynamic_rows(fresh_dynamo: None) -> None:
             near(g, w, 1e-4)
 
 
+def divergence(x: Tensor, y: Tensor) -> Tensor:
+    p, q = x.softmax(-1), y.softmax(-1)
+    return (p * (p.log() - q.log())).sum() / x.shape[0]
+
+
+def penalised(x: Tensor, y: Tensor) -> Tensor:
+    own = (x.square() - y).sum(tuple(range(1, x.dim())))
+    return (x * y.exp()).square().mean() + own.sigmoid().sum() + own.amax()
+
+
+@pytest.mark.parametrize("fn", [divergence, penalised])
+@pytest.mark.parametrize("size", [(8192, 1000), (256, 8, 4096), (3, 2, 500000), (700, 5001)])
+def test_totals_of_rows(
+    fn: Callable[..., Tensor], size: tuple[int, ...], fresh_dynamo: None
+) -> None:
+    args = [torch.randn(size, device="cuda") for _ in range(2)]
+    exact = [a.double() for a in args]
+    compiled: Any = torch.compile(fn, backend="compile_cli")
+    near(compiled(*args), fn(*exact), 1e-4)
+    seed = torch.tensor(1.0, device="cuda")
+    for g, w in zip(gradients(compiled, args, seed), gradients(fn, exact, seed), strict=True):
+        near(g, w, 1e-4)
+
+
 @pytest.mark.parametrize("width", [1000, 32000, 128256])
 def test_cross_entropy(width: int, fresh_dynamo: None) -> None:
     x = torch.randn(300, width, device="cuda", dtype=torch.bfloat16) * 5

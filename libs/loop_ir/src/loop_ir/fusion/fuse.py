@@ -9,6 +9,7 @@ from loop_ir.fusion.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologue
 from loop_ir.fusion.join_numbers import JoinNumbers
 from loop_ir.fusion.mix_orders import MixOrders
 from loop_ir.fusion.naming import fused_name
+from loop_ir.fusion.nest_totals import NestTotals
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.scheduler import Fusion
 from loop_ir.fusion.store_parts import StoreParts
@@ -72,6 +73,8 @@ def fuse_with_report(
     """`fuse`, and what was fused, with the bytes moved before and after."""
     before: list[Pass] = [DeadCode(), UnrollShortRows(1), SimplifyIndices(), Cse()]
     middle: list[Pass] = [FuseKernels(options)]
+    if options.horizontal:
+        middle.append(NestTotals(options))
     if options.epilogue:
         middle.append(FuseEpilogues(options))
     if options.prologue:

@@ -66,6 +66,14 @@ class Pieces:
         slim = used_buffers(slim)
         self.out.append(renumber(merge(slim if in_order else order(slim))))
 
+    def store(self, value: str, axes: tuple[Axis, ...]) -> Store:
+        """Of a result, into a new contiguous buffer over these axes."""
+        name = fresh_name(f"{self.kernel.name}_{value}", self.taken)
+        size = tuple(a.extent for a in axes)
+        layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
+        self.buffers[name] = Buffer(name, layout, True)
+        return Store(name, place_in(axes), value)
+
 
 class _Stages(Pieces):
     def run(self) -> list[Kernel]:
@@ -83,7 +91,7 @@ class _Stages(Pieces):
                 self.add("", (*head, *tail))
                 return self.out
             results = [n for s in rest.phases[level].body if isinstance(s, Reduce) for n in s.outs]
-            store = [self._store(name) for name in results]
+            store = [self.store(name, self.kernel.axes) for name in results]
             self.add("stage", (*head, Phase((), tuple(store)), *tail))
             load = [
                 Load(n, s.buffer, s.index, self.types[n])
@@ -139,14 +147,6 @@ class _Stages(Pieces):
         stored = {s.buffer for p in phases for s in p.body if isinstance(s, Store)}
         rest = drop_dead_statements(replace(kernel, phases=tuple(phases)), stored)
         return replace(kernel, phases=()) if rest is None else rest
-
-    def _store(self, value: str) -> Store:
-        """Of a result, into a new contiguous buffer over the parallel axes."""
-        name = fresh_name(f"{self.kernel.name}_{value}", self.taken)
-        size = tuple(a.extent for a in self.kernel.axes)
-        layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
-        self.buffers[name] = Buffer(name, layout, True)
-        return Store(name, place_in(self.kernel.axes), value)
 
 
 def reduces(phase: Phase) -> bool:
