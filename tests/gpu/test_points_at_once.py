@@ -63,9 +63,13 @@ WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
         lambda x, m: (x.permute(0, 3, 1, 2) - m[:, None, None]).contiguous(),
         [(4, 30, 41, 3), (3,)],
     ),
+    "mixture": (
+        lambda x: (x[..., 0].log_softmax(-1) - x[..., 1].square() * x[..., 2]).logsumexp(-1),
+        [(40001, 60, 3)],
+    ),
     "kernels of pairs": (
         lambda x, y: (-(x[:, :, None] - y[:, None]).square().sum(-1)).exp().sum(1),
-        [(3, 300, 3), (3, 211, 3)],
+        [(2, 5003, 3), (2, 301, 3)],
     ),
     "every second": (lambda x: F.pixel_unshuffle(x, 2).sin(), [(4, 6, 34, 66)]),
     "windows": (windows, [(40, 4, 49, 49), (9, 4), (49, 49)]),

@@ -162,3 +162,62 @@ def test_lanes_lie_along_what_is_stored(
 
 def test_gathered_rows_are_one_warp() -> None:
     assert default_schedule(parse_kernel(BIASED.strip()), {}) == Schedule("persistent", 4, 64, 1)
+
+
+# One of three numbers for each of 64 components of a mixture.
+MIXTURE = """
+kernel mixture(
+    x: f32[131072, 64, 3] cuda:0,
+    out y: f32[131072] cuda:0,
+):
+  parallel i0 < 131072:
+    over r0 < 64:
+      a = load x[i0*192 + r0*3 + 1] : f32
+      b = load x[i0*192 + r0*3] : f32
+      c = mul(a, b) : f32
+      top = reduce max(c) : f32
+    once:
+      store y[i0] = top
+"""
+
+# Distances of all pairs.
+PAIRS = """
+kernel pairs(
+    x: f32[3, 3000, 2] cuda:0,
+    z: f32[3, 300, 2] cuda:0,
+    out y: f32[3, 3000] cuda:0,
+):
+  parallel i0 < 3, i1 < 3000:
+    once:
+      a = load x[i0*6000 + i1*2] : f32
+      b = load x[i0*6000 + i1*2 + 1] : f32
+    over r0 < 300:
+      c = load z[i0*600 + r0*2] : f32
+      d = load z[i0*600 + r0*2 + 1] : f32
+      e = sub(a, c) : f32
+      f = sub(b, d) : f32
+      g = mul(e, f) : f32
+      low = reduce min(g) : f32
+    once:
+      store y[i0*3000 + i1] = low
+"""
+
+
+def test_rows_of_elements_that_lie_apart_are_one_warp() -> None:
+    kernel = parse_kernel(MIXTURE.strip())
+    assert default_schedule(kernel, {}) == Schedule("persistent", 4, 64, 1)
+    beside = parse_kernel(MIXTURE.strip().replace("i0*192 + r0*3 + 1", "i0*64 + r0"))
+    assert default_schedule(beside, {}).num_warps == 4
+
+
+def test_neighbours_read_at_once_what_all_are_compared_with(tools: SimpleNamespace) -> None:
+    """A tile has rows of one place of the outer axes, and what they share is one row of it."""
+    kernel = parse_kernel(PAIRS.strip())
+    schedule = Schedule("looped", 16, 64, 4)
+    assert default_schedule(kernel, {}) == schedule
+    source = tools.check(kernel, schedule).source
+    assert "tl.load(in1 + row*600 + rindex*2, rmask)" in source, source
+    own = parse_kernel(
+        PAIRS.strip().replace("z[i0*600 + r0*2]", "z[i0*600 + r0*2 + i1*0 + i1//3000]")
+    )
+    assert default_schedule(own, {}).kind == "persistent"

@@ -23,7 +23,7 @@ from loop_ir import (
 from loop_ir.ir import linear, statements
 from symexpr import bounds
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
-from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two, shares_factors
+from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two, shares_factors, shares_rows
 from triton_emit.tiles import Tile, divides
 from triton_emit.vectors import access
 
@@ -36,7 +36,7 @@ Total: TypeAlias = tuple[DType, str, str]
 
 class RowWriter(KernelWriter):
     """by_row: one row a program; rows are scalars and a tile has one dimension.
-    apart: a program has columns of one place of the outer axes.
+    apart: a program has rows or columns of one place of the outer axes.
     turned: how many elements a vector has where a row's are in reverse order; else 1.
     looped: rows are done chunk by chunk. shares: each by a program of its own.
     carries: by scan, what a loop carries from chunk to chunk.
@@ -50,6 +50,7 @@ class RowWriter(KernelWriter):
         self.steps = schedule.steps
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
         self.apart = (self.steps > 1 or shares_factors(kernel)) and columns_part(kernel)
+        self.apart |= schedule.xblock > 1 and len(kernel.axes) > 1 and shares_rows(kernel)
         self.turned = self._turned()
         self.carries: dict[Scan, str] = {}
         self.before: list[str] = []
@@ -175,7 +176,7 @@ class RowWriter(KernelWriter):
         if reduces_columns(self.kernel):
             return False
         inner = self.spaces[self.space]
-        over = {"x": self.kernel.axes, self.inner: inner}
+        over = {"x": self.tiles["x"].axes, self.inner: inner}
         index = stmt.index
         data = frozenset[str]().union(
             *(keys for s, (_, keys) in self.symbols.items() if s in index.free_symbols)
