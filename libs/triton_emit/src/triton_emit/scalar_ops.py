@@ -103,6 +103,8 @@ class ScalarOps:
         """rows: the tile dimensions of what is one number for all of a row's elements."""
         self.kernel = kernel
         self.rows = rows
+        # programs have several rows, which share what is of a column
+        self.columns = False
 
     def call(self, function: str, args: list[str], dtype: DType, axes: frozenset[str]) -> Value:
         """A call of a Triton function."""
@@ -378,7 +380,8 @@ class ScalarOps:
         ):  # on f32: 2 ulp, and the reciprocal is shared in a row
             return self._infix("/", MUL, args, dtype)
         axes = a.axes | b.axes
-        if b.axes <= self.rows and not axes <= self.rows:  # its reciprocal, once
+        shared = b.axes <= self.rows or (self.columns and b.axes < axes)
+        if shared and not axes <= self.rows:  # its reciprocal, once
             helper = "quotient_bounded_f32" if op == "bounded_div" else "quotient_f32"
             return self.call(helper, [typed(v).text for v in args], dtype, axes)
         return self.call("tl.div_rn", self._all_in_call(args), dtype, axes)
