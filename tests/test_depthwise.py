@@ -62,6 +62,13 @@ def test_windows(fx: Any, size: tuple[int, int]) -> None:
     check(fx, lambda x, w: conv(x, w, padding=2), torch.randn(1, 4, 8, 7), torch.randn(4, 1, *size))
 
 
+def test_a_sum_of_zeros_below_0_is_0(fx: Any) -> None:
+    """Eager begins at 0."""
+    x, w = torch.zeros(1, 4, 8, 8), -torch.ones(4, 1, 1, 1)
+    found = fx(lambda x, w: conv(x, w, padding=1))(x, w)
+    assert not conv(x, w, padding=1).signbit().any() and not found.signbit().any()
+
+
 def test_lines_and_volumes(fx: Any) -> None:
     x, w, b = torch.randn(2, 5, 17), torch.randn(5, 1, 4), torch.randn(5)
     check(fx, lambda x, w, b: F.silu(conv(x, w, b, padding=3)[..., :17]), x, w, b)

@@ -53,7 +53,7 @@ def convolution(
     n, channel, *own = k.coords
     image = FloorDiv(channel, sympy.Integer(int(weight.size[0]) // groups))
     alongs = [w.places(at) for w, at in zip(windows, own, strict=True)]
-    total: Value | None = None if bias is None else k.load(bias, (channel,)).to(acc)
+    total = k.const(0.0, acc) if bias is None else k.load(bias, (channel,)).to(acc)
     for taps in product(*(map(sympy.Integer, range(size)) for size in sizes)):
         places = [along.place(tap) for along, tap in zip(alongs, taps, strict=True)]
         inside: Value | None = None
@@ -61,6 +61,5 @@ def convolution(
             inside = both(k, inside, along.inside(k, place, tap))
         value = k.load(input, (n, image, *places), inside).to(acc)
         factor = k.load(weight, (channel, sympy.S.Zero, *taps)).to(acc)
-        total = value * factor if total is None else value("fma", factor, total)
-    assert total is not None
+        total = value("fma", factor, total)
     call.store(k, total)
