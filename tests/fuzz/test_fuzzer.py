@@ -355,7 +355,7 @@ def test_a_failure_is_found_in_its_group_and_named(
 
 
 def test_programs_that_do_the_same_have_values_of_their_own() -> None:
-    program = generate(11, Setting(), (5, 6))
+    program = generate(14, Setting(), (5, 6))
     first, second = alike(program, 2)
     assert first == program
     assert first.steps == second.steps and first.result == second.result

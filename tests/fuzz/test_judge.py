@@ -191,3 +191,16 @@ def test_casts_and_shifts_without_a_defined_value_may_give_any() -> None:
         assert difference(wrong, value, [r[i] for r in runs]) is None
         wrong[2] += 17
         assert difference(wrong, value, [r[i] for r in runs]) is not None
+
+
+def test_running_statistics_hang_on_the_order_of_additions() -> None:
+    def run() -> list[Tensor]:
+        x, mean = torch.tensor([[300.1], [-300.2], [0.3]]), torch.zeros(1)
+        torch.nn.functional.batch_norm(x, mean, torch.ones(1), training=True)
+        return [mean]
+
+    (found,) = run()
+    runs = [r[0] for r in perturbed_runs(run, range(12))]
+    assert difference(found + 1e-5, found, []) is not None
+    assert difference(found + 1e-5, found, runs) is None
+    assert difference(found + 1e-2, found, runs) is not None

@@ -18,7 +18,7 @@ Groups = tuple[tuple[Setting, tuple[int, ...]], ...]
 # five, which are `slow`.
 SHORT: Groups = (
     (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 80, 90)),
-    (_COMPILE, (100, 120, 130, 140, 150, 160, 170, 180, 190)),
+    (_COMPILE, (100, 110, 130, 140, 150, 160, 170, 180, 190)),
     (replace(_COMPILE, emit="hop"), (200, 210, 220)),
     (replace(_BACKEND, fuse=False, plan_memory=False), (230,)),
     (replace(_BACKEND, emit="cpp"), (240,)),

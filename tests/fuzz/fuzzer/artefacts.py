@@ -91,7 +91,9 @@ def blur(
             number = torch.zeros_like(values)
             if exact is not None and rng.random() < 0.5 and exact[i].shape == values.shape:
                 number = exact[i].to(values.dtype)
-            _set(rng, result, off, torch.where(values.isfinite(), math.nan, number))
+            # An overflow, of which the gradient is none, or NaN.
+            lost = math.inf if name in ("std", "var") and rng.random() < 0.5 else math.nan
+            _set(rng, result, off, torch.where(values.isfinite(), lost, number))
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzer import numeric, special, structure
+from fuzzer import chains, numeric, special, structure, wider
 from fuzzer.generate import Maker
 
 FAMILIES: tuple[tuple[Callable[[Maker], None], float], ...] = (
@@ -32,4 +32,17 @@ FAMILIES: tuple[tuple[Callable[[Maker], None], float], ...] = (
     (structure.written, 10),
     (structure.assigned, 5),
     (structure.ordered, 2),
+    (chains.chain, 2.5),
+    (chains.recurrence, 1),
+    (chains.attention, 1.5),
+    (wider.chance, 2),
+    (wider.branched, 1),
+    (wider.transformed, 1.5),
+    (wider.custom, 1.5),
+    (wider.several, 3),
+    (wider.statistics, 1.5),
+    (wider.complexes, 3),
+    (wider.contraction, 3),
+    (wider.filters, 2),
+    (wider.narrow_types, 1),
 )

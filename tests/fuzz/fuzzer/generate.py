@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuzzer import tensors
+from fuzzer import helpers, tensors
 from fuzzer.observe import EagerRefused, eager
 from fuzzer.program import Input, Loaded, Program, Sizes, Step, names_in
 from fuzzer.settings import FEW, Setting
@@ -53,7 +53,7 @@ class Maker:
             self.sizes[name], second[name] = values[name]
         # The tensors under each set of sizes.
         self.worlds: list[dict[str, Any]] = [
-            {"torch": torch, "F": F, "make": tensors.make, **sizes}
+            {"torch": torch, "F": F, "make": tensors.make, **helpers.FUNCTIONS, **sizes}
             for sizes in ([self.sizes, second] if self.sizes else [{}])
         ]
 
@@ -241,8 +241,9 @@ class Maker:
         except _REFUSALS:
             return None
 
-    def add(self, text: str) -> str | None:
-        """A step that makes a tensor: its name, or None if eager refuses."""
+    def add(self, text: str, known: bool = True) -> str | None:
+        """A step that makes a tensor: its name, or None if eager refuses. known: whether other
+        families may read it and the program may return it."""
         values = self._eval(text)
         if values is None or not all(
             isinstance(v, Tensor) and v.numel() <= self.setting.elements and v.dim() <= 6
@@ -252,6 +253,8 @@ class Maker:
         name = f"v{len(self.steps)}"
         self.steps.append(Step(text, name))
         self._bind(name, values)
+        if not known:
+            self.names.remove(name)
         return name
 
     def write(self, text: str) -> bool:

@@ -32,6 +32,7 @@ _EXACT = frozenset(
     zeros_like ones_like full_like new_zeros new_ones new_full arange eye full zeros ones sort msort
     topk floor ceil round trunc sign eq ne lt le gt ge isnan isinf isfinite embedding
     pad constant_pad_nd diag_embed view_as real imag diag cummax cummin clamp threshold numel
+    dropout bernoulli rand_like randn_like randint_like broadcast_tensors meshgrid
     grad requires_grad_ element_size is_floating_point is_complex data_ptr storage_offset""".split()
 )
 # Of those, what makes a NaN where it is given one.
@@ -69,6 +70,9 @@ class Perturbed(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         floats = all(a.dtype.is_floating_point for a in args if isinstance(a, Tensor))
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        if any(isinstance(a, Tensor) and wrapped(a) for a in args):
+            return func(*args, **kwargs)  # of a transform of functions: nobody knows its numbers
         if name in _PARTS and floats and kwargs.get("out") is None:
             with self:
                 return _PARTS[name](*args, **kwargs)
@@ -92,7 +96,12 @@ class Perturbed(TorchFunctionMode):
         call = Call(func, args, kwargs)
         watched = torch.is_grad_enabled() and not name.endswith("_") and "out" not in kwargs
         given = self._watched(call) if watched else (args, kwargs)
+        kept = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        before = [t.detach().clone() for t in kept if name in _UPDATED]
         result = func(*given[0], **given[1])
+        for tensor, old in zip(kept, before, strict=False):
+            if not torch.equal(tensor.nan_to_num(), old.nan_to_num()):
+                self._move_statistics(tensor, max(map(_largest, kept)))
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         for i, tensor in enumerate(flat if watched else []):
             if tensor.requires_grad and not tensor.is_leaf:
@@ -150,6 +159,12 @@ class Perturbed(TorchFunctionMode):
         ulp = values.abs() * torch.finfo(tensor.dtype).eps
         moved = (values + self._signs(tensor) * (2 * off + 1.5 * ulp)).to(tensor.dtype)
         tensor.data.copy_(torch.where(rounded, moved, tensor.data))
+
+    def _move_statistics(self, tensor: Tensor, largest: float) -> None:
+        """Running means and variances that a norm has written, of numbers as large as that."""
+        values, unit = tensor.detach().double(), torch.finfo(tensor.dtype).eps
+        off = 2 * unit * values.abs() + 2 * torch.finfo(torch.float32).eps * largest
+        tensor.data.copy_(values + self._signs(tensor) * off)
 
     def _watched(self, call: Call) -> Any:
         """The arguments, whose gradients by this call are moved. What computes them rounds, inside
@@ -246,7 +261,7 @@ _ARITHMETIC = frozenset(
 def _largest(gradient: Tensor | None) -> float:
     if gradient is None or gradient.numel() == 0:
         return 0.0
-    return float(gradient.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return float(gradient.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
 def _has_digits(values: Tensor) -> Tensor:

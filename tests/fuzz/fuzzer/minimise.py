@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuzzer import tensors
+from fuzzer import helpers, tensors
 from fuzzer.program import Input, Program, Step, names_in, renamed
 from fuzzer.settings import Setting
 
@@ -192,7 +192,9 @@ def _free(program: Program) -> int:
 
 def _values(program: Program) -> dict[str, Any]:
     """The tensors of a program, by name, as they are when it ends."""
-    world: dict[str, Any] = {"torch": torch, "F": F, "make": tensors.make, **program.sizes}
+    world: dict[str, Any] = {
+        "torch": torch, "F": F, "make": tensors.make, **helpers.FUNCTIONS, **program.sizes,
+    }  # fmt: skip
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         for line in [f"{i.name} = {i.text}" for i in program.inputs] + [

@@ -9,9 +9,12 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
+import sys
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
+from fuzzer import helpers
 from fuzzer.settings import Setting
 from fuzzer.tensors import make
 
@@ -109,11 +112,14 @@ DEVICE = "cpu"
 """
 
 
+_HELPERS = inspect.getsource(helpers).split("import torch\n\n\n", 1)[1]
+
+
 def completed(text: str) -> str:
     """The text of a file, from a program's short form; a whole file is left as it is."""
     if "def make(" in text:
         return text
-    return f"{_HEAD}{inspect.getsource(make)}\n\n{text}"
+    return f"{_HEAD}{inspect.getsource(make)}\n\n{_HELPERS}\n\n{text}"
 
 
 def names_in(text: str) -> list[str]:
@@ -168,7 +174,9 @@ class Loaded:
         file = f"<fuzz {Loaded.count}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         self.source, self.device = source, device
-        self.space: dict[str, Any] = {"__name__": "fuzzed"}
+        module = ModuleType(f"fuzzed_{Loaded.count}")
+        sys.modules[module.__name__] = module  # Dynamo looks functions up where they are from
+        self.space: dict[str, Any] = module.__dict__
         exec(compile(source, file, "exec"), self.space)
         self.space["DEVICE"] = device
         self.setting = Setting(**self.space["SETTING"])
