@@ -35,7 +35,7 @@ from loop_ir.passes import cse
 from symexpr import FloorDiv, Mod
 from tensor_ir import DType
 
-_LONGEST = 64  # numbers, symbols and operations of a point that is found by division
+_LONGEST = 128  # numbers, symbols and operations of a point that is found by division
 
 Lows = tuple[tuple[sympy.Symbol, int], ...]
 
