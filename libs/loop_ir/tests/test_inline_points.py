@@ -203,8 +203,8 @@ def test_a_point_that_takes_a_long_formula_is_read() -> None:
     """With sizes that nobody knows, digits of a moved index do not come out of the division."""
     names = {
         "a": "s0 + 1", "b": "s1 + 4", "c": "s2 + 3", "bc": "(s1 + 4)*(s2 + 3)",
-        "p": "s0*s1 + 2", "q": "s1*s2 + s0*s2 + 5",
-        "low": "s1*s2*2 + s0*s1 - 6", "total": "s0*s1*s2",
+        "p": "s0*s1 + 2", "q": "(s1 + s0 + 3)*(s2 + s0 + 5)",
+        "low": "(s1 + s2)*(s0 + s1)*2 - 6", "total": "s0*s1*s2",
     }  # fmt: skip
     text = FLAT.format(**{k: f"({v})" for k, v in names.items()})
     sizes = "".join(f"  where {s} in [1, *] hint 8\n" for s in ("s0", "s1", "s2"))
