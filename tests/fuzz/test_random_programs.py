@@ -29,12 +29,12 @@ SHORT: Groups = (
 )
 LONG: Groups = (
     (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 180, 470)),
-    (_COMPILE, (90, 100, 110, 130, 310, 380, 420, 430, 440)),
-    (replace(_COMPILE, emit="hop"), (140, 150, 160)),
+    (_COMPILE, (90, 100, 110, 130, 380, 420, 430, 440, 520)),
+    (replace(_COMPILE, emit="hop"), (140, 150, 570)),
     (replace(_BACKEND, fuse=False, plan_memory=False), (170,)),
     (replace(_BACKEND, emit="cpp"), (190,)),
-    (replace(_COMPILE, dynamic="n"), (240, 330)),
-    (replace(_COMPILE, dynamic="m", emit="hop"), (400,)),
+    (replace(_COMPILE, dynamic="n"), (330, 610)),
+    (replace(_COMPILE, dynamic="m", emit="hop"), (550,)),
     (replace(_COMPILE, dynamic="mk", fuse=False), (410,)),
     (replace(_BACKEND, grad=True), (260, 270)),
 )

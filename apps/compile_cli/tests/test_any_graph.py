@@ -260,6 +260,15 @@ def test_functions_of_all_kinds(f: Any) -> None:
     check(f, torch.randn(3, 4), entry="compile")
 
 
+def test_operators_of_numbers_alone() -> None:
+    batched = torch.vmap(lambda t: (t * 2).cumsum(-1) - t.mean())
+    check(batched, torch.randn(3), entry="compile")
+    x = torch.randn(4, 3, requires_grad=True)
+    out = torch.compile(lambda x: -x * (1 + 2j), backend="compile_cli")(x)
+    (found,) = torch.autograd.grad(out.abs().sum(), x)
+    torch.testing.assert_close(found, x.detach().sign() * 5**0.5)
+
+
 def test_complex_and_double() -> None:
     z = torch.complex(torch.randn(3), torch.randn(3))
     check(lambda z: z * 2 + 1j, z, entry="compile")

@@ -16,6 +16,7 @@ from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
+from aten_lowering.passes.numbers_alone import numbers_alone
 from aten_lowering.passes.prims import prims
 from aten_lowering.passes.window_offsets import window_offsets
 
@@ -288,3 +289,12 @@ def test_pieces_that_meet_or_are_not_all() -> None:
     ):  # fmt: skip
         assert "cat" not in names_after((joined_gradients,), fn, x)
     assert names_after((joined_gradients,), lambda a: a + a, x.sum()) == ["add"]
+
+
+def test_numbers_alone() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.vmap(lambda t: (t * 2).cumsum(-1) - t.mean())(x)
+        return out
+
+    before, after = (calls(run, fn, torch.randn(3)) for run in (lambda graph: None, numbers_alone))
+    assert after - before == {"scalar_tensor": 1}

@@ -9,6 +9,7 @@ from aten_lowering.passes.depthwise_gradients import depthwise_gradients
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
+from aten_lowering.passes.numbers_alone import numbers_alone
 from aten_lowering.passes.prims import prims
 
 PASSES = tuple(
@@ -16,6 +17,7 @@ PASSES = tuple(
         FxPass,
         (
             prims,
+            numbers_alone,
             no_ops,
             exclusive_scans,
             depthwise_gradients,
