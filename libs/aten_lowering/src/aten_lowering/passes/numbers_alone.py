@@ -1,10 +1,10 @@
 """Numbers in the place of the only tensors that an operator takes.
 
-    y = _to_copy(2, dtype=float32)     ->     t = scalar_tensor(2, dtype=int64)
-                                              y = _to_copy(t, dtype=float32)
+    y = _conj(1j)     ->     t = scalar_tensor(1j, dtype=complex128)
+                             y = _conj(t)
 
-Gradients of products with complex numbers (`_conj(1j)`) and functions over batches (`vmap`) bring
-them along. Operators that also take a tensor know what to do with a number beside it.
+Gradients of products with complex numbers and functions over batches (`vmap`) bring them along.
+Operators that also take a tensor know what to do with a number beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.passes.base import call, tensor
@@ -32,17 +32,20 @@ def numbers_alone(graph: fx.Graph) -> None:
             continue
         if any(tensor(n) is not None for n in node.all_input_nodes):
             continue
-        for place, (given, wanted) in enumerate(
-            zip(node.args, node.target._schema.arguments, strict=False)
+        wanted = node.target._schema.arguments[: len(node.args)]
+        places = [n for n, a in enumerate(wanted) if isinstance(a.type, torch.TensorType)]
+        numbers = [n for n in places if type(node.args[n]) in _DTYPES]
+        with (
+            graph.inserting_before(node),
+            out.fake_mode if isinstance(out, FakeTensor) else nullcontext(),
         ):
-            if isinstance(wanted.type, torch.TensorType) and type(given) in _DTYPES:
-                node.update_arg(place, _scalar(graph, node, given, out))
-
-
-def _scalar(graph: fx.Graph, user: fx.Node, number: Any, like: Tensor) -> fx.Node:
-    with (
-        graph.inserting_before(user),
-        like.fake_mode if isinstance(like, FakeTensor) else nullcontext(),
-    ):
-        kwargs = {"dtype": _DTYPES[type(number)], "device": like.device}
-        return call(graph, aten.scalar_tensor.default, number, **kwargs)
+            for place in numbers:
+                number: Any = node.args[place]
+                kind = {"dtype": _DTYPES[type(number)], "device": out.device}
+                scalar = call(graph, aten.scalar_tensor.default, number, **kind)
+                node.update_arg(place, scalar)
+            if numbers:  # a view, where torch made a new tensor
+                made = call(graph, node.target, *node.args, **node.kwargs)
+                made.meta = {**node.meta, **made.meta}
+                node.replace_all_uses_with(made)
+                graph.erase_node(node)
