@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 import sympy
 
-from loop_ir.ir.affine import product
+from loop_ir.ir.affine import CACHE, product
 from loop_ir.ir.names import Name, operands, statements, varying
 from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Store
 from loop_ir.ir.rewrite import ranges_of
@@ -31,6 +32,7 @@ def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]
     return found
 
 
+@lru_cache(CACHE)
 def step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
     """How far one step along `axis` moves the index; None where that is not the same everywhere."""
     s = axis.symbol
