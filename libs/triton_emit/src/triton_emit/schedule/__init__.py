@@ -1,0 +1,42 @@
+"""How a kernel is cut into programs: what a tuner may change without touching the kernel.
+
+`record` is a schedule as data, `default` that of a kernel without tuning, which asks `points`,
+`columns`, `held` and `loops` after what the kernel's `traits` are.
+"""
+
+from triton_emit.schedule.columns import may_step, shares_factors
+from triton_emit.schedule.default import default_schedule
+from triton_emit.schedule.h200 import MULTIPROCESSORS
+from triton_emit.schedule.held import WIDEST_ROW
+from triton_emit.schedule.loops import MOST_AHEAD
+from triton_emit.schedule.record import INT32_MAX, Kind, Schedule, index_bits, next_power_of_two
+from triton_emit.schedule.traits import (
+    can_loop,
+    inner_bound,
+    inner_spaces,
+    row_bytes,
+    shares_rows,
+    streams,
+    walks,
+)
+
+__all__ = [
+    "INT32_MAX",
+    "MOST_AHEAD",
+    "MULTIPROCESSORS",
+    "WIDEST_ROW",
+    "Kind",
+    "Schedule",
+    "can_loop",
+    "default_schedule",
+    "index_bits",
+    "inner_bound",
+    "inner_spaces",
+    "may_step",
+    "next_power_of_two",
+    "row_bytes",
+    "shares_factors",
+    "shares_rows",
+    "streams",
+    "walks",
+]

@@ -1,0 +1,134 @@
+"""Rows that are neighbours in memory, along the columns of which a kernel reduces or scans."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from loop_ir import Kernel, Load, Reduce, Scan, Store, columns_at_once, reduces_columns
+from loop_ir.ir import scans, statements
+from triton_emit.schedule.h200 import LANES, LINE, MULTIPROCESSORS, WARPS
+from triton_emit.schedule.record import Schedule, next_power_of_two
+from triton_emit.schedule.traits import PAIRS
+from triton_emit.vectors import moves_vectors
+
+# The longest columns that are held whole.
+PERSISTENT_COLUMNS = 128
+# Warps that share the rows of a step of a scan of columns.
+_STEPPING = 8
+
+
+def persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
+    """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16 or
+    32 elements a thread (sums of four heads of bf16 on an H200: 113 us with 128 rows of a warp, 164
+    with 64)."""
+    xblock = 128 if rblock <= 4 else 64 if rblock <= 32 else 32
+    warps = max(1, min(4, xblock * rblock // 512))
+    return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+
+
+def looped_columns(
+    kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
+) -> Schedule:
+    """Few rows a program where there are few: each has the whole reduction to do, with as many
+    warps as keep the multiprocessors reading; 16 elements a thread, 8 where each is a load of its
+    own (10007 x 3001 of bf16 on an H200: 32 us, 36 with 16). Of columns that are stored tiles of
+    2048 elements, also where programs are few: their rows are read again (softmax of 64 x 768 x 784
+    of bf16: 75 us, 88 with 4096). Scans keep to small tiles: each
+    step waits for the one before it. beside: of the rows, how many are neighbours in memory."""
+    scanning = scans(kernel)
+    if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, LANES):
+        return _stepping(kernel, width, rows, beside, bits)
+    line = 0 if scanning else _stored_line(kernel)
+    xblock = 64 if scanning else line or columns_at_once(kernel)
+    least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
+    while xblock > 16 and rows < least * xblock:
+        xblock //= 2
+    warps, programs = 4 if scanning or line else 2, -(-rows // xblock)
+    while not scanning and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * WARPS:
+        warps *= 2
+    if line and programs >= 2 * MULTIPROCESSORS:
+        steps = max(2048 // xblock, line if _stores_rows(kernel) else 0)
+        rblock = min(steps, next_power_of_two(width))
+        warps = 8 if line == 32 or xblock * steps > 2048 or warps > 4 else 4
+        return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+    rblock = min(512 * warps // xblock, next_power_of_two(width))
+    elements = 512 if scanning or moves_vectors(kernel) else 256  # of a warp
+    warps = min(32, max(1, xblock * rblock // elements))
+    return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+
+
+def _stores_rows(kernel: Kernel) -> bool:
+    """What is stored lies along the inner axes, across the columns that are read: squares of lines
+    suit both (gradient of a norm of channels, stored as it lies where they come last, 64 x 192 x
+    3136 of bf16 on an H200: 80 us with 64 x 64, 88 with 64 x 32)."""
+    return any(
+        isinstance(s, Store) and s.index.coeff(p.axes[-1].symbol) == 1
+        for p in kernel.phases
+        if p.axes
+        for s in p.body
+    )
+
+
+def _stored_line(kernel: Kernel) -> int:
+    """Columns that are a line of the widest that is read or stored for each element, where
+    something is stored; else 0. Wider tiles leave fewer rows to a step (layer norm of 192 channels
+    of 64 x 56 x 56 of bf16 on an H200: 51 us with 64 x 32, 63 with 128 x 32, 70 with 128 x 16)."""
+    inner = {a.symbol for p in kernel.phases for a in p.axes}
+    last = kernel.axes[-1].symbol
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    moved = [s for s in inside if isinstance(s, Load | Store) and last in s.index.free_symbols]
+    if not any(isinstance(s, Store) for s in moved):
+        return 0
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    sizes = {types[s.buffer].itemsize for s in moved if not inner.isdisjoint(s.index.free_symbols)}
+    return max(16, LINE // max(sizes, default=4))
+
+
+def may_step(kernel: Kernel) -> bool:
+    """It scans, and does nothing else along its inner axes that joins elements."""
+    return scans(kernel) and not any(isinstance(s, Reduce) for s in statements(kernel))
+
+
+def shares_factors(kernel: Kernel) -> bool:
+    """It reduces columns, those of one place of the outer axes with the same factors: `w[i0*256 +
+    r0]` beside `x[i0*802816 + r0*3136 + i1]`. A program has columns of one such place, so that it
+    reads each factor, and computes what hangs on it alone, once."""
+    if len(kernel.axes) < 2 or not reduces_columns(kernel):
+        return False
+    *others, last = (a.symbol for a in kernel.axes)
+    return any(
+        isinstance(s, Load)
+        and last not in s.index.free_symbols
+        and not s.index.free_symbols.isdisjoint(others)
+        for p in kernel.phases
+        if p.axes
+        for s in p.body
+    )
+
+
+def _stepping(
+    kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
+) -> Schedule:
+    """Each warp reads cache lines of its own rows, as many as registers hold, and a thread scans
+    its one or two columns without a word to others; then warps are joined. (4096 x 16384
+    of bf16 on an H200: 74 us, 175 where neighbouring threads have neighbouring rows.)"""
+    xblock = 64 if 2 * rows >= 3 * MULTIPROCESSORS * 64 and beside > LANES else 32
+    inner = {a.symbol for p in kernel.phases for a in p.axes}
+    loads = sum(
+        isinstance(s, Load) and not inner.isdisjoint(s.index.free_symbols)
+        for s in statements(kernel)
+    )
+    numbers = max(1, loads) * max(1, _element_bytes(kernel) // 4)
+    if any(isinstance(s, Scan) and s.op in PAIRS[Scan] for s in statements(kernel)):
+        numbers *= 2
+    steps = max(4, 32 // next_power_of_two(numbers))
+    steps = min(steps, next_power_of_two(width) // _STEPPING)
+    return Schedule(
+        "looped", xblock, _STEPPING * steps, num_warps=_STEPPING, index_bits=bits, steps=steps
+    )
+
+
+def _element_bytes(kernel: Kernel) -> int:
+    """Bytes of the widest element that a kernel keeps a full tile of."""
+    sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
+    return max(sizes, default=4)

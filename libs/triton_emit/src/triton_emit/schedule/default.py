@@ -1,0 +1,73 @@
+"""The schedule of a kernel without tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sympy
+
+from loop_ir import HELD_ROW, Kernel, columns_part, pair_softmax, reduces_columns, shares_scans
+from loop_ir.ir import at_hints, hints_of
+from triton_emit.schedule.columns import PERSISTENT_COLUMNS, looped_columns, persistent_columns
+from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW
+from triton_emit.schedule.held import WIDEST_ROW, held, reads_one_row
+from triton_emit.schedule.loops import MOST_KEPT, looking_back, looped, read_twice, walking
+from triton_emit.schedule.points import of_points
+from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
+from triton_emit.schedule.traits import (
+    can_loop,
+    inner_bound,
+    inner_extents,
+    rows_read,
+    shares_rows,
+    walks,
+)
+
+
+def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
+    """A schedule that is good on an H200 without tuning; `hints`: typical values of symbols.
+
+    Memory-bound kernels want 16-byte vectors, 8 or 16 elements a thread in flight, and at least
+    two waves of programs over the multiprocessors; neighbours in neighbouring lanes where the
+    number of points is odd (`vector`).
+    """
+    bits = index_bits(kernel)
+    hints = {**hints_of(kernel.symbols), **hints}
+    rows = max(1, at_hints(sympy.Mul(*(a.extent for a in kernel.axes)), hints))
+    inner = inner_extents(kernel)
+    if not inner:
+        return of_points(kernel, rows, hints, bits)
+    bound = inner_bound(kernel)
+    widest = max(1, *(at_hints(e, hints) for e in inner))
+    rblock = next_power_of_two(bound or 1)
+    small = bound is not None and rblock <= HELD_ROW
+    # a dynamic row far narrower than its bound would waste most of a persistent tile
+    snug = bound is not None and bound <= 4 * widest
+    columns = reduces_columns(kernel)
+    if walks(kernel):
+        return walking(kernel, rblock, bits)
+    if shares_scans(kernel, hints):
+        return looking_back(kernel, bits)
+    if columns and snug and rblock <= PERSISTENT_COLUMNS:
+        return persistent_columns(rblock, bits)
+    if columns and can_loop(kernel):
+        parts = columns_part(kernel)
+        beside = at_hints(kernel.axes[-1].extent, hints) if parts else rows
+        return looped_columns(kernel, widest, rows, beside, bits)
+    if shares_rows(kernel) and rows >= 4 * MULTIPROCESSORS * 16 and widest >= ROW:
+        beside = at_hints(kernel.axes[-1].extent, hints)
+        if beside >= 16:
+            return Schedule("looped", 16, 64, 4, index_bits=bits)
+    if reads_one_row(kernel) and snug and rblock <= WIDEST_ROW:
+        small = True
+    kept = len(rows_read(kernel))
+    twice = read_twice(kernel, widest, rows, bits) if snug else None
+    if twice is not None:
+        return twice
+    if (small and snug) or (bound is not None and not can_loop(kernel)):
+        return held(kernel, rblock, rows, bits)
+    schedule = looped(pair_softmax(kernel), widest, rows, bits)
+    if snug and kept <= MOST_KEPT and rblock == schedule.rblock:
+        return replace(schedule, kind="persistent")  # one step, after which nothing is read again
+    return schedule

@@ -1,0 +1,158 @@
+"""Rows that a program holds whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+from typing import Literal
+
+from loop_ir import HELD_ROW, DType, Indirect, Kernel, Load, Reduce, Store
+from loop_ir.ir import statements
+from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
+from triton_emit.schedule.record import Schedule
+from triton_emit.schedule.traits import read_again, row_loads, rows_read
+
+_SHORT = 128
+# Where nothing but the row itself is kept: 32 elements a thread.
+WIDEST_ROW = 32768
+
+
+def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """As `_persistent` says, but for what a kernel does with short rows or with wide numbers."""
+    applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
+    schedule = _persistent(rblock, rows, bits, applies, len(rows_read(kernel)))
+    if _scatters(kernel):
+        return _of_few(schedule)
+    if schedule.xblock > 1 and (_gathers(kernel) or _steps_along(kernel)):
+        return _of_one_warp(schedule)
+    if schedule.xblock > 1 and schedule.rblock <= 32 and _overlap(kernel):
+        xblock, warps = 2 * schedule.xblock, 2 * schedule.num_warps
+        return replace(schedule, xblock=xblock, num_warps=warps)
+    if _splits_rows(kernel, schedule):
+        return replace(schedule, xblock=min(schedule.xblock, 1024 // schedule.rblock), num_warps=1)
+    return replace(schedule, num_warps=_of_wide(kernel, schedule))
+
+
+def _persistent(
+    rblock: int, rows: int, bits: Literal[32, 64], applies: bool, kept: int
+) -> Schedule:
+    """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
+    elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
+    one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
+    operand, and few warps to join at the end of a reduction. Several rows that are read for a
+    number have a warp for themselves, which joins nothing (cosines of 1024 elements of bf16 on an
+    H200: 71 us, 74 of two rows a program). applies: something is stored for each element; kept:
+    rows that are read."""
+    if rblock == 1024 and kept == 2 and not applies and rows >= 4 * MULTIPROCESSORS:
+        return Schedule("persistent", 1, rblock, 1, index_bits=bits)
+    if rblock <= 1024:
+        tile = 4096 if rblock <= 128 else 2048 if rblock > 256 or not applies else 1024
+        xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
+        while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
+            xblock //= 2
+        warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))
+        return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+    most = 16 if rblock <= HELD_ROW else 32
+    return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
+
+
+def reads_one_row(kernel: Kernel) -> bool:
+    """All that is read at inner points is one buffer's row, and it is summed once: a softmax, which
+    also holds its exponentials, leaves room for one program a multiprocessor."""
+    found = {s.buffer for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
+    reduces = [s.op for s in statements(kernel) if isinstance(s, Reduce)]
+    return len(found) == 1 and read_again(kernel) > 0 and reduces == ["sum"]
+
+
+def _scatters(kernel: Kernel) -> bool:
+    """Inner points store at places that are data, each at its own."""
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    places = {s.symbol for s in inside if isinstance(s, Indirect)}
+    stores = (s for s in inside if isinstance(s, Store))
+    return any(not places.isdisjoint(s.index.free_symbols) for s in stores)
+
+
+def _splits_rows(kernel: Kernel, schedule: Schedule) -> bool:
+    """Several warps would share short rows, of which one does not reach the end with what an access
+    moves: then they are one warp's, 32 elements a thread (softmax of 262144 rows of bf16 on an
+    H200: of 49 elements 27 us, 54 with four warps; of 127, 42 and 87)."""
+    if schedule.num_warps == 1 or schedule.rblock > _SHORT:
+        return False
+    sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
+
+    def reaches(stmt: Load | Store) -> int:
+        steps = [stmt.index.coeff(a.symbol) for a in kernel.axes]
+        known = [int(n) for n in (*steps, stmt.index.as_coeff_Add()[0]) if n.is_Integer]
+        return LANES * gcd(max(1, 16 // sizes[stmt.buffer]), *known)
+
+    return any(
+        isinstance(s, Load | Store)
+        and s.index.coeff(p.axes[-1].symbol) == 1
+        and reaches(s) < schedule.rblock
+        for p in kernel.phases
+        if p.axes
+        for s in p.body
+    )
+
+
+def _gathers(kernel: Kernel) -> bool:
+    """Elements of a row are read at places that are data, each at its own."""
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    places = {s.symbol for s in inside if isinstance(s, Indirect)}
+    return any(isinstance(s, Load) and not places.isdisjoint(s.index.free_symbols) for s in inside)
+
+
+def _steps_along(kernel: Kernel) -> bool:
+    """Neighbours in rows lie a few elements apart, in all that is read of them, so that each thread
+    of a warp has one of them (one of three numbers for each of 64 components of a mixture, 131072
+    rows of f32 on an H200: 40 us, 61 with four warps, two of which share a row)."""
+    loads = row_loads(kernel)
+    inner = {p.axes[-1].symbol for p in kernel.phases if p.axes}
+    steps = [s.index.coeff(a) for s in loads for a in inner if a in s.index.free_symbols]
+    return bool(steps) and all(step.is_Integer and 1 < abs(step) <= NARROW for step in steps)
+
+
+def _overlap(kernel: Kernel) -> bool:
+    """Neighbouring rows share elements (windows of a line): programs of as many rows as others have
+    would read a few lines each, and a multiprocessor holds no more of them (maxima of 16 in steps
+    of four, 4096 x 4096 of f32 on an H200: 27 us with 128 rows, 44 with 64)."""
+    last = kernel.axes[-1].symbol
+    for phase in kernel.phases:
+        for stmt in phase.body if len(phase.axes) == 1 else ():
+            if isinstance(stmt, Load) and stmt.index.coeff(phase.axes[0].symbol) == 1:
+                step, length = stmt.index.coeff(last), phase.axes[0].extent
+                if step.is_Integer and length.is_Integer and 0 < step < length:
+                    return True
+    return False
+
+
+def _of_one_warp(schedule: Schedule) -> Schedule:
+    """As many short rows as a warp holds in 8 elements a thread: places leave few registers, and
+    of several warps each pair would share a row, element by element (softmax of 49 with biases of a
+    table, 1024 x 8 x 49 rows of bf16 on an H200: 74 us, 112 with four warps of as much; its
+    gradient 89 and 132)."""
+    rows = max(1, 8 * LANES // schedule.rblock)
+    return replace(schedule, xblock=rows, num_warps=1) if schedule.rblock <= ROW else schedule
+
+
+def _of_few(schedule: Schedule) -> Schedule:
+    """At most eight elements a thread: each store of a scattered element waits for a line of its
+    own, so that many warps are to wait at once."""
+    least = schedule.xblock * schedule.rblock // (8 * 32)
+    return replace(schedule, num_warps=min(8, max(schedule.num_warps, least)))
+
+
+def _of_wide(kernel: Kernel, schedule: Schedule) -> int:
+    """Warps: twice as many where long rows are summed in 64 bits, 8 elements a thread (16384 x 4096
+    of i32 on an H200: 67 us, 70 with 16), and where programs have several rows of which three of 32
+    bits are read for what is stored (65536 x 512: 163 us, 177 with 32 elements a thread)."""
+    read = row_loads(kernel)
+    stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
+    three = len({s.buffer for s in read}) > 2 and all(s.dtype.itemsize == 4 for s in read)
+    if three and stored and schedule.xblock > 1 and schedule.rblock >= ROW:
+        return 2 * schedule.num_warps
+    reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
+    sums = all(s.dtype in (DType.i64, DType.u64) and s.op == "sum" for s in reduces)
+    wide = bool(reduces) and sums
+    long = schedule.xblock == 1 and schedule.rblock >= 4096
+    return min(16, 2 * schedule.num_warps) if wide and long else schedule.num_warps

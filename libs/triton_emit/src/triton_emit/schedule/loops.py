@@ -1,0 +1,117 @@
+"""Rows that a program walks over, chunk by chunk or one after the other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from loop_ir import Kernel, Load, Reduce, Scan, Store
+from loop_ir.ir import statements
+from triton_emit.rereading import divides, rereads
+from triton_emit.schedule.h200 import L2_BYTES, LONG, MULTIPROCESSORS, WARPS
+from triton_emit.schedule.record import Schedule, next_power_of_two
+from triton_emit.schedule.traits import (
+    PAIRS,
+    inner_spaces,
+    read_again,
+    row_bytes,
+    row_loads,
+    rows_read,
+)
+from triton_emit.vectors import access
+
+# Elements of a piece of a row that is worth a step of a loop.
+_PIECES = (1024, 2048)
+# Of rows that a program walks over, what is read ahead, and at most.
+_AHEAD_BYTES, MOST_AHEAD = 24 << 10, 64 << 10
+# And one that is read once in steps of twice as many elements by twice as many warps (sums of
+# squares of 8192 x 12288 of bf16 on an H200: 53 us, 56).
+_VERY_LONG = 12288
+# Rows that 32 warps hold, 16 elements of each a thread.
+MOST_KEPT = 2
+
+
+def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+    """Few warps for what is read once: programs enough wait for memory. More where rows are few,
+    and where rows of all programs that run at once would not stay in L2 until they are read
+    again. 16 elements a thread; 8 where two numbers are kept for each, and of what is read once and
+    not stored, if that is no one tensor in vectors that few programs share: they leave registers
+    for programs to run beside one another (three sums of 64 x 4 x 147456 of f32 on an H200: 113 us,
+    128 with 16)."""
+    again = read_again(kernel) * width
+    pairs = any(isinstance(s, Reduce | Scan) and s.op in PAIRS[type(s)] for s in statements(kernel))
+    warps = 4 if not again else 8
+    while warps < 32 and rows * warps < MULTIPROCESSORS * WARPS // 2:
+        if warps == 8 and 2 * rows >= 7 * MULTIPROCESSORS:
+            break  # nearly four programs a multiprocessor: 512 rows of bf16 39 us, 40 with 16 warps
+        warps *= 2
+    while warps < 32 and MULTIPROCESSORS * (WARPS // warps) * again > L2_BYTES // 2:
+        warps *= 2
+    rblock = min((256 if pairs else 512) * warps, next_power_of_two(width))
+    phases = [p for p in kernel.phases if p.axes]
+    applies = any(isinstance(s, Store) for p in phases for s in p.body)
+    if warps <= 8 and not (pairs or again or applies):
+        loads = {s: p.axes for p in phases for s in p.body if isinstance(s, Load)}
+        if warps == 4 or len(loads) > 1 or any(access(kernel, *s) == 1 for s in loads.items()):
+            plain = width >= _VERY_LONG and all(len(p.axes) == 1 for p in phases)
+            rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
+            if piece := _piece(kernel):
+                rblock, warps = piece, piece // 256
+    return Schedule("looped", 1, rblock, min(warps, max(4, rblock // 256)), index_bits=bits)
+
+
+def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule | None:
+    """Of rows past 4096 elements, which a program reads for a number and again to apply it: their
+    registers are free for other programs, one of which reads while another stores (on an H200 an
+    RMS norm of 16384 x 8192 of bf16 in 128 us, 133 of rows that are held; a gradient of 8192 x 5000
+    of f32 in 118, 128). 16 warps, so that the rows of all programs stay in the caches until they
+    are read again; 8 where there is room for twice as many and much is computed (quotients in
+    8 bits: 98 us, 107). Rows of 16 bits that end within a chunk are held: 5000 of an RMS norm took
+    89 us, and Inductor's two loops 92."""
+    read = read_again(kernel) * width
+    programs = MULTIPROCESSORS * WARPS // 16
+    if width <= 4096 or not rereads(kernel) or not 0 < programs * read <= L2_BYTES // 2:
+        return None
+    if rows < 4 * programs or len(rows_read(kernel)) > MOST_KEPT:
+        return None
+    if width % 2048 and min(s.dtype.itemsize for s in row_loads(kernel)) < 4:
+        return None
+    warps = 8 if divides(kernel) and 2 * programs * read <= L2_BYTES // 3 else 16
+    rblock = 2048 if 0 < width % 4096 <= 2048 else 4096
+    return Schedule("looped", 1, rblock, warps, index_bits=bits)
+
+
+def _piece(kernel: Kernel) -> int:
+    """The last of several inner axes, up to a power of two, if a loop can step over such pieces one
+    by one: where an element is in its piece is then the same in all steps (32768 x 1000 of f32 with
+    weights of columns on an H200: 76 us, 86 in steps of 2048). Else 0."""
+    spaces = inner_spaces(kernel)
+    last = spaces[0][-1].extent
+    if len(spaces) > 1 or len(spaces[0]) < 2 or not last.is_Integer:
+        return 0
+    wide = next_power_of_two(int(last))
+    return wide if wide in _PIECES and 8 * last >= 7 * wide else 0
+
+
+def looking_back(kernel: Kernel, bits: Literal[32, 64]) -> Schedule:
+    """Chunks of 32 elements a thread, or 16 pairs or numbers of 64 bits. Groups so large that what
+    one moves takes longer than its last chunk takes to tell the next one's."""
+    found = [s for s in statements(kernel) if isinstance(s, Scan)]
+    wide = any(s.op in PAIRS[Scan] or s.dtype.itemsize > 4 for s in found)
+    return Schedule("looped", 1, 4096 if wide else 8192, 8, index_bits=bits, lookback=512)
+
+
+def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
+    """Rows of 4096 elements, or as many shorter ones, 16 elements a thread, which holds that many
+    of each sum; what comes next, two tiles of it, is on its way to shared memory meanwhile
+    (gradient of layer norm, 36864 x 1024 of bf16 on an H200: 77 us, 100 with one tile on its way).
+    Rows of which bytes are read beside wider elements (masks of dropout) come one at a time: tiles
+    of several would change layout at each step (16384 x 1024 on an H200: 62 us, 112 of four)."""
+    sizes = {s.dtype.itemsize for s in row_loads(kernel)}
+    if rblock >= LONG and 1 in sizes and len(sizes) > 1:
+        warps = max(4, min(16, rblock // 256))
+        return Schedule("persistent", 1, rblock, warps, num_stages=3, index_bits=bits)
+    xblock = max(1, 4096 // rblock)
+    warps = max(4, min(16, xblock * rblock // 512))
+    ahead = xblock * rblock * row_bytes(kernel)
+    stages = min(4, max(3 if 2 * ahead <= MOST_AHEAD else 2, 1 + _AHEAD_BYTES // ahead))
+    return Schedule("persistent", xblock, rblock, warps, num_stages=stages, index_bits=bits)

@@ -1,0 +1,140 @@
+"""Kernels without inner axes: blocks of points, pairs of them, and tiles of two dimensions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from loop_ir import Compute, Const, DType, Kernel, Store, across, divides_rows, picks_rows
+from loop_ir.ir import at_hints, statements
+from triton_emit.idioms import cheaper
+from triton_emit.pairs import paired
+from triton_emit.schedule.h200 import LONG, MULTIPROCESSORS, NARROW, ROW
+from triton_emit.schedule.record import Schedule, next_power_of_two
+from triton_emit.vectors import (
+    aligned,
+    bends,
+    combines_ones,
+    reads_windows,
+    slides,
+    vector,
+)
+
+# Statements for each of two neighbours: more of them leave no registers. Rows of pairs share most.
+_MOST_PAIRED = 48
+
+
+def of_points(
+    kernel: Kernel, rows: int, hints: Mapping[str, int], bits: Literal[32, 64]
+) -> Schedule:
+    """Of a kernel without inner axes. rows: its points."""
+    columns = at_hints(kernel.axes[-1].extent, hints) if kernel.axes else 1
+    other = across(kernel)
+    if other is not None:
+        neighbours = at_hints(other.extent, hints)
+        if min(columns, neighbours) >= NARROW:
+            return _tiled(columns, neighbours, rows, bits)
+    elif picks_rows(kernel) and columns >= ROW:
+        return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
+    if columns >= LONG and divides_rows(cheaper(kernel)):
+        return replace(_picking(columns, bits), vector=vector(kernel))
+    if (pairs := _pairs(kernel, rows, bits)) is not None:
+        return pairs
+    if bends(kernel) or slides(kernel):
+        plane = _plane(kernel, columns, rows, bits)
+        if plane is not None:
+            return plane
+    if any(isinstance(s, Store) and s.mode == "mul" for s in statements(kernel)):
+        # A program tries again until all of its products are done: few wait for the slowest.
+        return Schedule("flat", 128, num_warps=4, index_bits=bits)
+    flat = replace(_flat(rows, bits), vector=vector(kernel))
+    if any(isinstance(s, Compute) and s.op == "rarely" for s in statements(kernel)):
+        # Its warps wait for each other before they branch (bessel_j0 of 2**25 f32 on an H200:
+        # 79 us in blocks of four warps, 75 of two, 83 in blocks of 256 of one).
+        return replace(flat, num_warps=max(1, flat.num_warps // 2))
+    if reads_windows(kernel):
+        return replace(flat, num_warps=2 * flat.num_warps)
+    return _of_long(flat, _divides_longs(kernel))
+
+
+def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
+    xblock, warps = 1024, 4
+    while xblock > 128 and points < 2 * MULTIPROCESSORS * xblock:
+        xblock //= 2
+        warps = max(1, warps // 2)
+    return Schedule("flat", xblock, num_warps=warps, index_bits=bits)
+
+
+def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | None:
+    """Four pairs of neighbours side by side a thread; two where a point is several rows of them.
+    None of what would leave no registers."""
+    length = sum(1 for _ in statements(kernel))
+    both = paired(kernel) if length <= 4 * _MOST_PAIRED else None
+    if both is None:
+        return None
+    stored = Counter(s.buffer for s in statements(both) if isinstance(s, Store))
+    each = max(stored.values())
+    if sum(1 for _ in statements(both)) > min(each, 4) * _MOST_PAIRED:
+        return None
+    flat = _flat(points // each, bits)
+    if each == 2:
+        return replace(flat, vector=4, pairs=True)
+    xblock = min(256, flat.xblock)
+    return replace(flat, xblock=xblock, num_warps=xblock // 64, vector=2, pairs=True)
+
+
+def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
+    """64 elements a side are a cache line or two of any type; 16 of them a thread."""
+    x, y = (32 if n <= 32 or (n % 64 and n % 32 == 0) else 64 for n in (columns, rows))
+    while x * y > 1024 and points < 2 * MULTIPROCESSORS * x * y:
+        x, y = (x // 2, y) if x >= y else (x, y // 2)
+    return Schedule("tiled", x, num_warps=max(1, x * y // 512), index_bits=bits, yblock=y)
+
+
+def _divides_longs(kernel: Kernel) -> bool:
+    """Integers of 64 bits are divided by others that are known only when it runs."""
+    numbers = {s.out for s in statements(kernel) if isinstance(s, Const)}
+    return any(
+        isinstance(s, Compute)
+        and s.op in ("floordiv", "truncdiv", "mod", "fmod")
+        and s.dtype in (DType.i64, DType.u64)
+        and s.args[1] not in numbers
+        for s in statements(kernel)
+    )
+
+
+def _of_long(flat: Schedule, long: bool) -> Schedule:
+    """Two elements a thread of what is as long as a division of 64 bits, a call of which keeps all
+    others of a thread in registers (remainders of 33554432 on an H200: 189 us, 236 of eight)."""
+    if not long:
+        return flat
+    xblock = min(512, flat.xblock)
+    return replace(flat, xblock=xblock, num_warps=xblock // 64)
+
+
+def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> Schedule | None:
+    """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
+    thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
+    of a warp read then lies in one line. None where a tile would be a fifth empty, or where there
+    are too few tiles."""
+    windows, pairs = reads_windows(kernel), bends(kernel)
+    widths = (256, 128, 64) if pairs else (256, 128, 64, 32, 16, 8)
+    snug = [x for x in widths if 5 * columns >= 4 * (-(-columns // x) * x)]
+    if not snug:
+        return None
+    x = snug[0]
+    y = 128 * (16 if pairs and not windows else 8) // x
+    if points < 2 * MULTIPROCESSORS * x * y:
+        return None
+    taken = 2 if pairs else int(not aligned(kernel))
+    return Schedule("tiled", x, num_warps=4, index_bits=bits, yblock=y, vector=taken)
+
+
+def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:
+    """A row, or a part of it, a program, 8 elements a thread: its place is looked up once."""
+    x = min(1024, next_power_of_two(columns))
+    while x > ROW and 0 < columns % x < x // 2:
+        x //= 2
+    return Schedule("tiled", x, num_warps=x // 256, index_bits=bits)

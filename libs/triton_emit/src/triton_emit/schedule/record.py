@@ -1,0 +1,66 @@
+"""A schedule as data, and the width of its index arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import sympy
+
+from loop_ir import Indirect, Kernel
+from loop_ir.ir import expression, ranges_of, statements
+from symexpr import bounds
+
+Kind = Literal["flat", "tiled", "persistent", "looped"]
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`flat`: one tile dimension of `xblock` points. `tiled`: two, `xblock` points of the last axis
+    by `yblock` of the others, for kernels that transpose or resample. `persistent`: a program
+    holds `xblock` rows whole, `rblock` (a power of two, at least the inner extent) wide. `looped`:
+    it walks over `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic.
+    Block sizes are powers of two. `overlap`: launched as the kernel before it in the stream ends,
+    for which it waits before it touches memory (programmatic dependent launch; Hopper and later).
+    `vector`: how many neighbouring elements a thread of a flat or tiled kernel takes at most; 0: as
+    many as the widest of its accesses moves at once. `steps`: of a looped kernel that scans
+    columns, how many places along the scan a thread takes one after the other; 1: its tile is not
+    cut so. `pairs`: a point of a flat kernel is two neighbours (`pairs.py`). `lookback`: of a
+    looped kernel that scans a row, of how many chunks before its own a program reads what they fold
+    to at once; 0: a program walks over all chunks of its row."""
+
+    kind: Kind
+    xblock: int
+    rblock: int = 1
+    num_warps: int = 4
+    num_stages: int = 1
+    index_bits: Literal[32, 64] = 32
+    yblock: int = 1
+    overlap: bool = False
+    vector: int = 0
+    steps: int = 1
+    pairs: bool = False
+    lookback: int = 0
+
+
+def next_power_of_two(n: int) -> int:
+    """The least power of two that is at least `n`; 1 of what is less."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def index_bits(kernel: Kernel) -> Literal[32, 64]:
+    """64 when an index, or a count of points, can pass 2**31 - 1 within the symbols' ranges.
+
+    A tile overhangs its last row by less than a block, hence the margin."""
+    ranges = dict(ranges_of(kernel))
+    all_axes = {a for phase in kernel.phases for a in [phase.axes]} | {kernel.axes}
+    counts = [sympy.Mul(*(a.extent for a in axes)) for axes in all_axes]
+    body = list(statements(kernel))
+    extents = [s.extent for s in body if isinstance(s, Indirect)]
+    exprs = (e for e in map(expression, body) if e is not None)
+    for e in (*counts, *extents, *exprs):
+        low, high = bounds(e, ranges)
+        if low is None or high is None or high > INT32_MAX - 65536 or low < -INT32_MAX:
+            return 64
+    return 32
