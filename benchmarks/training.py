@@ -63,25 +63,24 @@ def in_turns(owner: Any, name: str) -> None:
     setattr(owner, name, waiting)
 
 
-def step_of(name: str, backend: str, tiny: bool, device: str) -> Callable[[], dict[str, float]]:
-    """A training step, which says what came of it."""
-    import torch
-    from training_models import MODELS, OPTIMIZERS
+class Step:
+    """A training step of a model or an optimizer under a backend. After a call, `found` is called
+    for what came of it."""
 
-    def compiled(run: Any) -> Any:
-        return run if backend == "eager" else torch.compile(run, backend=backend)
+    def __init__(self, name: str, backend: str, tiny: bool, device: str) -> None:
+        import torch
+        from training_models import MODELS, OPTIMIZERS
 
-    torch.manual_seed(0)
-    if name in OPTIMIZERS:
-        optimizer = OPTIMIZERS[name](tiny, device)
-        parameters = optimizer.param_groups[0]["params"]
-        update = compiled(optimizer.step)
+        def compiled(run: Any) -> Any:
+            return run if backend == "eager" else torch.compile(run, backend=backend)
 
-        def step() -> dict[str, float]:
-            update()
-            return {"norm": norm(parameters)} if step.asked else {}  # type: ignore[attr-defined]
-
-    else:
+        torch.manual_seed(0)
+        if name in OPTIMIZERS:
+            optimizer = OPTIMIZERS[name](tiny, device)
+            parameters = optimizer.param_groups[0]["params"]
+            self.run: Callable[[], Any] = compiled(optimizer.step)
+            self.found: Callable[[], dict[str, float]] = lambda: {"norm": norm(parameters)}
+            return
         model, given = MODELS[name].make(tiny)
         model.to(device).train()
         autocast = MODELS[name].autocast
@@ -89,18 +88,19 @@ def step_of(name: str, backend: str, tiny: bool, device: str) -> Callable[[], di
             model.bfloat16()
         batch = [x.to(device) for x in given]
         loss_of = compiled(model)
+        loss = torch.tensor(math.nan)
 
-        def step() -> dict[str, float]:
+        def run() -> None:
+            nonlocal loss
             model.zero_grad(set_to_none=True)
             with torch.autocast(device, torch.bfloat16) if autocast else nullcontext():
                 loss = loss_of(*batch)
             loss.backward()
-            if not step.asked:  # type: ignore[attr-defined]
-                return {}
+
+        def found() -> dict[str, float]:
             return {"loss": loss.item(), "norm": norm([p.grad for p in model.parameters()])}
 
-    step.asked = True  # type: ignore[attr-defined]
-    return step
+        self.run, self.found = run, found
 
 
 def norm(tensors: list[Any]) -> float:
@@ -128,27 +128,27 @@ def worker(name: str, backend: str, tiny: bool, device: str) -> None:
         in_turns(timer, "_added")
     gpu = device == "cuda"
     wait = torch.cuda.synchronize if gpu else lambda: None
-    step = step_of(name, backend, tiny, device)
+    step = Step(name, backend, tiny, device)
     wait()
     begin = time.perf_counter()
     try:
-        row: dict[str, Any] = step()
+        step.run()
+        row: dict[str, Any] = step.found()
         wait()
         row["first_s"] = time.perf_counter() - begin
-        step()
-    except Exception as error:
+        step.run()
+    except Exception as error:  # a compiler's or a kernel's failure is a row
         lines = str(error).strip().splitlines() or [""]
         print(json.dumps({"failed": f"{type(error).__name__}: {lines[0]}"[:300]}), file=answers)
         os._exit(1)
-    step.asked = False  # type: ignore[attr-defined]
     if gpu:
         torch.cuda.empty_cache()
     print(json.dumps(row), file=answers)
     for line in sys.stdin:
         if gpu:
             torch.cuda.reset_peak_memory_stats()
-        step()
-        times = [milliseconds(step, gpu) for _ in range(int(line))]
+        step.run()
+        times = [milliseconds(step.run, gpu) for _ in range(int(line))]
         peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else math.nan
         if gpu:
             torch.cuda.empty_cache()
