@@ -8,7 +8,7 @@ from itertools import count
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multikernel import (
@@ -223,6 +223,14 @@ SIZES2 = st.tuples(SIZE, SIZE)
     dropped=st.lists(st.integers(0, 4), max_size=3),
     asked=st.lists(SIZES2, min_size=1, max_size=30),
     measured=st.booleans(),
+)
+@example(  # sizes whose recorded variant is dropped are decided by measuring, as others are
+    hints=[(1, 1), (47, 35)],
+    default=True,
+    recorded=[((0, 3), 0)],
+    dropped=[0],
+    asked=[(0, 3), (0, 2)],
+    measured=True,
 )
 def test_chain_is_what_runs(hints, default, recorded, dropped, asked, measured):
     keys = [*hints, *([None] if default or not hints else [])]

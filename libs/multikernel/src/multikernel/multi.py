@@ -150,7 +150,7 @@ class MultiKernel:
             raise NoChain(f"{self.name}: select is a function; there are no comparisons for it")
         branches = []
         for sizes, name in self._choices.choices(self.name).items():
-            if name in self._runs and (name not in self.dropped or self._all_dropped):
+            if self._runs_still(name):
                 equal = tuple(c for dim, s in enumerate(sizes) for c in _equals(dim, s))
                 branches.append(Branch(equal, self.names.index(name)))
         if self._learner is not None and self._learner.table.cells:
@@ -220,6 +220,10 @@ class MultiKernel:
     def _all_dropped(self) -> bool:
         return len(self.dropped) == len(self._runs)
 
+    def _runs_still(self, recorded: str | None) -> bool:
+        """Whether a recorded choice decides: its variant is there, and not dropped."""
+        return recorded in self._runs and (recorded not in self.dropped or self._all_dropped)
+
     def _sizes(self, sizes: Any) -> Hint:
         at = sizes if isinstance(sizes, Sequence) else (sizes,)
         rank = len(self.hints[0]) if self.hints else None
@@ -250,7 +254,7 @@ class MultiKernel:
         stays = True
         if self._learner is not None and sizes is not None:
             at = self._sizes(sizes)
-            if self._choices.lookup_choice(self.name, at) is None:
+            if not self._runs_still(self._choices.lookup_choice(self.name, at)):
                 with self._lock:
                     stays = self._learner.learn(at, args, kwargs)
                     seen = self._seen
