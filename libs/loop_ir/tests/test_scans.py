@@ -269,6 +269,30 @@ def test_several_scans_are_cut_together():
         agree(kernel, cut, [values(), np.ones(3, np.float32)])
 
 
+TAKEN = """
+kernel k(
+    x: i64[3, 40] cuda:0,
+    given: f32[60] cuda:0,
+    out y: f32[3, 40] cuda:0,
+):
+  parallel i0 < 3:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : i64
+      v1 = scan sum(v0) : i64
+      t0 = indirect v1 < 60
+      v2 = load given[t0] : f32
+      store y[i0*40 + r0] = v2
+"""
+
+
+def test_what_lies_at_places_that_a_scan_gives():
+    """As a mask's elements take those of a line, one after the other."""
+    kernel = parse_kernel(TAKEN)
+    x = np.random.default_rng(0).integers(0, 2, (3, 40))
+    for cut in cuts(kernel):
+        agree(kernel, cut, [x, np.arange(60, dtype=np.float32)])
+
+
 def big(op: str, rows: int, width: int, columns: bool = False) -> Kernel:
     text = print_kernel(one(op, at="r0*3 + i0" if columns else "i0*40 + r0"))
     text = text.replace("[3, 40]", "[40, 3]") if columns else text

@@ -170,6 +170,29 @@ def test_lookback(op: str, dtype: str, tail: str, bits: int, tools: SimpleNamesp
         tools.check(parse_kernel(scan(op, dtype, rows, width, tail=tail)), schedule, ulp=64)
 
 
+def test_lookback_of_places(tools: SimpleNamespace) -> None:
+    """What is read where the scan says, and stored there."""
+    kernel = parse_kernel("""
+kernel k(
+    x: i64[259] cuda:0,
+    given: f32[300] cuda:0,
+    out y: f32[259] cuda:0,
+    out z: f32[300] cuda:0,
+):
+  single:
+    over r0 < 259:
+      v0 = load x[r0] : i64
+      v1 = scan sum(v0) : i64
+      t0 = indirect v1 < 300
+      v2 = load given[t0] : f32
+      store y[r0] = v2
+      store z[t0] += v2
+""")
+    rng = np.random.default_rng(0)
+    given = {"x": rng.integers(0, 2, 259), "given": np.arange(300, dtype=np.float32)}
+    tools.check(kernel, LOOKBACK, {**given, "z": np.zeros(300, np.float32)})
+
+
 def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     kernel = parse_kernel(scan("sum", "f32", 4, 37, columns=True))
     x = np.ones((37, 4), np.float32)

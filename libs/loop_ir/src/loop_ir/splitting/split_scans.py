@@ -31,7 +31,7 @@ def can_split_scans(kernel: Kernel) -> bool:
     scanned: set[str] = set()
     for stmt in last.body:
         after = bool(scanned.intersection(used_values(stmt)))
-        if isinstance(stmt, Reduce) or (after and isinstance(stmt, Scan | Load | Indirect)):
+        if isinstance(stmt, Reduce) or (after and isinstance(stmt, Scan)):
             return False
         if after or isinstance(stmt, Scan):
             scanned.update(defined_values(stmt))
