@@ -126,6 +126,82 @@ def test_reductions(oracle: Any, reduce: str, own: bool) -> None:
     oracle(fn, INTO, ROWS, *given)
 
 
+# -- many values in few places
+
+
+def modes(lowered: Lowered) -> set[str]:
+    """How the kernels store; there are no calls."""
+    assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+    kernels = [n for n in lowered.graph.nodes if isinstance(n, Kernel)]
+    return {s.mode for k in kernels for s in statements(k) if isinstance(s, Store)}
+
+
+MANY = torch.arange(700) * 7 % 11
+MANY[MANY == 9] = 2  # none there
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+def test_few_places(oracle: Any, reduce: str, own: bool) -> None:
+    """Every place asks every value: no atomics."""
+    index = MANY[:, None].expand(700, 3)
+
+    def fn(x: Tensor, i: Tensor, v: Tensor, n: Tensor) -> list[Tensor]:
+        made = [
+            a.scatter_reduce(0, i, b, reduce, include_self=own) for a, b in ((x, v), (n, 2 * i - 5))
+        ]
+        made.append(x.t().scatter_reduce(1, i.t(), v.t(), reduce, include_self=own))
+        return made
+
+    v = (torch.arange(2100.0).reshape(700, 3) % 13 - 6) / 64 + 1
+    v[5, 1] = torch.nan
+    lowered = oracle(fn, torch.rand(11, 3), index, v, torch.arange(33).reshape(11, 3))
+    assert modes(lowered) == {"set"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
+def test_sums_in_few_places(oracle: Any, dtype: torch.dtype) -> None:
+    """Negative places; of two tensors; of a dimension in the middle; of no dimension at all."""
+
+    def fn(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        y = x.view(11, 3, 1).expand(11, 3, 4)
+        pairs = aten.index_put(y, [None, i % 3 - 3, i % 4], v[:, 0], True)
+        middle = aten.index_put(y.transpose(0, 1), [None, i, None], v.t()[:, :, None], True)
+        one = x[:1, 0].index_add(0, i * 0, v[:, 0])
+        return pairs, middle, one, x.index_add(0, i, v), x[0].index_add(0, i % 3, v[:, 1])
+
+    seventh = (torch.arange(2100) % 7 == 0).view(700, 3)  # sums that 16 bits hold
+    lowered = oracle(fn, torch.ones(11, 3, dtype=dtype), MANY, seventh.to(dtype))
+    assert modes(lowered) == {"set"}
+
+
+def test_few_places_in_an_input(oracle: Any) -> None:
+    """What is added up is added to what is there, once a place."""
+    lowered = oracle(
+        changing(lambda x, i, v: x.index_add(0, i, v)), torch.ones(11, 3), MANY,
+        torch.ones(700, 3), functional=False,
+    )  # fmt: skip
+    x = lowered.graph.inputs[0].name
+    (kernel,) = [n for n in lowered.graph.nodes if isinstance(n, Kernel) and x in writes(n)]
+    assert kernel.phases[-1].axes == () and modes(lowered) == {"set", "add"}
+
+
+def test_rows_of_no_account_in_few_places(oracle: Any) -> None:
+    """The gradient of a table of few rows, one of which has none."""
+    lowered = oracle(
+        lambda g, i: aten.embedding_dense_backward(g, i, 11, 3, False), torch.randn(7, 100, 6),
+        MANY.view(7, 100),
+    )  # fmt: skip
+    assert modes(lowered) == {"set"}
+
+
+def test_few_places_are_deterministic(oracle: Any, deterministic: None) -> None:
+    lowered = oracle(
+        lambda x, i, v: x.index_add(0, i, v), torch.ones(11, 3), MANY, torch.ones(700, 3)
+    )
+    assert modes(lowered) == {"set"}
+
+
 @pytest.fixture
 def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)

@@ -22,6 +22,7 @@ from aten_lowering.aliasing import view_of
 from aten_lowering.builder import Operand
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
+from aten_lowering.few import reduces_in_few
 from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.meta import storage_key, tensor_type
 from loop_ir import Extern, Node, Origin, TensorRef, TensorType
@@ -111,6 +112,8 @@ class Placement:
             index = self.env[given].size  # one a row: part of what computes `x`
             if index != x.size and all(n in (1, m) for n, m in zip(index, x.size, strict=True)):
                 return False
+        if x.ref.buffer not in self.inputs and reduces_in_few(node):
+            return False
         type = tensor_type(node.meta["val"])
         if x.size != type.size or sympy.S.Zero in x.type.stride:
             return False

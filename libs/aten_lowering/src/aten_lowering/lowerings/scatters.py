@@ -18,6 +18,7 @@ from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value,
 from aten_lowering.call import Call, Result, least, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
+from aten_lowering.lowerings.few_places import Parts, reduce_in_few
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
 from aten_lowering.registry import Table
@@ -42,8 +43,6 @@ _MODES = {
 }
 
 Place = Callable[[KernelBuilder], tuple[Coords, Value]]
-# Of a point, the places that it has a part in, with the value for each and whether it counts.
-Parts = Callable[[KernelBuilder], Sequence[tuple[Coords, Value, Value | None]]]
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,12 @@ def combine(
 ) -> None:
     """As `_update`, of several places for each of the points; an `input` of None is zeros. tally:
     what a mean divides by is the same all over slices, of which these are counted."""
-    require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     out, mode = result.operand, _MODES.get(reduce, "set")
     require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
+    neutral, mean = _neutral(mode, opmath(out.dtype)), reduce == "mean"
+    if reduce_in_few(call, out, input, points, parts, mode, neutral, mean, include_self):
+        return
+    require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     require(mode != "mul" or call.on_cpu, "scattered products on a GPU are retried, unmeasured")
     target, counts = out, None
     wide = opmath(out.dtype)
@@ -97,7 +99,7 @@ def combine(
         # nor are wider ones of use to extremes (H200: 1320 us, 1737 of ours)
         require(call.on_cpu or mode not in ("max", "min"), f"scattered {reduce} of 16-bit numbers")
         target = _scratch(call, out, wide, reduce)
-    if reduce == "mean":
+    if mean:
         # sums and counts at random places take turns in L2 (H200: 3662 us, 3882 of ours)
         require(call.on_cpu or tally is not None, "CUDA's own sums first, and counts then")
         target = _scratch(call, out, wide, "sum")
@@ -132,8 +134,7 @@ def combine(
         own = k.coords if tally is None else (k.coords[tally.dim],)
         count = k.load(counts, own)("maximum", 1)
         total = k.load(target, k.coords)
-        mean = total("div" if wide.is_float else "floordiv", count.to(wide))
-        k.store(out, k.coords, mean)
+        k.store(out, k.coords, total("div" if wide.is_float else "floordiv", count.to(wide)))
         call.emit_kernel(k)
     elif target is not out:
         end = call.fresh(f"{call.node.name}_end")
