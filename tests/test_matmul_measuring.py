@@ -51,6 +51,15 @@ def added(c: Any, a: Any, b: Any) -> Any:
     return torch.baddbmm(c, a, b, alpha=0.5, beta=-2).relu()
 
 
+def scaled(x: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
+    y = torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=torch.float32, use_fast_accum=True)
+    return F.silu(y) + a
+
+
+def fp8(*size: int) -> torch.Tensor:
+    return torch.randn(size).to(torch.float8_e4m3fn)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
     "weights": (weights, lambda: (torch.randn(M, K), int8(N, K), torch.rand(N))),
     "gated": (gated, lambda: (torch.randn(M, K + 1), torch.randn(M, K), torch.randn(K, N),
@@ -60,6 +69,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "parts": (parts, lambda: (torch.randn(3, M, 2 * K),)),
     "itself": (itself, lambda: (torch.randn(3, M, K),)),
     "added": (added, lambda: (torch.randn(M, 1), torch.randn(3, M, K), torch.randn(3, K, N))),
+    "scaled": (scaled, lambda: (fp8(32, 64), fp8(48, 64), torch.rand(()), torch.rand(1, 1),
+                                torch.randn(48))),
     "added to an operand": (
         lambda x, w: torch.addmm(x, x, w, alpha=2.0).relu(),
         lambda: (torch.randn(M, M), torch.randn(M, M)),

@@ -46,6 +46,14 @@ def gated(x: Any, g: Any, w: Any, r: Any) -> Any:
     return (x.relu() * g) @ (w * r)
 
 
+def scaled(x: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
+    return F.silu(torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=torch.bfloat16))
+
+
+def fp8(*size: int) -> torch.Tensor:
+    return torch.randn(size, device="cuda").to(torch.float8_e4m3fn)
+
+
 Case = tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]], tuple[str, ...]]
 BATCHED = ("tiled", "batched_tma", "gluon_batched", "decompose_k")
 CASES: dict[str, Case] = {
@@ -56,6 +64,9 @@ CASES: dict[str, Case] = {
                 ("tiled", "tma")),
     "gated": (gated, lambda: (bf16(200, 136), bf16(200, 136), bf16(136, 264), bf16(264)),
               ("tiled", "tma")),
+    "scaled": (scaled, lambda: (fp8(200, 144), fp8(272, 144), bf16(200, 1).float().abs(),
+                                bf16(1, 272).float().abs(), bf16(272)),
+               ("tiled", "tma", "gluon_scaled")),
 }  # fmt: skip
 
 
@@ -68,6 +79,9 @@ def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tenso
     if fn is gated:
         x, g, w, r = args
         return (x.relu() * g).double() @ (w * r).double()
+    if fn is scaled:
+        x, w, a, b, c = wide
+        return F.silu((x @ w.t()) * a * b + c)
     result: torch.Tensor = fn(*wide)
     return result
 

@@ -20,6 +20,7 @@ from loop_ir import (
     whole_epilogue,
     why_not,
 )
+from loop_ir.errors import LayoutMismatch
 
 SUM = """\
 graph g(
@@ -50,6 +51,57 @@ graph g(
         store z[i0*36 + i1*12 + i2] = v3
   return (z: f32[6, 4, 3] cpu)
 """
+
+
+SCALED = """\
+graph g(
+    x: f32[4, 5] cpu,
+    w: f32[3, 5] cpu,
+    r: f32[4, 1] cpu,
+    c: f32[] cpu,
+    d: f32[3] cpu,
+):
+  matmul y: f32[4, 3] cpu
+    a x: f32[4, 5] cpu
+    b w: f32[5, 3] cpu stride (1, 5)
+    scale_a r: f32[4] cpu
+    scale_b c: f32[3] cpu stride (0,)
+    fast
+    bias d: f32[3] cpu
+    extern aten._scaled_mm.default(x: f32[4, 5] cpu, w: f32[5, 3] cpu stride (1, 5), r: f32[4, 1] cpu, c: f32[] cpu, d: f32[3] cpu)
+      out y: f32[4, 3] cpu
+  return (y: f32[4, 3] cpu)
+"""  # noqa: E501
+
+
+def test_factors_of_rows_and_columns() -> None:
+    """One factor may serve all; the bias is added to what they give."""
+    graph = parse_graph(SCALED)
+    verify(graph)
+    assert parse_graph(print_graph(graph)) == graph
+    assert [*map(str.split, print_graph(graph).split("\n"))] == [
+        *map(str.split, SCALED.split("\n"))
+    ]
+    rng = np.random.default_rng(0)
+    x, w, r, d = (rng.random(s, np.float32) for s in ((4, 5), (3, 5), (4, 1), (3,)))
+    c = np.asarray(0.5, np.float32)
+    expected = r * (x @ w.T) * c + d
+    (got,) = interpret_graph(graph, [x, w, r, c, d])
+    np.testing.assert_allclose(got, expected, 1e-6)
+    (node,) = graph.nodes
+    assert isinstance(node, Matmul)
+    assert not is_plain(node)
+    kernel, sums = whole_epilogue(node)
+    assert kernel is not None
+    verify(kernel)
+    given = {sums: x @ w.T, "r": r.reshape(-1), "c": c.reshape(-1), "d": d}
+    np.testing.assert_allclose(interpret_kernel(kernel, given)["y"], expected, 1e-6)
+
+
+@pytest.mark.parametrize("wrong", ["scale_a r: f32[3] cpu", "scale_a r: f32[4, 1] cpu"])
+def test_factors_must_fit_the_result(wrong: str) -> None:
+    with pytest.raises(LayoutMismatch, match="scales of"):
+        verify(parse_graph(SCALED.replace("scale_a r: f32[4] cpu", wrong)))
 
 
 @pytest.fixture

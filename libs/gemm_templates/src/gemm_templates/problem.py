@@ -13,6 +13,9 @@ from triton_rt.tma import violations
 # Of an element type, in bytes; `dtypes` has torch's types by the same names.
 ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1}
 FP8 = ("f8e4m3", "f8e5m2")
+# The longest K of `Problem.fast_accum`: the error of one sum in the tensor cores grows with K. Of
+# 16384 positive products it was 0.22, of torch's call 0.045.
+FAST_K = 4096
 
 # The integer run-time parameters a kernel may take, in order; those that are not in
 # `Problem.dynamic` are constants of the source.

@@ -23,7 +23,7 @@ from gemm_templates.model import (
     offered,
 )
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
-from gemm_templates.problem import Config, Problem
+from gemm_templates.problem import FAST_K, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.registry import CONFIGS, family_of, make_plan, source, tma_configs
 from gemm_templates.store import Store
@@ -46,6 +46,7 @@ __all__ = [
     "A100",
     "B200",
     "CONFIGS",
+    "FAST_K",
     "H100",
     "H200",
     "BlockScale",

@@ -35,8 +35,9 @@ def random_tensor(
         stored, stride, dtype=TORCH_DTYPE[type_.dtype], device=str(type_.device)
     )
     generator = generator or torch.Generator(out.device)
-    if type_.dtype.is_float and type_.dtype.itemsize == 1:  # bits of finite positive numbers
-        out.view(torch.uint8).random_(0, 0x78, generator=generator)
+    if type_.dtype.is_float and type_.dtype.itemsize == 1:  # bits of finite numbers
+        bits = out.view(torch.uint8).random_(0, 2 * 0x78, generator=generator)
+        bits += 8 * (bits >= 0x78)
     elif type_.dtype.is_float:
         out.normal_(generator=generator)
     elif below == 1:  # torch draws no unsigned integers of more than 8 bits

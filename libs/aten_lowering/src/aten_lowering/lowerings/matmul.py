@@ -12,7 +12,7 @@ from aten_lowering.call import Call
 from aten_lowering.errors import require
 from aten_lowering.extern import operands
 from aten_lowering.registry import Table
-from loop_ir import DType, Matmul, TensorRef, TensorType
+from loop_ir import DType, Matmul, Scales, TensorRef, TensorType
 from loop_ir import Operand as MatmulOperand
 
 aten = torch.ops.aten
@@ -25,6 +25,48 @@ _FLOATS = (DType.f16, DType.bf16, DType.f32, DType.f64)
 def mm(call: Call, input: Operand, mat2: Operand) -> None:
     """`input @ mat2`: `[M, K] @ [K, N]`, or a batch of such."""
     _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+
+
+@table.lowers(aten.mm.dtype, aten.bmm.dtype)
+def mm_to(call: Call, input: Operand, mat2: Operand, out_dtype: DType) -> None:
+    """`input @ mat2` in another element type, rounded once."""
+    _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+
+
+@table.lowers(aten._scaled_mm.default)
+def scaled_mm(
+    call: Call,
+    input: Operand,
+    mat2: Operand,
+    scale_a: Operand,
+    scale_b: Operand,
+    bias: Operand | None,
+    scale_result: Operand | None,
+    out_dtype: DType | None,
+    use_fast_accum: bool,
+) -> None:
+    """`scale_a * (input @ mat2) * scale_b + bias` of fp8: a factor for each operand, or for each
+    row of one and each column of the other. Those of blocks along K stay the vendor's."""
+    out = call.out.operand.type
+    rows, columns = out.size
+    require(out.dtype in _FLOATS and scale_result is None, f"a result of {out.dtype.value}")
+    factors = Scales(_factors(scale_a, rows, 0), _factors(scale_b, columns, 1), use_fast_accum)
+    added = None if bias is None else _addend(bias, (columns,))
+    _emit(call, input.ref, mat2.ref, added, out, scales=factors)
+
+
+def _factors(scale: Operand, count: sympy.Expr, dim: int) -> TensorRef:
+    """`[count, 1]`, `[1, count]` or a single one as a vector of `count`."""
+    own = scale.type
+    require(own.dtype is DType.f32, f"scales of {own.dtype.value}")
+    if all(n == 1 for n in own.size):
+        step: sympy.Expr = sympy.S.Zero
+    else:
+        require(len(own.size) == 2 and own.size[1 - dim] == 1, f"scales of {own.size}")
+        require(sympy.expand(own.size[dim] - count) == 0, f"scales of {own.size}")
+        step = own.stride[dim]
+    vector = TensorType(own.dtype, (count,), (step,), own.device, own.offset)
+    return TensorRef(scale.ref.buffer, vector)
 
 
 @table.lowers(aten.addmm.default)
@@ -118,14 +160,17 @@ def _emit(
     type: TensorType,
     alpha: float = 1.0,
     beta: float = 1.0,
+    scales: Scales | None = None,
 ) -> None:
     plain = all(x.is_plain for x in operands(tuple(call.arguments.values())))
     require(plain, "an operand that does not show its memory as it is")
     used = [a, b, *([bias] if bias is not None else [])]
     for ref in used:
-        require(ref.type.dtype is type.dtype, "operands of several element types")
         require(ref.type.device == type.device, "operands on more than one device")
-    require(type.dtype in _FLOATS, f"a matmul of {type.dtype.value}")
+    kinds = {ref.type.dtype for ref in used}
+    if scales is None:
+        require(len(kinds) == 1, "operands of several element types")
+        require(kinds <= {*_FLOATS}, f"a matmul of {a.type.dtype.value}")
     require(all(n != 0 for ref in used for n in ref.type.size), "an empty operand")
     name = call.out.operand.ref.buffer
     *batch, rows, columns = type.size
@@ -133,7 +178,7 @@ def _emit(
     a, b = _sized(a, *batch, rows, inner), _sized(b, *batch, inner, columns)
     origins = (call.origin,)
     pair = MatmulOperand(a), MatmulOperand(b)
-    matmul = Matmul(name, type, pair, bias, call.extern, None, origins, alpha, beta)
+    matmul = Matmul(name, type, pair, bias, call.extern, None, origins, alpha, beta, scales)
     call.emit(matmul)
 
 

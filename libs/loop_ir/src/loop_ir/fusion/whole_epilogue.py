@@ -12,16 +12,29 @@ import sympy
 
 from loop_ir.ir.affine import span
 from loop_ir.ir.names import defined_values, renamed
-from loop_ir.ir.nodes import Axis, Buffer, Compute, Const, Kernel, Load, Matmul, Phase, Stmt, Store
+from loop_ir.ir.nodes import (
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Kernel,
+    Load,
+    Matmul,
+    Phase,
+    Stmt,
+    Store,
+    TensorRef,
+)
 from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, union_buffers, used_buffers
+from symexpr import Max
 from tensor_ir import DType, Symbol, TensorType
 
 
 def is_plain(matmul: Matmul) -> bool:
     """Whether it computes `a @ b`, or that and a bias for each column, and nothing else."""
     plain = matmul.bias is None or (len(matmul.bias.type.size) == 1 and matmul.beta == 1)
-    return plain and matmul.alpha == 1
+    return plain and matmul.alpha == 1 and matmul.scales is None
 
 
 def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Kernel | None, str]:
@@ -29,7 +42,7 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
     what is known of the sizes.
 
     That is the epilogue and `out` of a plain matmul. Else it is a kernel over the sizes of the
-    result that reads the sums as f32, under another name; applies alpha, beta and bias; rounds
+    result that reads the sums as f32, under another name; applies factors and bias; rounds
     to the type of `out` as the operator does; and does what the epilogue does, or stores `out`.
     """
     if is_plain(matmul):
@@ -47,9 +60,12 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
     names = {name for s in old for name in defined_values(s)}
     body, value = _sum(matmul, sums, axes, names)
     buffers = [Buffer(sums, replace(type, dtype=DType.f32))]
-    if matmul.bias is not None:
-        storage = TensorType(type.dtype, (span(matmul.bias.type),), (sympy.S.One,), type.device)
-        buffers.append(Buffer(matmul.bias.buffer, storage))
+    ends: dict[str, sympy.Expr] = {}
+    for ref in matmul.added:
+        ends[ref.buffer] = Max(ends.get(ref.buffer, sympy.S.One), span(ref.type))
+    for name, dtype in {ref.buffer: ref.type.dtype for ref in matmul.added}.items():
+        storage = TensorType(dtype, (ends[name],), (sympy.S.One,), type.device)
+        buffers.append(Buffer(name, storage))
     if epilogue is None:
         body.append(Store(matmul.out, at_strides(axes, type.stride), value))
         buffers.append(Buffer(matmul.out, type, True))
@@ -76,32 +92,42 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
 def _sum(
     matmul: Matmul, sums: str, axes: tuple[Axis, ...], names: set[str]
 ) -> tuple[list[Stmt], str]:
-    """Statements of `alpha * sums + beta * bias`, rounded, and the value's name."""
+    """Statements of `alpha * scale_a * scale_b * sums + beta * bias`, rounded, and the value's
+    name."""
     body: list[Stmt] = []
 
     def fresh(base: str) -> str:
         return fresh_name(base, names)
 
+    def times(value: str, factor: str) -> str:
+        body.append(Compute(out := fresh("scaled"), "mul", (value, factor), DType.f32))
+        return out
+
     def scaled(value: str, factor: float) -> str:
         if factor == 1:
             return value
         body.append(Const(number := fresh("factor"), float(factor), DType.f32))
-        body.append(Compute(out := fresh("scaled"), "mul", (value, number), DType.f32))
+        return times(value, number)
+
+    def load(base: str, ref: TensorRef, along: tuple[Axis, ...]) -> str:
+        """An element of a tensor, in f32."""
+        index = ref.type.offset + at_strides(along, ref.type.stride)
+        body.append(Load(out := fresh(base), ref.buffer, index, ref.type.dtype))
+        if ref.type.dtype is not DType.f32:
+            body.append(Compute(wide := fresh("wide"), "cast", (out,), DType.f32))
+            out = wide
         return out
 
     body.append(
         Load(value := fresh("total"), sums, at_strides(axes, matmul.type.stride), DType.f32)
     )
     value = scaled(value, matmul.alpha)
+    if matmul.scales is not None:
+        value = times(value, load("row", matmul.scales.a, axes[-2:-1]))
+        value = times(value, load("column", matmul.scales.b, axes[-1:]))
     bias = matmul.bias
     if bias is not None and matmul.beta != 0:
-        along = axes[-len(bias.type.size) :]
-        index = bias.type.offset + at_strides(along, bias.type.stride)
-        body.append(Load(added := fresh("bias"), bias.buffer, index, bias.type.dtype))
-        if bias.type.dtype is not DType.f32:
-            body.append(Compute(wide := fresh("wide"), "cast", (added,), DType.f32))
-            added = wide
-        added = scaled(added, matmul.beta)
+        added = scaled(load("bias", bias, axes[-len(bias.type.size) :]), matmul.beta)
         body.append(Compute(out := fresh("both"), "add", (value, added), DType.f32))
         value = out
     if matmul.type.dtype is not DType.f32:

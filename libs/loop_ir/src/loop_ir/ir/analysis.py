@@ -153,8 +153,7 @@ def reads(node: ir.Node) -> tuple[str, ...]:
             for o in node.operands:
                 inputs = (o.ref.buffer,) if o.prologue is None else reads(o.prologue)
                 names.update((n, None) for n in inputs)
-            if node.bias is not None:
-                names[node.bias.buffer] = None
+            names.update((ref.buffer, None) for ref in node.added)
             if node.epilogue is not None:
                 names.update((n, None) for n in reads(node.epilogue) if n != node.out)
         case ir.CopyBack():
@@ -234,7 +233,7 @@ def traffic(node: ir.Node, hints: Mapping[str, int]) -> Traffic:
             written.update((m, read.get(m, 0)) for m in node.mutates)
             return Traffic(read, written)
         case ir.Matmul():
-            refs = [node.a, node.b] + ([] if node.bias is None else [node.bias])
+            refs = (node.a, node.b, *node.added)
             read = {r.buffer: _bytes(r, hints) for r in refs}
             for prologue in node.prologues:
                 inner = _kernel_traffic(prologue, hints)

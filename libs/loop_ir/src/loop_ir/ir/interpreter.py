@@ -442,6 +442,11 @@ class _GraphRun:
             self._kernel(kernel)
         a, b = (np.asarray(self._view(r), np.float64) for r in (node.a, node.b))
         result = node.alpha * (a @ b)
+        if node.scales is not None:
+            rows, columns = (
+                np.asarray(self._view(r), np.float64) for r in (node.scales.a, node.scales.b)
+            )
+            result = result * rows[:, None] * columns[None, :]
         if node.bias is not None and node.beta != 0:
             result = result + node.beta * np.asarray(self._view(node.bias), np.float64)
         self._new(node.out, node.type, to_dtype(result, node.type.dtype))

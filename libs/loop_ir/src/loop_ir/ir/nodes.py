@@ -320,13 +320,26 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """Factors of the products of a matmul, by which its operands have been divided: one for each
+    row of `a`, [m], and for each column of `b`, [n], with a stride of 0 where one serves all.
+
+    fast: fp8 products may be summed as tensor cores do it, with fewer bits than f32 has."""
+
+    a: TensorRef
+    b: TensorRef
+    fast: bool = False
+
+
+@dataclass(frozen=True)
 class Matmul:
     """`out[m, n] = alpha * (a[m, k] @ b[k, n]) (+ beta * bias[n])`, batched if the operands have
     rank 3. `operands` are `a` and `b`, which carry their strides, so a transposed weight is a view.
-    `bias` has rank 1, or the sizes of `out` and strides of 0 where it broadcasts; a beta of 0
-    ignores it, and the sum is rounded once. `epilogue` is a pointwise kernel over (m, n) that reads
-    `out` (and others), replaces the store of `out`, and writes the buffers it declares as written;
-    `out` then is not materialised."""
+    `scales` are further factors, of one product. The element type of `out` may be another than
+    that of the operands. `bias` has rank 1, or the sizes of `out` and strides of 0 where it
+    broadcasts; a beta of 0 ignores it, and the sum is rounded once. `epilogue` is a pointwise
+    kernel over (m, n) that reads `out` (and others), replaces the store of `out`, and writes the
+    buffers it declares as written; `out` then is not materialised."""
 
     out: str
     type: TensorType
@@ -337,6 +350,7 @@ class Matmul:
     origins: tuple[Origin, ...] = ()
     alpha: int | float = 1
     beta: int | float = 1
+    scales: Scales | None = None
 
     @property
     def a(self) -> TensorRef:
@@ -347,6 +361,12 @@ class Matmul:
     def b(self) -> TensorRef:
         """The second operand, `[k, n]`."""
         return self.operands[1].ref
+
+    @property
+    def added(self) -> tuple[TensorRef, ...]:
+        """What it reads beside its operands: factors and bias."""
+        factors = () if self.scales is None else (self.scales.a, self.scales.b)
+        return factors if self.bias is None else (*factors, self.bias)
 
     @property
     def prologues(self) -> tuple[Kernel, ...]:

@@ -261,6 +261,7 @@ def _matmul(lines: Lines, line: Line) -> ir.Matmul:
     out = line.tensor()
     origins = _origins(lines)
     a, b = (_operand(lines, name) for name in "ab")
+    scales = _scales(lines)
     given = lines.take_if("bias ")
     bias = given.tensor() if given else None
     factors: dict[str, int | float] = {}
@@ -275,7 +276,18 @@ def _matmul(lines: Lines, line: Line) -> ir.Matmul:
         for keyword in ir.MATMUL_PARTS
     ]
     operands = ir.Operand(a, parts[0]), ir.Operand(b, parts[1])
-    return ir.Matmul(out.buffer, out.type, operands, bias, extern, parts[2], origins, **factors)
+    return ir.Matmul(
+        out.buffer, out.type, operands, bias, extern, parts[2], origins, **factors, scales=scales
+    )
+
+
+def _scales(lines: Lines) -> ir.Scales | None:
+    first = lines.take_if("scale_a ")
+    if first is None:
+        return None
+    second = _operand(lines, "scale_b")
+    fast = lines.take_if("fast")
+    return ir.Scales(first.tensor(), second, fast is not None)
 
 
 def _operand(lines: Lines, name: str) -> ir.TensorRef:

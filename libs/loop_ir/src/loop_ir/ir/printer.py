@@ -195,6 +195,10 @@ def _matmul(node: ir.Matmul, indent: str) -> list[str]:
     lines = [f"{indent}matmul {node.out}: {print_type(node.type)}"]
     lines += _origins(node.origins, inner)
     lines += [f"{inner}a {print_graph_arg(node.a)}", f"{inner}b {print_graph_arg(node.b)}"]
+    if node.scales is not None:
+        for name, ref in (("a", node.scales.a), ("b", node.scales.b)):
+            lines.append(f"{inner}scale_{name} {print_graph_arg(ref)}")
+        lines += [f"{inner}fast"] * node.scales.fast
     if node.bias is not None:
         lines.append(f"{inner}bias {print_graph_arg(node.bias)}")
     for name, factor in (("alpha", node.alpha), ("beta", node.beta)):

@@ -195,7 +195,7 @@ class _GraphVerifier:
             if not is_pointwise(kernel) or writes(kernel) != (buffer,):
                 raise errors.InvalidPrologue(f"{kernel.name} does not make {buffer}", node.out)
             self._kernel(kernel, frozenset())
-        for ref in (node.a, node.b, *(() if node.bias is None else (node.bias,))):
+        for ref in (node.a, node.b, *node.added):
             self._ref(ref, node.out)
         self._extern(node.extern, node.out)
         a, b, out = node.a.type.size, node.b.type.size, node.type.size
@@ -208,6 +208,15 @@ class _GraphVerifier:
         pairs += [*zip(a[:-2], b[:-2], strict=True), *zip(a[:-2], out[:-2], strict=True)]
         if not all(same(x, y) for x, y in pairs):
             raise errors.LayoutMismatch(f"sizes do not match: {a} @ {b} -> {out}", node.out)
+        if node.scales is not None:
+            factors = (node.scales.a.type.size, node.scales.b.type.size)
+            rows, columns = ((n,) for n in out[-2:])
+            fitting = (
+                len(x) == 1 and same(x[0], y[0])
+                for x, y in zip(factors, (rows, columns), strict=True)
+            )
+            if len(out) != 2 or not all(fitting):
+                raise errors.LayoutMismatch(f"scales of {factors} for a result of {out}", node.out)
         if node.bias is not None:
             bias = node.bias.type.size
             if len(bias) not in (1, len(out)) or not all(map(same, bias, out[-len(bias) :])):

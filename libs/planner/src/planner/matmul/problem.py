@@ -298,6 +298,10 @@ def make_task(
         input_precision="tf32" if tf32 else "ieee",
         prologue_a=_prologue(prologues.get("a")),
         prologue_b=_prologue(prologues.get("b")),
+        fast_accum=node.scales is not None
+        and node.scales.fast
+        and "K" not in dynamic
+        and at["K"] <= gemm_templates.FAST_K,
     )
     kernels = tuple(prologues.values())
     return MatmulTask(

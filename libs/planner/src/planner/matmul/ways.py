@@ -41,16 +41,10 @@ def vendor_steps(node: Matmul, hints: Hints, suffix: str, own: str) -> Steps:
     """The vendor's call as one of several choices, of operands that are made: it writes a buffer
     that they share; or one called `own`, and the epilogue's kernel that which they share."""
     if node.epilogue is None:
-        out = TensorRef(node.out, node.type)
-        name = "mm" if len(node.type.size) == 2 else "bmm"
-        args: tuple[GraphArg, ...] = (node.a, node.b)
-        factors: tuple[tuple[str, GraphArg], ...] = ()
-        if node.bias is not None:
-            name, args = f"{'' if name == 'mm' else 'b'}add{name}", (node.bias, *args)
-            factors = (("beta", node.beta), ("alpha", node.alpha))
-        kwargs = (*factors, ("out", out))
-        call = Extern(f"aten.{name}.out", args, kwargs, (), False, (node.out,))
-        return Steps((replace(call, origins=node.origins),))
+        target, args, kwargs = _into(node)
+        kwargs = (*kwargs, ("out", TensorRef(node.out, node.type)))
+        call = Extern(target, args, kwargs, (), False, (node.out,), origins=node.origins)
+        return Steps((call,))
     outs = tuple(o and (own, o[1]) for o in node.extern.outs)
     call = replace(node.extern, outs=outs, origins=node.origins)
     schedule = default_schedule(node.epilogue, hints)
@@ -58,6 +52,20 @@ def vendor_steps(node: Matmul, hints: Hints, suffix: str, own: str) -> Steps:
     launch = plan_launch(emit(kernel, schedule))
     renamed = tuple(own if a == node.out else a for a in launch.args)
     return Steps((call, replace(launch, args=renamed)))
+
+
+def _into(node: Matmul) -> tuple[str, tuple[GraphArg, ...], tuple[tuple[str, GraphArg], ...]]:
+    """The vendor's operator that writes into a given buffer, and its arguments but for that."""
+    if node.scales is not None or node.type.dtype is not node.a.type.dtype:
+        operator, _, overload = node.extern.target.rpartition(".")
+        into = "out" if overload == "default" else f"{overload}_out"
+        return f"{operator}.{into}", node.extern.args, node.extern.kwargs
+    name = "mm" if len(node.type.size) == 2 else "bmm"
+    if node.bias is None:
+        return f"aten.{name}.out", (node.a, node.b), ()
+    name = f"{'' if name == 'mm' else 'b'}add{name}"
+    factors = (("beta", node.beta), ("alpha", node.alpha))
+    return f"aten.{name}.out", (node.bias, node.a, node.b), factors
 
 
 def run_vendor(kernels: Kernels, task: MatmulTask, hints: Hints) -> Run:
