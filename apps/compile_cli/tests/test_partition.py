@@ -238,3 +238,10 @@ def test_statistics_are_kept_as_they_are(saved: list[Tensor]) -> None:
     torch.testing.assert_close(compiled(*leaves), f(*leaves))
     assert any(t.shape[-1] == 1 for t in saved)
     assert not any(t.dtype is torch.float8_e5m2 for t in saved if t.shape[-1] == 1)
+
+
+def test_no_diagonal_matrix_is_kept(saved: list[Tensor]) -> None:
+    """Neither is one made."""
+    torch.manual_seed(0)
+    check(lambda x, w: torch.diag(x) @ w, rows(1)[0], torch.randn(N, N).requires_grad_())
+    assert kept(saved) == [("float32", (N, N))]

@@ -215,6 +215,8 @@ def test_rearrange(oracle: Any) -> None:
     oracle(lambda a: a.flip(0, -1).repeat(2, 1, 3), x)
     oracle(lambda a: a[0, 0].flip(0) + a[0, 0].flip(-1), x)
     oracle(lambda a: torch.triu(a, 1) + torch.tril(a, -1), x)
+    for offset in (-2, 0, 1):
+        oracle(lambda a, o=offset: torch.diag_embed(a, o, 0, 2), x)
     oracle(lambda a: torch.ones(5, 5, dtype=torch.bool).tril() & a, torch.rand(5, 5) > 0.5)
     oracle(lambda a: torch.roll(a, 2, 1), x)
     oracle(lambda a, b: torch.slice_scatter(a, b, 1, 1, 3), x, y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
+from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
@@ -27,7 +29,7 @@ def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
     gm.graph.lint()
     gm.recompile()
     got, want = (f(*(x.clone() for x in inputs)) for f in (gm, fn))
-    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(got, want, equal_nan=True)
     return Counter(_name(n) for n in gm.graph.nodes if n.op == "call_function")
 
 
@@ -193,6 +195,29 @@ def test_scans_of_what_comes_before() -> None:
         "_to_copy", "constant_pad_nd", "cumsum"
     ]  # fmt: skip
     assert names_after((no_ops, exclusive_scans), shifted, x) == ["constant_pad_nd", "cumsum"]
+
+
+def test_products_with_diagonal_matrices() -> None:
+    """The rows (columns, batches) of the other are scaled; what is infinite there makes a row of
+    NaN of each other one, as the zeros of the matrix do."""
+    x, b = torch.randn(4), torch.randn(4, 4)
+    x[2], b[1, 1], b[3, 2], b[0, 2], b[2, 3] = 0.0, math.inf, math.nan, -math.inf, math.inf
+    many = torch.stack([b, b * 2, torch.randn(4, 4)])
+    for fn, *inputs in (
+        (lambda a, m: torch.diag(a) @ m, x, b),
+        (lambda a, m: m @ torch.diag(a).permute(1, 0), x, b[:3]),
+        (lambda a, m: torch.diag(a) @ m.t(), x.double(), b.double()),
+        (lambda a, m: torch.diag_embed(a) @ m, torch.randn(3, 4), many),
+        (lambda a, m: torch.diag_embed(a, dim1=-1, dim2=1) @ m, torch.randn(3, 4), many),
+    ):
+        names = names_after((no_ops, diagonal_products), fn, *inputs)
+        assert "sum" in names and not {"mm", "bmm", "diag_embed"} & {*names}, names
+    for fn in (
+        lambda a, m: torch.diag(a, 1) @ F.pad(m, (0, 0, 1, 0)),
+        lambda a, m: torch.diag(a).long() @ m.isnan().long(),
+        lambda a, m: torch.diag(a).exp() @ m,
+    ):
+        assert "mm" in names_after((no_ops, diagonal_products), fn, x, b)
 
 
 def test_scans_that_stay_behind() -> None:

@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 
+from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
@@ -93,6 +94,7 @@ def partition(
     if last.options.channels_last != "off":
         last.run(joint.graph)
     window_offsets(joint.graph)
+    diagonal_products(joint.graph)
     results_again(joint.graph, more["num_fwd_outputs"])
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.

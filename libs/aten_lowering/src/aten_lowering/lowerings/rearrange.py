@@ -117,6 +117,19 @@ table.add(aten.triu.default, _triangle("ge"))
 table.add(aten.tril.default, _triangle("le"))
 
 
+@table.lowers(aten.diag_embed.default)
+def diag_embed(call: Call, input: Operand, offset: Number, dim1: int, dim2: int) -> None:
+    """The last dimension of the input on a diagonal of `dim1` and `dim2`, 0 elsewhere."""
+    rank = len(call.out.size)
+    k = call.kernel(call.out.size)
+    first, second = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    row, column, start = k.coords[first], k.coords[second], sympy.sympify(offset)
+    others = (c for d, c in enumerate(k.coords) if d not in (first, second))
+    here = k.index(column - row)("eq", k.index(start))
+    place = row if start.is_nonnegative else column
+    call.store(k, here.choose(k.load(input, (*others, place), mask=here), 0))
+
+
 @table.lowers(aten.select_scatter.default)
 def select_scatter(call: Call, input: Operand, src: Operand, dim: int, index: Number) -> None:
     """A copy of the input with `src` at `index` of `dim`."""

@@ -6,6 +6,7 @@ from aten_lowering.passes.base import FxPass, lint
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.depthwise_gradients import depthwise_gradients
+from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.no_ops import no_ops
@@ -20,6 +21,7 @@ PASSES = tuple(
             numbers_alone,
             no_ops,
             exclusive_scans,
+            diagonal_products,
             depthwise_gradients,
             joined_gradients,
             common_subexpressions,
