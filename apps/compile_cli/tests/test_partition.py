@@ -74,6 +74,17 @@ CHAINS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def test_places_that_are_no_data_are_not_kept(saved: list[Tensor]) -> None:
+    """A row of each of a batch: which batch is known, and nothing of the values is needed."""
+    index = torch.randint(0, N, (300, 2))
+
+    def picked(x: Tensor) -> Tensor:
+        return x.view(300, N)[torch.arange(300)[:, None], index].sin()
+
+    check(picked, rows(300))
+    assert kept(saved) == [("float32", (300, 2)), ("int64", (300, 2))]
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_what_one_kernel_computes_is_not_kept(name: str, saved: list[Tensor]) -> None:
     """Only the input is, and numbers of rows."""

@@ -70,12 +70,19 @@ _FUSED = (
     aten._native_batch_norm_legit,
     aten._native_batch_norm_legit_functional,
     aten._softmax_backward_data,
+    aten._unsafe_index_put,
+    aten._unsafe_masked_index_put_accumulate,
+    aten.index_put,
+    aten.index_reduce,
     aten.linalg_vector_norm,
     aten.native_dropout_backward,
     aten.native_group_norm,
     aten.native_group_norm_backward,
     aten.native_layer_norm,
     aten.native_layer_norm_backward,
+    aten.scatter,
+    aten.scatter_add,
+    aten.scatter_reduce,
 )
 
 
