@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -13,9 +13,12 @@ from torch import fx
 from aten_lowering.meta import IntLike, expr
 
 aten = torch.ops.aten
+Sizes = Sequence[sympy.Expr]
 
 # Places at most, and values for each of them at least.
 _MOST, _EACH = 32, 16
+# Places at most that a row has for elements that replace its own, or are added to them.
+_A_ROW = 8
 
 _PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 # Those that name a dimension and an index of as many dimensions, or a line of them.
@@ -32,6 +35,14 @@ def are_few(places: sympy.Expr, values: sympy.Expr) -> bool:
     if not places.is_Integer or places > _MOST:
         return False
     return not values.is_Integer or bool(values >= _EACH * places)
+
+
+def is_few_a_row(index: Sizes, size: Sizes, dim: int) -> bool:
+    """An index of a scatter along `dim` has few places for each row: each of its elements may ask
+    whether it is one of them."""
+    if not size or not index[dim].is_Integer or not 0 < index[dim] <= _A_ROW:
+        return False
+    return all(n == m for d, (n, m) in enumerate(zip(index, size, strict=True)) if d != dim)
 
 
 def reduces_in_few(node: fx.Node) -> bool:

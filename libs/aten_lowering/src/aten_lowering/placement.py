@@ -22,7 +22,7 @@ from aten_lowering.aliasing import view_of
 from aten_lowering.builder import Operand
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
-from aten_lowering.few import reduces_in_few
+from aten_lowering.few import is_few_a_row, reduces_in_few
 from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.meta import storage_key, tensor_type
 from loop_ir import Extern, Node, Origin, TensorRef, TensorType
@@ -107,12 +107,7 @@ class Placement:
         if not (isinstance(x, Operand) and x.is_plain and x.constant is None):
             return False
         assert isinstance(base, fx.Node)
-        if node.target in _SCATTERS and x.ref.buffer not in self.inputs:
-            given: Any = node.args[2]
-            index = self.env[given].size  # one a row: part of what computes `x`
-            if index != x.size and all(n in (1, m) for n, m in zip(index, x.size, strict=True)):
-                return False
-        if x.ref.buffer not in self.inputs and reduces_in_few(node):
+        if x.ref.buffer not in self.inputs and self._asks(node, x):
             return False
         type = tensor_type(node.meta["val"])
         if x.size != type.size or sympy.S.Zero in x.type.stride:
@@ -128,6 +123,15 @@ class Placement:
         if any(x.ref.buffer in buffers_of(y) for y in others):
             return False
         return self.takes_over(node, x.ref.buffer, base)
+
+    def _asks(self, node: fx.Node, x: Operand) -> bool:
+        """The node is part of what computes `x`: elements ask whether values are theirs."""
+        if node.target in _SCATTERS and x.size:
+            dim: Any = node.args[1]
+            given: Any = node.args[2]
+            if is_few_a_row(self.env[given].size, x.size, dim % len(x.size)):
+                return True
+        return reduces_in_few(node)
 
     def part(self, node: fx.Node) -> Operand:
         """The view of its first argument that a node replaces."""

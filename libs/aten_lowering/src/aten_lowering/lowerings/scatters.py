@@ -18,6 +18,7 @@ from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value,
 from aten_lowering.call import Call, Result, least, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
+from aten_lowering.few import is_few_a_row
 from aten_lowering.lowerings.few_places import Parts, reduce_in_few
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
@@ -210,7 +211,7 @@ def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> N
     call.store(k, inside.choose(new, k.load(input, k.coords)))
 
 
-def _one_a_row(
+def _few_a_row(
     call: Call,
     input: Operand,
     dim: int,
@@ -218,24 +219,24 @@ def _one_a_row(
     src: Operand | Number,
     added: bool = False,
 ) -> bool:
-    """A copy of the input with one element a row replaced, or added to, at the place that the index
-    says: every element asks whether it is that. (Several a row may meet in one place.)"""
+    """A copy of the input with a few elements a row replaced, or added to, at places that the index
+    says: every element asks whether it is one of those."""
     out = call.out
     dim = wrap_dim(dim, len(out.size))
-    rows = (*out.size[:dim], sympy.S.One, *out.size[dim + 1 :])
-    if call.in_place or len(out.size) == 0 or tuple(index.size) != rows:
+    if call.in_place or not is_few_a_row(index.size, out.size, dim):
         return False
     if added and out.dtype not in _COMBINED:
         return False
     require(index.dtype in (DType.i32, DType.i64), f"indices of {index.dtype.value}")
     k = call.kernel()
-    row = at(k.coords, dim, sympy.S.Zero)
-    here = k.load(index, row).to(DType.i64)("eq", k.index(k.coords[dim]))
-    old, wide = k.load(input, k.coords), opmath(out.dtype) if added else out.dtype
-    new = k.read(src, row, wide).to(wide)
-    if added:
-        new = (old.to(wide) + new).to(out.dtype)
-    call.store(k, here.choose(new, old))
+    wide = opmath(out.dtype) if added else out.dtype
+    value, own = k.load(input, k.coords).to(wide), k.index(k.coords[dim])
+    for number in range(int(index.size[dim])):
+        row = at(k.coords, dim, sympy.Integer(number))
+        here = k.load(index, row).to(DType.i64)("eq", own)
+        new = k.read(src, row, wide).to(wide)
+        value = here.choose(value + new if added else new, value)
+    call.store(k, value)
     return True
 
 
@@ -262,7 +263,7 @@ def scatter(
     given = value if src is None else src
     added = "scatter_add" in str(call.op)
     reduce = "sum" if added else reduce
-    if (added or not reduce) and _one_a_row(call, input, dim, index, given, added):
+    if (added or not reduce) and _few_a_row(call, input, dim, index, given, added):
         return
     dim = wrap_dim(dim, len(input.size))
 
