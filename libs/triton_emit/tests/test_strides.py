@@ -313,3 +313,26 @@ kernel softmax(
 """
     schedule = default_schedule(parse_kernel(text.strip()), {})
     assert schedule == Schedule("persistent", *blocks)
+
+
+def test_axes_are_named_as_parts_of_others(tools: SimpleNamespace) -> None:
+    """Stages of reductions bring axes of any name along: `i1` is the second part of the flattened
+    rows, and an axis of the row here, `r0` a part of the row and an axis of rows."""
+    text = """
+kernel stage(
+    x: f32[5, 8, 3, 10] cuda:0,
+    w: f32[24] cuda:0,
+    out y: f32[8, 5] cuda:0,
+):
+  parallel r0 < 5, i0 < 8:
+    over i1 < 3, i2 < 10:
+      a = load x[r0*240 + i0*30 + i1*10 + i2] : f32
+      b = load w[i0*3 + i1] : f32
+      c = mul(a, b) : f32
+      s = reduce sum(c) : f32
+    once:
+      store y[i0*5 + r0] = s
+"""
+    kernel = parse_kernel(text.strip())
+    for schedule in (Schedule("persistent", 4, 32), Schedule("looped", 1, 16)):
+        tools.check(kernel, schedule, ulp=32)

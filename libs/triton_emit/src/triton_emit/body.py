@@ -27,7 +27,7 @@ from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
-from triton_emit.tiles import Tile
+from triton_emit.tiles import Tile, rewritten
 from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
 
 INDENT = "    "
@@ -171,8 +171,8 @@ class Writer:
                 if self.tiles[key] not in touched:
                     touched.append(self.tiles[key])
         # rewrite first: parts of tiles bring size symbols of their own
+        e = rewritten(e, touched)
         for tile in touched:
-            e = tile.rewrite(e)
             for part, extent in tile.extents.items():
                 high = bounds(extent, self.ranges)[1]
                 ranges[part] = (0, None if high is None else max(high - 1, 0))

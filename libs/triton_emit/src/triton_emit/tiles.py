@@ -8,7 +8,7 @@ i1                   ->  i1, = xindex // 64 % 12
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sympy
 
@@ -102,6 +102,25 @@ class Tile:
     def _factor_text(self, e: sympy.Expr) -> str:
         text = self._write(sympy.expand(e))
         return text if e.is_Integer or e.is_Symbol else f"({text})"
+
+
+def rewritten(e: sympy.Expr, tiles: Sequence[Tile]) -> sympy.Expr:
+    """`e` in terms of the variables of several tiles. Parts of one may be named as axes of another
+    are: those that are done, and axes whose turn comes, have other names meanwhile."""
+    pairs = ((t.prefix, a.symbol.name) for t in tiles for o in tiles if o is not t for a in o.axes)
+    if not any(name.startswith(prefix) for prefix, name in pairs):
+        for tile in tiles:
+            e = tile.rewrite(e)
+        return e
+    aside = {a.symbol: symbol(f"{a.symbol}_axis") for t in tiles for a in t.axes}
+    done: dict[sympy.Symbol, sympy.Symbol] = {}
+    e = e.xreplace(aside)
+    for tile in tiles:
+        e = tile.rewrite(e.xreplace({aside[a.symbol]: a.symbol for a in tile.axes}))
+        own = {part: symbol(f"{part}_part") for part in tile.extents}
+        done |= {new: part for part, new in own.items()}
+        e = e.xreplace(own)
+    return e.xreplace(done)
 
 
 def divides(block: int, numel: sympy.Expr) -> bool:
