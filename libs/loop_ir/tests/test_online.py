@@ -57,6 +57,16 @@ kernel k(
       v11 = add(v10, v6) : f32
       store y[i0] = v11
 """
+BOTH = LOGSUMEXP.replace("    out y", "    out s: f32[6] cuda:0,\n    out y").replace(
+    "v9 = reduce sum(v8) : f32",
+    """v9 = reduce sum(v8) : f32
+    over r0 < 8:
+      v12 = sub(v0, v1) : f32
+      v13 = exp(v12) : f32
+      v14 = reduce sum(v13) : f32
+    once:
+      store s[i0] = v14""",
+)
 INF, NAN = float("inf"), float("nan")
 
 
@@ -73,7 +83,7 @@ def ops(kernel: Kernel) -> list[str]:
     return [s.op for s in statements(kernel) if isinstance(s, Reduce)]
 
 
-@pytest.mark.parametrize("text", [SOFTMAX, LOGSUMEXP], ids=["softmax", "logsumexp"])
+@pytest.mark.parametrize("text", [SOFTMAX, LOGSUMEXP, BOTH], ids=["softmax", "logsumexp", "both"])
 def test_the_same_numbers(text: str) -> None:
     kernel = parse_kernel(text)
     paired = pair_softmax(kernel)

@@ -29,6 +29,7 @@ def pair_softmax(kernel: Kernel) -> Kernel:
      -> m, s0 = reduce softmax(v); s = where(m == -inf, m - m, s0)
 
     and likewise where an infinite m counts as 0, as `logsumexp` has it: its s is s0, or infinite.
+    Both of one row (a cross entropy and the square of a `logsumexp`) are one reading.
     Not where the row is read once more for a result of each element, and comes from the cache then:
     the maximum alone waits for less arithmetic.
     """
@@ -49,12 +50,13 @@ def pair_softmax(kernel: Kernel) -> Kernel:
     for item in items_of(kernel):
         stmt = item.stmt
         found = _exponential(stmt, made, peaks) if isinstance(stmt, Reduce) else None
-        if found is None or found[0].outs[0] in sums:
+        if found is None:
             items.append(item)
             continue
         peak, clipped = found
         (m,) = peak.outs
-        sums[m] = next(fresh)
+        if m not in sums:
+            sums[m] = next(fresh)
         edge = math.inf if clipped else -math.inf
         body = Body(fresh)
         is_edge = body.test("eq", m, body.const(edge, peak.dtype))
