@@ -274,6 +274,19 @@ def test_gradients_of_pieces_in_turns() -> None:
     assert "slice_scatter" not in names_after((joined_gradients,), halves, x, y)
 
 
+def test_gradients_of_pieces_of_two_dimensions() -> None:
+    """The corners of windows, which a merge of patches takes apart."""
+
+    def corners(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        parts = ((a, 0, 0), (b, 1, 0), (a, 0, 1), (b, 1, 1))
+        rows = ((a.new_zeros(4, 6).slice_scatter(v, 1, j, 9, 2), i) for v, i, j in parts)
+        whole = (a.new_zeros(8, 6).slice_scatter(r, 0, i, 9, 2) for r, i in rows)
+        return sum(whole, start=next(whole))
+
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    assert "slice_scatter" not in names_after((joined_gradients,), corners, x, y)
+
+
 def test_places_that_only_gradients_read() -> None:
     """Are a byte each; not those that are a result, nor of windows that are walked over."""
     aten, x = torch.ops.aten, torch.randn(2, 3, 12, 11)

@@ -37,18 +37,18 @@ def joined_gradients(graph: fx.Graph) -> None:
     """`add(slice_scatter(zeros, a, 1, 0, 16), slice_scatter(zeros, b, 1, 16))` ->
     `cat([a + 0.0, b + 0.0], 1)`, where the pieces are all of the tensor: what makes a piece may
     store it where it belongs. Likewise pieces in turns, and several of the same elements, which are
-    added first. (Adding to zero turns -0.0 into 0.0, so that stays.)"""
+    added first, and so may be pieces of another dimension. (Adding to zero turns -0.0 into 0.0, so
+    that stays.)"""
     if mutates(graph):
         return
-    for node in list(graph.nodes):
-        if _adds(node) and not any(_adds(user) for user in node.users):
-            pieces: dict[tuple[int, int, int, bool], list[_Piece]] = {}
-            for piece in _pieces(node):
-                pieces.setdefault(piece.place, []).append(piece)
-            if len(pieces) > 1 and _tile(
-                [p for ps in pieces.values() for p in ps], node.meta["val"]
-            ):
-                _join(graph, node, [pieces[place] for place in sorted(pieces)])
+    sums = [n for n in graph.nodes if _adds(n) and not any(_adds(user) for user in n.users)]
+    while sums:
+        node = sums.pop()
+        pieces: dict[tuple[int, int, int, bool], list[_Piece]] = {}
+        for piece in _pieces(node):
+            pieces.setdefault(piece.place, []).append(piece)
+        if len(pieces) > 1 and _tile([p for ps in pieces.values() for p in ps], node.meta["val"]):
+            sums += _join(graph, node, [pieces[place] for place in sorted(pieces)])
 
 
 def _adds(node: fx.Node) -> bool:
@@ -104,8 +104,9 @@ def _tile(pieces: list[_Piece], whole: torch.Tensor) -> bool:
     return size % step == 0 and places == [(n, size - step + n + 1) for n in range(step)]
 
 
-def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> None:
-    """pieces: by place, each place's in the order in which they were added."""
+def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> list[fx.Node]:
+    """Puts the pieces in the node's place; the sums of those of the same elements. pieces: by
+    place, each place's in the order in which they were added."""
 
     def call(target: Any, *args: Any) -> fx.Node:
         new = graph.call_function(target, args)
@@ -115,6 +116,7 @@ def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> None:
 
     (first, *_), *_ = pieces
     dim, turns = first.dim, first.step > 1
+    sums: list[fx.Node] = []
     with graph.inserting_before(node):
         parts = []
         for same in pieces:
@@ -122,6 +124,8 @@ def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> None:
                 call(aten.unsqueeze.default, p.value, dim) if p.selected else p.value for p in same
             ]
             part = functools.reduce(functools.partial(call, aten.add.Tensor), values)
+            if len(same) > 1:
+                sums.append(part)
             if part.meta["val"].is_floating_point():
                 part = call(aten.add.Tensor, part, 0.0)
             parts.append(call(aten.unsqueeze.default, part, dim + 1) if turns else part)
@@ -132,5 +136,17 @@ def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> None:
                 n if isinstance(n, int) else call(aten.sym_size.int, node, d) for d, n in sizes
             ]
             whole = call(aten.view.default, whole, known)
-    if _alike(whole, node):
-        node.replace_all_uses_with(whole)
+    if not _alike(whole, node):
+        return []
+    node.replace_all_uses_with(whole)
+    _drop(graph, node)
+    return sums
+
+
+def _drop(graph: fx.Graph, node: fx.Node) -> None:
+    """Erases a node that nothing uses, and what only it used."""
+    if not node.users and node.op == "call_function":
+        args = node.all_input_nodes
+        graph.erase_node(node)
+        for arg in args:
+            _drop(graph, arg)
