@@ -66,3 +66,32 @@ def test_softmax(rows: int, tools: SimpleNamespace) -> None:
     kernel: Kernel = tools.kernels["softmax"]
     emitted = tools.check(kernel, Schedule("looped", rows, 128))
     assert emitted.source.count("for start in") == 2
+
+
+PLACES = """\
+kernel places(
+    x: {dtype}[6, 40] cuda:0,
+    out a: i64[6] cuda:0,
+    out b: i64[6] cuda:0,
+):
+  parallel i0 < 6:
+    over r0 < 40:
+      v0 = load x[i0*40 + r0] : {dtype}
+      v1 = reduce argmax(v0) : i64
+      v2 = reduce argmin(v0) : i64
+    once:
+      store a[i0] = v1
+      store b[i0] = v2
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "u8"])
+@pytest.mark.parametrize("kind", ["persistent", "looped"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_first_places(dtype: str, kind: Kind, rows: int, tools: SimpleNamespace) -> None:
+    """Of equals, of NaN, of rows of infinities."""
+    x = values("f32").round()
+    if dtype in ("i64", "u8"):
+        x = np.nan_to_num(abs(x), nan=5, posinf=9).astype("int64" if dtype == "i64" else "uint8")
+    schedule = Schedule(kind, rows, 64 if kind == "persistent" else 16)
+    tools.check(parse_kernel(PLACES.format(dtype=dtype)), schedule, {"x": x})

@@ -84,16 +84,8 @@ FOLDS = {
         def product(a, b):
             return a * b
     """,
-    "pick_max": """
-        # the larger value, NaN counting as the largest; the first of equals
-        def pick_max(a, i, b, j):
-            better = (b > a) | ((b != b) & (a == a))
-            same = (a == b) | ((a != a) & (b != b))
-            second = better | (same & (j < i))
-            return tl.where(second, b, a), tl.where(second, j, i)
-    """,
     "last_max": """
-        # as pick_max, but the last of equals
+        # the larger value, NaN counting as the largest; the last of equals
         def last_max(a, i, b, j):
             better = (b > a) | ((b != b) & (a == a))
             same = (a == b) | ((a != a) & (b != b))
@@ -101,7 +93,7 @@ FOLDS = {
             return tl.where(second, b, a), tl.where(second, j, i)
     """,
     "last_min": """
-        # as pick_min, but the last of equals
+        # the smaller value, NaN counting as the smallest; the last of equals
         def last_min(a, i, b, j):
             better = (b < a) | ((b != b) & (a == a))
             same = (a == b) | ((a != a) & (b != b))
@@ -129,24 +121,16 @@ FOLDS = {
             return max_nan(m, n), tl.where(m < n, t - e * (-1.0 - s), s - e * (-1.0 - t))
     """,
     "take_max": """
-        # as pick_max, for a candidate that comes after all others
+        # as last_max but the first of equals, for a candidate that comes after all others
         def take_max(a, i, b, j):
             better = (b > a) | ((b != b) & (a == a))
             return tl.where(better, b, a), tl.where(better, j, i)
     """,
     "take_min": """
-        # as pick_min, for a candidate that comes after all others
+        # as last_min but the first of equals, for a candidate that comes after all others
         def take_min(a, i, b, j):
             better = (b < a) | ((b != b) & (a == a))
             return tl.where(better, b, a), tl.where(better, j, i)
-    """,
-    "pick_min": """
-        # the smaller value, NaN counting as the smallest; the first of equals
-        def pick_min(a, i, b, j):
-            better = (b < a) | ((b != b) & (a == a))
-            same = (a == b) | ((a != a) & (b != b))
-            second = better | (same & (j < i))
-            return tl.where(second, b, a), tl.where(second, j, i)
     """,
 }
 
