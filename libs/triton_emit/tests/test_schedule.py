@@ -360,7 +360,6 @@ def test_text_does_not_depend_on_the_names_of_buffers_or_sizes() -> None:
     [
         (Schedule("flat", 128), "schedule.kind is 'flat', expected persistent or looped"),
         (Schedule("persistent", 3, 1024), "schedule.xblock is 3, expected a power of two"),
-        (Schedule("persistent", 1, 512), "schedule.rblock is 512, expected at least the inner"),
     ],
 )
 def test_schedules_that_do_not_fit(schedule: Schedule, message: str) -> None:

@@ -60,6 +60,7 @@ from loop_ir.ir.verify import verify
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.serve_one import serve_one
 from loop_ir.splitting.online_softmax import pair_softmax
+from loop_ir.splitting.row_pieces import in_pieces, row_of_pieces
 from loop_ir.splitting.split_reductions import shares_scans
 from loop_ir.splitting.split_scans import can_split_scans
 from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contiguous_strides
@@ -121,6 +122,7 @@ __all__ = [
     "fuse",
     "fuse_with_report",
     "identity",
+    "in_pieces",
     "interpret_graph",
     "interpret_kernel",
     "is_plain",
@@ -133,6 +135,7 @@ __all__ = [
     "print_kernel",
     "reaching_steps",
     "reduces_columns",
+    "row_of_pieces",
     "run_passes",
     "serve_one",
     "shares_scans",

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from loop_ir import Kernel, across, reduces_columns
+from loop_ir import Kernel, across, reduces_columns, row_of_pieces
 from triton_emit.rereading import rereads
 from triton_emit.schedule import (
     MOST_AHEAD,
     WIDEST_ROW,
     Schedule,
     can_loop,
+    cut_rows,
     default_schedule,
     inner_bound,
     next_power_of_two,
@@ -59,7 +60,9 @@ def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
             yield replace(first, vector=0)
     elif first.kind == "tiled":
         yield replace(first, kind="flat", xblock=1024, yblock=1, num_warps=4)
-    elif walks(kernel):
+    elif first.kind == "persistent" and (other := _other_pieces(kernel, first)) is not None:
+        yield other
+    if walks(kernel):
         ahead = first.xblock * first.rblock * row_bytes(kernel)
         for stages in (2, 1, 3):
             if stages != first.num_stages and (stages - 1) * ahead <= MOST_AHEAD:
@@ -72,6 +75,15 @@ def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
         made = as_kind(kernel, first, "looped")
         if made is not None:
             yield made
+
+
+def _other_pieces(kernel: Kernel, first: Schedule) -> Schedule | None:
+    """Rows in one tile for rows in pieces, or the reverse."""
+    row = row_of_pieces(kernel)
+    if row <= first.rblock:
+        return cut_rows(kernel, first)
+    warps = min(_MOST_WARPS, next_power_of_two(row) // 512)
+    return replace(first, rblock=next_power_of_two(row), num_warps=warps)
 
 
 def as_kind(

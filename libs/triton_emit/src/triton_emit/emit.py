@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loop_ir import Kernel, pair_softmax
+from loop_ir import Kernel, in_pieces, pair_softmax, row_of_pieces
 from triton_emit.errors import BadSchedule
 from triton_emit.forms.check import check
 from triton_emit.forms.kernel import KernelWriter
@@ -58,6 +58,8 @@ def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWri
         kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
     kernel = cheaper(kernel)
     check(kernel, schedule)
+    if schedule.kind == "persistent" and row_of_pieces(kernel) > schedule.rblock:
+        kernel = clean(in_pieces(kernel, schedule.rblock))
     if schedule.pairs:
         return kernel, PairWriter
     if schedule.lookback:

@@ -1,5 +1,6 @@
 """Kernels cut into stages, so that more programs share the work of few or long rows."""
 
 from loop_ir.splitting.online_softmax import pair_softmax
+from loop_ir.splitting.row_pieces import in_pieces, row_of_pieces
 
-__all__ = ["pair_softmax"]
+__all__ = ["in_pieces", "pair_softmax", "row_of_pieces"]

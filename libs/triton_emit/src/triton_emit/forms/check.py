@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import sympy
 
-from loop_ir import Kernel, across, can_split_scans, divides_rows, picks_rows
+from loop_ir import (
+    Kernel,
+    across,
+    can_split_scans,
+    divides_rows,
+    picks_rows,
+    row_of_pieces,
+)
 from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
@@ -51,7 +58,7 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)
     held = s.kind == "persistent"
     require(held or not walks(kernel), "kind", s.kind, "persistent: the kernel sums over rows")
-    for space in spaces if held else ():
+    for space in spaces if held and not row_of_pieces(kernel) else ():
         inner = sympy.Mul(*(a.extent for a in space))
         high = bounds(inner, dict(ranges_of(kernel)))[1]
         fits = high is not None and next_power_of_two(high) <= s.rblock

@@ -87,7 +87,7 @@ class WalkWriter(PersistentWriter):
         """A sum over rows stays in registers."""
         if stmt.mode != "sum":
             return False
-        over = frozenset(self.shapes)
+        over = frozenset(self.shapes) & {"x", self.inner}
         name = self.namer.fresh("column_sum")
         self.before.append(f"{name} = tl.zeros({self.shape(over)}, {TL_TYPES[value.dtype]})")
         text = value.text

@@ -7,7 +7,7 @@
 from triton_emit.schedule.columns import may_step, shares_factors
 from triton_emit.schedule.default import default_schedule
 from triton_emit.schedule.h200 import MULTIPROCESSORS
-from triton_emit.schedule.held import WIDEST_ROW
+from triton_emit.schedule.held import WIDEST_ROW, cut_rows
 from triton_emit.schedule.loops import MOST_AHEAD
 from triton_emit.schedule.record import INT32_MAX, Kind, Schedule, index_bits, next_power_of_two
 from triton_emit.schedule.traits import (
@@ -28,6 +28,7 @@ __all__ = [
     "Kind",
     "Schedule",
     "can_loop",
+    "cut_rows",
     "default_schedule",
     "index_bits",
     "inner_bound",

@@ -8,6 +8,7 @@ from loop_ir import Kernel, Load, Reduce, Scan, Store
 from loop_ir.ir import statements
 from triton_emit.rereading import divides, rereads
 from triton_emit.schedule.h200 import L2_BYTES, LONG, MULTIPROCESSORS, WARPS
+from triton_emit.schedule.held import cut_rows
 from triton_emit.schedule.record import Schedule, next_power_of_two
 from triton_emit.schedule.traits import (
     PAIRS,
@@ -114,4 +115,5 @@ def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     warps = max(4, min(16, xblock * rblock // 512))
     ahead = xblock * rblock * row_bytes(kernel)
     stages = min(4, max(3 if 2 * ahead <= MOST_AHEAD else 2, 1 + _AHEAD_BYTES // ahead))
-    return Schedule("persistent", xblock, rblock, warps, num_stages=stages, index_bits=bits)
+    whole = Schedule("persistent", xblock, rblock, warps, num_stages=stages, index_bits=bits)
+    return cut_rows(kernel, whole) or whole

@@ -19,8 +19,9 @@ INT32_MAX = 2**31 - 1
 class Schedule:
     """`flat`: one tile dimension of `xblock` points. `tiled`: two, `xblock` points of the last axis
     by `yblock` of the others, for kernels that transpose or resample. `persistent`: a program
-    holds `xblock` rows whole, `rblock` (a power of two, at least the inner extent) wide. `looped`:
-    it walks over `xblock` rows in steps of `rblock`. `index_bits`: width of the index arithmetic.
+    holds `xblock` rows, `rblock` wide, or in pieces of that and what is left (`in_pieces`).
+    `looped`: it walks over `xblock` rows in steps of `rblock`. `index_bits`: width of the index
+    arithmetic.
     Block sizes are powers of two. `overlap`: launched as the kernel before it in the stream ends,
     for which it waits before it touches memory (programmatic dependent launch; Hopper and later).
     `vector`: how many neighbouring elements a thread of a flat or tiled kernel takes at most; 0: as

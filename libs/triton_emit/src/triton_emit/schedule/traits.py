@@ -5,12 +5,12 @@ from __future__ import annotations
 import sympy
 
 from loop_ir import Axis, Indirect, Kernel, Load, Reduce, Scan, Store, reduces_columns
-from loop_ir.ir import ranges_of, statements
+from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.schedule.h200 import L2_BYTES, LINE
 from triton_emit.schedule.record import Schedule
-from triton_emit.ssa import clean, loops
+from triton_emit.ssa import clean, inner_dependent, loops
 from triton_emit.vectors import neighbours
 
 # Folds of two numbers for each element.
@@ -73,6 +73,19 @@ def read_again(kernel: Kernel) -> int:
     sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     phases = [p for p in kernel.phases if p.axes]
     return sum(sizes[name] for name in rows_read(kernel)) if len(phases) > 1 else 0
+
+
+def held_numbers(kernel: Kernel) -> int:
+    """Of each inner point, how many numbers one phase at most leaves to later ones, and sums over
+    rows."""
+    varies = inner_dependent(kernel)
+    phases = [p for p in kernel.phases if p.axes]
+    made = [{d for s in p.body for d in results(s) if varies[d]} for p in phases]
+    used = [{u for s in p.body for u in operands(s)} for p in phases]
+    ends = range(1, len(phases))
+    left = (len(set().union(*made[:n]) & set().union(*used[n:])) for n in ends)
+    sums = sum(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
+    return max(left, default=0) + sums
 
 
 def shares_rows(kernel: Kernel) -> bool:

@@ -1,0 +1,118 @@
+"""Rows that are held in pieces."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from loop_ir import parse_kernel
+from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
+
+SOFTMAX = """\
+kernel softmax(
+    x: f32[5, 45] cuda:0,
+    out y: f32[5, 45] cuda:0,
+):
+  parallel i0 < 5:
+    over r0 < 45:
+      v0 = load x[i0*45 + r0] : f32
+      v1 = reduce max(v0) : f32
+    over r0 < 45:
+      v2 = sub(v0, v1) : f32
+      v3 = exp(v2) : f32
+      v4 = reduce sum(v3) : f32
+    over r0 < 45:
+      v5 = div(v3, v4) : f32
+      store y[i0*45 + r0] = v5
+"""
+WALK = """\
+kernel walk(
+    x: bf16[40, 24] cuda:0,
+    w: bf16[24] cuda:0,
+    out y: bf16[40, 24] cuda:0,
+    out a: f32[5, 24] cuda:0,
+):
+  parallel i1 < 5, i0 < 8:
+    over r0 < 24:
+      v1 = load x[i1*192 + i0*24 + r0] : bf16
+      v2 = cast(v1) : f32
+      v3 = load w[r0] : bf16
+      v4 = cast(v3) : f32
+      v5 = mul(v2, v4) : f32
+      v6 = reduce sum(v5) : f32
+      store a[i1*24 + r0] sum= v2
+    over r0 < 24:
+      v8 = sub(v5, v6) : f32
+      v9 = cast(v8) : bf16
+      store y[i1*192 + i0*24 + r0] = v9
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(
+    ("text", "rblock", "pieces"), [(SOFTMAX, 32, 2), (SOFTMAX, 16, 3), (WALK, 16, 2)]
+)
+def test_pieces(rows: int, text: str, rblock: int, pieces: int, tools: SimpleNamespace) -> None:
+    emitted = tools.check(parse_kernel(text), Schedule("persistent", rows, rblock))
+    assert emitted.source.count("= tl.load(in0 + ") == pieces
+    assert ("xmask" in emitted.source) == (rows > 1 and text is SOFTMAX)
+
+
+def test_all_of_a_row_is_read_before_its_threads_wait() -> None:
+    source = emit(parse_kernel(SOFTMAX), Schedule("persistent", 1, 32)).source
+    assert source.rindex("tl.load(in0") < source.index("tl.reduce(")
+
+
+def test_rows_of_no_one_length_are_whole() -> None:
+    text = SOFTMAX.replace("45", "s0").replace(
+        "  parallel", "  where s0 in [1, 45] hint 45\n  parallel"
+    )
+    with pytest.raises(BadSchedule, match="at least the inner extent 45"):
+        emit(parse_kernel(text), Schedule("persistent", 1, 32))
+
+
+TWO = """\
+kernel two(
+    x: f32[8192, WIDTH] cuda:0,
+    g: f32[8192, WIDTH] cuda:0,
+    out y: f32[8192, WIDTH] cuda:0,
+):
+  parallel i0 < 8192:
+    over r0 < WIDTH:
+      a = load x[i0*WIDTH + r0] : f32
+      b = load g[i0*WIDTH + r0] : f32
+      c = exp(a) : f32
+      d = log(b) : f32
+      e = mul(c, d) : f32
+      f = reduce sum(e) : f32
+    over r0 < WIDTH:
+      h = mul(c, f) : f32
+      store y[i0*WIDTH + r0] = h
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Schedule("persistent", 1, 4096, 8)),
+        ({"mul(c, f) : f32": "mul(c, f) : f32\n      j = add(d, h) : f32\n"
+          "      k = sub(a, j) : f32\n      l = mul(e, k) : f32",
+          "= h": "= l"}, Schedule("persistent", 1, 4096, 16)),
+        ({"WIDTH": "3000"}, Schedule("persistent", 1, 2048, 4)),
+        ({"WIDTH": "7168"}, Schedule("persistent", 1, 8192, 16)),
+        ({"WIDTH": "1536"}, Schedule("persistent", 1, 2048, 4)),
+        ({"b = load g[i0*WIDTH + r0]": "b = const 2.0"}, Schedule("persistent", 1, 8192, 16)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_long_rows_that_leave_much_of_a_tile_empty(
+    changes: dict[str, str], expected: Schedule
+) -> None:
+    text = TWO
+    for old, new in (changes | {"WIDTH": changes.get("WIDTH", "5000")}).items():
+        text = text.replace(old, new)
+    kernel = parse_kernel(text)
+    assert default_schedule(kernel, {}) == expected
+    held = {s.rblock for s in candidate_schedules(kernel, {}) if s.kind == "persistent"}
+    assert len(held) == (1 if changes.get("WIDTH") in ("7168", "1536") else 2)
