@@ -64,11 +64,12 @@ class Builder:
         self.headings: list[str] = []
         self.writer = CommentWriter({}, {})
 
-    def module(self) -> GraphModule:
-        """The module of the graph as it is now, with comments in its generated code."""
+    def module(self, kind: type[GraphModule] = GraphModule) -> GraphModule:
+        """The module of the graph as it is now, with comments in its generated code. kind: a
+        `LazyGraphModule` generates it when it is first asked for."""
         if self.writer.comments or self.writer.headings:
             self.graph.on_generate_code(lambda _: self.writer)
-        gm = GraphModule(self.root, self.graph, class_name=self.name)
+        gm = kind(self.root, self.graph, class_name=self.name)
         for name, child in gm.named_children():
             gm.__dict__[name] = child  # found there at once; a module looks for it in vain first
         return gm

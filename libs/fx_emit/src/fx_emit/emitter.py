@@ -14,7 +14,7 @@ from fx_emit.builder import Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.facts import chain, exposed
 from fx_emit.head import Head
-from fx_emit.torch_compat import FUNCTIONS, FakeTensorMode, allocator
+from fx_emit.torch_compat import FUNCTIONS, FakeTensorMode, LazyGraphModule, allocator
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
 from wrapper_ir import Ref, print_type
 from wrapper_ir import ops as ir
@@ -290,7 +290,8 @@ class _Emitter(Head):
             # submodules without the caller's idea of what is impure.
             launches = [n for n in block.graph.nodes if n.target is hop.LAUNCH]
             block.note(block.graph.output(tuple(launches)), (None,) * len(launches))
-            blocks.append(self.submodule(label, block.module()))
+            # Few arms are taken at the sizes that a process meets.
+            blocks.append(self.submodule(label, block.module(LazyGraphModule)))
         operands = (*(self.symbols[s] for s in symbols), *(self.nodes[n] for n in tensors))
         tests = tuple(self.number(c) for c in conditions)
         self.call(host.branch, (tests, tuple(blocks), operands), comment=op.comment)

@@ -13,10 +13,12 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     triton_kernel_wrapper_mutation,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 __all__ = [
     "FUNCTIONS",
     "FakeTensorMode",
+    "LazyGraphModule",
     "allocator",
     "create_tma_stable_metadata",
     "kernel_side_table",
