@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 
-from loop_ir import fuse, interpret_graph, parse_graph
+from loop_ir import (
+    Device,
+    DType,
+    Extern,
+    Graph,
+    TensorRef,
+    TensorType,
+    fuse,
+    interpret_graph,
+    parse_graph,
+)
+from loop_ir.fusion.dependencies import Dependencies
+from loop_ir.ir import reads, writes
 
 # `one` and `two` read the same tensor, and are fused first; then `right` comes before `left`.
 CROSSED = """
@@ -67,3 +81,34 @@ def test_pairs_that_others_put_in_another_order():
     for want, got in zip(interpret_graph(graph, given), interpret_graph(fused, given), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5)
     assert len(fused.nodes) == 3
+
+
+def test_order_of_merged_nodes() -> None:
+    """The order that is kept up to date while nodes merge has each before those that need it."""
+    type = TensorType(DType.f32, (4,), (1,), Device("cpu"))
+
+    def call(read: set[str], made: set[str]) -> Extern:
+        args = tuple(TensorRef(n, type) for n in sorted(read))
+        return Extern("aten.cat.default", args, (), tuple((n, type) for n in sorted(made)))
+
+    rng = random.Random(0)
+    merges = 0
+    for _ in range(60):
+        nodes = []
+        for n in range(24):
+            read = {f"b{rng.randrange(max(0, n - 9), n)}" for _ in range(rng.randrange(3)) if n}
+            nodes.append(call(read, {f"b{n}"}))
+        deps = Dependencies(Graph("g", (), tuple(nodes), ()))
+        for _ in range(16):
+            first, second = sorted(rng.sample(list(deps.nodes), 2), key=lambda n: deps.order[n])
+            if deps.between(first, second) is not None:
+                continue
+            one, two = deps.nodes[first], deps.nodes[second]
+            made = {*writes(one), *writes(two)}
+            deps.merge(first, second, call({*reads(one), *reads(two)} - made, made))
+            merges += 1
+            assert deps.order.keys() == deps.nodes.keys()
+            assert len(set(deps.order.values())) == len(deps.nodes)
+            for number, later in deps.after.items():
+                assert all(deps.order[number] < deps.order[n] for n in later)
+    assert merges > 300

@@ -52,7 +52,7 @@ from symexpr.scalars import (
     TruncToInt,
 )
 from symexpr.simplification import bounds, check_divisors, known, simplify
-from symexpr.structure import symbol
+from symexpr.structure import free_symbols, symbol
 from symexpr.torch_names import from_torch, to_torch
 from symexpr.triton_text import TRITON_PRELUDE, TritonPrinter, to_triton
 
@@ -105,6 +105,7 @@ __all__ = [
     "bounds",
     "check_divisors",
     "evaluate",
+    "free_symbols",
     "from_one_line",
     "from_torch",
     "known",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import sympy
@@ -11,6 +11,10 @@ import sympy
 from symexpr.choice import Where
 from symexpr.domains import BIT_OPERATIONS, PYTHON, ROUNDINGS, Domain
 from symexpr.errors import DivisionByZero, MissingValue, UnknownFunction
+
+# Sums and products of which it is known what is added, subtracted, multiplied and divided: graphs
+# ask for the same few hundred at each of their sizes.
+_REMEMBERED = 1 << 14
 
 
 def evaluate(e: Any, env: Mapping[Any, Any], domain: Domain = PYTHON) -> Any:
@@ -70,33 +74,18 @@ class Evaluation:
         return self._call(e, type(e).__name__)
 
     def _sum(self, e: Any) -> Any:
-        d = self.domain
-        total = None
-        for t in sorted(e.args, key=lambda t: t.could_extract_minus_sign()):
-            if total is not None and t.could_extract_minus_sign():
-                total = d.sub(total, self.value(-t))
-            else:
-                total = self.value(t) if total is None else d.add(total, self.value(t))
+        first, added, subtracted = _terms(e)
+        total = self.value(first)
+        for t in added:
+            total = self.domain.add(total, self.value(t))
+        for t in subtracted:
+            total = self.domain.sub(total, self.value(t))
         return total
 
     def _product(self, e: Any) -> Any:
         d = self.domain
-        above: list[Any] = []
-        below: list[Any] = []
-        negative = False
-        for f in e.args:
-            if f is sympy.S.NegativeOne:
-                negative = True
-            elif f.is_Rational and not f.is_Integer:
-                above += [sympy.Integer(f.p)] if abs(f.p) != 1 else []
-                negative = f.p == -1
-                below.append(sympy.Integer(f.q))
-            elif f.is_Pow and f.exp.is_Rational and f.exp < 0:
-                below.append(f.base ** (-f.exp))
-            else:
-                above.append(f)
-        values = [self.value(f) for f in above] or [d.constant(1)]
-        out = reduce(d.mul, values)
+        above, below, negative = _factors(e)
+        out = reduce(d.mul, [self.value(f) for f in above]) if above else d.constant(1)
         if negative:
             out = d.neg(out)
         for f in below:
@@ -127,6 +116,37 @@ class Evaluation:
         if name in ROUNDINGS:
             return d.round(name, args[0])
         return reduce(lambda a, b: d.bits(name, a, b), args)
+
+
+@lru_cache(_REMEMBERED)
+def _terms(e: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """Of a sum: the term to begin with, those to add to it, and those to subtract."""
+    plus: list[Any] = []
+    minus: list[Any] = []
+    for t in e.args:
+        (minus if t.could_extract_minus_sign() else plus).append(t)
+    first = plus.pop(0) if plus else minus.pop(0)
+    return first, tuple(plus), tuple(-t for t in minus)
+
+
+@lru_cache(_REMEMBERED)
+def _factors(e: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
+    """Of a product: what is multiplied, what that is divided by, and whether its sign changes."""
+    above: list[Any] = []
+    below: list[Any] = []
+    negative = False
+    for f in e.args:
+        if f is sympy.S.NegativeOne:
+            negative = True
+        elif f.is_Rational and not f.is_Integer:
+            above += [sympy.Integer(f.p)] if abs(f.p) != 1 else []
+            negative = f.p == -1
+            below.append(sympy.Integer(f.q))
+        elif f.is_Pow and f.exp.is_Rational and f.exp < 0:
+            below.append(f.base ** (-f.exp))
+        else:
+            above.append(f)
+    return tuple(above), tuple(below), negative
 
 
 _METHODS = {

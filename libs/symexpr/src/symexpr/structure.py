@@ -24,6 +24,12 @@ def symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
+@lru_cache(maxsize=1 << 14)
+def free_symbols(e: Basic) -> frozenset[sympy.Symbol]:
+    """The symbols of an expression or condition, found once."""
+    return frozenset(e.free_symbols)
+
+
 def check_name(name: str) -> str:
     """The name of a symbol, which texts hold as it is. Raises BadName."""
     if not name.isidentifier() or name in kwlist:

@@ -9,6 +9,7 @@ from itertools import chain, islice, product, zip_longest
 import sympy
 
 from symexpr import DivisionByZero, evaluate, symbol
+from symexpr import free_symbols as symbols_of
 from tensor_ir import Arg, DType, Ref, TensorType
 from wrapper_ir import ops as ir
 
@@ -154,7 +155,7 @@ def type_expressions(type: TensorType) -> tuple[sympy.Expr, ...]:
 
 def free_symbols(expressions: Sequence[sympy.Basic]) -> set[str]:
     """Names of the symbols in the expressions."""
-    return {str(s) for e in expressions for s in e.free_symbols}
+    return {s.name for e in expressions for s in symbols_of(e)}
 
 
 def storages(ops: Sequence[ir.Op], roots: Mapping[str, str]) -> dict[str, str]:

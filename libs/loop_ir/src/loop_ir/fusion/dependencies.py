@@ -16,7 +16,8 @@ class Dependencies:
     after read, and write after write. Merging keeps the number of the first node.
 
     `readers`/`writers`: nodes by buffer, kept as nodes change. `kept`: buffers that must be
-    stored: inputs, constants and outputs of the graph.
+    stored: inputs, constants and outputs of the graph. `order`: places in an order in which the
+    nodes can run.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -56,22 +57,40 @@ class Dependencies:
             self.before[second].add(first)
 
     def _sort(self) -> None:
-        """Topological order, the smallest number first: valid and the same every time."""
-        missing = {n: len(b) for n, b in self.before.items()}
+        self.order = {n: place for place, n in enumerate(self._sorted(self.before))}
+
+    def _sorted(self, numbers: Iterable[int]) -> list[int]:
+        """Nodes in topological order, the smallest number first: valid and the same every time.
+        What they need of other nodes comes before them all."""
+        some = set(numbers)
+        missing = {n: len(self.before[n] & some) for n in some}
         ready = [n for n, count in missing.items() if count == 0]
         heapq.heapify(ready)
-        self.order = {}
+        found = []
         while ready:
             number = heapq.heappop(ready)
-            self.order[number] = len(self.order)
-            for following in self.after[number]:
+            found.append(number)
+            for following in self.after[number] & some:
                 missing[following] -= 1
                 if missing[following] == 0:
                     heapq.heappush(ready, following)
+        return found
+
+    def _sort_merged(self, kept: int, gone: int) -> None:
+        """Makes the order valid again once `kept` stands for `gone` too: what came before both
+        needs neither, and neither needs what came after both."""
+        first, last = sorted((self.order[kept], self.order.pop(gone)))
+        within = {place: n for n, place in self.order.items() if first <= place <= last}
+        places = sorted({first, *within} - {last})
+        self.order.update(zip(self._sorted(within.values()), places, strict=True))
+
+    def numbers(self) -> list[int]:
+        """Of the nodes, in an order in which they can run."""
+        return sorted(self.order, key=self.order.__getitem__)
 
     def sorted_nodes(self) -> tuple[Node, ...]:
-        """The nodes in an order in which they can run."""
-        return tuple(self.nodes[n] for n in self.order)
+        """The nodes in an order in which they can run that hangs on their edges alone."""
+        return tuple(self.nodes[n] for n in self._sorted(self.before))
 
     def between(self, first: int, second: int) -> int | None:
         """A node that must run after `first` and before `second`, or None."""
@@ -121,7 +140,7 @@ class Dependencies:
         self.before[kept] -= {kept, gone}
         self.after[kept] -= {kept, gone}
         self._index(kept)
-        self._sort()
+        self._sort_merged(kept, gone)
         return kept
 
     def inherit(self, number: int, producer: int) -> None:
@@ -145,8 +164,7 @@ class Dependencies:
             self.after[before].discard(number)
         for after in self.after.pop(number):
             self.before[after].discard(number)
-        del self.nodes[number]
-        self._sort()
+        del self.nodes[number], self.order[number]
 
     def neighbours(self, number: int) -> list[int]:
         """Nodes that share a buffer with `number`, in order; of a buffer that many nodes use,

@@ -124,7 +124,7 @@ class _Mixer:
     def nodes(self) -> tuple[Node, ...]:
         return tuple(
             self._walked(node, self.joined[number]) if number in self.joined else node
-            for number, node in ((n, self.deps.nodes[n]) for n in self.deps.order)
+            for number, node in ((n, self.deps.nodes[n]) for n in self.deps.numbers())
         )
 
     def _walked(self, rows: Node, summands: Mapping[str, Reduce]) -> Kernel:

@@ -399,7 +399,7 @@ class Scheduler:
         that alone read it, where that saves traffic: the numbers of rows are stored instead. True
         if anything changed."""
         changed = False
-        for number in sorted(self.deps.nodes, key=lambda n: self.deps.order[n]):
+        for number in self.deps.numbers():
             changed = self._move_tail(number) or changed
         return changed
 

@@ -31,12 +31,6 @@ class Linear:
 
 
 @lru_cache(CACHE)
-def free_symbols(expr: sympy.Expr) -> frozenset[sympy.Symbol]:
-    """The symbols of an expression."""
-    return frozenset(expr.free_symbols)
-
-
-@lru_cache(CACHE)
 def linear(expr: sympy.Expr, axes: tuple[sympy.Symbol, ...]) -> Linear | None:
     """`expr` as a linear form over `axes`, or None if it is not linear in them."""
     wanted = frozenset(axes)

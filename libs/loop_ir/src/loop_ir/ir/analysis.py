@@ -9,8 +9,9 @@ from functools import cache
 import sympy
 
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import free_symbols, product, span
-from loop_ir.ir.names import Name, defined_values, operands, results, statements
+from loop_ir.ir.affine import product, span
+from loop_ir.ir.names import Name, defined_values, once, operands, results, statements
+from symexpr import free_symbols
 from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol
 
 
@@ -129,6 +130,7 @@ def _plain_refs(arg: ir.GraphArg) -> Iterator[str]:
             yield from _plain_refs(item)
 
 
+@once
 def reads(node: ir.Node) -> tuple[str, ...]:
     """Buffers whose content the node uses, in order, each once."""
     names: dict[str, None] = {}
@@ -161,6 +163,7 @@ def reads(node: ir.Node) -> tuple[str, ...]:
     return tuple(names)
 
 
+@once
 def writes(node: ir.Node) -> tuple[str, ...]:
     """Buffers that the node makes or changes, in order, each once."""
     match node:
@@ -259,8 +262,21 @@ def _bytes(ref: ir.TensorRef, hints: Mapping[str, int]) -> int:
 
 def _kernel_traffic(kernel: ir.Kernel, hints: Mapping[str, int]) -> Traffic:
     types = {b.name: b.type for b in kernel.buffers}
+    read: dict[str, int] = {}
+    written: dict[str, int] = {}
+    for (name, is_store), points in _touched(kernel).items():
+        type = types[name]
+        count = min(sum(at_hints(p, hints) for p in points), at_hints(span(type), hints))
+        (written if is_store else read)[name] = count * type.dtype.itemsize
+    return Traffic(read, written)
+
+
+@once
+def _touched(kernel: ir.Kernel) -> dict[tuple[str, bool], tuple[sympy.Expr, ...]]:
+    """Each buffer that is read, or (True) written: the points at which each index into it
+    differs."""
     depends: dict[Name, frozenset[sympy.Symbol]] = {}
-    touched: dict[tuple[str, bool], dict[sympy.Expr, int]] = {}
+    touched: dict[tuple[str, bool], dict[sympy.Expr, sympy.Expr]] = {}
 
     def over(names: Iterable[Name]) -> frozenset[sympy.Symbol]:
         """The axes that what is named varies over."""
@@ -270,26 +286,17 @@ def _kernel_traffic(kernel: ir.Kernel, hints: Mapping[str, int]) -> Traffic:
         extents = {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)}
         inner = frozenset(a.symbol for a in phase.axes)
         depends.update((s, frozenset((s,))) for s in extents)
-        counts: dict[frozenset[sympy.Symbol], int] = {}
         for stmt in phase.body:
             if isinstance(stmt, (ir.Load, ir.Store)):
                 axes = over(free_symbols(stmt.index))
-                if axes not in counts:
-                    points = product(extents[s] for s in axes if s in extents)
-                    counts[axes] = at_hints(points, hints)
+                points = product(extent for s, extent in extents.items() if s in axes)
                 key = (stmt.buffer, isinstance(stmt, ir.Store))
-                touched.setdefault(key, {})[stmt.index] = counts[axes]
+                touched.setdefault(key, {})[stmt.index] = points
             axes = over(operands(stmt))
             if isinstance(stmt, ir.Reduce | ir.Scan):
                 axes = axes - inner if isinstance(stmt, ir.Reduce) else axes | inner
             depends.update(dict.fromkeys(results(stmt), axes))
-    read: dict[str, int] = {}
-    written: dict[str, int] = {}
-    for (name, is_store), by_index in touched.items():
-        type = types[name]
-        count = min(sum(by_index.values()), at_hints(span(type), hints))
-        (written if is_store else read)[name] = count * type.dtype.itemsize
-    return Traffic(read, written)
+    return {key: tuple(by_index.values()) for key, by_index in touched.items()}
 
 
 def bytes_moved(graph: ir.Graph, hints: Mapping[str, int] | None = None) -> int:

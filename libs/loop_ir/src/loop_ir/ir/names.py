@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from functools import wraps
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import sympy
 
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import free_symbols, substitute
+from loop_ir.ir.affine import substitute
+from symexpr import free_symbols
 
 Name: TypeAlias = str | sympy.Symbol
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 class _Fields(NamedTuple):
@@ -48,11 +52,29 @@ def _names(stmt: ir.Stmt, fields: Iterable[str]) -> Iterator[Any]:
             yield value
 
 
+def once(find: Callable[[Item], Found]) -> Callable[[Item], Found]:
+    """`find`, which depends on nothing but a node or statement: what it found is kept with that,
+    since none of them changes. The passes ask for the same again and again."""
+    name = f"_{find.__name__}"
+
+    @wraps(find)
+    def found(item: Item) -> Found:
+        kept: dict[str, Any] = item.__dict__
+        if name not in kept:
+            kept[name] = find(item)
+        result: Found = kept[name]
+        return result
+
+    return found
+
+
+@once
 def used_values(stmt: ir.Stmt) -> tuple[str, ...]:
     """Values that a statement uses, its mask included."""
     return tuple(_names(stmt, _FIELDS[type(stmt)].uses))
 
 
+@once
 def results(stmt: ir.Stmt) -> tuple[Any, ...]:
     """Values or the symbol that a statement defines."""
     field = _FIELDS[type(stmt)].defines
@@ -70,6 +92,7 @@ def expression(stmt: ir.Stmt) -> sympy.Expr | None:
     return getattr(stmt, field) if field else None
 
 
+@once
 def operands(stmt: ir.Stmt) -> tuple[Name, ...]:
     """Values that a statement uses, and symbols of its index or expression."""
     expr = expression(stmt)

@@ -9,9 +9,10 @@ from functools import lru_cache
 import sympy
 
 import symexpr
-from loop_ir.ir.affine import CACHE, free_symbols, substitute
+from loop_ir.ir.affine import CACHE, substitute
 from loop_ir.ir.names import map_expressions, statements
 from loop_ir.ir.nodes import Graph, Indirect, Kernel, Matmul, Node, Stmt
+from symexpr import free_symbols
 
 Substitution = tuple[tuple[sympy.Symbol, sympy.Expr], ...]
 RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
 import sympy
 
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import free_symbols, product, same, span
+from loop_ir.ir.affine import product, same, span
 from loop_ir.ir.analysis import (
     at_hints,
     hints_of,
@@ -16,26 +20,59 @@ from loop_ir.ir.analysis import (
     tensor_refs,
     writes,
 )
+from loop_ir.ir.names import once
 from loop_ir.ir.verify_kernel import NAME, KernelVerifier, first_twice, listed
+from symexpr import free_symbols
 from tensor_ir import TensorType
 
+_Types: TypeAlias = tuple[TensorType | None, ...]
 
-def verify(item: ir.Graph | ir.Kernel, checked: dict[int, ir.Kernel] | None = None) -> None:
+
+@dataclass
+class Checked:
+    """What was found valid before, by `id`: the bodies of kernels; nodes of `graph`, with the types
+    that their buffers had then, and those of the buffers that they define. In another graph with
+    the same inputs, constants and symbols a node is as valid among buffers of those very types."""
+
+    kernels: dict[int, ir.Kernel] = field(default_factory=dict)
+    nodes: dict[int, tuple[ir.Node, _Types, dict[str, TensorType]]] = field(default_factory=dict)
+    graph: ir.Graph | None = None
+
+
+def verify(item: ir.Graph | ir.Kernel, checked: Checked | None = None) -> None:
     """Raises the `VerifyError` of the first rule that a graph or a kernel breaks.
 
-    checked: kernels, by `id`, that were found valid before; their bodies are not checked again.
-    Those of this graph are added.
+    checked: what is not checked again. What this graph holds is added.
     """
     if isinstance(item, ir.Kernel):
         KernelVerifier(item).run()
     else:
-        _GraphVerifier(item, {} if checked is None else checked).run()
+        _GraphVerifier(item, checked or Checked()).run()
+
+
+@once
+def _buffers(node: ir.Node) -> tuple[str, ...]:
+    """All that a node calls by name."""
+    names = [*reads(node), *writes(node)]
+    kernels = [node] if isinstance(node, ir.Kernel) else []
+    if isinstance(node, ir.Matmul):
+        kernels = [*node.prologues, *([] if node.epilogue is None else [node.epilogue])]
+        names += [node.out, *(o.ref.buffer for o in node.operands), *reads(node.extern)]
+    names += [b.name for kernel in kernels for b in kernel.buffers]
+    return tuple(dict.fromkeys(names))
 
 
 class _GraphVerifier:
-    def __init__(self, graph: ir.Graph, checked: dict[int, ir.Kernel]) -> None:
+    def __init__(self, graph: ir.Graph, checked: Checked) -> None:
         self.graph = graph
         self.checked = checked
+        before = checked.graph
+        if before is None or any(
+            getattr(before, part) != getattr(graph, part)
+            for part in ("inputs", "constants", "symbols")
+        ):
+            checked.nodes.clear()
+        checked.graph = graph
         self.types: dict[str, TensorType] = {}
         self.constants = {name for name, _ in graph.constants}
         self.names: set[str] = set()
@@ -70,6 +107,18 @@ class _GraphVerifier:
             if name in self.names:
                 raise errors.DuplicateDefinition(f"two nodes are named {name}", name)
             self.names.add(name)
+        buffers = _buffers(node)
+        types = tuple(map(self.types.get, buffers))
+        _, known, made = self.checked.nodes.get(id(node), (node, None, {}))
+        if known is not None and all(map(operator.is_, known, types)):
+            self.types.update(made)
+            return
+        self._check(node, name)
+        new = [n for n, t in zip(buffers, types, strict=True) if t is None and n in self.types]
+        made = {n: self.types[n] for n in new}
+        self.checked.nodes[id(node)] = (node, types, made)
+
+    def _check(self, node: ir.Node, name: str) -> None:
         match node:
             case ir.Kernel():
                 self._kernel(node, frozenset())
@@ -87,9 +136,9 @@ class _GraphVerifier:
 
     def _kernel(self, kernel: ir.Kernel, made: frozenset[str]) -> None:
         """`made`: buffers that exist only here, such as the result of a matmul."""
-        if id(kernel) not in self.checked:
+        if id(kernel) not in self.checked.kernels:
             verify(kernel)
-            self.checked[id(kernel)] = kernel
+            self.checked.kernels[id(kernel)] = kernel
         for symbol in kernel.symbols:
             if symbol not in self.graph.symbols:
                 raise errors.UndefinedSymbol(f"{symbol} is no symbol of the graph", kernel.name)

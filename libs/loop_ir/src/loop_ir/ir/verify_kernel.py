@@ -12,10 +12,11 @@ import sympy
 
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import disjoint, free_symbols, linear, nonnegative, same, span
+from loop_ir.ir.affine import disjoint, linear, nonnegative, same, span
 from loop_ir.ir.analysis import at_hints, hints_of, lows_of
 from loop_ir.ir.names import defined_values, expression, used_values
 from loop_ir.ir.printer import print_stmt
+from symexpr import free_symbols
 from tensor_ir import DType
 
 NAME = re.compile(rf"(?!(?:{'|'.join(kwlist)})$)[A-Za-z_]\w*", re.ASCII)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import tensor_ir
-from loop_ir.ir.nodes import Graph, Kernel
-from loop_ir.ir.verify import verify
+from loop_ir.ir.nodes import Graph
+from loop_ir.ir.verify import Checked, verify
 
 Pass: TypeAlias = tensor_ir.Pass[Graph]
 
@@ -29,9 +29,9 @@ def run_and_report(
     check: bool = True,
 ) -> tensor_ir.Decided[Graph]:
     """The graph after all passes, and what they decided: `tensor_ir.run_passes`, with the rules of
-    this IR checked after each pass unless `check` is off. A kernel that a pass leaves as it is is
+    this IR checked after each pass unless `check` is off. What a pass leaves as it is is
     not checked again."""
-    checked: dict[int, Kernel] = {}
+    checked = Checked()
     latest: list[Graph] = []
 
     def verified(result: Graph) -> None:
