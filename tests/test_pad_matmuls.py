@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
 import gemm_templates
-from aten_lowering import lower_with_report
+from aten_lowering import decompositions, lower_with_report
 from aten_lowering.passes import FxPass
 from aten_lowering.passes import pad_matmuls as module
 from aten_lowering.passes.pad_matmuls import pad_matmuls
@@ -30,7 +30,7 @@ PADS = {aten.constant_pad_nd.default, aten.clone.default}
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEVICES", frozenset({"cpu"}))
-    monkeypatch.setattr(module, "LEAST", 8)
+    monkeypatch.setattr(module, "is_worth_it", lambda *_: True)
 
 
 def whole(*size: int) -> torch.Tensor:
@@ -107,13 +107,45 @@ def test_linear(anywhere: None, shape: tuple[int, ...], bias: bool) -> None:
 def test_what_stays_as_it_is(anywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not pads(rewritten(mm, whole(16, 24), whole(24, 32)))
     assert not pads(rewritten(mm, whole(16, 9).float(), whole(9, 16).float()))
-    assert not pads(rewritten(mm, whole(7, 9), whole(9, 16)))  # fewer rows than LEAST
     assert not pads(rewritten(mm, whole(16, 18)[:, ::2], whole(9, 16)))  # neither contiguous
     gm = make_fx(mm, tracing_mode="symbolic")(whole(16, 9), whole(9, 16))
     pad_matmuls(gm.graph)
     assert not pads(gm)
     monkeypatch.setattr(module, "DEVICES", frozenset({"cuda"}))
     assert not pads(rewritten(mm, whole(16, 9), whole(9, 16)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "worth"),
+    [
+        ((4096, 4097, 4096), True),
+        ((8192, 50257, 768), True),
+        ((768, 8193, 768), True),
+        ((768, 769, 768), False),  # the launches of copies
+        ((64, 4097, 4096), False),
+        ((4096, 4097, 64), False),
+    ],
+)
+def test_what_copies_are_worth(sizes: tuple[int, int, int], worth: bool) -> None:
+    m, k, n = sizes
+    a, b = (torch.empty(rows, k, dtype=torch.bfloat16, device="meta") for rows in (m, n))
+    assert module.is_worth_it(a, b, -k % 64) == worth
+
+
+def test_one_copy_serves_both_products_of_a_gradient(anywhere: None) -> None:
+    """Of logits with odd rows: that by the weight reads its rows, that by the input its columns."""
+
+    def both(grad: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return aten.mm(grad, w), aten.mm(grad.t(), x)
+
+    args = whole(16, 25), whole(25, 24), whole(16, 24)
+    gm = make_fx(both, tracing_mode="fake", decomposition_table=decompositions())(*args)
+    pad_matmuls(gm.graph)
+    gm.recompile()
+    copied = [n.args[0].name for n in gm.graph.nodes if n.target in PADS]  # type: ignore[union-attr]
+    assert copied == ["w_1", "grad_1"]
+    for got, wanted in zip(gm(*args), both(*(a.double() for a in args)), strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-2, atol=0)
 
 
 class Odd(torch.nn.Module):

@@ -3,9 +3,10 @@
 mm(a, permute(w))   ->   mm(constant_pad_nd(a, [0, 63]), permute(constant_pad_nd(w, [0, 63])))
 
 with a of [4096, 4097] and w of [3072, 4097]. TMA cannot address such rows, and the vendor's kernels
-for them reach a seventh of the others' rate (113 TFLOP/s on an H200). Copies at 2.8 TB/s (padded
-rows of 4097 there) take 81 / M + 81 / N of that time, the product of the copies a seventh: from
-1024 rows and columns on, with room for the launches, this is a rule, and measures nothing.
+for them reach a seventh of the others' rate (113 TFLOP/s on an H200), where copies move 2.8 TB/s
+(padded rows of 4097 there): the copies are made where they and the product are predicted to take
+less, which measures nothing. A matrix that is an operand as it lies and turned, as the gradient of
+logits is, has one copy: the columns of a [8192, 50257] are those of its copy of [8192, 50304].
 It is exact: zeros meet zeros alone. A result with such rows is left as it is; templates write it.
 """
 
@@ -25,13 +26,17 @@ _OPERANDS: dict[Any, tuple[int, int, bool]] = {
     aten.addmm.default: (1, 2, False),
     aten.linear.default: (0, 1, True),
 }
+Copies = dict[tuple[fx.Node, int, int], fx.Node]  # of a node, with zeros behind rows and below
 DEVICES = frozenset({"cuda"})
-LEAST = 1024  # rows, columns and products of a sum
+# Of an H200: products of 16 bits a second by the vendor's kernels for odd rows, and for others at
+# the least; bytes that a copy moves a second; seconds of its launch; and how much less is less.
+_ODD, _EVEN, _MOVED, _LAUNCH, _MARGIN = 113e12, 500e12, 2.8e12, 3e-6, 1.2
 _UNIT, _LINE = 8, 64  # elements in 16 bytes, and in a cache line, at which copied rows begin
 
 
 def pad_matmuls(graph: fx.Graph) -> None:
     """Changes the graph; new nodes have fake tensors, too."""
+    copies: Copies = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _OPERANDS:
             continue
@@ -41,17 +46,14 @@ def pad_matmuls(graph: fx.Graph) -> None:
         if left is None or right is None or right.dim() != 2:
             continue
         wide = right if by_rows else right.t()
-        if not _is_odd(left, wide):
-            continue
         k = int(left.shape[-1])
         more = -k % _LINE if k % _UNIT else 0
+        if not _is_odd(left, wide) or not is_worth_it(left, wide, more):
+            continue
         with graph.inserting_before(node):
-            turned = b if by_rows else call(graph, aten.permute.default, b, [1, 0])
-            rows = _padded(graph, turned, wide, more)
-            node.update_arg(first, _padded(graph, a, left, more))
-            node.update_arg(
-                second, rows if by_rows else call(graph, aten.permute.default, rows, [1, 0])
-            )
+            rows = _padded(graph, b if by_rows else _turned(graph, b), wide, more, copies)
+            node.update_arg(first, _padded(graph, a, left, more, copies))
+            node.update_arg(second, rows if by_rows else _turned(graph, rows))
 
 
 def _value(node: Any) -> Tensor | None:
@@ -66,12 +68,15 @@ def _value(node: Any) -> Tensor | None:
 def _is_odd(a: Tensor, b: Tensor) -> bool:
     """a: [..., M, K]; b: [N, K]."""
     leads = (_lead(a), _lead(b))
-    rows = a.numel() // max(1, a.shape[-1])
-    return (
-        min(rows, b.shape[0], b.shape[1]) >= LEAST
-        and None not in leads
-        and any(lead is not None and lead % 2 for lead in leads)
-    )
+    return None not in leads and any(lead is not None and lead % 2 for lead in leads)
+
+
+def is_worth_it(a: Tensor, b: Tensor, more: int) -> bool:
+    """Whether copies of what lies amiss and a product of them take less than the product."""
+    amiss = [x for x in (a, b) if more or (_lead(x) or 0) % _UNIT]
+    flops = 2 * a.numel() * b.shape[0]
+    copies = sum(_LAUNCH + 2 * x.numel() * x.element_size() / _MOVED for x in amiss)
+    return flops / _ODD > _MARGIN * (flops / _EVEN + copies)
 
 
 def _lead(value: Tensor) -> int | None:
@@ -81,16 +86,35 @@ def _lead(value: Tensor) -> int | None:
     return int(value.stride(-1)) if value.dim() == 2 and value.stride(0) == 1 else None
 
 
-def _padded(graph: fx.Graph, node: fx.Node, value: Tensor, more: int) -> fx.Node:
+def _padded(graph: fx.Graph, node: fx.Node, value: Tensor, more: int, copies: Copies) -> fx.Node:
     """`node`, [..., K], with `more` zeros behind each row; itself if nothing is amiss."""
     lead = _lead(value)
     assert lead is not None
     if lead % _UNIT == 0 and not more:
         return node
-    if lead % _UNIT == 0 and value.stride(-1) != 1:  # columns that TMA can address: more of them
-        columns = call(graph, aten.permute.default, node, [1, 0])
-        columns = call(graph, aten.constant_pad_nd.default, columns, [0, 0, 0, more], 0.0)
-        return call(graph, aten.permute.default, columns, [1, 0])
-    if more:
-        return call(graph, aten.constant_pad_nd.default, node, [0, more], 0.0)
-    return call(graph, aten.clone.default, node, memory_format=torch.contiguous_format)
+    if value.stride(-1) == 1:
+        return _copy(graph, node, more, 0, copies)
+    columns, count = _turned(graph, node), int(value.shape[0])
+    apart = -count % _LINE if lead % _UNIT and count % _UNIT else 0
+    rows = _copy(graph, columns, apart, more, copies)
+    return _turned(graph, call(graph, aten.slice.Tensor, rows, 1, 0, count) if apart else rows)
+
+
+def _turned(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """A matrix with rows and columns exchanged."""
+    if node.target == aten.permute.default and node.args[1] == [1, 0]:
+        return node.all_input_nodes[0]
+    return call(graph, aten.permute.default, node, [1, 0])
+
+
+def _copy(graph: fx.Graph, node: fx.Node, wide: int, high: int, copies: Copies) -> fx.Node:
+    """Contiguous rows of `node` with `wide` zeros behind each and `high` rows of zeros below."""
+    key = node, wide, high
+    if key not in copies:
+        if wide or high:
+            ends = [0, wide, 0, high] if high else [0, wide]
+            copies[key] = call(graph, aten.constant_pad_nd.default, node, ends, 0.0)
+        else:
+            form = torch.contiguous_format
+            copies[key] = call(graph, aten.clone.default, node, memory_format=form)
+    return copies[key]
