@@ -188,6 +188,38 @@ def test_few_places_in_an_input(oracle: Any) -> None:
     assert kernel.phases[-1].axes == () and modes(lowered) == {"set", "add"}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
+def test_copies_of_places(oracle: Any, dtype: torch.dtype) -> None:
+    """Neighbours go to copies of rows, or of numbers, which are added up in the end."""
+
+    def fn(i: Tensor, v: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        rows = x.index_add(0, i % 11, v)
+        numbers = y.index_add(0, i, v[:, 0])
+        most = y.scatter_reduce(0, i, v[:, 1], "amax")
+        masked = aten._unsafe_masked_index_put_accumulate(y, i > 7, [i], v[:, 2])
+        return [rows, numbers, most, masked, y.new_zeros(40).index_add(0, i, v[:, 3])]
+
+    seventh = (torch.arange(28000) % 7 == 0).view(1400, 20).to(dtype)
+    places = torch.arange(1400) * 13 % 40
+    lowered = oracle(
+        fn, places, seventh, torch.ones(11, 20, dtype=dtype), -torch.ones(40, dtype=dtype)
+    )
+    assert modes(lowered) == {"set", "add", "max"}
+    nodes = [n for n in lowered.graph.nodes if isinstance(n, Kernel)]
+    assert sum("% 4" in str(s.index) or "Mod" in str(s.index) for n in nodes
+               for s in statements(n) if isinstance(s, Store)) == 5  # fmt: skip
+
+
+def test_copies_of_places_in_an_input(oracle: Any) -> None:
+    def fn(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        return x.index_add(0, i, v)
+
+    lowered = oracle(changing(fn), torch.ones(11, 20), MANY, torch.ones(700, 20), functional=False)
+    x = lowered.graph.inputs[0].name
+    (kernel,) = [n for n in lowered.graph.nodes if isinstance(n, Kernel) and x in writes(n)]
+    assert [p.axes == () for p in kernel.phases] == [False, True]
+
+
 def test_rows_of_no_account_in_few_places(oracle: Any) -> None:
     """The gradient of a table of few rows, one of which has none."""
     lowered = oracle(

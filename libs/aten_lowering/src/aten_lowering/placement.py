@@ -22,7 +22,7 @@ from aten_lowering.aliasing import view_of
 from aten_lowering.builder import Operand
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
-from aten_lowering.few import is_few_a_row, reduces_in_few
+from aten_lowering.few import crowd_of, is_few_a_row
 from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.meta import storage_key, tensor_type
 from loop_ir import Extern, Node, Origin, TensorRef, TensorType
@@ -107,7 +107,7 @@ class Placement:
         if not (isinstance(x, Operand) and x.is_plain and x.constant is None):
             return False
         assert isinstance(base, fx.Node)
-        if x.ref.buffer not in self.inputs and self._asks(node, x):
+        if x.ref.buffer not in self.inputs and self._computes(node, x):
             return False
         type = tensor_type(node.meta["val"])
         if x.size != type.size or sympy.S.Zero in x.type.stride:
@@ -124,14 +124,20 @@ class Placement:
             return False
         return self.takes_over(node, x.ref.buffer, base)
 
-    def _asks(self, node: fx.Node, x: Operand) -> bool:
-        """The node is part of what computes `x`: elements ask whether values are theirs."""
-        if node.target in _SCATTERS and x.size:
-            dim: Any = node.args[1]
-            given: Any = node.args[2]
-            if is_few_a_row(self.env[given].size, x.size, dim % len(x.size)):
-                return True
-        return reduces_in_few(node)
+    def _computes(self, node: fx.Node, x: Operand) -> bool:
+        """The node is part of what computes `x`: elements ask whether values are theirs, or those
+        that are combined with a number, or in few places, go elsewhere first."""
+        given: Any
+        dim: Any
+        base, dim, given = (*node.args, None)[:3]
+        along = node.target in _SCATTERS and bool(x.size)
+        if along and is_few_a_row(self.env[given].size, x.size, dim % len(x.size)):
+            return True
+        crowd = crowd_of(node)
+        if crowd is None:
+            return False
+        filled = isinstance(base, fx.Node) and base.target in _FILLS
+        return filled or crowd.is_asked or crowd.copies > 1
 
     def part(self, node: fx.Node) -> Operand:
         """The view of its first argument that a node replaces."""

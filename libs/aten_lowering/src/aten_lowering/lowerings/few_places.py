@@ -1,9 +1,9 @@
-"""Reductions at places that are data, of many values in few places: each place asks every value
-whether it is one of its own.
+"""Reductions at places that are data, of many values in few places, which wait for each other where
+they are combined atomically.
 
-What is combined atomically in few places waits for each other. Here it is a reduction as any other,
+In very few, each place asks every value whether it is one of its own: a reduction as any other,
 which programs share, whose order is the same in every run, and which is computed together with what
-its values are made of.
+its values are made of. In more, neighbouring values go to different copies of the places.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import sympy
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
 from aten_lowering.call import Call, opmath
-from aten_lowering.few import are_few
-from loop_ir import DType
+from aten_lowering.few import Crowd
+from loop_ir import DType, TensorRef, TensorType, contiguous_strides
+from symexpr import Mod
 
 # Of a point, the places that it has a part in, with the value for each and whether it counts.
 Parts = Callable[[KernelBuilder], Sequence[tuple[Coords, Value, Value | None]]]
@@ -28,62 +29,61 @@ _FOLDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 _JOINS = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 # Neighbouring places that read a value together, at most.
-_AT_ONCE = 16
+_AT_ONCE = 8
+# Columns of a place that fill a line of memory's parts.
+_LINE = 8
 
 
 @dataclass(frozen=True)
-class _Question:
-    """How places have to do with points. asked: dimensions of the result of which every place asks
-    the values; own: others, which are dimensions of the points; over: the dimensions of the points
-    that a place walks over, `values` points."""
+class Meeting:
+    """How places have to do with points. asked: dimensions of the result that are data; own:
+    others, which are dimensions of the points; over: the dimensions of the points that meet in the
+    places."""
 
     asked: tuple[int, ...]
     own: dict[int, int]
     over: tuple[int, ...]
-    values: sympy.Expr
+    crowd: Crowd
 
-
-def _question(
-    call: Call, size: Coords, points: Sequence[sympy.Expr], parts: Parts
-) -> _Question | None:
-    """None where a point has several parts, the places are many, or a coordinate of them is
-    computed of those of the points."""
-    probe = KernelBuilder("", points, call.origin)
-    (place, _, _), *more = parts(probe)
-    own = {d: probe.coords.index(c) for d, c in enumerate(place) if c != 0 and c in probe.coords}
-    asked = tuple(d for d in range(len(place)) if d not in own and size[d] != 1)
-    if more or len({*own.values()}) < len(own):
-        return None
-    if any(size[d] != points[p] for d, p in own.items()) or not all(
-        place[d].is_Symbol for d in asked
-    ):
-        return None
-    over = tuple(p for p in range(len(points)) if p not in own.values())
-    values = sympy.Mul(*(points[p] for p in over))
-    few = are_few(sympy.Mul(*(size[d] for d in asked)), values)
-    return _Question(asked, own, over, values) if few else None
+    @staticmethod
+    def of(call: Call, size: Coords, points: Coords, parts: Parts) -> Meeting | None:
+        """None where a point has several parts, or a coordinate of a place is computed of those of
+        the points."""
+        if 0 in (*points, *size):
+            return None
+        probe = KernelBuilder("", points, call.origin)
+        (place, _, _), *more = parts(probe)
+        own = {d: probe.coords.index(c) for d, c in enumerate(place) if c in probe.coords and c}
+        asked = tuple(d for d in range(len(place)) if d not in own and size[d] != 1)
+        over = tuple(p for p in range(len(points)) if p not in own.values())
+        alike = all(size[d] == points[p] for d, p in own.items())
+        data = all(place[d].is_Symbol for d in asked)
+        if more or not (alike and data) or len(own) + len(over) != len(points):
+            return None
+        chosen = ([size[d] for d in dims] for dims in (asked, own))
+        places, columns = (sympy.Mul(*sizes) for sizes in chosen)
+        crowd = Crowd(places, columns, sympy.Mul(*(points[p] for p in over)))
+        return Meeting(asked, own, over, crowd)
 
 
 def reduce_in_few(
     call: Call,
     out: Operand,
     input: Operand | None,
-    points: Sequence[sympy.Expr],
+    points: Coords,
     parts: Parts,
     mode: str,
     neutral: int | float,
     mean: bool,
     include_self: bool,
+    found: Meeting,
 ) -> bool:
     """`out[j, c] = input[j, c] + sum over i of where(index[i] == j, value[i, c], 0)`, or another
     fold; False where that is not worth it. neutral: what changes nothing that it is folded with."""
     wide = opmath(out.dtype)
-    if mode not in _FOLDS or 0 in (*points, *out.size):
+    if not found.crowd.is_asked or mode not in _FOLDS:
         return False
     if call.in_place and (mean or not include_self or wide is not out.dtype):
-        return False
-    found = _question(call, out.size, points, parts)
-    if found is None:
         return False
     size = out.size
     if found.asked:  # so many neighbours of a dimension read a value together
@@ -118,12 +118,60 @@ def reduce_in_few(
         old = k.const(0, wide) if input is None else k.load(input, row).to(wide)
         new = old(_JOINS[mode], total) if include_self else total
         if number is None:
-            number = k.number(found.values, DType.i32)
+            number = k.number(found.crowd.values, DType.i32)
         elif not include_self:
             new = (number > 0).choose(new, old)
         if mean:
             number = (number + int(include_self))("maximum", 1).to(wide)
             new = new("div" if wide.is_float else "floordiv", number)
         k.store(out, row, new)
+    call.emit_kernel(k)
+    return True
+
+
+def reduce_in_copies(
+    call: Call,
+    out: Operand,
+    input: Operand | None,
+    points: Coords,
+    parts: Parts,
+    mode: str,
+    neutral: int | float,
+    found: Meeting,
+) -> bool:
+    """`copies[i % n, index[i], c] += value[i, c]; out[j, c] = input[j, c] + sum over n of copies`,
+    or another fold; False where that is not worth it. Copies of a number lie side by side, those of
+    rows one after the other."""
+    count, wide = found.crowd.copies, opmath(out.dtype)
+    if count == 1 or mode not in _FOLDS or (call.in_place and wide is not out.dtype):
+        return False
+    rows = found.crowd.columns >= _LINE
+
+    def copied(coords: Coords, number: sympy.Expr) -> Coords:
+        return (number, *coords) if rows else (*coords, number)
+
+    size = copied(out.size, sympy.Integer(count))
+    type = TensorType(wide, size, contiguous_strides(size), out.type.device)
+    copies = Operand(TensorRef(call.fresh(f"{call.node.name}_copies"), type), type)
+    k = call.kernel(size, f"{call.node.name}_start")
+    k.store(copies, k.coords, k.const(neutral, wide))
+    call.emit_kernel(k)
+    k = call.kernel(points, f"{call.node.name}_parts")
+    ((place, value, inside),) = parts(k)
+    number: sympy.Expr = sympy.S.Zero
+    for p in found.over:
+        number = number * points[p] + k.coords[p]
+    own = copied(place, Mod(number, count))
+    k.store(copies, own, value.to(out.dtype), mode, inside)
+    call.emit_kernel(k)
+    k = call.kernel(out.size)
+    (number,) = k.inner((sympy.Integer(count),))
+    (total,) = k.reduce(_FOLDS[mode], k.load(copies, copied(k.coords, number)))
+    k.once()
+    if call.in_place:
+        k.store(out, k.coords, total, mode)
+    else:
+        old = k.const(0, wide) if input is None else k.load(input, k.coords).to(wide)
+        k.store(out, k.coords, old(_JOINS[mode], total))
     call.emit_kernel(k)
     return True

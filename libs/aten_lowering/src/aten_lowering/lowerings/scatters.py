@@ -19,7 +19,7 @@ from aten_lowering.call import Call, Result, least, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.few import is_few_a_row
-from aten_lowering.lowerings.few_places import Parts, reduce_in_few
+from aten_lowering.lowerings.few_places import Meeting, Parts, reduce_in_copies, reduce_in_few
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
 from aten_lowering.registry import Table
@@ -87,10 +87,14 @@ def combine(
     out, mode = result.operand, _MODES.get(reduce, "set")
     require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
     neutral, mean = _neutral(mode, opmath(out.dtype)), reduce == "mean"
-    if reduce_in_few(call, out, input, points, parts, mode, neutral, mean, include_self):
+    given = call, out, input, tuple(points), parts, mode, neutral
+    meeting = Meeting.of(call, out.size, tuple(points), parts)
+    if meeting is not None and reduce_in_few(*given, mean, include_self, meeting):
         return
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     require(mode != "mul" or call.on_cpu, "scattered products on a GPU are retried, unmeasured")
+    if meeting is not None and include_self and not mean and reduce_in_copies(*given, meeting):
+        return
     target, counts = out, None
     wide = opmath(out.dtype)
     if mode != "set" and wide is not out.dtype:
