@@ -1,91 +1,111 @@
-"""Attention under masks that torch's fused kernels refuse as they lie."""
+"""Flex attention as one kernel, into which the functions of scores are spliced."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compile_cli
-from aten_lowering.passes.readable_masks import make_masks_readable
-from compile_cli.capture import capture, export
-from compile_cli.torch_backend import compile_cli as compile_fx_graph
+
+TEMPLATE = {"gemm": "template"}
+LENGTH = 70
 
 
-class Attention(nn.Module):
-    """The mask is a row number compared with zero, as some model libraries write "no mask"."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, q: Tensor, keep: Tensor) -> Tensor:
-        b, _, n, _ = q.shape
-        if self.kind == "broadcast":
-            mask = (torch.arange(n)[None, None, :, None] >= 0).expand(b, 1, n, n)
-        elif self.kind == "transposed":
-            mask = keep[:, None].transpose(-1, -2)
-        else:
-            mask = keep[:, None]
-        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-
-
-def inputs(n: int = 12) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    keep = torch.rand(3, n, n, generator=generator) > 0.3
-    keep |= torch.eye(n, dtype=torch.bool)
-    return torch.randn(3, 2, n, 8, generator=generator), keep
-
-
-@pytest.mark.parametrize("kind", ["broadcast", "transposed", "plain"])
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_results_stay_and_the_mask_is_contiguous(kind: str, dynamic: bool, tmp_path: Path) -> None:
-    model, x = Attention(kind).eval(), inputs()
-    captured = capture(export(model, x, {0: {0}, 1: {0}} if dynamic else {}))
-    (call,) = [n for n in captured.graph.graph.nodes if "attention" in str(n.target)]
-    mask = call.args[3].meta["val"]
-    assert mask.stride(-1) == 1
-    assert (call.args[3].target is torch.ops.aten.clone.default) == (kind != "plain")
-    if kind == "broadcast":
-        assert list(mask.shape) == [1, 1, 12, 12]
-    options = {"cache_dir": str(tmp_path)}
-    compiled = compile_cli.compile(
-        model, x, dynamic={0: {0}, 1: {0}} if dynamic else None, options=options
-    )
-    torch.testing.assert_close(compiled(*x), model(*x), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["broadcast", "transposed", "plain"])
-def test_torch_compile_keeps_the_fused_kernel(kind: str, tmp_path: Path) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def backend(gm: torch.fx.GraphModule, example: list[Tensor]) -> object:
-        assert make_masks_readable(gm) == (kind != "plain")
-        assert make_masks_readable(gm) == 0
-        graphs.append(gm)
-        return compile_fx_graph(gm, example, {"cache_dir": str(tmp_path)})
-
-    model, x = Attention(kind).eval(), inputs(16)
-    with torch.no_grad():
-        out = torch.compile(model, backend=backend)(*x)
-    torch.testing.assert_close(out, model(*x), rtol=1e-5, atol=1e-6)
-    assert len(graphs) == 1
-
-
-def test_gradients_flow_through_a_float_mask() -> None:
+@pytest.fixture(autouse=True)
+def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
     torch._dynamo.reset()
-    bias = torch.randn(16, 1, requires_grad=True)
-    q = torch.randn(2, 2, 16, 8, requires_grad=True)
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
 
-    def attend(q: Tensor, bias: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, q, q, attn_mask=bias.expand(2, 1, 16, 16)).sum()
 
-    attend(q, bias).backward()
-    expected = [t.grad.clone() for t in (q, bias) if t.grad is not None]
-    q.grad = bias.grad = None
-    torch.compile(attend, backend="compile_cli")(q, bias).backward()
-    for t, e in zip((q, bias), expected, strict=True):
-        torch.testing.assert_close(t.grad, e, rtol=1e-4, atol=1e-5)
+def blocks(mask: Callable[..., Any], length: int = LENGTH) -> Any:
+    return create_block_mask(mask, None, None, length, length, device="cpu", BLOCK_SIZE=32)
+
+
+SLOPES, BIAS = torch.rand(2), torch.randn(2, LENGTH, LENGTH)
+DOCUMENT = (torch.arange(LENGTH) // 25).int()
+CAUSAL = blocks(lambda b, h, i, j: i >= j)
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"block_mask": CAUSAL},
+    "window": {"block_mask": blocks(lambda b, h, i, j: (i - j).abs() < 9)},
+    "documents": {"block_mask": blocks(lambda b, h, i, j: (DOCUMENT[i] == DOCUMENT[j]) & (i >= j))},
+    "alibi": {"score_mod": lambda s, b, h, i, j: s + SLOPES[h] * (j - i), "block_mask": CAUSAL},
+    "softcap": {"score_mod": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)},
+    "bias": {"score_mod": lambda s, b, h, i, j: s + BIAS[h, i, j], "scale": -0.5},
+    "buckets": {"score_mod": lambda s, b, h, i, j: s + SLOPES[(i - j).clamp(0, 1)]},
+    "nothing": {"score_mod": lambda s, b, h, i, j: torch.where(i > 3, s, float("-inf"))},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_functions_of_scores(case: str) -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, **CASES[case], return_lse=True)
+
+    q, k, v = (torch.randn(2, LENGTH, 2, 16).transpose(1, 2) for _ in range(3))
+    with torch.no_grad():
+        got = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
+        want = f(q, k, v)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert got[0].stride() == want[0].stride()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_shared_heads_and_a_mask_for_each(batches: int) -> None:
+    def far(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (i - j).abs() < 8 * (1 + h + b)
+
+    masks = create_block_mask(far, 2, 4, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=32)
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, block_mask=masks, enable_gqa=True)
+
+    q = torch.randn(2, 4, LENGTH, 16)
+    k, v = torch.randn(batches, 2, LENGTH, 16), torch.randn(batches, 2, LENGTH, 24)
+    got = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
+    torch.testing.assert_close(got, f(q, k, v), rtol=1e-5, atol=1e-5)
+
+
+def compiled(f: Callable[..., Any], *args: Tensor, **options: Any) -> compile_cli.CompiledModel:
+    return compile_cli.compile(f, args, options={**TEMPLATE, **options})
+
+
+def test_no_call_is_left_and_no_blocks_are_made_where_there_are_none() -> None:
+    q = torch.randn(1, 2, 40, 16)
+    model = compiled(lambda q: flex_attention(q, q + 1, q), q)
+    assert not model.graph.fallbacks
+    text = str(model.graph.program)
+    assert "attention_forward" in str(model.graph.program) and "ExternCall" not in text
+
+
+@pytest.mark.parametrize("emit", ["hop", "cpp"])
+def test_other_host_programs(emit: str) -> None:
+    def f(q: Tensor) -> Tensor:
+        return flex_attention(q, q + 1, q, score_mod=lambda s, b, h, i, j: s * 0.5)
+
+    q = torch.randn(1, 2, 40, 16)
+    torch.testing.assert_close(compiled(f, q, emit=emit)(q), f(q), rtol=1e-5, atol=1e-5)
+
+
+def test_what_no_kernel_computes_stays_a_call_and_says_so() -> None:
+    def f(q: Tensor) -> Tensor:
+        return flex_attention(q, q + 1, q)
+
+    q = torch.randn(1, 2, 40, 16, dtype=torch.float64)
+    model = compiled(f, q)
+    torch.testing.assert_close(model(q), f(q))
+    (why,) = [x.reason for x in model.graph.fallbacks if x.op == "flex_attention"]
+    assert why == "elements of torch.float64"
+    wide = torch.randn(1, 1, 20, 300)
+    model = compiled(f, wide)
+    (why,) = [x.reason for x in model.graph.fallbacks if x.op == "flex_attention"]
+    assert why == "heads of 300 and 300 columns"

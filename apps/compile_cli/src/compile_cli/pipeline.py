@@ -90,7 +90,9 @@ def compile_loop(
 
     with kernels.compiling():
         with record.stage("triton"):
-            planned = plan_graph(fused, options, kernels, lowered.kernels, lists, tuner)
+            planned = plan_graph(
+                fused, options, kernels, lowered.kernels, lists, tuner, lowered.attentions
+            )
             record.after("triton", "emit", planned.plans)
 
         with record.stage("wrapper"):

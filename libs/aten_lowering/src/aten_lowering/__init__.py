@@ -4,6 +4,7 @@ An ATen op is a contract in words; a loop nest is what can be fused. This librar
 one small function an op, and an exact extern call for every op that has none.
 """
 
+from aten_lowering.attention import Attention, Blocks
 from aten_lowering.conditions import Conditions
 from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
@@ -18,6 +19,8 @@ from aten_lowering.whole import own_composites
 __all__ = [
     "UNFILLED",
     "AtenLoweringError",
+    "Attention",
+    "Blocks",
     "Conditions",
     "DependsOnData",
     "Fallback",

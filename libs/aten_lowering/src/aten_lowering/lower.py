@@ -15,6 +15,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.aliasing import views
+from aten_lowering.attention import Attention, attention, forget_blocks, is_attention
 from aten_lowering.buffers import Buffers
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
@@ -64,13 +65,6 @@ from tensor_ir import Pass, run_passes
 
 aten = torch.ops.aten
 
-# Checks of what the fake tensors have proven already: metadata does not change between runs.
-_PROVEN = (
-    aten._assert_tensor_metadata.default,
-    aten.sym_constrain_range.default,
-    aten.sym_constrain_range_for_size.default,
-)
-
 
 @dataclass(frozen=True)
 class Fallback:
@@ -85,7 +79,7 @@ class Fallback:
 class Lowered:
     """A graph, the tensors of its constants by name, what has no kernel of ours, the user's own
     Triton kernels, by the key that a `UserKernel` has, what was assumed of the sizes, and by its
-    target what an `Extern` calls that is no operator of torch."""
+    target what an `Extern` calls that is no operator of torch, and which of those are attention."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
@@ -93,6 +87,7 @@ class Lowered:
     kernels: dict[str, KernelObject] = field(default_factory=dict)
     conditions: Conditions = field(default_factory=Conditions)
     operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    attentions: Mapping[str, Attention] = field(default_factory=dict)
 
 
 class _Stuck(Exception):
@@ -133,6 +128,7 @@ def lower_with_report(
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)
+    forget_blocks(graph)
     graph = enclose(gm, graph)
     graph = run_passes(graph, (*before, *PASSES), lint, on_pass, "FX graph").program
     refused: set[str] = set()
@@ -161,6 +157,7 @@ class _Lowerer:
         self.fallbacks: list[Fallback] = []
         self.kernels: dict[str, KernelObject] = {}
         self.operators: dict[str, Opaque] = {}
+        self.attentions: dict[str, Attention] = {}
         self.buffers = Buffers(gm, constant_values=not mutates(graph))
         self.fresh, self.buffer = self.buffers.fresh, self.buffers.declare
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
@@ -187,7 +184,9 @@ class _Lowerer:
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
         bound = assumed(self.gm, {s.name for s in graph.symbols})
-        return Lowered(graph, tensors, fallbacks, self.kernels, bound, self.operators)
+        return Lowered(
+            graph, tensors, fallbacks, self.kernels, bound, self.operators, self.attentions
+        )
 
     def node(self, node: fx.Node) -> None:
         match node.op:
@@ -257,8 +256,6 @@ class _Lowerer:
         raise CannotLower(f"`{node.target}` is no ATen op")
 
     def call(self, node: fx.Node, op: OpOverload) -> Any:
-        if op in _PROVEN:
-            return None
         if op is aten._assert_scalar.default:
             return self.assertion(node)
         if op is aten.copy_.default and self.is_copy_back(node):
@@ -358,11 +355,21 @@ class _Lowerer:
                 values.append(expr(fake) if isinstance(fake, torch.SymInt) else fake)
         target = f"eager.{self.fresh(node.name)}"
         self.operators[target] = part
-        self.fallbacks.append(Fallback(part.op, source_line(node), part.reason))
+        reason: str | None = part.reason
+        if is_attention(part):
+            try:
+                self.attentions[target] = attention(part, arguments, values, lower)
+                reason = None
+            except CannotLower as why:
+                reason = str(why)
+        if reason is not None:
+            self.fallbacks.append(Fallback(part.op, source_line(node), reason))
         written = (arguments[i] for i in part.written)
         about = Origin(part.op, source_line(node))
         self.nodes.append(
-            extern_call(target, arguments, {}, values, written, about, several=True, fallback=True)
+            extern_call(
+                target, arguments, {}, values, written, about, several=True, fallback=bool(reason)
+            )
         )
         return tuple(values)
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from aten_lowering.errors import CannotLower, DependsOnData, SizeOfData, UnsupportedGraph
-from aten_lowering.torch_compat import negative
+from aten_lowering.torch_compat import is_batch, negative
 from loop_ir import Device, DType, Origin, TensorType
 from symexpr import UnknownFunction, from_torch
 
@@ -89,8 +89,8 @@ def lazy_memory(tensor: torch.Tensor, conj: bool, neg: bool) -> torch.Tensor:
 
 def storage_key(fake: torch.Tensor) -> int:
     """Identity of the storage: views share it. Only for comparing tensors that are alive.
-    Tensors without a storage (sparse ones) share with none."""
-    if fake.layout != torch.strided:
+    Tensors without a storage (sparse ones, batches of `vmap`) share with none."""
+    if fake.layout != torch.strided or is_batch(fake):
         return id(fake)
     return int(fake.untyped_storage()._cdata)
 

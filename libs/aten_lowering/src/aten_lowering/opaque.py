@@ -282,6 +282,7 @@ class _Parts:
                 else:
                     inputs.append(n)
                     inner[n] = graph.placeholder(n.name)
+                    inner[n].meta["val"] = n.meta.get("val")
         sizes: dict[str, tuple[Any, fx.Node]] = {}
 
         def passed(value: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 import torch._functorch.config
 from torch._C import DispatchKey, DispatchKeySet
+from torch._C._functorch import is_batchedtensor as is_batch
 from torch._decomp import get_decompositions
 from torch._decomp.decompositions import index_add as decomposed_index_add
 from torch._decomp.decompositions import pw_cast_for_opmath, upsample_compute_output_size
@@ -27,6 +28,7 @@ from torch._higher_order_ops.auto_functionalize import (
     get_mutable_args,
     read_view_information_from_args,
 )
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._higher_order_ops.triton_kernel_wrap import (
     get_mutated_tensors,
     kernel_side_table,
@@ -45,6 +47,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export._trace import _ignore_backend_decomps as ignore_backend_decomps
+from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_over_scores
 
 __all__ = [
     "COMPOSITE",
@@ -66,6 +69,8 @@ __all__ = [
     "decomposition_of",
     "elementwise_dtypes",
     "enable_python_dispatcher",
+    "flex_attention",
+    "flex_attention_backward",
     "from_fun",
     "functorch_config",
     "get_decompositions",
@@ -74,6 +79,7 @@ __all__ = [
     "has_data_mutation",
     "has_kernel",
     "ignore_backend_decomps",
+    "is_batch",
     "is_preservable",
     "kernel_side_table",
     "lookup_op",
@@ -88,6 +94,7 @@ __all__ = [
     "triton_kernel_wrapper_mutation",
     "unset_fake_temporarily",
     "upsample_compute_output_size",
+    "vmap_over_scores",
     "without_functionalization",
 ]
 

@@ -307,7 +307,13 @@ def _edge(problem: Problem, config: Config, dim: str) -> str:
 def template_digest() -> str:
     """Part of the text, so that caches keyed by text notice a changed template."""
     folder = Path(__file__).parent
-    patterns = ("parts/*.py", "families/*/kernel.py", "families/*/schedule.py", "*logues.py")
+    patterns = (
+        "parts/*.py",
+        "families/*/kernel.py",
+        "families/*/schedule.py",
+        "*logues.py",
+        "attention/*.py",
+    )
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     data = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(data).hexdigest()[:12]

@@ -6,13 +6,15 @@ matmuls are measured as theirs are compiled -> schedules are measured -> a plan 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import gemm_templates
-from aten_lowering import Fallback, KernelObject
+from aten_lowering import Attention, Fallback, KernelObject
 from loop_ir import CopyBack, Graph
 from loop_ir.ir import hints_of
+from planner.attention import plan_attention
 from planner.kernels import Kernels
 from planner.matmul.decide import MatmulPlanner
 from planner.plan import Decided, Decision, NodePlan
@@ -66,10 +68,11 @@ def plan_graph(
     table: Mapping[str, KernelObject] | None = None,
     lists: Lists | None = None,
     tuner: ScheduleTuner | None = None,
+    attentions: Mapping[str, Attention] | None = None,
 ) -> Planned:
     """Plans all nodes of a fused graph. table: the user's kernels by name. lists: kernels that are
     one launch, by the name of the first (`gather`). tuner: made when the compilation began, where
-    the time of that counts. Raises a `PlannerError`."""
+    the time of that counts. attentions: calls of attention, by target. Raises a `PlannerError`."""
     tuner = tuner or ScheduleTuner(settings, kernels)
     tuner.start(measured_sizes(graph, settings, lists or {}))
     matmuls = MatmulPlanner(settings, kernels, graph)
@@ -78,7 +81,8 @@ def plan_graph(
     users = UserKernelPlanner(settings, kernels, graph, table or {})
     account = matmuls.account
     tuner.measure()
-    plans = select(graph, settings, matmuls, users, lists, tuner, tuner.emit)
+    attend = functools.partial(plan_attention, attentions=attentions or {}, options=settings)
+    plans = select(graph, settings, matmuls, users, lists, tuner, tuner.emit, attend)
 
     def explain() -> str:
         lines = [

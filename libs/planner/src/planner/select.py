@@ -36,6 +36,7 @@ SAMPLES = 8
 
 MatmulPlanner = Callable[[Matmul, Mapping[str, int]], MatmulPlan]
 UserKernelPlanner = Callable[[UserKernel, Mapping[str, int]], NodePlan]
+ExternPlanner = Callable[[Extern], NodePlan | None]
 Scheduler = Callable[[Kernel, Mapping[str, int]], Schedule]
 Emitter = Callable[[Kernel, Schedule], TritonKernel]
 
@@ -48,11 +49,12 @@ def select(
     lists: Lists | None = None,
     schedule: Scheduler = default_schedule,
     text: Emitter = emit,
+    plan_extern: ExternPlanner = lambda node: None,
 ) -> tuple[NodePlan | CopyBack, ...]:
     """Plans of all nodes, in order; of `lists`, one for all kernels of each. `plan_matmul` gives
     what to run under which conditions, each of which implies those after it, or no choices for the
     vendor's operator. `schedule` gives the schedule of a kernel at some sizes, `text` the
-    kernel under it."""
+    kernel under it. `plan_extern` gives what runs in place of a call, or None."""
     lists = lists or {}
     hints = hints_of(graph.symbols)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
@@ -67,7 +69,7 @@ def select(
             plans.append(node)
         elif isinstance(node, Extern):
             made.update(out[0] for out in node.outs if out is not None)
-            plans.append(NodePlan(extern=node, origins=node.origins))
+            plans.append(plan_extern(node) or NodePlan(extern=node, origins=node.origins))
         elif isinstance(node, UserKernel):
             made.update(name for name, _ in node.outs)
             plans.append(plan_user_kernel(node, hints))

@@ -19,8 +19,9 @@ def _stored(kernel: Kernel) -> set[DType]:
     return {types[s.buffer] for p in kernel.phases for s in p.body if isinstance(s, Store)}
 
 
-def cheaper(kernel: Kernel) -> Kernel:
-    """The kernel with operations of this library's own, each in place of formulas in f32:
+def cheaper(kernel: Kernel, rounded: bool = False) -> Kernel:
+    """The kernel with operations of this library's own, each in place of formulas in f32. rounded:
+    what is stored is on its way to results of 16 bits, and counts as one.
 
     `0.5*x * (erf(x * sqrt(0.5)) + 1)` -> `gelu(x)`, when no more than 16 bits of any result are
     stored and the value reaches no step: a third of the instructions (`helpers.gelu_f32`), to 3e-5
@@ -36,10 +37,10 @@ def cheaper(kernel: Kernel) -> Kernel:
     body = [s for phase in kernel.phases for s in phase.body]
     if not any(isinstance(s, Compute) and s.op in _CHEAPER for s in body):
         return within_bounds(kernel)
-    narrow = all(t.itemsize <= 2 for t in _stored(kernel))
+    narrow = rounded or all(t.itemsize <= 2 for t in _stored(kernel))
     steps = reaching_steps(kernel)
     made = {name: s for s in body for name in results(s)}
-    exact = _exact(kernel, steps)
+    exact = _exact(kernel, steps, rounded)
 
     def cheap(s: Stmt) -> Stmt:
         if not isinstance(s, Compute) or s.dtype is DType.f64:
@@ -56,13 +57,13 @@ def cheaper(kernel: Kernel) -> Kernel:
     return within_bounds(clean(replace(kernel, phases=phases)) if changed else kernel)
 
 
-def _exact(kernel: Kernel, steps: frozenset[str]) -> set[object]:
+def _exact(kernel: Kernel, steps: frozenset[str], rounded: bool) -> set[object]:
     """The values of which something else is stored than floats of 16 bits, or a step is made."""
     types = {b.name: b.type.dtype for b in kernel.buffers}
     found: set[object] = set(steps)
     for s in reversed([s for phase in kernel.phases for s in phase.body]):
         wide = isinstance(s, Store) and types[s.buffer] not in (DType.bf16, DType.f16)
-        if wide or not found.isdisjoint(results(s)):
+        if (wide and not rounded) or not found.isdisjoint(results(s)):
             found.update(operands(s))
     return found
 

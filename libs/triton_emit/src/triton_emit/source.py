@@ -98,6 +98,23 @@ class EpilogueSource:
     bits: int = 32
 
 
+@dataclass(frozen=True)
+class ScoreSource:
+    """What is computed of attention scores as a device function
+    `name(<tiles>, batch, head, rm, rn, mask, operands)`.
+
+    text: a Python module that defines it with `@triton.jit`. The tiles: f32, [queries, keys], or
+    [keys, queries] if it was emitted so; `batch`, `head`: numbers; `rm`, `rn`: the queries and
+    keys, shaped to broadcast; `mask`: which are inside. It returns f32, of the shape of a tile.
+    operands, args: as of `EpilogueSource`.
+    """
+
+    name: str
+    text: str
+    operands: tuple[tuple[str, str], ...]
+    args: tuple[str | sympy.Expr, ...]
+
+
 def module(signature: str, lines: Sequence[str], kernel: Kernel) -> str:
     """A Python module that defines the `@triton.jit` function `signature` of these lines, with the
     helpers that they call and the origins of `kernel` above it."""

@@ -1,12 +1,23 @@
-"""Removes calls whose results nobody uses and that have no effect of their own."""
+"""Removes calls whose results nobody uses and that have no effect of their own, and checks of what
+is proven."""
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.opaque import Opaque
 from aten_lowering.user_kernels import writes_in_place
+
+aten = torch.ops.aten
+
+# Checks of what the fake tensors have proven already: metadata does not change between runs.
+_PROVEN = (
+    aten._assert_tensor_metadata.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+)
 
 
 def dead_code(graph: fx.Graph) -> None:
@@ -17,7 +28,8 @@ def dead_code(graph: fx.Graph) -> None:
             continue
         if isinstance(node.target, OpOverload):
             schema = node.target._schema
-            if schema.is_mutable or not schema.returns:
+            acts = schema.is_mutable or not schema.returns
+            if acts and node.target not in _PROVEN:
                 continue
         if isinstance(node.target, Opaque) and node.target.effects:
             continue

@@ -9,7 +9,14 @@ from triton_emit.schedule.default import default_schedule
 from triton_emit.schedule.h200 import MULTIPROCESSORS
 from triton_emit.schedule.held import WIDEST_ROW, cut_rows
 from triton_emit.schedule.loops import MOST_AHEAD
-from triton_emit.schedule.record import INT32_MAX, Kind, Schedule, index_bits, next_power_of_two
+from triton_emit.schedule.record import (
+    INT32_MAX,
+    Kind,
+    Schedule,
+    index_bits,
+    next_power_of_two,
+    passes_32_bits,
+)
 from triton_emit.schedule.traits import (
     can_loop,
     inner_bound,
@@ -35,6 +42,7 @@ __all__ = [
     "inner_spaces",
     "may_step",
     "next_power_of_two",
+    "passes_32_bits",
     "row_bytes",
     "shares_factors",
     "shares_rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ import sympy
 
 from loop_ir import Indirect, Kernel
 from loop_ir.ir import expression, ranges_of, statements
-from symexpr import bounds
+from symexpr import Ranges, bounds
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 INT32_MAX = 2**31 - 1
@@ -60,8 +61,13 @@ def index_bits(kernel: Kernel) -> Literal[32, 64]:
     body = list(statements(kernel))
     extents = [s.extent for s in body if isinstance(s, Indirect)]
     exprs = (e for e in map(expression, body) if e is not None)
-    for e in (*counts, *extents, *exprs):
+    return 64 if passes_32_bits([*counts, *extents, *exprs], ranges) else 32
+
+
+def passes_32_bits(values: Iterable[sympy.Expr], ranges: Ranges) -> bool:
+    """Whether one of these may, with the margin, pass 2**31 - 1."""
+    for e in values:
         low, high = bounds(e, ranges)
         if low is None or high is None or high > INT32_MAX - 65536 or low < -INT32_MAX:
-            return 64
-    return 32
+            return True
+    return False

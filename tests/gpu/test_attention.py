@@ -1,0 +1,83 @@
+"""Flex attention as one kernel on a GPU, against eager's in f64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.usefixtures("fresh_dynamo"),
+]
+
+
+def functions(length: int, heads: int) -> dict[str, dict[str, Callable[..., Any]]]:
+    slopes = torch.rand(heads, device="cuda")
+    bias = torch.randn(heads, length, length, device="cuda")
+    document = (torch.arange(length, device="cuda") // 200).int()
+    return {
+        "plain": {},
+        "causal": {"mask": lambda b, h, i, j: i >= j},
+        "window": {"mask": lambda b, h, i, j: (i - j).abs() < 100},
+        "documents": {"mask": lambda b, h, i, j: (document[i] == document[j]) & (i >= j)},
+        "alibi": {"score": lambda s, b, h, i, j: s + slopes[h] * (j - i)},
+        "softcap": {"score": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)},
+        "bias": {"score": lambda s, b, h, i, j: s + bias[h, i, j]},
+        "chunks": {"mask": lambda b, h, i, j: i // 64 == j // 64},
+        "capped causal": {
+            "score": lambda s, b, h, i, j: 20 * torch.tanh(s / 20),
+            "mask": lambda b, h, i, j: i >= j,
+        },
+    }
+
+
+CASES = list(functions(1, 1)) if torch.cuda.is_available() else ["plain"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("dtype", "columns", "length"),
+    [
+        (torch.bfloat16, 64, 1024),
+        (torch.bfloat16, 128, 1000),
+        (torch.float16, 80, 640),
+        (torch.float16, 256, 512),
+        (torch.float32, 64, 512),
+    ],
+)
+def test_functions_of_scores(case: str, dtype: torch.dtype, columns: int, length: int) -> None:
+    given = functions(length, 4)[case]
+    mask = None
+    if "mask" in given:
+        mask = create_block_mask(given["mask"], None, None, length, length, device="cuda")
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, given.get("score"), mask, return_lse=True, enable_gqa=True)
+
+    q = torch.randn(2, length, 4, columns, device="cuda", dtype=dtype).transpose(1, 2)
+    k, v = (torch.randn(2, 2, length, columns, device="cuda", dtype=dtype) for _ in range(2))
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True)
+    with torch.no_grad():
+        (got, sums), (want, wanted) = compiled(q, k, v), f(q.double(), k.double(), v.double())
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-4}[dtype]
+    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(sums.double(), wanted.double(), rtol=tolerance, atol=tolerance)
+
+
+def test_it_takes_no_memory_for_scores() -> None:
+    q = torch.randn(1, 4, 16384, 64, device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(
+        lambda q: flex_attention(q, q, q, lambda s, b, h, i, j: s * 0.5), backend="compile_cli"
+    )
+    with torch.no_grad():
+        compiled(q)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        compiled(q)
+    assert torch.cuda.max_memory_allocated() - before < 2**26
