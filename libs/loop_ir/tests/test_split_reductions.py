@@ -447,6 +447,30 @@ def test_an_image_a_chunk():
     assert cut is None or cut.length == 1
 
 
+@pytest.mark.parametrize(("group", "run", "parts"), [(4, 64516, 4), (4, 1024, 0), (1, 64516, 0)])
+def test_channels_have_programs_of_their_own(group: int, run: int, parts: int):
+    """Where groups would be read from memory twice anyway, and each channel has a bias."""
+    row = group * run
+    text = f"""
+kernel k(
+    x: f32[{1024 * row}] cuda:0,
+    b: f32[{8 * group}] cuda:0,
+    out y: f32[{1024 * row}] cuda:0,
+):
+  parallel i0 < 128, i1 < 8:
+    over r0 < {group}, r1 < {run}:
+      v0 = load x[i0*{8 * row} + i1*{row} + r0*{run} + r1] : f32
+      v1 = load b[i1*{group} + r0] : f32
+      v2 = add(v0, v1) : f32
+      v3 = reduce sum(v2) : f32
+    over r0 < {group}, r1 < {run}:
+      v4 = sub(v2, v3) : f32
+      store y[i0*{8 * row} + i1*{row} + r0*{run} + r1] = v4
+"""
+    cut = choose_cut(parse_kernel(text.strip()), {})
+    assert (int(cut.count) if cut else 0) == parts
+
+
 def test_chunks_begin_at_aligned_elements():
     cut = choose_cut(big(SUM, 1, 1 << 24), {})
     assert cut is not None and cut.exact and int(cut.length) % 4096 == 0

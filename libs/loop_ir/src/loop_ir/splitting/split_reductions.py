@@ -35,6 +35,8 @@ _LINE = 128
 # Fewer bytes lie in the second-level cache since they were written: partial sums of a norm's weight
 # (8 MB) are read in pieces of any length, and another launch would cost more than it saved.
 _STREAMED = 32 << 20
+# Of rows that programs read twice, as many bytes stay in the cache until then.
+_CACHED = 60 << 20
 # What a launch more costs, as the bytes that could be moved in its time: about two microseconds.
 LAUNCH_BYTES = 8 << 20
 # Fewer elements, or rows of a column, are not worth a program.
@@ -152,6 +154,10 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     if piece is not None and moved.total > cost:
         return Cut(piece, piece.extent, sympy.S.One, True)
     points = at_hints(product(a.extent for a in inner), hints)
+    if not (ordered or columns or scanning) and moved.total > 8 * cost:
+        part = _part_of_own(kernel, _CACHED // (_MULTIPROCESSORS * points) if applies else 0)
+        if part is not None and points // part.extent >= _LONG_RUN:
+            return Cut(part, part.extent, sympy.S.One, True)
     wide = -(-rows // columns_at_once(kernel)) if columns else rows
     wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
     busy = min(_BUSY, wide * wanted)
@@ -184,6 +190,20 @@ def shares_scans(kernel: Kernel, hints: Mapping[str, int]) -> bool:
     return busy > rows and traffic(kernel, hints).total * (_BUSY / rows - _BUSY / busy) > (
         LAUNCH_BYTES
     )
+
+
+def _part_of_own(kernel: Kernel, cached: int) -> Axis | None:
+    """The outermost inner axis, along which parts of a row have numbers of their own (biases of the
+    channels of a group). Programs of such a part read these once, not for each element. Not where
+    `cached` bytes of each element, which are in the cache when the row is read again, are all."""
+    first, *others = inner_axes(kernel) or ()
+    loads = {s for s in statements(kernel) if isinstance(s, Load)}
+    rest = {a.symbol for a in others}
+    own = {s for s in loads if rest.isdisjoint(s.index.free_symbols)}
+    read = sum(s.dtype.itemsize for s in loads - own)
+    if not others or not first.extent.is_Integer or read <= cached:
+        return None
+    return first if any(first.symbol in s.index.free_symbols for s in own) else None
 
 
 def _fewest(kernel: Kernel) -> int:
