@@ -46,6 +46,11 @@ def weights(x: Any, q: Any, s: Any) -> Any:
     return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
 
 
+def groups(x: Any, q: Any, s: Any, z: Any) -> Any:
+    wide = (q.reshape(*s.shape, -1) - z[..., None]).to(x.dtype) * s[..., None]
+    return F.linear(x, wide.reshape(q.shape)).relu()
+
+
 def batch(x: Any, g: Any, w: Any) -> Any:
     return torch.bmm(x * g, w.relu().mT) + 1.0
 
@@ -62,6 +67,8 @@ CASES: dict[
     "parts": (parts, lambda: (bf16(3, 24, 64), bf16(3, 24, 1)),
               {"tiled", "batched_tma", "decompose_k"}),
     "weights": (weights, lambda: (bf16(24, 80), int8(40, 80), bf16(40) * 0.01), able("prologues")),
+    "groups": (groups, lambda: (bf16(24, 96), int8(40, 96) // 2, bf16(40, 3), int8(40, 3) // 2),
+               able("prologues")),
     "one row": (weights, lambda: (bf16(1, 81), int8(40, 81), bf16(40) * 0.01), {"gemv"}),
     "batch": (batch, lambda: (bf16(3, 24, 72), bf16(3, 24, 1), bf16(3, 40, 72)),
               able("prologues") - {"tma"}),

@@ -35,7 +35,7 @@ SHIFTED = Prologue(
     "shifted",
     """
 @triton.jit
-def shifted(tile, r_outer, rk, mask, operands):
+def shifted(tile, r_outer, rk, first_k, mask, operands):
     zero, scale, K, N = operands
     z = tl.load(zero + rk, rk < K, other=3.0)
     s = tl.load(scale + r_outer, r_outer < N, other=5.0)
@@ -51,7 +51,7 @@ ROWS = Prologue(
     "rows_scaled",
     """
 @triton.jit
-def rows_scaled(tile, r_outer, rk, mask, operands):
+def rows_scaled(tile, r_outer, rk, first_k, mask, operands):
     scale, M = operands
     return (tile.to(tl.float32) * tl.load(scale + r_outer, r_outer < M, other=2.0)).to(tl.bfloat16)
 """,

@@ -42,6 +42,15 @@ def weights(x: Any, q: Any, s: Any) -> Any:
     return F.gelu(F.linear(x, q.to(x.dtype) * s[:, None]))
 
 
+def groups(x: Any, q: Any, s: Any, z: Any) -> Any:
+    wide = (q.reshape(*s.shape, -1) - z[..., None]).to(x.dtype) * s[..., None]
+    return F.linear(x, wide.reshape(q.shape)).relu()
+
+
+def packed(x: Any, q: Any, s: Any) -> Any:
+    return torch._weight_int8pack_mm(x, q, s).relu()
+
+
 def gated(x: Any, g: Any, w: Any, r: Any) -> Any:
     return (x.relu() * g) @ (w * r)
 
@@ -62,6 +71,10 @@ CASES: dict[str, Case] = {
     "rows": (rows, lambda: (bf16(6, 200, 1), bf16(6, 200, 520), bf16(6, 520, 264)), BATCHED),
     "weights": (weights, lambda: (bf16(200, 144), int8(264, 144), bf16(264) * 0.01),
                 ("tiled", "tma")),
+    "groups": (groups, lambda: (bf16(200, 192), int8(264, 192) // 2, bf16(264, 3) * 0.01,
+                                int8(264, 3) // 2), ("tiled", "tma")),
+    "packed": (packed, lambda: (bf16(20, 144), int8(264, 144), bf16(264) * 0.01),
+               ("tiled", "gemv")),
     "gated": (gated, lambda: (bf16(200, 136), bf16(200, 136), bf16(136, 264), bf16(264)),
               ("tiled", "tma")),
     "scaled": (scaled, lambda: (fp8(200, 144), fp8(272, 144), bf16(200, 1).float().abs(),
@@ -76,6 +89,12 @@ def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tenso
     if fn is weights:
         x, q, s = args
         return F.gelu(F.linear(wide[0], (q.to(x.dtype) * s[:, None]).double()))
+    if fn is packed:
+        return (wide[0] @ wide[1].double().t() * wide[2]).relu()
+    if fn is groups:
+        x, q, s, z = args
+        w = (q.reshape(*s.shape, -1) - z[..., None]).to(x.dtype) * s[..., None]
+        return (wide[0] @ w.reshape(q.shape).double().t()).relu()
     if fn is gated:
         x, g, w, r = args
         return (x.relu() * g).double() @ (w * r).double()
@@ -134,7 +153,7 @@ def test_what_is_measured(options: dict[str, Any], name: str, emit: str) -> None
     compiled = compile_cli.compile(fn, args, options={**options, "emit": emit})
     check(compiled, fn, args)
     choices = compiled.graph.matmuls.values()
-    assert len(choices) == (2 if name in ("weights", "gated") else 1)
+    assert len(choices) == (2 if name in ("weights", "groups", "packed", "gated") else 1)
     failures = [why for choice in choices for _, why in choice.failures]
     assert not [why for why in failures if "differs from" in why or "has shape" in why]
 

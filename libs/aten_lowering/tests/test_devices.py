@@ -13,8 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from aten_lowering import lower_with_report
-from loop_ir import Extern, Kernel, interpret_kernel, print_graph
+from aten_lowering import decompositions, lower_with_report
+from loop_ir import DType, Extern, Kernel, Matmul, interpret_kernel, print_graph
 
 
 def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
@@ -39,6 +39,22 @@ def test_a_number_divides_as_cuda_does_it() -> None:
         cpu = lower_with_report(make_fx(lambda x: x / 448)(torch.empty(8))).graph
     assert "mul(" in print_graph(gpu) and "div(v" not in print_graph(gpu)
     assert "div(v" in print_graph(cpu)
+
+
+def test_weights_of_8_bits_are_widened_for_a_matmul() -> None:
+    """Whose result is f32 until it has its factors."""
+
+    def f(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int8pack_mm(x, q, s)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(2, 64, device="cuda", dtype=torch.bfloat16)
+        q = torch.empty(32, 64, device="cuda", dtype=torch.int8)
+        traced = make_fx(f, decompositions())(x, q, torch.empty(32, device="cuda"))
+    lowered = lower_with_report(traced)
+    (product,) = (n for n in lowered.graph.nodes if isinstance(n, Matmul))
+    assert (product.a.type.dtype, product.type.dtype) == (DType.bf16, DType.f32)
+    assert not lowered.fallbacks
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ ROWS = Prologue(
     "rows_scaled",
     """
 @triton.jit
-def rows_scaled(tile, r_outer, rk, mask, operands):
+def rows_scaled(tile, r_outer, rk, first_k, mask, operands):
     (scale,) = operands
     wide = tile.to(tl.float32) * tl.load(scale + r_outer + 0 * rk, mask=mask, other=0.0)
     return wide.to(tl.bfloat16)
@@ -55,7 +55,7 @@ COLUMNS = Prologue(
     "columns_scaled",
     """
 @triton.jit
-def columns_scaled(tile, r_outer, rk, mask, operands):
+def columns_scaled(tile, r_outer, rk, first_k, mask, operands):
     zero, scale = operands
     z = tl.load(zero + rk + 0 * r_outer, mask=mask, other=7.0)
     s = tl.load(scale + r_outer + 0 * rk, mask=mask, other=5.0)
@@ -68,7 +68,7 @@ INVERSES = Prologue(
     "inverses",
     """
 @triton.jit
-def inverses(tile, r_outer, rk, mask, operands):
+def inverses(tile, r_outer, rk, first_k, mask, operands):
     return 1.0 / tile
 """,
     (),
@@ -211,7 +211,7 @@ WEIGHTS = Prologue(
     "weights",
     """
 @triton.jit
-def weights(tile, r_outer, rk, mask, operands):
+def weights(tile, r_outer, rk, first_k, mask, operands):
     scale = tl.load(operands[0] + r_outer, r_outer < 4096).to(tl.float32)
     return (tile.to(tl.bfloat16).to(tl.float32) * scale).to(tl.bfloat16)
 """,

@@ -22,7 +22,7 @@ EXPONENTS = Prologue(
     "exponents",
     """
 @triton.jit
-def exponents(tile, r_outer, rk, mask, operands):
+def exponents(tile, r_outer, rk, first_k, mask, operands):
     maxima, factor = operands
     return tl.exp(tile - tl.load(maxima + r_outer + 0 * rk, mask=mask, other=0.0)) * factor
 """,
@@ -33,7 +33,7 @@ SIGMOIDS = Prologue(
     "sigmoids",
     """
 @triton.jit
-def sigmoids(tile, r_outer, rk, mask, operands):
+def sigmoids(tile, r_outer, rk, first_k, mask, operands):
     (shift,) = operands
     return tl.sigmoid(tile + tl.load(shift + rk + 0 * r_outer, mask=mask, other=0.0))
 """,
@@ -129,7 +129,7 @@ BATCHED = Prologue(
     "of_batch",
     """
 @triton.jit
-def of_batch(tile, r_outer, rk, mask, operands):
+def of_batch(tile, r_outer, rk, first_k, mask, operands):
     batch, scale, rows = operands
     return tile * tl.load(scale + batch * rows + r_outer, r_outer < rows, other=0.0) + 1.0
 """,

@@ -27,13 +27,15 @@ from loop_ir import (
     contiguous_strides,
     interpret_kernel,
 )
-from symexpr import symbol
+from symexpr import FloorDiv, symbol
 from triton_emit import BadPrologue, emit_prologue
 from triton_rt import KernelParam, KernelSource, load_jit
 
 I0, I1, S0 = symbol("i0"), symbol("i1"), symbol("s0")
 I8, F32, BF16 = DType.i8, DType.f32, DType.bf16
 
+# The first place along K.
+FIRST = {"a": "tl.program_id(1) * BC", "b": "tl.program_id(0) * BR"}
 CALLER = """
 @triton.jit
 def made(tile_ptr, out_ptr, {params}, rows, columns, BR: tl.constexpr, BC: tl.constexpr):
@@ -41,7 +43,7 @@ def made(tile_ptr, out_ptr, {params}, rows, columns, BR: tl.constexpr, BC: tl.co
     c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     mask = (r < rows) & (c < columns)
     tile = tl.load(tile_ptr + r * columns + c, mask, other=0)
-    out = widen(tile, {outer}, {inner}, mask, ({params},))
+    out = widen(tile, {outer}, {inner}, {first}, mask, ({params},))
     tl.store(out_ptr + r * columns + c, out, mask)
 """
 
@@ -93,7 +95,9 @@ def test_against_the_reference(rows: sympy.Expr, operand: str, tools: SimpleName
     dtypes = {b.name: b.type.dtype for b in kernel.buffers}
     params = ", ".join(names)
     outer, inner = ("r", "c") if operand == "a" else ("c", "r")
-    text = prologue.text + CALLER.format(params=params, outer=outer, inner=inner)
+    text = prologue.text + CALLER.format(
+        params=params, outer=outer, inner=inner, first=FIRST[operand]
+    )
     kernel_source = KernelSource(
         "made", text,
         (KernelParam("tile_ptr", "*i8"), KernelParam("out_ptr", "*bf16", True),
@@ -116,7 +120,7 @@ def test_the_text_of_one() -> None:
     assert text.endswith("""\
 # aten.mul.Tensor   m.py:3
 @triton.jit
-def widen(tile, r_outer, rk, mask, operands):
+def widen(tile, r_outer, rk, first_k, mask, operands):
     a_in0 = operands[0]
     a_in1 = operands[1]
     a_in2 = operands[2]
@@ -194,7 +198,9 @@ def test_a_batch(operand: str) -> None:
     outer, inner = ("r", "c") if operand == "a" else ("c", "r")
     names = [name for name, _ in prologue.operands]
     caller = CALLER.replace("({params},)", "(tl.program_id(2), {params},)")
-    text = prologue.text + caller.format(params=", ".join(names), outer=outer, inner=inner)
+    text = prologue.text + caller.format(
+        params=", ".join(names), outer=outer, inner=inner, first=FIRST[operand]
+    )
     text = text.replace("out_ptr + r", "out_ptr + tl.program_id(2) * rows * columns + r")
     made = KernelSource(
         "made", text,
@@ -207,4 +213,52 @@ def test_a_batch(operand: str) -> None:
     operands = [torch.from_numpy(given[str(a)]) for a in prologue.args]
     tile = torch.from_numpy(given["q"])
     load_jit(made, interpret=True)[(3, 2, 3)](tile, out, *operands, 37, 40, BR=16, BC=32)
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
+@pytest.mark.parametrize("size", [2, 8, 32, 64])
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_what_groups_along_k_share_is_loaded_once(operand: str, size: int) -> None:
+    """`w[r, c] = f32(q[r, c]) * s[r, c // size]`: groups of a tile, and one that is longer."""
+    k, o = (I1, I0) if operand == "a" else (I0, I1)
+    groups = -(-40 // size)
+    rows, columns = (37, 40) if operand == "a" else (40, 37)
+    at = columns * I0 + I1
+    body = (
+        Load("q", "q", at, I8), Compute("qf", "cast", ("q",), F32),
+        Load("s", "s", groups * o + FloorDiv(k, size), BF16), Compute("sf", "cast", ("s",), F32),
+        Compute("a", "mul", ("qf", "sf"), F32), Store("w", at, "a"),
+    )  # fmt: skip
+    buffers = (
+        Buffer("q", tensor(I8, rows, columns)), Buffer("s", tensor(BF16, 37, groups)),
+        Buffer("w", tensor(F32, rows, columns), True),
+    )  # fmt: skip
+    kernel = Kernel("widen", buffers, (Axis(I0, rows), Axis(I1, columns)), (Phase((), body),))
+    prologue = emit_prologue(kernel, TensorRef("q", tensor(I8, rows, columns)), operand, "widen")
+    assert f"groups_of(first_k, tile.shape[{'1' if operand == 'a' else '0'}], {size})" in (
+        prologue.text
+    )
+    rng = np.random.default_rng(0)
+    given = {
+        "q": rng.integers(-99, 99, (rows, columns), np.int8),
+        "s": torch.from_numpy(rng.standard_normal((37, groups))).bfloat16().float().numpy(),
+    }
+    expected = interpret_kernel(kernel, given, {})["w"]
+    outer, inner = ("r", "c") if operand == "a" else ("c", "r")
+    params = ", ".join(name for name, _ in prologue.operands)
+    text = prologue.text + CALLER.format(
+        params=params, outer=outer, inner=inner, first=FIRST[operand]
+    )
+    made = KernelSource(
+        "made", text,
+        (KernelParam("tile_ptr", "*i8"), KernelParam("out_ptr", "*f32", True),
+         *(KernelParam(*o) for o in prologue.operands),
+         KernelParam("rows", "i32"), KernelParam("columns", "i32")),
+        (("BR", 16), ("BC", 32)),
+    )  # fmt: skip
+    out = torch.zeros(rows, columns)
+    scales = torch.from_numpy(given["s"]).bfloat16()
+    grid = (-(-rows // 16), -(-columns // 32))
+    tile = torch.from_numpy(given["q"])
+    load_jit(made, interpret=True)[grid](tile, out, scales, rows, columns, BR=16, BC=32)
     np.testing.assert_array_equal(out.numpy(), expected)

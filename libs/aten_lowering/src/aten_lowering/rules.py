@@ -67,6 +67,17 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
     return decomposed_index_add(x, dim, index, source, alpha=alpha)
 
 
+@_rule(aten._weight_int8pack_mm.default)
+def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Any:
+    """A product that is rounded once, after its factors: a matmul widens what it loads. On the CPU
+    the operator sums in its own way."""
+    if x.device.type != "cuda":
+        return NotImplemented
+    wide = weight.to(x.dtype).t()
+    product = x @ wide if x.dtype is torch.float32 else aten.mm.dtype(x, wide, torch.float32)
+    return (product * scales.float()).to(x.dtype)
+
+
 @_rule(aten.put.default)
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
     """`index_put` into the elements as one line."""

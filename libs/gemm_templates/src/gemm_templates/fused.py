@@ -58,16 +58,17 @@ class Epilogue:
 class Prologue:
     """What happens to a tile of an operand between its load and the product.
 
-    name: the `@triton.jit` device function `(tile, r_outer, rk, mask, operands) -> tile`:
-        `r_outer` are the numbers of rows of `a` (columns of `b`) and `rk` those along K, shaped to
-        broadcast with the tile ([BLOCK_M, 1] and [1, BLOCK_K] for `a`; [1, BLOCK_N] and
-        [BLOCK_K, 1] for `b`); `mask`: where the tile lies inside of the matrix. What it makes of
-        elements outside does not matter, but it must not read memory for them.
+    name: the `@triton.jit` device function `(tile, r_outer, rk, first_k, mask, operands) -> tile`:
+        `r_outer` are the numbers of rows of `a` (columns of `b`) and `rk` those along K, from
+        `first_k` on, a multiple of the tile's size there; both are shaped to broadcast with the
+        tile ([BLOCK_M, 1] and [1, BLOCK_K] for `a`; [1, BLOCK_N] and [BLOCK_K, 1] for `b`); `mask`:
+        where the tile lies inside of the matrix. What it makes of elements outside does not matter,
+        but it must not read memory for them.
     text: module text that defines or imports it.
     operands: run-time parameters of the kernel that it gets as the tuple `operands`.
     dtype: element type of what it returns.
     bytes_per_element: what it reads besides the tile at a place of its own for each element, not
-        for each row or column.
+        for each row or column; a part of it where elements along K share a place.
     batched: the tuple starts with the batch number (0 where there is no batch), before the
         operands.
     """
@@ -76,7 +77,7 @@ class Prologue:
     text: str
     operands: tuple[KernelParam, ...] = ()
     dtype: str = "bf16"
-    bytes_per_element: int = 0
+    bytes_per_element: float = 0.0
     batched: bool = False
 
     @property

@@ -136,7 +136,7 @@ class Problem:
         if self.batch > 65535:
             raise UnsupportedProblem(f"batch {self.batch}: a grid has at most 65535 rows")
 
-    def loaded(self, tensor: str) -> int:
+    def loaded(self, tensor: str) -> float:
         """Bytes that are read for each element of "a" or "b", by its prologue, too."""
         prologue = self.prologue_a if tensor == "a" else self.prologue_b
         stored = ITEMSIZE[self.a_dtype if tensor == "a" else self.b_dtype]

@@ -15,19 +15,19 @@ from triton_rt import KernelParam
 
 
 @triton.jit
-def as_bf16(tile, r_outer, rk, mask, operands):
+def as_bf16(tile, r_outer, rk, first_k, mask, operands):
     """Any type to bf16."""
     return tile.to(tl.float32).to(tl.bfloat16)
 
 
 @triton.jit
-def as_f16(tile, r_outer, rk, mask, operands):
+def as_f16(tile, r_outer, rk, first_k, mask, operands):
     """Any type to f16."""
     return tile.to(tl.float16)
 
 
 @triton.jit
-def as_f32(tile, r_outer, rk, mask, operands):
+def as_f32(tile, r_outer, rk, first_k, mask, operands):
     """Any type to f32."""
     return tile.to(tl.float32)
 

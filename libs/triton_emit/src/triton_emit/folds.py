@@ -1,7 +1,37 @@
-"""Device functions that reductions and scans fold with, and by which programs tell each other what
-their chunks fold to, as text (see `helpers.py`)."""
+"""Device functions that reductions and scans fold with, by which programs tell each other what
+their chunks fold to, and that spread what groups of places share, as text (see `helpers.py`)."""
 
 FOLDS = {
+    "groups_of": """
+        # the groups of GROUP places that COUNT places from `first` on lie in, both powers of two
+        def groups_of(first, COUNT: tl.constexpr, GROUP: tl.constexpr):
+            if COUNT > GROUP:
+                groups = first // GROUP + tl.arange(0, COUNT // GROUP)
+            else:
+                groups = first // GROUP + tl.arange(0, 1)
+            return groups
+    """,
+    "along_groups": """
+        # [rows, groups] -> [rows, COUNT]: what is of a group for each place in it. Joined, copies
+        # stay in the registers of a thread that has all places of a group.
+        def along_groups(x, COUNT: tl.constexpr):
+            GROUP: tl.constexpr = COUNT // x.shape[1]
+            if x.shape[1] == 1:
+                x = tl.broadcast_to(x, (x.shape[0], COUNT))
+            elif GROUP > 16:
+                each = tl.broadcast_to(x[:, :, None], (x.shape[0], x.shape[1], GROUP))
+                x = tl.reshape(each, (x.shape[0], COUNT))
+            else:
+                if GROUP >= 2:
+                    x = tl.reshape(tl.join(x, x), (x.shape[0], 2 * x.shape[1]))
+                if GROUP >= 4:
+                    x = tl.reshape(tl.join(x, x), (x.shape[0], 2 * x.shape[1]))
+                if GROUP >= 8:
+                    x = tl.reshape(tl.join(x, x), (x.shape[0], 2 * x.shape[1]))
+                if GROUP >= 16:
+                    x = tl.reshape(tl.join(x, x), (x.shape[0], 2 * x.shape[1]))
+            return x
+    """,
     "max_nan": """
         def max_nan(a, b):
             return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

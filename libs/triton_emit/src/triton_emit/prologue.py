@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sympy
 
-from loop_ir import Kernel, Load, Stmt, TensorRef
+from loop_ir import Compute, DType, Kernel, Load, Stmt, TensorRef
 from loop_ir.ir import statements
+from symexpr import CeilDiv, FloorDiv, bounds, symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadPrologue
 from triton_emit.idioms import cheaper
@@ -19,7 +21,7 @@ from triton_emit.values import ATOM, Value
 
 
 def emit_prologue(kernel: Kernel, source: TensorRef, operand: str, name: str) -> PrologueSource:
-    """The device function `name(tile, r_outer, rk, mask, operands)` of the operand "a" or "b".
+    """The device function `name(tile, r_outer, rk, first_k, mask, operands)` of operand "a" or "b".
 
     `kernel` runs over the operand's (row, column), or (batch, row, column) with the batch number as
     the first of `operands`; it stores one element at each, and reads `source` there: such loads
@@ -61,12 +63,53 @@ class _PrologueWriter(DeviceFunctionWriter):
     def load(self, stmt: Load, readers: Sequence[Stmt], alone: bool) -> None:
         if self.reads_operand(stmt):
             self.env[stmt.out] = Value("tile", ATOM, stmt.dtype, frozenset({"o", "k"}))
+        elif (group := self._group(stmt)) is not None:
+            self._load_groups(stmt, group, readers, alone)
         else:
             super().load(stmt, readers, alone)
 
+    def _group(self, stmt: Load) -> sympy.Expr | None:
+        """The number of a group of places along K, such as `i1//128`, where that is all that the
+        load's index has of the places: what a group shares is then loaded once."""
+        (place,) = (axis.symbol for axis in self.tiles["k"].axes)
+        found = [d for d in stmt.index.atoms(FloorDiv) if d.args[0] == place]
+        if stmt.mask is not None or len(found) != 1 or not found[0].args[1].is_Integer:
+            return None
+        size = int(found[0].args[1])
+        alone = place not in stmt.index.xreplace({found[0]: sympy.S.Zero}).free_symbols
+        return found[0] if alone and size & (size - 1) == 0 else None
+
+    def _load_groups(
+        self, stmt: Load, group: sympy.Expr, readers: Sequence[Stmt], alone: bool
+    ) -> None:
+        """Loads [groups of the tile, columns], with the cast that alone reads it, and spreads it to
+        the tile."""
+        size, (axis,) = group.args[1], self.tiles["k"].axes
+        count, name = self.shapes["k"], f"group_{size}"
+        shaped = "[None, :]" if self.dimensions == ("o", "k") else "[:, None]"
+        self._head("o", f"{name} = groups_of(first_k, {count}, {size}){shaped}")
+        number = symbol(name)
+        groups = CeilDiv(axis.extent, size)
+        self.symbols[number] = (number, frozenset("k"))
+        self.ranges[number] = (0, bounds(groups - 1, self.ranges)[1])
+        index, axes = self.index(stmt.index.xreplace({group: number}))
+        inside = [f"({name} < {self.write_sizes(groups)})"]
+        if "o" in axes:
+            inside.insert(0, f"({self.mask(frozenset('o'))})")
+        value = Value(self.load_text(stmt, index, " & ".join(inside)), ATOM, stmt.dtype, axes)
+        out, base = stmt.out, self.base_of(stmt.buffer)
+        cast = readers[0] if alone and len(readers) == 1 else None
+        if isinstance(cast, Compute) and cast.op == "cast" and cast.dtype is not DType.bool_:
+            value, out = self.ops.cast(value, cast.dtype), cast.out
+            self.env[stmt.out] = value
+        text = f"along_groups({value.text}, {count})"
+        if shaped == "[:, None]":
+            text = f"tl.trans(along_groups(tl.trans({value.text}), {count}))"
+        self.env[out] = self.assign(base, replace(value, text=text, prec=ATOM))
+
     def source(self, name: str, value: Value, dtype: str) -> PrologueSource:
-        wide = ("r_outer", "rk") if self.bits == 64 else ()
+        wide = ("r_outer", "rk", "first_k") if self.bits == 64 else ()
         places = [f"{axis} = {axis}.to(tl.int64)" for axis in wide]
-        signature = f"{name}(tile, r_outer, rk, mask, operands)"
+        signature = f"{name}(tile, r_outer, rk, first_k, mask, operands)"
         text, operands, args = self.function(signature, value, places)
         return PrologueSource(name, text, operands, args, dtype, self.bits, self.batched)

@@ -51,12 +51,12 @@ class TritonKernel:
 @dataclass(frozen=True)
 class PrologueSource:
     """What makes an operand of a matmul from the tensor that is loaded for it, as a device function
-    `name(tile, r_outer, rk, mask, operands)`.
+    `name(tile, r_outer, rk, first_k, mask, operands)`.
 
     text: a Python module that defines it with `@triton.jit`. `tile`: the loaded elements, [BM, BK]
     of `a` or [BK, BN] of `b`; `r_outer`: their rows of `a` or columns of `b`, `rk`: their places
-    along K, both shaped to broadcast; `mask`: which are inside. It returns the operand's elements,
-    of the type `dtype`.
+    along K from `first_k` on, a multiple of BK, both shaped to broadcast; `mask`: which are inside.
+    It returns the operand's elements, of the type `dtype`.
     operands, args: as of `EpilogueSource`; names start with "a_" or "b_". bits: of the index
     arithmetic. batched: the kernel runs over (batch, row, column), and the tuple `operands` starts
     with the batch number.

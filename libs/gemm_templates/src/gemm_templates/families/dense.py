@@ -77,7 +77,7 @@ def _staged(problem: Problem, tensor: str) -> int:
     there if it has 4 bytes, else in registers (as sm_90 code has it)."""
     stored = ITEMSIZE[problem.a_dtype if tensor == "a" else problem.b_dtype]
     besides = problem.loaded(tensor) - stored
-    return stored + (besides if besides >= 4 else 0)
+    return stored + (int(besides) if besides >= 4 else 0)
 
 
 def converted(problem: Problem, config: Config) -> int:

@@ -80,7 +80,7 @@ class Ending(NamedTuple):
 class Beginning(NamedTuple):
     """What happens to blocks of the operands before they are multiplied.
 
-    PROLOGUE_A(tile, r_outer, rk, mask, a_operands) -> tile, or None; so PROLOGUE_B.
+    PROLOGUE_A(tile, r_outer, rk, first_k, mask, a_operands) -> tile, or None; so PROLOGUE_B.
     SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K.
     """
 

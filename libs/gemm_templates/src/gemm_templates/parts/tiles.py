@@ -92,10 +92,10 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
         y = load_block(b_ptrs, in_n, rk[:, None] < left, tile.EDGE_N, tile.EVEN_K)
         if beginning.PROLOGUE_A is not None:
             inside = inside_of(x, in_m, rk[None, :] < left, tile.EDGE_M)
-            x = prepare_a(x, rm[:, None], k + rk[None, :], inside, beginning, tile)
+            x = prepare_a(x, rm[:, None], k + rk[None, :], k, inside, beginning, tile)
         if beginning.PROLOGUE_B is not None:
             inside = inside_of(y, in_n, rk[:, None] < left, tile.EDGE_N)
-            y = prepare_b(y, rn[None, :], k + rk[:, None], inside, beginning, tile)
+            y = prepare_b(y, rn[None, :], k + rk[:, None], k, inside, beginning, tile)
         if SWAP:
             acc = tl.dot(tl.trans(y), tl.trans(x), acc, input_precision=tile.INPUT_PRECISION)
         elif beginning.SCALE is not None:
@@ -142,18 +142,18 @@ def multiply_add(x, y, acc, tile):
 
 
 @triton.jit
-def prepare_a(block, r_outer, rk, inside, beginning, tile):
+def prepare_a(block, r_outer, rk, first_k, inside, beginning, tile):
     """What the prologue of `a` makes of a block; outside along K that is zero, whatever it is."""
-    block = beginning.PROLOGUE_A(block, r_outer, rk, inside, beginning.a_operands)
+    block = beginning.PROLOGUE_A(block, r_outer, rk, first_k, inside, beginning.a_operands)
     if not tile.EVEN_K:
         block = tl.where(inside, block, tl.zeros_like(block))
     return block
 
 
 @triton.jit
-def prepare_b(block, r_outer, rk, inside, beginning, tile):
+def prepare_b(block, r_outer, rk, first_k, inside, beginning, tile):
     """The same of `b`."""
-    block = beginning.PROLOGUE_B(block, r_outer, rk, inside, beginning.b_operands)
+    block = beginning.PROLOGUE_B(block, r_outer, rk, first_k, inside, beginning.b_operands)
     if not tile.EVEN_K:
         block = tl.where(inside, block, tl.zeros_like(block))
     return block

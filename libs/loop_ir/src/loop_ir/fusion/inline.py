@@ -40,10 +40,10 @@ _LONGEST = 128  # numbers, symbols and operations of a point that is found by di
 Lows = tuple[tuple[sympy.Symbol, int], ...]
 
 
-def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch:
+def inline(producer: Kernel, consumer: Kernel, buffer: str, cut: bool = True) -> Kernel | Mismatch:
     """`consumer` with its loads of `buffer` replaced by what `producer` stores there: with its axes
-    cut, where only these tell the points of the producer, or with points that are found by
-    division."""
+    cut, where only these tell the points of the producer (and they may be: `cut`), or with points
+    that are found by division."""
     if not is_pointwise(producer):
         return Mismatch(f"{producer.name} reduces, so it is not computed again")
     if is_in_place(producer):
@@ -54,7 +54,7 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch
     store = stores[0]
     found = _inlined(producer, consumer, store)
     if isinstance(found, Mismatch):
-        parts = split_axes(consumer, buffer, store, producer.axes)
+        parts = split_axes(consumer, buffer, store, producer.axes) if cut else None
         again = found if parts is None else _inlined(producer, parts, store)
         if isinstance(again, Mismatch):
             again = _inlined(producer, consumer, store, divide=True)

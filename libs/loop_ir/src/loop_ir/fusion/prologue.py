@@ -106,7 +106,7 @@ def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
         ),
         kernel.symbols,
     )
-    whole = inline(merge(kernel), reader, ref.buffer)
+    whole = inline(merge(kernel), reader, ref.buffer, cut=False)
     if isinstance(whole, Mismatch):
         return whole
     source = _source(whole, axes, ref.type)

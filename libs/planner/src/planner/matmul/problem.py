@@ -31,7 +31,7 @@ from loop_ir.ir import reads, statements, writes
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed, define_source
 from planner.program import kernel_nodes
 from planner.tensors import Buffers, random_tensor
-from symexpr import evaluate, parse, symbol
+from symexpr import FloorDiv, evaluate, parse, symbol
 from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
 
 Hints = Mapping[str, int]
@@ -316,13 +316,18 @@ def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Pro
     params = tuple(gemm_templates.Param(name, kind) for name, kind in source.operands)
     axes = {axis.symbol for axis in kernel.axes[-2:] if axis.extent != 1}
     besides = sum(
-        s.dtype.itemsize
+        s.dtype.itemsize / _shared(s.index)
         for s in statements(kernel)
         if isinstance(s, Load) and s.buffer in source.args and axes <= s.index.free_symbols
     )
     return gemm_templates.Prologue(
         source.name, source.text, params, source.dtype, besides, source.batched
     )
+
+
+def _shared(index: sympy.Expr) -> int:
+    """How many elements read one place, such as 128 of `64*i0 + i1//128`."""
+    return max([1, *(int(d.args[1]) for d in index.atoms(FloorDiv) if d.args[1].is_Integer)])
 
 
 def _starts_aligned(ref: TensorRef | None) -> bool:

@@ -47,14 +47,15 @@ def gemv_mm(a, b, sizes, tile, ending, beginning, scratch, share, STAGES: tl.con
         in_n = rn[:, None] < sizes.N
         y = load_block(b_ptrs, in_n, on_k, tile.EDGE_N, tile.EVEN_K)
         x = load_block(a_ptrs, True, rk < left, "none", tile.EVEN_K)[None, :]
-        at = start + step * tile.BLOCK_K + rk[None, :]
+        first_k = start + step * tile.BLOCK_K
+        at = first_k + rk[None, :]
         if beginning.PROLOGUE_A is not None:
             inside = inside_of(x, True, on_k, "none")
-            x = prepare_a(x, rm[:, None], at, inside, beginning, tile)
+            x = prepare_a(x, rm[:, None], at, first_k, inside, beginning, tile)
         if beginning.PROLOGUE_B is not None:
             # As prologues know `b`: [BLOCK_K, BLOCK_N].
             inside = inside_of(y, in_n, on_k, tile.EDGE_N)
-            y = prepare_b(y.T, rn[None, :], at.T, inside.T, beginning, tile).T
+            y = prepare_b(y.T, rn[None, :], at.T, first_k, inside.T, beginning, tile).T
         sums += y.to(tl.float32) * x.to(tl.float32)
         a_ptrs += tile.BLOCK_K * a.stride_column
         b_ptrs += tile.BLOCK_K * b.stride_row

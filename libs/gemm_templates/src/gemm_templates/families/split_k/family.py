@@ -50,14 +50,15 @@ def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
 
 
 def narrow(problem: Problem) -> bool:
-    """Whether elements of `b` are of 8 bits until a prologue widens them."""
-    return problem.prologue_b is not None and problem.loaded("b") == 1
+    """Whether elements of `b` are of 8 bits until a prologue widens them, which may read more for
+    groups of them."""
+    return problem.prologue_b is not None and problem.loaded("b") < 2
 
 
 def stage_bytes(problem: Problem, config: Config) -> int:
     """Of a block of `a` and one of `b`, as they are loaded."""
     size_a, size_b = problem.loaded("a"), problem.loaded("b")
-    return (config.block_m * size_a + config.block_n * size_b) * config.block_k
+    return int((config.block_m * size_a + config.block_n * size_b) * config.block_k)
 
 
 def is_readable(config: Config) -> bool:

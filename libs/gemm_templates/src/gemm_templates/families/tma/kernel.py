@@ -52,10 +52,10 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr):
             rk = k + tl.arange(0, tile.BLOCK_K)
             if beginning.PROLOGUE_A is not None:
                 inside = (rm < sizes.M) & (rk[None, :] < sizes.K)
-                x = prepare_a(x, rm, rk[None, :], inside, beginning, tile)
+                x = prepare_a(x, rm, rk[None, :], k, inside, beginning, tile)
             if beginning.PROLOGUE_B is not None:
                 inside = (rn < sizes.N) & (rk[:, None] < sizes.K)
-                y = prepare_b(y, rn, rk[:, None], inside, beginning, tile)
+                y = prepare_b(y, rn, rk[:, None], k, inside, beginning, tile)
             if beginning.SCALE is not None:
                 acc += tl.dot(x, y, input_precision=tile.INPUT_PRECISION) * factor
             else:
