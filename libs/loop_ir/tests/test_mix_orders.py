@@ -165,6 +165,65 @@ def test_columns_that_come_first() -> None:
     assert "sum=" in print_graph(agree(swapped, 40))
 
 
+# a kernel of columns that makes on its way what rows are reduced of
+MADE = """
+graph g(
+    x: f32[40, 6] cuda:0,
+    w: f32[6] cuda:0,
+):
+  kernel columns(
+      x: f32[40, 6] cuda:0,
+      w: f32[6] cuda:0,
+      out t: f32[40, 6] cuda:0,
+      out a: f32[6] cuda:0,
+  ):
+    parallel i0 < 6:
+      over r0 < 40:
+        v0 = load x[r0*6 + i0] : f32
+        v1 = exp(v0) : f32
+        store t[r0*6 + i0] = v1
+        v2 = load w[i0] : f32
+        v3 = mul(v1, v2) : f32
+        v4 = reduce sum(v3) : f32
+      once:
+        store a[i0] = v4
+  kernel rows(
+      t: f32[40, 6] cuda:0,
+      a: f32[6] cuda:0,
+      out y: f32[40, 6] cuda:0,
+  ):
+    parallel i0 < 40:
+      over r0 < 6:
+        v0 = load t[i0*6 + r0] : f32
+        v1 = load FACTOR[PLACE] : f32
+        v2 = mul(v0, v1) : f32
+        v3 = reduce sum(v2) : f32
+      over r0 < 6:
+        v4 = sub(v0, v3) : f32
+        store y[i0*6 + r0] = v4
+  return (y: f32[40, 6] cuda:0, a: f32[6] cuda:0)
+"""
+
+
+def test_rows_that_need_what_is_made_on_the_way() -> None:
+    """As the gradient of a norm's input does, which is that of its weight and of several sums."""
+    text = MADE.replace("FACTOR[PLACE]", "t[i0*6 + r0]").replace("      a: f32[6] cuda:0,\n", "")
+    mixed = agree(of_rows(text, 40), 40)
+    assert [node.name for node in mixed.nodes if isinstance(node, Kernel)] == ["rows", "columns"]
+    assert not re.search(r"(load|store) t\b", print_graph(mixed))  # nothing else reads it
+    kept = text.replace("return (", "return (t: f32[40, 6] cuda:0, ")
+    assert print_graph(agree(of_rows(kept, 40), 40)).count("store t[") == 1
+
+
+@pytest.mark.parametrize(("factor", "place"), [("a", "r0"), ("t", "r0*6")])
+def test_rows_that_need_more_than_that(factor: str, place: str) -> None:
+    """The sums themselves, or other points of what is made, are read by kernels that follow."""
+    text = MADE.replace("FACTOR[PLACE]", f"{factor}[{place}]")
+    text = text if factor == "a" else text.replace("      a: f32[6] cuda:0,\n", "")
+    graph = of_rows(text, 40)
+    assert MixOrders().run(graph) is graph
+
+
 def test_what_stays_as_it_is() -> None:
     wide = re.sub(r"\b6\b", "30000", NORM)
     graph = of_rows(wide, 40)

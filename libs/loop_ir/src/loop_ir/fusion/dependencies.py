@@ -150,8 +150,10 @@ class Dependencies:
 
     def share(self, number: int, node: Node, after: int, left: Node) -> None:
         """`node` does what `number` did and a part of what `after` did, of which `left` remains,
-        which needs `node`."""
+        which needs `node`, and which `node` does not need."""
         self.inherit(number, after)
+        self.before[number].discard(after)
+        self.after[after].discard(number)
         self._edge(number, after)
         self.replace(number, node)
         self.replace(after, left)

@@ -14,7 +14,7 @@ from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import at_hints, hints_of, inner_axes, node_name, reads, traffic, writes
 from loop_ir.ir.in_place import stays_outside
 from loop_ir.ir.names import statements
-from loop_ir.ir.nodes import Graph, Kernel, Node, Reduce
+from loop_ir.ir.nodes import Graph, Kernel, Node, Reduce, Store
 from loop_ir.ir.strides import reduces_columns
 from symexpr import CeilDiv
 
@@ -79,16 +79,15 @@ class _Mixer:
             if not isinstance(rows, Kernel) or not _reduces_rows(rows):
                 continue
             first, second = sorted((other, number), key=lambda n: self.deps.order[n])
-            if self.deps.between(first, second) is not None or self.deps.needs(other, number):
+            if self.deps.between(first, second) is not None:
+                continue
+            if self.deps.needs(other, number) and not _reads_points(rows, columns):
                 continue
             parts, _ = share(rows.axes[0].extent, self.hints)
             left = finish(columns, parts)
             summed = self.joined.get(other, {})
-            dead = frozenset(
-                n
-                for n in writes(rows)
-                if n not in reads(left) and self.deps.is_dead_after(n, (other, number))
-            )
+            made = {*writes(rows), *writes(node)} - {*reads(left), *writes(left)}
+            dead = frozenset(n for n in made if self.deps.is_dead_after(n, (other, number)))
             fused = join(rows, columns, first == other, self.hints, dead)
             if isinstance(fused, Mismatch):
                 continue
@@ -113,7 +112,8 @@ class _Mixer:
         points = at_hints(
             fused.axes[0].extent * product(a.extent for a in columns.kernel.axes), self.hints
         )
-        if all(n < points for b, n in two.read.items() if b in one.read or b in one.written):
+        seen = {*one.read, *one.written}
+        if all(n < points for b, n in (*two.read.items(), *two.written.items()) if b in seen):
             return False
         moved = traffic(fused, self.hints)
         summed = sum(moved.written.get(name, 0) for name in columns.summands)
@@ -130,6 +130,15 @@ class _Mixer:
     def _walked(self, rows: Node, summands: Mapping[str, Reduce]) -> Kernel:
         assert isinstance(rows, Kernel)
         return walked(rows, *share(rows.axes[0].extent, self.hints), summands)
+
+
+def _reads_points(rows: Kernel, columns: Columns) -> bool:
+    """Whether the kernel of rows reads nothing that the other makes but what it stores at every
+    point, and writes nothing of what it touches."""
+    kernel = columns.kernel
+    read = {*writes(kernel)} & {*reads(rows)}
+    sums = {s.buffer for p in columns.once for s in p.body if isinstance(s, Store)}
+    return bool(read) and not (read & sums or {*reads(kernel), *writes(kernel)} & {*writes(rows)})
 
 
 def _reduces_rows(kernel: Kernel) -> bool:
