@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from loop_ir import Graph, Kernel, fuse_with_report, interpret_graph, parse_graph, verify
+from loop_ir.ir.names import statements
 
 NORM = """
 graph g(
@@ -89,6 +90,9 @@ def test_the_numbers_of_rows_are_stored_instead_of_the_rows(reader: str) -> None
         kernels = [k for k in got.nodes if isinstance(k, Kernel)]
         assert "tail" in kinds
         assert not any(b.name == "y" for k in kernels for b in k.buffers)
+        # a root is computed once a row, not at each point that reads it
+        roots = [k.name for k in kernels for s in statements(k) if getattr(s, "op", "") == "rsqrt"]
+        assert len(roots) == 1 and roots[0] != kernels[-1].name
 
 
 def test_rows_that_are_a_result_are_stored() -> None:

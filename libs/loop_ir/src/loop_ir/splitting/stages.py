@@ -8,7 +8,13 @@ import sympy
 
 from loop_ir.ir.affine import substitute
 from loop_ir.ir.analysis import inner_axes
-from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names
+from loop_ir.ir.names import (
+    defined_values,
+    map_expressions,
+    statements,
+    symbol_names,
+    used_values,
+)
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
@@ -91,13 +97,16 @@ class _Stages(Pieces):
                 self.add("", (*head, *tail))
                 return self.out
             results = [n for s in rest.phases[level].body if isinstance(s, Reduce) for n in s.outs]
+            if not more:
+                results = self._needed(rest, level, results)
             store = [self.store(name, self.kernel.axes) for name in results]
-            self.add("stage", (*head, Phase((), tuple(store)), *tail))
+            self.add("stage", (*head, *tail, Phase((), tuple(store))))
             load = [
                 Load(n, s.buffer, s.index, self.types[n])
                 for n, s in zip(results, store, strict=True)
             ]
-            rest = replace(after, phases=(Phase((), tuple(load)), *after.phases))
+            phases = tuple(without(p, results) for p in after.phases)
+            rest = replace(after, phases=(Phase((), tuple(load)), *phases))
             if not more:
                 body = [s for p in rest.phases for s in (p if p.axes else without_stores(p)).body]
                 axes = (*rest.axes, *(inner_axes(rest) or ()))
@@ -105,6 +114,23 @@ class _Stages(Pieces):
                 pieces = self._by_rows(flat, len(rest.axes))
                 self.add("", pieces, in_order=pieces is not flat)
                 return self.out
+
+    def _needed(self, kernel: Kernel, level: int, results: list[str]) -> list[str]:
+        """Of what is computed of the results once a row, what is read at inner points: a deviation
+        instead of the variance that it is computed of, again at each of them. The results, where
+        that would be more bytes."""
+        later = kernel.phases[level + 1 :]
+        once = [s for p in later if not p.axes for s in p.body]
+        known = list(results)
+        for stmt in once:
+            if not set(known).isdisjoint(used_values(stmt)):
+                if isinstance(stmt, Indirect):
+                    return results
+                known += defined_values(stmt)
+        read = {n for p in later if p.axes for s in p.body for n in used_values(s)}
+        needed = [n for n in known if n in read]
+        sizes = [sum(self.types[n].itemsize for n in names) for names in (needed, results)]
+        return needed if needed and sizes[0] <= sizes[1] else results
 
     def _by_rows(self, flat: Kernel, rows: int) -> Kernel:
         """What all rows read (weights of a norm), if it is large, is read in pieces, each for one
@@ -152,6 +178,12 @@ class _Stages(Pieces):
 def reduces(phase: Phase) -> bool:
     """Whether the phase has a reduction."""
     return any(isinstance(s, Reduce) for s in phase.body)
+
+
+def without(phase: Phase, names: list[str]) -> Phase:
+    """The phase without what defines these values."""
+    kept = (s for s in phase.body if not {*names} & {*defined_values(s)})
+    return replace(phase, body=tuple(kept))
 
 
 def without_stores(phase: Phase) -> Phase:
