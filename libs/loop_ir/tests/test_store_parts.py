@@ -66,8 +66,8 @@ def agree(whole: Graph) -> Graph:
     verify(stored)
     assert parse_graph(print_graph(stored)) == stored
     rng = np.random.default_rng(0)
-    widths = {"x": 16, "a": 16, "z": 24, "b": 24}
-    x = [rng.standard_normal((4, widths[i.name])).astype(np.float32) for i in whole.inputs]
+    sizes = [[int(n) for n in i.type.size] for i in whole.inputs]
+    x = [rng.standard_normal(size).astype(np.float32) for size in sizes]
     for want, got in zip(interpret_graph(whole, x), interpret_graph(stored, x), strict=True):
         np.testing.assert_array_equal(got, want)
     return stored
@@ -91,6 +91,61 @@ def test_a_part_that_is_a_result_is_stored_twice() -> None:
     both = agree(graph(True, True, "y: f32[4, 40] cuda:0, a: f32[4, 16] cuda:0"))
     maker = both.nodes[0]
     assert isinstance(maker, Kernel) and {b.name for b in maker.buffers} == {"x", "a", "y"}
+
+
+PAIRS = """graph g(
+    x: f32[4, 16] cuda:0,
+):
+  kernel parts(
+      x: f32[4, 16] cuda:0,
+      out a: f32[4, 16] cuda:0,
+      out b: f32[4, 16] cuda:0,
+  ):
+    parallel i0 < 4:
+      over r0 < 16:
+        v0 = load x[i0*16 + r0] : f32
+        v1 = exp(v0) : f32
+        store a[i0*16 + r0] = v1
+        v2 = reduce sum(v1) : f32
+      over r0 < 16:
+        v3 = sub(v1, v2) : f32
+        store b[i0*16 + r0] = v3
+  kernel pairs(
+      a: f32[4, 16] cuda:0,
+      b: f32[4, 16] cuda:0,
+      out y: f32[4, 16, 2] cuda:0,
+  ):
+    parallel i0 < 64, i1 < 2:
+      once:
+        v0 = index i1 : i64
+        v1 = const 0 : i64
+        v2 = const 1 : i64
+        v3 = const 2 : i64
+        v4 = ge(v0, v1) : bool
+        v5 = lt(v0, v2) : bool
+        v6 = and(v4, v5) : bool
+        v7 = load a[i0 + i1] if v6 else 0 : f32
+        v8 = ge(v0, v2) : bool
+        v9 = lt(v0, v3) : bool
+        v10 = and(v8, v9) : bool
+        v11 = load b[i0 + i1 - 1] if v10 else 0 : f32
+        v12 = where(v10, v11, v7) : f32
+        store y[i0*2 + i1] = v12
+  return (y: f32[4, 16, 2] cuda:0)
+"""
+
+
+def test_short_runs_are_stored_by_the_kernel_that_makes_all_of_them() -> None:
+    (both,) = agree(parse_graph(PAIRS)).nodes
+    assert isinstance(both, Kernel) and {b.name for b in both.buffers} == {"x", "y"}
+
+
+def test_short_runs_of_which_another_has_a_part_are_joined_by_a_kernel() -> None:
+    parts, pairs = PAIRS.split("  kernel pairs(")
+    of_x = pairs.replace("load b[", "load x[").replace("      b: f32", "      x: f32")
+    apart = parse_graph(f"{parts}  kernel pairs({of_x}")
+    names = [n.name for n in agree(apart).nodes if isinstance(n, Kernel)]
+    assert names == ["parts", "pairs"]
 
 
 @pytest.mark.parametrize(

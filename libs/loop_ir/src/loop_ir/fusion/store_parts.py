@@ -58,7 +58,8 @@ class StoreParts:
         cat: parallel i0 < 4, i1 < 3: y[8*i0 + i1 + 5] = b[3*i0 + i1]
 
     A part that no kernel of the graph makes alone (`b`) is copied still, by a kernel of its own;
-    one that others read is stored twice.
+    one that others read is stored twice. Parts that lie in shorter runs than a sector are stored
+    where they belong only if one kernel makes all of them: it fills each sector.
     """
 
     name = "store_parts"
@@ -153,6 +154,8 @@ class _Whole:
                 for q, store in others
             ):
                 makers[part] = place, made
+        if len(makers) < len(self.parts) or len({place for place, _ in makers.values()}) > 1:
+            makers = {part: made for part, made in makers.items() if self.runs(part)}
         left = [part for part in self.parts if part not in makers]
         hints = hints_of(graph.symbols)
         size = part.load.dtype.itemsize
@@ -172,12 +175,11 @@ class _Whole:
         return {a: width if a == self.axis else a.extent for a in self.kernel.axes}
 
     def _maker(self, part: _Part, before: list[Node], fixed: set[str]) -> int | None:
-        """The kernel that alone writes the part, whole, and does not read it, if the part lies in
-        the whole in runs worth a store."""
+        """The kernel that alone writes the part, whole, and does not read it."""
         buffer = part.load.buffer
         found = [n for n, node in enumerate(before) if buffer in writes(node)]
         once = sum(p.load.buffer == buffer for p in self.parts) == 1
-        if buffer in fixed or len(found) != 1 or not once or not self.runs(part):
+        if buffer in fixed or len(found) != 1 or not once:
             return None
         node = before[found[0]]
         return found[0] if isinstance(node, Kernel) and buffer not in reads(node) else None
