@@ -117,3 +117,24 @@ def test_several_graphs_after_a_break() -> None:
         leaves = [x.clone().requires_grad_(), w.clone().requires_grad_()]
         grads.append(torch.autograd.grad(run(*leaves), leaves))
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_computed_again_is_rounded_as_it_was() -> None:
+    """Logits of 30 in bf16 are numbers 1/8 apart: gradients of their logsumexp are as far from the
+    exact ones as eager's, not the exponential of that further."""
+
+    def fn(x: Tensor) -> Tensor:
+        a, b, c = x.unbind(-1)
+        return (a.log_softmax(-1) - b.square() * c).logsumexp(-1)
+
+    torch.manual_seed(0)
+    x = (torch.randn(100, 60, 3) * 1.5).bfloat16().requires_grad_()
+    seed = torch.randn(100).bfloat16()
+    exact = x.detach().double().requires_grad_()
+    (want,) = torch.autograd.grad(fn(exact), exact, seed.double())
+    compiled = torch.compile(fn, backend="compile_cli")
+    errors = []
+    for run in (fn, compiled):
+        (got,) = torch.autograd.grad(run(x), x, seed)
+        errors.append(float((got.double() - want).abs().max()))
+    assert errors[1] <= 2 * errors[0]

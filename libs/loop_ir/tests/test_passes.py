@@ -136,6 +136,20 @@ def test_what_is_stored_is_what_is_computed_with():
     assert drop_round_casts.drop(k) == k
 
 
+def test_what_is_compared_with_an_infinity_is_not_rounded_for_it():
+    text = """a = load x[i0*8 + i1] : f32
+b = cast(a) : bf16
+c = cast(b) : f32
+d = abs(c) : f32
+e = const inf : f32
+f = eq(d, e) : bool
+store y[i0*8 + i1] = f"""
+    head = "x: f32[4, 8]; out y: bool[4, 8]"
+    assert "d = abs(a) : f32" in lines(drop_round_casts.drop(kernel(head, *text.split("\n"))))
+    of_one = kernel(head, *text.replace("inf", "1.0").split("\n"))
+    assert drop_round_casts.drop(of_one) == of_one
+
+
 def test_a_rounding_stays_where_a_number_of_its_type_is_subtracted():
     k = kernel(
         "x: f32[4, 8]; m: bf16[4]; h: f16[4]; out y: f32[4, 8]; out z: f32[4, 8]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -42,11 +43,15 @@ _STEPS = frozenset(_STEP_NAMES.split())
 
 def reaching_steps(kernel: ir.Kernel) -> frozenset[str]:
     """The values whose small differences may become large ones: arguments of steps (comparisons,
-    floors, casts to integers, places of extremes) and all that these are computed from."""
+    floors, casts to integers, places of extremes) and all that these are computed from. What is
+    compared with an infinity answers the same."""
     found: set[str] = set()
-    for stmt in reversed(tuple(statements(kernel))):
+    body = tuple(statements(kernel))
+    consts = (s for s in body if isinstance(s, ir.Const))
+    infinite = {s.out for s in consts if math.isinf(s.value)}
+    for stmt in reversed(body):
         if isinstance(stmt, ir.Compute | ir.Reduce | ir.Scan) and (
-            stmt.op in _STEPS
+            (stmt.op in _STEPS and infinite.isdisjoint(stmt.args))
             or (stmt.op == "cast" and not stmt.dtype.is_float)
             or not found.isdisjoint(defined_values(stmt))
         ):
