@@ -62,6 +62,13 @@ def test_windows(fx: Any, size: tuple[int, int]) -> None:
     check(fx, lambda x, w: conv(x, w, padding=2), torch.randn(1, 4, 8, 7), torch.randn(4, 1, *size))
 
 
+@pytest.mark.parametrize("size", [(3, 7), (5, 5), (7, 1)])
+def test_windows_of_16_bits(fx: Any, size: tuple[int, int]) -> None:
+    """The vendor's kernels are for square ones."""
+    x, w = (torch.randn(n, dtype=torch.bfloat16) for n in ((1, 4, 8, 7), (4, 1, *size)))
+    check(fx, lambda x, w: conv(x, w, padding=3), x, w, ours=size[0] != size[1])
+
+
 def test_a_sum_of_zeros_below_0_is_0(fx: Any) -> None:
     """Eager begins at 0."""
     x, w = torch.zeros(1, 4, 8, 8), -torch.ones(4, 1, 1, 1)
