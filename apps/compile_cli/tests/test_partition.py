@@ -74,6 +74,18 @@ CHAINS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def test_what_elements_of_a_row_are_put_into_is_not_kept(saved: list[Tensor]) -> None:
+    """Smoothed labels are computed again from the labels."""
+    labels = torch.randint(0, N, (8, 1))
+
+    def smoothed(x: Tensor) -> Tensor:
+        wanted = torch.full_like(x, 0.1 / (N - 1)).scatter(1, labels, 0.9)
+        return -(wanted * x.log_softmax(-1)).sum()
+
+    check(smoothed, rows())
+    assert kept(saved) == [INPUT]
+
+
 def test_places_that_are_no_data_are_not_kept(saved: list[Tensor]) -> None:
     """A row of each of a batch: which batch is known, and nothing of the values is needed."""
     index = torch.randint(0, N, (300, 2))

@@ -177,6 +177,15 @@ def test_sums_in_few_places(oracle: Any, dtype: torch.dtype) -> None:
     assert modes(lowered) == {"set"}
 
 
+def test_a_histogram_a_row(oracle: Any) -> None:
+    """Places side by side, which values of one row meet in: they ask, however many rows there
+    are."""
+    rows = (MANY[:512] % 16).view(2, 256)
+    weights = (torch.arange(512.0) % 8).view(2, 256)
+    lowered = oracle(lambda x, i, v: x.scatter_add(1, i, v), torch.ones(2, 16), rows, weights)
+    assert modes(lowered) == {"set"} and len(lowered.graph.nodes) == 1
+
+
 def test_few_places_in_an_input(oracle: Any) -> None:
     """What is added up is added to what is there, once a place."""
     lowered = oracle(

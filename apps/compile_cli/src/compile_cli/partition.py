@@ -45,6 +45,7 @@ _AGAIN = (
     aten.replication_pad2d,
     aten.replication_pad3d,
     aten.roll,
+    aten.scatter,
     aten.select_scatter,
     aten.slice_scatter,
     aten.tril,
@@ -80,7 +81,6 @@ _FUSED = (
     aten.native_group_norm_backward,
     aten.native_layer_norm,
     aten.native_layer_norm_backward,
-    aten.scatter,
     aten.scatter_add,
     aten.scatter_reduce,
 )

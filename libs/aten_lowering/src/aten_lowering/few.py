@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch import fx
 
-from aten_lowering.meta import IntLike, expr
+from aten_lowering.meta import expr
 
 aten = torch.ops.aten
 Sizes = Sequence[sympy.Expr]
@@ -40,21 +40,32 @@ _ALONG = (
 
 @dataclass(frozen=True)
 class Crowd:
-    """Each of `values` rows of `columns` numbers goes to one of so many places."""
+    """Each of `values` rows of `columns` numbers goes to one of so many places. line: those of the
+    numbers that lie side by side in a place."""
 
     places: sympy.Expr
     columns: sympy.Expr
+    line: sympy.Expr
     values: sympy.Expr
+
+    @staticmethod
+    def of(size: Sizes, dims: Sequence[int], values: sympy.Expr) -> Crowd:
+        """Of a tensor of which these dimensions are places."""
+        places = sympy.Mul(*(size[d] for d in dims))
+        columns = sympy.Mul(*(n for d, n in enumerate(size) if d not in dims))
+        line = sympy.Mul(*size[max(dims, default=-1) + 1 :])
+        return Crowd(places, columns, line, values)
 
     @property
     def _meets(self) -> bool:
         known = self.values.is_Integer
-        return self.places.is_Integer and (not known or self.values >= _CROWD * self.places)
+        some = self.places.is_Integer and self.places > 0
+        return some and (not known or self.values >= _CROWD * self.places)
 
     @property
     def is_asked(self) -> bool:
         """Each of the places may ask all of the values."""
-        thin = self.columns.is_Integer and self.columns < _LINE
+        thin = self.line.is_Integer and self.line < _LINE
         most = _NUMBERS if thin else _ROWS
         if torch.are_deterministic_algorithms_enabled():
             most = _ORDERED
@@ -82,20 +93,17 @@ def crowd_of(node: fx.Node) -> Crowd | None:
     given: list[Any] = [*fx.map_arg(node.args, lambda n: n.meta["val"])]
     if node.target in _PUTS:
         x, indices, _, accumulate = (*given, False)[:4]
-        chosen = [(n, i) for n, i in zip(x.shape, indices, strict=False) if i is not None]
-        if not accumulate or any(i.dtype is torch.bool for _, i in chosen):
+        dims = [d for d, i in enumerate(indices) if i is not None]
+        chosen = [indices[d] for d in dims]
+        if not accumulate or any(i.dtype is torch.bool for i in chosen):
             return None
-        lines = zip_longest(*(reversed(i.shape) for _, i in chosen), fillvalue=1)
-        values = _product(next((n for n in sizes if n != 1), 1) for sizes in lines)
-        places = _product(n for n, _ in chosen)
-        return Crowd(places, _product(x.shape) / places, values) if places != 0 else None
-    if node.target not in _ALONG or not given[0].dim():
+        lines = zip_longest(*(reversed(i.shape) for i in chosen), fillvalue=1)
+        values = [next((n for n in sizes if n != 1), 1) for sizes in lines]
+    elif node.target in _ALONG and given[0].dim():
+        x, dim, index = given[:3]
+        dims = [dim % x.dim()]
+        values = [index.shape[dims[0]] if index.dim() == x.dim() else index.numel()]
+    else:
         return None
-    x, dim, index = given[:3]
-    values = _product(index.shape[dim : dim + 1 or None] if index.dim() == x.dim() else index.shape)
-    places = expr(x.shape[dim])
-    return Crowd(places, _product(x.shape) / places, values) if places != 0 else None
-
-
-def _product(sizes: Iterable[IntLike]) -> sympy.Expr:
-    return sympy.Mul(*map(expr, sizes))
+    size = [expr(n) for n in x.shape]
+    return Crowd.of(size, dims, sympy.Mul(*map(expr, values)))

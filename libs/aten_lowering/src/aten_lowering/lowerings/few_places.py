@@ -60,9 +60,7 @@ class Meeting:
         data = all(place[d].is_Symbol for d in asked)
         if more or not (alike and data) or len(own) + len(over) != len(points):
             return None
-        chosen = ([size[d] for d in dims] for dims in (asked, own))
-        places, columns = (sympy.Mul(*sizes) for sizes in chosen)
-        crowd = Crowd(places, columns, sympy.Mul(*(points[p] for p in over)))
+        crowd = Crowd.of(size, asked, sympy.Mul(*(points[p] for p in over)))
         return Meeting(asked, own, over, crowd)
 
 
@@ -145,7 +143,7 @@ def reduce_in_copies(
     count, wide = found.crowd.copies, opmath(out.dtype)
     if count == 1 or mode not in _FOLDS or (call.in_place and wide is not out.dtype):
         return False
-    rows = found.crowd.columns >= _LINE
+    rows = found.crowd.line >= _LINE
 
     def copied(coords: Coords, number: sympy.Expr) -> Coords:
         return (number, *coords) if rows else (*coords, number)
