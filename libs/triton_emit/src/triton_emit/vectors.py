@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from math import gcd
 
 import sympy
@@ -26,11 +27,13 @@ from loop_ir import ATOMICS, Axis, Compute, DType, Index, Kernel, Load, Store
 from loop_ir.ir import statements
 from symexpr import Max, Min, Mod
 
+_KERNELS = 64  # whose answers are kept: a schedule is asked for many sizes of one
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
 _SLIDES = 3  # places of a window from which on factors are worth sharing
 _ALONE = 12  # bytes of a point that loads read one by one, which the L1 cache has no time for
 
 
+@lru_cache(_KERNELS)
 def vector(kernel: Kernel) -> int:
     """The widest vector, in elements, that the end of a flat kernel's points does not cut, where it
     would cut a store's; else 0: what Triton takes anyway.
@@ -95,6 +98,7 @@ def bends(kernel: Kernel) -> bool:
     )
 
 
+@lru_cache(_KERNELS)
 def slides(kernel: Kernel) -> bool:
     """A tensor is read at several places, with factors of another that neighbours along the last
     axis share, or those along all others do: a tile reads each factor once (depthwise convolution,
@@ -122,6 +126,7 @@ def aligned(kernel: Kernel) -> bool:
     return True
 
 
+@lru_cache(_KERNELS)
 def reads_windows(kernel: Kernel) -> bool:
     """A tensor is read at three places or more, which are not a vector apart and move along the
     last axis: what neighbours share (three coordinates for a row of radial bases) is no window.

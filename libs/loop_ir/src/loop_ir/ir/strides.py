@@ -18,6 +18,8 @@ from tensor_ir import DType
 HELD_ROW = 8192
 # Neighbours that are so many elements apart still share lines of the cache.
 _FEW = 4
+# Kernels whose traits are kept: a schedule is asked for many sizes of one.
+_KERNELS = 64
 
 
 def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]]]:
@@ -38,10 +40,11 @@ def step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
     s = axis.symbol
     if s not in index.free_symbols:
         return sympy.S.Zero
-    step = sympy.expand(index.subs(s, s + 1) - index)
+    step = sympy.expand(index.xreplace({s: s + 1}) - index)
     return None if s in step.free_symbols else step
 
 
+@lru_cache(_KERNELS)
 def across(kernel: Kernel) -> Axis | None:
     """The axis besides the last one along which a flat kernel reads or writes most contiguously:
     `y[i0*64 + i1] = x[i1*128 + i0]` -> i0. None where tiles of the last axis alone are good."""

@@ -21,7 +21,7 @@ class PlaneWriter(KernelWriter):
         inner = across(self.kernel)
         rows = tuple(others)
         if inner is not None:
-            rows = (*(a for a in others if a is not inner), inner)
+            rows = (*(a for a in others if a != inner), inner)
         self.lines.head.append(f"pid = {self.program()}")
         columns = self.write_sizes(ceiling_division(last.extent, self.schedule.xblock))
         x, y = ("0", "pid") if columns == "1" else (f"pid % ({columns})", f"pid // ({columns})")
