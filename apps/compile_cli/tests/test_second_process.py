@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters
 import compile_cli.artifact as artifact
 import compile_cli.graph_cache as graph_cache
 import compile_cli.torch_backend as backend
+from compile_cli.torch_compat import key_parts
 
 Calls = list[str]
 
@@ -66,6 +67,22 @@ def test_a_model_is_loaded(compiled: Calls) -> None:
         assert len(compiled) == 1 and hits() == 1
         for result in results:
             torch.testing.assert_close(result, model(X))
+
+
+def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find a graph, no table of decompositions is made, nothing of torch's own compiler is
+    imported, and Triton's files are not read."""
+
+    def asked(*_: Any) -> Any:
+        raise AssertionError("it takes longer than to look up")
+
+    with torch.no_grad():
+        process(torch.sin, X)
+        monkeypatch.setattr(backend, "decompositions", asked)
+        monkeypatch.setattr(key_parts, "init_backend_registration", asked)
+        monkeypatch.setattr(key_parts.CacheBase, "get_system", staticmethod(asked))
+        torch.testing.assert_close(process(torch.sin, X), X.sin())
+    assert hits() == 1
 
 
 def test_small_graphs_are_not_looked_up(compiled: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import version
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -25,12 +26,23 @@ from compile_cli.torch_compat import (
     SerializableAOTDispatchCompiler,
     compiler_config,
     functorch_config,
+    key_parts,
 )
 from planner import source_digest
 
-WORTH = 100
+WORTH = 20
 """Operators from which on a graph is looked up: the first key that torch computes in a process
-costs 0.75 s, most of it imports; to trace and plan a graph of 100 operators costs as much."""
+costs 0.2 s; to trace and plan a graph of 20 operators costs as much."""
+
+# Of torch's key: the devices that its own compiler serves, with passes of theirs, for which all of
+# that is imported, and a digest of the files of Triton, half a gigabyte of them; the key has the
+# version and the GPU from here. To ask takes longer than all else of a key.
+_NOT_ASKED: tuple[tuple[Any, str, Any], ...] = (
+    (key_parts, "init_backend_registration", lambda: None),
+    (key_parts, "custom_backend_passes", {}),
+    (key_parts, "custom_backend_codegen_configs", {}),
+    (key_parts.CacheBase, "get_system", staticmethod(dict)),
+)
 
 PACKAGES = (
     "aten_lowering",
@@ -106,12 +118,17 @@ def cached(options: Options) -> ExitStack:
     """Inside, AOTAutograd's cache (where the user has it on) looks graphs up, and keeps them whole,
     under what this backend makes them with besides what torch's own key has."""
     cudnn = torch.backends.cudnn
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     settings = (
         *(getattr(cudnn, part).fp32_precision for part in ("conv", "rnn")),
         cudnn.deterministic,
+        torch.version.cuda,
+        gpu,
     )
     stack = ExitStack()
     tag = f"{compiler_config.cache_key_tag} {options} {settings} {_makers()}"
     stack.enter_context(compiler_config.patch(cache_key_tag=tag))
     stack.enter_context(functorch_config.patch(bundled_autograd_cache=True))
+    for of, name, none in _NOT_ASKED:
+        stack.enter_context(mock.patch.object(of, name, none))
     return stack

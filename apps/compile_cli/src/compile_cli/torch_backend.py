@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib.metadata import entry_points
 from typing import Any
@@ -73,7 +73,7 @@ def compile_cli(
     writable_views(gm)
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=cacheable(compile_fx) if kept else compile_fx,
-        decompositions=decompositions(),
+        decompositions=_Decompositions(),
         keep_inference_input_mutations=True,
         partition_fn=functools.partial(partition, last, settings.saved),
     )
@@ -86,6 +86,24 @@ def compile_cli(
         warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
         return gm.forward
     return result
+
+
+class _Decompositions(Mapping[Any, Callable[..., Any]]):
+    """The table of decompositions, made when it is asked for: a graph that is found in the cache
+    needs none."""
+
+    @functools.cached_property
+    def _table(self) -> dict[Any, Callable[..., Any]]:
+        return decompositions()
+
+    def __getitem__(self, op: Any) -> Callable[..., Any]:
+        return self._table[op]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
 
 
 def _no_artifact(why: str) -> Artifact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -12,7 +13,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import partitioners
-from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, OutputCode
+from torch._functorch._aot_autograd.autograd_cache import (
+    AOTAutogradCacheDetails,
+    BypassAOTAutogradCache,
+    OutputCode,
+)
 from torch._functorch._aot_autograd.schemas import (
     OutputType,
     SerializableAOTDispatchCompiler,
@@ -44,10 +49,14 @@ __all__ = [
     "functorch_config",
     "in_transform",
     "kernel_wrap",
+    "key_parts",
     "partitioners",
     "register_backend",
     "tracing",
 ]
+
+key_parts: Any = sys.modules[AOTAutogradCacheDetails.__base__.__module__]
+"""The module of torch in which the key of its cache is made."""
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
