@@ -524,3 +524,41 @@ kernel k(
 def test_rows_are_combined_line_by_line(t: str, op: str, most: int) -> None:
     """Sums of f32 are, sixteen bytes at once."""
     assert default_schedule(parse_kernel(EXTREMES.format(t=t, op=op)), {}).vector == most
+
+
+@pytest.mark.parametrize(
+    ("t", "columns", "kind"),
+    [("f32", 2052, "tiled"), ("f32", 2048, "flat"), ("f32", 2051, "flat"), ("bf16", 2052, "flat"),
+     ("f32", 500, "flat")],
+)  # fmt: skip
+def test_programs_of_a_row_read_its_numbers(
+    tools: SimpleNamespace, t: str, columns: int, kind: str
+) -> None:
+    """Of long rows that blocks of points would cut, and that begin where vectors do."""
+    text = f"""
+kernel k(
+    x: {t}[6, {columns}] cuda:0,
+    m: f32[6] cuda:0,
+    s: f32[6] cuda:0,
+    w: f32[3] cuda:0,
+    out y: {t}[6, {columns}] cuda:0,
+):
+  parallel i0 < 2, i1 < 3, i2 < {columns}:
+    once:
+      a = load x[i0*{3 * columns} + i1*{columns} + i2] : {t}
+      b = load m[i0*3 + i1] : f32
+      c = load s[i0*3 + i1] : f32
+      d = load w[i1] : f32
+      e = cast(a) : f32
+      f = sub(e, b) : f32
+      g = rsqrt(c) : f32
+      h = mul(f, g) : f32
+      j = add(h, d) : f32
+      l = cast(j) : {t}
+      store y[i0*{3 * columns} + i1*{columns} + i2] = l
+"""
+    kernel = parse_kernel(text.strip())
+    schedule = default_schedule(kernel, {})
+    assert schedule.kind == kind
+    positive = np.random.default_rng(0).random(6).astype(np.float32) + 1
+    tools.check(kernel, schedule, {"s": positive})

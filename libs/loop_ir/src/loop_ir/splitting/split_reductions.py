@@ -154,7 +154,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     if piece is not None and moved.total > cost:
         return Cut(piece, piece.extent, sympy.S.One, True)
     points = at_hints(product(a.extent for a in inner), hints)
-    if not (ordered or columns or scanning) and moved.total > 8 * cost:
+    if not (ordered or columns or scanning) and moved.total > 16 * cost:
         part = _part_of_own(kernel, _CACHED // (_MULTIPROCESSORS * points) if applies else 0)
         if part is not None and points // part.extent >= _LONG_RUN:
             return Cut(part, part.extent, sympy.S.One, True)

@@ -22,7 +22,7 @@ from triton_emit.schedule import (
     next_power_of_two,
     walks,
 )
-from triton_emit.vectors import bends, slides
+from triton_emit.vectors import bends, reads_rows, slides
 
 
 def check(kernel: Kernel, schedule: Schedule) -> None:
@@ -52,7 +52,7 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     sharing = s.kind == "looped" and can_split_scans(kernel) and fits
     expected = "0, or a power of two with one number a thread, of a looped kernel that scans a row"
     require(not s.lookback or sharing, "lookback", s.lookback, expected)
-    rows = picks_rows(kernel), divides_rows(kernel)
+    rows = picks_rows(kernel), divides_rows(kernel), reads_rows(kernel)
     planar = any((across(kernel), *rows, bends(kernel), slides(kernel)))
     expected = "flat: the kernel does not transpose"
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)

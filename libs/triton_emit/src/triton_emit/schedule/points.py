@@ -17,6 +17,7 @@ from triton_emit.vectors import (
     aligned,
     bends,
     combines_ones,
+    reads_rows,
     reads_windows,
     slides,
     vector,
@@ -38,7 +39,7 @@ def of_points(
             return _tiled(columns, neighbours, rows, bits)
     elif picks_rows(kernel) and columns >= ROW:
         return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
-    if columns >= LONG and divides_rows(cheaper(kernel)):
+    if columns >= LONG and (divides_rows(cheaper(kernel)) or reads_rows(kernel)):
         return replace(_picking(columns, bits), vector=vector(kernel))
     if (pairs := _pairs(kernel, rows, bits)) is not None:
         return pairs
