@@ -53,3 +53,23 @@ def test_gradients(options: dict[str, Any], kind: str) -> None:
     compiled = torch.compile(fn, backend="compile_cli", options=options)
     got = torch.autograd.grad(compiled(x, v), (x, v), torch.ones(2, 3))
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_many_values_in_few_places(options: dict[str, Any], emit: str) -> None:
+    """Places that ask, copies of rows and of numbers, and elements of a row."""
+
+    def fn(x: Tensor, i: Tensor, t: Tensor) -> list[Tensor]:
+        rows = x.new_zeros(11, 20).index_add(0, i % 11, x)
+        numbers = x.new_zeros(40).index_add(0, i, x[:, 0])
+        few = x.new_ones(5).scatter_reduce(0, i % 5, x[:, 1], "mean")
+        bins = x.new_zeros(4, 20).t().index_add(1, i % 4, x.t())
+        masked = torch.full_like(x, -9.0).scatter(1, t, x.gather(1, t)).softmax(1)
+        return [rows, numbers, few, bins, masked]
+
+    torch.manual_seed(0)
+    args = torch.randn(1400, 20), torch.randint(0, 40, (1400,)), torch.randint(0, 20, (1400, 3))
+    model = compile_cli.compile(fn, args, options={**options, "emit": emit})
+    assert not model.graph.fallbacks
+    for got, wanted in zip(model(*args), fn(*args), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)

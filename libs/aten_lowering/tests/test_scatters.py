@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aten_lowering import Lowered
-from loop_ir import CopyBack, Extern, Kernel, Store
+from loop_ir import CopyBack, DType, Extern, Kernel, Store
 from loop_ir.ir import product, statements, writes
 
 aten = torch.ops.aten
@@ -217,6 +217,29 @@ def test_copies_of_places(oracle: Any, dtype: torch.dtype) -> None:
     nodes = [n for n in lowered.graph.nodes if isinstance(n, Kernel)]
     assert sum("% 4" in str(s.index) or "Mod" in str(s.index) for n in nodes
                for s in statements(n) if isinstance(s, Store)) == 5  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [11, 40, 900])
+@pytest.mark.parametrize("reduce", ["amax", "prod"])
+def test_places_forget_what_the_input_has_there(oracle: Any, reduce: str, places: int) -> None:
+    """They are marked, once for all columns; some have nothing but what changes nothing."""
+
+    def fn(x: Tensor, i: Tensor, v: Tensor, columns: Tensor) -> list[Tensor]:
+        rows = i[:, None].expand(1400, 9)
+        alike = x.scatter_reduce(0, rows, v, reduce, include_self=False)
+        numbers = x[:, 0].scatter_reduce(0, i, v[:, 1], reduce, include_self=False)
+        other = x.scatter_reduce(0, columns, v, reduce, include_self=False)
+        return [alike, numbers, other, x.index_reduce(0, i, v, reduce, include_self=False)]
+
+    i = torch.arange(1400) * 7 % places
+    i[i == 3] = 5
+    v = torch.exp2(((torch.arange(12600) * 5) % 3 - 1.0).view(1400, 9))
+    v[i == 5] = -torch.inf if reduce == "amax" else 1.0
+    columns = (i[:, None] + torch.arange(9)) % places
+    lowered = oracle(fn, torch.full((places, 9), 7.0), i, v, columns)
+    marked = any(b.type.dtype is DType.bool_ for n in lowered.graph.nodes
+                 if isinstance(n, Kernel) for b in n.buffers)  # fmt: skip
+    assert marked == (places > 11)  # so few ask
 
 
 def test_copies_of_places_in_an_input(oracle: Any) -> None:

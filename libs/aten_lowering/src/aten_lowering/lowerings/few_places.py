@@ -18,7 +18,7 @@ import sympy
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
 from aten_lowering.call import Call, opmath
 from aten_lowering.few import Crowd
-from loop_ir import DType, TensorRef, TensorType, contiguous_strides
+from loop_ir import DType, Indirect, Stmt, TensorRef, TensorType, contiguous_strides
 from symexpr import Mod
 
 # Of a point, the places that it has a part in, with the value for each and whether it counts.
@@ -135,11 +135,12 @@ def reduce_in_copies(
     parts: Parts,
     mode: str,
     neutral: int | float,
+    marked: Operand | None,
     found: Meeting,
 ) -> bool:
     """`copies[i % n, index[i], c] += value[i, c]; out[j, c] = input[j, c] + sum over n of copies`,
     or another fold; False where that is not worth it. Copies of a number lie side by side, those of
-    rows one after the other."""
+    rows one after the other. marked: places that forget what the input has there."""
     count, wide = found.crowd.copies, opmath(out.dtype)
     if count == 1 or mode not in _FOLDS or (call.in_place and wide is not out.dtype):
         return False
@@ -170,6 +171,45 @@ def reduce_in_copies(
         k.store(out, k.coords, total, mode)
     else:
         old = k.const(0, wide) if input is None else k.load(input, k.coords).to(wide)
-        k.store(out, k.coords, old(_JOINS[mode], total))
+        new = old(_JOINS[mode], total)
+        if marked is not None:
+            new = k.load(marked, tuple(k.coords[d] for d in found.asked)).choose(total, old)
+        k.store(out, k.coords, new)
     call.emit_kernel(k)
     return True
+
+
+def marks(call: Call, out: Operand, points: Coords, parts: Parts, found: Meeting) -> Operand | None:
+    """Which of the places some point goes to, as a new tensor of the dimensions that are data;
+    None where these differ between columns, and where columns are few."""
+    columns = found.crowd.columns
+    wide = columns.is_Integer and columns >= _LINE
+    if not found.asked or not (wide or found.crowd.copies > 1):
+        return None
+
+    def looked_up(k: KernelBuilder, over: Coords, own: Coords) -> tuple[Coords, Value | None]:
+        chosen = iter(over)
+        k.coords = tuple(next(chosen) if p in found.over else own[p] for p in range(len(points)))
+        ((place, _, inside),) = parts(k)
+        return tuple(place[d] for d in found.asked), inside
+
+    def lookups(first: bool) -> list[Stmt]:
+        k = KernelBuilder("", points, call.origin)
+        over = tuple(k.coords[p] for p in found.over)
+        looked_up(k, over, k.coords if first else (sympy.S.Zero,) * len(points))
+        body = k.finish().phases[0].body
+        return list(body[: max(n for n, s in enumerate(body) if isinstance(s, Indirect)) + 1])
+
+    if lookups(True) != lookups(False):
+        return None
+    size = tuple(out.size[d] for d in found.asked)
+    type = TensorType(DType.bool_, size, contiguous_strides(size), out.type.device)
+    marked = Operand(TensorRef(call.fresh(f"{call.node.name}_marks"), type), type)
+    k = call.kernel(size, f"{call.node.name}_unmarked")
+    k.store(marked, k.coords, k.const(False, DType.bool_))
+    call.emit_kernel(k)
+    k = call.kernel([points[p] for p in found.over], f"{call.node.name}_marked")
+    place, inside = looked_up(k, k.coords, (sympy.S.Zero,) * len(points))
+    k.store(marked, place, k.const(True, DType.bool_), mask=inside)
+    call.emit_kernel(k)
+    return marked

@@ -19,7 +19,13 @@ from aten_lowering.call import Call, Result, least, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.few import is_few_a_row
-from aten_lowering.lowerings.few_places import Meeting, Parts, reduce_in_copies, reduce_in_few
+from aten_lowering.lowerings.few_places import (
+    Meeting,
+    Parts,
+    marks,
+    reduce_in_copies,
+    reduce_in_few,
+)
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
 from aten_lowering.registry import Table
@@ -93,7 +99,11 @@ def combine(
         return
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     require(mode != "mul" or call.on_cpu, "scattered products on a GPU are retried, unmeasured")
-    if meeting is not None and include_self and not mean and reduce_in_copies(*given, meeting):
+    marked = None
+    if meeting is not None and not (include_self or call.in_place):
+        marked = marks(call, out, tuple(points), parts, meeting)
+    forgets = include_self or marked is not None
+    if meeting is not None and forgets and not mean and reduce_in_copies(*given, marked, meeting):
         return
     target, counts = out, None
     wide = opmath(out.dtype)
@@ -116,12 +126,15 @@ def combine(
     if target is not out or not call.in_place:
         k = call.kernel(out.size, f"{call.node.name}_start")
         start = k.const(0, target.dtype) if input is None else k.load(input, k.coords)
+        if marked is not None and meeting is not None:
+            hit = k.load(marked, tuple(k.coords[d] for d in meeting.asked))
+            start = hit.choose(neutral, start.to(wide))
         k.store(target, k.coords, start)
         call.emit_kernel(k)
-    if 0 not in points and not include_self:
+    if 0 not in points and not include_self and marked is None:
         k = call.kernel(points, f"{call.node.name}_neutral")
         for coords, _, inside in parts(k):
-            k.store(target, coords, k.const(_neutral(mode, wide), wide), mask=inside)
+            k.store(target, coords, k.const(neutral, wide), mask=inside)
         call.emit_kernel(k)
     if 0 not in points:
         k = call.kernel(points)
@@ -302,8 +315,9 @@ def index_reduce(
         return lookup(k, index, (number,) if index.size else (), input.size[dim])
 
     def place(k: KernelBuilder) -> tuple[Coords, Value]:
+        own = at(k.coords, dim, slice_(k, k.coords[dim])) if input.size else ()
         new = k.read(value, (), input.dtype) if source is None else k.load(source, k.coords)
-        return at(k.coords, dim, slice_(k, k.coords[dim])) if input.size else (), new
+        return own, new
 
     tally = Tally(dim, lambda k: (slice_(k, k.coords[0]),)) if input.size else None
     _update(call, input, points, place, reduce, include_self, tally)
