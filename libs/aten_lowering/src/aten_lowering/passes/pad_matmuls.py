@@ -2,11 +2,12 @@
 
 mm(a, permute(w))   ->   mm(constant_pad_nd(a, [0, 63]), permute(constant_pad_nd(w, [0, 63])))
 
-with a of [4096, 4097] and w of [3072, 4097]. TMA cannot address such rows, and the vendor's kernels
-for them reach a seventh of the others' rate (113 TFLOP/s on an H200), where copies move 2.8 TB/s
-(padded rows of 4097 there): the copies are made where they and the product are predicted to take
-less, which measures nothing. A matrix that is an operand as it lies and turned, as the gradient of
-logits is, has one copy: the columns of a [8192, 50257] are those of its copy of [8192, 50304].
+with a of [4096, 4097] and w of [3072, 4097]. TMA addresses rows that begin at multiples of 16
+bytes. The vendor's kernels for others reach a third of its rate, or a seventh where they begin at
+odd elements (H200, logits of 30522 and 50257: 245 and 95 to 148 TFLOP/s beside 700 to 790), and
+copies move 2.8 TB/s: they are made where they and the product are predicted to take less, which
+measures nothing. A matrix that is an operand as it lies and turned, as the gradient of logits is,
+has one copy: the columns of a [8192, 50257] are those of its copy of [8192, 50304].
 It is exact: zeros meet zeros alone. A result with such rows is left as it is; templates write it.
 """
 
@@ -28,9 +29,10 @@ _OPERANDS: dict[Any, tuple[int, int, bool]] = {
 }
 Copies = dict[tuple[fx.Node, int, int], fx.Node]  # of a node, with zeros behind rows and below
 DEVICES = frozenset({"cuda"})
-# Of an H200: products of 16 bits a second by the vendor's kernels for odd rows, and for others at
-# the least; bytes that a copy moves a second; seconds of its launch; and how much less is less.
-_ODD, _EVEN, _MOVED, _LAUNCH, _MARGIN = 113e12, 500e12, 2.8e12, 3e-6, 1.2
+# Of an H200: products of 16 bits a second by the vendor's kernels for rows at odd elements, at even
+# ones, and at whole units at least; bytes that a copy moves a second; seconds of its launch; and
+# how much less is less.
+_ODD, _EVEN, _WHOLE, _MOVED, _LAUNCH, _MARGIN = 113e12, 245e12, 500e12, 2.8e12, 3e-6, 1.2
 _UNIT, _LINE = 8, 64  # elements in 16 bytes, and in a cache line, at which copied rows begin
 
 
@@ -48,7 +50,7 @@ def pad_matmuls(graph: fx.Graph) -> None:
         wide = right if by_rows else right.t()
         k = int(left.shape[-1])
         more = -k % _LINE if k % _UNIT else 0
-        if not _is_odd(left, wide) or not is_worth_it(left, wide, more):
+        if not _is_amiss(left, wide) or not is_worth_it(left, wide, more):
             continue
         with graph.inserting_before(node):
             rows = _padded(graph, b if by_rows else _turned(graph, b), wide, more, copies)
@@ -65,18 +67,20 @@ def _value(node: Any) -> Tensor | None:
     return value if known and value.dtype in (torch.bfloat16, torch.float16) else None
 
 
-def _is_odd(a: Tensor, b: Tensor) -> bool:
+def _is_amiss(a: Tensor, b: Tensor) -> bool:
     """a: [..., M, K]; b: [N, K]."""
     leads = (_lead(a), _lead(b))
-    return None not in leads and any(lead is not None and lead % 2 for lead in leads)
+    return None not in leads and any(lead is not None and lead % _UNIT for lead in leads)
 
 
 def is_worth_it(a: Tensor, b: Tensor, more: int) -> bool:
     """Whether copies of what lies amiss and a product of them take less than the product."""
-    amiss = [x for x in (a, b) if more or (_lead(x) or 0) % _UNIT]
+    leads = (_lead(a) or 0, _lead(b) or 0)
+    amiss = [x for x, lead in zip((a, b), leads, strict=True) if more or lead % _UNIT]
     flops = 2 * a.numel() * b.shape[0]
+    now = flops / (_ODD if any(lead % 2 for lead in leads) else _EVEN)
     copies = sum(_LAUNCH + 2 * x.numel() * x.element_size() / _MOVED for x in amiss)
-    return flops / _ODD > _MARGIN * (flops / _EVEN + copies)
+    return now > _MARGIN * (flops / _WHOLE + copies)
 
 
 def _lead(value: Tensor) -> int | None:

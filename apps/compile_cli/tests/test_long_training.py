@@ -1,0 +1,150 @@
+"""Two hundred steps of small models, and steps that two processes share: the losses are eager's."""
+
+from __future__ import annotations
+
+import copy
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Transformer(nn.Module):
+    """A layer that learns to continue sequences which count up."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(12, width), nn.Embedding(8, width)
+        self.one, self.two, self.last = (nn.LayerNorm(width) for _ in range(3))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids[:, :-1]) + self.places.weight
+        parts = self.qkv(self.one(x)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        heads = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        x = x + self.out(heads.transpose(1, 2).flatten(2))
+        x = x + self.down(F.gelu(self.up(self.two(x))))
+        logits = self.last(x) @ self.tokens.weight.t()
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    def batch(self) -> Tensor:
+        return (torch.randint(12, (4, 1)) + torch.arange(9) * torch.randint(1, 3, (4, 1))) % 12
+
+
+class Convnet(nn.Module):
+    """Which learns in which half of an image the mean is larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.out = nn.BatchNorm2d(4), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.max_pool2d(F.relu(self.norm(self.one(x))), 2)
+        y = F.adaptive_avg_pool2d(F.silu(self.two(y)), 2)
+        larger = (x[:, 0, :4].mean((1, 2)) > x[:, 0, 4:].mean((1, 2))).long()
+        return F.cross_entropy(self.out(y.flatten(1)), larger)
+
+    def batch(self) -> Tensor:
+        return torch.randn(8, 1, 8, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Transformer, Convnet])
+def test_losses_of_two_hundred_steps(kind: type[Transformer | Convnet]) -> None:
+    torch.manual_seed(0)
+    nets = [kind()]
+    nets.append(copy.deepcopy(nets[0]))
+    batches = [nets[0].batch() for _ in range(200)]
+    curves = []
+    compiled = torch.compile(nets[0], backend="compile_cli")
+    for net, run in zip(nets, (compiled, nets[1]), strict=True):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        curve = []
+        for batch in batches:
+            optimizer.zero_grad()
+            loss = run(batch)
+            loss.backward()
+            optimizer.step()
+            curve.append(loss.detach())
+        curves.append(torch.stack(curve))
+    got, want = curves
+    assert want[-20:].mean() < 0.8 * want[:20].mean()  # it learns
+    torch.testing.assert_close(got[:50], want[:50], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(
+        got.view(-1, 20).mean(1), want.view(-1, 20).mean(1), rtol=0.05, atol=0.01
+    )
+
+
+RANK = """
+import os, sys, torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import compile_cli
+
+rank, port, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+dist.init_process_group("gloo", rank=rank, world_size=2)
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+x, target = torch.randn(12, 8), torch.randint(4, (12,))
+own = slice(6 * rank, 6 * rank + 6)
+run = torch.compile(DistributedDataParallel(net), backend="compile_cli")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    F.cross_entropy(run(x[own]), target[own]).backward()
+    optimizer.step()
+if rank == 0:
+    torch.save([p.detach() for p in net.parameters()], out)
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_share_a_batch(tmp_path: Path) -> None:
+    """Each has a half, and the parameters are those of steps of the whole."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    found = tmp_path / "parameters.pt"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", RANK, str(rank), port, str(found)],
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        for process in ranks:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+    finally:
+        for process in ranks:
+            process.kill()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+    x, target = torch.randn(12, 8), torch.randint(4, (12,))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), target).backward()
+        optimizer.step()
+    want = [p.detach() for p in net.parameters()]
+    torch.testing.assert_close(torch.load(found), want, rtol=1e-4, atol=1e-5)
