@@ -51,6 +51,19 @@ def groups(x: Any, q: Any, s: Any, z: Any) -> Any:
     return F.linear(x, wide.reshape(q.shape)).relu()
 
 
+def nibbles(x: Any, q: Any, s: Any) -> Any:
+    """Two weights of 4 bits in a byte."""
+    wide = torch.stack([q & 15, q >> 4], -1).reshape(*s.shape, -1).to(x.dtype) - 8
+    return F.linear(x, (wide * s[..., None]).reshape(q.shape[0], -1))
+
+
+def words(x: Any, q: Any, s: Any) -> Any:
+    """Eight weights of 4 bits in a word."""
+    wide = (q[:, :, None] >> torch.arange(0, 32, 4, dtype=torch.int32)) & 15
+    wide = wide.reshape(*s.shape, -1).to(x.dtype) - 8
+    return F.linear(x, (wide * s[..., None]).reshape(q.shape[0], -1))
+
+
 def batch(x: Any, g: Any, w: Any) -> Any:
     return torch.bmm(x * g, w.relu().mT) + 1.0
 
@@ -69,6 +82,12 @@ CASES: dict[
     "weights": (weights, lambda: (bf16(24, 80), int8(40, 80), bf16(40) * 0.01), able("prologues")),
     "groups": (groups, lambda: (bf16(24, 96), int8(40, 96) // 2, bf16(40, 3), int8(40, 3) // 2),
                able("prologues")),
+    "nibbles": (nibbles, lambda: (bf16(24, 96), int8(40, 48).view(torch.uint8), bf16(40, 3)),
+                able("prologues") - {"tma"}),
+    "words": (words, lambda: (bf16(24, 128), torch.randint(-2**31, 2**31 - 1, (40, 16),
+              dtype=torch.int32), bf16(40, 2)), {"tiled"}),
+    "one packed row": (nibbles, lambda: (bf16(1, 96), int8(40, 48).view(torch.uint8), bf16(40, 3)),
+                       {"gemv"}),
     "one row": (weights, lambda: (bf16(1, 81), int8(40, 81), bf16(40) * 0.01), {"gemv"}),
     "batch": (batch, lambda: (bf16(3, 24, 72), bf16(3, 24, 1), bf16(3, 40, 72)),
               able("prologues") - {"tma"}),

@@ -47,6 +47,15 @@ def groups(x: Any, q: Any, s: Any, z: Any) -> Any:
     return F.linear(x, wide.reshape(q.shape)).relu()
 
 
+def nibbles(x: Any, q: Any, s: Any) -> Any:
+    return F.linear(x, _of_nibbles(x, q, s))
+
+
+def _of_nibbles(x: Any, q: Any, s: Any) -> Any:
+    wide = torch.stack([q & 15, q >> 4], -1).reshape(*s.shape, -1).to(x.dtype) - 8
+    return (wide * s[..., None]).reshape(q.shape[0], -1)
+
+
 def packed(x: Any, q: Any, s: Any) -> Any:
     return torch._weight_int8pack_mm(x, q, s).relu()
 
@@ -73,6 +82,8 @@ CASES: dict[str, Case] = {
                 ("tiled", "tma")),
     "groups": (groups, lambda: (bf16(200, 192), int8(264, 192) // 2, bf16(264, 3) * 0.01,
                                 int8(264, 3) // 2), ("tiled", "tma")),
+    "nibbles": (nibbles, lambda: (bf16(20, 192), int8(264, 96).view(torch.uint8),
+                                  bf16(264, 3) * 0.01), ("tiled", "gemv")),
     "packed": (packed, lambda: (bf16(20, 144), int8(264, 144), bf16(264) * 0.01),
                ("tiled", "gemv")),
     "gated": (gated, lambda: (bf16(200, 136), bf16(200, 136), bf16(136, 264), bf16(264)),
@@ -89,6 +100,8 @@ def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tenso
     if fn is weights:
         x, q, s = args
         return F.gelu(F.linear(wide[0], (q.to(x.dtype) * s[:, None]).double()))
+    if fn is nibbles:
+        return wide[0] @ _of_nibbles(*args).double().t()
     if fn is packed:
         return (wide[0] @ wide[1].double().t() * wide[2]).relu()
     if fn is groups:
@@ -153,7 +166,7 @@ def test_what_is_measured(options: dict[str, Any], name: str, emit: str) -> None
     compiled = compile_cli.compile(fn, args, options={**options, "emit": emit})
     check(compiled, fn, args)
     choices = compiled.graph.matmuls.values()
-    assert len(choices) == (2 if name in ("weights", "groups", "packed", "gated") else 1)
+    assert len(choices) == (2 if name in ("weights", "groups", "nibbles", "packed", "gated") else 1)
     failures = [why for choice in choices for _, why in choice.failures]
     assert not [why for why in failures if "differs from" in why or "has shape" in why]
 

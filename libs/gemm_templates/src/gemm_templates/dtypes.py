@@ -11,6 +11,8 @@ DTYPES: dict[str, torch.dtype] = {
     "f8e4m3": torch.float8_e4m3fn,
     "f8e5m2": torch.float8_e5m2,
     "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
 }
 # Those that are multiplied without scales.
 NAMES = {dtype: name for name, dtype in DTYPES.items() if name in ("bf16", "f16", "f32")}

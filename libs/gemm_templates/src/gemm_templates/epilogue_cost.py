@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 # Instructions for an element, beside loads and stores: counted in what the compiler makes of each
 # for Hopper. Names are those of `triton.language`.
@@ -15,6 +16,7 @@ _CALLS = {
 _SHARED = ("groups_of", "along_groups")
 
 
+@functools.lru_cache(maxsize=1024)
 def instructions(text: str) -> float:
     """Roughly how many instructions an element of the f32 tile takes, from the text of an
     epilogue and its helper functions, each counted once: operators of arithmetic on anything but

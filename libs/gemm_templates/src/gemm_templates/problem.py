@@ -11,7 +11,8 @@ from gemm_templates.fused import BlockScale, Epilogue, Prologue
 from triton_rt.tma import violations
 
 # Of an element type, in bytes; `dtypes` has torch's types by the same names.
-ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1}
+ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1, "i32": 4}
+_INTEGERS = {"i8", "u8", "i32"}
 FP8 = ("f8e4m3", "f8e5m2")
 # The longest K of `Problem.fast_accum`: the error of one sum in the tensor cores grows with K. Of
 # 16384 positive products it was 0.22, of torch's call 0.045.
@@ -103,8 +104,8 @@ class Problem:
                 f"operands of different element types, {self.operand('a')} and "
                 f"{self.operand('b')}: expected one, or fp8; a prologue can convert"
             )
-        if "i8" in (*multiplied, self.out_dtype, self.bias):
-            raise UnsupportedProblem("i8 is a type of operands that a prologue converts")
+        if found := _INTEGERS & {*multiplied, self.out_dtype, self.bias or "f32"}:
+            raise UnsupportedProblem(f"{min(found)} is a type of operands that a prologue converts")
         if (self.prologue_a or self.prologue_b or self.block_scale) and self.jagged:
             raise UnsupportedProblem("prologues or block scales of a jagged matmul")
         if self.block_scale and self.batch > 1:
@@ -139,8 +140,15 @@ class Problem:
     def loaded(self, tensor: str) -> float:
         """Bytes that are read for each element of "a" or "b", by its prologue, too."""
         prologue = self.prologue_a if tensor == "a" else self.prologue_b
-        stored = ITEMSIZE[self.a_dtype if tensor == "a" else self.b_dtype]
-        return stored + (prologue.bytes_per_element if prologue else 0)
+        return self.stored(tensor) + (prologue.bytes_per_element if prologue else 0)
+
+    def stored(self, tensor: str) -> int:
+        """Bytes of an element of "a" or "b" as a template loads it; 0 where elements along K share
+        a place: their prologue reads them, and nothing is left of the template's load."""
+        along = "stride_ak" if tensor == "a" else "stride_bk"
+        if along not in self.dynamic and self.dims()[along] == 0:
+            return 0
+        return ITEMSIZE[self.a_dtype if tensor == "a" else self.b_dtype]
 
     def operand(self, tensor: str) -> str:
         """The element type of "a" or "b" as it is multiplied."""

@@ -48,7 +48,8 @@ def cat(call: Call, tensors: Sequence[Operand], dim: int) -> None:
     for t in parts:
         end = start + t.size[dim]
         inside = _within(k, c, start, end)
-        loaded = k.load(t, at(k.coords, dim, c - start), mask=inside).to(out.dtype)
+        here = sympy.S.Zero if t.size[dim] == 1 else c - start
+        loaded = k.load(t, at(k.coords, dim, here), mask=inside).to(out.dtype)
         result = loaded if result is None else inside.choose(loaded, result)
         start = end
     assert result is not None

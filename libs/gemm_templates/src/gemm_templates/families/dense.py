@@ -7,6 +7,7 @@ from math import ceil
 from typing import TypeAlias
 
 from gemm_templates.device import DeviceInfo
+from gemm_templates.epilogue_cost import instructions
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 
 # The constants below were fitted to the times of 64 configs on 18 problems on an H200 (bf16 and
@@ -19,6 +20,9 @@ _LATENCY = 0.87e-6  # of a load
 LANES = 128 * 1.24e9  # f32 instructions/s of a multiprocessor, beside waits
 _SHARED = 0.67  # what is left of an epilogue's time where another program multiplies meanwhile
 STORE = 3.8  # instructions to store an element
+# What of the shorter of loads and products on one side and prologues on the other does not hide.
+_MEANWHILE = 0.35
+WIDEN = 4  # beside a prologue's own, to widen an element and for its share of the product
 
 
 Table: TypeAlias = tuple[tuple[int, ...], ...]
@@ -75,7 +79,7 @@ def shared_memory(problem: Problem, config: Config, *, persistent: bool = False)
 def _staged(problem: Problem, tensor: str) -> int:
     """Bytes in shared memory for each element of "a" or "b": what a prologue reads besides waits
     there if it has 4 bytes, else in registers (as sm_90 code has it)."""
-    stored = ITEMSIZE[problem.a_dtype if tensor == "a" else problem.b_dtype]
+    stored = problem.stored(tensor)
     besides = problem.loaded(tensor) - stored
     return stored + (int(besides) if besides >= 4 else 0)
 
@@ -158,7 +162,25 @@ def predict(
         "DRAM": moved / device.dram_rate,
     }
     worst = max(times, key=lambda name: times[name])
-    return times[worst] + LAUNCH + (descriptors(config) if persistent else 0.0), worst
+    seconds, worst = with_prologues(problem, config, device, times[worst], worst)
+    return seconds + LAUNCH + (descriptors(config) if persistent else 0.0), worst
+
+
+def with_prologues(
+    problem: Problem, config: Config, device: DeviceInfo, seconds: float, worst: str
+) -> tuple[float, str]:
+    """Of a product that takes so long by itself, with prologues: that of `a` runs once for each
+    column of tiles, that of `b` for each row of them, and part of the shorter time shows."""
+    of_a = problem.m * -(-problem.n // config.block_n)
+    of_b = problem.n * -(-problem.m // config.block_m)
+    count = sum(
+        elements * problem.k * problem.batch * (WIDEN + instructions(prologue.text))
+        for elements, prologue in ((of_a, problem.prologue_a), (of_b, problem.prologue_b))
+        if prologue
+    )
+    work = count / (device.sms * LANES)
+    both = max(seconds, work) + _MEANWHILE * min(seconds, work)
+    return both, worst if seconds >= work else "arithmetic"
 
 
 def descriptors(config: Config) -> float:

@@ -8,30 +8,37 @@ matmul a, b = w as [k, n] strides (1, k)    ->  with prologue_b widen, which ove
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import sympy
 
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.inline import inline
-from loop_ir.ir.affine import linear
+from loop_ir.ir.affine import linear, span
 from loop_ir.ir.analysis import is_pointwise, reads, writes
-from loop_ir.ir.names import statements
+from loop_ir.ir.names import defined_values, statements
 from loop_ir.ir.nodes import (
     Axis,
     Buffer,
+    Compute,
+    Const,
     Indirect,
     Kernel,
     Load,
     Matmul,
     Operand,
     Phase,
+    Stmt,
     Store,
     TensorRef,
 )
 from loop_ir.ir.points import at_strides
-from loop_ir.ir.renaming import fresh_symbols, union_origins
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, union_origins
+from loop_ir.ir.rewrite import ranges_of
+from loop_ir.passes.fold_tests import fold
 from loop_ir.passes.merge_axes import merge
+from symexpr import FloorDiv, bounds
 from tensor_ir import TensorType, contiguous_strides
 
 
@@ -40,7 +47,8 @@ class Prologue:
     """A prologue over (row, column) of its operand, or (batch, row, column), with one store, of the
     element there.
 
-    source: what a template loads in its place, at every point: a tensor of the operand's sizes.
+    source: what a template loads in its place, at every point: a tensor of the operand's sizes; one
+    with a stride of 0 is not looked at, for the kernel reads what is packed there by itself.
     """
 
     kernel: Kernel
@@ -70,7 +78,7 @@ def attach_prologue(matmul: Matmul, kernel: Kernel, operand: str) -> Matmul | Mi
 def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
     """What `kernel` makes, element by element of the matrix `ref` or a batch of them: pointwise,
     without gathers, and of at least one tensor that it reads at a place of its own for each element
-    of a matrix."""
+    of a matrix, or for a few that are packed there."""
     if not is_pointwise(kernel):
         return Mismatch(f"{kernel.name} reduces")
     if writes(kernel) != (ref.buffer,):
@@ -109,10 +117,42 @@ def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
     whole = inline(merge(kernel), reader, ref.buffer, cut=False)
     if isinstance(whole, Mismatch):
         return whole
-    source = _source(whole, axes, ref.type)
+    whole = fold(_read_once(whole))
+    source = _source(whole, axes, ref.type) or _packed(whole, axes, ref.type)
     if source is None:
         return Mismatch(f"{kernel.name} reads no tensor at a place of its own for each element")
     return Prologue(replace(whole, origins=kernel.origins), source)
+
+
+def _read_once(kernel: Kernel) -> Kernel:
+    """Loads of one place under several masks, such as the halves of a byte, as one without:
+
+       a = load q[i0//2] if m else 0; b = load q[i0//2] if n else 0
+    -> v = load q[i0//2]; a = where(m, v, 0); b = where(n, v, 0), where q has all these places
+    """
+    ranges, spans = dict(ranges_of(kernel)), {b.name: span(b.type) for b in kernel.buffers}
+    loads = [s for s in statements(kernel) if isinstance(s, Load)]
+    times = Counter((s.buffer, s.index) for s in loads if s.mask is not None)
+    taken = {name for s in statements(kernel) for name in defined_values(s)}
+    read: dict[tuple[str, sympy.Expr], str] = {}
+    body: list[Stmt] = []
+    for stmt in statements(kernel):
+        if not isinstance(stmt, Load) or stmt.mask is None or times[stmt.buffer, stmt.index] < 2:
+            body.append(stmt)
+            continue
+        low, high = bounds(stmt.index, ranges)
+        last = spans[stmt.buffer] - 1
+        if low is None or low < 0 or high is None or not last.is_Integer or high > last:
+            body.append(stmt)
+            continue
+        if (stmt.buffer, stmt.index) not in read:
+            read[stmt.buffer, stmt.index] = name = fresh_name(f"{stmt.out}_here", taken)
+            body.append(replace(stmt, out=name, mask=None))
+        other = fresh_name(f"{stmt.out}_other", taken)
+        body.append(Const(other, stmt.other, stmt.dtype))
+        values = (stmt.mask, read[stmt.buffer, stmt.index], other)
+        body.append(Compute(stmt.out, "where", values, stmt.dtype))
+    return replace(kernel, phases=(Phase((), tuple(body)),)) if read else kernel
 
 
 def _source(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorRef | None:
@@ -143,3 +183,25 @@ def _source(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorR
         if best is None or stmt.dtype.itemsize > best.type.dtype.itemsize:
             best = TensorRef(stmt.buffer, at)
     return best
+
+
+def _packed(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorRef | None:
+    """The tensor of which several elements along one axis share a place, such as `q[4*i1 + i0//8]`
+    with eight numbers in one, with a stride of 0 along that axis."""
+    buffers = {b.name: b.type for b in kernel.buffers}
+    symbols = tuple(a.symbol for a in axes)
+    for stmt in statements(kernel):
+        if not isinstance(stmt, Load) or stmt.mask is not None:
+            continue
+        shared = [d for d in stmt.index.atoms(FloorDiv) if d.args[0] in symbols[-2:]]
+        if len(shared) != 1:
+            continue
+        form = linear(stmt.index.xreplace({shared[0]: sympy.S.Zero}), symbols)
+        if form is None or not set(symbols) - {shared[0].args[0]} <= {s for s, _ in form.terms}:
+            continue
+        strides = tuple(form.coefficient(s) for s in symbols)
+        if strides[symbols.index(shared[0].args[0])] == 0:
+            device = buffers[stmt.buffer].device
+            at = TensorType(stmt.dtype, type.size, strides, device, sympy.expand(form.rest))
+            return TensorRef(stmt.buffer, at)
+    return None

@@ -42,10 +42,9 @@ _NARROW_MANY = {
 
 # Seconds: a launch, and a share of K's sums; bytes under way that hide the memory's latency.
 _LAUNCH, _SHARE, _UNDER_WAY = 4.5e-6, 0.8e-6, 32 << 10
-# Beside a prologue's own instructions, for an element (counted in sm_90 code): to widen it, and a
-# share of the product. Warps of a multiprocessor that hide each other's waits: 4 took 16.5 us for
-# 4096 x 4096 elements of 8 bits on an H200.
-_WIDEN, _WARPS = 4, 10
+# Warps of a multiprocessor that hide each other's waits: 4 took 16.5 us for 4096 x 4096 elements of
+# 8 bits on an H200.
+_WARPS = 10
 
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
@@ -53,7 +52,7 @@ def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     if problem.m > 64 or problem.m == 0:
         return ()
     d = problem.dims()
-    columns = "stride_bk" not in problem.dynamic and d["stride_bk"] == 1
+    columns = "stride_bk" not in problem.dynamic and d["stride_bk"] in (0, 1)
     narrow = split_k.narrow(problem)
     offered = []
     if problem.m == 1:
@@ -126,7 +125,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
         warps = config.num_warps * min(resident, programs / device.sms)
         # A warp of the tensor cores has at least 16 columns; others do the same for other rows.
         again = max(1.0, 16 * config.num_warps / config.block_n) if config.block_m > 1 else 1.0
-        count = k * n * rows * batch * again * (_WIDEN + instructions(problem.prologue_b.text))
+        count = k * n * rows * batch * again * (dense.WIDEN + instructions(problem.prologue_b.text))
         work = count / (device.sms * dense.LANES * min(1.0, warps / _WARPS))
     return _LAUNCH + share + max(read, work), "arithmetic" if work > read else "DRAM"
 

@@ -127,7 +127,8 @@ def products(problem: Problem, config: Config, device: DeviceInfo) -> tuple[floa
     waits = steps / max(1, config.num_stages - 1)
     times = {"DRAM": read, "L2": inside, "arithmetic": multiply, "latency": _WAIT * waits}
     worst = max(times, key=lambda name: times[name])
-    return times[worst] + _WAIT * min(2.0, waits), worst
+    seconds = times[worst] + _WAIT * min(2.0, waits)
+    return dense.with_prologues(problem, config, device, seconds, worst)
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:
