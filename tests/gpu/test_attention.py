@@ -70,6 +70,35 @@ def test_functions_of_scores(case: str, dtype: torch.dtype, columns: int, length
     torch.testing.assert_close(sums.double(), wanted.double(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("dtype", "columns", "length"),
+    [(torch.bfloat16, 64, 1024), (torch.float16, 128, 1000), (torch.float32, 64, 512)],
+)
+def test_gradients(case: str, dtype: torch.dtype, columns: int, length: int) -> None:
+    given = functions(length, 4)[case]
+    mask = None
+    if "mask" in given:
+        mask = create_block_mask(given["mask"], None, None, length, length, device="cuda")
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, given.get("score"), mask, return_lse=True, enable_gqa=True)
+
+    q = torch.randn(2, length, 4, columns, device="cuda", dtype=dtype).transpose(1, 2)
+    k, v = (torch.randn(2, 2, length, columns, device="cuda", dtype=dtype) for _ in range(2))
+    grads = torch.randn_like(q), torch.randn(2, 4, length, device="cuda")
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    out = torch.compile(f, backend="compile_cli", fullgraph=True)(*leaves)
+    got = torch.autograd.grad(out, leaves, grads)
+    want = torch.autograd.grad(f(*wide), wide, [g.double() for g in grads])
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-4}[dtype]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(
+            a.double(), b, rtol=tolerance, atol=tolerance * float(b.abs().max())
+        )
+
+
 def test_it_takes_no_memory_for_scores() -> None:
     q = torch.randn(1, 4, 16384, 64, device="cuda", dtype=torch.bfloat16)
     compiled = torch.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compile_cli
+from aten_lowering.opaque import Opaque
 
 TEMPLATE = {"gemm": "template"}
 LENGTH = 70
@@ -28,6 +30,10 @@ def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 def blocks(mask: Callable[..., Any], length: int = LENGTH) -> Any:
     return create_block_mask(mask, None, None, length, length, device="cpu", BLOCK_SIZE=32)
+
+
+def not_ours(part: Opaque, *_: object) -> None:
+    raise AssertionError(f"torch runs {part.op}: {part.reason}")
 
 
 SLOPES, BIAS = torch.rand(2), torch.randn(2, LENGTH, LENGTH)
@@ -47,16 +53,54 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_functions_of_scores(case: str) -> None:
+def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return flex_attention(q, k, v, **CASES[case], return_lse=True)
 
     q, k, v = (torch.randn(2, LENGTH, 2, 16).transpose(1, 2) for _ in range(3))
     with torch.no_grad():
-        got = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
         want = f(q, k, v)
+        monkeypatch.setattr(Opaque, "__call__", not_ours)
+        got = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert got[0].stride() == want[0].stride()
+
+
+GRADIENTS = ["plain", "causal", "alibi", "softcap", "bias", "nothing"]
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses gradients of flex attention on the CPU, for Inductor's kernels have none."""
+    module = sys.modules["torch.nn.attention.flex_attention"]
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, **CASES[case], return_lse=True, enable_gqa=True)
+
+    q = torch.randn(2, LENGTH, 2, 16).transpose(1, 2).requires_grad_()
+    k, v = (torch.randn(2, 1, LENGTH, 16, requires_grad=True) for _ in range(2))
+    grads = torch.randn(2, 2, LENGTH, 16), torch.randn(2, 2, LENGTH)
+    want = torch.autograd.grad(f(q, k, v), (q, k, v), grads)
+    monkeypatch.setattr(Opaque, "__call__", not_ours)
+    results = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
+    got = torch.autograd.grad(results, (q, k, v), grads)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert [x.stride() for x in got] == [x.stride() for x in want]
+
+
+def test_gradients_of_what_a_function_captured_are_eagers(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["torch.nn.attention.flex_attention"]
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
+
+    def f(q: Tensor, slopes: Tensor) -> Any:
+        return flex_attention(q, q + 1, q, lambda s, b, h, i, j: s + slopes[h] * (j - i))
+
+    given = torch.randn(1, 2, 40, 16, requires_grad=True), torch.rand(2, requires_grad=True)
+    out = torch.compile(f, backend="compile_cli", options=TEMPLATE)(*given)
+    got = torch.autograd.grad(out.sum(), given)
+    want = torch.autograd.grad(f(*given).sum(), given)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("batches", [1, 2])

@@ -147,6 +147,69 @@ def test_run_time_sizes_are_parameters() -> None:
     check(given, products(given, 0.25), 1e-5)
 
 
+LESS_LATER = Function(
+    "less",
+    """
+@triton.jit
+def less(score, batch, head, rm, rn, mask, operands):
+    return tl.where(rm >= rn, score * tl.load(operands[0] + head), float("-inf"))
+""",
+    (SLOPES,),
+)
+LESS_LATER_GRADIENT = Function(
+    "less_gradient",
+    """
+@triton.jit
+def less_gradient(score, grad, batch, head, rm, rn, mask, operands):
+    return grad * tl.load(operands[0] + head)
+""",
+    (SLOPES,),
+)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients(blocks: bool, scaled: bool) -> None:
+    given = tensors(torch.float32, (2, 4, 2, 100, 100), (20, 16))
+    more: dict[str, Any] = {"partial": CAUSAL}
+    slopes = torch.rand(4) if scaled else torch.ones(4)
+    if scaled:
+        more = {"partial": LESS_LATER, "full": LESS_LATER, "full_gradient": LESS_LATER_GRADIENT}
+        more["partial_gradient"] = LESS_LATER_GRADIENT
+    if blocks:
+        more["blocks"] = (32, 32)
+        of_keys, of_queries = torch.arange(4), torch.arange(3, -1, -1)
+        for prefix, own, counts in (("", of_keys, of_keys), ("q_", of_keys, of_queries)):
+            later = own[:, None] + 1 + torch.arange(4) if prefix else torch.arange(4).repeat(4, 1)
+            found = {
+                f"{prefix}counts": torch.ones(4),
+                f"{prefix}indices": own[:, None].repeat(1, 4),
+                f"full_{prefix}counts": counts,
+                f"full_{prefix}indices": later,
+            }
+            for name, x in found.items():
+                given[name] = x.int().expand(1, 4, *x.shape)
+    config = Config(16, 32, 4, 2)
+    run(problem(given, 0.25, **more), config, given | {"slopes": slopes})
+    leaves = [given[n].double().requires_grad_() for n in "qkv"]
+    q, k, v = leaves[0], *(x.repeat_interleave(2, 1) for x in leaves[1:])
+    scores = q @ k.transpose(-1, -2) * 0.25 * slopes.double()[:, None, None]
+    scores = scores.masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf"))
+    grad, grad_sum = torch.randn(2, 4, 100, 16).double(), torch.randn(2, 4, 100).double()
+    out = scores.softmax(-1) @ v
+    log2 = scores.logsumexp(-1) / torch.tensor(2.0).double().log()
+    wants = torch.autograd.grad([out, log2], leaves, [grad, grad_sum])
+    given |= {"grad_out": grad.float(), "grad_logsumexp": grad_sum.float()}
+    given["delta"] = torch.empty(2, 4, 100)
+    given |= {f"grad_{n}": torch.empty_like(given[n]) for n in "qkv"}
+    for template, programs in (("queries", 7 * 8), ("keys", 4 * 4)):
+        source = attention_kernel(problem(given, 0.25, **more), config, "gradients", template)
+        values = given | {"slopes": slopes}
+        triton_rt.LazyKernel(source)((programs, 1, 1), *(values[p.name] for p in source.params))
+    for name, want in zip("qkv", wants, strict=True):
+        torch.testing.assert_close(given[f"grad_{name}"].double(), want, rtol=1e-4, atol=1e-5)
+
+
 def test_blocks_of_a_program_divide_those_of_the_mask() -> None:
     given = tensors(torch.float16, (1, 1, 1, 1024, 1024), (64, 64))
     blocks = {"counts": torch.empty(1, 1, 1, dtype=torch.int32)}

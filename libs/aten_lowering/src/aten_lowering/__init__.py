@@ -4,7 +4,7 @@ An ATen op is a contract in words; a loop nest is what can be fused. This librar
 one small function an op, and an exact extern call for every op that has none.
 """
 
-from aten_lowering.attention import Attention, Blocks
+from aten_lowering.attention import Attention
 from aten_lowering.conditions import Conditions
 from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
@@ -20,7 +20,6 @@ __all__ = [
     "UNFILLED",
     "AtenLoweringError",
     "Attention",
-    "Blocks",
     "Conditions",
     "DependsOnData",
     "Fallback",

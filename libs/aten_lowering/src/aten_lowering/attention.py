@@ -6,6 +6,7 @@ score_mod, mask_mod (graphs of numbers)    ->    kernels over (batch, head, quer
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,12 @@ from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import CannotLower, UnsupportedGraph, require
 from aten_lowering.meta import expr
 from aten_lowering.opaque import Opaque, attribute
-from aten_lowering.torch_compat import FakeTensor, flex_attention, vmap_over_scores
+from aten_lowering.torch_compat import (
+    FakeTensor,
+    flex_attention,
+    flex_attention_backward,
+    vmap_over_scores,
+)
 from aten_lowering.whole import own_composites
 from loop_ir import Axis, FuseOptions, Graph, Kernel, Load, TensorRef, fuse
 from loop_ir.ir import statements
@@ -34,63 +40,74 @@ Lower = Callable[[fx.GraphModule], Graph]
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """The blocks of keys that each block of queries looks at: how many
-    [batch, heads, blocks of queries], and which [batch, heads, blocks of queries, number]."""
-
-    counts: TensorRef
-    indices: TensorRef
-
-
-@dataclass(frozen=True)
 class Attention:
-    """softmax(partial(query @ key.T * scale)) @ value, with `full` in place of `partial` for all
-    keys of `full_blocks`.
+    """softmax(partial(q @ k.T * scale)) @ v, with `full` in place of `partial` for all keys of the
+    blocks `full`; or its gradients.
 
+    tensors: `q`, `k`, `v`; results that somebody asks for, `out`, and `logsumexp` and `maxima` of
+    scores, to the base 2; `counts` [batch, heads, blocks of queries] and `indices` [..., number]:
+    of the blocks of keys that each block of queries looks at, if it does not look at all, and
+    `full_counts`, `full_indices`. Of gradients `out` and `logsumexp` are given, as are `grad_out`,
+    `grad_logsumexp`, and blocks of queries (`q_counts`, ..., `full_q_indices`); the results are
+    `grad_q`, `grad_k` and `grad_v`.
     partial, full: kernels over (batch, head, query, key) that read `score` and store one number;
-    None: scores stay as they are. captured: what else they read, by their names for it.
-    partial_blocks: None where all keys are looked at. sizes: of blocks, of queries and of keys.
-    out, logsumexp, maxima: results; the latter two, of scores, to the base 2; None where nobody
-    asks.
+    None: scores stay as they are. partial_gradient, full_gradient: likewise, of `score` and
+    `gradient`, the gradient of what became of a score. captured: what else they read, by their
+    names for it. sizes: of blocks, of queries and of keys.
     """
 
-    query: TensorRef
-    key: TensorRef
-    value: TensorRef
+    tensors: Mapping[str, TensorRef]
     scale: float
     partial: Kernel | None
     full: Kernel | None
+    partial_gradient: Kernel | None
+    full_gradient: Kernel | None
     captured: Mapping[str, TensorRef]
-    partial_blocks: Blocks | None
-    full_blocks: Blocks | None
     sizes: tuple[int, int]
-    out: TensorRef | None
-    logsumexp: TensorRef | None
-    maxima: TensorRef | None
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is the gradients."""
+        return "grad_out" in self.tensors
+
+
+# The arguments of calls, and their results.
+_TAKES = {
+    flex_attention: "q k v",
+    flex_attention_backward: "q k v out logsumexp grad_out grad_logsumexp",
+}
+_GIVES = {flex_attention: "out logsumexp maxima", flex_attention_backward: "grad_q grad_k grad_v"}
+# The blocks of a mask, from its third element on.
+_BLOCKS = (
+    *("counts", "indices", "full_counts", "full_indices"),
+    *("q_counts", "q_indices", "full_q_counts", "full_q_indices"),
+)
 
 
 def forget_blocks(graph: fx.Graph) -> None:
-    """Calls of flex attention take no blocks that are not looked at: those of queries, and of keys
-    where one block is all there is. torch makes some for calls without a mask."""
-    for node in graph.find_nodes(op="call_function", target=flex_attention):
-        blocks: Any = node.args[4]
-        keys = blocks[2:6] if _cut(node) else (None,) * 4
-        blocks = (*blocks[:2], *keys, *(None,) * 4, *blocks[10:])
-        node.args = (*node.args[:4], blocks, *node.args[5:])
+    """Calls of flex attention take no blocks that are not looked at: any, where one block is all
+    there is, and those of queries, but for gradients. torch makes some for calls without a mask."""
+    for target in _TAKES:
+        for node in graph.find_nodes(op="call_function", target=target):
+            at = _mask_at(node)
+            mask: Any = node.args[at]
+            tensors: Any = node.args[:2]
+            queries, keys = (n.meta["val"].shape[-2] for n in tensors)
+            one = mask[10] >= queries and mask[11] >= keys
+            first = 2 if one else 6 if target is flex_attention else 10
+            mask = (*mask[:first], *(None,) * (10 - first), *mask[10:])
+            node.args = (*node.args[:at], mask, *node.args[at + 1 :])
 
 
-def _cut(call: fx.Node) -> bool:
-    """Whether a block of queries, or of keys, is not all of them."""
-    blocks: Any = call.args[4]
-    tensors: Any = call.args[:2]
-    queries, keys = (n.meta["val"].shape[-2] for n in tensors)
-    return not (blocks[10] >= queries and blocks[11] >= keys)
+def _mask_at(call: fx.Node) -> int:
+    """Which argument is the mask."""
+    return 4 if call.target is flex_attention else 9
 
 
 def is_attention(part: Opaque) -> bool:
-    """Whether what torch runs is a call of flex attention, and nothing else."""
+    """Whether what torch runs is one call of flex attention, or of its gradients."""
     calls = [n.target for n in part.module.graph.nodes if n.op == "call_function"]
-    return calls.count(flex_attention) == 1 and {*calls} <= {flex_attention, operator.getitem}
+    return len([c for c in calls if c in _TAKES]) == 1 and {*calls} <= {*_TAKES, operator.getitem}
 
 
 def attention(
@@ -99,48 +116,66 @@ def attention(
     """What a call computes. arguments, results: those of `part` in the IR's terms. lower: makes a
     graph of the functions. Raises `CannotLower` for what no kernel of attention computes."""
     graph = part.module.graph
-    (call,) = graph.find_nodes(op="call_function", target=flex_attention)
+    call: Any = next(n for n in graph.nodes if n.target in _TAKES)
     known = dict(zip(graph.find_nodes(op="placeholder"), arguments, strict=True))
-    query, key, value, score_mod, block_mask, scale, _, captured, masking = call.args
-    fakes = [n.meta["val"] for n in (query, key, value)]
-    require(all(x.dtype in _DTYPES for x in fakes), f"elements of {fakes[0].dtype}")
-    require(len({x.dtype for x in fakes}) == 1, "tensors of several element types")
-    require(isinstance(scale, float), f"a scale of {scale}")
+    at = _mask_at(call)
+    block_mask, scale, _, captured, masking = call.args[at:]
     taken = (*captured, *masking)
-    require(all(isinstance(n, fx.Node) for n in taken), "a captured number")
-    devices = {n.meta["val"].device for n in (query, *taken)}
-    require(len(devices) == 1, f"tensors of {len(devices)} devices")
-    trace = _Trace(fakes, [n.meta["val"] for n in captured], [n.meta["val"] for n in masking])
-    score: Any
-    mask: Any
-    score, mask = (attribute(part.module, n) for n in (score_mod, block_mask[-1]))
+    _check(call, scale, taken)
+    tensors = dict(zip(_TAKES[call.target].split(), call.args, strict=False))
+    tensors |= zip(_BLOCKS, block_mask[2:10], strict=True)
+    refs = {name: _broadcast(known[n].ref) for name, n in tensors.items() if n is not None}
     outputs: Any = next(iter(graph.find_nodes(op="output"))).args[0]
-    made = {n.args[1]: r for n, r in zip(outputs, results, strict=True)}
-    full = trace.kernel(score, None, lower)
+    names = _GIVES[call.target].split()
+    for node, result in zip(outputs, results, strict=True):
+        if result is not None:
+            require(node.args[0] is call, "gradients of what score_mod captured")
+            refs[names[node.args[1]]] = result.ref
+    functions: Any = call.args[3] if at == 4 else call.args[7]
+    score, mask = (attribute(part.module, n) for n in (functions, block_mask[-1]))
+    fakes, kept, masked = (
+        [n.meta["val"] for n in nodes] for nodes in (call.args[:3], captured, masking)
+    )
+    trace = _Trace(fakes, kept, masked, lower)
+    mask = None if _takes_all(mask) else mask
+    full = trace.kernel(score, None)
+    partial = full if mask is None else trace.kernel(score, mask)
+    full_gradient = partial_gradient = None
+    if call.target is flex_attention_backward:
+        joint: Any = attribute(part.module, call.args[8])
+        full_gradient = partial_gradient = trace.kernel(joint, None, gradient=True)
+        if full_gradient is not None and mask is not None:
+            partial_gradient = trace.kernel(joint, mask, gradient=True)
     return Attention(
-        known[query].ref,
-        _broadcast(known[key].ref),
-        _broadcast(known[value].ref),
+        refs,
         scale,
-        full if _takes_all(mask) else trace.kernel(score, mask, lower),
+        partial,
         full,
+        partial_gradient,
+        full_gradient,
         {f"captured{i}": known[n].ref for i, n in enumerate(taken)},
-        _blocks(block_mask[2:4], known),
-        _blocks(block_mask[4:6], known),
         block_mask[10:12],
-        *(made[i].ref if made.get(i) is not None else None for i in range(3)),
     )
 
 
-def _takes_all(mask: fx.GraphModule) -> bool:
+def _check(call: Any, scale: object, taken: Sequence[Any]) -> None:
+    fakes = [n.meta["val"] for n in call.args[:3]]
+    require(all(x.dtype in _DTYPES for x in fakes), f"elements of {fakes[0].dtype}")
+    require(len({x.dtype for x in fakes}) == 1, "tensors of several element types")
+    require(isinstance(scale, float), f"a scale of {scale}")
+    require(all(isinstance(n, fx.Node) for n in taken), "a captured number")
+    devices = {x.device for x in (fakes[0], *(n.meta["val"] for n in taken))}
+    require(len(devices) == 1, f"tensors of {len(devices)} devices")
+    if call.target is flex_attention_backward:
+        require(call.args[5] is not None, "gradients of the logsumexp alone")
+        one = fakes[0].shape[0] != fakes[1].shape[0]
+        require(not one, "gradients of keys that batches share")
+
+
+def _takes_all(mask: Any) -> bool:
     """Whether a mask is but a constant: True."""
     calls = [n.target for n in mask.graph.nodes if n.op == "call_function"]
     return calls == [aten.new_ones.default]
-
-
-def _blocks(nodes: Sequence[fx.Node | None], known: Mapping[fx.Node, Any]) -> Blocks | None:
-    refs = [_broadcast(known[n].ref) for n in nodes if n is not None]
-    return Blocks(*refs) if refs else None
 
 
 def _move(graph: fx.Graph, device: torch.device) -> None:
@@ -168,16 +203,21 @@ class _Trace:
     fakes: Sequence[Tensor]
     captured: Sequence[Tensor]
     masking: Sequence[Tensor]
+    lower: Lower
 
-    def kernel(self, score_mod: Any, mask_mod: Any, lower: Lower) -> Kernel | None:
-        """`where(mask_mod(...), score_mod(score, ...), -inf)` at all scores; without a mask_mod
-        what becomes of scores. None where nothing does."""
-        traced = self.traced(score_mod, mask_mod)
-        (result,) = traced.graph.find_nodes(op="output")
-        if result.args[0].op == "placeholder":
+    def kernel(self, function: Any, mask_mod: Any, gradient: bool = False) -> Kernel | None:
+        """`where(mask_mod(...), function(score, ...), -inf)` at all scores; without a mask_mod what
+        becomes of scores. gradient: the function gives that of a score, given `gradient`, that of
+        what became of it; others are 0. None where nothing does."""
+        traced = self.traced(function, mask_mod, gradient)
+        (output,) = traced.graph.find_nodes(op="output")
+        result: Any = output.args[0]
+        while gradient and result.target is aten._to_copy.default:  # they are rounded in any case
+            result = result.args[0]
+        if result.op == "placeholder":
             return None
         try:
-            nodes = fuse(lower(traced), _FUSE).nodes
+            nodes = fuse(self.lower(traced), _FUSE).nodes
         except UnsupportedGraph as error:
             raise CannotLower(str(error)) from error
         one = nodes[0] if len(nodes) == 1 else None
@@ -185,19 +225,24 @@ class _Trace:
         assert isinstance(one, Kernel)
         return self.placed(one)
 
-    def traced(self, score_mod: Any, mask_mod: Any) -> fx.GraphModule:
-        """Both functions of all scores. These lie so that no two axes could be one, and there are
+    def traced(self, function: Any, mask_mod: Any, gradient: bool) -> fx.GraphModule:
+        """The functions of all scores. These lie so that no two axes could be one, and there are
         two at least along each."""
         mode = next(x.fake_mode for x in self.fakes if isinstance(x, FakeTensor))
-        first = len(self.captured)
+        tiles = ["score", "gradient"][: 1 + gradient]
+        buffers = (*self.captured, *self.masking)
+        of_one = functools.partial(_of_score, function) if gradient else function
 
-        def functions(score: Tensor, *buffers: Tensor) -> Tensor:
+        def functions(score: Tensor, *more: Tensor) -> Tensor:
             places = [torch.arange(n, dtype=torch.int32, device=score.device) for n in score.shape]
-            scored = vmap_over_scores(score_mod, (0,), (None,) * first)
-            out: Tensor = scored(score, *places, *buffers[:first])
+            grad, taken = more[: len(tiles) - 1], more[len(tiles) - 1 :]
+            first = len(self.captured)
+            whole = vmap_over_scores(of_one, (0,), ((0,) * gradient) + (None,) * first)
+            out: Tensor = whole(score, *places, *grad, *taken[:first])
             if mask_mod is not None:
                 masked = vmap_over_scores(mask_mod, (), (None,) * len(self.masking))
-                out = torch.where(masked(*places, *buffers[first:]), out, float("-inf"))
+                other = 0.0 if gradient else float("-inf")
+                out = torch.where(masked(*places, *taken[first:]), out, other)
             return out.to(torch.float32)
 
         with own_composites(), mode:
@@ -205,11 +250,11 @@ class _Trace:
             stride: list[Any] = [1]
             for n in reversed(size[1:]):
                 stride.append(stride[-1] * (n + 1))
-            score = torch.empty_strided(size, stride[::-1], device=self.fakes[0].device)
-            buffers = (*self.captured, *self.masking)
-            graph: fx.GraphModule = make_fx(functions, decompositions())(score, *buffers)
-            _move(graph.graph, score.device)
-        names = ["score", *(f"captured{i}" for i in range(len(buffers)))]
+            device = self.fakes[0].device
+            scores = [torch.empty_strided(size, stride[::-1], device=device) for _ in tiles]
+            graph: fx.GraphModule = make_fx(functions, decompositions())(*scores, *buffers)
+            _move(graph.graph, device)
+        names = [*tiles, *(f"captured{i}" for i in range(len(buffers)))]
         for node, name in zip(graph.graph.find_nodes(op="placeholder"), names, strict=True):
             node.name = node.target = name
         return graph
@@ -221,15 +266,19 @@ class _Trace:
         return (*query.shape[:3], key.shape[2])
 
     def placed(self, kernel: Kernel) -> Kernel:
-        """With its axes in the order of those of `score`, and of the lengths that there are."""
-        stride = next((b.type.stride for b in kernel.buffers if b.name == "score"), ())
-        loads = [s for s in statements(kernel) if isinstance(s, Load) and s.buffer == "score"]
+        """With its axes in the order of those of scores, and of the lengths that there are."""
+        tiles = {b.name: b.type.stride for b in kernel.buffers if b.name in ("score", "gradient")}
+        loads = [s for s in statements(kernel) if isinstance(s, Load) and s.buffer in tiles]
         require(bool(loads), "what becomes of scores does not depend on them")
-        axes: list[Axis] = []
-        for step, length in zip(stride, self.lengths, strict=True):
-            own = [
-                a for a in kernel.axes if sympy.expand(loads[0].index.coeff(a.symbol) - step) == 0
-            ]
+        index, axes = loads[0].index, list[Axis]()
+        for step, length in zip(tiles[loads[0].buffer], self.lengths, strict=True):
+            own = [a for a in kernel.axes if sympy.expand(index.coeff(a.symbol) - step) == 0]
             require(len(own) == 1 and len(kernel.axes) == 4, "scores of other places")
             axes.append(Axis(own[0].symbol, expr(length)))
         return replace(kernel, axes=tuple(axes))
+
+
+def _of_score(joint: Any, *args: Tensor) -> Tensor:
+    """The first gradient of a graph that gives those of all its arguments."""
+    found: Tensor = joint(*args)[0]
+    return found

@@ -12,74 +12,91 @@ import torch
 from aten_lowering import Attention, Fallback
 from gemm_templates import UnsupportedProblem
 from gemm_templates import attention as templates
-from loop_ir import Extern, Kernel, TensorRef
-from planner.plan import LaunchArg, LaunchPlan, NodePlan, define_source
+from loop_ir import DType, Extern, Kernel, TensorRef, TensorType, contiguous_strides
+from planner.plan import Choice, LaunchArg, LaunchPlan, NodePlan, Steps, define_source
 from planner.settings import Settings
 from symexpr import CeilDiv
 from triton_emit import TritonEmitError, emit_scores
 from triton_rt import KernelParam
 
-# What the template calls the tensors of a call.
-_ROLES = {"query": "q", "key": "k", "value": "v"} | {n: n for n in ("out", "logsumexp", "maxima")}
+_TILES = ("score", "gradient")
 
 
 def plan_attention(
     node: Extern, attentions: Mapping[str, Attention], options: Settings
 ) -> NodePlan | None:
-    """The launch that does what a call of attention does, or the call and why it is one; None of
+    """The launches that do what a call of attention does, or the call and why it is one; None of
     other calls."""
     attention = attentions.get(node.target)
     if attention is None:
         return None
-    on_cuda = attention.query.type.device.kind == "cuda"
+    on_cuda = attention.tensors["q"].type.device.kind == "cuda"
+    name = f"attention_{node.target.rpartition('.')[2]}"
     try:
         if options.gemm == "extern" or (options.gemm == "auto" and not on_cuda):
             raise UnsupportedProblem("no template is asked for")
-        launch = _Launch(attention).plan(f"attention_{node.target.rpartition('.')[2]}")
+        choice: Choice
+        if attention.is_gradient:
+            choice = _gradients(attention, name)
+        else:
+            choice = _Launch(attention, attention.tensors).plan(name, "forward")
     except (UnsupportedProblem, TritonEmitError) as why:
         origin = node.origins[0]
         fallbacks = (Fallback(origin.op, origin.source, str(why)),)
         return NodePlan(extern=node, origins=node.origins, fallbacks=fallbacks)
     outs = tuple(out for out in node.outs if out is not None)
-    return NodePlan(outs, None, ((None, launch),), node.origins)
+    return NodePlan(outs, None, ((None, choice),), node.origins)
+
+
+def _gradients(attention: Attention, name: str) -> Steps:
+    """The gradient of queries, and those of keys and values, with a number a query that the first
+    launch leaves for the second."""
+    *size, _ = attention.tensors["q"].type.size
+    device = attention.tensors["q"].type.device
+    type_ = TensorType(DType.f32, tuple(size), contiguous_strides(tuple(size)), device)
+    tensors = {**attention.tensors, "delta": TensorRef(f"{name}_delta", type_)}
+    launches = [_Launch(attention, tensors).plan(f"{name}_queries", "queries")]
+    if not {"grad_k", "grad_v"}.isdisjoint(tensors):
+        launches.append(_Launch(attention, tensors, turned=True).plan(f"{name}_keys", "keys"))
+    return Steps(tuple(launches), ((f"{name}_delta", type_),))
 
 
 @dataclass
 class _Launch:
-    """One launch, while it is put together: what its parameters are."""
+    """One launch, while it is put together. values: what its parameters are. turned: its tiles of
+    scores are [keys, queries]."""
 
     attention: Attention
+    tensors: Mapping[str, TensorRef]
+    turned: bool = False
     values: dict[str, LaunchArg] = field(default_factory=dict)
 
-    def plan(self, name: str) -> LaunchPlan:
+    def plan(self, name: str, template: str) -> LaunchPlan:
         """Raises UnsupportedProblem."""
         problem = self.problem()
-        config = templates.fitted(problem, templates.default_config(problem))
+        config = templates.fitted(problem, templates.default_config(problem, template))
         if config is None:
             raise UnsupportedProblem(f"blocks of {problem.blocks[0]} x {problem.blocks[1]} scores")
-        source = templates.attention_kernel(problem, config, name)
-        batch, heads, queries, _ = self.attention.query.type.size
-        programs = CeilDiv(queries, config.block_m) * heads * batch
+        source = templates.attention_kernel(problem, config, name, template)
+        block = config.block_n if self.turned else config.block_m
+        batch, heads, rows, _ = self.tensors["k" if self.turned else "q"].type.size
+        grid = CeilDiv(rows, block) * heads * batch, sympy.S.One, sympy.S.One
         args = tuple(self.values[p.name] for p in source.params)
-        return LaunchPlan(define_source(source), (programs, sympy.S.One, sympy.S.One), args)
+        return LaunchPlan(define_source(source), grid, args)
 
     def problem(self) -> templates.Attention:
         a = self.attention
-        _, heads, queries, columns = a.query.type.size
-        _, kv_heads, keys, width = a.value.type.size
+        _, heads, queries, columns = self.tensors["q"].type.size
+        _, kv_heads, keys, width = self.tensors["v"].type.size
         if not all(n.is_Integer and n <= 256 for n in (columns, width)):
             raise UnsupportedProblem(f"heads of {columns} and {width} columns")
         group = heads / kv_heads
         if not group.is_Integer:
             raise UnsupportedProblem(f"{heads} heads that share {kv_heads}")
-        refs = {name: getattr(a, role) for role, name in _ROLES.items()}
-        for prefix, blocks in (("", a.partial_blocks), ("full_", a.full_blocks)):
-            if blocks is not None:
-                refs |= {f"{prefix}counts": blocks.counts, f"{prefix}indices": blocks.indices}
-        full = self.function("full", a.full)
-        partial = full if a.partial is a.full else self.function("partial", a.partial)
-        on_cuda = a.query.type.device.kind == "cuda"
+        on_cuda = self.tensors["q"].type.device.kind == "cuda"
         tf32 = torch.backends.cuda.matmul.allow_tf32 and on_cuda
+        full = self.function("full", a.full)
+        full_gradient = self.function("full_gradient", a.full_gradient)
         return templates.Attention(
             (
                 self.size("HEADS", heads),
@@ -89,10 +106,14 @@ class _Launch:
             ),
             (int(columns), int(width)),
             a.scale,
-            {name: self.tensor(name, ref) for name, ref in refs.items() if ref is not None},
-            partial,
+            {name: self.tensor(name, ref) for name, ref in self.tensors.items()},
+            full if a.partial is a.full else self.function("partial", a.partial),
             full,
-            a.sizes if a.partial_blocks is not None else (0, 0),
+            full_gradient
+            if a.partial_gradient is a.full_gradient
+            else self.function("partial_gradient", a.partial_gradient),
+            full_gradient,
+            a.sizes if "counts" in self.tensors else (0, 0),
             "tf32" if tf32 else "ieee",
         )
 
@@ -111,9 +132,9 @@ class _Launch:
     def function(self, name: str, kernel: Kernel | None) -> templates.Function | None:
         if kernel is None:
             return None
-        source = emit_scores(
-            kernel, ("score",), name, self.attention.query.type.dtype.itemsize == 2
-        )
+        tiles = _TILES if name.endswith("gradient") else _TILES[:1]
+        narrow = self.tensors["q"].type.dtype.itemsize == 2
+        source = emit_scores(kernel, tiles, name, narrow, self.turned)
         for (param, _), arg in zip(source.operands, source.args, strict=True):
             self.values[param] = self.attention.captured[arg] if isinstance(arg, str) else arg
         operands = tuple(KernelParam(param, kind) for param, kind in source.operands)

@@ -16,36 +16,42 @@ class Heads(NamedTuple):
     stride_column: Any = 0
 
 
-class Lengths(NamedTuple):
-    """HEADS of the queries, GROUP of which share a head of keys and values; M queries, N keys; the
-    COLUMNS of queries and keys, and those of values."""
+class Side(NamedTuple):
+    """The queries, or the keys: how many there are, of which BLOCK are taken at a time. EVEN: the
+    blocks divide them. BLOCK, EVEN: constants."""
+
+    LENGTH: Any
+    BLOCK: Any
+    EVEN: Any
+
+
+class Width(NamedTuple):
+    """Columns, and a power of two that holds them. Constants."""
+
+    COLUMNS: Any
+    BLOCK: Any
+
+
+class Shape(NamedTuple):
+    """HEADS of the queries, GROUP of which share a head of keys and values; the columns of queries
+    and keys, and those of values. PRECISION: of products of f32."""
 
     HEADS: Any
     GROUP: Any
-    M: Any
-    N: Any
-    COLUMNS: Any
-    VALUES: Any
-
-
-class Tile(NamedTuple):
-    """Constants. A program takes BLOCK_M queries, BLOCK_N keys at a time. BLOCK_D, BLOCK_V: powers
-    of two that hold the columns. EVEN_M, EVEN_N: the blocks divide the lengths."""
-
-    BLOCK_M: Any
-    BLOCK_N: Any
-    BLOCK_D: Any
-    BLOCK_V: Any
-    EVEN_M: Any
-    EVEN_N: Any
-    INPUT_PRECISION: Any
+    queries: Any
+    keys: Any
+    inner: Any
+    outer: Any
+    PRECISION: Any
 
 
 class Scores(NamedTuple):
     """PARTIAL(score, batch, head, rm, rn, mask, partial_operands) and FULL: what becomes of scores,
     with and without the mask; None: they stay as they are. `mask`: which lie inside of the tensors.
     SCALED: the products have been multiplied by SCALE for them; else the functions do nothing but
-    to give -inf, and SCALE is positive."""
+    to give -inf, and SCALE is positive. PARTIAL_GRADIENT(score, grad, batch, ...), FULL_GRADIENT:
+    the gradient of a scaled product, given that of what became of it; None: the same.
+    """
 
     SCALE: Any
     SCALED: Any = False
@@ -53,11 +59,16 @@ class Scores(NamedTuple):
     partial_operands: Any = ()
     FULL: Any = None
     full_operands: Any = ()
+    PARTIAL_GRADIENT: Any = None
+    partial_gradient_operands: Any = ()
+    FULL_GRADIENT: Any = None
+    full_gradient_operands: Any = ()
 
 
 class Blocks(NamedTuple):
-    """The blocks of COLUMNS keys that each block of ROWS queries looks at: `Heads` of their number,
-    and of which they are; None where there are no blocks."""
+    """The blocks of COLUMNS keys that each block of ROWS queries looks at (or of queries, that are
+    looked at by one of keys): `Heads` of their number, and of which they are; None where there are
+    no blocks."""
 
     counts: Any = None
     indices: Any = None
@@ -67,7 +78,7 @@ class Blocks(NamedTuple):
 
 class Call(NamedTuple):
     """All of one attention. logsumexp, maxima: of scores, to the base 2. partial, full: the blocks
-    with a mask, and those without; where there are none, `partial` is all keys."""
+    of keys with a mask, and those without; where there are none, `partial` is all keys."""
 
     q: Any
     k: Any
@@ -75,11 +86,33 @@ class Call(NamedTuple):
     out: Any
     logsumexp: Any
     maxima: Any
-    lengths: Any
-    tile: Any
+    shape: Any
     scores: Any
     partial: Any
     full: Any
+
+
+class GradientCall(NamedTuple):
+    """The same, and gradients. delta: memory for a number a query. partial_q, full_q: the blocks of
+    queries."""
+
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+    logsumexp: Any
+    grad_out: Any
+    grad_logsumexp: Any
+    delta: Any
+    grad_q: Any
+    grad_k: Any
+    grad_v: Any
+    shape: Any
+    scores: Any
+    partial: Any
+    full: Any
+    partial_q: Any
+    full_q: Any
 
 
 class Program(NamedTuple):
@@ -92,3 +125,29 @@ class Program(NamedTuple):
     queries: Any
     k_start: Any
     v_start: Any
+
+
+class QueryProgram(NamedTuple):
+    """The same, with the gradients of the results, and what is known of each row."""
+
+    batch: Any
+    head: Any
+    rm: Any
+    queries: Any
+    k_start: Any
+    v_start: Any
+    grads: Any
+    shift: Any
+    delta: Any
+
+
+class KeyProgram(NamedTuple):
+    """Batch, head of queries, keys; their tiles, and where queries and gradients begin."""
+
+    batch: Any
+    head: Any
+    rn: Any
+    keys_tile: Any
+    values_tile: Any
+    q_start: Any
+    grad_start: Any

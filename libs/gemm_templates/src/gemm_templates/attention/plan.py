@@ -38,13 +38,16 @@ class Function:
 
 @dataclass(frozen=True)
 class Attention:
-    """softmax(partial(q @ k.T * scale)) @ v.
+    """softmax(partial(q @ k.T * scale)) @ v, and its gradients.
 
     lengths: heads of queries, how many of them share one of keys and values, queries, keys.
     columns: of queries and keys, and of values. tensors: `q`, `k`, `v`, `out`, and those that there
     are of `logsumexp`, `maxima`, `counts`, `indices` (of the blocks of keys that a block of queries
-    looks at, with `partial`), `full_counts`, `full_indices` (of those with `full`).
-    blocks: their size, in queries and in keys. precision: of products of f32 ("ieee", "tf32").
+    looks at, with `partial`), `full_counts`, `full_indices` (of those with `full`); for gradients
+    `grad_out`, `grad_logsumexp`, `delta`, `grad_q`, `grad_k`, `grad_v`, `q_counts` and the like.
+    partial_gradient, full_gradient: functions of `score, grad`. Those of the kernel of keys take
+    tiles [keys, queries]. blocks: their size, in queries and in keys. precision: of products of f32
+    ("ieee", "tf32").
     """
 
     lengths: tuple[Size, Size, Size, Size]
@@ -53,6 +56,8 @@ class Attention:
     tensors: Mapping[str, Tensor]
     partial: Function | None = None
     full: Function | None = None
+    partial_gradient: Function | None = None
+    full_gradient: Function | None = None
     blocks: tuple[int, int] = (0, 0)
     precision: str = "ieee"
 
@@ -61,10 +66,15 @@ class Attention:
         """Of queries, keys and values."""
         return self.tensors["q"].dtype
 
+    @property
+    def functions(self) -> tuple[Function | None, ...]:
+        """In the order in which `Scores` has them."""
+        return self.partial, self.full, self.partial_gradient, self.full_gradient
+
 
 @dataclass(frozen=True)
 class Config:
-    """Queries of a program, keys that it takes at a time."""
+    """Queries of a program, keys that it takes at a time; of the kernel of keys the other way."""
 
     block_m: int
     block_n: int
@@ -72,14 +82,64 @@ class Config:
     num_stages: int
 
 
-_OPERANDS = ("Blocks", "Call", "Heads", "Lengths", "Scores", "Tile")
+@dataclass(frozen=True)
+class _Template:
+    """A function of `module`, which takes an `operands.<call>` of tensors and blocks: those that it
+    reads, and those that it writes."""
+
+    module: str
+    function: str
+    call: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    blocks: tuple[str, ...]
 
 
-def default_config(problem: Attention) -> Config:
+_SLOTS = {
+    "Call": ("q", "k", "v", "out", "logsumexp", "maxima"),
+    "GradientCall": (
+        *("q", "k", "v", "out", "logsumexp", "grad_out", "grad_logsumexp"),
+        *("delta", "grad_q", "grad_k", "grad_v"),
+    ),
+}
+_BLOCKS = {"Call": ("", "full_"), "GradientCall": ("", "full_", "q_", "full_q_")}
+TEMPLATES = {
+    "forward": _Template(
+        "kernel",
+        "attention_forward",
+        "Call",
+        ("q", "k", "v"),
+        ("out", "logsumexp", "maxima"),
+        ("", "full_"),
+    ),
+    "queries": _Template(
+        "gradients",
+        "gradient_of_queries",
+        "GradientCall",
+        ("q", "k", "v", "out", "logsumexp", "grad_out", "grad_logsumexp"),
+        ("delta", "grad_q"),
+        ("", "full_"),
+    ),
+    "keys": _Template(
+        "gradients",
+        "gradient_of_keys",
+        "GradientCall",
+        ("q", "k", "v", "logsumexp", "grad_out", "delta"),
+        ("grad_k", "grad_v"),
+        ("q_", "full_q_"),
+    ),
+}
+
+
+def default_config(problem: Attention, template: str = "forward") -> Config:
     """What is likely the best for the columns."""
     wide = max(problem.columns)
     if ITEMSIZE[problem.dtype] == 4:
         return Config(64, 32, 4, 2) if wide <= 64 else Config(32, 32, 4, 2)
+    if template == "queries":
+        return Config(128, 64, 8, 2) if wide <= 128 else Config(64, 32, 4, 2)
+    if template == "keys":
+        return Config(64, 128, 8, 2) if wide <= 128 else Config(32, 64, 4, 2)
     if wide <= 64:
         return Config(64 if "counts" in problem.tensors else 128, 64, 4, 3)
     return Config(128, 64, 8, 3) if wide <= 128 else Config(64, 32, 4, 2)
@@ -99,48 +159,37 @@ def fitted(problem: Attention, config: Config) -> Config | None:
     return Config(m, n, config.num_warps, config.num_stages) if min(m, n) >= 16 else None
 
 
-def attention_kernel(problem: Attention, config: Config, name: str = "attention") -> KernelSource:
-    """The kernel; its grid is `cdiv(queries, block_m) * heads * batches` programs. Parameters: the
-    tensors by their names, the operands of the functions, then the sizes that are names."""
-    tensors = problem.tensors
-    heads, group, queries, keys = problem.lengths
-    wanted = ("q", "k", "v", "out", "logsumexp", "maxima")
-    operands = [tensors[n].text(n) if n in tensors else "Heads()" for n in wanted]
-    even = [
-        isinstance(n, int) and n % b == 0
-        for n, b in ((queries, config.block_m), (keys, config.block_n))
-    ]
-    widths = [max(16, 1 << (n - 1).bit_length()) for n in problem.columns]
-    scaled = problem.full is not None or problem.scale <= 0
-    functions = [_function(f) for f in (problem.partial, problem.full)]
-    arguments = [
-        *operands,
-        f"Lengths({heads}, {group}, {queries}, {keys}, {problem.columns[0]}, {problem.columns[1]})",
-        f"Tile({config.block_m}, {config.block_n}, {widths[0]}, {widths[1]}, {even[0]}, {even[1]}, "
-        f'"{problem.precision}")',
-        f"Scores({problem.scale!r}, {scaled}, {', '.join(functions)})",
-        *(_blocks(problem, prefix) for prefix in ("", "full_")),
-    ]
-    params = [KernelParam(n, f"*{t.dtype}", n in wanted[3:]) for n, t in tensors.items()]
-    changes = [f for f in dict.fromkeys((problem.partial, problem.full)) if f is not None]
-    texts = [f.text.strip("\n") for f in changes]
-    params += [p for f in changes for p in f.operands]
-    params += _sizes(problem)
+def attention_kernel(
+    problem: Attention, config: Config, name: str = "attention", template: str = "forward"
+) -> KernelSource:
+    """A kernel, "forward", or the gradients of "queries" (which writes `delta`, too) and of "keys"
+    and values, in this order. Its grid is `cdiv(queries, block_m) * heads * batches` programs, of
+    "keys" `cdiv(keys, block_n) * heads of keys * batches`. Parameters: its tensors by their names,
+    the operands of the functions, then the sizes that are names."""
+    of = TEMPLATES[template]
+    blocks = [f"{prefix}{part}" for prefix in of.blocks for part in ("counts", "indices")]
+    tensors = {n: t for n, t in problem.tensors.items() if n in (*of.reads, *of.writes, *blocks)}
+    functions = problem.functions[: 2 if of.call == "Call" else 4]
+    params = [KernelParam(n, f"*{t.dtype}", n in of.writes) for n, t in tensors.items()]
+    changes = [f for f in dict.fromkeys(functions) if f is not None]
+    params += dict.fromkeys(p for f in changes for p in f.operands)
+    params += _sizes(problem, tensors)
     text = "\n".join(
         [
             f"# attention   template {template_digest()}",
             "import triton",
             "import triton.language as tl",
-            "from gemm_templates.attention.kernel import attention_forward",
-            f"from gemm_templates.attention.operands import {', '.join(_OPERANDS)}",
-            *texts,
+            f"from gemm_templates.attention.{of.module} import {of.function}",
+            f"from gemm_templates.attention.operands import {of.call}, Blocks, Heads, Scores",
+            "from gemm_templates.attention.operands import Shape, Side, Width",
+            *(f.text.strip("\n") for f in changes),
             "",
             "",
             "@triton.jit",
             f"def {name}({', '.join(p.name for p in params)}):",
-            "    attention_forward(",
-            "        Call(",
-            *(f"            {line}," for line in arguments),
+            f"    {of.function}(",
+            f"        {of.call}(",
+            *(f"            {line}," for line in _arguments(problem, config, of, tensors)),
             "        )",
             "    )",
             "",
@@ -150,22 +199,43 @@ def attention_kernel(problem: Attention, config: Config, name: str = "attention"
     return KernelSource(name, text, tuple(params), (), *shape)
 
 
+def _arguments(
+    problem: Attention, config: Config, of: _Template, tensors: Mapping[str, Tensor]
+) -> list[str]:
+    heads, group, *lengths = problem.lengths
+    sides = [
+        f"Side({n}, {block}, {isinstance(n, int) and n % block == 0})"
+        for n, block in zip(lengths, (config.block_m, config.block_n), strict=True)
+    ]
+    widths = [f"Width({n}, {max(16, 1 << (n - 1).bit_length())})" for n in problem.columns]
+    shape = (heads, group, *sides, *widths, f'"{problem.precision}"')
+    scaled = problem.full is not None or problem.scale <= 0
+    functions = problem.functions[: 2 if of.call == "Call" else 4]
+    scores = (problem.scale, scaled, *map(_function, functions))
+    return [
+        *(tensors[n].text(n) if n in tensors else "Heads()" for n in _SLOTS[of.call]),
+        f"Shape({', '.join(map(str, shape))})",
+        f"Scores({', '.join(map(str, scores))})",
+        *(_blocks(problem, prefix, tensors) for prefix in _BLOCKS[of.call]),
+    ]
+
+
 def _function(function: Function | None) -> str:
     if function is None:
         return "None, ()"
     return f"{function.name}, ({''.join(f'{p.name}, ' for p in function.operands).strip()})"
 
 
-def _blocks(problem: Attention, prefix: str) -> str:
+def _blocks(problem: Attention, prefix: str, tensors: Mapping[str, Tensor]) -> str:
     names = f"{prefix}counts", f"{prefix}indices"
-    if names[0] not in problem.tensors:
+    if names[0] not in tensors:
         return "Blocks()"
-    operands = ", ".join(problem.tensors[name].text(name) for name in names)
-    return f"Blocks({operands}, {problem.blocks[0]}, {problem.blocks[1]})"
+    sizes = problem.blocks[::-1] if prefix.endswith("q_") else problem.blocks
+    return f"Blocks({', '.join((*(tensors[n].text(n) for n in names), *map(str, sizes)))})"
 
 
-def _sizes(problem: Attention) -> Iterable[KernelParam]:
+def _sizes(problem: Attention, tensors: Mapping[str, Tensor]) -> Iterable[KernelParam]:
     """The run-time sizes, and strides, which may be wide."""
     names = {n: "i32" for n in problem.lengths if isinstance(n, str)}
-    strides = [n for t in problem.tensors.values() for n in t.strides if isinstance(n, str)]
+    strides = [n for t in tensors.values() for n in t.strides if isinstance(n, str)]
     return [KernelParam(n, kind) for n, kind in (names | dict.fromkeys(strides, "i64")).items()]
