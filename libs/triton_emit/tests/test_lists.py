@@ -12,7 +12,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from loop_ir import Kernel, parse_kernel
-from triton_emit import BadSchedule, default_schedule, emit_list, likeness, list_schedule
+from triton_emit import (
+    BadSchedule,
+    TritonKernel,
+    default_schedule,
+    emit_list,
+    likeness,
+    list_schedule,
+)
 from triton_rt import load_jit
 
 TEXT = """\
@@ -58,6 +65,37 @@ def test_each_program_finds_its_buffers(tools: SimpleNamespace, sizes: tuple[int
     assert ("xmask" in kernel.source) == any(n % kernel.schedule.xblock for n in sizes)
 
 
+PART = """\
+kernel k{n}(
+    x: f32[64, 48] cuda:0,
+    out y{n}: f32[64, {width}] cuda:0,
+):
+  parallel i0 < 64, i1 < {width}:
+    once:
+      v0 = load x[48*i0 + i1 + {start}] : f32
+      v1 = add(v0, v0) : f32
+      store y{n}[{width}*i0 + i1] = v1
+"""
+
+
+@pytest.mark.parametrize(("width", "access"), [(16, ".v4"), (15, "")])
+def test_parts_of_one_buffer(tools: SimpleNamespace, width: int, access: str) -> None:
+    """A program reads its part; parts that begin at multiples of a vector are read by vectors."""
+    starts = (width, 0, 2 * width)
+    texts = (PART.format(n=n, width=width, start=s) for n, s in enumerate(starts))
+    nests = tuple(map(parse_kernel, texts))
+    assert len({likeness(k) for k in nests}) == 1
+    other = parse_kernel(PART.format(n=9, width=width, start=0).replace("48*i0", "47*i0"))
+    assert likeness(other) != likeness(nests[0])
+    kernel = emit_list(nests, list_schedule(nests, {}))
+    x = torch.arange(64.0 * 48).view(64, 48)
+    tensors = {"x": x} | {f"y{n}": torch.zeros(64, width) for n in range(3)}
+    tools.launch(kernel, tensors, {})
+    for n, start in enumerate(starts):
+        torch.testing.assert_close(tensors[f"y{n}"], 2 * x[:, start : start + width])
+    assert f"ld.global{access}.b32" in ptx(tools, kernel)
+
+
 @pytest.mark.parametrize(("sizes", "width"), [((16, 4096, 48), ".v4"), ((15, 4096, 47), "")])
 def test_accesses_are_as_wide_as_all_sizes_allow(
     tools: SimpleNamespace, sizes: tuple[int, ...], width: str
@@ -65,13 +103,18 @@ def test_accesses_are_as_wide_as_all_sizes_allow(
     """That the buffers of a program are chosen in it does not hide that they are aligned."""
     nests = kernels(*sizes)
     kernel = emit_list(nests, list_schedule(nests, {}))
+    assert f"st.global{width}.b32" in ptx(tools, kernel)
+
+
+def ptx(tools: SimpleNamespace, kernel: TritonKernel) -> str:
+    """Of tensors that begin at multiples of 16 bytes."""
     source = tools.kernel_source(kernel)
     pointers = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(source.params)
                 if p.is_pointer}  # fmt: skip
     ast = ASTSource(load_jit(source), source.signature(), dict(source.constants), pointers)
     target = GPUTarget("cuda", 90, 32)
     binary = triton.compile(ast, target=target, options={"num_warps": source.num_warps})
-    assert f"st.global{width}.b32" in binary.asm["ptx"]
+    return str(binary.asm["ptx"])
 
 
 HALVES = """\

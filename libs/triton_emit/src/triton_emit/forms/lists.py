@@ -34,14 +34,20 @@ _VECTOR = 16  # elements: sizes that are multiples of it need no narrower access
 
 
 def likeness(kernel: Kernel) -> Hashable | None:
-    """Equal for kernels that `emit_list` makes one of: they do the same but for their buffers and,
-    where they have one axis and nothing else, its extent. None for a kernel that takes part in no
-    list: one that scans or draws random numbers, or one of dynamic sizes."""
+    """Equal for kernels that `emit_list` makes one of: they do the same but for their buffers, for
+    where in these they begin (parts of one buffer) and, where they have one axis and nothing else,
+    for its extent. None for a kernel that takes part in no list: one that scans or draws random
+    numbers, or one of dynamic sizes."""
     if kernel.symbols or not all(isinstance(s, _LISTED) for s in statements(kernel)):
         return None
-    roles = _roles(kernel)
+    roles, starts = _roles(kernel), _starts(kernel)
     body = tuple(
-        (phase.axes, replace(s, buffer=roles[s.buffer]) if isinstance(s, Load | Store) else s)
+        (
+            phase.axes,
+            replace(s, buffer=roles[s.buffer], index=s.index - starts[s.buffer])
+            if isinstance(s, Load | Store)
+            else s,
+        )
         for phase in kernel.phases
         for s in phase.body
     )
@@ -61,6 +67,16 @@ def _roles(kernel: Kernel) -> dict[str, str]:
     """Buffers by the order in which the kernel uses them."""
     used = [s.buffer for s in statements(kernel) if isinstance(s, Load | Store)]
     return {name: f"b{n}" for n, name in enumerate(dict.fromkeys(used))}
+
+
+def _starts(kernel: Kernel) -> dict[str, int]:
+    """The least number that an index of each buffer begins with, in the order of `_roles`."""
+    found: dict[str, int] = {}
+    for s in statements(kernel):
+        if isinstance(s, Load | Store):
+            start = int(sympy.expand(s.index).as_coeff_Add()[0])
+            found[s.buffer] = min(start, found.get(s.buffer, start))
+    return found
 
 
 def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
@@ -128,8 +144,15 @@ class ListWriter(KernelWriter):
 
     def prelude(self) -> list[str]:
         choices: list[list[str]] = []
-        for own, first, size in zip(self._own(), self.starts, self.extents, strict=False):
-            lines = [f"{name} = {param}" for name, param, _ in own]
+        begins = [list(_starts(k).values()) for k in self.kernels]  # in the order of roles
+        for own, first, size, begin in zip(
+            self._own(), self.starts, self.extents, begins, strict=False
+        ):
+            apart = (b - a for a, b in zip(begins[0], begin, strict=True))
+            lines = [
+                f"{name} = {param}" + (f" {'-' if n < 0 else '+'} {abs(n)}" if n else "")
+                for (name, param, _), n in zip(own, apart, strict=True)
+            ]
             if self.kernel.axes:
                 lines.append(f"first = {first}")
             if "size" in self.masks.get("x", ("", ""))[1]:
