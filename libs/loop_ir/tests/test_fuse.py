@@ -183,6 +183,20 @@ def test_square_transpose_is_not_mistaken_for_the_same_point(make_builder, input
     assert_same(graph, fused, *inputs_of(graph))
 
 
+@pytest.mark.parametrize(("size", "count"), [(8, 1), (2048, 3)])
+def test_rows_and_columns_of_one_matrix_are_read_apart(size, count, make_builder, inputs_of):
+    """A contrastive loss of both sides: a tile would suit one of them, where that takes time."""
+    b = make_builder()
+    x = b.input("x", DType.f32, size, size)
+    rows = b.reduce("sum", x)
+    columns = b.reduce("sum", x.transpose(0, 1))
+    graph = b.graph(b.binary("add", rows, columns))
+    fused = fuse(graph)
+    assert len(kernels(fused)) == count
+    if count == 1:
+        assert_same(graph, fused, *inputs_of(graph), tolerance=1e-5)
+
+
 def test_cheap_mask_is_computed_where_it_is_read(make_builder, inputs_of):
     b = make_builder()
     mask = b.input("mask", DType.i64, 2, 8)

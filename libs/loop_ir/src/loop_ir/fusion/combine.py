@@ -10,7 +10,7 @@ import sympy
 from loop_ir.fusion.common_domain import Alignment, Mismatch, align, align_by_strides, shape_of
 from loop_ir.fusion.reverse_axes import facing, forward
 from loop_ir.ir.affine import same
-from loop_ir.ir.analysis import reads, single_direction, writes
+from loop_ir.ir.analysis import reads, single_direction, traffic, writes
 from loop_ir.ir.in_place import hazard
 from loop_ir.ir.names import defined_values, renamed, statements
 from loop_ir.ir.nodes import Compute, Const, Kernel, Load, Stmt, Store
@@ -24,10 +24,13 @@ from loop_ir.ir.renaming import (
 )
 from loop_ir.ir.rewrite import ranges_of, substitute_axes
 from loop_ir.ir.staging import Item, Unstageable, items_of, stage
-from loop_ir.ir.strides import holds_rows
+from loop_ir.ir.strides import holds_rows, reads_across
 from loop_ir.passes import cse
 
 _APART = Mismatch("they read the same buffer at other points")
+_ACROSS = Mismatch("one reads along memory what the other reads across it")
+# Bytes that are not worth a launch of their own.
+_FEW_BYTES = 8 << 20
 
 
 def combine(
@@ -44,6 +47,8 @@ def combine(
     both = set(writes(first)) & set(writes(second))
     if both:
         return Mismatch(f"both write {', '.join(sorted(both))}")
+    if _cross(first, second, hints):
+        return _ACROSS
     second = facing(first, second)
     left, right = shape_of(first), shape_of(second)
     if isinstance(left, Mismatch):
@@ -68,6 +73,14 @@ def combine(
         reason = fused if isinstance(fused, Mismatch) else _APART
     assert isinstance(reason, Mismatch)
     return reason
+
+
+def _cross(first: Kernel, second: Kernel, hints: Mapping[str, int]) -> bool:
+    """One reads rows along memory and the other across it, much of both: a tile suits one."""
+    one, two = reads_across(first), reads_across(second)
+    if not one or not two or one & two:
+        return False
+    return all(sum(traffic(k, hints).read.values()) > _FEW_BYTES for k in (first, second))
 
 
 def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]:

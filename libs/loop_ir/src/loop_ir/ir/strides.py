@@ -108,6 +108,19 @@ def reduces_columns(kernel: Kernel) -> bool:
     return any(bool(inner) and columns(i, inner[-1]) for _, i, inner in _accesses(kernel))
 
 
+def reads_across(kernel: Kernel) -> set[bool]:
+    """For what a kernel reads of its rows, whether neighbours along the last parallel axis, and not
+    along the inner ones, are neighbours in memory."""
+    found: set[bool] = set()
+    for phase in kernel.phases if kernel.axes else ():
+        for stmt in phase.body if phase.axes else ():
+            if isinstance(stmt, Load):
+                steps = step(stmt.index, kernel.axes[-1]), step(stmt.index, phase.axes[-1])
+                if 0 not in steps and 1 in steps:
+                    found.add(steps[0] == 1)
+    return found
+
+
 def holds_rows(kernel: Kernel) -> bool:
     """A program may hold rows whole, whichever way it goes along them: they lie along memory, and
     have few elements whatever the sizes are."""
