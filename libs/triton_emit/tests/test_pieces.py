@@ -102,7 +102,7 @@ kernel two(
         ({"WIDTH": "3000"}, Schedule("persistent", 1, 2048, 4)),
         ({"WIDTH": "7168"}, Schedule("persistent", 1, 8192, 16)),
         ({"WIDTH": "1536"}, Schedule("persistent", 1, 2048, 4)),
-        ({"b = load g[i0*WIDTH + r0]": "b = const 2.0"}, Schedule("persistent", 1, 8192, 16)),
+        ({"b = load g[i0*WIDTH + r0]": "b = const 2.0"}, Schedule("persistent", 1, 4096, 8)),
     ],
     ids=str,
 )  # fmt: skip
@@ -116,3 +116,43 @@ def test_long_rows_that_leave_much_of_a_tile_empty(
     assert default_schedule(kernel, {}) == expected
     held = {s.rblock for s in candidate_schedules(kernel, {}) if s.kind == "persistent"}
     assert len(held) == (1 if changes.get("WIDTH") in ("7168", "1536") else 2)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (10000, Schedule("looped", 1, 2048, 16)),
+        (16384, Schedule("looped", 1, 8192, 16)),
+        (20000, Schedule("looped", 1, 4096, 32)),
+    ],
+)
+def test_long_rows_that_are_read_again(width: int, expected: Schedule) -> None:
+    """In chunks of which the last one is not mostly empty."""
+    text = SOFTMAX.replace("45", str(width)).replace("[5,", "[8192,").replace("< 5:", "< 8192:")
+    assert default_schedule(parse_kernel(text), {}) == expected
+
+
+def test_rows_that_are_read_three_times() -> None:
+    text = TWO.replace("exp(a)", "abs(a)").replace("log(b)", "neg(b)")
+    text = text.replace("load g[i0*WIDTH + r0]", "const 2.0").replace("WIDTH", "8000")
+    text = text.replace(
+        "    over r0 < 8000:\n      h = mul(c, f)",
+        "    over r0 < 8000:\n      i = sub(c, f) : f32\n      j = reduce max(i) : f32\n"
+        "    over r0 < 8000:\n      h = div(i, j)",
+    )
+    assert default_schedule(parse_kernel(text), {}) == Schedule("looped", 1, 2048, 16)
+
+
+@pytest.mark.parametrize(
+    ("width", "function", "expected"),
+    [
+        (12800, "exp", Schedule("persistent", 1, 8192, 16)),
+        (12800, "neg", Schedule("looped", 1, 4096, 32)),
+        (17000, "exp", Schedule("looped", 1, 4096, 32)),
+    ],
+)
+def test_functions_of_long_rows_are_computed_once(
+    width: int, function: str, expected: Schedule
+) -> None:
+    text = TWO.replace("WIDTH", str(width)).replace("exp(", f"{function}(")
+    assert default_schedule(parse_kernel(text), {}) == expected

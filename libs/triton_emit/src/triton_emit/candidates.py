@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from loop_ir import Kernel, across, reduces_columns, row_of_pieces
-from triton_emit.rereading import rereads
+from triton_emit.rereading import times_read
 from triton_emit.schedule import (
     MOST_AHEAD,
     WIDEST_ROW,
@@ -99,7 +99,7 @@ def as_kind(
             return None
         if reduces_columns(kernel):
             return replace(schedule, kind=kind, xblock=64, rblock=32, num_warps=4)
-        twice = rereads(kernel)  # many warps a row: those of all programs stay in the caches
+        twice = times_read(kernel) > 0  # many warps a row: those of all programs stay in the caches
         rblock = min(2048 if twice else 1024, schedule.rblock)
         warps = max(1, rblock // (128 if twice else 256))
         return replace(schedule, kind=kind, xblock=1, rblock=rblock, num_warps=warps)

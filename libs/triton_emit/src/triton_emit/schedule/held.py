@@ -10,7 +10,7 @@ from loop_ir import HELD_ROW, DType, Indirect, Kernel, Load, Reduce, Store, row_
 from loop_ir.ir import statements
 from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule
-from triton_emit.schedule.traits import held_numbers, read_again, row_loads, rows_read
+from triton_emit.schedule.traits import held_numbers, read_again, row_loads, rows_read, walks
 
 _SHORT = 128
 # The shortest tile that is worth cutting, and numbers that a thread has room for meanwhile.
@@ -22,9 +22,8 @@ WIDEST_ROW = 32768
 def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """As `_persistent` says, but for what a kernel does with short rows or with wide numbers."""
     applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    kept = len(rows_read(kernel))
-    schedule = _persistent(rblock, rows, bits, applies, kept)
-    if kept > 1 and (cut := cut_rows(kernel, schedule)) is not None:
+    schedule = _persistent(rblock, rows, bits, applies, len(rows_read(kernel)))
+    if (cut := cut_rows(kernel, schedule)) is not None:
         return cut
     if _scatters(kernel):
         return _of_few(schedule)
@@ -35,7 +34,7 @@ def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Sched
         return replace(schedule, xblock=xblock, num_warps=warps)
     if _splits_rows(kernel, schedule):
         return replace(schedule, xblock=min(schedule.xblock, 1024 // schedule.rblock), num_warps=1)
-    return replace(schedule, num_warps=_of_wide(kernel, schedule))
+    return _of_wide(kernel, schedule)
 
 
 def _persistent(
@@ -73,12 +72,13 @@ def cut_rows(kernel: Kernel, schedule: Schedule) -> Schedule | None:
     """Long rows that leave much of a tile empty in pieces, with half as many warps: what a thread
     holds more costs less than lanes that compute for nothing (on an H200, 8192 x 5000 of f32: a
     divergence of softmaxes in 243 us, 374 of one tile; its gradient, which holds four numbers for
-    each element, in 411, 487 of one tile, 459 with half the warps). None of other rows."""
+    each element, in 411, 487 of one tile, 459 with half the warps; 8192 x 5120 of bf16 in 8 bits in
+    38, 52 of one tile). None of other rows."""
     row = row_of_pieces(kernel)
     if schedule.rblock < _LEAST_CUT or not 0 < 5 * row <= 4 * schedule.rblock:
         return None
     warps = schedule.num_warps // 2
-    if held_numbers(kernel) * row > _MOST_NUMBERS * LANES * warps:
+    if not walks(kernel) and held_numbers(kernel) * row > _MOST_NUMBERS * LANES * warps:
         warps *= 2
     return replace(schedule, rblock=schedule.rblock // 2, num_warps=warps)
 
@@ -161,17 +161,19 @@ def _of_few(schedule: Schedule) -> Schedule:
     return replace(schedule, num_warps=min(8, max(schedule.num_warps, least)))
 
 
-def _of_wide(kernel: Kernel, schedule: Schedule) -> int:
-    """Warps: twice as many where long rows are summed in 64 bits, 8 elements a thread (16384 x 4096
-    of i32 on an H200: 67 us, 70 with 16), and where programs have several rows of which three of 32
-    bits are read for what is stored (65536 x 512: 163 us, 177 with 32 elements a thread)."""
+def _of_wide(kernel: Kernel, schedule: Schedule) -> Schedule:
+    """Twice as many warps where long rows are summed in 64 bits, 8 elements a thread (16384 x 4096
+    of i32 on an H200: 67 us, 70 with 16). Half the rows where several of 32 bits are read for what
+    is stored, 16 elements a thread (two of 65536 x 256: 52 us, 57 with 32; a gradient that reads
+    three of 65536 x 512: 160, 177)."""
     read = row_loads(kernel)
     stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    three = len({s.buffer for s in read}) > 2 and all(s.dtype.itemsize == 4 for s in read)
-    if three and stored and schedule.xblock > 1 and schedule.rblock >= ROW:
-        return 2 * schedule.num_warps
+    several = len({s.buffer for s in read}) > 1 and all(s.dtype.itemsize == 4 for s in read)
+    if several and stored and schedule.xblock > 1:
+        return replace(schedule, xblock=schedule.xblock // 2)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
     sums = all(s.dtype in (DType.i64, DType.u64) and s.op == "sum" for s in reduces)
     wide = bool(reduces) and sums
-    long = schedule.xblock == 1 and schedule.rblock >= 4096
-    return min(16, 2 * schedule.num_warps) if wide and long else schedule.num_warps
+    if wide and schedule.xblock == 1 and schedule.rblock >= 4096:
+        return replace(schedule, num_warps=min(16, 2 * schedule.num_warps))
+    return schedule

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from loop_ir import Kernel, Load, Reduce, Scan, Store
+from loop_ir import HELD_ROW, Kernel, Load, Reduce, Scan, Store, row_of_pieces
 from loop_ir.ir import statements
-from triton_emit.rereading import divides, rereads
+from triton_emit.rereading import divides, times_read
 from triton_emit.schedule.h200 import L2_BYTES, LONG, MULTIPROCESSORS, WARPS
 from triton_emit.schedule.held import cut_rows
 from triton_emit.schedule.record import Schedule, next_power_of_two
@@ -23,7 +24,7 @@ from triton_emit.vectors import access
 # Elements of a piece of a row that is worth a step of a loop.
 _PIECES = (1024, 2048)
 # Of rows that a program walks over, what is read ahead, and at most.
-_AHEAD_BYTES, MOST_AHEAD = 24 << 10, 64 << 10
+_AHEAD_BYTES, MOST_AHEAD = 24 << 10, 96 << 10
 # And one that is read once in steps of twice as many elements by twice as many warps (sums of
 # squares of 8192 x 12288 of bf16 on an H200: 53 us, 56).
 _VERY_LONG = 12288
@@ -32,22 +33,27 @@ MOST_KEPT = 2
 
 
 def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
-    """Few warps for what is read once: programs enough wait for memory. More where rows are few,
-    and where rows of all programs that run at once would not stay in L2 until they are read
+    """Few warps for what is read once: programs enough wait for memory. More where rows are few or
+    long, and where rows of all programs that run at once would not stay in L2 until they are read
     again. 16 elements a thread; 8 where two numbers are kept for each, and of what is read once and
     not stored, if that is no one tensor in vectors that few programs share: they leave registers
     for programs to run beside one another (three sums of 64 x 4 x 147456 of f32 on an H200: 113 us,
-    128 with 16)."""
+    128 with 16). Fewer of rows that are read again and would leave much of their last chunk empty
+    (softmax of 8192 x 10000 of bf16: 90 us, 99 in chunks of 4096, 140 in chunks of 8192)."""
     again = read_again(kernel) * width
     pairs = any(isinstance(s, Reduce | Scan) and s.op in PAIRS[type(s)] for s in statements(kernel))
-    warps = 4 if not again else 8
+    warps = 4 if not again else 8 if width <= HELD_ROW else 16
     while warps < 32 and rows * warps < MULTIPROCESSORS * WARPS // 2:
         if warps == 8 and 2 * rows >= 7 * MULTIPROCESSORS:
             break  # nearly four programs a multiprocessor: 512 rows of bf16 39 us, 40 with 16 warps
         warps *= 2
-    while warps < 32 and MULTIPROCESSORS * (WARPS // warps) * again > L2_BYTES // 2:
+    while warps < 32 and MULTIPROCESSORS * (WARPS // warps) * again > 2 * L2_BYTES // 3:
         warps *= 2
     rblock = min((256 if pairs else 512) * warps, next_power_of_two(width))
+    if again and rows >= 2 * MULTIPROCESSORS:
+        least = max(2048, 128 * warps)
+        while rblock > least and 10 * -(-width // rblock) * rblock > 11 * width:
+            rblock //= 2
     phases = [p for p in kernel.phases if p.axes]
     applies = any(isinstance(s, Store) for p in phases for s in p.body)
     if warps <= 8 and not (pairs or again or applies):
@@ -57,27 +63,30 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
             rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
             if piece := _piece(kernel):
                 rblock, warps = piece, piece // 256
-    return Schedule("looped", 1, rblock, min(warps, max(4, rblock // 256)), index_bits=bits)
+    most = max(4, rblock // (128 if again else 256))
+    return Schedule("looped", 1, rblock, min(warps, most), index_bits=bits)
 
 
 def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule | None:
     """Of rows past 4096 elements, which a program reads for a number and again to apply it: their
     registers are free for other programs, one of which reads while another stores (on an H200 an
     RMS norm of 16384 x 8192 of bf16 in 128 us, 133 of rows that are held; a gradient of 8192 x 5000
-    of f32 in 118, 128). 16 warps, so that the rows of all programs stay in the caches until they
-    are read again; 8 where there is room for twice as many and much is computed (quotients in
-    8 bits: 98 us, 107). Rows of 16 bits that end within a chunk are held: 5000 of an RMS norm took
-    89 us, and Inductor's two loops 92."""
+    of f32 in 118, 128; 10240 x 8000 of f32 with a mask, standardised by three loops, in 163, 185).
+    16 warps, so that the rows of all programs stay in the caches until they are read again; 8 where
+    there is room for twice as many and much is computed (quotients in 8 bits: 98 us, 107). Rows of
+    16 bits that end within a chunk are held: 5000 of an RMS norm took 89 us, and Inductor's two
+    loops 92."""
     read = read_again(kernel) * width
     programs = MULTIPROCESSORS * WARPS // 16
-    if width <= 4096 or not rereads(kernel) or not 0 < programs * read <= L2_BYTES // 2:
+    readings = times_read(kernel) if width > 4096 else 0
+    if not readings or not 0 < programs * read <= L2_BYTES // 2:
         return None
     if rows < 4 * programs or len(rows_read(kernel)) > MOST_KEPT:
         return None
-    if width % 2048 and min(s.dtype.itemsize for s in row_loads(kernel)) < 4:
+    if width % 2048 and row_bytes(kernel) < 4:
         return None
-    warps = 8 if divides(kernel) and 2 * programs * read <= L2_BYTES // 3 else 16
-    rblock = 2048 if 0 < width % 4096 <= 2048 else 4096
+    warps = 8 if readings == 2 and divides(kernel) and 2 * programs * read <= L2_BYTES // 3 else 16
+    rblock = 2048 if readings > 2 or 0 < width % 4096 <= 2048 else 4096
     return Schedule("looped", 1, rblock, warps, index_bits=bits)
 
 
@@ -103,17 +112,22 @@ def looking_back(kernel: Kernel, bits: Literal[32, 64]) -> Schedule:
 
 def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     """Rows of 4096 elements, or as many shorter ones, 16 elements a thread, which holds that many
-    of each sum; what comes next, two tiles of it, is on its way to shared memory meanwhile
-    (gradient of layer norm, 36864 x 1024 of bf16 on an H200: 77 us, 100 with one tile on its way).
-    Rows of which bytes are read beside wider elements (masks of dropout) come one at a time: tiles
-    of several would change layout at each step (16384 x 1024 on an H200: 62 us, 112 of four)."""
+    of each sum, or twice as many where much of a tile is empty (gradient of layer norm, 50176 x 768
+    on an H200: 94 us, 111 with 16). What comes next, two tiles of it, is on its way to shared
+    memory meanwhile (36864 x 1024 of bf16: 77 us, 100 with one tile on its way). Rows of which
+    bytes are read beside wider elements (masks of dropout) come one at a time: tiles of several
+    would change layout at each step (16384 x 1024: 62 us, 112 of four)."""
     sizes = {s.dtype.itemsize for s in row_loads(kernel)}
     if rblock >= LONG and 1 in sizes and len(sizes) > 1:
         warps = max(4, min(16, rblock // 256))
         return Schedule("persistent", 1, rblock, warps, num_stages=3, index_bits=bits)
-    xblock = max(1, 4096 // rblock)
+    xblock, row = max(1, 4096 // rblock), row_of_pieces(kernel)
     warps = max(4, min(16, xblock * rblock // 512))
-    ahead = xblock * rblock * row_bytes(kernel)
+    found = Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+    if (cut := cut_rows(kernel, found)) is not None:
+        found = cut
+    elif 0 < 5 * row <= 4 * rblock:
+        found = replace(found, num_warps=max(4, warps // 2))
+    ahead = xblock * (rblock if cut is None else row) * row_bytes(kernel)
     stages = min(4, max(3 if 2 * ahead <= MOST_AHEAD else 2, 1 + _AHEAD_BYTES // ahead))
-    whole = Schedule("persistent", xblock, rblock, warps, num_stages=stages, index_bits=bits)
-    return cut_rows(kernel, whole) or whole
+    return replace(found, num_stages=stages)

@@ -76,16 +76,13 @@ def read_again(kernel: Kernel) -> int:
 
 
 def held_numbers(kernel: Kernel) -> int:
-    """Of each inner point, how many numbers one phase at most leaves to later ones, and sums over
-    rows."""
+    """Of each inner point, how many numbers one phase at most leaves to later ones."""
     varies = inner_dependent(kernel)
     phases = [p for p in kernel.phases if p.axes]
     made = [{d for s in p.body for d in results(s) if varies[d]} for p in phases]
     used = [{u for s in p.body for u in operands(s)} for p in phases]
     ends = range(1, len(phases))
-    left = (len(set().union(*made[:n]) & set().union(*used[n:])) for n in ends)
-    sums = sum(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
-    return max(left, default=0) + sums
+    return max((len(set().union(*made[:n]) & set().union(*used[n:])) for n in ends), default=0)
 
 
 def shares_rows(kernel: Kernel) -> bool:
