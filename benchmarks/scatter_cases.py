@@ -64,6 +64,80 @@ case(
 for kind in ("amax", "mean", "prod"):
     case("scatter", f"index {kind}", rows, lambda x, i, v, k=kind: x.index_reduce(0, i, v, k))
 
+
+# ---- few places, and few a row
+def sums(places: int, values: int, *columns: int) -> Make:
+    """A place for each of some rows of values."""
+    return lambda: (ids(places, values), randn(values, *columns, dtype=F32))
+
+
+def added(places: int) -> Any:
+    return lambda i, v: v.new_zeros(places, *v.shape[1:]).index_add(0, i, v)
+
+
+for places, values, *columns in (
+    (64, 1 << 24), (64, 262144, 64), (8, 262144, 64), (512, 1 << 20, 16), (16384, 262144, 128),
+):  # fmt: skip
+    name = f"sums of {values} x {columns[0] if columns else 1} in {places}"
+    case("few", name, sums(places, values, *columns), added(places))
+case(
+    "few",
+    "sums of sorted places",
+    lambda: (ids(64, 1 << 24).sort()[0], randn(1 << 24, dtype=F32)),
+    added(64),
+)
+case(
+    "few",
+    "counts",
+    lambda: (ids(64, 1 << 24),),
+    lambda i: i.new_zeros(64).scatter_add(0, i, torch.ones_like(i)),
+)
+case(
+    "few",
+    "histograms of rows",
+    lambda: (ids(16, 4096, 1024), randn(4096, 1024, dtype=F32)),
+    lambda i, v: v.new_zeros(4096, 16).scatter_add(1, i, v),
+)
+case(
+    "few",
+    "tables of 12 rows grad",
+    lambda: (ids(12, 65536, 16), randn(16, 12, 32, dtype=F32)),
+    lambda i, t: t[torch.arange(16, device=i.device), i].flatten(1),
+    True,
+)
+case(
+    "few",
+    "maxima of neighbours",
+    lambda: (ids(16384, 262144), randn(262144, 64, dtype=F32)),
+    lambda i, v: v.new_zeros(16384, 64).scatter_reduce(
+        0, i[:, None].expand_as(v), v, "amax", include_self=False
+    ),
+)
+case(
+    "few",
+    "weighted sums of experts",
+    lambda: (randn(32768, 512), torch.randperm(32768, device="cuda"), randn(32768, dtype=F32)),
+    lambda y, i, w: y.new_zeros(16384, 512).index_add(0, i // 2, y * w[:, None].to(y.dtype)),
+)
+for grad in (False, True):
+    case(
+        "few",
+        f"softmax of chosen experts{' grad' if grad else ''}",
+        lambda: (randn(131072, 64, dtype=F32), ids(64, 131072, 4)),
+        lambda x, i: torch.full_like(x, -torch.inf).scatter(1, i, x.gather(1, i)).softmax(-1),
+        grad,
+    )
+case(
+    "few",
+    "elements of a mask",
+    lambda: (
+        randn(4096, 1024, dtype=F32),
+        torch.rand(4096, 1024, device="cuda") < 0.5,
+        randn(1 << 22, dtype=F32),
+    ),
+    lambda x, m, v: x.masked_scatter(m, v),
+)
+
 # ---- bags
 for mode in ("sum", "mean", "max"):
     for grad in (False, True):
