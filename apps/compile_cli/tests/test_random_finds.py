@@ -231,6 +231,17 @@ def test_sizes_that_a_matmul_makes_equal() -> None:
         _same(compiled, f, torch.rand(2, n), torch.rand((n + 2) // 3 + 4, 2))
 
 
+def test_a_condition_that_has_no_value_at_size_zero() -> None:
+    """The scale of attention is asserted: by what, if rows had no elements?"""
+
+    def f(x: Tensor) -> Tensor:
+        mask = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).tril()
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask).double()
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    _same(compiled, f, torch.rand(2, 4, 8))
+
+
 def test_what_is_added_to_rows_has_as_many() -> None:
     """Both numbers of rows are dynamic, and equal by a guard: otherwise rows of 16 bits were added
     by a call that rounds each sum."""

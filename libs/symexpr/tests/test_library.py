@@ -90,6 +90,9 @@ def test_errors_are_named():
         FloorDiv(A, 0)
     with pytest.raises(DivisionByZero):
         evaluate(Mod(A, B), {"a": 1, "b": 0})
+    for text in ("1 / a", "1.5 / a", "FloatTrueDiv(1.5, a)", "FloatTrueDiv(1.5, ToFloat(a))"):
+        with pytest.raises(DivisionByZero):
+            evaluate(parse(text), {"a": 0})
     with pytest.raises(DivisionByZero, match="range"):
         symexpr.check_divisors(FloorDiv(A, B) + 1 / S0, {B: (1, None)})
     symexpr.check_divisors(FloorDiv(A, B) + 1 / S0, {B: (1, None), S0: (None, -1)})

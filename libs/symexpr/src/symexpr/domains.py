@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from symexpr.errors import DivisionByZero
 from symexpr.limits import check_bits, power_bits, quotient, to_float
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -58,7 +59,9 @@ class Domain:
         return a**b
 
     def truediv(self, a: Any, b: Any) -> Any:
-        """`a / b`, exact for integers whose quotient is one."""
+        """`a / b`, exact for integers whose quotient is one. Raises DivisionByZero for a number."""
+        if type(b) in (int, float) and b == 0:
+            raise DivisionByZero(a, b, "evaluate")
         return quotient(a, b) if type(a) is int and type(b) is int else a / b
 
     def floordiv(self, a: Any, b: Any) -> Any:

@@ -21,7 +21,7 @@ def evaluate(e: Any, env: Mapping[Any, Any], domain: Domain = PYTHON) -> Any:
     """The value of an expression or condition; each distinct subexpression is computed once.
 
     env: from symbols, or their names, to values of the domain. Raises MissingValue for a symbol
-    without a value, DivisionByZero for a division by the integer 0, UnknownFunction.
+    without a value, DivisionByZero for a division by the number 0, UnknownFunction.
 
     >>> from symexpr import parse
     >>> evaluate(parse("s0*32 + i0//4"), {"s0": 2, "i0": -1})
@@ -105,7 +105,7 @@ class Evaluation:
             hint = "convert with from_torch or replace_floor first"
             raise UnknownFunction(name, f"evaluating `{e}`", hint)
         args = [self.value(a) for a in e.args]
-        if name in DIVISIONS and any(type(a) is int and a == 0 for a in args[1:]):
+        if name in DIVISIONS and any(type(a) in (int, float) and a == 0 for a in args[1:]):
             raise DivisionByZero(e.args[0], e.args[1], "evaluate")
         if name == "ModularIndexing":
             return d.mod(d.floordiv(args[0], args[1]), args[2])

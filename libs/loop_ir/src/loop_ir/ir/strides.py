@@ -38,9 +38,8 @@ def _accesses(kernel: Kernel) -> Counter[tuple[str, sympy.Expr, tuple[Axis, ...]
 def step(index: sympy.Expr, axis: Axis) -> sympy.Expr | None:
     """How far one step along `axis` moves the index; None where that is not the same everywhere."""
     s = axis.symbol
-    if s not in index.free_symbols:
-        return sympy.S.Zero
-    step = sympy.expand(index.xreplace({s: s + 1}) - index)
+    moving = sympy.Add(*(t for t in sympy.Add.make_args(index) if s in t.free_symbols))
+    step = sympy.expand(moving.xreplace({s: s + 1}) - moving)
     return None if s in step.free_symbols else step
 
 
