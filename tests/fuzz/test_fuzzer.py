@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from fuzzer import check as checking
+from fuzzer import wider
 from fuzzer.check import check
-from fuzzer.generate import generate
+from fuzzer.generate import DERIVED, Maker, generate
 from fuzzer.group import Group
 from fuzzer.lead import lead
 from fuzzer.minimise import minimise
@@ -51,6 +52,21 @@ def test_a_seed_is_one_program_that_eager_runs(seed: int, tmp_path: Path) -> Non
     for given, other in zip(target.args, loaded.inputs(loaded.calls[0]), strict=True):
         assert torch.equal(given.isnan(), other.isnan()) and given.stride() == other.stride()
     target.model(*target.args)
+
+
+def test_a_program_writes_or_takes_gradients_itself() -> None:
+    """torch.export makes no functional graph of one that does both."""
+    texts = []
+    for seed in range(60):
+        g = Maker(random.Random(seed), Setting())
+        x = g.input(torch.float32, [3, 3])
+        if seed % 2:
+            assert g.write(f"{x}.zero_()")
+        wider.transformed(g)
+        texts.append(g.steps[-1].text)
+        derives = DERIVED in texts[-1]
+        assert not (derives and seed % 2) and g.write(f"{x}.zero_()") == (not derives)
+    assert any(DERIVED in text for text in texts)
 
 
 def test_programs_compiled_as_one_keep_their_tensors_apart() -> None:

@@ -25,6 +25,7 @@ from fuzzer.tensors import may_have_gradient
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _MAIN = torch.float32
+DERIVED = "torch.func."  # what a step is called by that takes gradients
 # Of named sizes: an example, another. Those of large tensors, and the sizes that have no name.
 _VALUES = {"n": (5, 8), "m": (7, 3), "k": (11, 6)}
 _LARGE_VALUES = {"n": (65, 130), "m": (7, 3), "k": (1031, 96)}
@@ -258,7 +259,10 @@ class Maker:
         return name
 
     def write(self, text: str) -> bool:
-        """A step that writes into a tensor: an expression, or an assignment."""
+        """A step that writes into a tensor: an expression, or an assignment. None in a program that
+        takes gradients itself, of which torch.export makes no functional graph then."""
+        if any(DERIVED in step.text for step in self.steps):
+            return False
         try:
             with warnings.catch_warnings(), torch.set_grad_enabled(self.setting.grad):
                 warnings.simplefilter("ignore")

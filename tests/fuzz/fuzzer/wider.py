@@ -3,7 +3,7 @@ operators, several results, complex numbers, types that only casts know."""
 
 from __future__ import annotations
 
-from fuzzer.generate import FLOATS, Maker
+from fuzzer.generate import DERIVED, FLOATS, Maker
 
 
 def chance(g: Maker) -> None:
@@ -44,18 +44,21 @@ def branched(g: Maker) -> None:
 
 def transformed(g: Maker) -> None:
     x = g.floating(1)
-    if x.startswith("b"):
-        return  # torch.export refuses the vjp of a buffer
-    g.add(g.one([
+    texts = [
         f"mapped(lambda t: (t * 2).cumsum(-1) - t.mean(), {x})",
         f"mapped(lambda t: F.softmax(t, -1), {x}.mT)", f"mapped(lambda t: t @ t.flatten(), {x})",
         f"mapped(lambda t: t[..., :1].flip(0) + torch.zeros_like(t), {x})",
-        f"torch.func.grad(lambda t: t.square().sum())({x})",
-        f"torch.func.vjp(torch.square, {x})[1](torch.ones_like({x}))[0]",
-        f"torch.func.jvp(torch.exp, ({x},), (torch.ones_like({x}),))[1]",
         f"torch.utils.checkpoint.checkpoint(lambda t: (t * 3).sin().exp(), {x}, "
         "use_reentrant=False)",
-    ]))  # fmt: skip
+    ]  # fmt: skip
+    # torch.export refuses the gradients of a buffer, and those in a program that writes.
+    if not x.startswith("b") and all(step.result for step in g.steps):
+        texts += [
+            f"{DERIVED}grad(lambda t: t.square().sum())({x})",
+            f"{DERIVED}vjp(torch.square, {x})[1](torch.ones_like({x}))[0]",
+            f"{DERIVED}jvp(torch.exp, ({x},), (torch.ones_like({x}),))[1]",
+        ]
+    g.add(g.one(texts))
 
 
 def custom(g: Maker) -> None:
