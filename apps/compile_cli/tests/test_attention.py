@@ -103,6 +103,32 @@ def test_gradients_of_what_a_function_captured_are_eagers(monkeypatch: pytest.Mo
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+def test_dynamic_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Any:
+        return flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i))
+
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE, dynamic=True)
+    for length in (50, 70):
+        given = (*(torch.randn(2, 2, length, 16) for _ in range(3)), torch.rand(2))
+        want = f(*given)
+        with monkeypatch.context() as patch:
+            patch.setattr(Opaque, "__call__", not_ours)
+            torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
+
+
+def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(q: Tensor, mask: Any) -> Any:
+        return flex_attention(q, q + 1, q, block_mask=mask)
+
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE, dynamic=True)
+    for length in (50, 70):
+        given = torch.randn(2, 2, length, 16), blocks(lambda b, h, i, j: i >= j, length)
+        want = f(*given)
+        with monkeypatch.context() as patch:
+            patch.setattr(Opaque, "__call__", not_ours)
+            torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_shared_heads_and_a_mask_for_each(batches: int) -> None:
     def far(b: Any, h: Any, i: Any, j: Any) -> Any:

@@ -215,6 +215,8 @@ def test_blocks_of_a_program_divide_those_of_the_mask() -> None:
     blocks = {"counts": torch.empty(1, 1, 1, dtype=torch.int32)}
     whole = problem(given, 0.1)
     assert fitted(whole, default_config(whole)) == default_config(whole)
+    assert fitted(whole, Config(128, 64, 4, 4), smem=64 * 1024) == Config(128, 64, 4, 3)
+    assert fitted(whole, Config(128, 64, 4, 3), "queries", 40 * 1024) == Config(32, 64, 4, 2)
     cut = problem(given | blocks, 0.1, blocks=(96, 64))
     assert fitted(cut, Config(128, 128, 4, 2)) == Config(32, 64, 4, 2)
     assert fitted(problem(given | blocks, 0.1, blocks=(100, 64)), Config(64, 64, 4, 2)) is None

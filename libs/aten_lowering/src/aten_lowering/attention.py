@@ -86,16 +86,19 @@ _BLOCKS = (
 
 def forget_blocks(graph: fx.Graph) -> None:
     """Calls of flex attention take no blocks that are not looked at: any, where one block is all
-    there is, and those of queries, but for gradients. torch makes some for calls without a mask."""
+    there is, and those of queries, but for gradients. torch makes some for calls without a mask.
+    Sizes of blocks that torch takes for dynamic are what they are now."""
     for target in _TAKES:
         for node in graph.find_nodes(op="call_function", target=target):
             at = _mask_at(node)
             mask: Any = node.args[at]
             tensors: Any = node.args[:2]
             queries, keys = (n.meta["val"].shape[-2] for n in tensors)
-            one = mask[10] >= queries and mask[11] >= keys
+            given = (n.meta["val"] if isinstance(n, fx.Node) else n for n in mask[10:12])
+            sizes = tuple(map(int, given))
+            one = sizes[0] >= queries and sizes[1] >= keys
             first = 2 if one else 6 if target is flex_attention else 10
-            mask = (*mask[:first], *(None,) * (10 - first), *mask[10:])
+            mask = (*mask[:first], *(None,) * (10 - first), *sizes, mask[-1])
             node.args = (*node.args[:at], mask, *node.args[at + 1 :])
 
 

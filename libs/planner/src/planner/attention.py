@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from aten_lowering import Attention, Fallback
-from gemm_templates import UnsupportedProblem
+from gemm_templates import H200, UnsupportedProblem, device_info
 from gemm_templates import attention as templates
 from loop_ir import DType, Extern, Kernel, TensorRef, TensorType, contiguous_strides
 from planner.plan import Choice, LaunchArg, LaunchPlan, NodePlan, Steps, define_source
@@ -74,7 +74,9 @@ class _Launch:
     def plan(self, name: str, template: str) -> LaunchPlan:
         """Raises UnsupportedProblem."""
         problem = self.problem()
-        config = templates.fitted(problem, templates.default_config(problem, template))
+        device = device_info("cuda") if torch.cuda.is_available() else H200
+        wanted = templates.default_config(problem, template)
+        config = templates.fitted(problem, wanted, template, device.smem)
         if config is None:
             raise UnsupportedProblem(f"blocks of {problem.blocks[0]} x {problem.blocks[1]} scores")
         source = templates.attention_kernel(problem, config, name, template)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from gemm_templates.problem import ITEMSIZE
 from gemm_templates.render import template_digest
@@ -132,31 +133,51 @@ TEMPLATES = {
 
 
 def default_config(problem: Attention, template: str = "forward") -> Config:
-    """What is likely the best for the columns."""
+    """What was the fastest on an H200, of few forms of scores and lengths."""
     wide = max(problem.columns)
     if ITEMSIZE[problem.dtype] == 4:
         return Config(64, 32, 4, 2) if wide <= 64 else Config(32, 32, 4, 2)
+    if wide > 128:
+        return Config(32, 64, 4, 2) if template == "keys" else Config(64, 32, 4, 2)
     if template == "queries":
-        return Config(128, 64, 8, 2) if wide <= 128 else Config(64, 32, 4, 2)
-    if template == "keys":
-        return Config(64, 128, 8, 2) if wide <= 128 else Config(32, 64, 4, 2)
-    if wide <= 64:
-        return Config(64 if "counts" in problem.tensors else 128, 64, 4, 3)
-    return Config(128, 64, 8, 3) if wide <= 128 else Config(64, 32, 4, 2)
+        return Config(64, 64, 4, 3 if wide <= 64 else 2)
+    if template == "keys" and wide > 64:
+        return Config(64, 128, 8, 3) if problem.full is None else Config(32, 64, 4, 3)
+    if template == "keys" or "counts" in problem.tensors or problem.full is not None:
+        return Config(64, 64, 4, 3)
+    return Config(128, 64, 4, 3) if wide <= 64 else Config(128, 128, 8, 3)
 
 
-def fitted(problem: Attention, config: Config) -> Config | None:
-    """The config with blocks that divide those of the mask; None if none does."""
-    m, n = config.block_m, config.block_n
-    if "counts" in problem.tensors:
-        while problem.blocks[0] % m:
-            m //= 2
-        while problem.blocks[1] % n:
-            n //= 2
+def fitted(
+    problem: Attention, config: Config, template: str = "forward", smem: int = 99 * 1024
+) -> Config | None:
+    """The config with blocks that divide those of the mask, no more queries than there are, and
+    stages and blocks that `smem` bytes of shared memory hold; None if none does."""
+    m, n, stages = config.block_m, config.block_n, config.num_stages
+    if "counts" in problem.tensors or "q_counts" in problem.tensors:
+        m, n = gcd(m, problem.blocks[0]), gcd(n, problem.blocks[1])
     queries = problem.lengths[2]
     while isinstance(queries, int) and m > 16 and m // 2 >= queries:
         m //= 2
-    return Config(m, n, config.num_warps, config.num_stages) if min(m, n) >= 16 else None
+    inner, outer = map(_padded, problem.columns)
+
+    def needed() -> int:
+        held, walked = (n, m) if template == "keys" else (m, n)
+        tile = inner + (outer if template != "forward" else 0)
+        return ITEMSIZE[problem.dtype] * (held * tile + stages * walked * (inner + outer))
+
+    while needed() > smem and (stages > 2 or max(m, n) > 16):
+        if stages > 2:
+            stages -= 1
+        elif m >= n:
+            m //= 2
+        else:
+            n //= 2
+    return Config(m, n, config.num_warps, stages) if min(m, n) >= 16 else None
+
+
+def _padded(columns: int) -> int:
+    return max(16, 1 << (columns - 1).bit_length())
 
 
 def attention_kernel(
@@ -207,7 +228,7 @@ def _arguments(
         f"Side({n}, {block}, {isinstance(n, int) and n % block == 0})"
         for n, block in zip(lengths, (config.block_m, config.block_n), strict=True)
     ]
-    widths = [f"Width({n}, {max(16, 1 << (n - 1).bit_length())})" for n in problem.columns]
+    widths = [f"Width({n}, {_padded(n)})" for n in problem.columns]
     shape = (heads, group, *sides, *widths, f'"{problem.precision}"')
     scaled = problem.full is not None or problem.scale <= 0
     functions = problem.functions[: 2 if of.call == "Call" else 4]
