@@ -119,16 +119,21 @@ def test_long_rows_that_leave_much_of_a_tile_empty(
 
 
 @pytest.mark.parametrize(
-    ("width", "expected"),
+    ("width", "dtype", "expected"),
     [
-        (10000, Schedule("looped", 1, 2048, 16)),
-        (16384, Schedule("looped", 1, 8192, 16)),
-        (20000, Schedule("looped", 1, 4096, 32)),
+        (10000, "f32", Schedule("looped", 1, 2048, 16)),
+        (10000, "bf16", Schedule("looped", 1, 2048, 16)),
+        (12800, "f32", Schedule("looped", 1, 2048, 16)),
+        (12800, "bf16", Schedule("persistent", 1, 16384, 16)),
+        (16384, "f32", Schedule("looped", 1, 8192, 16)),
+        (20000, "f32", Schedule("looped", 1, 4096, 32)),
     ],
 )
-def test_long_rows_that_are_read_again(width: int, expected: Schedule) -> None:
-    """In chunks of which the last one is not mostly empty."""
+def test_long_rows_that_are_read_again(width: int, dtype: str, expected: Schedule) -> None:
+    """In chunks of which the last one is not mostly empty, or in one tile."""
     text = SOFTMAX.replace("45", str(width)).replace("[5,", "[8192,").replace("< 5:", "< 8192:")
+    text = text.replace("x: f32", f"x: {dtype}").replace("v0 = load", "v6 = load")
+    text = text.replace("r0] : f32", f"r0] : {dtype}\n      v0 = cast(v6) : f32", 1)
     assert default_schedule(parse_kernel(text), {}) == expected
 
 

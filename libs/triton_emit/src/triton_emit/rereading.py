@@ -35,16 +35,16 @@ def times_read(kernel: Kernel) -> int:
     return len(found) if all(map(_folds, folding)) else 0
 
 
-def computes_again(kernel: Kernel) -> bool:
-    """Of two loops over a row, the second would compute functions again that the first did."""
+def computes_again(kernel: Kernel) -> int:
+    """How many loops over a row there would be, the last of which would compute functions again
+    that the one before it did; 0 where it would not."""
     try:
-        found = [scope for scope in loops(clean(kernel)) if scope.axes]
+        found = [scope.body for scope in loops(clean(kernel)) if scope.axes]
     except UnsupportedKernel:
-        return False
-    if len(found) != 2:
-        return False
-    first, second = (scope.body for scope in found)
-    return any(isinstance(s, Compute) and s.op not in _CHEAP and s in first for s in second)
+        return 0
+    *_, before, last = ([], *found)
+    costly = any(isinstance(s, Compute) and s.op not in _CHEAP and s in before for s in last)
+    return len(found) if costly else 0
 
 
 def _folds(body: Sequence[Stmt]) -> bool:

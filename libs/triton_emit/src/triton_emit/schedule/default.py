@@ -13,14 +13,12 @@ from loop_ir import (
     columns_part,
     pair_softmax,
     reduces_columns,
-    row_of_pieces,
     shares_scans,
 )
 from loop_ir.ir import at_hints, hints_of
-from triton_emit.rereading import computes_again
 from triton_emit.schedule.columns import PERSISTENT_COLUMNS, looped_columns, persistent_columns
 from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW
-from triton_emit.schedule.held import WIDEST_ROW, held, reads_one_row
+from triton_emit.schedule.held import WIDEST_ROW, held, long_rows, reads_one_row
 from triton_emit.schedule.loops import MOST_KEPT, looking_back, looped, read_twice, walking
 from triton_emit.schedule.points import of_points
 from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
@@ -76,9 +74,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return twice
     if (small and snug) or (bound is not None and not can_loop(kernel)):
         return held(kernel, rblock, rows, bits)
-    if snug and HELD_ROW < row_of_pieces(kernel) <= 2 * HELD_ROW and computes_again(kernel):
-        # on an H200 an RMS norm of gated rows, 4096 x 12800 of bf16: 80 us, 111 in two loops
-        return Schedule("persistent", 1, HELD_ROW, 16, index_bits=bits)
+    if (held_long := long_rows(kernel, bits)) is not None:
+        return held_long
     schedule = looped(pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= MOST_KEPT and rblock == schedule.rblock:
         return replace(schedule, kind="persistent")  # one step, after which nothing is read again
