@@ -98,6 +98,17 @@ def test_few_elements_a_row_need_no_order(oracle: Any, dtype: torch.dtype) -> No
     assert modes(lowered) == {"set"} and len(lowered.graph.nodes) == 6  # one negates, one repeats
 
 
+@pytest.mark.parametrize(
+    ("count", "wide", "asks"), [(2, 9000, True), (3, 9000, False), (9, 40, False)]
+)
+def test_long_rows_are_not_asked_often(oracle: Any, count: int, wide: int, asks: bool) -> None:
+    """Where each element would ask many times, places are written one by one."""
+    i = torch.arange(2 * count).view(2, count) * 2
+    lowered = oracle(lambda i: torch.zeros(2, wide).scatter(1, i, 3.0), i)
+    last = lowered.graph.nodes[-1]
+    assert isinstance(last, Kernel) and (product(a.extent for a in last.axes) == 2 * wide) == asks
+
+
 def test_sums_that_stay_with_the_operator(oracle: Any) -> None:
     bytes_ = X.to(torch.uint8)
     fallbacks = ["aten.index_put.default"]

@@ -16,8 +16,9 @@ from aten_lowering.meta import expr
 aten = torch.ops.aten
 Sizes = Sequence[sympy.Expr]
 
-# Places that a row has at most for elements that replace its own, or are added to them.
-_A_ROW = 8
+# Places that a row has at most for elements that replace its own, or are added to them; and with
+# more than two of them, questions that its elements ask.
+_A_ROW, _QUESTIONS = 8, 8192
 # Values for each place, from which on they wait for each other.
 _CROWD = 16
 # Places that ask all values: of rows, of less than a line of memory, and if nothing else gives the
@@ -84,6 +85,9 @@ def is_few_a_row(index: Sizes, size: Sizes, dim: int) -> bool:
     """An index of a scatter along `dim` has few places for each row: each of its elements may ask
     whether it is one of them."""
     if not size or not index[dim].is_Integer or not 0 < index[dim] <= _A_ROW:
+        return False
+    asked = index[dim] * size[dim]
+    if index[dim] > 2 and not (asked.is_Integer and asked <= _QUESTIONS):
         return False
     return all(n == m for d, (n, m) in enumerate(zip(index, size, strict=True)) if d != dim)
 
