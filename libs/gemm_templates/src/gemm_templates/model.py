@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
 
@@ -132,10 +132,16 @@ def candidates(
     configs: by default what every family proposes.
     """
     info = device if isinstance(device, DeviceInfo) else device_info(device)
+    return [*_candidates(problem, info, limit, None if configs is None else tuple(configs))]
+
+
+@lru_cache(1 << 10)
+def _candidates(
+    problem: Problem, info: DeviceInfo, limit: int, configs: tuple[Config, ...] | None
+) -> tuple[Candidate, ...]:
+    """What compiles candidates ahead asks for them, and what measures them does again."""
     found = []
-    if configs is None:
-        configs = offered(problem, info)
-    for config in configs:
+    for config in offered(problem, info) if configs is None else configs:
         if is_legal(problem, config, info) and not _too_large(problem, config):
             found.append(Candidate(config, *predict(problem, config, info)))
     found.sort(key=lambda c: c.predicted)  # equal ones stay in the order of the lists above
@@ -153,8 +159,7 @@ def candidates(
     near = [c for c in first if c.predicted <= 1.3 * first[0].predicted]
     found = _with_whole([*near, *rest, *first[len(near) :]], max(0, limit - 1))
     found = [*found, Candidate(None, *predict_extern(problem, info))]
-    found.sort(key=lambda c: (c.predicted, c.label))
-    return found
+    return tuple(sorted(found, key=lambda c: (c.predicted, c.label)))
 
 
 # Seconds by which the model may be wrong about what sharing K costs: 16 x 3072 x 768 took 7.4 us

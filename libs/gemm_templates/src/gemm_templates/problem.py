@@ -247,7 +247,7 @@ class Problem:
         )
         return replace(self, jagged=None, batch_strides=None, m=m, n=n, k=k)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """One line that tells this problem from every other."""
         parts = []

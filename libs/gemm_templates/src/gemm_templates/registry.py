@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol
 
@@ -138,6 +139,7 @@ def why_not(problem: Problem, config: Config) -> str:
     return family.why_not(problem, config)
 
 
+@lru_cache(1 << 10)
 def make_plan(problem: Problem, config: Config, name: str | None = "matmul") -> Plan:
     """The kernels for a problem; the first is called `name`, or (None) by its sizes and a digest of
     all texts, so that who measures a kernel and who runs it, for whichever matmul, compile it once.

@@ -7,7 +7,7 @@ each rung of `planner.matmul.ladder`, and the program compares the number with t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -21,6 +21,7 @@ from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser
 from planner.matmul.counters import Account, saved, wanting, without
 from planner.matmul.ladder import Rung, rungs, share
+from planner.matmul.likeness import likeness
 from planner.matmul.problem import MOST_PRODUCTS, GraphFacts, MatmulTask, bytes_of, make_task
 from planner.matmul.ways import vendor_steps, with_producers
 from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps
@@ -40,10 +41,12 @@ VENDOR = "extern"
 @dataclass(frozen=True)
 class Way:
     """A template (task and config), or the vendor's call (no config). A task without the node's
-    prologues comes after kernels that make its operands."""
+    prologues comes after kernels that make its operands. label: equal at rungs that one way
+    serves."""
 
     task: MatmulTask | None
     config: gemm_templates.Config | None
+    label: str = ""
 
     def __str__(self) -> str:
         if self.config is None or self.task is None:
@@ -53,13 +56,16 @@ class Way:
 
 @dataclass
 class MatmulPlanner:
-    """Decides for each matmul of a graph: called with one, it gives the plan of what runs it."""
+    """Decides for each matmul of a graph: called with one, it gives the plan of what runs it. What
+    is decided of the first of those that are alike holds for them all."""
 
     options: Settings
     kernels: Kernels
     graph: Graph
     _measurements: dict[str, dict[str, gemm_templates.Choice]] = field(default_factory=dict)
     _tasks: dict[tuple[str, int, bool, bool], MatmulTask | None] = field(default_factory=dict)
+    _steps: dict[str, list[Rung]] = field(default_factory=dict)
+    _chosen: dict[str, list[Way]] = field(default_factory=dict)
 
     @functools.cached_property
     def chooser(self) -> MatmulChooser:
@@ -71,32 +77,39 @@ class MatmulPlanner:
         """The facts about the graph."""
         return GraphFacts(self.graph)
 
+    @functools.cached_property
+    def _firsts(self) -> dict[str, Matmul]:
+        """Of each matmul, by the name of its result, the first that is like it."""
+        found: dict[Hashable, Matmul] = {}
+        aligned = self.facts.aligned
+        return {n.out: found.setdefault(likeness(n, aligned), n) for n in self._matmuls}
+
     def __call__(self, node: Matmul, hints: Mapping[str, int]) -> MatmulPlan:
         """What to run, each with its condition; no choices for the vendor's call (and prologues and
         the epilogue as kernels of their own) whatever the sizes."""
-        steps = self._rungs(node, hints)
-        if all(self._task(node, r) is None and self._fused(node, r) is None for r in steps):
+        first = self._firsts[node.out]
+        steps = self._rungs(first, hints)
+        if all(self._task(first, r) is None and self._fused(first, r) is None for r in steps):
             return MatmulPlan()
-        tables = [self._ways(node, rung, len(steps) > 1) for rung in steps]
-        names = share([{k: t for k, (t, _) in table.items()} for table in tables])
-        if all(tables[i][name][1].config is None for i, name in enumerate(names)):
+        ways = self._ways_of(first, steps)
+        if all(way.config is None for way in ways):
             return MatmulPlan((), self._decision(node, [Decided(None, VENDOR)]))
         choices: list[tuple[Condition, Choice]] = []
         decided: list[Decided] = []
         aligned: set[str] = set()
-        for i, name in enumerate(names):
-            if i + 1 < len(names) and names[i + 1] == name:
+        for rung, way, above in zip(steps, ways, [*ways[1:], None], strict=True):
+            if above is not None and above.label == way.label:
                 continue  # the rung above serves this one
-            rung, way = steps[i], tables[i][name][1]
             suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
-            if way.config is None or way.task is None:
+            task = way.task and self._find_task(node, rung, bool(way.task.prologues))
+            if way.config is None or task is None:
                 choice = self._vendor(node, rung.hints, suffix)
             else:
-                choice = way.task.steps(way.config, f"matmul_{node.out}{suffix}")
-                if not way.task.prologues:
+                choice = task.steps(way.config, f"matmul_{node.out}{suffix}")
+                if not task.prologues:
                     choice = with_producers(node, choice, rung.hints, suffix)
                 if way.config.template != "tiled":
-                    aligned |= self.facts.inputs & set(way.task.buffers.values())
+                    aligned |= self.facts.inputs & set(task.buffers.values())
             choices.append((rung.condition, choice))
             decided.append(Decided(rung.condition, str(way)))
         if (most := self._most_products(node)) is not None:
@@ -106,9 +119,19 @@ class MatmulPlanner:
             decided.append(Decided(None, VENDOR))
         return MatmulPlan(tuple(choices), self._decision(node, decided), frozenset(aligned))
 
+    def _ways_of(self, node: Matmul, steps: Sequence[Rung]) -> list[Way]:
+        """What runs at each rung."""
+        if node.out not in self._chosen:
+            tables = [self._ways(node, rung, len(steps) > 1) for rung in steps]
+            names = share([{k: t for k, (t, _) in table.items()} for table in tables])
+            chosen = [replace(table[k][1], label=k) for k, table in zip(names, tables, strict=True)]
+            self._chosen[node.out] = chosen
+        return self._chosen[node.out]
+
     def _decision(self, node: Matmul, decided: Sequence[Decided]) -> Decision:
-        measured = self._measurements.get(node.out, {})
-        return Decision(node.out, tuple(decided), tuple(measured.items()))
+        measured = self._measurements.get(self._firsts[node.out].out, {})
+        labelled = tuple((f"{node.out}{label}", choice) for label, choice in measured.items())
+        return Decision(node.out, tuple(decided), labelled)
 
     def _note(self, node: Matmul, label: str, choice: gemm_templates.Choice) -> None:
         self._measurements.setdefault(node.out, {})[label] = choice
@@ -127,7 +150,8 @@ class MatmulPlanner:
         there are any."""
         if self.options.gemm != "auto" or self.kernels.pool is None:
             return False
-        rungs = [(node, rung) for node in self._matmuls for rung in self._rungs(node, hints)]
+        firsts = {node.out: node for node in self._firsts.values()}.values()
+        rungs = [(node, rung) for node in firsts for rung in self._rungs(node, hints)]
         tasks = [find(node, rung) for node, rung in rungs for find in (self._task, self._fused)]
         return self.chooser.prefetch(task for task in tasks if task is not None)
 
@@ -137,6 +161,11 @@ class MatmulPlanner:
 
     def _rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
         """Where to decide: at several numbers of rows if that is what is dynamic, and only that."""
+        if node.out not in self._steps:
+            self._steps[node.out] = self._find_rungs(node, hints)
+        return self._steps[node.out]
+
+    def _find_rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
         rows = node.a.type.size[-2]
         here = [Rung(int(evaluate(rows, hints)), hints, None)]
         if not rows.free_symbols or self.options.multikernel == "off":
@@ -209,7 +238,7 @@ class MatmulPlanner:
             return apart if way.config is None else {str(way): (1.0, way)}
         label, (_, best) = min(apart.items(), key=lambda item: item[1][0])
         choice = self._settled(self._measured(node, rung, many), rung)
-        self._note(node, f"{node.out} with prologue{f' M={rung.rows}' if many else ''}", choice)
+        self._note(node, f" with prologue{f' M={rung.rows}' if many else ''}", choice)
         if not many or not choice.times:
             way = Way(fused, choice.config)
             return {label: (1.0, best)} if way.config is None else {str(way): (1.0, way)}
@@ -240,7 +269,7 @@ class MatmulPlanner:
             choice = without(choice, "only templates with the prologues may use counters")
         else:
             choice = self._settled(choice, rung)
-        self._note(node, f"{node.out} M={rung.rows}" if many else node.out, choice)
+        self._note(node, f" M={rung.rows}" if many else "", choice)
         if not many or not choice.times:
             label = vendor if choice.config is None else str(choice.config)
             return {label: (1.0, choice.config)}
@@ -275,7 +304,7 @@ class MatmulPlanner:
         found = []
         if self.options.gemm == "auto":
             hints = hints_of(self.graph.symbols)
-            for node in self._matmuls:
+            for node in (self._firsts[n.out] for n in self._matmuls):
                 steps = self._rungs(node, hints)
                 for rung in steps:
                     if self._task(node, rung) is not None:
