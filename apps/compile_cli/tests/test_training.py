@@ -138,3 +138,13 @@ def test_what_is_computed_again_is_rounded_as_it_was() -> None:
         (got,) = torch.autograd.grad(run(x), x, seed)
         errors.append(float((got.double() - want).abs().max()))
     assert errors[1] <= 2 * errors[0]
+
+
+def test_norms_of_nothing() -> None:
+    x = torch.randn(0, 4, requires_grad=True)
+    w, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+    compiled = torch.compile(lambda *a: F.group_norm(a[0], 2, *a[1:]).exp(), backend="compile_cli")
+    y = compiled(x, w, b)
+    gradients = torch.autograd.grad(y, (x, w, b), torch.ones_like(y))
+    assert y.shape == (0, 4)
+    assert [g.abs().sum().item() for g in gradients] == [0, 0, 0]

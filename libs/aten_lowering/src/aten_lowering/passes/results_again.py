@@ -115,6 +115,8 @@ def _normal(
         return None
     if groups and not (value.is_contiguous() and isinstance(node.args[6], int)):
         return None
+    if 0 in [n for n in value.shape if isinstance(n, int)]:  # there is nothing to compute
+        return None
 
     def of_channels(vector: fx.Node) -> fx.Node:
         size = [-1, *[1] * (value.dim() - 2)]
