@@ -60,19 +60,66 @@ def test_a_hundred_parameters() -> None:
     assert launches(compiled) <= 4
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_optimizers_of_torch(kind: Any) -> None:
+def parts(parameters: list[Any]) -> list[dict[str, Any]]:
+    """Every other parameter decays."""
+    return [
+        {"params": parameters[::2], "weight_decay": 0.1},
+        {"params": parameters[1::2], "weight_decay": 0.0},
+    ]
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, foreach=True),
+    "adamw of parts": lambda p: torch.optim.AdamW(parts(p), lr=1e-2, foreach=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, foreach=True, amsgrad=True, maximize=True),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, foreach=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, momentum=0.5, foreach=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2, foreach=True),
+    "radam": lambda p: torch.optim.RAdam(p, lr=1e-2, foreach=True),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2, foreach=True),
+}
+QUICK = ("adamw", "sgd")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS]
+)
+def test_optimizers_of_torch(name: str) -> None:
+    """Ten steps of a schedule that changes the rate twice."""
     torch._dynamo.reset()
     results = []
     for compile_step in (True, False):
         params = [nn.Parameter(p) for p in state(6)[0]]
-        optimizer = kind(params, lr=1e-2, foreach=True)
+        optimizer = OPTIMIZERS[name](params)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.5)
         step = (
             torch.compile(optimizer.step, backend="compile_cli") if compile_step else optimizer.step
         )
-        for _ in range(2):
+        for n in range(2 if name in QUICK else 10):
             for p, g in zip(params, state(6)[1], strict=True):
-                p.grad = g
+                p.grad = g * (n + 1)
             step()
+            schedule.step()
         results.append(params)
-    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_a_rate_that_is_a_tensor_compiles_once() -> None:
+    torch._dynamo.reset()
+    counts = torch._dynamo.utils.counters["stats"]
+    before = counts["unique_graphs"]
+    params = [nn.Parameter(p) for p in state(3)[0]]
+    optimizer = torch.optim.SGD(params, lr=torch.tensor(0.1), foreach=True)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=4)
+    wanted = [p.detach().clone() for p in params]
+    step = torch.compile(optimizer.step, backend="compile_cli")
+    for _ in range(3):
+        for p, w, g in zip(params, wanted, state(3)[1], strict=True):
+            p.grad = g
+            w -= optimizer.param_groups[0]["lr"] * g
+        step()
+        schedule.step()
+    torch.testing.assert_close([p.detach() for p in params], wanted)
+    assert counts["unique_graphs"] == before + 1

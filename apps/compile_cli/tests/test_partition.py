@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 BACKEND = importlib.import_module("compile_cli.torch_backend")
 N = 64  # elements of a row
@@ -210,6 +211,23 @@ def test_checkpoints_are_respected(saved: list[Tensor]) -> None:
     x = rows()
     check(f, x, weight)
     assert kept(saved) == [INPUT, ("float32", (N, N))]
+
+
+def test_what_a_policy_of_checkpoints_keeps(saved: list[Tensor]) -> None:
+    """The products and the input, and not what lies between."""
+    torch.manual_seed(0)
+    weight = torch.randn(N, N, requires_grad=True)
+    keep = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+
+    def inside(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).sin() @ w
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        out: Tensor = checkpoint(inside, x, w, use_reentrant=False, context_fn=keep)
+        return out.cos()
+
+    check(f, rows(), weight)
+    assert kept(saved) == [INPUT, INPUT, ("float32", (N, 8)), ("float32", (N, N))]
 
 
 @pytest.mark.parametrize(("budget", "large"), [(1.0, True), (0.0, False)])

@@ -336,3 +336,29 @@ def test_numbers_alone() -> None:
 
     before, after = (calls(run, fn, torch.randn(3)) for run in (lambda graph: None, numbers_alone))
     assert after - before == {"scalar_tensor": 1}
+
+
+def test_rows_are_put_onto_the_other_gradient() -> None:
+    """Of a table that is also a weight, and of one that is read twice; not where more reads the
+    other gradient, nor in fewer bits, in which sums are rounded in their order."""
+    put = torch.ops.aten.index_put.default
+    Given = torch.Tensor
+
+    def tied(a: Given, b: Given, rows: Given, ids: Given) -> Given:
+        return put(a.new_zeros(5, 4), [ids], rows, True) + torch.mm(a, b)
+
+    def twice(a: Given, b: Given, rows: Given, ids: Given) -> Given:
+        first, second = (put(a.new_zeros(5, 4), [i], rows, True) for i in (ids, ids + 1))
+        return torch.mm(a, b) + (first + second)
+
+    def shared(a: Given, b: Given, rows: Given, ids: Given) -> Given:
+        y = torch.mm(a, b)
+        return (put(a.new_zeros(5, 4), [ids], rows, True) + y) * y
+
+    ids = torch.tensor([2, 0, 2])
+    given = torch.randn(5, 6), torch.randn(6, 4), torch.randn(3, 4)
+    run = functools.partial(calls, joined_gradients)
+    assert run(tied, *given, ids) == {"mm": 1, "index_put": 1}
+    assert run(twice, *given, ids) == {"mm": 1, "add": 1, "index_put": 2}  # of the ids
+    assert run(shared, *given, ids)["new_zeros"] == 1
+    assert run(tied, *(x.bfloat16() for x in given), ids)["new_zeros"] == 1

@@ -11,9 +11,11 @@ from torch import fx
 
 from aten_lowering.fills import filled_with
 from aten_lowering.meta import tensor_type
+from aten_lowering.passes.base import call
 from aten_lowering.passes.purity import mutates
 
 aten = torch.ops.aten
+_PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 
 
 class _Piece(NamedTuple):
@@ -38,9 +40,15 @@ def joined_gradients(graph: fx.Graph) -> None:
     `cat([a + 0.0, b + 0.0], 1)`, where the pieces are all of the tensor: what makes a piece may
     store it where it belongs. Likewise pieces in turns, and several of the same elements, which are
     added first, and so may be pieces of another dimension. (Adding to zero turns -0.0 into 0.0, so
-    that stays.)"""
+    that stays.)
+
+    `add(index_put(zeros, ids, rows, True), y)` -> `index_put(y, ids, rows, True)`, of a `y` that
+    nothing else reads, as that of a table is which is also the weight of logits: rows are added to
+    it, and no zeros are made."""
     if mutates(graph):
         return
+    for node in [n for n in graph.nodes if _adds(n)]:
+        _put(graph, node)
     sums = [n for n in graph.nodes if _adds(n) and not any(_adds(user) for user in n.users)]
     while sums:
         node = sums.pop()
@@ -49,6 +57,28 @@ def joined_gradients(graph: fx.Graph) -> None:
             pieces.setdefault(piece.place, []).append(piece)
         if len(pieces) > 1 and _tile([p for ps in pieces.values() for p in ps], node.meta["val"]):
             sums += _join(graph, node, [pieces[place] for place in sorted(pieces)])
+
+
+def _put(graph: fx.Graph, node: fx.Node) -> None:
+    """Adds a put's rows to the other term of a sum, where the sum is of puts over zeros."""
+    if node.meta["val"].dtype not in (torch.float32, torch.float64):
+        return
+    for put, other in (node.args, node.args[::-1]):
+        assert isinstance(put, fx.Node) and isinstance(other, fx.Node)
+        puts: list[fx.Node] = []
+        base: Any = put
+        while base.target in _PUTS and base.args[3:] == (True,) and len(base.users) == 1:
+            puts.append(base)
+            base = base.args[0]
+        alone = put is not other and len(other.users) == 1 and other.op == "call_function"
+        if puts and alone and filled_with(base) == 0:
+            whole = other
+            with graph.inserting_before(node):
+                for each in reversed(puts):
+                    whole = call(graph, each.target, whole, *each.args[1:])
+                    whole.meta = node.meta
+            node.replace_all_uses_with(whole)
+            return _drop(graph, node)
 
 
 def _adds(node: fx.Node) -> bool:
@@ -108,10 +138,9 @@ def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> list[fx
     """Puts the pieces in the node's place; the sums of those of the same elements. pieces: by
     place, each place's in the order in which they were added."""
 
-    def call(target: Any, *args: Any) -> fx.Node:
-        new = graph.call_function(target, args)
-        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
-        new.meta = {**node.meta, "val": target(*values)}
+    def made(target: Any, *args: Any) -> fx.Node:
+        new = call(graph, target, *args)
+        new.meta = {**node.meta, **new.meta}
         return new
 
     (first, *_), *_ = pieces
@@ -121,21 +150,21 @@ def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> list[fx
         parts = []
         for same in pieces:
             values = [
-                call(aten.unsqueeze.default, p.value, dim) if p.selected else p.value for p in same
+                made(aten.unsqueeze.default, p.value, dim) if p.selected else p.value for p in same
             ]
-            part = functools.reduce(functools.partial(call, aten.add.Tensor), values)
+            part = functools.reduce(functools.partial(made, aten.add.Tensor), values)
             if len(same) > 1:
                 sums.append(part)
             if part.meta["val"].is_floating_point():
-                part = call(aten.add.Tensor, part, 0.0)
-            parts.append(call(aten.unsqueeze.default, part, dim + 1) if turns else part)
-        whole = call(aten.cat.default, parts, dim + turns)
+                part = made(aten.add.Tensor, part, 0.0)
+            parts.append(made(aten.unsqueeze.default, part, dim + 1) if turns else part)
+        whole = made(aten.cat.default, parts, dim + turns)
         if turns:
             sizes = enumerate(node.meta["val"].shape)
             known = [
-                n if isinstance(n, int) else call(aten.sym_size.int, node, d) for d, n in sizes
+                n if isinstance(n, int) else made(aten.sym_size.int, node, d) for d, n in sizes
             ]
-            whole = call(aten.view.default, whole, known)
+            whole = made(aten.view.default, whole, known)
     if not _alike(whole, node):
         return []
     node.replace_all_uses_with(whole)
