@@ -44,6 +44,11 @@ CASES: dict[str, dict[str, Any]] = {
     "causal": {"block_mask": CAUSAL},
     "window": {"block_mask": blocks(lambda b, h, i, j: (i - j).abs() < 9)},
     "documents": {"block_mask": blocks(lambda b, h, i, j: (DOCUMENT[i] == DOCUMENT[j]) & (i >= j))},
+    "odd blocks": {
+        "block_mask": create_block_mask(
+            lambda b, h, i, j: i >= j, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=20
+        )
+    },
     "alibi": {"score_mod": lambda s, b, h, i, j: s + SLOPES[h] * (j - i), "block_mask": CAUSAL},
     "softcap": {"score_mod": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)},
     "bias": {"score_mod": lambda s, b, h, i, j: s + BIAS[h, i, j], "scale": -0.5},
@@ -66,7 +71,7 @@ def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert got[0].stride() == want[0].stride()
 
 
-GRADIENTS = ["plain", "causal", "alibi", "softcap", "bias", "nothing"]
+GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "nothing"]
 
 
 @pytest.mark.parametrize("case", GRADIENTS)

@@ -20,6 +20,7 @@ from triton_emit import TritonEmitError, emit_scores
 from triton_rt import KernelParam
 
 _TILES = ("score", "gradient")
+_BLOCKS = ("counts", "indices")
 
 
 def plan_attention(
@@ -77,8 +78,9 @@ class _Launch:
         device = device_info("cuda") if torch.cuda.is_available() else H200
         wanted = templates.default_config(problem, template)
         config = templates.fitted(problem, wanted, template, device.smem)
-        if config is None:
-            raise UnsupportedProblem(f"blocks of {problem.blocks[0]} x {problem.blocks[1]} scores")
+        if config is None:  # of its blocks; the mask alone says the same
+            self.tensors = {n: t for n, t in self.tensors.items() if not n.endswith(_BLOCKS)}
+            return self.plan(name, template)
         source = templates.attention_kernel(problem, config, name, template)
         block = config.block_n if self.turned else config.block_m
         batch, heads, rows, _ = self.tensors["k" if self.turned else "q"].type.size

@@ -1,21 +1,18 @@
-"""Attention whose scores a program may change, in one pass over the keys."""
+"""Attention whose scores a program may change, in one pass over the keys, and its gradients."""
 
-from gemm_templates.attention.plan import (
-    Attention,
-    Config,
-    Function,
-    Tensor,
-    attention_kernel,
-    default_config,
-    fitted,
-)
+from __future__ import annotations
 
-__all__ = [
-    "Attention",
-    "Config",
-    "Function",
-    "Tensor",
-    "attention_kernel",
-    "default_config",
-    "fitted",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemm_templates.attention.plan import *  # noqa: F403  (its `__all__` is this one's)
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `plan`, which loads torch: compile workers import a kernel only."""
+    if not name.startswith("_"):
+        plan = import_module("gemm_templates.attention.plan")
+        if name in plan.__all__:
+            return getattr(plan, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

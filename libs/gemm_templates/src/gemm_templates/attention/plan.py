@@ -11,6 +11,16 @@ from gemm_templates.problem import ITEMSIZE
 from gemm_templates.render import template_digest
 from triton_rt import KernelParam, KernelSource
 
+__all__ = [
+    "Attention",
+    "Config",
+    "Function",
+    "Tensor",
+    "attention_kernel",
+    "default_config",
+    "fitted",
+]
+
 Size = int | str
 
 
