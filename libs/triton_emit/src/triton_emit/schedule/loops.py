@@ -63,7 +63,7 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
             rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
             if piece := _piece(kernel):
                 rblock, warps = piece, piece // 256
-    most = max(4, rblock // (128 if again else 256))
+    most = max(4, rblock // (128 if again and width > HELD_ROW else 256))
     return Schedule("looped", 1, rblock, min(warps, most), index_bits=bits)
 
 
