@@ -312,7 +312,10 @@ kernel w(
       store y[i0] = v4
 """
     schedule = default_schedule(parse_kernel(window.format(a=0, b=1, c=2)), {})
-    assert (schedule.vector, schedule.num_warps) == (1, 8)
+    assert (schedule.vector, schedule.num_warps, schedule.xblock) == (1, 8, 1024)
+    records = window.replace("i0 + ", "3*i0 + ").replace("1048584", "3145728")
+    own = default_schedule(parse_kernel(records.format(a=0, b=1, c=2)), {})
+    assert (own.vector, own.num_warps, own.xblock) == (1, 8, 512)  # two points a thread
     aligned = default_schedule(parse_kernel(window.format(a=0, b=4, c=8)), {})
     assert (aligned.vector, aligned.num_warps) == (0, 4)
 

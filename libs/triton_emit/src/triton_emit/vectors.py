@@ -169,6 +169,16 @@ def reads_windows(kernel: Kernel) -> bool:
     return any(len(found) >= 3 for found in apart.values())
 
 
+def reads_records(kernel: Kernel) -> bool:
+    """What looks like a window is numbers of a point's own: coordinates of points in space."""
+    steps = {
+        sympy.expand(_inside(s.index, kernel.axes[-1].symbol)).coeff(kernel.axes[-1].symbol)
+        for s in statements(kernel)
+        if isinstance(s, Load) and kernel.axes[-1].symbol in s.index.free_symbols
+    }
+    return reads_windows(kernel) and all(n.is_Integer and n >= 3 for n in steps)
+
+
 def access(kernel: Kernel, stmt: Load | Store, inner: tuple[Axis, ...]) -> int:
     """How many elements along the last of the inner axes of a row one access moves at most."""
     sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
