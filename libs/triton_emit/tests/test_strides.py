@@ -336,3 +336,45 @@ kernel stage(
     kernel = parse_kernel(text.strip())
     for schedule in (Schedule("persistent", 4, 32), Schedule("looped", 1, 16)):
         tools.check(kernel, schedule, ulp=32)
+
+
+def test_neighbours_go_on_along_outer_axes(tools: SimpleNamespace) -> None:
+    """Groups of four channels that come last in memory: eight of them are a line."""
+    text = """
+kernel apply(
+    x: f32[2, 70, 32] cuda:0,
+    m: f32[2, 8] cuda:0,
+    out y: f32[2, 32, 70] cuda:0,
+):
+  parallel i0 < 2, i1 < 8, r0 < 4, r1 < 70:
+    once:
+      a = load x[i0*2240 + r1*32 + i1*4 + r0] : f32
+      b = load m[i0*8 + i1] : f32
+      c = sub(a, b) : f32
+      store y[i0*2240 + i1*280 + r0*70 + r1] = c
+"""
+    kernel = parse_kernel(text.strip())
+    schedule = default_schedule(kernel, {})
+    assert schedule.kind == "tiled" and schedule.yblock == 32
+    tools.check(kernel, schedule)
+    apart = parse_kernel(
+        text.strip().replace("r1*32 + i1*4", "r1*64 + i1*8").replace("70, 32", "70, 64")
+    )
+    assert default_schedule(apart, {}).kind == "flat"
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(4095, (32, 64, 4)), (4096, (64, 16, 2))])
+def test_columns_that_begin_at_odd_places(columns: int, blocks: tuple[int, int, int]) -> None:
+    text = f"""
+kernel total(
+    x: f32[32, 4096, {columns}] cuda:0,
+    out y: f32[32, {columns}] cuda:0,
+):
+  parallel i0 < 32, i1 < {columns}:
+    over r0 < 4096:
+      a = load x[i0*{4096 * columns} + r0*{columns} + i1] : f32
+      s = reduce sum(a) : f32
+    once:
+      store y[i0*{columns} + i1] = s
+"""
+    assert default_schedule(parse_kernel(text.strip()), {}) == Schedule("looped", *blocks)

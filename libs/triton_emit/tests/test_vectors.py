@@ -531,7 +531,8 @@ def test_rows_are_combined_line_by_line(t: str, op: str, most: int) -> None:
 
 @pytest.mark.parametrize(
     ("t", "columns", "kind"),
-    [("f32", 2052, "tiled"), ("f32", 2048, "flat"), ("f32", 2051, "flat"), ("bf16", 2052, "flat"),
+    [("f32", 2052, "tiled"), ("f32", 2048, "flat"), ("f32", 2051, "flat"), ("bf16", 2052, "tiled"),
+     ("bf16", 2050, "flat"),
      ("f32", 500, "flat")],
 )  # fmt: skip
 def test_programs_of_a_row_read_its_numbers(

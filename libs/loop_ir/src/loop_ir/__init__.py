@@ -50,6 +50,7 @@ from loop_ir.ir.printer import print_graph, print_kernel
 from loop_ir.ir.strides import (
     HELD_ROW,
     across,
+    beside,
     columns_at_once,
     columns_part,
     divides_rows,
@@ -112,6 +113,7 @@ __all__ = [
     "UserKernel",
     "VerifyError",
     "across",
+    "beside",
     "bytes_moved",
     "can_split_scans",
     "columns_at_once",

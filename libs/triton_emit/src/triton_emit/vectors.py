@@ -32,7 +32,7 @@ _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
 _SLIDES = 3  # places of a window from which on factors are worth sharing
 _ALONE = 12  # bytes of a point that loads read one by one, which the L1 cache has no time for
 # Numbers of a row that are worth a program of its own, and points of a block.
-_NUMBERS, _BLOCK = 3, 1024
+_NUMBERS, _BLOCK = 2, 1024
 
 
 @lru_cache(_KERNELS)
@@ -120,8 +120,8 @@ def slides(kernel: Kernel) -> bool:
 def reads_rows(kernel: Kernel) -> bool:
     """Several numbers are read that are the same all along the last axis, and differ along others
     (a channel's mean, scale and bias), where blocks of points have parts of several rows, which
-    begin where the widest vectors do: a program of one row reads its numbers, and computes what
-    hangs on them alone, once."""
+    begin where vectors do: a program of one row reads its numbers, and computes what hangs on them
+    alone, once (two biases of 16384 x 15876 of bf16 on an H200: 250 us, 434 flat)."""
     if len(kernel.axes) < 2 or any(p.axes for p in kernel.phases):
         return False
     *others, last = kernel.axes
@@ -129,12 +129,12 @@ def reads_rows(kernel: Kernel) -> bool:
         return False
     sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     moved = {(s.buffer, s.index) for s in statements(kernel) if isinstance(s, Load | Store)}
-    along = [(name, e) for name, e in moved if last.symbol in e.free_symbols]
+    along = [(sizes[name], sympy.expand(e)) for name, e in moved if last.symbol in e.free_symbols]
     numbers = sum(bool(e.free_symbols) for _, e in moved) - len(along)
     return numbers >= _NUMBERS and all(
-        sympy.expand(e).coeff(last.symbol) == 1
-        and sizes[name] * min(_divisor(sympy.expand(e).coeff(a.symbol)) for a in others) >= _WIDEST
-        for name, e in along
+        e.coeff(last.symbol) == 1
+        and size * min(_divisor(e.coeff(a.symbol)) for a in others) >= _WIDEST // 2
+        for size, e in along
     )
 
 

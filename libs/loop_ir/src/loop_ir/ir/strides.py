@@ -60,6 +60,23 @@ def across(kernel: Kernel) -> Axis | None:
     return max(votes, key=lambda a: votes[a]) if votes else None
 
 
+def beside(kernel: Kernel, axis: Axis) -> sympy.Expr:
+    """How many points lie side by side along `axis`, which is `across(kernel)`, and along the axes
+    outside of it that go on where it ends: `x[i2*32 + i0*4 + i1]`, i1 < 4, i0 < 8 -> 32."""
+    run = axis.extent
+    *others, last = (a for a in kernel.axes if a != axis)
+    for _, index, _ in _accesses(kernel):
+        if step(index, axis) != 1 or step(index, last) in (0, 1):
+            continue
+        found = axis.extent
+        for outer in reversed(others):
+            if step(index, outer) != found:
+                break
+            found = found * outer.extent
+        run = found if found.is_Integer and run.is_Integer and found > run else run
+    return run
+
+
 def picks_rows(kernel: Kernel) -> bool:
     """A flat kernel reads or writes rows at places that are data, the same all along its last axis:
     `y[t0*64 + i1]`, t0 loaded at i0. A program of one row looks its place up once."""

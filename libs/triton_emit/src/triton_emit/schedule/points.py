@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from loop_ir import Compute, Const, DType, Kernel, Store, across, divides_rows, picks_rows
+from loop_ir import Compute, Const, DType, Kernel, Store, across, beside, divides_rows, picks_rows
 from loop_ir.ir import at_hints, statements
 from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
@@ -35,7 +35,7 @@ def of_points(
     columns = at_hints(kernel.axes[-1].extent, hints) if kernel.axes else 1
     other = across(kernel)
     if other is not None:
-        neighbours = at_hints(other.extent, hints)
+        neighbours = at_hints(beside(kernel, other), hints)
         if min(columns, neighbours) >= NARROW:
             return _tiled(columns, neighbours, rows, bits)
     elif picks_rows(kernel) and columns >= ROW:
