@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ class Builder:
         self.described: dict[str, Describe] = {}
         self.starts: dict[str, Any] = {}  # root -> element of its storage that is offset 0
         self.headings: list[str] = []
+        self.labels: Counter[str] = Counter()  # of submodules
         self.writer = CommentWriter({}, {})
 
     def module(self, kind: type[GraphModule] = GraphModule) -> GraphModule:
@@ -212,7 +214,7 @@ class Builder:
 
     def submodule(self, label: str, module: GraphModule) -> Node:
         """The node that reads `module`, which becomes a child of the root."""
-        index = sum(1 for name, _ in self.root.named_children() if name.startswith(label))
-        name = f"{label}_{index}"
+        name = f"{label}_{self.labels[label]}"
+        self.labels[label] += 1
         self.root.add_module(name, module)
         return self.note(self.graph.create_node("get_attr", name, name=name), None)

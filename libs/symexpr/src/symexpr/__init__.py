@@ -28,7 +28,7 @@ from symexpr.errors import (
     UnknownFunction,
     UnsupportedByTarget,
 )
-from symexpr.evaluation import evaluate
+from symexpr.evaluation import Evaluation, evaluate
 from symexpr.facts import Ranges
 from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.floors import replace_floor
@@ -74,6 +74,7 @@ __all__ = [
     "CppPrinter",
     "DivisionByZero",
     "Domain",
+    "Evaluation",
     "FixedWidthPrinter",
     "FloatTrueDiv",
     "FloorDiv",

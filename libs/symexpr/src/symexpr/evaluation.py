@@ -33,10 +33,16 @@ def evaluate(e: Any, env: Mapping[Any, Any], domain: Domain = PYTHON) -> Any:
 
 
 class Evaluation:
-    """Values of expressions in one environment, remembered. `env`: a mapping from symbols or
-    names, or what has `in` and `[]`."""
+    """Values of expressions in one environment, remembered: for many that share parts. `env`: a
+    mapping from symbols or names, or what has `in` and `[]`.
 
-    def __init__(self, env: Any, domain: Domain) -> None:
+    >>> from symexpr import parse
+    >>> at = Evaluation({"s0": 2})
+    >>> at.value(parse("s0*32")), at.value(parse("s0*32 + 1"))
+    (64, 65)
+    """
+
+    def __init__(self, env: Any, domain: Domain = PYTHON) -> None:
         self.env, self.domain = env, domain
         self.memo: dict[sympy.Basic, Any] = {}
 

@@ -324,10 +324,13 @@ def _check_copy(state: State, op: ir.CopyBack, at: At) -> None:
 
 def _check_if(state: State, op: ir.If, at: At) -> None:
     active = state.active
-    taken = {i for i in active if bool(evaluate(op.condition, state.samples[i]))}
+    holds = state.holds.setdefault(op.condition, {})
+    for i in active:
+        if i not in holds:
+            holds[i] = bool(evaluate(op.condition, state.samples[i]))
     for label, block in (("then", op.then), ("else", op.orelse)):
         outer = set(state.tensors)
-        state.active = [i for i in active if (i in taken) == (label == "then")]
+        state.active = [i for i in active if holds[i] == (label == "then")]
         _check_block(state, block, f"{at.index}.{label}.")
         state.active = active
         for name in set(state.tensors) - outer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import keyword
 from dataclasses import dataclass, field
 
+import sympy
+
 from tensor_ir import NAME, TensorType, print_type
 from wrapper_ir import errors
 from wrapper_ir import ops as ir
@@ -56,6 +58,7 @@ class State:
     symbols: set[str] = field(default_factory=set)
     escaped: dict[str, str] = field(default_factory=dict)
     layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
+    holds: dict[sympy.Basic, dict[int, bool]] = field(default_factory=dict)
 
 
 def check_name(name: str, at: At) -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program
@@ -30,7 +31,7 @@ class DedupeKernels:
             if isinstance(op, DefineKernel):
                 outside = _outside(op)
                 # What no other kernel could be need not be parsed.
-                inside = _inside(op) if alike[outside] > 1 else op.name
+                inside = _inside(op.name, op.source) if alike[outside] > 1 else op.name
                 kept = first.setdefault((outside, inside), op.name)
                 renamed[op.name] = kept
                 if kept != op.name:
@@ -47,11 +48,12 @@ def _outside(op: DefineKernel) -> tuple[Any, ...]:
     return op.params, constants, rest
 
 
-def _inside(op: DefineKernel) -> str:
+@lru_cache(1 << 10)
+def _inside(name: str, source: str) -> str:
     """The source, without comments and the kernel's own name."""
     with contextlib.suppress(SyntaxError, ValueError):
-        return ast.dump(_Anonymous(op.name).visit(ast.parse(op.source)))
-    return op.source
+        return ast.dump(_Anonymous(name).visit(ast.parse(source)))
+    return source
 
 
 class _Anonymous(ast.NodeTransformer):

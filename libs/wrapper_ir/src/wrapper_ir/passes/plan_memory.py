@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import sympy
 
-from symexpr import evaluate, known
+from symexpr import Evaluation, known
 from tensor_ir import TensorType
 from wrapper_ir.analysis import (
     alias_source,
@@ -60,7 +60,7 @@ class _Bytes:
 
     def __init__(self, program: Program) -> None:
         self.ranges: Ranges = ranges(program)
-        self.envs = [hint_env(program), *sample_envs(program)]
+        self.at = [Evaluation(env) for env in (hint_env(program), *sample_envs(program))]
         self._sums: dict[tuple[sympy.Expr, sympy.Expr], sympy.Expr] = {}
         self._order: dict[tuple[sympy.Expr, sympy.Expr], bool] = {}
         self._values: dict[sympy.Expr, list[int]] = {}
@@ -104,7 +104,7 @@ class _Bytes:
     def values(self, a: sympy.Expr) -> list[int]:
         """For the hints, then for the sampled sizes."""
         if a not in self._values:
-            self._values[a] = [int(evaluate(a, env)) for env in self.envs]
+            self._values[a] = [int(at.value(a)) for at in self.at]
         return self._values[a]
 
 
