@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """The names of `plan`, which loads torch: compile workers import a kernel only."""
-    if not name.startswith("_"):
+    if name == "__all__" or not name.startswith("_"):
         plan = import_module("gemm_templates.attention.plan")
-        if name in plan.__all__:
+        if name in ("__all__", *plan.__all__):
             return getattr(plan, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
