@@ -11,6 +11,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._ops import OpOverload
+from torch.utils.checkpoint import CheckpointPolicy
 
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.results_again import results_again
@@ -103,6 +105,7 @@ def partition(
     window_offsets(joint.graph)
     diagonal_products(joint.graph)
     results_again(joint.graph, more["num_fwd_outputs"])
+    _save_compared(joint.graph)
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.
     with _LOCK, mock.patch.object(partitioners, "get_default_op_list", _operators):
@@ -110,6 +113,47 @@ def partition(
     if saved != "exact":
         narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, saved))
     return graphs
+
+
+def _save_compared(graph: torch.fx.Graph) -> None:
+    """What is compared for equality is kept, such as `x` of `x.amax()`, whose gradient goes where
+    `x == x.amax()`: computed again, none would be equal, where kernels add in another order, or
+    round to 16 bits at other steps. Not what is computed alike everywhere."""
+    for node in graph.find_nodes(op="call_function", target=aten.eq.Tensor):
+        for compared in map(_viewed, node.all_input_nodes):
+            if _is_float(compared) and not _alike(compared):
+                compared.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+
+
+def _alike(node: torch.fx.Node) -> bool:
+    """Pointwise from what is kept, in 32 bits or more; or rounded to fewer by one operator."""
+    operators = _operators()
+    left, seen = [node], {node}
+    while left:
+        made = left.pop()
+        if not operators.is_recomputable(made):
+            continue
+        if not isinstance(made.target, OpOverload) or torch.Tag.pointwise not in made.target.tags:
+            return False
+        operands = [_viewed(n) for n in made.all_input_nodes]
+        kept = not any(map(operators.is_recomputable, operands))
+        if _is_float(made) and made.meta["val"].dtype.itemsize < 4 and not (made is node and kept):
+            return False
+        left += [n for n in operands if n not in seen]
+        seen.update(operands)
+    return True
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node:
+    """The tensor that `node` is a view of."""
+    while node.op == "call_function" and _operators().is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_float(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 @functools.cache
