@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import lcm
@@ -161,8 +162,12 @@ class Problem:
         """Whether the tensor cores get fp8."""
         return self.operand("a") in FP8
 
-    def dims(self) -> dict[str, int]:
+    def dims(self) -> Mapping[str, int]:
         """Name of `DIMS` -> value (or hint)."""
+        return self._dims
+
+    @cached_property
+    def _dims(self) -> dict[str, int]:
         sizes = (self.m, self.n, self.k)
         a, b, out = self.a_stride, self.b_stride, self.out_stride
         strides = (*(a or (self.k, 1)), *(b or (self.n, 1)), *(out or (self.n, 1)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import keyword
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -290,7 +291,7 @@ def _used(dim: str, problem: Problem, call: Call) -> bool:
     return call.multiplies or dim in ("M", "N", "K")
 
 
-def _value(dim: str, used: bool, dims: dict[str, int], dynamic: list[str]) -> str:
+def _value(dim: str, used: bool, dims: Mapping[str, int], dynamic: list[str]) -> str:
     if not used:
         return "0"
     return dim if dim in dynamic else str(dims[dim])
