@@ -100,6 +100,12 @@ kernel k(
 """
 
 
+def test_a_number_alone_has_a_schedule() -> None:
+    buffers = (Buffer("x", tensor(DType.f32)), Buffer("y", tensor(DType.f32), True))
+    body = (Load("a", "x", sympy.S.Zero, DType.f32), Store("y", sympy.S.Zero, "a"))
+    assert default_schedule(Kernel("count", buffers, (), (Phase((), body),)), {}).kind == "flat"
+
+
 @pytest.mark.parametrize(
     ("width", "block", "warps"),
     [(1000, 1024, 4), (2048, 2048, 8), (800, 2048, 8)],

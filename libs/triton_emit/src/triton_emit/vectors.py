@@ -169,14 +169,18 @@ def reads_windows(kernel: Kernel) -> bool:
     return any(len(found) >= 3 for found in apart.values())
 
 
+@lru_cache(_KERNELS)
 def reads_records(kernel: Kernel) -> bool:
     """What looks like a window is numbers of a point's own: coordinates of points in space."""
+    if not reads_windows(kernel):
+        return False
+    last = kernel.axes[-1].symbol
     steps = {
-        sympy.expand(_inside(s.index, kernel.axes[-1].symbol)).coeff(kernel.axes[-1].symbol)
+        sympy.expand(_inside(s.index, last)).coeff(last)
         for s in statements(kernel)
-        if isinstance(s, Load) and kernel.axes[-1].symbol in s.index.free_symbols
+        if isinstance(s, Load) and last in s.index.free_symbols
     }
-    return reads_windows(kernel) and all(n.is_Integer and n >= 3 for n in steps)
+    return all(n.is_Integer and n >= 3 for n in steps)
 
 
 def access(kernel: Kernel, stmt: Load | Store, inner: tuple[Axis, ...]) -> int:
