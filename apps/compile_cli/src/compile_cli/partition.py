@@ -14,7 +14,9 @@ import torch
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
+from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
+from aten_lowering.passes.forget_blocks import forget_blocks
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
@@ -105,6 +107,8 @@ def partition(
     window_offsets(joint.graph)
     diagonal_products(joint.graph)
     results_again(joint.graph, more["num_fwd_outputs"])
+    if forget_blocks(joint.graph):
+        dead_code(joint.graph)
     _save_compared(joint.graph)
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.

@@ -21,6 +21,7 @@ from aten_lowering.decompositions import decompositions
 from aten_lowering.errors import CannotLower, UnsupportedGraph, require
 from aten_lowering.meta import expr
 from aten_lowering.opaque import Opaque, attribute
+from aten_lowering.passes.forget_blocks import MASK
 from aten_lowering.torch_compat import (
     FakeTensor,
     flex_attention,
@@ -84,29 +85,6 @@ _BLOCKS = (
 )
 
 
-def forget_blocks(graph: fx.Graph) -> None:
-    """Calls of flex attention take no blocks that are not looked at: any, where one block is all
-    there is, and those of queries, but for gradients. torch makes some for calls without a mask.
-    Sizes of blocks that torch takes for dynamic are what they are now."""
-    for target in _TAKES:
-        for node in graph.find_nodes(op="call_function", target=target):
-            at = _mask_at(node)
-            mask: Any = node.args[at]
-            tensors: Any = node.args[:2]
-            queries, keys = (n.meta["val"].shape[-2] for n in tensors)
-            given = (n.meta["val"] if isinstance(n, fx.Node) else n for n in mask[10:12])
-            sizes = tuple(map(int, given))
-            one = sizes[0] >= queries and sizes[1] >= keys
-            first = 2 if one else 6 if target is flex_attention else 10
-            mask = (*mask[:first], *(None,) * (10 - first), *sizes, mask[-1])
-            node.args = (*node.args[:at], mask, *node.args[at + 1 :])
-
-
-def _mask_at(call: fx.Node) -> int:
-    """Which argument is the mask."""
-    return 4 if call.target is flex_attention else 9
-
-
 def is_attention(part: Opaque) -> bool:
     """Whether what torch runs is one call of flex attention, or of its gradients."""
     calls = [n.target for n in part.module.graph.nodes if n.op == "call_function"]
@@ -121,7 +99,7 @@ def attention(
     graph = part.module.graph
     call: Any = next(n for n in graph.nodes if n.target in _TAKES)
     known = dict(zip(graph.find_nodes(op="placeholder"), arguments, strict=True))
-    at = _mask_at(call)
+    at = MASK[call.target]
     block_mask, scale, _, captured, masking = call.args[at:]
     taken = (*captured, *masking)
     _check(call, scale, taken)

@@ -15,7 +15,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.aliasing import views
-from aten_lowering.attention import Attention, attention, forget_blocks, is_attention
+from aten_lowering.attention import Attention, attention, is_attention
 from aten_lowering.buffers import Buffers
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
@@ -46,6 +46,7 @@ from aten_lowering.meta import (
 )
 from aten_lowering.opaque import Opaque, enclose
 from aten_lowering.passes import PASSES, lint
+from aten_lowering.passes.forget_blocks import forget_blocks
 from aten_lowering.passes.purity import mutates
 from aten_lowering.placement import UPDATES, Placement, is_partial
 from aten_lowering.seeds import Seeds
