@@ -174,7 +174,7 @@ def test_sums_of_16_bit_numbers_are_rounded_once() -> None:
     """Eager on the CPU gives 256: it adds ones to a number that they are too small for."""
     ids, ones = torch.zeros(300, dtype=torch.int64), torch.ones(300, 2, dtype=torch.bfloat16)
     compiled = compile_cli.compile(lambda x, i, v: x.index_add(0, i, v), (ones[:3], ids, ones))
-    assert launches(compiled) == 3
+    assert launches(compiled) == 1
     got = compiled(ones[:3], ids, ones)
     torch.testing.assert_close(got[:, 0], torch.tensor([301.0, 1.0, 1.0]).bfloat16())
 
