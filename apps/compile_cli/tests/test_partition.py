@@ -140,6 +140,14 @@ def test_what_is_compared_for_equality_is_kept(name: str, saved: list[Tensor]) -
     assert kept(saved) == [("bool", (8, N)), ("float16", (8, N))]  # where they are equal, and x
 
 
+def test_sums_of_few_that_are_compared_are_computed_again(saved: list[Tensor]) -> None:
+    x = torch.randn(40, 3, requires_grad=True)
+    f = lambda x: (x[:, None] - x[:7] * 2).square().sum(-1).amin(1)  # noqa: E731
+    (got,) = gradients(torch.compile(f, backend="compile_cli"), x)
+    torch.testing.assert_close(got, gradients(f, x)[0])
+    assert not [size for _, size in kept(saved) if size == (40, 7)]
+
+
 NORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "batch norm": lambda x, w, b: F.silu(F.batch_norm(x, None, None, w, b, True)),
     "group norm": lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),

@@ -26,6 +26,8 @@ from planner import ChannelsLast
 aten = torch.ops.aten
 
 _LOCK = threading.RLock()
+# Elements of a sum that are written out: as many as `UnrollShortRows` of loop_ir takes.
+_FEW = 4
 
 # Kernels that compute an element from few of the operand's, or reduce rows that a gradient's own
 # kernel reads: torch's list has pointwise operators and those that its own compiler fuses.
@@ -130,14 +132,16 @@ def _save_compared(graph: torch.fx.Graph) -> None:
 
 
 def _alike(node: torch.fx.Node) -> bool:
-    """Pointwise from what is kept, in 32 bits or more; or rounded to fewer by one operator."""
+    """Pointwise from what is kept, or sums of so few that kernels write them out, in 32 bits or
+    more; or rounded to fewer by one operator."""
     operators = _operators()
     left, seen = [node], {node}
     while left:
         made = left.pop()
         if not operators.is_recomputable(made):
             continue
-        if not isinstance(made.target, OpOverload) or torch.Tag.pointwise not in made.target.tags:
+        pointwise = isinstance(made.target, OpOverload) and torch.Tag.pointwise in made.target.tags
+        if not pointwise and not _sums_few(made):
             return False
         operands = [_viewed(n) for n in made.all_input_nodes]
         kept = not any(map(operators.is_recomputable, operands))
@@ -146,6 +150,15 @@ def _alike(node: torch.fx.Node) -> bool:
         left += [n for n in operands if n not in seen]
         seen.update(operands)
     return True
+
+
+def _sums_few(node: torch.fx.Node) -> bool:
+    """Whether kernels write the sum out wherever it is computed."""
+    if node.target is not aten.sum.dim_IntList:
+        return False
+    summed, out = node.all_input_nodes[0].meta["val"].numel(), node.meta["val"].numel()
+    known = isinstance(summed, int) and isinstance(out, int)
+    return known and summed <= _FEW * out
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node:
