@@ -91,7 +91,12 @@ def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | Non
 
 
 def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
-    """64 elements a side are a cache line or two of any type; 16 of them a thread."""
+    """64 elements a side are a cache line or two of any type; 16 of them a thread. Long columns
+    that end inside of a line are stored in longer pieces (channels first of 128 x 126 x 126 x 128
+    of bf16 on an H200: 278 us, 370 of 64 x 64; of f32: 133, 146)."""
+    long = columns >= 2048 and columns % 64 and rows >= 32
+    if long and points >= 2 * MULTIPROCESSORS * 256 * 32:
+        return Schedule("tiled", 256, num_warps=8, index_bits=bits, yblock=32)
     x, y = (32 if n <= 32 or (n % 64 and n % 32 == 0) else 64 for n in (columns, rows))
     while x * y > 1024 and points < 2 * MULTIPROCESSORS * x * y:
         x, y = (x // 2, y) if x >= y else (x, y // 2)
