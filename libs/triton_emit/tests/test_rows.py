@@ -202,3 +202,28 @@ def test_few_rows_read_all_before_they_reduce(
     assert (load < fold) == first
     if new == "4":
         tools.check(kernel, schedule)
+
+
+BIASED = """
+kernel k(
+    x: f32[4096, 128] cuda:0,
+    b: f32[128] cuda:0,
+    out y: f32[4096] cuda:0,
+):
+  parallel i0 < 4096:
+    over r0 < 128:
+      v0 = load x[i0*128 + r0] : f32
+      v1 = load b[r0] : f32
+      v2 = add(v0, v1) : f32
+      v3 = reduce min(v2) : f32
+    once:
+      store y[i0] = v3
+"""
+
+
+def test_rows_stay_in_their_warps_when_a_vector_is_added(tools: SimpleNamespace) -> None:
+    """Five exchanges between lanes for each of the eight rows of a warp, and none through shared
+    memory but for the results."""
+    emitted = emit(parse_kernel(BIASED), Schedule("persistent", 32, 128, 4))
+    ptx = compile_kernel(tools.kernel_source(emitted), Target(90)).ptx
+    assert ptx.count("shfl.sync") <= 40 and ptx.count("st.shared") <= 2

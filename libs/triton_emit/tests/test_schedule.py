@@ -279,7 +279,7 @@ kernel k(
         if "tl.load" in line
     ]  # fmt: skip
     assert ["evict_last" in line for line in loads] == [True, True, False, False]
-    assert ["evict_first" in line for line in loads] == [False, False, True, False]
+    assert ["evict_first" in line for line in loads] == [False, False, False, True]
     assert "evict_first" not in tools.check(kernel, Schedule("looped", 2, 64)).source
 
 
