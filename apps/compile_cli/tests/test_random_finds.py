@@ -396,21 +396,26 @@ def test_writes_to_a_part_of_nothing_that_is_repeated() -> None:
     _same(torch.compile(f, backend="compile_cli", fullgraph=True), f, x)
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_of_bags_of_16_bits(dtype: torch.dtype) -> None:
+def test_gradients_of_bags_of_16_bits(dtype: torch.dtype, weighted: bool) -> None:
     """Eager leaves results out there that torch's fake tensors say it saves."""
 
-    def f(weight: Tensor) -> Tensor:
+    def f(rows: Tensor, weights: Tensor | None) -> Tensor:
         at, starts = torch.tensor([4, 0, 2, 2, 1]), torch.tensor([0, 2])
-        return nn.functional.embedding_bag(at, weight, starts, mode="sum")
+        return nn.functional.embedding_bag(
+            at, rows, starts, mode="sum", per_sample_weights=weights if weighted else None
+        )
 
     rows = torch.linspace(-1.0, 1.0, 10).reshape(5, 2).to(dtype)
-    both = [rows.clone().requires_grad_() for _ in range(2)]
-    got, want = torch.compile(f, backend="compile_cli")(both[0]), f(both[1])
+    weights = torch.linspace(0.5, 1.5, 5).to(dtype)
+    leaves = [[x.clone().requires_grad_() for x in (rows, weights)] for _ in range(2)]
+    got, want = torch.compile(f, backend="compile_cli")(*leaves[0]), f(*leaves[1])
     torch.testing.assert_close(got, want)
     got.sum().backward()
     want.sum().backward()
-    torch.testing.assert_close(both[0].grad, both[1].grad)
+    for mine, eagers in zip(*leaves, strict=True):
+        torch.testing.assert_close(mine.grad, eagers.grad)
 
 
 def test_gradient_of_windows_of_elements_that_share_memory() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from aten_lowering.extern import by_design
 from aten_lowering.foreach import FOREACH
@@ -129,9 +130,15 @@ def _widened(op: OpOverload, x: torch.Tensor, *args: Any) -> Any:
 def _widened_bag(weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """As `_widened`: of 16-bit rows on the CPU eager leaves out results that a gradient takes, and
     that torch's fake tensors have."""
-    if weight.dtype not in (torch.bfloat16, torch.float16) or weight.device.type != "cpu":
+    narrow = (torch.bfloat16, torch.float16)
+    if weight.dtype not in narrow or weight.device.type != "cpu":
         return NotImplemented
-    result, *rest = aten._embedding_bag.default(weight.float(), *args, **kwargs)
+
+    def widen(x: torch.Tensor) -> torch.Tensor:
+        return x.float() if x.dtype in narrow else x
+
+    given, named = pytree.tree_map_only(torch.Tensor, widen, (args, kwargs))
+    result, *rest = aten._embedding_bag.default(weight.float(), *given, **named)
     return result.to(weight.dtype), *rest
 
 
