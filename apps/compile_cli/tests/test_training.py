@@ -148,3 +148,17 @@ def test_norms_of_nothing() -> None:
     gradients = torch.autograd.grad(y, (x, w, b), torch.ones_like(y))
     assert y.shape == (0, 4)
     assert [g.abs().sum().item() for g in gradients] == [0, 0, 0]
+
+
+def test_sums_of_several_puts() -> None:
+    """All three are put onto the last, one after the other."""
+
+    def fn(*rows: Tensor) -> Tensor:
+        def put(first: int) -> Tensor:
+            places = (torch.arange(2)[:, None], torch.arange(3) * 2 % 6 + first)
+            return torch.zeros(2, 9).index_put(places, rows[first], accumulate=True)
+
+        return put(0) + put(1) + put(2)
+
+    rows = [torch.full((2, 3), 10.0**n) for n in range(3)]
+    torch.testing.assert_close(torch.compile(fn, backend="compile_cli")(*rows), fn(*rows))

@@ -76,7 +76,8 @@ def _put(graph: fx.Graph, node: fx.Node) -> None:
             with graph.inserting_before(node):
                 for each in reversed(puts):
                     whole = call(graph, each.target, whole, *each.args[1:])
-                    whole.meta = node.meta
+                    # a fake tensor of its own: two nodes of one would be one buffer
+                    whole.meta = {**node.meta, "val": whole.meta["val"]}
             node.replace_all_uses_with(whole)
             return _drop(graph, node)
 
