@@ -144,7 +144,7 @@ def test_one_copy_serves_both_products_of_a_gradient(anywhere: None) -> None:
     gm = make_fx(both, tracing_mode="fake", decomposition_table=decompositions())(*args)
     pad_matmuls(gm.graph)
     gm.recompile()
-    copied = [n.args[0].name for n in gm.graph.nodes if n.target in PADS]  # type: ignore[union-attr]
+    copied = [n.all_input_nodes[0].name for n in gm.graph.nodes if n.target in PADS]
     assert copied == ["w_1", "grad_1"]
     for got, wanted in zip(gm(*args), both(*(a.double() for a in args)), strict=True):
         torch.testing.assert_close(got.double(), wanted, rtol=1e-2, atol=0)

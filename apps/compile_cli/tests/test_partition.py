@@ -142,7 +142,10 @@ def test_what_is_compared_for_equality_is_kept(name: str, saved: list[Tensor]) -
 
 def test_sums_of_few_that_are_compared_are_computed_again(saved: list[Tensor]) -> None:
     x = torch.randn(40, 3, requires_grad=True)
-    f = lambda x: (x[:, None] - x[:7] * 2).square().sum(-1).amin(1)  # noqa: E731
+
+    def f(x: Tensor) -> Tensor:
+        return (x[:, None] - x[:7] * 2).square().sum(-1).amin(1)
+
     (got,) = gradients(torch.compile(f, backend="compile_cli"), x)
     torch.testing.assert_close(got, gradients(f, x)[0])
     assert not [size for _, size in kept(saved) if size == (40, 7)]

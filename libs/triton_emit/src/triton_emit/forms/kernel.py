@@ -195,7 +195,7 @@ def shared_first(kernel: Kernel, body: Sequence[Stmt]) -> list[Stmt]:
 
     What all rows read is loaded first. Triton gives the sum of two tiles the layout of the one that
     is loaded last: that of a vector may lay a row across all warps, and the rows then change places
-    in shared memory (rows of 128 with a bias took 790 us, 490 so)."""
+    in shared memory (rows of 128 f32 in 4 warps: 162 exchanges between lanes, 40 in this order)."""
     rows = {a.symbol for a in kernel.axes}
     places = {s.symbol for s in body if isinstance(s, Indirect)}
     written = {b.name for b in kernel.buffers if b.written}

@@ -92,8 +92,8 @@ def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | Non
 
 def _tiled(columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
     """64 elements a side are a cache line or two of any type; 16 of them a thread. Long columns
-    that end inside of a line are stored in longer pieces (channels first of 128 x 126 x 126 x 128
-    of bf16 on an H200: 278 us, 370 of 64 x 64; of f32: 133, 146)."""
+    that end inside of a line are stored in longer pieces (by hand on an H200, channels first of
+    128 x 126 x 126 x 128 of bf16: 278 us, 370 of 64 x 64)."""
     long = columns >= 2048 and columns % 64 and rows >= 32
     if long and points >= 2 * MULTIPROCESSORS * 256 * 32:
         return Schedule("tiled", 256, num_warps=8, index_bits=bits, yblock=32)
