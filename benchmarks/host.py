@@ -238,8 +238,8 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
             print(f"{name:33}" + "".join(f"{at[c]:11.1f}" for c in COLUMNS) + "".join(
                 f"{at[a] / at[b]:8.2f}" for a, b in PAIRS))  # fmt: skip
         for name, (few, many) in LINKS.items() if part != "replay" else ():
-            pairs = [(rows.get(f"{name} x{n}", {}).get(c, {}).get(part, math.nan)
-                      for n in (few, many)) for c in COLUMNS]  # fmt: skip
+            pairs = [[rows.get(f"{name} x{n}", {}).get(c, {}).get(part, math.nan)
+                      for n in (few, many)] for c in COLUMNS]  # fmt: skip
             each = "".join(f"{(b - a) / (many - few):11.2f}" for a, b in pairs)
             print(f"{f'a link of {name}':33}{each}")
     for name, row in rows.items():
