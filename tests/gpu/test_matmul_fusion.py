@@ -68,6 +68,10 @@ def scaled(x: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
     return F.silu(torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=torch.bfloat16))
 
 
+def integers(q: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
+    return (torch._int_mm(q, w.t()) * a * b + c).bfloat16()
+
+
 def fp8(*size: int) -> torch.Tensor:
     return torch.randn(size, device="cuda").to(torch.float8_e4m3fn)
 
@@ -88,6 +92,9 @@ CASES: dict[str, Case] = {
                ("tiled", "gemv")),
     "gated": (gated, lambda: (bf16(200, 136), bf16(200, 136), bf16(136, 264), bf16(264)),
               ("tiled", "tma")),
+    "integers": (integers, lambda: (int8(200, 144), int8(272, 144), bf16(200, 1).float(),
+                                    bf16(272).float(), bf16(272).float()),
+                 ("tiled", "tma", "gluon", "decompose_k", "split_k")),
     "scaled": (scaled, lambda: (fp8(200, 144), fp8(272, 144), bf16(200, 1).float().abs(),
                                 bf16(1, 272).float().abs(), bf16(272)),
                ("tiled", "tma", "gluon_scaled")),
@@ -111,6 +118,9 @@ def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tenso
     if fn is gated:
         x, g, w, r = args
         return (x.relu() * g).double() @ (w * r).double()
+    if fn is integers:
+        q, w, a, b, c = (x.double() for x in args)
+        return (q @ w.t()) * a * b + c
     if fn is scaled:
         x, w, a, b, c = wide
         return F.silu((x @ w.t()) * a * b + c)

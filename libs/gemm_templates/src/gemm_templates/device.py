@@ -27,7 +27,7 @@ class DeviceInfo:
         """Matrix operations/s for operands of one element type."""
         if dtype in ("bf16", "f16"):
             return self.matrix_rate
-        if dtype.startswith("f8"):
+        if dtype.startswith("f8") or dtype == "i8":
             return 2 * self.matrix_rate
         if input_precision == "tf32":
             return self.matrix_rate / 2

@@ -57,6 +57,7 @@ class Problem:
         bias, no batch.
     prologue_a, prologue_b: what happens to the operands' tiles first. block_scale: a factor for
         each block along K.
+    Operands of i8 are multiplied as integers; the epilogue gets their sums in i32.
     fast_accum: fp8 products are summed as the tensor cores do it, with 13 bits behind the leading
         one of the largest addend (Hopper); else each 128 along K are added in f32.
     """
@@ -105,7 +106,10 @@ class Problem:
                 f"operands of different element types, {self.operand('a')} and "
                 f"{self.operand('b')}: expected one, or fp8; a prologue can convert"
             )
-        if found := _INTEGERS & {*multiplied, self.out_dtype, self.bias or "f32"}:
+        if multiplied == {"i8"}:
+            if self.bias or self.block_scale or self.gate or self.jagged or self.batch > 1:
+                raise UnsupportedProblem("integers: expected one product, without bias or scales")
+        elif found := _INTEGERS & {*multiplied, self.out_dtype, self.bias or "f32"}:
             raise UnsupportedProblem(f"{min(found)} is a type of operands that a prologue converts")
         if (self.prologue_a or self.prologue_b or self.block_scale) and self.jagged:
             raise UnsupportedProblem("prologues or block scales of a jagged matmul")
@@ -156,6 +160,16 @@ class Problem:
         prologue = self.prologue_a if tensor == "a" else self.prologue_b
         stored = self.a_dtype if tensor == "a" else self.b_dtype
         return prologue.dtype if prologue else stored
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether the tensor cores get elements of 8 bits."""
+        return ITEMSIZE[self.operand("a")] == 1
+
+    @property
+    def sums(self) -> str:
+        """The element type of sums, which epilogues get."""
+        return "i32" if self.operand("a") == "i8" else "f32"
 
     @property
     def multiplies_fp8(self) -> bool:

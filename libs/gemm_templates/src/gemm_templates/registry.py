@@ -123,12 +123,13 @@ def why_not(problem: Problem, config: Config) -> str:
         return f"prologues are for {sorted(able('prologues'))}"
     if problem.block_scale and not can.block_scale:
         return f"block scales are for {sorted(able('block_scale'))}"
-    if problem.multiplies_fp8:
-        if can.fp8 != "all" and not (problem.fast_accum and can.fp8):
-            of = sorted(name for name in able("fp8") if FAMILIES[name].CAN.fp8 == "all")
-            return f"fp8: {of}, with fast_accum {sorted(able('fp8') - {*of})}"
-        if config.block_k < 32:
-            return "fp8 needs block_k >= 32"
+    if problem.multiplies_fp8 and can.fp8 != "all" and not (problem.fast_accum and can.fp8):
+        of = sorted(name for name in able("fp8") if FAMILIES[name].CAN.fp8 == "all")
+        return f"fp8: {of}, with fast_accum {sorted(able('fp8') - {*of})}"
+    if problem.sums == "i32" and not can.integers:
+        return f"integers are for {sorted(able('integers'))}"
+    if problem.multiplies_bytes and config.block_k < 32:
+        return "elements of 8 bits need block_k >= 32"
     if problem.block_scale and problem.block_scale.block_k % config.block_k:
         return f"block_k does not divide the {problem.block_scale.block_k} that share a scale"
     columns = problem.epilogue.columns if problem.epilogue else 0

@@ -218,7 +218,8 @@ def _tile(problem: Problem, config: Config, constants: dict[str, int]) -> str:
         f"Tile({', '.join(constants)}, {edges}, "
         f"EVEN_K={problem.is_multiple('K', config.block_k)}, WIDE={problem.is_wide}, "
         f'INPUT_PRECISION="{problem.input_precision}"'
-        f"{f', IMPRECISE={min(128, config.block_k)}' if exact_fp8 else ''})"
+        f"{f', IMPRECISE={min(128, config.block_k)}' if exact_fp8 else ''}"
+        f"{', INTEGER=True' if problem.sums == 'i32' else ''})"
     )
 
 

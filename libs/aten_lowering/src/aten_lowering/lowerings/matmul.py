@@ -33,6 +33,16 @@ def mm_to(call: Call, input: Operand, mat2: Operand, out_dtype: DType) -> None:
     _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
 
 
+@table.lowers(aten._int_mm.default)
+def int_mm(call: Call, input: Operand, mat2: Operand) -> None:
+    """`input @ mat2` of int8, summed in int32. The vendor's refuses 16 rows and less, and a K and
+    N that are no multiples of 8."""
+    rows, (inner, columns) = input.size[0], mat2.size
+    refused = (rows.is_Integer and rows <= 16) or inner % 8 != 0 or columns % 8 != 0
+    require(not refused, f"{rows} x {inner} @ {inner} x {columns}, which eager refuses")
+    _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+
+
 @table.lowers(aten._scaled_mm.default)
 def scaled_mm(
     call: Call,
@@ -170,7 +180,8 @@ def _emit(
     kinds = {ref.type.dtype for ref in used}
     if scales is None:
         require(len(kinds) == 1, "operands of several element types")
-        require(kinds <= {*_FLOATS}, f"a matmul of {a.type.dtype.value}")
+        summed = type.dtype is DType.i32 and a.type.dtype is DType.i8
+        require(summed or kinds <= {*_FLOATS}, f"a matmul of {a.type.dtype.value}")
     require(all(n != 0 for ref in used for n in ref.type.size), "an empty operand")
     name = call.out.operand.ref.buffer
     *batch, rows, columns = type.size

@@ -16,6 +16,7 @@ class Abilities:
     gate: two products and a gate (`Problem.gate`), and nothing else.
     prologues, block_scale: as of `Problem`. fp8: "" for none, "fast" for sums that stay in the
     tensor cores (`Problem.fast_accum`), "all" for these and for sums in f32.
+    integers: operands of i8, whose sums are i32.
     columns: epilogues that look at several columns of a row (`Epilogue.columns`).
     shares_last: `Config.split_k` is for the tiles that fill no round alone.
     descriptors: "given" if the host makes its tensor descriptors (`Config.maps`), "made" if its
@@ -32,6 +33,7 @@ class Abilities:
     prologues: bool = False
     block_scale: bool = False
     fp8: str = ""
+    integers: bool = False
     columns: bool = False
     shares_last: bool = False
     descriptors: str = ""

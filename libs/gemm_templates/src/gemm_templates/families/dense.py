@@ -108,7 +108,7 @@ def fits(problem: Problem, config: Config, device: DeviceInfo, *, persistent: bo
 
 def deepen(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
     """For operands of 8 bits, as many bytes along K as for those of 16."""
-    if not problem.multiplies_fp8:
+    if not problem.multiplies_bytes:
         return configs
     return tuple(replace(c, block_k=2 * c.block_k) for c in configs)
 

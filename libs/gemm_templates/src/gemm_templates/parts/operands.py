@@ -43,7 +43,7 @@ class Tile(NamedTuple):
     GROUP_M: `tile_of`. EDGE_M, EDGE_N: "none" if BLOCK divides the size; "mask" if rows (columns)
     outside are to be read as zeros. EVEN_K: BLOCK_K divides K. WIDE: offsets in 64 bits, for
     operands of 2**31 elements and more. IMPRECISE: fp8 products are summed in f32 after that many
-    along K (None: by the tensor cores alone).
+    along K (None: by the tensor cores alone). INTEGER: operands are i8, and sums i32.
     """
 
     BLOCK_M: Any
@@ -56,6 +56,7 @@ class Tile(NamedTuple):
     WIDE: Any
     INPUT_PRECISION: Any
     IMPRECISE: Any = None
+    INTEGER: Any = False
 
 
 class Ending(NamedTuple):
@@ -116,7 +117,7 @@ class Share(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that programs share: f32 sums; i32 counters, all zero before and after a launch."""
+    """Memory that programs share: sums; i32 counters, all zero before and after a launch."""
 
     partials: Any = None
     counters: Any = None

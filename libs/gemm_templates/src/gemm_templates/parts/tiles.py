@@ -56,7 +56,7 @@ def share_of(part, K, BLOCK_K: tl.constexpr, share):
 
 @triton.jit
 def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl.constexpr = False):
-    """Sums of a tile over a program's share of K (`share_of`), in f32.
+    """Sums of a tile over a program's share of K (`share_of`), in f32 (of integers, in i32).
 
     SWAP: the result is the transpose, [BLOCK_N, BLOCK_M]: the tensor cores then take `b` for their
     first operand, whose tile is at least 64 high, and `a` for the second, which may be 8 wide.
@@ -74,9 +74,9 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
     a_ptrs = a.ptr + (rm[:, None] * a.stride_row + along[None, :] * a.stride_column)
     b_ptrs = b.ptr + (along[:, None] * b.stride_row + rn[None, :] * b.stride_column)
     if SWAP:
-        acc = tl.zeros((tile.BLOCK_N, tile.BLOCK_M), dtype=tl.float32)
+        acc = no_sums(tile.BLOCK_N, tile.BLOCK_M, tile)
     else:
-        acc = tl.zeros((tile.BLOCK_M, tile.BLOCK_N), dtype=tl.float32)
+        acc = no_sums(tile.BLOCK_M, tile.BLOCK_N, tile)
     inner_m = tl.where(rm < sizes.M, rm, 0)[:, None]
     inner_n = tl.where(rn < sizes.N, rn, 0)[None, :]
     for step in tl.range(0, count):
@@ -97,7 +97,7 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
             inside = inside_of(y, in_n, rk[:, None] < left, tile.EDGE_N)
             y = prepare_b(y, rn[None, :], k + rk[:, None], k, inside, beginning, tile)
         if SWAP:
-            acc = tl.dot(tl.trans(y), tl.trans(x), acc, input_precision=tile.INPUT_PRECISION)
+            acc = multiply_add(tl.trans(y), tl.trans(x), acc, tile)
         elif beginning.SCALE is not None:
             acc += tl.dot(x, y, input_precision=tile.INPUT_PRECISION) * factor
         else:
@@ -105,6 +105,16 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
         a_ptrs += tile.BLOCK_K * a.stride_column
         b_ptrs += tile.BLOCK_K * b.stride_row
     return acc
+
+
+@triton.jit
+def no_sums(ROWS: tl.constexpr, COLUMNS: tl.constexpr, tile):
+    """Zeros of the type that products are summed in."""
+    if tile.INTEGER:
+        sums = tl.zeros((ROWS, COLUMNS), dtype=tl.int32)
+    else:
+        sums = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    return sums
 
 
 @triton.jit
@@ -137,7 +147,12 @@ def inside_of(block, inside, along, EDGE: tl.constexpr):
 def multiply_add(x, y, acc, tile):
     """`acc + x @ y` by the tensor cores."""
     return tl.dot(
-        x, y, acc, input_precision=tile.INPUT_PRECISION, max_num_imprecise_acc=tile.IMPRECISE
+        x,
+        y,
+        acc,
+        input_precision=tile.INPUT_PRECISION,
+        max_num_imprecise_acc=tile.IMPRECISE,
+        out_dtype=acc.dtype,
     )
 
 

@@ -37,6 +37,9 @@ WORTH = 64 * 64 * 64
 
 VENDOR = "extern"
 
+# So many rows and less vendors' calls refuse.
+REFUSED = {"aten._int_mm.default": 16}
+
 
 @dataclass(frozen=True)
 class Way:
@@ -171,6 +174,8 @@ class MatmulPlanner:
         if not rows.free_symbols or self.options.multikernel == "off":
             return here
         found = rungs(rows, self.graph.symbols, hints)
+        refused = REFUSED.get(node.extern.target, 0)
+        found = [rung for rung in found if rung.rows > refused] or here
         room = self._room(node)
         fits = next((i for i, r in enumerate(found) if bytes_of(node, r.hints) > room), len(found))
         if fits < len(found):

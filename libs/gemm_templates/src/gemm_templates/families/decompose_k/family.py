@@ -12,7 +12,7 @@ from gemm_templates.plan import Plan, Workspace
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched
 
-CAN = Abilities(prologues=True)
+CAN = Abilities(prologues=True, integers=True)
 
 # Fitted on an H200 (`split_k.products`).
 _LAUNCHES = 5.3e-6  # two that overlap, as events around them see it
@@ -48,7 +48,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
 def plan(problem: Problem, config: Config, name: str) -> Plan:
     """The products, and a kernel `<name>_reduce` with tiles of its own."""
     # The second kernel reads what the first one wrote, and no more.
-    memory = (Workspace("partials", "f32", per_output=config.split_k, batch=problem.batch),)
+    memory = (Workspace("partials", problem.sums, per_output=config.split_k, batch=problem.batch),)
     early = problem.k <= _SHORT * config.block_k * config.split_k
     share = split_k.sharing(problem, config)
     flags = f"{share}, OVERLAP={config.overlap}, EARLY={early}"

@@ -45,7 +45,8 @@ def reduce_k_mm(sizes, tile, ending, scratch, share, OVERLAP: tl.constexpr):
     inside, within = inside[None, :, :], within[None, :, :]
     chunk = tl.arange(0, share.CHUNK)[:, None, None]
     batches = tl.num_programs(1)
-    sums = tl.zeros((share.CHUNK, tile.BLOCK_M, tile.BLOCK_N), dtype=tl.float32)
+    kind = scratch.partials.dtype.element_ty
+    sums = tl.zeros((share.CHUNK, tile.BLOCK_M, tile.BLOCK_N), dtype=kind)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     for first in tl.range(0, share.SPLIT_K, share.CHUNK, loop_unroll_factor=4):
@@ -54,7 +55,7 @@ def reduce_k_mm(sizes, tile, ending, scratch, share, OVERLAP: tl.constexpr):
         mask = within
         if share.SPLIT_K % share.CHUNK != 0:
             mask = mask & (first + chunk < share.SPLIT_K)
-        sums += tl.load(scratch.partials + (matrix + inside), mask=mask, other=0.0)
+        sums += tl.load(scratch.partials + (matrix + inside), mask=mask, other=0)
     acc = tl.sum(sums, axis=0)
     finish(acc, pid_m * tile.BLOCK_M, pid_n * tile.BLOCK_N, sizes, tile, ending)
 

@@ -11,7 +11,7 @@ from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched
 
-CAN = Abilities(prologues=True)
+CAN = Abilities(prologues=True, integers=True)
 
 # Measured best on an H200: (block_n, block_k, num_warps, num_stages, programs a multiprocessor).
 # The first ones are taken that are not longer than K.

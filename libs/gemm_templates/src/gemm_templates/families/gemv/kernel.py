@@ -13,6 +13,7 @@ from gemm_templates.families.split_k.kernel import finish_last
 from gemm_templates.parts.tiles import (
     inside_of,
     load_block,
+    no_sums,
     numbers_of,
     prepare_a,
     prepare_b,
@@ -40,7 +41,7 @@ def gemv_mm(a, b, sizes, tile, ending, beginning, scratch, share, STAGES: tl.con
     a_ptrs = start_a + along * a.stride_column
     b_ptrs = b.ptr + (rn[:, None] * b.stride_column + along[None, :] * b.stride_row)
     # Summed up across threads only once, at the end.
-    sums = tl.zeros((tile.BLOCK_N, tile.BLOCK_K), dtype=tl.float32)
+    sums = no_sums(tile.BLOCK_N, tile.BLOCK_K, tile)
     for step in tl.range(0, count, num_stages=STAGES):
         left = sizes.K - start - step * tile.BLOCK_K
         on_k = rk[None, :] < left
@@ -56,7 +57,7 @@ def gemv_mm(a, b, sizes, tile, ending, beginning, scratch, share, STAGES: tl.con
             # As prologues know `b`: [BLOCK_K, BLOCK_N].
             inside = inside_of(y, in_n, on_k, tile.EDGE_N)
             y = prepare_b(y.T, rn[None, :], at.T, first_k, inside.T, beginning, tile).T
-        sums += y.to(tl.float32) * x.to(tl.float32)
+        sums += y.to(sums.dtype) * x.to(sums.dtype)
         a_ptrs += tile.BLOCK_K * a.stride_column
         b_ptrs += tile.BLOCK_K * b.stride_row
     acc = tl.sum(sums, axis=1)[None, :]

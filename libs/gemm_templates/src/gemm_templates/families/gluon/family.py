@@ -16,7 +16,9 @@ from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.render import Call, launched, stores_out
 from gemm_templates.tensor_maps import is_writable, moves_of
 
-CAN = Abilities(HOPPER, HOPPER, fp8="fast", shares_last=True, descriptors="given", gluon=True)
+CAN = Abilities(
+    HOPPER, HOPPER, fp8="fast", integers=True, shares_last=True, descriptors="given", gluon=True
+)
 
 _SHAPES = dense.table(
     "128 128 64 8 8 6 2 1, 64 256 64 16 8 5 4 1, 128 256 64 8 8 4 4 1, 256 128 64 8 8 4 4 1, "
@@ -24,6 +26,7 @@ _SHAPES = dense.table(
 )
 WARPS = 8  # that multiply: two groups
 _GROUP_TILE = 64 * 256  # accumulators in the registers of a group, 128 a thread
+_INTEGER_COLUMNS = 128  # of a `wgmma`: Triton 3.6 has none of 256 columns of integers
 
 # Fitted to the times of six tiles on ten problems on an H200; times in seconds.
 _DESCRIPTORS = 2.0e-6  # made by all roles at once
@@ -64,23 +67,24 @@ def _shared(problem: Problem, config: Config, device: DeviceInfo) -> list[Config
 
 
 def allows_shares(problem: Problem) -> bool:
-    """Whether tiles may be shared: they are counted in memory that is zeroed once."""
-    return not {"M", "N", "K"} & problem.dynamic
+    """Whether tiles may be shared: they are counted in memory that is zeroed once. Pieces are sums
+    of floats."""
+    return problem.sums == "f32" and not {"M", "N", "K"} & problem.dynamic
 
 
 def allows(problem: Problem) -> bool:
-    """Operands that TMA can address, elements of 16 bits or fp8, and an elementwise epilogue."""
+    """Operands that TMA can address, elements of 16 or 8 bits, and an elementwise epilogue."""
     return (
         tma.allows(problem)
-        and (ITEMSIZE[problem.a_dtype] == 2 or _is_fp8(problem))
+        and (ITEMSIZE[problem.a_dtype] == 2 or _is_bytes(problem))
         and (problem.epilogue is None or is_elementwise(problem.epilogue))
     )
 
 
-def _is_fp8(problem: Problem) -> bool:
+def _is_bytes(problem: Problem) -> bool:
     """Of one type, contiguous along K as tensor cores take 8 bits, and summed by them alone."""
     along = (problem.major("a"), problem.major("b"))
-    summed = problem.multiplies_fp8 and problem.fast_accum
+    summed = problem.fast_accum or problem.sums == "i32"
     return summed and problem.a_dtype == problem.b_dtype and along == ("stride_ak", "stride_bk")
 
 
@@ -93,10 +97,12 @@ def why_not(problem: Problem, config: Config) -> str:
     """Empty if the kernel takes the operands and the epilogue, and has this schedule."""
     if not allows(problem):
         return (
-            "expected operands of 16 bits that are contiguous along one dimension (fp8 with "
-            "fast_accum: along K), 16-byte aligned (say so in `aligned`), no batch, no empty size, "
-            "and an epilogue of elementwise operations"
+            "expected operands of 16 bits that are contiguous along one dimension (i8, and fp8 "
+            "with fast_accum: along K), 16-byte aligned (say so in `aligned`), no batch, no empty "
+            "size, and an epilogue of elementwise operations"
         )
+    if problem.sums == "i32" and config.block_n > _INTEGER_COLUMNS:
+        return f"expected at most {_INTEGER_COLUMNS} columns of integers"
     return wrong_schedule(config, ITEMSIZE[problem.a_dtype]) or wrong_shares(problem, config)
 
 

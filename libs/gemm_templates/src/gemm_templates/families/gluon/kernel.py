@@ -10,7 +10,7 @@ with `a`, and the epilogue gets `GATE(a @ b) * (a @ b2)`.
 
 Tensor descriptors come from the host, or each role makes those that it needs, all at the
 same time, which takes 2 us. Operands are as in `tma.py`: contiguous along one dimension, 16-byte
-aligned, and the other stride a multiple of 16 bytes; elements of 16 bits, or fp8 along K.
+aligned, and the other stride a multiple of 16 bytes; elements of 16 bits, or of 8 along K.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def multiply(GROUP: gl.constexpr, a, b, memory, barriers, sizes, tile, ending, s
     PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
     COLUMNS: gl.constexpr = PRODUCTS * tile.BLOCK_N
     DEPTH: gl.constexpr = 256 // a_memory.dtype.primitive_bitwidth  # of an instruction, along K
+    SUMS: gl.constexpr = gl.int32 if tile.INTEGER else gl.float32
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, DEPTH])
     desc = map_of(ending.out, out_memory, (sizes.M, sizes.N, 1), ROWS, PART)
     steps = gl.cdiv(sizes.K, tile.BLOCK_K)
@@ -127,7 +128,7 @@ def multiply(GROUP: gl.constexpr, a, b, memory, barriers, sizes, tile, ending, s
             item, pid, programs, tiles, pieces, shared, steps, SHARES
         )
         pid_m, pid_n = tile_of(number, sizes.M, sizes.N, tile)
-        acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+        acc = gl.zeros([ROWS, COLUMNS], SUMS, layout)
         bias = bias_of(pid_n * tile.BLOCK_N, sizes, tile, ending, layout)
         acc = products(GROUP, acc, item, before, length, memory, barriers, a, b, pipeline)
         place = (pid_m * tile.BLOCK_M + HALF * ROWS, pid_n * tile.BLOCK_N)

@@ -11,7 +11,7 @@ from gemm_templates.plan import Plan, Workspace
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched
 
-CAN = Abilities(prologues=True, fp8="fast")
+CAN = Abilities(prologues=True, fp8="fast", integers=True)
 
 # (block_m, block_n, num_warps), and blocks of K.
 _TILES = dense.table("16 16 4, 32 32 4, 32 64 4, 64 64 4, 64 128 4, 128 128 8, 128 256 8")
@@ -150,7 +150,7 @@ def workspaces(problem: Problem, config: Config) -> tuple[Workspace, ...]:
         return ()
     m, n, batch = config.block_m, config.block_n, problem.batch
     return (
-        Workspace("partials", "f32", config.split_k * m * n, m, n, batch=batch),
+        Workspace("partials", problem.sums, config.split_k * m * n, m, n, batch=batch),
         Workspace("counters", "i32", 1, m, n, batch=batch, zeroed=True),
     )
 

@@ -66,11 +66,11 @@ def total_of(partials, share, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     chunk = tl.arange(0, share.CHUNK)[:, None, None]
     inside = (rows[:, None] * WIDTH + columns[None, :])[None, :, :]
     places = partials + (chunk * (HEIGHT * WIDTH) + inside)
-    sums = tl.zeros((share.CHUNK, HEIGHT, WIDTH), dtype=tl.float32)
+    sums = tl.zeros((share.CHUNK, HEIGHT, WIDTH), dtype=partials.dtype.element_ty)
     for first in tl.range(0, share.SPLIT_K, share.CHUNK, loop_unroll_factor=4):
         at = places + first * (HEIGHT * WIDTH)
         if share.SPLIT_K % share.CHUNK == 0:
             sums += tl.load(at, cache_modifier=".cg")
         else:
-            sums += tl.load(at, mask=first + chunk < share.SPLIT_K, other=0.0, cache_modifier=".cg")
+            sums += tl.load(at, mask=first + chunk < share.SPLIT_K, other=0, cache_modifier=".cg")
     return tl.sum(sums, axis=0)

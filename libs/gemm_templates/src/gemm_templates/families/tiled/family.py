@@ -9,7 +9,9 @@ from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched
 
-CAN = Abilities(prologues=True, block_scale=True, fp8="all", columns=True, vendor=True)
+CAN = Abilities(
+    prologues=True, block_scale=True, fp8="all", integers=True, columns=True, vendor=True
+)
 
 # (block_m, block_n, block_k, num_warps, num_stages)
 _SHAPES = dense.table(
@@ -21,7 +23,7 @@ _SHAPES = dense.table(
     "128 64 16 8 3, 64 64 16 4 3"
 )
 CONFIGS = tuple(Config(m, n, k, 8, warps, stages) for m, n, k, warps, stages in _SHAPES)
-# For fp8 and few rows: many loads under way.
+# For elements of 8 bits and few rows: many loads under way.
 _DEEP = tuple(
     Config(64, n, k, 8, 4, stages)
     for n, k, stages in ((32, 128, 8), (32, 256, 5), (64, 128, 5), (64, 128, 8))
@@ -30,7 +32,7 @@ _DEEP = tuple(
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     """All tiles, and for few rows of fp8 those with many loads under way."""
-    deep = _DEEP if problem.multiplies_fp8 and problem.m <= 256 else ()
+    deep = _DEEP if problem.multiplies_bytes and problem.m <= 256 else ()
     return (*deep, *dense.deepen(problem, CONFIGS))
 
 

@@ -17,6 +17,7 @@ CAN = Abilities(
     prologues=True,
     block_scale=True,
     fp8="all",
+    integers=True,
     columns=True,
     descriptors="given",
     vendor=True,

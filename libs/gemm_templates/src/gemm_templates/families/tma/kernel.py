@@ -14,6 +14,7 @@ import triton.language as tl
 from gemm_templates.parts.tiles import (
     finish,
     multiply_add,
+    no_sums,
     numbers_of,
     prepare_a,
     prepare_b,
@@ -37,7 +38,7 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr):
         pid_m, pid_n = tile_of(number, sizes.M, sizes.N, tile)
         first_m = pid_m * tile.BLOCK_M
         first_n = pid_n * tile.BLOCK_N
-        acc = tl.zeros((tile.BLOCK_M, tile.BLOCK_N), dtype=tl.float32)
+        acc = no_sums(tile.BLOCK_M, tile.BLOCK_N, tile)
         rm, rn = numbers_of(first_m, first_n, tile.BLOCK_M, tile.BLOCK_N, tile.WIDE)
         rm = rm[:, None]
         rn = rn[None, :]
