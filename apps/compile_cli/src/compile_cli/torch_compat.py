@@ -30,31 +30,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 compiler_config: Any = torch.compiler.config  # it gets `patch` when it is imported
 
-__all__ = [
-    "COMPOSITE",
-    "BypassAOTAutogradCache",
-    "FakeTensor",
-    "FakeTensorMode",
-    "OutputCode",
-    "OutputType",
-    "SerializableAOTDispatchCompiler",
-    "ShapeEnv",
-    "TorchDynamoException",
-    "TracingContext",
-    "ViewAndMutationMeta",
-    "aot_autograd",
-    "compiler_config",
-    "detect_fake_mode",
-    "export_at_level",
-    "functorch_config",
-    "in_transform",
-    "kernel_wrap",
-    "key_parts",
-    "partitioners",
-    "register_backend",
-    "tracing",
-]
-
 key_parts: Any = sys.modules[AOTAutogradCacheDetails.__base__.__module__]
 """The module of torch in which the key of its cache is made."""
 

@@ -15,17 +15,6 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
-__all__ = [
-    "FUNCTIONS",
-    "FakeTensorMode",
-    "LazyGraphModule",
-    "allocator",
-    "create_tma_stable_metadata",
-    "kernel_side_table",
-    "reinterpret_tensor",
-    "triton_kernel_wrapper_mutation",
-]
-
 _functions: Any = torch._C._dynamo.guards
 
 reinterpret_tensor: Callable[..., torch.Tensor] = _functions._reinterpret_tensor

@@ -24,7 +24,7 @@ from gemm_templates.model import (
 from gemm_templates.problem import Config, Problem
 from gemm_templates.registry import make_plan
 from gemm_templates.render import template_digest
-from gemm_templates.store import Store
+from multikernel import RecordStore as Store
 from triton_rt import Binary, Cache, CompilePool, Target
 from tuning import MARGINS, added_seconds
 

@@ -12,6 +12,8 @@ from gemm_templates.errors import (
     InvalidProblem,
     UnsupportedProblem,
 )
+from gemm_templates.families.tiled.family import CONFIGS
+from gemm_templates.families.tma.family import tma_configs
 from gemm_templates.fused import BlockScale, Epilogue, Prologue
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import (
@@ -25,8 +27,8 @@ from gemm_templates.model import (
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import FAST_K, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
-from gemm_templates.registry import CONFIGS, family_of, make_plan, source, tma_configs
-from gemm_templates.store import Store
+from gemm_templates.registry import family_of, make_plan, source
+from multikernel import RecordStore as Store
 from triton_rt import KernelParam as Param
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from gemm_templates.errors import InvalidProblem
 from gemm_templates.launch import Bound, Inputs, bind
 from gemm_templates.model import candidates, is_legal
 from gemm_templates.problem import Config, Problem
-from gemm_templates.store import Store
+from multikernel import RecordStore as Store
 from multikernel import boundary, fewest_runs
 from tuning import MARGINS
 

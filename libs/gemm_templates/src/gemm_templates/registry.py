@@ -32,25 +32,10 @@ from gemm_templates.families.gluon_scaled import family as gluon_scaled
 from gemm_templates.families.grouped import family as grouped
 from gemm_templates.families.split_k import family as split_k
 from gemm_templates.families.tiled import family as tiled
-from gemm_templates.families.tiled.family import CONFIGS
 from gemm_templates.families.tma import family as tma
-from gemm_templates.families.tma.family import tma_configs
 from gemm_templates.plan import Plan, TemplateKernel
 from gemm_templates.problem import Config, Problem
 from triton_rt import overlapped
-
-__all__ = [
-    "CONFIGS",
-    "FAMILIES",
-    "Family",
-    "able",
-    "family_of",
-    "make_plan",
-    "overlaps",
-    "source",
-    "tma_configs",
-    "why_not",
-]
 
 
 class Family(Protocol):

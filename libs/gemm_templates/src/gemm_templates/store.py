@@ -7,8 +7,6 @@ from functools import lru_cache
 from gemm_templates.config import cache_dir
 from multikernel import RecordStore as Store
 
-__all__ = ["Store", "default_store"]
-
 
 @lru_cache(maxsize=1)
 def default_store() -> Store:

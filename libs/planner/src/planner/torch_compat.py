@@ -1,5 +1,3 @@
 """What this package uses of torch that torch does not promise to keep: all of it, in one place."""
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-__all__ = ["unset_fake_temporarily"]

@@ -322,6 +322,3 @@ def _value(machine: _Machine, arg: Arg) -> Any:
     if isinstance(arg, sympy.Expr):
         return int(evaluate(arg, machine.env))
     return arg
-
-
-__all__ = ["Descriptor", "Runtime", "bind_inputs", "interpret", "same_addresses"]

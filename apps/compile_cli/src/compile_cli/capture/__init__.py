@@ -7,20 +7,5 @@ from compile_cli.capture.overlaps import order_matters, share_elements
 from compile_cli.capture.user_code import FunctionModule, where
 from compile_cli.capture.without_gpu import capture_kernels
 
-__all__ = [
-    "Captured",
-    "FunctionModule",
-    "capture",
-    "export",
-    "input_names",
-    "order_matters",
-    "require_inputs",
-    "require_model",
-    "retyped_input",
-    "share_elements",
-    "view_written_inputs",
-    "where",
-]
-
 # Before Dynamo meets a kernel: whatever captures imports this package.
 capture_kernels()

@@ -1,5 +1,3 @@
 """The command line: `compile-cli run | dump | explain | doctor`."""
 
 from compile_cli.cli.app import main
-
-__all__ = ["main"]

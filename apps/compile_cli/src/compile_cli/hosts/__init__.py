@@ -4,16 +4,3 @@ from compile_cli.hosts.build import build_program, finished_run
 from compile_cli.hosts.inputs import LazyInput, Runner, aligned_run, boxed, in_memory_run
 from compile_cli.hosts.nan_asserts import ASSERT_FINITE, OPERATORS
 from compile_cli.hosts.outside import Outside
-
-__all__ = [
-    "ASSERT_FINITE",
-    "OPERATORS",
-    "LazyInput",
-    "Outside",
-    "Runner",
-    "aligned_run",
-    "boxed",
-    "build_program",
-    "finished_run",
-    "in_memory_run",
-]

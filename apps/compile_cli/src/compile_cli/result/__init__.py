@@ -4,13 +4,3 @@ from compile_cli.result.compiled import CompiledGraph, lazy_inputs
 from compile_cli.result.model import CompiledModel
 from compile_cli.result.recapture import CAPTURING, Source, twin
 from compile_cli.result.regimes import Regime
-
-__all__ = [
-    "CAPTURING",
-    "CompiledGraph",
-    "CompiledModel",
-    "Regime",
-    "Source",
-    "lazy_inputs",
-    "twin",
-]

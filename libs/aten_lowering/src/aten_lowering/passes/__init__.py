@@ -29,5 +29,3 @@ PASSES = tuple(
         ),
     )
 )
-
-__all__ = ["PASSES", "FxPass", "lint"]

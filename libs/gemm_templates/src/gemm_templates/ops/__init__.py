@@ -1,6 +1,6 @@
 """Products as functions on tensors, and as custom ops that any torch.compile backend can call."""
 
-from gemm_templates.ops import custom  # noqa: F401  (registers the custom ops)
+from gemm_templates.ops import custom  # which registers the custom ops
 from gemm_templates.ops.public import (
     addmm,
     baddbmm,
@@ -12,15 +12,3 @@ from gemm_templates.ops.public import (
     mm,
     scaled_mm,
 )
-
-__all__ = [
-    "addmm",
-    "baddbmm",
-    "bmm",
-    "gated_linear",
-    "grouped_mm",
-    "linear_act",
-    "mixed_mm",
-    "mm",
-    "scaled_mm",
-]

@@ -6,17 +6,3 @@ from loop_ir.fusion.fuse import FusionReport, fuse, fuse_with_report
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import Prologue, over_operand
 from loop_ir.fusion.whole_epilogue import is_plain, whole_epilogue
-
-__all__ = [
-    "Dependencies",
-    "FuseOptions",
-    "FusionReport",
-    "Prologue",
-    "explain",
-    "fuse",
-    "fuse_with_report",
-    "is_plain",
-    "over_operand",
-    "whole_epilogue",
-    "why_not",
-]

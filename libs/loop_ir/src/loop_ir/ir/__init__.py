@@ -30,33 +30,3 @@ from loop_ir.ir.names import (
 )
 from loop_ir.ir.renaming import renumber
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with
-
-__all__ = [
-    "Name",
-    "at_hints",
-    "defined_values",
-    "definitions",
-    "expression",
-    "fresh_values",
-    "hints_of",
-    "linear",
-    "map_expressions",
-    "map_statements",
-    "mask_tests",
-    "operands",
-    "product",
-    "ranges_of",
-    "reads",
-    "renamed",
-    "renumber",
-    "results",
-    "scans",
-    "simplify_with",
-    "statements",
-    "substitute",
-    "traffic",
-    "used_values",
-    "value_names",
-    "walk",
-    "writes",
-]

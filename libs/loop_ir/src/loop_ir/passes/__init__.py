@@ -4,5 +4,3 @@ from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.cse import eliminate
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.fold_tests import fold
-
-__all__ = ["Pass", "drop_dead_statements", "eliminate", "fold", "run_passes"]

@@ -2,5 +2,3 @@
 
 from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.row_pieces import in_pieces, row_of_pieces
-
-__all__ = ["in_pieces", "pair_softmax", "row_of_pieces"]

@@ -26,26 +26,3 @@ from triton_emit.schedule.traits import (
     streams,
     walks,
 )
-
-__all__ = [
-    "INT32_MAX",
-    "MOST_AHEAD",
-    "MULTIPROCESSORS",
-    "WIDEST_ROW",
-    "Kind",
-    "Schedule",
-    "can_loop",
-    "cut_rows",
-    "default_schedule",
-    "index_bits",
-    "inner_bound",
-    "inner_spaces",
-    "may_step",
-    "next_power_of_two",
-    "passes_32_bits",
-    "row_bytes",
-    "shares_factors",
-    "shares_rows",
-    "streams",
-    "walks",
-]

@@ -10,16 +10,3 @@ from triton_rt.compiler.cache import Cache
 from triton_rt.compiler.pool import CompilePool, shared_pool, shared_workers
 from triton_rt.compiler.target import Target
 from triton_rt.compiler.workers import Workers
-
-__all__ = [
-    "Binary",
-    "Cache",
-    "CompilePool",
-    "Target",
-    "Workers",
-    "compile",
-    "compile_many",
-    "shared_pool",
-    "shared_workers",
-    "submit",
-]

@@ -2,5 +2,3 @@
 
 from triton_rt.interp.executor import InterpretedKernel
 from triton_rt.interp.load import load_jit
-
-__all__ = ["InterpretedKernel", "load_jit"]

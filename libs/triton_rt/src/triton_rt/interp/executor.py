@@ -220,6 +220,3 @@ def normal_grid(grid: Any, name: str) -> tuple[int, int, int]:
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n >= 0 for n in sizes):
         raise errors.BadGrid(f"{name}: the grid must be 1 to 3 non-negative integers, got {grid!r}")
     return (*sizes, 1, 1)[:3]
-
-
-__all__ = ["Grid", "InterpretedKernel", "normal_grid"]

@@ -13,20 +13,3 @@ from triton_rt.launch.loading import Entry
 from triton_rt.launch.native import build_ahead
 from triton_rt.launch.same import same_tensors
 from triton_rt.launch.workspace import Workspace, set_allocator, use_allocator
-
-__all__ = [
-    "Dispatch",
-    "Entry",
-    "FallbackKernel",
-    "Kernel",
-    "LaunchRecord",
-    "LazyKernel",
-    "Workspace",
-    "build_ahead",
-    "launch_hook",
-    "make_dispatcher",
-    "same_tensors",
-    "set_allocator",
-    "use_allocator",
-    "with_fallback",
-]

@@ -8,14 +8,3 @@ from triton_rt.source.kernel_source import Constant, KernelParam, KernelSource, 
 from triton_rt.source.overlap import overlapped
 from triton_rt.source.reached_globals import globals_of
 from triton_rt.source.standalone import standalone_text
-
-__all__ = [
-    "Constant",
-    "KernelParam",
-    "KernelSource",
-    "Ref",
-    "flatten",
-    "globals_of",
-    "overlapped",
-    "standalone_text",
-]

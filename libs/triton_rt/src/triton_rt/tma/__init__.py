@@ -12,20 +12,3 @@ from triton_rt.tma.tensor_map import (
     is_descriptor,
     raise_violation,
 )
-
-__all__ = [
-    "ALIGNMENT",
-    "DATA_TYPES",
-    "MAP_BYTES",
-    "Address",
-    "MapLayout",
-    "MapPlan",
-    "TensorMap",
-    "Violation",
-    "as_tensor_map",
-    "describe",
-    "encode",
-    "is_descriptor",
-    "raise_violation",
-    "violations",
-]

@@ -5,13 +5,3 @@ from wrapper_ir.passes.dedupe_kernels import DedupeKernels
 from wrapper_ir.passes.insert_frees import InsertFrees
 from wrapper_ir.passes.pipeline import Pass, run_passes
 from wrapper_ir.passes.plan_memory import FRESH, PlanMemory
-
-__all__ = [
-    "FRESH",
-    "AssertFinite",
-    "DedupeKernels",
-    "InsertFrees",
-    "Pass",
-    "PlanMemory",
-    "run_passes",
-]
