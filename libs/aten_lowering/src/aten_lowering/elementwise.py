@@ -127,6 +127,13 @@ def function(table: Table, *ops: OpOverload) -> Callable[[Body], Body]:
     return elementwise(table, *ops, kind=Promotion.INT_TO_FLOAT)
 
 
+def rows(table: Table, enter: Callable[..., Callable[[Body], Body]], **bodies: Body) -> None:
+    """Enters expressions of one element as the lowerings of the operators of these names. enter:
+    `elementwise`, `function` or what takes the same."""
+    for name, body in bodies.items():
+        enter(table, getattr(torch.ops.aten, name).default)(body)
+
+
 def arithmetic(x: Value) -> Value:
     """`x`, which must not be bool: eager refuses to compute on those."""
     require(x.dtype is not DType.bool_, "arithmetic on bool")

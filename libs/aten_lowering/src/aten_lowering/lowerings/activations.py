@@ -8,7 +8,7 @@ import torch
 
 from aten_lowering.builder import Number, Value
 from aten_lowering.call import Call, known
-from aten_lowering.elementwise import elementwise
+from aten_lowering.elementwise import elementwise, rows
 from aten_lowering.errors import require
 from aten_lowering.lowerings.selection import at_least, at_most
 from aten_lowering.registry import Table
@@ -41,16 +41,15 @@ def gelu(x: Value, *, approximate: str) -> Value:
     return half * (inner + 1.0)
 
 
-@elementwise(table, aten.sigmoid_backward.default)
-def sigmoid_backward(grad: Value, y: Value) -> Value:
-    """`grad * (1 - y) * y`, `y` the sigmoid."""
-    return grad * (1.0 - _float(y)) * y
-
-
-@elementwise(table, aten.silu.default)
-def silu(x: Value) -> Value:
-    """`x * sigmoid(x)`."""
-    return _float(x) * x("sigmoid")
+rows(
+    table,
+    elementwise,
+    sigmoid_backward=lambda grad, y: grad * (1.0 - _float(y)) * y,  # `y`: the sigmoid
+    silu=lambda x: _float(x) * x("sigmoid"),
+    hardsigmoid=lambda x: (_float(x) + 3.0)("maximum", 0.0)("minimum", 6.0) / 6.0,
+    # NaN of NaN
+    hardtanh=lambda x, *, min_val, max_val: at_most(at_least(x, min_val), max_val),
+)
 
 
 @elementwise(table, aten.mish.default)
@@ -80,24 +79,12 @@ def elu(x: Value, *, call: Call, alpha: float, scale: float, input_scale: float)
     return (x >= 0 if call.on_cpu else x > 0).choose(positive, negative)
 
 
-@elementwise(table, aten.hardtanh.default)
-def hardtanh(x: Value, *, min_val: float, max_val: float) -> Value:
-    """`min(max(x, min_val), max_val)`; NaN of NaN."""
-    return at_most(at_least(x, min_val), max_val)
-
-
 @elementwise(table, aten.softshrink.default, rounded=True)
 def softshrink(x: Value, bound: Value) -> Value:
     """`x` nearer to 0 by the bound; NaN of NaN."""
     # What is between is the positive zero on CUDA; the vectors and loops of the CPU differ.
     below = (_float(x) < -bound).choose(x + bound, 0.0)
     return x("isnan").choose(x, (x > bound).choose(x - bound, below))
-
-
-@elementwise(table, aten.hardsigmoid.default)
-def hardsigmoid(x: Value) -> Value:
-    """`min(max(x + 3, 0), 6) / 6`."""
-    return (_float(x) + 3.0)("maximum", 0.0)("minimum", 6.0) / 6.0
 
 
 @elementwise(table, aten.threshold.default)

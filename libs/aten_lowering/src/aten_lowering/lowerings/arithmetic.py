@@ -9,7 +9,7 @@ import torch
 
 from aten_lowering.builder import Number, Value
 from aten_lowering.call import Call
-from aten_lowering.elementwise import Body, arithmetic, elementwise, function
+from aten_lowering.elementwise import Body, arithmetic, elementwise, function, rows
 from aten_lowering.errors import require
 from aten_lowering.registry import Table
 from loop_ir import DType
@@ -34,30 +34,23 @@ def _rounding(op: str) -> Body:
     return lambda x: x(op) if x.dtype.is_float else x
 
 
-for _name in _FLOAT_FUNCTIONS.split():
-    function(table, getattr(aten, _name).default)(_function(_name))
-for _name in _ROUNDINGS:
-    elementwise(table, getattr(aten, _name).default)(_rounding(_name))
-for _name in ("neg", "abs"):
-    elementwise(table, getattr(aten, _name).default)(_function(_name))
-
-
-@function(table, aten.reciprocal.default)
-def reciprocal(x: Value) -> Value:
-    """`1 / x`."""
-    return 1 / x
-
-
-@elementwise(table, aten.square.default)
-def square(x: Value) -> Value:
-    """`x * x`."""
-    return arithmetic(x) * x
-
-
-@elementwise(table, aten.frac.default)
-def frac(x: Value) -> Value:
-    """`x - trunc(x)`."""
-    return x - x("trunc")
+rows(table, function, **{name: _function(name) for name in _FLOAT_FUNCTIONS.split()})
+rows(table, elementwise, **{name: _rounding(name) for name in _ROUNDINGS})
+rows(table, elementwise, **{name: _function(name) for name in ("neg", "abs")})
+rows(table, function, reciprocal=lambda x: 1 / x, atan2=lambda y, x: y("atan2", x))
+rows(
+    table,
+    elementwise,
+    square=lambda x: arithmetic(x) * x,
+    frac=lambda x: x - x("trunc"),
+    hypot=lambda x, y: x("hypot", y),  # without overflow on the way
+    # NaN if either is
+    maximum=lambda x, y: x("or" if x.dtype is DType.bool_ else "maximum", y),
+    minimum=lambda x, y: x("and" if x.dtype is DType.bool_ else "minimum", y),
+    # where one is NaN, the other
+    fmax=lambda x, y, *, call: _other_if_nan(call, "maximum", x, y),
+    fmin=lambda x, y, *, call: _other_if_nan(call, "minimum", x, y),
+)
 
 
 @elementwise(table, aten.sign.default, aten.sgn.default)
@@ -184,37 +177,7 @@ def _whole_power(x: Value, n: Value) -> Value:
     return (n < 0).choose(x("eq", 1).choose(1, small), power)
 
 
-# -- extremes, angles and signs
-
-
-@function(table, aten.atan2.default)
-def atan2(y: Value, x: Value) -> Value:
-    """The angle of the point (x, y), in (-pi, pi]."""
-    return y("atan2", x)
-
-
-@elementwise(table, aten.maximum.default)
-def maximum(x: Value, y: Value) -> Value:
-    """The larger one; NaN if either is."""
-    return x("or" if x.dtype is DType.bool_ else "maximum", y)
-
-
-@elementwise(table, aten.minimum.default)
-def minimum(x: Value, y: Value) -> Value:
-    """The smaller one; NaN if either is."""
-    return x("and" if x.dtype is DType.bool_ else "minimum", y)
-
-
-@elementwise(table, aten.fmax.default)
-def fmax(x: Value, y: Value, *, call: Call) -> Value:
-    """The larger one; where one is NaN, the other."""
-    return _other_if_nan(call, "maximum", x, y)
-
-
-@elementwise(table, aten.fmin.default)
-def fmin(x: Value, y: Value, *, call: Call) -> Value:
-    """The smaller one; where one is NaN, the other."""
-    return _other_if_nan(call, "minimum", x, y)
+# -- extremes and signs
 
 
 def _other_if_nan(call: Call, op: str, x: Value, y: Value) -> Value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from aten_lowering.builder import KernelBuilder, Number, Operand, Value
 from aten_lowering.call import Call
-from aten_lowering.elementwise import Body, elementwise, load_as, promoted
+from aten_lowering.elementwise import Body, elementwise, load_as, promoted, rows
 from aten_lowering.errors import require
 from aten_lowering.registry import Lowering, Table
 from aten_lowering.torch_compat import Promotion
@@ -39,16 +41,13 @@ def _classification(op: str) -> Body:
     return lambda x: x(op) if x.dtype.is_float else x.k.const(False, DType.bool_)
 
 
-for _name in ("isnan", "isinf"):
-    elementwise(table, getattr(aten, _name).default, kind=Promotion.ALWAYS_BOOL)(
-        _classification(_name)
-    )
-
-
-@elementwise(table, aten.signbit.default, kind=Promotion.ALWAYS_BOOL)
-def signbit(x: Value) -> Value:
-    """Whether the sign is negative: of -0.0 it is."""
-    return x("signbit") if x.dtype.is_float else x < 0
+rows(
+    table,
+    partial(elementwise, kind=Promotion.ALWAYS_BOOL),
+    isnan=_classification("isnan"),
+    isinf=_classification("isinf"),
+    signbit=lambda x: x("signbit") if x.dtype.is_float else x < 0,  # of -0.0 it is
+)
 
 
 def _truth(call: Call, k: KernelBuilder, x: Operand) -> Value:
@@ -88,10 +87,7 @@ for _op in ("and", "or", "xor"):
         elementwise(table, getattr(getattr(aten, f"bitwise_{_op}"), _overload))(_bitwise(_op))
 
 
-@elementwise(table, aten.bitwise_not.default)
-def bitwise_not(x: Value) -> Value:
-    """Each bit turned over; of booleans, "not"."""
-    return ~_bits(x)
+rows(table, elementwise, bitwise_not=lambda x: ~_bits(x))  # of booleans, "not"
 
 
 def _shift_by(op: str) -> Body:

@@ -73,16 +73,10 @@ def _bounded(x: Value, bound: Value | Scalar, op: str, beyond: str) -> Value:
     return replaced.choose(bound, x)
 
 
-@elementwise(table, aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(x: Value, low: Value) -> Value:
-    """`max(x, low)`; NaN if either is."""
-    return at_least(arithmetic(x), low)
-
-
-@elementwise(table, aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(x: Value, high: Value) -> Value:
-    """`min(x, high)`; NaN if either is."""
-    return at_most(arithmetic(x), high)
+for _packet, _bounds in (aten.clamp_min, at_least), (aten.clamp_max, at_most):
+    elementwise(table, _packet.default, _packet.Tensor)(
+        lambda x, bound, bounds=_bounds: bounds(arithmetic(x), bound)
+    )
 
 
 # -- copies

@@ -9,7 +9,7 @@ import torch
 
 from aten_lowering.builder import Operand, Value
 from aten_lowering.call import Call
-from aten_lowering.elementwise import elementwise, function, load_as, promoted
+from aten_lowering.elementwise import elementwise, function, load_as, promoted, rows
 from aten_lowering.errors import require
 from aten_lowering.lowerings.arithmetic import repeated
 from aten_lowering.lowerings.chebyshev import SERIES, floats, horner
@@ -22,12 +22,6 @@ table = Table()
 
 # Of the series of digamma in 1/x^2 (cephes, `psi`), the highest power first.
 _PSI = (1 / 12, -2.10927960927960927961e-2, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
-
-
-@elementwise(table, aten.hypot.default)
-def hypot(x: Value, y: Value) -> Value:
-    """`sqrt(x * x + y * y)`, without overflow on the way."""
-    return x("hypot", y)
 
 
 # Of the quantile of the normal distribution (cephes, `ndtri`), the highest powers first: in the
@@ -209,10 +203,7 @@ def frexp(call: Call, input: Operand) -> None:
     call.emit_kernel(k)
 
 
-@function(table, aten.angle.default)
-def angle(x: Value) -> Value:
-    """pi of a negative number, 0 of others; NaN of NaN."""
-    return x("isnan").choose(x, (x < 0).choose(math.pi, x.number(0)))
+rows(table, function, angle=lambda x: x("isnan").choose(x, (x < 0).choose(math.pi, x.number(0))))
 
 
 @elementwise(table, aten.round.decimals)
