@@ -15,7 +15,8 @@ A room is a package under `libs/*/src` or `apps/*/src`. What is counted:
 - `wide`: functions with more than 10 parameters; kernels (decorated with a `jit`) do not count.
 - `undocumented`: functions, classes and methods of public classes without a leading underscore and
   without a docstring. A method has that of the method it overrides, where a class of the house that
-  it inherits from has one; names that a protocol gives (`visit_Add`, sympy's `eval`) say enough.
+  it inherits from has one; names that a protocol gives (`visit_Add`, sympy's `eval`,
+  `create_load` of Triton's builder) say enough.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ HINTS = {
 SKIP = re.compile(r"#\s*fmt:\s*(skip|off|on)\b")
 BARE = re.compile(r"#\s*(type:\s*ignore(\[[^\]]*\])?|noqa(:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*)?)\s*$")
 
-NAMED_BY_PROTOCOL = re.compile(r"visit_\w+|eval")
+NAMED_BY_PROTOCOL = re.compile(r"visit_\w+|create_\w+|eval")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

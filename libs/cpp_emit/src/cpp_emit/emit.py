@@ -86,8 +86,6 @@ class _Emitter:
         viewed |= {op.alias for op in ops if isinstance(op, ir.ExternCall) and op.alias}
         self.w = Writer(program.name, viewed)
 
-    # ------------------------------------------------------------ text
-
     def text(self) -> str:
         self._parameters()
         if self.only_device is not None:
@@ -151,8 +149,6 @@ class _Emitter:
             "}",
         ]
 
-    # ------------------------------------------------------------ parameters
-
     def _parameters(self) -> None:
         w, p = self.w, self.program
         tensors = [(q.name, q.type) for q in p.params if q.type is not None]
@@ -188,8 +184,6 @@ class _Emitter:
         if op.factor != 1:
             text += f" / {op.factor}"
         self.w.line(f"const int64_t {variable} = {text};", op.comment)
-
-    # ------------------------------------------------------------ ops
 
     def _op(self, op: ir.Op) -> None:
         w = self.w

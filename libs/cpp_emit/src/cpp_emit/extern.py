@@ -41,9 +41,6 @@ class NotExpressible(Exception):
     """A value that a route cannot pass; the message says which. Never leaves this library."""
 
 
-# ---------------------------------------------------------------- literals
-
-
 def float_literal(value: float) -> str:
     """The shortest literal of the same double."""
     if math.isnan(value):
@@ -95,9 +92,6 @@ def _enum(kind: str, value: Any) -> str:
     if name not in _ENUMS[kind].split():
         raise NotExpressible(f"{kind} {name}")
     return f"code(aoti_torch_{kind}_{name}())"
-
-
-# ---------------------------------------------------------------- the dispatcher's stack
 
 
 def stack_value(value: Any, type: Type, scope: Scope) -> str:
@@ -164,8 +158,6 @@ def real(value: Any, scope: Scope) -> str:
     return f"static_cast<double>({scope.integer(value)})"
 
 
-# ---------------------------------------------------------------- results
-
 _NO_RESOURCE = {"int", "SymInt", "float", "SymFloat", "bool", "SymBool", "ScalarType"}
 
 
@@ -198,8 +190,6 @@ def dispatcher_call(call: ExternCall, schema: Schema, scope: Scope) -> Dispatche
         raise NotExpressible("results of different types")
     return DispatcherCall(schema.name, schema.overload, tuple(arguments), schema.returns)
 
-
-# ---------------------------------------------------------------- C functions of single operators
 
 # target -> (C function without device, names of its tensors, names of its numbers and defaults)
 _SHIMS: Mapping[str, tuple[str, tuple[str, ...]]] = {

@@ -58,8 +58,6 @@ class Writer:
             current += piece
         self.line(f"    {current}")
 
-    # ------------------------------------------------------------ names
-
     def define(self, name: str, type: TensorType, root: str | None = None) -> str:
         """A new tensor, in the storage of `root` or one of its own; returns its variable."""
         self.types[name] = type
@@ -96,8 +94,6 @@ class Writer:
         for n in dead:
             del self.types[n]
         return [self.names[n] for n in dead]
-
-    # ------------------------------------------------------------ expressions
 
     def integer(self, value: Any) -> str:
         """An integer or boolean expression. Raises UnboundSymbol."""
@@ -136,8 +132,6 @@ class Writer:
     def layout(self, type: TensorType) -> list[str]:
         """Element type, sizes and strides, as three arguments of a call."""
         return [dtype_code(type.dtype), self.ints(type.size), self.ints(type.stride)]
-
-    # ------------------------------------------------------------ checks
 
     def check_kind(self, name: str, what: str) -> None:
         """Element type, rank and device are the declared ones."""

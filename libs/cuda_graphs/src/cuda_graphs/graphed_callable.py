@@ -137,8 +137,6 @@ class GraphedCallable:
                 slot.release()
             self._slots.clear()
 
-    # -- one call --------------------------------------------------------------------------------
-
     def _slot(self, args: Sequence[Any], bucket: int | None) -> Slot:
         key = self._key(args, bucket)
         slot = self._slots.get(key)

@@ -122,8 +122,6 @@ class Writer:
         self.stored: set[str] = set()
         self._axis_tile: dict[sympy.Symbol, str] = {}
 
-    # ---- integer expressions
-
     def add_tile(self, tile: Tile) -> None:
         """From here on, indices over the axes of `tile` are written with its variables."""
         self.tiles[tile.key] = tile
@@ -195,8 +193,6 @@ class Writer:
         """Where the variables of a tile are defined."""
         return (self.top if key in ("o", "x") else self.lines).head
 
-    # ---- masks and shapes
-
     def mask(self, axes: frozenset[str], extra: Value | None = None) -> str:
         """The bounds mask over some tile dimensions and a value, or "" when nothing can be out of
         bounds."""
@@ -236,8 +232,6 @@ class Writer:
         if axes:
             return f"tl.broadcast_to({index}, {self.shape(over)})"
         return f"tl.full({self.shape(over)}, {index}, tl.int{self.bits})"
-
-    # ---- statements
 
     def assign(self, base: str, value: Value) -> Value:
         """Names a value on a line of its own."""

@@ -59,8 +59,6 @@ class _Joining:
                 self.readers.setdefault(name, []).append(stmt)
         self.joined: dict[Name, Stmt] = {}
 
-    # ---- what chooses
-
     def choice(self, stmt: Stmt) -> None:
         """Joins the loads among which a tower of `where`s chooses, if it is one and ends here."""
         if not _is_where(stmt) or any(
@@ -135,8 +133,6 @@ class _Joining:
                 gaps.append((at, low))
             at = max(at, high)
         return [*gaps, (at, end)] if at < end else gaps
-
-    # ---- what is chosen
 
     def _loads(self, value: str, where: Compute, span: _Span, place: sympy.Expr) -> list[Load]:
         """The masked loads that a value is made of, which nothing but that choice needs, and which

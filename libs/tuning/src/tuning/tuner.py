@@ -187,8 +187,6 @@ class _Tuning:
         }
         self.store.put(Record(self.query, self.keys[best], measured, bad, self.keys))
 
-    # -- benches -------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _bench(self) -> Iterator[Bench]:
         if self.pool is not None:

@@ -61,8 +61,6 @@ class Chunks(Pieces):
         others = (a.extent for a in self.inner if a is not cut.axis)
         self.others = product(others)  # points of an inner space for one step along the axis
 
-    # ---- the whole
-
     def run(self) -> list[Kernel]:
         """The kernels, in the order in which they run."""
         (level,) = (n for n, p in enumerate(self.kernel.phases) if reduces(p))
@@ -71,8 +69,6 @@ class Chunks(Pieces):
         finish = [phase for part in parts for phase in self._finish_phases(part)]
         self.add("", (*finish, *(p for p in self.kernel.phases if not p.axes)))
         return self.out
-
-    # ---- buffers
 
     def _buffer(self, name: str, dtype: DType, size: tuple[sympy.Expr, ...]) -> str:
         name = fresh_name(name, self.taken)
@@ -94,8 +90,6 @@ class Chunks(Pieces):
             self._buffer(f"{self.kernel.name}_{stmt.op}", dtype, size) for dtype in dtypes
         )
         return _Partial(stmt, names, tuple(dtypes))
-
-    # ---- the kernel over chunks
 
     def _partial_phases(self, level: int, parts: Sequence[_Partial]) -> tuple[Phase, ...]:
         """All that leads to the reductions of a level, and stores of what they give of a chunk."""
@@ -167,8 +161,6 @@ class Chunks(Pieces):
             none = body.const(identity(stmt.op, dtype), dtype)
             stmt = replace(stmt, args=(body.compute(dtype, "where", mask, value, none),))
         body.append(stmt)
-
-    # ---- the kernel over partial results
 
     def _finish_phases(self, part: _Partial) -> list[Phase]:
         """The results of a reduction from those of its chunks."""

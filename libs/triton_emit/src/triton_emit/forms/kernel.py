@@ -52,8 +52,6 @@ class KernelWriter(Writer):
             zeroed=zeroed,
         )
 
-    # ---- what a launch passes and starts
-
     def parameters(self) -> tuple[list[tuple[str, str, bool]], list[str | sympy.Expr]]:
         """Name, kind, and whether it is written, of each run-time parameter; what to pass."""
         params = [
@@ -82,8 +80,6 @@ class KernelWriter(Writer):
         """How many there are."""
         points = sympy.Mul(*(a.extent for a in self.kernel.axes))
         return ceiling_division(points, self.schedule.xblock)
-
-    # ---- tiles
 
     def define_tiles(self) -> None:
         """The variables that say which points a program does."""
@@ -116,8 +112,6 @@ class KernelWriter(Writer):
             reason = "# neighbours in neighbouring lanes: the mask would cut wider stores"
             self.lines.head.append(reason)
         return f"tl.multiple_of({xindex}, {self.schedule.vector})"
-
-    # ---- statements
 
     def write_body(self) -> None:
         """All phases, one after the other; each keeps its own axes: an atomic add happens at each

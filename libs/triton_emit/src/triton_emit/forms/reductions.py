@@ -212,9 +212,6 @@ def _softmax(writer: RowWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]
     return (writer.ops.cast(peak, stmt.dtype), writer.ops.cast(total, stmt.dtype))
 
 
-# ---- accumulated in a loop
-
-
 def _accumulator_axes(writer: RowWriter, value: Value) -> frozenset[str]:
     return frozenset(writer.shapes) & (_full_axes(writer, value) | {"x"})
 

@@ -37,6 +37,18 @@ def _min_dot_size(lhs: Any, rhs: Any) -> tuple[int, int, int]:
     return (1, 1, _MIN_DOT_K.get(lhs.scalar.primitive_bitwidth, 16))
 
 
+def _of(op: Callable[..., Any]) -> Callable[..., Handle]:
+    """The method that applies a function of arrays to the values of its arguments."""
+    return lambda self, *args: self._apply(op, *args)
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """Rounded once: the product of two float32 is exact in float64; of two float64 has 64 bits."""
+    wide = np.float64 if a.dtype == np.float32 else np.longdouble
+    out: Array = (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
+    return out
+
+
 class NumpyBuilder(MemoryBuilder):
     """One per interpreter; `memory`, `grid_dim`, `grid_idx` and `tma` are set for each run."""
 
@@ -48,8 +60,6 @@ class NumpyBuilder(MemoryBuilder):
         self.grid_dim: tuple[int, int, int] = (1, 1, 1)
         self.grid_idx: tuple[int, int, int] = (0, 0, 0)
 
-    # -- constants: named by the type of the value ------------------------------------------
-
     def get_bf16(self, value: float) -> Handle:
         """A constant of type bf16, whose bits are kept in 16-bit integers."""
         return TensorHandle(narrow(np.array([value], np.float32), tl.bfloat16), tl.bfloat16)
@@ -57,8 +67,6 @@ class NumpyBuilder(MemoryBuilder):
     def get_null_value(self, type: Any) -> Handle:
         """Zero of any scalar type."""
         return TensorHandle(np.zeros(1, dtype=numpy_dtype(type.scalar)), type.scalar)
-
-    # -- casts ------------------------------------------------------------------------------
 
     def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
         """A conversion between element types, rounding to nearest."""
@@ -80,11 +88,9 @@ class NumpyBuilder(MemoryBuilder):
         return TensorHandle(data.astype(numpy_dtype(target)), target)
 
     def create_fp_to_si(self, src: Handle, dst_type: Any) -> Handle:
-        """A conversion to signed integers, as `cvt.rzi` does it."""
         return self._float_to_int(src, dst_type, signed=True)
 
     def create_fp_to_ui(self, src: Handle, dst_type: Any) -> Handle:
-        """A conversion to unsigned integers, as `cvt.rzi` does it."""
         return self._float_to_int(src, dst_type, signed=False)
 
     def _float_to_int(self, src: Handle, dst_type: Any, signed: bool) -> Handle:
@@ -98,8 +104,6 @@ class NumpyBuilder(MemoryBuilder):
         out = np.where(data >= float(limits.max) + 1, limits.max, out)
         out = np.where(data < float(limits.min), limits.min, out)
         return TensorHandle(out.astype(target).view(kind), dst_type.scalar)
-
-    # -- arithmetic -------------------------------------------------------------------------
 
     def _apply(self, op: Callable[..., Any], *args: Handle) -> Handle:
         dtype = args[0].dtype.scalar
@@ -123,28 +127,14 @@ class NumpyBuilder(MemoryBuilder):
         return self._apply(op, arg)
 
     # IEEE 754 minNum/maxNum: a number wins over NaN; minimumf/maximumf propagate it.
-    def create_minnumf(self, lhs: Handle, rhs: Handle) -> Handle:
-        """The smaller one; a number where the other operand is NaN."""
-        return self._apply(np.fmin, lhs, rhs)
-
-    def create_maxnumf(self, lhs: Handle, rhs: Handle) -> Handle:
-        """The larger one; a number where the other operand is NaN."""
-        return self._apply(np.fmax, lhs, rhs)
-
+    create_minnumf, create_maxnumf = _of(np.fmin), _of(np.fmax)
     # Ordered comparisons are false on NaN, unordered ones true; numpy's are ordered but `!=`.
-    def create_fcmpONE(self, lhs: Handle, rhs: Handle) -> Handle:
-        """Whether both are numbers and differ."""
-        return self._apply(lambda a, b: (a != b) & ~np.isnan(a) & ~np.isnan(b), lhs, rhs)
-
-    def create_idiv(self, lhs: Handle, rhs: Handle) -> Handle:
-        """Division of integers, rounded toward zero."""
-        return TensorHandle(quotient(lhs.data, rhs.data), lhs.dtype.scalar)
-
-    def _rem(self, lhs: Handle, rhs: Handle) -> Handle:
-        return TensorHandle(remainder(lhs.data, rhs.data), lhs.dtype.scalar)
-
-    create_srem = _rem
-    create_urem = _rem
+    create_fcmpONE = _of(lambda a, b: (a != b) & ~np.isnan(a) & ~np.isnan(b))
+    create_fabs = _of(np.abs)
+    create_rsqrt = _of(lambda x: (1 / np.sqrt(x)).astype(x.dtype))
+    create_erf = _of(lambda x: torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy())
+    create_idiv = _of(quotient)
+    create_srem = create_urem = _of(remainder)
 
     def create_ashr(self, lhs: Handle, rhs: Handle) -> Handle:
         """A shift to the right that repeats the sign."""
@@ -161,7 +151,6 @@ class NumpyBuilder(MemoryBuilder):
         return TensorHandle(out.view(data.dtype), lhs.dtype.scalar)
 
     def create_select(self, cond: Handle, lhs: Handle, rhs: Handle) -> Handle:
-        """`lhs` where the condition holds, else `rhs`."""
         out = np.where(cond.data, lhs.data, rhs.data)
         return TensorHandle(out.astype(rhs.data.dtype, copy=False), rhs.dtype.scalar)
 
@@ -171,33 +160,7 @@ class NumpyBuilder(MemoryBuilder):
             return self._apply(lambda x, a, b: np.minimum(np.maximum(x, a), b), arg, lo, hi)
         return self._apply(lambda x, a, b: np.fmin(np.fmax(x, a), b), arg, lo, hi)
 
-    def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
-        """`x * y + z`, rounded once."""
-
-        def fma(a: Array, b: Array, c: Array) -> Array:
-            # The product of two float32 is exact in float64; that of two float64 has 64 bits.
-            wide = np.float64 if a.dtype == np.float32 else np.longdouble
-            out: Array = (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
-            return out
-
-        return self._apply(fma, x, y, z)
-
-    def create_fabs(self, arg: Handle) -> Handle:
-        """The absolute value."""
-        return self._apply(np.abs, arg)
-
-    def create_erf(self, arg: Handle) -> Handle:
-        """The error function, as torch computes it."""
-
-        def erf(x: Array) -> Array:
-            out: Array = torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy()
-            return out
-
-        return self._apply(erf, arg)
-
-    def create_rsqrt(self, arg: Handle) -> Handle:
-        """One over the square root."""
-        return self._apply(lambda x: (1 / np.sqrt(x)).astype(x.dtype), arg)
+    create_fma = _of(_fma)
 
     def create_dot(
         self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any
@@ -212,34 +175,26 @@ class NumpyBuilder(MemoryBuilder):
         out = out + d.data.astype(out.dtype)
         return TensorHandle(out.astype(d.data.dtype), d.dtype.scalar)
 
-    # -- shapes -----------------------------------------------------------------------------
-
     def create_reshape(self, arg: Handle, shape: Any, allow_reorder: Any) -> Handle:
-        """The same elements in row-major order, in another shape."""
         return TensorHandle(arg.data.reshape(tuple(shape)), arg.dtype.scalar)
 
     def create_splat(self, ret_ty: Any, arg: Handle) -> Handle:
-        """A block of one value."""
         data = np.broadcast_to(arg.data.reshape(-1)[:1], tuple(ret_ty.shape))
         return TensorHandle(data, arg.dtype.scalar)
 
     def create_unsplat(self, arg: Handle) -> Handle:
-        """The value of a block of one element."""
         return TensorHandle(arg.data.reshape(-1)[:1], arg.dtype.scalar)
 
     def create_bitcast(self, src: Handle, dst_type: Any) -> Handle:
-        """The same bits as another type of that width."""
         target = numpy_dtype(dst_type.scalar)
         return TensorHandle(np.ascontiguousarray(src.data).view(target), dst_type.scalar)
 
     def create_addptr(self, ptr: Handle, offset: Handle) -> Handle:
-        """Pointers moved by numbers of elements."""
         size = numpy_dtype(ptr.get_element_ty()).itemsize
         step = offset.data.astype(np.int64) * np.int64(size)
         return TensorHandle(ptr.data + step.view(np.uint64), ptr.dtype.scalar)
 
     def create_histogram(self, data: Handle, bins: int, mask: Handle | None) -> Handle:
-        """How many values fall into each bin, masked ones left out."""
         values = (
             data.data if mask is None else data.data[np.broadcast_to(mask.data, data.data.shape)]
         )
@@ -247,17 +202,14 @@ class NumpyBuilder(MemoryBuilder):
         return TensorHandle(counts.astype(np.int32), tl.int32)
 
     def create_assert(self, condition: Handle, message: str, *_: Any) -> None:
-        """Raises AssertionError unless the condition holds everywhere."""
         if not np.all(condition.data):
             raise AssertionError(message)
 
     def create_extern_elementwise(
         self, lib: str, path: str, symbol: str, args: list[Handle], ret_type: Any, is_pure: bool
     ) -> Handle:
-        """A function of libdevice, by its symbol."""
         out = libdevice.call(symbol, [a.data for a in args])
         return TensorHandle(out.astype(numpy_dtype(ret_type.scalar), copy=False), ret_type.scalar)
 
     def create_dot_scaled(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises NotInterpretable."""
         raise NotInterpretable("tl.dot_scaled: microscaling formats run on a GPU only")

@@ -84,8 +84,6 @@ class Interpreter:
         self.lock = threading.RLock()
         self._memo: dict[int, tuple[Any, Any]] = {}
 
-    # -- translation ------------------------------------------------------------------------
-
     def translate(self, value: Any) -> Any:
         """What an interpreted kernel gets where a compiled one would see `value`."""
         known = self._memo.get(id(value))
@@ -167,8 +165,6 @@ class Interpreter:
         if fn.__kwdefaults__:
             out.__kwdefaults__ = {k: self.translate(plain(d)) for k, d in fn.__kwdefaults__.items()}
         return out
-
-    # -- what the rewritten source calls ----------------------------------------------------
 
     def _to_tensor(self, value: Any) -> Any:
         if isinstance(value, core.constexpr):

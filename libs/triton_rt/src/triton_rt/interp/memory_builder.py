@@ -32,21 +32,17 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         self.tma = True
 
     def create_load(self, ptr: Handle, _cache: Any, _evict: Any, _volatile: Any) -> Handle:
-        """Reads every element that the pointers address."""
         return self._load(ptr, None, None)
 
     def create_store(self, ptr: Handle, val: Handle, _cache: Any, _evict: Any) -> None:
-        """Writes every element that the pointers address."""
         self._store(ptr, val, None)
 
     def create_masked_load(
         self, ptrs: Handle, mask: Any, other: Handle | None, _c: Any, _e: Any, _v: Any
     ) -> Handle:
-        """Reads where the mask holds; elsewhere `other`, or 0."""
         return self._load(ptrs, getattr(mask, "data", mask), other)
 
     def create_masked_store(self, ptrs: Handle, value: Handle, mask: Any, _c: Any, _e: Any) -> None:
-        """Writes where the mask holds."""
         self._store(ptrs, value, getattr(mask, "data", mask))
 
     def create_tensor_pointer_load(
@@ -59,7 +55,6 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
     def create_tensor_pointer_store(
         self, ptr: Any, value: Handle, boundary_check: Any, _c: Any, _e: Any
     ) -> None:
-        """Writes a block pointer's elements inside of the checked dimensions."""
         ptrs, mask = ptr.materialize_pointers(boundary_check)
         self._store(ptrs, value, mask)
 
@@ -79,28 +74,24 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
     def create_descriptor_store(
         self, desc: Descriptor, value: Handle, indices: list[Handle]
     ) -> None:
-        """Writes the part of a block that lies inside of the tensor."""
         ptrs, mask = desc.pointers(indices, written=True)
         self._store(ptrs, value, mask)
 
     def create_descriptor_gather(
         self, desc: Descriptor, rows: Handle, column: Handle, _type: Any
     ) -> Handle:
-        """Reads some rows of a tensor, from one column on."""
         ptrs, mask = desc.rows(rows, column, written=False)
         return self._load(ptrs, mask, self._padding(ptrs, desc.padding))
 
     def create_descriptor_scatter(
         self, desc: Descriptor, value: Handle, rows: Handle, column: Handle
     ) -> None:
-        """Writes some rows of a tensor, from one column on."""
         ptrs, mask = desc.rows(rows, column, written=True)
         self._store(ptrs, value, mask)
 
     def create_descriptor_reduce(
         self, kind: Any, desc: Descriptor, value: Handle, indices: list[Handle]
     ) -> None:
-        """Combines a block with what the tensor holds, element by element."""
         ptrs, mask = desc.pointers(indices, written=True)
         element = desc.element
         dtype = numpy_dtype(element)
@@ -186,7 +177,6 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
     def create_atomic_cas(
         self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any
     ) -> Handle:
-        """Writes a value where memory holds `cmp`, and gives what was there."""
         itemsize = numpy_dtype(ptr.get_element_ty()).itemsize
         self.memory.check(ptr.data, None, itemsize, "atomic")
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
@@ -197,5 +187,4 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         return TensorHandle(src.data.astype(np.uint64), dst_type.scalar)
 
     def create_ptr_to_int(self, src: Handle, dst_type: Any) -> Handle:
-        """The number of an address."""
         return TensorHandle(src.data.astype(numpy_dtype(dst_type.scalar)), dst_type.scalar)

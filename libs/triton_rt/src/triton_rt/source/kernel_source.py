@@ -188,8 +188,6 @@ class KernelSource:
         constants = tuple((name, _untag(value)) for name, value in record["constants"])
         return cls(**{**record, "params": params, "constants": constants})
 
-    # -- the function --------------------------------------------------------------------------
-
     @property
     def function(self) -> Any:
         """What the text defines by the kernel's name, as its decorator made it. Raises `BadSource`
