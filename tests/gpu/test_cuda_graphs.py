@@ -71,3 +71,22 @@ def test_torch_compile(options: dict[str, Any]) -> None:
         for _ in range(4):
             x = torch.randn(8, 64, device="cuda")
             torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_training_steps(options: dict[str, Any]) -> None:
+    """Fresh inputs at every step, then two forward passes before their backward passes."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 32)).cuda()
+    settings = {**options, "cuda_graphs": True, "gemm": "extern"}
+    compiled = torch.compile(net, backend="compile_cli", options=settings, dynamic=False)
+
+    def check(results: list[tuple[Tensor, Tensor]]) -> None:
+        for x, out in results:
+            asked, seed = [x, *net.parameters()], torch.randn_like(out)
+            expected = torch.autograd.grad(net(x), asked, seed)
+            for got, wanted in zip(torch.autograd.grad(out, asked, seed), expected, strict=True):
+                assert relative_error(got, wanted) < 1e-4
+
+    for count in (1, 1, 1, 1, 1, 2, 2, 1, 2, 1):
+        given = [torch.randn(16, 64, device="cuda", requires_grad=True) for _ in range(count)]
+        check([(x, compiled(x)) for x in given])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from cuda_graphs import Buckets, GraphedCallable, GraphError
+from cuda_graphs import Buckets, GraphedCallable, GraphError, GraphPool, Lending, Loans
 from cuda_graphs.graph_pool import Recording
 
 
 class Recorder:
     """Replays by running the callable on the very tensors that were captured."""
 
-    def __init__(self) -> None:
+    def __init__(self, holds: bool = True) -> None:
+        self.holds = holds
         self.captured = 0
         self.replayed = 0
         self.released = 0
@@ -39,6 +41,9 @@ class Recorder:
             if isinstance(a, torch.Tensor):
                 a.copy_(b)
 
+        if not self.holds:
+            held = [unheld(a) for a in held]
+
         def replay() -> None:
             self.replayed += 1
             new = fn(*held)
@@ -50,6 +55,14 @@ class Recorder:
             self.released += 1
 
         return Recording(replay, outputs, release)
+
+
+def unheld(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, which lives no longer for that: as a graph knows it."""
+    storage = tensor.untyped_storage()
+    memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
+    flat = torch.frombuffer(memory, dtype=tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def as_list(value: Any) -> list[Any]:
@@ -197,6 +210,10 @@ def test_grad_devices_and_aliases() -> None:
     with torch.no_grad():
         for _ in range(3):
             assert not graphed(torch.ones(3)).requires_grad
+        given = GraphedCallable(lambda x, w: (x * w, w), recorder=Recorder())
+        for _ in range(3):
+            assert given(torch.ones(3), w)[1] is w, "an argument may require grad"
+        assert "2 replays" in given.explain()
     on_cpu = GraphedCallable(lambda x: x + 1)
     assert on_cpu(torch.zeros(2)).eq(1).all()
     assert "1 calls without a graph: its tensors are on cpu" in on_cpu.explain()
@@ -275,3 +292,41 @@ def test_values_that_are_no_tensors_are_compared_too() -> None:
         assert len(graphed._known) == recorder.captured == 3
         assert torch.equal(graphed(True, x, 2.0), x[:1] * 2), "True is not 1"
         assert recorder.captured == 3 and recorder.replayed == 6
+
+
+def test_what_a_forward_pass_keeps_is_lent_to_the_backward_pass() -> None:
+    """Nothing of it is copied on the way, and it holds while anybody has it."""
+    ahead, back, loans = Recorder(), Recorder(holds=False), Loans()
+    forward = GraphedCallable(
+        lambda x, w: (x @ w, x * 2, w), lending=Lending(range(1, 9), loans), recorder=ahead
+    )
+    backward = GraphedCallable(
+        lambda kept, g, w: (kept.t() @ g, g @ w), lending=Lending(loans=loans), recorder=back
+    )
+    w = torch.randn(4, 4)
+    with torch.no_grad():
+        for _ in range(6):
+            x, g = torch.randn(3, 4), torch.randn(3, 4)
+            y, kept, same = forward(x, w)
+            assert same is w and torch.equal(y, x @ w)
+            grads = backward(kept, g, w)
+            assert torch.equal(grads[0], 2 * x.t() @ g) and torch.equal(grads[1], g @ w)
+            kept_at = kept.data_ptr()
+            del kept
+        assert (ahead.captured, ahead.replayed) == (1, 5)
+        assert (back.captured, back.replayed) == (1, 4)
+        assert "in place: argument 0, argument 2\n" in backward.explain()
+        x = torch.randn(3, 4)
+        part = forward(x, w)[1][1:]
+        other = forward(torch.randn(3, 4), w)
+        assert torch.equal(part, 2 * x[1:]) and ahead.replayed == 6
+        assert torch.equal(backward(other[1], g, w)[0], other[1].t() @ g)
+        del part
+        forward(x, w)
+        assert ahead.replayed == 7
+    assert "1 calls without a graph: results that an earlier call lent" in forward.explain()
+    assert kept_at in loans
+    forward.clear()
+    assert kept_at not in loans
+    with pytest.raises(GraphError, match="a pool of their own"):
+        GraphedCallable(torch.sin, pool=GraphPool(), lending=Lending((0,)))

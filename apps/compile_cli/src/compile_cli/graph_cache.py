@@ -116,7 +116,12 @@ def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
 
 def cached(options: Options) -> ExitStack:
     """Inside, AOTAutograd's cache (where the user has it on) looks graphs up, and keeps them whole,
-    under what this backend makes them with besides what torch's own key has."""
+    under what this backend makes them with besides what torch's own key has.
+
+    What torch offers no switch for (`_NOT_ASKED`) is replaced in its modules meanwhile, for all
+    threads. Dynamo holds its lock while a backend compiles, so that no other graph of
+    `torch.compile` gets such a key; a thread that asks torch's compiler for one without Dynamo
+    meanwhile would get one without the GPU and the digest of Triton."""
     cudnn = torch.backends.cudnn
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     settings = (

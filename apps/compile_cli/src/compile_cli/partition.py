@@ -25,6 +25,9 @@ from planner import ChannelsLast
 
 aten = torch.ops.aten
 
+SAVED = "saved results begin at"
+"""In `meta` of a forward graph: the position of the first of the results for the backward graph."""
+
 _LOCK = threading.RLock()
 # Elements of a sum that are written out: as many as `UnrollShortRows` of loop_ir takes.
 _FEW = 4
@@ -118,6 +121,7 @@ def partition(
         graphs = partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
     if saved != "exact":
         narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, saved))
+    graphs[0].meta[SAVED] = more["num_fwd_outputs"]
     return graphs
 
 

@@ -23,6 +23,7 @@ from compile_cli.options import Options
 from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
 from compile_cli.result import CompiledGraph, lazy_inputs
+from cuda_graphs import Lending
 from loop_ir import FuseOptions, Graph, explain, fuse_with_report, serve_one
 from loop_ir.ir import hints_of
 from planner import ChannelsLast, Kernels, ScheduleTuner, assemble, gather, plan_graph
@@ -41,11 +42,12 @@ def compile_graph(
     record: Record,
     check_inputs: bool = True,
     last: ChannelsLast | None = None,
+    lending: Lending | None = None,
 ) -> CompiledGraph:
     """A flat ATen graph -> something to call. Every step's result is kept, and printable.
     check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself.
     last: what has decided on convolutions of the graph of which this one is the forward or the
-    backward half."""
+    backward half. lending: what one half keeps for the other, if they are CUDA graphs."""
     last = last or ChannelsLast(options)
 
     with record.stage("lower"):
@@ -59,7 +61,7 @@ def compile_graph(
         record.after("loop", "lower", lowered.graph)
 
     fusing = fuse_options(options, lowered.graph)
-    compiled = compile_loop(lowered, fusing, options, record, check_inputs)
+    compiled = compile_loop(lowered, fusing, options, record, check_inputs, lending)
 
     def explained() -> str:
         return "\n".join(filter(None, (compiled.explain(), last.explain())))
@@ -75,6 +77,7 @@ def compile_loop(
     options: Options,
     record: Record,
     check_inputs: bool = True,
+    lending: Lending | None = None,
 ) -> CompiledGraph:
     """The steps from loop IR on, which `lowered.graph` is."""
     kernels = Kernels(options)
@@ -116,7 +119,7 @@ def compile_loop(
         return "\n".join(filter(None, (fusions, planned.explain())))
 
     needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
-    whole, graphs = finished_run(run, program, needed, (), options)
+    whole, graphs = finished_run(run, program, needed, (), options, lending)
     return CompiledGraph(
         loop=loop,
         fused=fused,

@@ -7,6 +7,7 @@ pipeline as the command line's. The one place that touches `torch._dynamo` and A
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from compile_cli.errors import NoArtifact
 from compile_cli.garbage import collected_later
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
-from compile_cli.partition import partition
+from compile_cli.partition import SAVED, partition
 from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record
 from compile_cli.torch_compat import (
@@ -35,6 +36,7 @@ from compile_cli.torch_compat import (
     aot_autograd,
     register_backend,
 )
+from cuda_graphs import Lending, Loans
 from planner import ChannelsLast, start_workers
 
 _OURS = ("compile_cli", "aten_lowering", "planner", "loop_ir", "tensor_ir", "symexpr")
@@ -50,13 +52,14 @@ def compile_cli(
     refused by name. mode: one of torch.compile's, which stands for some of them (`options.MODES`).
     """
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
-    last = ChannelsLast(settings)
+    last, loans = ChannelsLast(settings), Loans()
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
         if (context := TracingContext.try_get()) and context.fw_metadata:
             view_written_inputs(graph, context.fw_metadata)
         try:
-            compiled = compile_graph(graph, settings, Record(), last=last)
+            lending = Lending(range(graph.meta.get(SAVED, sys.maxsize), sys.maxsize), loans)
+            compiled = compile_graph(graph, settings, Record(), last=last, lending=lending)
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
             return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))

@@ -4,5 +4,6 @@ from cuda_graphs.buckets import Buckets
 from cuda_graphs.errors import GraphError
 from cuda_graphs.graph_pool import GraphPool
 from cuda_graphs.graphed_callable import GraphedCallable
+from cuda_graphs.results import Lending, Loans
 
-__all__ = ["Buckets", "GraphError", "GraphPool", "GraphedCallable"]
+__all__ = ["Buckets", "GraphError", "GraphPool", "GraphedCallable", "Lending", "Loans"]

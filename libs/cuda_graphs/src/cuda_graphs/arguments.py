@@ -28,11 +28,11 @@ def why_unhashable(args: Sequence[Any]) -> str | None:
 
 
 def why_attached(outputs: Any) -> str:
-    """Why results that autograd follows forbid a graph; empty if there are none."""
+    """Why results that autograd follows forbid a graph; empty if there are none: without gradients
+    only arguments are so."""
     values = outputs if isinstance(outputs, (tuple, list)) else [outputs]
-    if any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
-        return "a result requires grad"
-    return ""
+    attached = any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+    return "a result requires grad" if attached and torch.is_grad_enabled() else ""
 
 
 def is_counted(value: Any) -> bool:

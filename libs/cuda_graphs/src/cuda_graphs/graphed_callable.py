@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from cuda_graphs.arguments import (
-    ArgumentResult,
     addresses_of,
     global_state,
     is_counted,
@@ -31,6 +30,7 @@ from cuda_graphs.arguments import (
 from cuda_graphs.buckets import Buckets
 from cuda_graphs.errors import GraphError
 from cuda_graphs.graph_pool import GraphPool, Recorder
+from cuda_graphs.results import Lending, Results
 from cuda_graphs.slots import Again, SameTensors, Slot
 
 
@@ -45,9 +45,10 @@ class GraphedCallable:
     used goes first; their memory is that of `pool`.
 
     Results are copies, unless `copy_outputs` is off: then the next call of any callable on the same
-    pool overwrites them. `fn` must do the same GPU work each time and not wait for the GPU; what
-    cannot be captured runs as it is, and `explain()` says why. `fn` and tensors that it closes over
-    must stay alive and in place.
+    pool overwrites them. With `lending` some lie in the graphs' memory, and a call while the caller
+    holds one of these, or a view of it, runs `fn` itself. `fn` must do the same GPU work each time
+    and not wait for the GPU; what cannot be captured runs as it is, and `explain()` says why. `fn`
+    and tensors that it closes over must stay alive and in place.
 
     Without gradients, a call like one before it is found so by one call of what `same` gives for
     tensors and the positions of those that must not move; `triton_rt.same_tensors` does it in C.
@@ -61,12 +62,16 @@ class GraphedCallable:
         pool: GraphPool | None = None,
         mutated: Sequence[int] = (),
         copy_outputs: bool = True,
+        lending: Lending | None = None,
         max_graphs: int = 16,
         recorder: Recorder | None = None,
         same: SameTensors = same_tensors,
     ) -> None:
         self.fn = fn
         self.buckets = buckets
+        self.lending = lending or Lending()
+        if self.lending.positions and pool is not None:
+            raise GraphError("results are lent from a pool of their own: others would write to it")
         self.pool = pool or GraphPool()
         self.mutated = frozenset(mutated)
         self.copy_outputs = copy_outputs
@@ -81,11 +86,14 @@ class GraphedCallable:
     def __call__(self, *args: Any) -> Any:
         """One call. Raises what `fn` does, and `GraphError` for arguments against the buckets."""
         with self.pool.lock:
-            for slot in reversed(self._known):
+            held = bool(self.lending.positions) and self.lending.loans.held()
+            for slot in () if held else reversed(self._known):
                 if slot.again is not None and slot.again.fits(args) and not self._recorder.busy():
                     return self._replayed(slot, slot.again, args)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             why = self._recorder.refuses(tensors)
+            if held:
+                why = "results that an earlier call lent are held"
             size = bucket = None
             if why is None and self.buckets is not None:
                 size = self.buckets.size_of(args)
@@ -134,7 +142,7 @@ class GraphedCallable:
         """Drops all graphs and their buffers."""
         with self.pool.lock:
             for slot in self._slots.values():
-                slot.release()
+                self._release(slot)
             self._slots.clear()
 
     def _slot(self, args: Sequence[Any], bucket: int | None) -> Slot:
@@ -142,7 +150,7 @@ class GraphedCallable:
         slot = self._slots.get(key)
         if slot is None:
             if len(self._slots) >= self.max_graphs:
-                self._slots.popitem(last=False)[1].release()
+                self._release(self._slots.popitem(last=False)[1])
                 self._evicted += 1
             slot = self._slots[key] = Slot(
                 key, label_of(args, bucket), bucket, addresses_of(args), set(self.mutated)
@@ -161,7 +169,8 @@ class GraphedCallable:
                 shape[padded[i]] = -1
                 out.append((tuple(shape), a.dtype, a.device))
             else:
-                out.append((a.shape, a.stride(), a.dtype, a.device))
+                place = a.data_ptr() if a.data_ptr() in self.lending.loans else None
+                out.append((a.shape, a.stride(), a.dtype, a.device, place))
         return tuple(out)
 
     def _run(self, slot: Slot, args: Sequence[Any], size: int | None) -> Any:
@@ -198,9 +207,10 @@ class GraphedCallable:
         if again.moved:
             torch._foreach_copy_(again.buffers, [args[i] for i in again.moved])
             slot.copies += len(again.moved)
+        assert slot.results is not None
         slot.recording.replay()
         slot.replays += 1
-        return self._results(slot, args, None)
+        return slot.results.give(args)
 
     def _watch(self, slot: Slot, args: Sequence[Any]) -> Any:
         """The first call: eager; notes which arguments it mutates."""
@@ -224,7 +234,7 @@ class GraphedCallable:
                 slot.copied[i] = f"it moved from {known:#x} to {now:#x}"
                 if slot.recording is not None:
                     slot.history.append(f"captured again: argument {i} moved; copied from now on")
-                    slot.release()
+                    self._release(slot)
 
     def _capture(self, slot: Slot, args: Sequence[Any], size: int | None) -> bool:
         slot.statics = [
@@ -242,9 +252,12 @@ class GraphedCallable:
             # Torch and CUDA say in many ways that something cannot be captured: none is fatal,
             # since the call can run without a graph.
             slot.eager = f"capture failed: {str(error).splitlines()[0]}"
-        if slot.eager:
-            slot.release()
+        if slot.eager or slot.recording is None:
+            self._release(slot)
             return False
+        outputs, lends = slot.recording.outputs, self.lending.positions
+        slot.results = Results.of(outputs, self.copy_outputs, lends)
+        self.lending.loans.begin(slot.results)
         # What is captured in place is known by its address alone: this must not keep it alive.
         slot.statics = [
             a if i in slot.copied or not isinstance(a, torch.Tensor) else None
@@ -293,18 +306,17 @@ class GraphedCallable:
         return buffer.narrow(self.buckets.inputs[position], 0, size)
 
     def _results(self, slot: Slot, args: Sequence[Any], size: int | None) -> Any:
-        assert slot.recording is not None
-        outputs = slot.recording.outputs
+        assert slot.results is not None
+        if self.buckets is None:
+            return slot.results.give(args)
+        dims = self.buckets.outputs
 
-        def one(position: int, value: Any) -> Any:
-            if isinstance(value, ArgumentResult):
-                return args[value.position]
-            if not isinstance(value, torch.Tensor):
-                return value
-            if self.buckets is not None and position in self.buckets.outputs:
-                value = value.narrow(self.buckets.outputs[position], 0, size or 0)
-            return value.clone() if self.copy_outputs else value
+        def cut(position: int, value: torch.Tensor) -> torch.Tensor:
+            return value.narrow(dims[position], 0, size or 0) if position in dims else value
 
-        if isinstance(outputs, (tuple, list)):
-            return type(outputs)([one(i, v) for i, v in enumerate(outputs)])
-        return one(0, outputs)
+        return slot.results.give(args, cut)
+
+    def _release(self, slot: Slot) -> None:
+        if slot.results is not None:
+            self.lending.loans.end(slot.results)
+        slot.release()

@@ -10,6 +10,7 @@ import torch
 
 from cuda_graphs.arguments import global_state
 from cuda_graphs.graph_pool import Recording
+from cuda_graphs.results import Results
 
 SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[tuple[Any, ...]], bool]]
 
@@ -66,6 +67,7 @@ class Slot:
     copied: dict[int, str] = field(default_factory=dict)  # position -> why
     statics: list[Any] = field(default_factory=list)
     recording: Recording | None = None
+    results: Results | None = None
     eager: str = ""  # why there will be no graph
     warm: bool = False
     replays: int = 0
@@ -77,5 +79,5 @@ class Slot:
         """Drops the graph and its buffers."""
         if self.recording is not None:
             self.recording.release()
-        self.recording = self.again = None
+        self.recording = self.results = self.again = None
         self.statics = []

@@ -13,7 +13,7 @@ from compile_cli.hosts.nan_asserts import OPERATORS
 from compile_cli.hosts.outside import Outside
 from compile_cli.options import Options
 from compile_cli.record import Record
-from cuda_graphs import GraphedCallable
+from cuda_graphs import GraphedCallable, Lending
 from wrapper_ir import Program
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def finished_run(
     aligned: Sequence[int],
     lazy: Sequence[LazyInput],
     options: Options,
+    lending: Lending | None = None,
 ) -> tuple[Runner, GraphedCallable | None]:
     """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
-    for."""
-    graphs = graphed(run, program) if options.cuda_graphs else None
+    for, which lend results so."""
+    graphs = graphed(run, program, lending) if options.cuda_graphs else None
     return in_memory_run(aligned_run(graphs or run, aligned), lazy), graphs

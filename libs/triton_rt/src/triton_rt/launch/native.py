@@ -27,7 +27,6 @@ from triton_rt.tma import TensorMap
 _SOURCE = Path(__file__).with_name("launcher.c")
 _HEADERS = ("tensors.h", "kinds.h", "driver.h", "map_cache.h", "maps.h", "same.h", "../tma/rules.h")
 _NAME = "_triton_rt_launcher"
-_AHEAD: list[threading.Thread] = []  # at most one
 
 
 def extension() -> types.ModuleType | None:
@@ -39,8 +38,7 @@ def extension() -> types.ModuleType | None:
 def _extension(config: Config) -> types.ModuleType | None:
     if not config.native_launcher:
         return None
-    for thread in _AHEAD:
-        thread.join()
+    _ahead(config).join()
     try:
         module = _load(build(config))
     except (OSError, ImportError, subprocess.SubprocessError) as error:
@@ -60,14 +58,21 @@ def build_ahead() -> None:
     """Begins to build it, where that is still to do, while the caller does something else: the
     first launcher waits for the rest of it, and says what went wrong."""
     config = Config.from_environment()
+    if config.native_launcher:
+        _ahead(config)
 
-    def ahead() -> None:
+
+@functools.lru_cache(maxsize=4)
+def _ahead(config: Config) -> threading.Thread:
+    """The thread that builds it for a configuration, once; `build` says afterwards what it made."""
+
+    def work() -> None:
         with contextlib.suppress(Exception):
             build(config)
 
-    if config.native_launcher and not _AHEAD:
-        _AHEAD.append(threading.Thread(target=ahead, daemon=True, name="triton_rt-launcher"))
-        _AHEAD[0].start()
+    thread = threading.Thread(target=work, daemon=True, name="triton_rt-launcher")
+    thread.start()
+    return thread
 
 
 def build(config: Config) -> Path:
