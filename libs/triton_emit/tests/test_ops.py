@@ -360,3 +360,25 @@ def test_a_branch_in_a_branch(high: float, tools: SimpleNamespace) -> None:
     emitted = tools.check(parse_kernel(text), Schedule("flat", 64), given)
     assert emitted.source.count("if tl.max(") == 2
     assert "        if tl.max(" in emitted.source
+
+
+@pytest.mark.parametrize("least", [float(np.finfo(np.float32).min), 1e-40, -5.0])
+def test_a_mask_of_two_constants_is_f32(least: float, tools: SimpleNamespace) -> None:
+    """The shortest decimal of f32's largest number is above it, and to Triton an f64."""
+    kernel = parse_kernel(f"""\
+kernel k(
+    x: f32[8] cuda:0,
+    out y: f32[8] cuda:0,
+):
+  parallel i0 < 8:
+    once:
+      a = load x[i0] : f32
+      zero = const 0.0 : f32
+      least = const {least!r} : f32
+      inside = gt(a, zero) : bool
+      mask = where(inside, zero, least) : f32
+      total = add(a, mask) : f32
+      e = exp(total) : f32
+      store y[i0] = e
+""")
+    tools.check(kernel, Schedule("flat", 8))

@@ -13,6 +13,8 @@ ATOM, UNARY, MUL, ADD, SHIFT, BIT_AND, BIT_XOR, BIT_OR, COMPARE = 9, 8, 7, 6, 5,
 
 TL_TYPES = {d: f"tl.{d.triton_name}" for d in DType if d.triton_name}
 
+F32_MAX = float.fromhex("0x1.fffffep127")
+
 SMALL_FLOATS = frozenset({DType.f16, DType.bf16, DType.f8e4m3, DType.f8e5m2})
 
 Literal = int | float | bool
@@ -43,7 +45,7 @@ def round_to(value: float, dtype: DType) -> float:
     if math.isnan(value) or math.isinf(value) or value == 0.0 or dtype is DType.f64:
         return value
     bits, low, top = {
-        DType.f32: (24, -149, float.fromhex("0x1.fffffep127")),
+        DType.f32: (24, -149, F32_MAX),
         DType.bf16: (8, -133, float.fromhex("0x1.fep127")),
         DType.f16: (11, -24, 65504.0),
         DType.f8e4m3: (4, -9, 448.0),
@@ -67,7 +69,8 @@ def literal_text(value: Literal, dtype: DType) -> str:
         if dtype is not DType.f64:  # the shortest decimal that rounds to the same f32
             for digits in range(1, 10):
                 short = float(f"{value:.{digits}g}")
-                if round_to(short, DType.f32) == value:
+                largest = abs(short) <= F32_MAX  # what is larger is an f64 to Triton
+                if largest and round_to(short, DType.f32) == value:
                     return repr(short)
     return repr(value)
 

@@ -10,10 +10,20 @@ from triton_emit.errors import UnsupportedDType
 from triton_emit.forms.rows import RowWriter
 from triton_emit.names import BY_REDUCTION
 from triton_emit.scalar_ops import ScalarOps
-from triton_emit.values import ADD, ATOM, COMPARE, MUL, SMALL_FLOATS, TL_TYPES, Value, literal
+from triton_emit.values import (
+    ADD,
+    ATOM,
+    COMPARE,
+    F32_MAX,
+    MUL,
+    SMALL_FLOATS,
+    TL_TYPES,
+    Value,
+    literal,
+)
 
 LOG2_E = 1.4426950408889634
-LARGEST = {DType.f32: 3.4028234663852886e38, DType.f64: 1.7976931348623157e308}
+LARGEST = {DType.f32: F32_MAX, DType.f64: 1.7976931348623157e308}
 
 
 def argument(writer: RowWriter, stmt: Reduce | Scan) -> Value:
