@@ -1,7 +1,6 @@
 """Named bytes in one zip file, or in a folder: what they are is in a manifest, with their digests.
 
-Nothing is unpickled, nothing is written while reading, and names say no folders but `kernels/`.
-"""
+Nothing is unpickled, nothing is written while reading, and names say no folders but `kernels/`."""
 
 from __future__ import annotations
 

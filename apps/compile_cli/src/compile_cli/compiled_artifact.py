@@ -34,8 +34,7 @@ class CompiledArtifact:
     """A compiled graph: `artifact(*inputs)` gives its results, a tuple, in the graph's order.
 
     Inputs are the graph's placeholders, sizes among them. kept: what a file holds of it; a
-    `NoArtifact` says why there can be none.
-    """
+    `NoArtifact` says why there can be none."""
 
     call: Callable[..., Sequence[Any]]
     kept: tuple[Artifact, tuple[Source, ...]] | NoArtifact

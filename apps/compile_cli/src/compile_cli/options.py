@@ -63,8 +63,7 @@ class Options:
         candidates of all such kernels; `off` none. What was measured is kept in the cache.
     saved: what training keeps between forward and backward: `exact`, or tensors of 64 KiB and more
         as 8-bit floats, which takes a half or a quarter of the memory, and makes gradients of
-        parameters as coarse; results, inputs and parameters are as they are.
-    """
+        parameters as coarse; results, inputs and parameters are as they are."""
 
     emit: str = "fx"
     gemm: str = "auto"

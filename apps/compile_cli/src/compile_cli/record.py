@@ -18,8 +18,7 @@ class Record:
     """Seconds by stage, and (when `keep`) every IR in the order it was made.
 
     on_stage: told the name of a stage when it begins (the progress bar).
-    trace: (stage, pass, the IR after it).
-    """
+    trace: (stage, pass, the IR after it)."""
 
     on_stage: Callable[[str], None] | None = None
     keep: bool = False

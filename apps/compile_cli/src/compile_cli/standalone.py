@@ -1,8 +1,7 @@
 """`standalone_compile`: an FX graph -> an artifact to call, and to keep in a file.
 
 For compilers and servers that capture by themselves (in a backend of `torch.compile`, say), compile
-each piece once, and load what they compiled before in another process.
-"""
+each piece once, and load what they compiled before in another process."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def standalone_compile(
     the graph's placeholders (`from_graph`: `meta["example_value"]` or `meta["val"]`), in the
     ambient `TracingContext`, for whose fake mode `example_inputs` are fake tensors or become some
     (`from_tracing_context`); or nowhere: all sizes are the example's (`from_example_inputs`).
-    Raises a `CompileCliError`.
-    """
+    Raises a `CompileCliError`."""
     settings = options if isinstance(options, Options) else Options.from_mapping(options)
     own = fx.GraphModule(gm, copy_graph(gm.graph))
     inputs, mode = _fake_inputs(own, example_inputs, dynamic_shapes)

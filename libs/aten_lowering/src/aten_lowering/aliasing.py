@@ -44,8 +44,7 @@ def view_of(base: Operand, base_fake: torch.Tensor, fake: torch.Tensor) -> Opera
     Fake tensors count their offset from the start of the storage, buffers may start later: at
     `base_fake.storage_offset() - base.offset`. Raises `CannotLower` for a view that reaches in
     front of its buffer or, of a buffer of the caller's (`inputs`), past its end; and for one that
-    starts between two of its elements: no reference can say that.
-    """
+    starts between two of its elements: no reference can say that."""
     type = tensor_type(fake)
     held, width = base.type.dtype.itemsize, type.dtype.itemsize
     start = (expr(base_fake.storage_offset()) - base.type.offset) * held
@@ -69,8 +68,7 @@ def views(
     """All results of a call as views of its tensor arguments, or None if any is a new tensor.
 
     A result is a view if it shares its fake storage with an argument, or if the op always
-    returns a view (of its first tensor).
-    """
+    returns a view (of its first tensor)."""
     found: list[Operand] = []
     for fake in fakes:
         if not isinstance(fake, torch.Tensor):

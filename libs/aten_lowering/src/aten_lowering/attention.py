@@ -54,8 +54,7 @@ class Attention:
     partial, full: kernels over (batch, head, query, key) that read `score` and store one number;
     None: scores stay as they are. partial_gradient, full_gradient: likewise, of `score` and
     `gradient`, the gradient of what became of a score. captured: what else they read, by their
-    names for it. sizes: of blocks, of queries and of keys.
-    """
+    names for it. sizes: of blocks, of queries and of keys."""
 
     tensors: Mapping[str, TensorRef]
     scale: float

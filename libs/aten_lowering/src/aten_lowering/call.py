@@ -47,8 +47,7 @@ class Call:
     results: the fresh tensors to be written (None for results that are no tensors).
     seeds: the seeds of random operators; None where these stay torch's.
     for_gpu: the program computes on a GPU; no kernel is launched for the CPU tensors beside.
-    fresh: a new name. in_place: the result lies in the memory of the first argument.
-    """
+    fresh: a new name. in_place: the result lies in the memory of the first argument."""
 
     node: fx.Node
     op: OpOverload

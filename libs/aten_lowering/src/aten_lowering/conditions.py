@@ -19,8 +19,7 @@ class Conditions:
     them: a symbol says its own.
 
     unsaid: guards that have no words here, as text. Where there are any, the conditions do not
-    suffice.
-    """
+    suffice."""
 
     known: tuple[Any, ...] = ()
     unsaid: tuple[str, ...] = ()

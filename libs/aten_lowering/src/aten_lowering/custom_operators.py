@@ -3,8 +3,7 @@ them.
 
 torch makes them functional: `auto_functionalized_v2(op, y=..., _x_base_index=0, _all_bases=[x])`
 gives what `op` returns, then the tensors of `_all_bases` as it leaves them, of which its arguments
-are views; the older `auto_functionalized(op, x=..., y=...)` gives its written arguments.
-"""
+are views; the older `auto_functionalized(op, x=..., y=...)` gives its written arguments."""
 
 from __future__ import annotations
 

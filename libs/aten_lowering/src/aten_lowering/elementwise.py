@@ -64,8 +64,7 @@ class Elementwise:
 
     given: arguments that it takes as they are, by name, and maybe `call`. rounded: what eager does
     with a number beside 16-bit floats differs from kernel to kernel: `iter.scalar_value<scalar_t>`
-    rounds it to their type, `<opmath_t>` does not; None: it does on the CPU.
-    """
+    rounds it to their type, `<opmath_t>` does not; None: it does on the CPU."""
 
     body: Body
     given: frozenset[str]
@@ -104,8 +103,7 @@ def elementwise(
         @elementwise(table, aten.softplus.default)
         def softplus(x: Value, *, beta: Number, threshold: Number) -> Value: ...
 
-    Raises `ValueError` where it takes another number of arguments than the schema has.
-    """
+    Raises `ValueError` where it takes another number of arguments than the schema has."""
 
     def register(body: Body) -> Body:
         named = inspect.signature(body).parameters.values()

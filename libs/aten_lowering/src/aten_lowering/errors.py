@@ -10,8 +10,7 @@ class AtenLoweringError(Exception):
 class UnsupportedGraph(AtenLoweringError):
     """The graph cannot be a loop IR graph at all, not even with an extern call.
 
-    node: the FX node's text. reason: what stands in the way. hint: what to do.
-    """
+    node: the FX node's text. reason: what stands in the way. hint: what to do."""
 
     def __init__(self, node: str, reason: str, hint: str, source: str = "") -> None:
         at = f" ({source})" if source else ""

@@ -2,8 +2,7 @@
 
 `ExportedProgram.run_decompositions` is for programs that are saved: it makes a module of the
 program, traces it twice, names, checks and describes the result. This traces the graph once.
-The one place that touches what torch uses to trace.
-"""
+The one place that touches what torch uses to trace."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ one byte, where `aten`'s give its place in the image, eight.
     o[n, c, h, w] = 3*i + j:  y[n, c, h, w] is x[n, c, 2*h - 1 + i, 2*w - 1 + j]
 
 They serve graphs of gradients (`passes.window_offsets`), which lower them to kernels; what they do
-by themselves is `aten`'s operators and arithmetic.
-"""
+by themselves is `aten`'s operators and arithmetic."""
 
 from __future__ import annotations
 

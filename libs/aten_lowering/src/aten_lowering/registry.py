@@ -46,8 +46,7 @@ class Table:
         def relu(call: Call, input: Operand) -> None: ...
 
     A lowering names every argument of the schemas that it serves (but `SHOWN`), so that none is
-    ignored by accident; one with a default is not in all of them.
-    """
+    ignored by accident; one with a default is not in all of them."""
 
     def __init__(self) -> None:
         self._entries: dict[OpOverload, Lowering] = {}

@@ -1,8 +1,7 @@
 """Decompositions of operators that torch has none for, or whose own are not what eager computes.
 
 Each is what ATen's kernel computes, in operators that become kernels; `NotImplemented` leaves the
-operator as it is.
-"""
+operator as it is."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ class Seeds:
     runs. So the generator's state decides what is random and moves on, on the device, and CUDA
     graphs replay as they do any of torch's random operators.
 
-    fresh: names a new buffer.
-    """
+    fresh: names a new buffer."""
 
     def __init__(self, graph: fx.Graph, fresh: Callable[[str], str]) -> None:
         self.fresh = fresh

@@ -4,8 +4,7 @@ torch captures `kernel[grid](x, out, n, BLOCK=64)` as `triton_kernel_wrapper_mut
 AOTAutograd makes that functional: `triton_kernel_wrapper_functional(..., tensors_to_clone=["out"])`
 gives a dictionary of the tensors as the kernel leaves them. Kernels and constants are in a table
 of torch's, by number. Heuristics and `prune_configs_by` have run by then; the grid has been
-computed, once for each config.
-"""
+computed, once for each config."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class KernelObject:
     function: Triton's `JITFunction`. configs: those of an autotuned kernel, one for each grid of
     the launch. called: the object that the user called (the `JITFunction`, or an `Autotuner`).
     objects: constants that the IR has no word for (functions), by the name that a `Ref` gives.
-    index, constants_index: where torch's tables have them.
-    """
+    index, constants_index: where torch's tables have them."""
 
     function: Any
     configs: tuple[Any, ...]
@@ -94,8 +92,7 @@ class Scope:
 
     env: what the FX nodes so far mean. nodes: the loop IR so far. placement: which buffers may be
     written. fresh: a new name. kernels: the table of kernels. plain: a tensor, copied if it is
-    lazily conjugated or negated.
-    """
+    lazily conjugated or negated."""
 
     env: Mapping[fx.Node, Any]
     nodes: list[Node]
@@ -114,8 +111,7 @@ def lower_launch(node: fx.Node, scope: Scope) -> dict[str, Operand]:
     - a new buffer without content, when that of `out` has none (`torch.empty`);
     - a new buffer with a copy of the old content, else.
     Arguments that share a buffer with one that is written move along: to the kernel, they are
-    the same memory, as in eager.
-    """
+    the same memory, as in eager."""
     return _Launch(node, scope).run()
 
 

@@ -84,8 +84,7 @@ def build(
     folder (`cpp_emit.parts`). Whoever can write to `out_dir` can have code run here: it is made for
     its owner alone (0700) unless it is there.
 
-    Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused).
-    """
+    Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused)."""
     compiler = find_compiler() if compiler is None else compiler
     torch = find_torch()
     sources = headers()

@@ -1,8 +1,7 @@
 """What a loaded program calls in Python: kernels on CPU tensors, operators, a compiler.
 
 C++ knows each launch and extern call by its number (`cpp_emit.sites`); here are the functions that
-these numbers stand for.
-"""
+these numbers stand for."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class Callbacks:
     launch(kernel, grid, args): runs a kernel on CPU tensors; `args` has a `wrapper_ir.Descriptor`
     for each tensor descriptor.
     extern(target, args, kwargs): calls an operator; by default torch's own.
-    compile: see `Compile`; in mode "lazy", for kernels on a GPU.
-    """
+    compile: see `Compile`; in mode "lazy", for kernels on a GPU."""
 
     launch: Callable[[DefineKernel, tuple[int, int, int], Sequence[Any]], None] | None = None
     extern: Callable[[str, Sequence[Any], Mapping[str, Any]], Any] | None = None

@@ -64,8 +64,7 @@ class Images:
 def images(kernel: DefineKernel, binary: Any) -> Images:
     """C++ text of the binaries of a kernel, the one that asks for most first.
 
-    Raises BinaryError.
-    """
+    Raises BinaryError."""
     if binary is None:
         raise BinaryError(
             f'kernel {kernel.name}: no binary given; mode "aot" needs one for each kernel that '

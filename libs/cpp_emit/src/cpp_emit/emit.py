@@ -41,8 +41,7 @@ def emit(
     python_fallback: whether that is allowed; by default in mode "lazy" only.
 
     Raises UnsupportedOp, UnsupportedArgument, SchemaError, UnboundSymbol, UndefinedName,
-    BinaryError.
-    """
+    BinaryError."""
     fallback = mode == "lazy" if python_fallback is None else python_fallback
     return _Emitter(program, mode, schemas, binaries or {}, fallback).text()
 

@@ -5,8 +5,7 @@ dispatcher  `torch_call_dispatcher` with a stack of StableIValue. Needs the sche
             types, devices, layouts, memory formats, lists and optionals of those. Not `Scalar`.
 shim        a C function of torch for one operator (`aoti_torch_cpu_addmm_out`), for the matmuls
             with `Scalar` arguments.
-callback    Python makes the call. Always possible; a program that runs without Python has none.
-"""
+callback    Python makes the call. Always possible; a program that runs without Python has none."""
 
 from __future__ import annotations
 
@@ -203,8 +202,7 @@ def shim_call(call: ExternCall, scope: Scope) -> tuple[str, tuple[str, ...], str
     which is the result: `out`, or for None a tensor to be allocated. Raises NotExpressible.
 
     The C functions take `beta` and `alpha` as doubles, so only floating-point tensors may go here:
-    an integer matmul refuses a floating `alpha`.
-    """
+    an integer matmul refuses a floating `alpha`."""
     operator, _, overload = call.target.rpartition(".")
     if operator not in _SHIMS or overload not in ("default", "out"):
         raise NotExpressible("no C function takes its Scalar arguments")

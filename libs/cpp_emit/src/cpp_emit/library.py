@@ -2,8 +2,7 @@
 
 A library registers itself as operators of torch (`create`, `run`, `drop`) in a namespace of its
 own, so tensors cross the border as torch passes them to any custom operator, and callbacks into
-Python are two operators of the same namespace that this module implements.
-"""
+Python are two operators of the same namespace that this module implements."""
 
 from __future__ import annotations
 

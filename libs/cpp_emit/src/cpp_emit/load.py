@@ -23,8 +23,7 @@ def load(
 ) -> LoadedProgram:
     """Loads a library that `build` made of `emit(program)`.
 
-    Raises LoadError (not a library, or of another program), MissingConstant, MissingCallback.
-    """
+    Raises LoadError (not a library, or of another program), MissingConstant, MissingCallback."""
     library = open_library(Path(path))
     return LoadedProgram(library, program, callbacks or Callbacks(), constants or {})
 
@@ -33,8 +32,7 @@ class LoadedProgram:
     """Call it with the program's arguments, in order; it returns a tuple of its results.
 
     Runs under no_grad: results do not require gradients. A call with tensors that differ from the
-    declared parameters raises RuntimeError with the parameter's name, what it expects and got.
-    """
+    declared parameters raises RuntimeError with the parameter's name, what it expects and got."""
 
     def __init__(
         self,

@@ -3,8 +3,7 @@
 A folder holds the headers with a precompiled `runtime.h` (GCC finds it beside the header, and reads
 the header where it does not fit), the object of `runtime_body.h`, and a stand-in for
 `libtorch_cpu.so`: an empty library of that name. A shared library keeps its undefined symbols, so
-the linker need not read torch's, which takes half a second. A loader finds torch's by the rpath.
-"""
+the linker need not read torch's, which takes half a second. A loader finds torch's by the rpath."""
 
 from __future__ import annotations
 

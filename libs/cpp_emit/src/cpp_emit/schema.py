@@ -3,8 +3,7 @@
     aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor
 
 The stack of the stable C ABI holds every argument of the schema in order, so a call that leaves
-out arguments needs their types and defaults; results need the number and kind of the returns.
-"""
+out arguments needs their types and defaults; results need the number and kind of the returns."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ def parse_schema(text: str) -> Schema:
     >>> s.name, s.overload, str(s.arguments[1].type), s.arguments[1].default
     ('aten::addmm', '', 'Scalar', 1)
 
-    Raises SchemaError.
-    """
+    Raises SchemaError."""
     match = re.fullmatch(r"\s*([\w:]+)(?:\.(\w+))?\((.*)\)\s*->\s*(.+?)\s*", text, re.DOTALL)
     if match is None:
         raise SchemaError(f"cannot read the operator schema {text!r}: expected NAME(ARGS) -> TYPES")
@@ -162,8 +160,7 @@ def bind(
 ) -> list[Any]:
     """The value of every argument, in the order of the schema, defaults filled in.
 
-    Raises SchemaError when an argument is unknown, missing, or given twice.
-    """
+    Raises SchemaError when an argument is unknown, missing, or given twice."""
     values: dict[str, Any] = {}
     positional = [a for a in schema.arguments if not a.kwarg_only]
     if len(args) > len(positional):

@@ -21,8 +21,7 @@ class Writer:
     """Also the `Scope` of `cpp_emit.extern`.
 
     viewed: tensors whose storage is reinterpreted somewhere; of those that come from outside, the
-    text notes where the storage starts.
-    """
+    text notes where the storage starts."""
 
     def __init__(self, program: str, viewed: set[str]) -> None:
         self.program = program

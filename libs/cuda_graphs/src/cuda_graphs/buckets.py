@@ -15,8 +15,7 @@ class Buckets:
 
     `inputs` and `outputs` say which dimension of which argument and result that is, by position.
     The callable must treat the entries along it independently: what it computes for the padding,
-    which holds old values of earlier calls, is cut off. Sizes past the last run without a graph.
-    """
+    which holds old values of earlier calls, is cut off. Sizes past the last run without a graph."""
 
     sizes: tuple[int, ...]
     inputs: Mapping[int, int]

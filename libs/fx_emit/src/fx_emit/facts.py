@@ -14,8 +14,7 @@ def chain(op: ir.If) -> tuple[list[Any], list[tuple[ir.Op, ...]]]:
     """`if a: x else: if b: y else: z` -> conditions [a, b], blocks [x, y, z].
 
     Only comparisons of sums and products are looked at before their turn: a division may be what
-    an earlier condition guards.
-    """
+    an earlier condition guards."""
     conditions, blocks = [op.condition], [op.then]
     while (
         len(op.orelse) == 1

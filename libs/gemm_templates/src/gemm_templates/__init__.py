@@ -2,8 +2,7 @@
 
 The vendor's matmul is hard to beat alone; what it cannot do is take the elementwise work that
 follows into the same kernel. These templates can, as plain `@triton.jit` files, and `choose`
-uses them only where they were measured to be faster.
-"""
+uses them only where they were measured to be faster."""
 
 from __future__ import annotations
 

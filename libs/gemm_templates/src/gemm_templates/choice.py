@@ -36,8 +36,7 @@ class Choice:
     times: label -> measured seconds, the epilogue included on either side.
     failures: label -> why a candidate was out: it did not compile, launch, or agree.
     reason: "measured", "stored", "model" (deterministic, or every template is predicted to be
-        far slower than the vendor's call), "no GPU", "only one".
-    """
+        far slower than the vendor's call), "no GPU", "only one"."""
 
     problem: Problem
     config: Config | None
@@ -91,8 +90,7 @@ def choose(
     deterministic: do not measure: a stored choice, else the model's first.
     build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
         side by side and keeps binaries), and how calls are timed (`added_seconds`).
-    force: measure on the CPU, too, and whatever the model says.
-    """
+    force: measure on the CPU, too, and whatever the model says."""
     device = torch.device(device)
     info = device_info(device)
     store = store or Store()
@@ -169,8 +167,7 @@ def prefetch(
     found: candidates of the problems that `choose` will be given some.
     Wait for the futures (`concurrent.futures.wait`), then `choose` with
     `build=partial(bind, pool=pool, cache=cache)`: it finds the binaries in `cache`. A candidate
-    that does not compile has its error in its future, and again in `Choice.failures`.
-    """
+    that does not compile has its error in its future, and again in `Choice.failures`."""
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     futures: list[Future[Binary]] = []
     for problem in dict.fromkeys(problems):

@@ -30,8 +30,7 @@ class Epilogue:
         jagged matmul), before the operands.
     columns: it looks at groups of that many columns of a row, which a tile must have whole
         (0: at each element alone).
-    free: the vendor's call does this, too, at no cost.
-    """
+    free: the vendor's call does this, too, at no cost."""
 
     name: str
     text: str
@@ -70,8 +69,7 @@ class Prologue:
     bytes_per_element: what it reads besides the tile at a place of its own for each element, not
         for each row or column; a part of it where elements along K share a place.
     batched: the tuple starts with the batch number (0 where there is no batch), before the
-        operands.
-    """
+        operands."""
 
     name: str
     text: str
@@ -95,8 +93,7 @@ class BlockScale:
         broadcasts to [BLOCK_M, BLOCK_N]: `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] are row and column
         numbers that lie inside of the matrix (0 in place of those outside), `first_n` is the
         first column of the tile, `k` the first element along K.
-    text, operands: as of `Prologue`.
-    """
+    text, operands: as of `Prologue`."""
 
     name: str
     text: str

@@ -129,8 +129,7 @@ def candidates(
     these better than stages, and the measurement decides. Two places are kept for
     what does not share K over programs, where that is predicted to be nearly as fast.
 
-    configs: by default what every family proposes.
-    """
+    configs: by default what every family proposes."""
     info = device if isinstance(device, DeviceInfo) else device_info(device)
     return [*_candidates(problem, info, limit, None if configs is None else tuple(configs))]
 

@@ -19,8 +19,7 @@ class Workspace:
     name: of the kernel parameter that points to it. dtype: "f32" or "i32".
     Elements: `per_tile` for each tile of block_m x block_n outputs, `per_output` for each output
     of the matrix, and `fixed`; the batch multiplies the first two.
-    zeroed: all zero at the start of a call; the kernels leave it all zero.
-    """
+    zeroed: all zero at the start of a call; the kernels leave it all zero."""
 
     name: str
     dtype: str
@@ -65,8 +64,7 @@ class TemplateKernel:
         the batch in y; `splits` in z. `grid_text` is that as expressions of `M` and `N` with
         `CeilDiv`, `Min`. flat: the programs walk over the batch, too: its tiles are in x.
     shares: so many of the `programs` may share a tile: their number is at most that many times the
-        tiles.
-    """
+        tiles."""
 
     source: KernelSource
     block_m: int

@@ -59,8 +59,7 @@ class Problem:
         each block along K.
     Operands of i8 are multiplied as integers; the epilogue gets their sums in i32.
     fast_accum: fp8 products are summed as the tensor cores do it, with 13 bits behind the leading
-        one of the largest addend (Hopper); else each 128 along K are added in f32.
-    """
+        one of the largest addend (Hopper); else each 128 along K are added in f32."""
 
     m: int
     n: int
@@ -221,8 +220,7 @@ class Problem:
         """The stride of `DIMS` along which a tensor ("a", "b", "out") is contiguous, if a tensor
         descriptor can address it so, by the rules of `triton_rt.tma`; None if it cannot.
 
-        written: the kernel stores through it. batched: it has the products of a batch, too.
-        """
+        written: the kernel stores through it. batched: it has the products of a batch, too."""
         key = (tensor, written, batched)
         if key not in self._majors:
             self._majors[key] = self._major(*key)
@@ -311,8 +309,7 @@ class Config:
     overlap: each launch begins while the one before it in the stream ends (Hopper and later); in
         `decompose_k` the second one while the first runs.
     maps: templates with tensor descriptors get them from the host, by value; else each program
-        makes its own in memory that a launch must bring (2 us more on an H200).
-    """
+        makes its own in memory that a launch must bring (2 us more on an H200)."""
 
     block_m: int = 128
     block_n: int = 128

@@ -40,8 +40,7 @@ class RangeChoice:
 
     problem: with M dynamic. hints: the numbers of rows that were looked at, ascending.
     choices: for each hint, the choice for it alone, with its times. reason: "measured", "stored",
-    "model", "no GPU" or "only one", as of the choices.
-    """
+    "model", "no GPU" or "only one", as of the choices."""
 
     problem: Problem
     bounds: tuple[int, ...]
@@ -90,8 +89,7 @@ def choose_range(
     number of rows. All else is as in `choose`, whose store keeps the measurements at each hint,
     and with them the decision.
 
-    Raises InvalidProblem if M is not dynamic, or there is no hint.
-    """
+    Raises InvalidProblem if M is not dynamic, or there is no hint."""
     hints = sorted({*hints})
     if "M" not in problem.dynamic or not hints or hints[0] < 1:
         raise InvalidProblem(f"{problem}, hints {hints}: expected M in `dynamic`, and hints >= 1")

@@ -96,8 +96,7 @@ def family_of(config: Config) -> Family:
 def why_not(problem: Problem, config: Config) -> str:
     """Empty if the config's family can compute the problem with it, and all that surrounds it.
 
-    Raises InvalidConfig if there is no such family.
-    """
+    Raises InvalidConfig if there is no such family."""
     family = family_of(config)
     can = family.CAN
     if (problem.gate is not None) != can.gate:
@@ -131,8 +130,7 @@ def make_plan(problem: Problem, config: Config, name: str | None = "matmul") -> 
     all texts, so that who measures a kernel and who runs it, for whichever matmul, compile it once.
 
     Raises InvalidConfig if the config cannot run this problem at all (device limits are the
-    business of `candidates`), InvalidProblem if a name is taken.
-    """
+    business of `candidates`), InvalidProblem if a name is taken."""
     if wrong := why_not(problem, config):
         raise InvalidConfig(f"{config} for {problem}: {wrong}")
     family = family_of(config)

@@ -2,8 +2,7 @@
 
 The text imports the template and calls it inline, so a launch passes pointers and integers only.
 Static sizes and strides are literals in the text: the compiler then knows alignment, drops the
-masks that cannot matter, and unrolls nothing it should not.
-"""
+masks that cannot matter, and unrolls nothing it should not."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class Call:
     multiplies: it reads `a` and `b`. finishes: bias, epilogue and `out` are its business.
     roles: it is Gluon's, and its warps have roles.
     prologues: it takes prologues and block scales as `beginning`; others never get any.
-    moves: what it reads or writes through descriptors.
-    """
+    moves: what it reads or writes through descriptors."""
 
     family: str
     function: str

@@ -39,8 +39,7 @@ def moves_of(
     """The operands and, if `stored`, `out`, of which a copy moves `rows` rows; the host makes maps
     unless kernels make their own (`Config.maps`).
 
-    shared: for a batch, that of which there is one matrix; None for one product.
-    """
+    shared: for a batch, that of which there is one matrix; None for one product."""
     blocks = {"a": (rows, config.block_k), "b": (config.block_k, config.block_n)}
     if problem.gate:
         blocks["b2"] = blocks["b"]
@@ -87,8 +86,7 @@ class TensorMaps:
 
     On a GPU it names an address and keeps no tensor alive: what lies there next, of the same type
     and with as many rows, has the same map. The maps of CPU tensors hold them, as the interpreter
-    looks at their storages.
-    """
+    looks at their storages."""
 
     def __init__(self, maps: Maps, dims: Mapping[str, int]) -> None:
         self._maps = {name: _Matrix(plan, dims) for name, plan in maps}

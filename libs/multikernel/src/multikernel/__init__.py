@@ -2,8 +2,7 @@
 
 A kernel tuned for one size is rarely the best for all. `MultiKernel` holds several and picks one
 per call in well under a microsecond, by the nearest size or by what it measured;
-`compare_chain` gives the same choice as integer comparisons that a code generator can print.
-"""
+`compare_chain` gives the same choice as integer comparisons that a code generator can print."""
 
 from typing import TYPE_CHECKING
 

@@ -2,8 +2,7 @@
 
 Integers only. Small sizes have a bucket each, and a bucket `[a, b)` above `resolution` has
 `b/a <= 1 + 1/resolution`, which makes a difference of buckets a distance in log2 (to within the
-curve of log2 inside an octave).
-"""
+curve of log2 inside an octave)."""
 
 from __future__ import annotations
 

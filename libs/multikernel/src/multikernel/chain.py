@@ -3,8 +3,7 @@
 Distance is L1 in log2: `sum(abs(log2(s) - log2(h)))` over the dimensions, with a size below 1
 counted as 1 (log2(0) is taken as 0). Ties go to the smaller hint (tuples compare in order). No
 logarithm is computed: a sum of logarithms compares like a product of ratios, and those compare
-like integers.
-"""
+like integers."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ def compare_chain(hints: Sequence[int | Sequence[int]] | HasChain) -> tuple[Bran
                                <= Min(Max(s1, 2), 8)*Min(Max(s1, 2), 8)*4: 0 else: 1
 
     A hint is tested against the later ones only: had an earlier one been nearest, its branch
-    would have been taken. `variant` is the index in `hints` as given.
-    """
+    would have been taken. `variant` is the index in `hints` as given."""
     if isinstance(hints, HasChain):
         return hints.chain()
     given = as_hints(hints)
@@ -185,8 +183,7 @@ def _nearer(hint: Hint, rival: Hint) -> Comparison:
     """`hint` is at most as far as `rival`.
 
     With c the size clamped between h and g, |log s - log h| - |log s - log g| is
-    log(c*c / (h*g)) where h < g and its negative where h > g.
-    """
+    log(c*c / (h*g)) where h < g and its negative where h > g."""
     up = [d for d, (h, g) in enumerate(zip(hint, rival, strict=True)) if h < g]
     down = [d for d, (h, g) in enumerate(zip(hint, rival, strict=True)) if h > g]
     mean_up = prod(hint[d] * rival[d] for d in up)

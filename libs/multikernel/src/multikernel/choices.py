@@ -14,8 +14,7 @@ class ChoiceTable:
 
     Filled by measuring (`MultiKernel.tune`) or by hand; read by `MultiKernel` and by programs
     that emit code ahead of time. `dumps` and `loads` are inverse to each other; what to do with
-    the text (a file, an archive) is the caller's business.
-    """
+    the text (a file, an archive) is the caller's business."""
 
     def __init__(self) -> None:
         self._choices: dict[tuple[str, tuple[int, ...]], str] = {}

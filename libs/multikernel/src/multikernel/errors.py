@@ -40,8 +40,7 @@ class NoChain(MultiKernelError):
 class AllVariantsFailed(MultiKernelError):
     """Every variant raised on one call. The error of the one tried first is the cause.
 
-    errors: name of the variant -> what it raised, in the order tried.
-    """
+    errors: name of the variant -> what it raised, in the order tried."""
 
     def __init__(self, message: str, errors: Mapping[str, Exception] | None = None) -> None:
         super().__init__(message)

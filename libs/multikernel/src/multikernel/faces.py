@@ -11,8 +11,7 @@ from typing import Any
 def imported_later(package: str, modules: Sequence[str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package (PEP 562): a name of its `__all__` is that of the first of
     these modules that has it, which are imported one after the other until then: first those that
-    load little, so that who needs no more starts without the rest.
-    """
+    load little, so that who needs no more starts without the rest."""
 
     def find(name: str) -> Any:
         face = sys.modules[package]

@@ -50,8 +50,7 @@ class BoundedFolder:
         to 80 % of it. None: any number of bytes.
     what: what the folder holds, for the warning, given once, where it cannot be written to;
         `refused` is called with the error in place of that warning.
-    mode: of folders that are made.
-    """
+    mode: of folders that are made."""
 
     def __init__(
         self,

@@ -22,8 +22,7 @@ class Learner:
 
     rank: sizes -> names of the variants, nearest first, dropped ones left out.
     failed: told of a variant that raised while it was measured; may raise to stop.
-    dimensions: how many sizes there are; None if that is known at the first call only.
-    """
+    dimensions: how many sizes there are; None if that is known at the first call only."""
 
     def __init__(
         self,
@@ -55,8 +54,7 @@ class Learner:
         In turn: a full table answers as it is; another process's decision is taken; so is a
         variant that the measured cells around agree on; else the variants are timed on the
         arguments, if there is budget, and the choice of the table so far is kept where it is
-        within tolerance, so that cells merge.
-        """
+        within tolerance, so that cells merge."""
         table, limits = self.table, self._measurement
         cell = table.cell(sizes)
         if cell in table.cells or len(table.cells) >= limits.buckets:

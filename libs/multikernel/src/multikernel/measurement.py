@@ -48,8 +48,7 @@ class Measurement:
     copy: applied to each argument, to give those which timing runs on; needed where variants
         write into their arguments in a way that running twice changes.
     when: asked before measuring; False (while a CUDA graph is captured, say) runs the table's
-        choice and measures another time.
-    """
+        choice and measures another time."""
 
     timer: Timer = host_timer
     tolerance: float = 0.03

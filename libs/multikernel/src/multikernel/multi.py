@@ -50,8 +50,7 @@ class MultiKernel:
     settings: what else it may be told, field by field as keyword arguments too (`Settings`): `key`,
         `name`, `arguments`, `choices`, `on_error`, `measurement`, `store`, `memory`.
 
-    A call of sizes seen before takes no lock: it reads one dict, which is replaced whole.
-    """
+    A call of sizes seen before takes no lock: it reads one dict, which is replaced whole."""
 
     def __init__(
         self,
@@ -196,8 +195,7 @@ class MultiKernel:
         """Measures every variant on these arguments and records the fastest for exactly their
         sizes. Runs each several times: only where that is harmless.
 
-        measure: `fn -> seconds`; by default the timer of `measurement`.
-        """
+        measure: `fn -> seconds`; by default the timer of `measurement`."""
         sizes = self._sizes(self._key(*args))
         timer = measure or self._measurement.timer
         times = {n: timer(partial(run, *args, **kwargs)) for n, run in self._runs.items()}

@@ -1,8 +1,7 @@
 """Records on disk: what was measured or decided, one small JSON file each.
 
 A file is a line with the checksum of the rest, and the record as JSON. Earlier versions also wrote
-an object of `sha256` and `record`, and one of `key` and `record`; these are read as well.
-"""
+an object of `sha256` and `record`, and one of `key` and `record`; these are read as well."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class RecordFolder:
     record's file, without `.json`.
 
     damaged: told of a file that is no record, or not one that `parse` takes, and why; the file is
-        removed. max_bytes, what, refused: as in `BoundedFolder`.
-    """
+        removed. max_bytes, what, refused: as in `BoundedFolder`."""
 
     def __init__(
         self,
@@ -101,8 +99,7 @@ class RecordStore:
     """Key -> record (a dict that JSON holds), in memory and, given a folder, on disk.
 
     A file that cannot be read counts as missing, and a folder that cannot be written to stops
-    nobody; both are warnings.
-    """
+    nobody; both are warnings."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._memory: dict[str, dict[str, Any]] = {}

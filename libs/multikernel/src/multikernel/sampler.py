@@ -20,8 +20,7 @@ def sample_hints(box: Sequence[tuple[int, int]], count: int) -> tuple[Hint, ...]
     discrepancy in log2: additive recurrence by powers of the generalised golden ratio, the real
     root of `x**(n+1) = x + 1` (M. Roberts, "The unreasonable effectiveness of quasirandom
     sequences", 2018). A shorter sample is a prefix of a longer one, and the same on every
-    machine: decimal arithmetic, no libm.
-    """
+    machine: decimal arithmetic, no libm."""
     ranges = [tuple(r) for r in box]
     if not ranges or any(len(r) != 2 or not 1 <= r[0] <= r[1] for r in ranges):
         raise InvalidBox(f"box {list(box)!r}: expected (low, high) with 1 <= low <= high, not none")

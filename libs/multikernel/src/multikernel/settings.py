@@ -35,8 +35,7 @@ class Settings:
         per error, whether to go on.
     measurement: how "measured" measures, and what it may cost.
     store: where measured choices outlive the process.
-    memory: how many different sizes are remembered.
-    """
+    memory: how many different sizes are remembered."""
 
     key: Key | Sequence[tuple[int, int]] | None = None
     name: str = "kernel"

@@ -23,8 +23,7 @@ class TableStore:
     """A folder of measured choices, for any number of kernels and processes.
 
     context: what the times depend on beside the kernel's name and the names of its variants:
-        the device, versions, a hash of the variants' sources. Other contexts, other files.
-    """
+        the device, versions, a hash of the variants' sources. Other contexts, other files."""
 
     def __init__(self, path: str | Path, context: str = "") -> None:
         self.path = Path(path)

@@ -2,8 +2,7 @@
 
 A cell is one bucket per dimension. Decided cells are kept as they are; the cells between them
 follow from a decision list that depends on the decided cells only, not on the order in which
-they came. The list is made of `size <= constant` alone, so that any language can print it.
-"""
+they came. The list is made of `size <= constant` alone, so that any language can print it."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class Decision:
 
     seconds: the time of each variant that was measured there; empty where the choice was taken
         from the cells around.
-    sizes: the sizes that brought the cell up.
-    """
+    sizes: the sizes that brought the cell up."""
 
     variant: str
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -61,8 +59,7 @@ class DecisionTable:
     """Cells decided so far, and the choice for all others. Immutable: `decide` gives a new one.
 
     variants: names; `Branch.variant` of `chain()` indexes them.
-    resolution: buckets per octave.
-    """
+    resolution: buckets per octave."""
 
     variants: tuple[str, ...]
     resolution: int = 4
@@ -123,8 +120,7 @@ class DecisionTable:
         A set of cells that want different variants is split by `cell[d] <= t`, halfway between
         two neighbours (the smaller wins a tie), where the sides are purest (Gini). Going left
         first, a rule needs only the upper bounds on its way: all that lies under a lower bound
-        was taken by the rules before. In one dimension this is the nearest decided cell.
-        """
+        was taken by the rules before. In one dimension this is the nearest decided cell."""
         if not self.cells:
             return ()
         rules: list[Rule] = []

@@ -32,8 +32,7 @@ class Planned:
 
     schedules: those of kernels that move much, by name and sizes, and what was measured of them.
     explain: what runs each matmul and each large kernel, and why, in words. finish: begins to
-    compile what there was no time to measure, for the next compilation.
-    """
+    compile what there was no time to measure, for the next compilation."""
 
     plans: tuple[NodePlan | CopyBack, ...]
     schedules: Mapping[tuple[str, tuple[int, ...]], Chosen]

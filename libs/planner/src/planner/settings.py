@@ -15,8 +15,7 @@ class Settings(Protocol):
         force one. multikernel: `auto`, `off`, `persistent` or `looped`. tune: `auto`, `max` or
         `off`. channels_last: `auto`, `on` or `off`. emit: the host program's form; `hop` can say
         less than others. cache_path: a folder for kernels and measured times. workers: processes
-        that compile.
-    """
+        that compile."""
 
     @property
     def gemm(self) -> str:

@@ -58,8 +58,7 @@ class Buffers:
     """Random tensors by the names of buffers: what is of one buffer shares its memory.
 
     uses: all that is asked for, by buffer. hints: sizes at which. below: of integers, what all in a
-    buffer are below, where that is not 2.
-    """
+    buffer are below, where that is not 2."""
 
     uses: Iterable[tuple[str, TensorType]]
     hints: Mapping[str, int]

@@ -1,8 +1,7 @@
 """Integer expressions that print, simplify and prove right.
 
 A compiler's sizes, strides and indices are integer expressions; sympy's own floor division,
-printing and simplification are slow, float-minded, or wrong for them in other languages.
-"""
+printing and simplification are slow, float-minded, or wrong for them in other languages."""
 
 from symexpr.choice import Max, Min, Where
 from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp

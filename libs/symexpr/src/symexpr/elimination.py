@@ -2,8 +2,7 @@
 by its lower or upper end, itself an expression (`j <= s0 - 1`, `x % m <= m - 1`,
 `d*(x // d) <= x`), until a number is left.
 
-Sums are polynomials here, plain dictionaries, since a step of the search makes one or two.
-"""
+Sums are polynomials here, plain dictionaries, since a step of the search makes one or two."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What ranges imply: intervals of expressions, and proofs of `e >= 0`.
 
 Two methods, both sound. Interval arithmetic, node by node; it is exact where each symbol occurs
-once. And elimination (`symexpr.elimination`), which sees that terms depend on each other.
-"""
+once. And elimination (`symexpr.elimination`), which sees that terms depend on each other."""
 
 from __future__ import annotations
 

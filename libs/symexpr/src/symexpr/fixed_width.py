@@ -23,8 +23,7 @@ class FixedWidthPrinter(Printer):
     is done in 64, and OverflowRisk is raised for one that may leave 64; a symbol without a range
     may have any value of its width. Without ranges (None), the caller has shown that the width
     is enough, and signs are unknown. fits: the caller has shown that 64 bits are enough, or that
-    only the value modulo 2**64 counts, as in an address: nothing is refused.
-    """
+    only the value modulo 2**64 counts, as in an address: nothing is refused."""
 
     true, false = "true", "false"
 

@@ -1,8 +1,7 @@
 """Integer functions over sympy, with the semantics of Python's operators for every sign.
 
 They fold literals and apply the laws that hold for all integers; laws that need a range are in
-`symexpr.rules`. A divisor is taken to be non-zero: `FloorDiv(s*i, s) -> i`.
-"""
+`symexpr.rules`. A divisor is taken to be non-zero: `FloorDiv(s*i, s) -> i`."""
 
 from __future__ import annotations
 

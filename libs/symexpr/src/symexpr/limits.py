@@ -1,7 +1,6 @@
 """How large numbers and texts may become: what a size or an index needs, with much room.
 
-Python's integers have no end, so a short text (`9**9**9`) may ask for one that takes all memory.
-"""
+Python's integers have no end, so a short text (`9**9**9`) may ask for one that takes all memory."""
 
 from __future__ import annotations
 

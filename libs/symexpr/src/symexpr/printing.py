@@ -1,8 +1,7 @@
 """Infix text with the fewest parentheses that keep the meaning.
 
 `Printer` is the base of every language: one `visit_<Node>` method a node, each returning a
-`Text` (text, precedence level, width). Subclasses override the nodes that differ.
-"""
+`Text` (text, precedence level, width). Subclasses override the nodes that differ."""
 
 from __future__ import annotations
 

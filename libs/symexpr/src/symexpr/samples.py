@@ -1,8 +1,7 @@
 """Values that expressions take at a few points of their ranges: what cannot be proven is not tried.
 
 A point is one value of every symbol within its ends. A lower bound above the value at a point is
-false, so the search for it is skipped; a bound equal to it is the best one.
-"""
+false, so the search for it is skipped; a bound equal to it is the best one."""
 
 from __future__ import annotations
 

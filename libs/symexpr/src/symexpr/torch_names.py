@@ -32,8 +32,7 @@ def from_torch(e: Any) -> Any:
     """Functions of torch, and sympy's own Min, Max, Mod and floor, as ours; symbols as
     `symbol(name)`. Takes also a plain int, or a SymInt (by its `node.expr`).
 
-    Raises UnknownFunction for a node that has no counterpart.
-    """
+    Raises UnknownFunction for a node that has no counterpart."""
     node = getattr(e, "node", None)
     if node is not None and hasattr(node, "expr"):
         e = node.expr
@@ -76,8 +75,7 @@ def to_torch(e: Any, functions: Any) -> Any:
     """The expression in torch's functions, looked up by name in the namespace `functions`
     (`torch.utils._sympy.functions`). Symbols stay integer symbols without a sign.
 
-    Raises UnknownFunction where the namespace lacks one.
-    """
+    Raises UnknownFunction where the namespace lacks one."""
     e = sympy.sympify(e)
     if not e.args:
         return e

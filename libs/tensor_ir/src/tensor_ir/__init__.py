@@ -1,8 +1,7 @@
 """What IRs over tensors share: element types, devices, layouts, references, symbols, their text,
 errors, and passes.
 
-`loop_ir` and `wrapper_ir` are built on it; neither knows the other.
-"""
+`loop_ir` and `wrapper_ir` are built on it; neither knows the other."""
 
 from tensor_ir.dtypes import BY_TEXT, BY_TRITON_SHORT, DType
 from tensor_ir.errors import IRError, ParseError, PassError, VerifyError

@@ -45,8 +45,7 @@ def run_passes(
     each pass made of it. `on_pass(name, program)` sees the result of each pass, an invalid one too.
 
     Raises `VerifyError` where the program was invalid to begin with, and `PassError`, which calls
-    the program a `what`, where a pass made it so.
-    """
+    the program a `what`, where a pass made it so."""
     if verify is not None:
         verify(program)
     decisions: list[object] = []

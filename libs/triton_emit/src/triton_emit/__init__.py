@@ -1,8 +1,7 @@
 """Loop nests printed as Triton kernels.
 
 The text is meant to be read: it is what a person would have written for this kernel and this
-schedule, and it runs as it is under Triton and under Triton's interpreter.
-"""
+schedule, and it runs as it is under Triton and under Triton's interpreter."""
 
 from triton_emit.candidates import as_kind, candidate_schedules
 from triton_emit.emit import emit, emit_list

@@ -94,8 +94,7 @@ class Writer:
     """Writes statements with the tiles that are in scope.
 
     `tiles` maps a tile dimension ("x", "r0") to its Tile; `mask_of` gives the name and definition
-    of its bounds mask, or is empty where it is proven to hold.
-    """
+    of its bounds mask, or is empty where it is proven to hold."""
 
     def __init__(self, kernel: Kernel, bits: int) -> None:
         self.kernel = kernel

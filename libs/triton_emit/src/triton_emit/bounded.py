@@ -40,8 +40,7 @@ def within_bounds(kernel: Kernel) -> Kernel:
     to less: no conversion, which costs as much as four additions.
 
     `cast(x) : f8e4m3` -> `fit(x)`, where x is known to be at most 464: nothing is out of range;
-    likewise `cast(x) : u8`, which goes through 32 bits where they are enough.
-    """
+    likewise `cast(x) : u8`, which goes through 32 bits where they are enough."""
     body = list(statements(kernel))
     if not any(isinstance(s, Compute) and _may_gain(s) for s in body):
         return kernel

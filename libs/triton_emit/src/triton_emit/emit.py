@@ -34,8 +34,7 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     """The Triton source of `kernel` cut as `schedule` says, and its launch.
 
     Raises BadSchedule when the two do not fit, UnsupportedDType for element types that Triton
-    lacks, UnsupportedKernel when a loop would have to read what it overwrote.
-    """
+    lacks, UnsupportedKernel when a loop would have to read what it overwrote."""
     kernel, form = _fitting(kernel if schedule.pairs else join_loads(kernel), schedule)
     return form(kernel, schedule).emit()
 

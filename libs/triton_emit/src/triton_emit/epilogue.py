@@ -31,8 +31,7 @@ def emit_epilogue(
     and writes one buffer. A read of `out_name` becomes `acc` rounded to the element type that it is
     read as, so that fusing changes no digit. Other operands are loaded under masks.
 
-    Raises BadEpilogue where the kernel is no such thing.
-    """
+    Raises BadEpilogue where the kernel is no such thing."""
     kernel = cheaper(clean(kernel))
     store = only_store(kernel, (2, 3), BadEpilogue)
     axes = kernel.axes

@@ -32,8 +32,7 @@ def cheaper(kernel: Kernel, rounded: bool = False) -> Kernel:
     `x / y` -> `near_div(x, y)`, and `exp`, `sigmoid`, `tanh` and `erf` likewise, a few ulp off,
     where all that is made of the value is stored as floats of 16 bits, and reaches no step.
 
-    And what `within_bounds` knows of values that are not large.
-    """
+    And what `within_bounds` knows of values that are not large."""
     body = [s for phase in kernel.phases for s in phase.body]
     if not any(isinstance(s, Compute) and s.op in _CHEAPER for s in body):
         return within_bounds(kernel)

@@ -28,8 +28,7 @@ def emit_prologue(kernel: Kernel, source: TensorRef, operand: str, name: str) ->
     become `tile`. Other operands are loaded under masks. The result is rounded as
     the store rounds it, so that fusing changes no digit.
 
-    Raises BadPrologue where the kernel is no such thing.
-    """
+    Raises BadPrologue where the kernel is no such thing."""
     kernel = cheaper(clean(kernel))
     store = only_store(kernel, (2, 3), BadPrologue)
     writer = _PrologueWriter(kernel, source, operand)

@@ -33,8 +33,7 @@ def emit_scores(
     their names begin with `name`.
     rounded: the attention's tensors have 16 bits. turned: tiles are [keys, queries].
 
-    Raises BadEpilogue where the kernel is no such thing.
-    """
+    Raises BadEpilogue where the kernel is no such thing."""
     kernel = cheaper(clean(kernel), rounded)
     store = only_store(kernel, (4,), BadEpilogue)
     nowhere = replace(store, index=sympy.S.Zero)

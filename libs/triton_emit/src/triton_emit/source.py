@@ -33,8 +33,7 @@ class TritonKernel:
     args: what to pass for each of them: the name of a buffer, or an integer expression of sizes.
     grid: numbers of programs as expressions of sizes.
     constants: `tl.constexpr` parameters, which follow the run-time ones.
-    zeroed: memory to pass after `args`, if the kernel wants any.
-    """
+    zeroed: memory to pass after `args`, if the kernel wants any."""
 
     name: str
     source: str
@@ -59,8 +58,7 @@ class PrologueSource:
     It returns the operand's elements, of the type `dtype`.
     operands, args: as of `EpilogueSource`; names start with "a_" or "b_". bits: of the index
     arithmetic. batched: the kernel runs over (batch, row, column), and the tuple `operands` starts
-    with the batch number.
-    """
+    with the batch number."""
 
     name: str
     text: str
@@ -84,8 +82,7 @@ class EpilogueSource:
     out: the buffer that the template stores to; out_stride: its strides along (m, n).
     batched: the kernel runs over (batch, m, n), `out_stride` is along these, and the tuple
     `operands` starts with the batch number. bits: of the index arithmetic; with 64, `rm` and `rn`
-    must be 64-bit integers.
-    """
+    must be 64-bit integers."""
 
     name: str
     text: str
@@ -106,8 +103,7 @@ class ScoreSource:
     text: a Python module that defines it with `@triton.jit`. The tiles: f32, [queries, keys], or
     [keys, queries] if it was emitted so; `batch`, `head`: numbers; `rm`, `rn`: the queries and
     keys, shaped to broadcast; `mask`: which are inside. It returns f32, of the shape of a tile.
-    operands, args: as of `EpilogueSource`.
-    """
+    operands, args: as of `EpilogueSource`."""
 
     name: str
     text: str

@@ -1,8 +1,7 @@
 """What of a kernel is computed where: without dead code and repetition, in scopes.
 
 The plan of a kernel is a list of scopes: straight code, and (for a looped schedule) one loop for
-every phase with inner axes, holding all that must be computed again in it.
-"""
+every phase with inner axes, holding all that must be computed again in it."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def loops(kernel: Kernel) -> tuple[Scope, ...]:
     computed again from its loads; what does not vary over the inner axes moves before the loop.
 
     Raises UnsupportedKernel where a load would be repeated after its buffer was overwritten, and
-    where a phase has scans from the end and something else that joins elements.
-    """
+    where a phase has scans from the end and something else that joins elements."""
     varies = inner_dependent(kernel)
     inner: dict[Name, tuple[int, Stmt]] = {}
     order: list[Name] = []

@@ -11,8 +11,7 @@ their loads are not aligned (4x4 windows of f32: 2102 us with vectors, 904 witho
 loads of neighbours that cannot move vectors: each reads, of four elements a thread, four times the
 lines that a warp needs, and the L1 cache gives one at a time (gradient of maxima of odd rows: 122
 us, and 93; but what several neighbours share is better read by one thread: trilinear upsampling 219
-us, and 394 without).
-"""
+us, and 394 without)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Compile, cache, load and launch Triton kernels; interpret them where there is no GPU.
 
 Made for kernels that a program writes as text, and as good for hand-written ones: the source is
-data, the binary is data, and a launch costs little more than the driver's own call.
-"""
+data, the binary is data, and a launch costs little more than the driver's own call."""
 
 from typing import TYPE_CHECKING
 

@@ -14,8 +14,7 @@ class Config:
     """Where files go, and which tools build the launcher.
 
     Read from TRITON_RT_CACHE_DIR, TRITON_RT_CACHE_MAX_BYTES, TRITON_RT_NATIVE_LAUNCHER (0 turns
-    the native launcher off), CC; otherwise the user's cache folder and 4 GiB.
-    """
+    the native launcher off), CC; otherwise the user's cache folder and 4 GiB."""
 
     cache_dir: Path
     cache_max_bytes: int = 4 << 30

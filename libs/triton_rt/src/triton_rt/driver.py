@@ -1,7 +1,6 @@
 """The CUDA driver through ctypes.
 
-Imports torch where a GPU is used, and not before: descriptors and targets need none.
-"""
+Imports torch where a GPU is used, and not before: descriptors and targets need none."""
 
 from __future__ import annotations
 

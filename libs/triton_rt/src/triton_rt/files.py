@@ -14,8 +14,7 @@ def private(path: str | Path) -> Path:
     user, or everyone may write to it or replace it.
 
     What root owns is trusted, as root may do anything; a sticky folder above (`/tmp`) lets nobody
-    replace what is ours. Groups are the owner's business (a team may share a cache).
-    """
+    replace what is ours. Groups are the owner's business (a team may share a cache)."""
     path = Path(path).absolute()
     for folder in (path, *path.parents):
         try:

@@ -1,8 +1,7 @@
 """The entry point of worker processes: `python -m triton_rt.worker MODULE PID`.
 
 `MODULE.open_handler()` gives the function that answers requests. The module is imported here, and
-not before: what it prints as it is imported must not come between the answers.
-"""
+not before: what it prints as it is imported must not come between the answers."""
 
 import importlib
 import signal

@@ -99,8 +99,7 @@ def serve(open_handler: Callable[[], Callable[[bytes], bytes]], starter: int) ->
     """The worker's side: answers requests until stdin ends, or the process `starter` does.
 
     Compilers and kernels may print: only answers go to the pipe, all else to stderr, also what
-    is printed while `open_handler` imports.
-    """
+    is printed while `open_handler` imports."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = sys.stdin.buffer

@@ -1,7 +1,6 @@
 """Choosing among kernels that compute the same: by a cost model, by measuring, by what is known.
 
-Candidates run in this process, or in workers that they may crash; results are kept on disk.
-"""
+Candidates run in this process, or in workers that they may crash; results are kept on disk."""
 
 from tuning.cost_model import Machine, Work
 from tuning.margins import MARGINS, Margins

@@ -87,8 +87,7 @@ H200 = Machine("NVIDIA H200", 90, 132, 1.98e9, 4.8e12, 50 << 20, 233472, 232448)
 def occupancy(needs: Resources, machine: Machine) -> int:
     """Blocks that a multiprocessor holds at once; 0 if none fits, so that a launch would fail.
 
-    Registers go to a warp in units of 256 and warps in fours (CUDA occupancy calculator).
-    """
+    Registers go to a warp in units of 256 and warps in fours (CUDA occupancy calculator)."""
     per_warp = -(-needs.registers * 32 // 256) * 256
     warps = needs.threads // 32
     by_registers = machine.registers_per_sm // max(per_warp, 256) // 4 * 4 // warps

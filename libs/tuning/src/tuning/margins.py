@@ -36,8 +36,7 @@ class Margins:
 
     rows: share by which a config may be slower than the best at each number of rows it serves
         (`choose_range`, which keeps few configs).
-    rung: the same for the rungs of a compiled program, where a branch costs next to nothing.
-    """
+    rung: the same for the rungs of a compiled program, where a branch costs next to nothing."""
 
     rounds: tuple[tuple[int, float], ...] = ((1, 3.0), (2, 1.5), (4, 1.15))
     tie: float = 1.005

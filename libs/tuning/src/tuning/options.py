@@ -16,8 +16,7 @@ class Options:
     `overwritten`: names of mutated parameters that every candidate overwrites whole without
     reading them, so that their first values need not be kept. `deterministic`: no measurement and
     no stored result; the cost model's choice, a function of candidates, arguments and GPU alone.
-    `verify`: compare the outputs of each candidate with the first one's (workers always do).
-    """
+    `verify`: compare the outputs of each candidate with the first one's (workers always do)."""
 
     repeats: int = 20
     flush_bytes: int | None = None

@@ -33,8 +33,7 @@ class TuningPool:
     A candidate that crashes its worker, hangs, breaks the CUDA context, writes outside of its
     arguments or computes something else than the first candidate has failed, and is not run
     again; a new worker takes the rest. Workers see the call's arguments as `portable` describes
-    them, in memory of their own: the GPU must hold them a third time (contents, first contents).
-    """
+    them, in memory of their own: the GPU must hold them a third time (contents, first contents)."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """Arguments of a call as data, and the same call rebuilt in another process.
 
 What is kept is what a kernel can see: values of scalars; of tensors, sizes, strides, which bytes
-they share, the address modulo 256, and contents: saved, or for floating-point data a seed.
-"""
+they share, the address modulo 256, and contents: saved, or for floating-point data a seed."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def describe(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """A record of the arguments, and the bytes that it refers to.
 
-    Integers and booleans are always saved: they may be indices. Raises `UnportableArgument`.
-    """
+    Integers and booleans are always saved: they may be indices. Raises `UnportableArgument`."""
     args = flatten(args)
     bases = [a.base if isinstance(a, TensorMap) else a for a in args]
     tensors = [a for a in bases if isinstance(a, torch.Tensor)]

@@ -73,8 +73,7 @@ class Saved:
     """A copy of spans: on the device while that takes at most half of its free memory, else in
     pinned host memory, in chunks. `restore` is asynchronous, on the current stream.
 
-    Device memory is the driver's, not torch's: `free` gives it back for good.
-    """
+    Device memory is the driver's, not torch's: `free` gives it back for good."""
 
     def __init__(self, what: list[Span], *, device_limit: int | None = None) -> None:
         self.spans = what

@@ -89,8 +89,7 @@ class TuningStore:
 
     Many processes may share it: a write is a rename, a read verifies a checksum, and a damaged
     record is dropped, reported (`on_corrupt`; default: a `CorruptTuningRecord` warning) and
-    measured again. Past `max_bytes`, what was not used for the longest time goes.
-    """
+    measured again. Past `max_bytes`, what was not used for the longest time goes."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 `Timer`: each launch alone with a cold L2 cache, as candidates of a race are compared.
 `added_seconds`: what each call adds to a stream that is busy before it, as in a model; in turns.
-`time_ms`: whole calls with warm caches, the work of the host included.
-"""
+`time_ms`: whole calls with warm caches, the work of the host included."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class Timer:
 
     The stream is kept busy until the host has queued every launch of a batch, which the first
     event proves: the time from event to event is the device's alone. `flush_bytes`: default is
-    twice the L2. `close` gives the memory back.
-    """
+    twice the L2. `close` gives the memory back."""
 
     def __init__(self, device: torch.device, flush_bytes: int | None = None) -> None:
         properties = torch.cuda.get_device_properties(device)

@@ -62,8 +62,7 @@ class TunedKernel:
     nothing is measured: the nearest choice so far, or the first candidate, is captured.
 
     Thread-safe: one thread tunes, others that need the same choice wait for it. Errors: those of
-    `LazyKernel`; where tuning itself is impossible (memory), a `TuningSkipped` warning.
-    """
+    `LazyKernel`; where tuning itself is impossible (memory), a `TuningSkipped` warning."""
 
     def __init__(
         self,

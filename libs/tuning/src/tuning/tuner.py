@@ -38,8 +38,7 @@ _MEASURING = threading.Lock()
 class Tuned:
     """`winner` indexes the candidates. `times` are medians in milliseconds, by candidate, and
     infinite for one that failed, whose message is in `failures`, or was left out: `pruned` says
-    why (by the cost model, a shape nearby, an earlier fault). `how`: where the choice is from.
-    """
+    why (by the cost model, a shape nearby, an earlier fault). `how`: where the choice is from."""
 
     winner: int
     times: tuple[float, ...]
@@ -75,8 +74,7 @@ def autotune(
     nobody.
 
     Raises `NoGPU` on CPU tensors, unless the pool has a CPU worker, and the last failure if every
-    candidate fails.
-    """
+    candidate fails."""
     began = time.perf_counter()
     if not candidates:
         raise ValueError("autotune needs at least one candidate")

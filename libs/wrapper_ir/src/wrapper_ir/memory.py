@@ -20,8 +20,7 @@ def peak_bytes(program: Program, hints: Mapping[str, int] | None = None) -> int:
 
     A storage lives from the op that makes it to its `free`, or to the end of its block (of the
     program) if there is none; parameters and constants do not count, nor does what an operator
-    uses inside. A plain sum: the rounding and the caching of a real allocator are not in it.
-    """
+    uses inside. A plain sum: the rounding and the caching of a real allocator are not in it."""
     return _peak(program.ops, hint_env(program, hints))
 
 

@@ -2,8 +2,7 @@
 
 The flat graph takes every tensor it needs as an input: parameters, buffers and constants first
 (`lifted`), then the caller's tensors. What the model writes into its inputs or buffers is a
-trailing `aten.copy_` into the placeholder.
-"""
+trailing `aten.copy_` into the placeholder."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Captured:
     tensor_inputs: positions of the flattened inputs that the graph takes, in order.
     outputs: for each flattened result, a position in the graph's results, or the constant.
     windows: results of the graph that are inputs, of which the model returns a view that reaches
-        out of them.
-    """
+        out of them."""
 
     graph: torch.fx.GraphModule
     lifted: dict[str, Tensor]

@@ -3,8 +3,7 @@
 A functional graph reads everything before it writes. Eager refuses most programs in which that
 makes a difference, and gives others an answer that hangs on the order in which elements are
 visited, and on the vectors and threads that visit them; both are refused here. So are views that
-see memory beside an input that is written: a functional graph has the input's elements only.
-"""
+see memory beside an input that is written: a functional graph has the input's elements only."""
 
 from __future__ import annotations
 

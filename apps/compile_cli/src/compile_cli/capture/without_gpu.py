@@ -3,8 +3,7 @@
 Dynamo asks torch for a device that Triton supports before it takes a `@triton.jit` function for
 one, and torch asks Triton's driver what to compile for before it finds out which tensors a kernel
 writes. Without a GPU both say no. The one place that answers for them; nothing else is changed,
-and nothing at all where there is a GPU.
-"""
+and nothing at all where there is a GPU."""
 
 from __future__ import annotations
 

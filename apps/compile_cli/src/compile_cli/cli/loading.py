@@ -23,8 +23,7 @@ class Target:
     """What the user named: a module (or an exported program), and example inputs on its device.
 
     dynamic: input position -> dimensions that the input specs gave a name, which makes them
-    dynamic. mode: `eval`, `train`, or `exported`, which an exported program was in.
-    """
+    dynamic. mode: `eval`, `train`, or `exported`, which an exported program was in."""
 
     name: str
     model: nn.Module | torch.export.ExportedProgram

@@ -30,8 +30,7 @@ class CompiledGraph:
     schedules in words. conditions: what capturing and lowering assumed of the sizes. schedules:
     those of kernels that move much, by name and sizes, and what was measured of them. aligned:
     positions of inputs that must start at a multiple of 16 bytes. lazy: see `lazy_inputs`. graphs:
-    the CUDA graphs of `run`, if asked for.
-    """
+    the CUDA graphs of `run`, if asked for."""
 
     loop: Graph
     fused: Graph

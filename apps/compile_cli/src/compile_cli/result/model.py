@@ -30,8 +30,7 @@ class CompiledModel:
     covers, or is proven to be right for, run it; for others the model is compiled again, up to
     `MAX_REGIMES` times. Anything else is a `BadInput` with the name of the input, never a wrong
     result. Parameters and buffers are those that the model had: values written into them are
-    seen, a tensor put in their place (`weight.data = ...`, `model.half()`) is not.
-    """
+    seen, a tensor put in their place (`weight.data = ...`, `model.half()`) is not."""
 
     regimes: list[Regime]
     source: Source

@@ -4,8 +4,7 @@ Capturing decides what a model asks of its sizes, and takes them to be at least 
 broadcasts. To serve others with the same kernels, the model is captured again for exactly those
 inputs, and both graphs must compute the same: operator by operator, on the same elements of the
 same results. Views are looked through, since a capture for a size of one may spell the same view
-otherwise. Nothing is compiled.
-"""
+otherwise. Nothing is compiled."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Capturing a model decides every question that it asks about a size, for the example's sizes: the
 answers are the conditions of the graph. Sizes that meet them all are covered. A size of 0 or 1
 never is, since capturing takes a dynamic size to be at least 2: there, and where a condition does
-not hold, the graph has to be proven (`compile_cli.result.proof`) or another regime be compiled.
-"""
+not hold, the graph has to be proven (`compile_cli.result.proof`) or another regime be compiled."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Chebyshev series of functions of mathematics, each on an interval, to the last bit of f64.
 
 The coefficients are those of the functions at Chebyshev nodes, summed with forty digits (mpmath).
-A kernel in f32 takes the first few of them.
-"""
+A kernel in f32 takes the first few of them."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
         ->   for n, c, h, w: sum of w[c, 0, i, j] * x[n, c, h + i, w + j], i and j in 0, 1, 2
 
 Memory bounds them, and a kernel of ours computes in it what comes before and after, in any order of
-memory; the vendor's kernels copy images into another order first. Sums are in the opmath type.
-"""
+memory; the vendor's kernels copy images into another order first. Sums are in the opmath type."""
 
 from __future__ import annotations
 

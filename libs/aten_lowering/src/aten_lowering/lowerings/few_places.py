@@ -3,8 +3,7 @@ they are combined atomically.
 
 In very few, each place asks every value whether it is one of its own: a reduction as any other,
 which programs share, whose order is the same in every run, and which is computed together with what
-its values are made of. In more, neighbouring values go to different copies of the places.
-"""
+its values are made of. In more, neighbouring values go to different copies of the places."""
 
 from __future__ import annotations
 

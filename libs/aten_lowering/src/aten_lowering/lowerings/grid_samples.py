@@ -5,8 +5,7 @@
 
 A tap is an element that a coordinate reads: one of them by the nearest, two by the linear and four
 by the cubic rule of ATen/native/GridSampler.h. The gradient of the image is a sum at places that
-are data; that of the grid is the slope of the same sum.
-"""
+are data; that of the grid is the slope of the same sum."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Along:
 
     vectors: elements outside count as zeros, so that an infinite coordinate gives NaN; else they do
     not count. nan: where an image with edges is read for NaN, of what is infinite or none: at the
-    first element, the last, or nowhere (None).
-    """
+    first element, the last, or nowhere (None)."""
 
     k: KernelBuilder
     extent: sympy.Expr

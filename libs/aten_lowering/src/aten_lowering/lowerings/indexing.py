@@ -2,8 +2,7 @@
 element a row.
 
 An index out of range is the caller's error, as in eager. Where eager raises for negative indices
-(embedding, gather), these count from the end here.
-"""
+(embedding, gather), these count from the end here."""
 
 from __future__ import annotations
 
@@ -128,8 +127,7 @@ class Advanced:
     indexed dimensions if those are neighbours, and comes first if not.
 
     points: sizes of what is indexed. shape: those that the tensors broadcast to, which begin at
-    dimension `first` of the points.
-    """
+    dimension `first` of the points."""
 
     indices: tuple[Operand | None, ...]
     size: tuple[sympy.Expr, ...]

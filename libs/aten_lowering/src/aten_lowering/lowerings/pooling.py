@@ -4,8 +4,7 @@
 
 What comes before may then be computed where it is read, and what follows on the result. Large
 windows are walked over. A gradient is the sum over the windows that a place belongs to: no place is
-written twice, and nothing has to be zeroed.
-"""
+written twice, and nothing has to be zeroed."""
 
 from __future__ import annotations
 

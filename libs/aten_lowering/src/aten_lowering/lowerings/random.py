@@ -1,8 +1,7 @@
 """Random numbers: Philox of a seed (`aten_lowering.seeds`) and the place of an element among all.
 
 The distributions are eager's, the numbers are not. An element has the same ones wherever it is
-computed, and whatever the strides of the result are.
-"""
+computed, and whatever the strides of the result are."""
 
 from __future__ import annotations
 

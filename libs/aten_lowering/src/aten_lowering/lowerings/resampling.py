@@ -4,8 +4,7 @@
     reflection_pad1d(x, 3)     ->   for n, i: x[n, min(|i - 3|, 2 extent - 2 - |i - 3|)]
 
 Places are integers as far as eager's floats are shown to give them. A gradient is a sum over the
-points that may have read a place: nothing is written twice.
-"""
+points that may have read a place: nothing is written twice."""
 
 from __future__ import annotations
 

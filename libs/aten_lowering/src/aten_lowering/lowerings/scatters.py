@@ -3,8 +3,7 @@
 A copy of the input, of which the points of the index then change elements; or the input itself
 (`Call.in_place`). What is combined is so atomically: the order, and with floats the last bits of
 sums and products, differ from run to run, as in eager; under `torch.use_deterministic_algorithms`
-the operator runs. An index out of range is the caller's error.
-"""
+the operator runs. An index out of range is the caller's error."""
 
 from __future__ import annotations
 

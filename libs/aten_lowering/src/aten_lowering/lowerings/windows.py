@@ -28,8 +28,7 @@ class Along:
     """The places of one dimension that belong to a coordinate of the other tensor.
 
     count: the most of them. place: the i-th, in ascending order. inside: whether it is one (None:
-    always), of the place and its number.
-    """
+    always), of the place and its number."""
 
     count: int
     place: Callable[[sympy.Expr], sympy.Expr]
@@ -74,8 +73,7 @@ def store_gradient(
     """Stores at each place of the result the sum of what the points give it that it belongs to.
 
     alongs: of each of the last dimensions, the points that a coordinate belongs to. share: what one
-    of them gives, of its coordinates and whether it counts.
-    """
+    of them gives, of its coordinates and whether it counts."""
     require(call.out.dtype.is_float, "a gradient of integers")
     k = call.kernel()
     own = k.coords[-len(alongs) :]

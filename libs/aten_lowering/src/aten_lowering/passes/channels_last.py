@@ -11,8 +11,7 @@ call. What follows a convolution keeps the order that it gives, as in eager, so 
 input of a chain is rearranged; results of the graph keep the strides that they had. Gradients of
 convolutions take all three operands so: a graph that has both, before it is cut in forward and
 backward, is changed as a whole, and what is kept between them needs no other order. Convolutions in
-one dimension run as those in two, of images of one row, as in eager.
-"""
+one dimension run as those in two, of images of one row, as in eager."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def lines_as_planes(graph: fx.Graph) -> None:
 
     squeeze(convolution(unsqueeze(x, 2), unsqueeze(w, 2)), 2)
 
-    The image may be channels-last where the line, for its fake tensor, is not: a copy is.
-    """
+    The image may be channels-last where the line, for its fake tensor, is not: a copy is."""
     for node in list(graph.nodes):
         if node.target != aten.convolution.default or not _is_convolution(node, dims=(3,)):
             continue

@@ -5,8 +5,7 @@
                                            z = relu(y)
 
 The vendor's library adds it in a kernel of its own, after the result was rounded, as here.
-Depthwise convolutions are kernels of ours, which add it themselves.
-"""
+Depthwise convolutions are kernels of ours, which add it themselves."""
 
 from __future__ import annotations
 

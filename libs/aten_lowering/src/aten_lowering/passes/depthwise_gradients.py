@@ -6,8 +6,7 @@ a = convolution(g, flip(w, [2, 3]), ...)
 _, b, c = convolution_backward(g, x, w, ..., [False, True, True])
 
 It is a kernel of ours then, with what comes before and after. Of steps of 1: others would leave
-places out.
-"""
+places out."""
 
 from __future__ import annotations
 

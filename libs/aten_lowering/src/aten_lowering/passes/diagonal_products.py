@@ -3,8 +3,7 @@
 `mm(diag_embed(x), b)` -> `masked_fill(b * unsqueeze(x, 1) + 0, others, nan)`, and likewise
 `mm(b, diag_embed(x))`, transposes and batches. `others`: a number off the diagonal's place in a
 column of `b` (a row, where `b` comes first) is infinite or NaN, for the product with a zero then is
-NaN. An element is rounded once either way.
-"""
+NaN. An element is rounded once either way."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
                              y = _conj(t)
 
 Gradients of products with complex numbers and functions over batches (`vmap`) bring them along.
-Operators that also take a tensor know what to do with a number beside it.
-"""
+Operators that also take a tensor know what to do with a number beside it."""
 
 from __future__ import annotations
 

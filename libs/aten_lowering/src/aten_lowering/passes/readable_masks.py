@@ -4,8 +4,7 @@ attention(q, k, v, attn_mask=m)   ->   attention(q, k, v, attn_mask=m.narrow(...
 
 where m's last dimension is a broadcast one, or strided: torch's fused attention kernels refuse such
 a mask, and the product of all queries with all keys is written out in f32 instead. Dimensions
-before the last along which the mask does not change are cut to 1: attention broadcasts them.
-"""
+before the last along which the mask does not change are cut to 1: attention broadcasts them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ A write to an expanded tensor becomes `x + (written - v)`, which is NaN for infi
 of bool; one to windows that the step says overlap is refused; one to others adds them to zeros, so
 that -0 is 0, as is what they leave out. Where nothing is written they stay windows, and a part that
 ends at a dynamic size is not taken: torch makes a result that is such a view by `as_strided`, whose
-gradient is not that of windows where the input's elements share memory.
-"""
+gradient is not that of windows where the input's elements share memory."""
 
 from __future__ import annotations
 

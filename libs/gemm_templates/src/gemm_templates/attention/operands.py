@@ -50,8 +50,7 @@ class Scores(NamedTuple):
     with and without the mask; None: they stay as they are. `mask`: which lie inside of the tensors.
     SCALED: the products have been multiplied by SCALE for them; else the functions do nothing but
     to give -inf, and SCALE is positive. PARTIAL_GRADIENT(score, grad, batch, ...), FULL_GRADIENT:
-    the gradient of a scaled product, given that of what became of it; None: the same.
-    """
+    the gradient of a scaled product, given that of what became of it; None: the same."""
 
     SCALE: Any
     SCALED: Any = False

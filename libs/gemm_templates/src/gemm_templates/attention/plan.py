@@ -58,8 +58,7 @@ class Attention:
     `grad_out`, `grad_logsumexp`, `delta`, `grad_q`, `grad_k`, `grad_v`, `q_counts` and the like.
     partial_gradient, full_gradient: functions of `score, grad`. Those of the kernel of keys take
     tiles [keys, queries]. blocks: their size, in queries and in keys. precision: of products of f32
-    ("ieee", "tf32").
-    """
+    ("ieee", "tf32")."""
 
     lengths: tuple[Size, Size, Size, Size]
     columns: tuple[int, int]

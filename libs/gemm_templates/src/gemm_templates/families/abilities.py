@@ -23,8 +23,7 @@ class Abilities:
     kernels do, in memory that a launch brings; "" if it has none. gluon: kernels are Gluon's.
     vendor: the vendor's library has kernels like these, whose times predict the vendor's call.
     persistent: a program's next tile is loaded while the last one is stored, and `Config.programs`
-    bounds how many programs a multiprocessor has, in the model of `dense`.
-    """
+    bounds how many programs a multiprocessor has, in the model of `dense`."""
 
     since: tuple[int, int] = (0, 0)
     until: tuple[int, int] = (99, 0)

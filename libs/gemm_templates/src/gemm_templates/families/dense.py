@@ -120,8 +120,7 @@ def predict(
 
     The multiprocessor with the most tiles sets the time. Programs that share it (`_resident`)
     share its tensor cores and its way to the L2 cache, and hide part of each other's epilogues;
-    a lone one shows all of its own. DRAM sees each tensor once.
-    """
+    a lone one shows all of its own. DRAM sees each tensor once."""
     size_a, size_b = problem.loaded("a"), problem.loaded("b")
     out_size = ITEMSIZE[problem.out_dtype]
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
@@ -192,8 +191,7 @@ def _efficiency(config: Config, size: int) -> float:
     """Share of the tensor-core rate that the loop reaches.
 
     Operands are read from shared memory once per warp group: flops per byte of that grow with
-    the tile's harmonic mean.
-    """
+    the tile's harmonic mean."""
     mean = 2 * config.block_m * config.block_n / (config.block_m + config.block_n)
     narrow = 0.43 if config.num_warps < 4 or config.block_m < 64 else 1.0  # no warp-group MMA
     deep = min(1.0, 0.6 + config.block_k * size / 320)

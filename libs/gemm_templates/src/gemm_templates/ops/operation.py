@@ -44,8 +44,7 @@ class Operation:
     aligned rows are tried.
     besides: new tensors that the custom op writes and returns, too; they follow the tensors.
     examples: the tensors to measure on, where those of the call will not do.
-    worth: operations below which a product is not worth measuring: the launch is the cost.
-    """
+    worth: operations below which a product is not worth measuring: the launch is the cost."""
 
     name: str
     schema: str

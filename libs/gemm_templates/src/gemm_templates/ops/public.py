@@ -37,8 +37,7 @@ def mm(
     f32, f16 and bf16 (torch's own product for f64). out_dtype: torch.float32 for 16-bit operands,
     instead of their type. out: written instead of a new tensor, any strides; no gradients then.
     config: that template; by default the fastest, measured on the first call with these sizes
-    (on the CPU: torch's). Raises InvalidArguments.
-    """
+    (on the CPU: torch's). Raises InvalidArguments."""
     return _product(matmul.MM, (a, b), (), (out_dtype, out), config)
 
 
@@ -179,8 +178,7 @@ def grouped_mm(
     - `a[groups, m, k]`, `b[groups, k, n]` -> `[groups, m, n]`, without `offs`.
 
     offs: i32 ends, on the device; the host does not wait for them. What lies past the last one is
-    not written. bias: broadcasts to `[groups, n]`; no gradients flow to it (InvalidArguments).
-    """
+    not written. bias: broadcasts to `[groups, n]`; no gradients flow to it (InvalidArguments)."""
     if bias is not None and records((bias,)):
         raise InvalidArguments("grouped_mm: no gradients of its bias; add it to the result")
     return _call(grouped.GROUPED_MM, (a, b, offs, bias), (), config)
@@ -207,8 +205,7 @@ def scaled_mm(
     out_dtype: bf16 (default), f16 or f32. bias: any of them. act: as of `linear_act`.
     use_fast_accum: sums stay in the tensor cores, which keep about 14 bits of the larger addend
     (Hopper), up to a K of `FAST_K`; else they are moved to f32 after each 128 along K. Blocks
-    always are. No gradients. Otherwise as `mm`; the peer is `torch._scaled_mm`.
-    """
+    always are. No gradients. Otherwise as `mm`; the peer is `torch._scaled_mm`."""
     options = (out_dtype, use_fast_accum, act)
     return _call(scaled.SCALED_MM, (a, b, scale_a, scale_b, bias), options, config)
 
@@ -228,8 +225,7 @@ def mixed_mm(
 
     scale_b: [n] (or [1, n]) a factor for each column, applied to the sums; or [k / g, n] for groups
     of g = 32, 64 or 128 along K. f32, bf16 or f16. out_dtype: of `a`, or any of bf16, f16, f32. No
-    gradients. Otherwise as `mm`; the peer is torch's matmul of widened weights.
-    """
+    gradients. Otherwise as `mm`; the peer is torch's matmul of widened weights."""
     return _call(scaled.MIXED_MM, (a, b, scale_b, bias), (act, out_dtype), config)
 
 

@@ -2,8 +2,7 @@
 """What all operations share: decide once for each kind of arguments, then launch.
 
 A call looks its arguments up by sizes, strides, types and alignment. What is not known is decided
-by measurement, and where the number of rows keeps changing, once for all numbers of rows.
-"""
+by measurement, and where the number of rows keeps changing, once for all numbers of rows."""
 
 from __future__ import annotations
 

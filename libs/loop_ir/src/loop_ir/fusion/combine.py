@@ -42,8 +42,7 @@ def combine(
     One of them, or what comes of them, may read a buffer and write it, where each point reads only
     what it alone writes, first (`hazard`). Tries the row-major match of axes, then the match by the
     strides of each buffer that both use. Where `first` hands nothing over, both must read something
-    at the same point. Where none fits, gives the reason of the last attempt.
-    """
+    at the same point. Where none fits, gives the reason of the last attempt."""
     both = set(writes(first)) & set(writes(second))
     if both:
         return Mismatch(f"both write {', '.join(sorted(both))}")

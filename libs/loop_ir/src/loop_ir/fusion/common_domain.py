@@ -5,8 +5,7 @@
     (2, 12, 32, 64) and (64, 768), linked by a buffer that both walk  ->  (2, 12, 32, 64)
 
 A pointwise kernel may run its points in any order, so it takes the axes of its partner; where
-the row-major orders do not fit, the strides of a buffer that both use say which axes match.
-"""
+the row-major orders do not fit, the strides of a buffer that both use say which axes match."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ class Dependencies:
 
     `readers`/`writers`: nodes by buffer, kept as nodes change. `kept`: buffers that must be
     stored: inputs, constants and outputs of the graph. `order`: places in an order in which the
-    nodes can run.
-    """
+    nodes can run."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes: dict[int, Node] = dict(enumerate(graph.nodes))

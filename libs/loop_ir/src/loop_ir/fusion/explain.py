@@ -19,8 +19,7 @@ def why_not(
 ) -> str:
     """Why the nodes named `a` and `b` are two nodes, in a sentence; or that they would fuse.
 
-    Raises `UnknownNode`. Ask about a graph before or after `fuse`.
-    """
+    Raises `UnknownNode`. Ask about a graph before or after `fuse`."""
     return _why_not(Scheduler(graph, options), graph, a, b)
 
 

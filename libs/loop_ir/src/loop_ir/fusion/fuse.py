@@ -59,8 +59,7 @@ def fuse(
 ) -> Graph:
     """The graph with its kernels fused: same inputs, outputs and extern calls.
 
-    `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there.
-    """
+    `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there."""
     return fuse_with_report(graph, options, on_pass, check)[0]
 
 

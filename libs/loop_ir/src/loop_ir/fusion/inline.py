@@ -170,8 +170,7 @@ def locate(
     one times its extent); the terms of the load index are then its digits. Digits are found
     without division: each term goes to the largest stride that divides its coefficient, the
     constant where it fits, and every digit must stay in its range, by the extents of the axes
-    or by `facts`: expressions that are >= 0 wherever the load reads anything.
-    """
+    or by `facts`: expressions that are >= 0 wherever the load reads anything."""
     # The two kernels may use the same symbols for different axes.
     radix = {a.symbol: a.extent for a in producer}
     digits = mixed_radix(store, radix)

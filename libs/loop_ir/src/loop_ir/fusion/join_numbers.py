@@ -43,8 +43,7 @@ class JoinNumbers:
     kernel with rows i0 that reduces: a launch less. (`nn.BatchNorm2d` counts its batches.)
 
     Only what changes inputs of the graph that no other node reads or writes, so that its place in
-    the order does not matter; the kernel with the fewest rows takes it.
-    """
+    the order does not matter; the kernel with the fewest rows takes it."""
 
     name = "join_numbers"
 

@@ -40,8 +40,7 @@ class MixOrders:
         s:  parallel i0 < 4096: over r0 < 256: reduce sum of the parts; once: e
 
     where rows are so narrow that a program holds their sums in registers, and fewer bytes are
-    moved. Which rows a program sums depends on sizes alone.
-    """
+    moved. Which rows a program sums depends on sizes alone."""
 
     name = "mix_orders"
 

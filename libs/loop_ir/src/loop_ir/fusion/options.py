@@ -15,8 +15,7 @@ class FuseOptions:
     eager rounds to bf16 or f16 between the fused operations. launch_bytes: what one kernel less
     is worth, in bytes of traffic (1 MiB is a fifth of a microsecond at 4.8 TB/s).
     split: share long reductions between programs where rows are few.
-    max_statements, max_buffers: limits of one kernel.
-    """
+    max_statements, max_buffers: limits of one kernel."""
 
     vertical: bool = True
     horizontal: bool = True

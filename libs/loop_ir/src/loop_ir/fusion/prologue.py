@@ -48,8 +48,7 @@ class Prologue:
     element there.
 
     source: what a template loads in its place, at every point: a tensor of the operand's sizes; one
-    with a stride of 0 is not looked at, for the kernel reads what is packed there by itself.
-    """
+    with a stride of 0 is not looked at, for the kernel reads what is packed there by itself."""
 
     kernel: Kernel
     source: TensorRef

@@ -59,8 +59,7 @@ class StoreParts:
 
     A part that no kernel of the graph makes alone (`b`) is copied still, by a kernel of its own;
     one that others read is stored twice. Parts that lie in shorter runs than a sector are stored
-    where they belong only if one kernel makes all of them: it fills each sector.
-    """
+    where they belong only if one kernel makes all of them: it fills each sector."""
 
     name = "store_parts"
 

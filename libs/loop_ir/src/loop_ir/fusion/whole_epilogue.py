@@ -43,8 +43,7 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
 
     That is the epilogue and `out` of a plain matmul. Else it is a kernel over the sizes of the
     result that reads the sums as f32, under another name; applies factors and bias; rounds
-    to the type of `out` as the operator does; and does what the epilogue does, or stores `out`.
-    """
+    to the type of `out` as the operator does; and does what the epilogue does, or stores `out`."""
     if is_plain(matmul):
         return matmul.epilogue, matmul.out
     epilogue, type = matmul.epilogue, matmul.type

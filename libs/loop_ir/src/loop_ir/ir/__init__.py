@@ -1,8 +1,7 @@
 """The IR itself: nodes, text, rules, meaning, and the facts and rewrites that all passes share.
 
 `loop_ir` has what users of the library need. What is added here is for code that inspects or
-rewrites kernels, as passes and code generators do.
-"""
+rewrites kernels, as passes and code generators do."""
 
 from loop_ir.ir.affine import linear, product, substitute
 from loop_ir.ir.analysis import (

@@ -1,8 +1,7 @@
 """Indices as sums of `coefficient * axis`: what fusion and bounds proofs work on.
 
 The same few index expressions occur in every layer of a model, so every function here is pure
-and cached; sympy is asked once per distinct expression.
-"""
+and cached; sympy is asked once per distinct expression."""
 
 from __future__ import annotations
 

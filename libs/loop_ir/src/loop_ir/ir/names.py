@@ -1,8 +1,7 @@
 """What statements name: the values and symbols that they use and define, and the same statements
 under other names.
 
-A name is that of a value, or the symbol of an `Indirect`.
-"""
+A name is that of a value, or the symbol of an `Indirect`."""
 
 from __future__ import annotations
 

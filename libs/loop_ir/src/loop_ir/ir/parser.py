@@ -1,8 +1,7 @@
 """Text to kernels and graphs: the inverse of `loop_ir.ir.printer`.
 
 Every construct is a line; a block is the lines of a deeper indent. `# from` lines are origins,
-other comments are skipped.
-"""
+other comments are skipped."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def stage(items: Sequence[Item], inner: tuple[Axis, ...]) -> tuple[Phase, ...]:
     Reductions and stores go to the first phase where their operands are known, everything else
     to the last phase before its first use; what nothing uses is dropped. A statement that
     depends on no inner axis goes to a `once` phase.
-    Level 2k is the k-th `once`, level 2k + 1 the `over` that follows it.
-    """
+    Level 2k is the k-th `once`, level 2k + 1 the `over` that follows it."""
     inner_symbols = frozenset(a.symbol for a in inner)
     known: dict[str | sympy.Symbol, tuple[int, bool]] = {}
     levels: list[int] = []

@@ -30,8 +30,7 @@ def eliminate(kernel: ir.Kernel, in_order: bool = False) -> ir.Kernel:
 
     in_order: for a code generator, which writes statements as they stand. Then loads of a buffer
     count as the same until something is stored to it, `store x[i] = a; b = load x[i]` gives a for
-    b, and the first of two values may run at inner points where the second does not.
-    """
+    b, and the first of two values may run at inner points where the second does not."""
     stored = {s.buffer for s in statements(kernel) if isinstance(s, ir.Store)}
     seen: dict[Hashable, tuple[Name, ...]] = {}
     names: dict[Name, Name] = {}

@@ -17,8 +17,7 @@ class DeadCode:
     A store is dead if its buffer is made in the graph, is no output, and no later node reads it;
     a launch of a user's kernel, if all that it writes is so. Extern calls go only if they mutate
     nothing and no result of theirs is used; calls with random numbers are extern calls whose
-    results are used or not wanted.
-    """
+    results are used or not wanted."""
 
     name = "dead_code"
 

@@ -29,8 +29,7 @@ class DropRoundCasts:
     number of that type is subtracted from it, such as the mean that a norm has saved: of equal ones
     the difference is 0, and the rounding alone, by 1 / std, would be a large number. A `narrow`
     stays everywhere. A cast that rounds nothing is dropped everywhere: of the largest |x| of a row
-    of bf16, of what is rounded to an integer, and clamped to numbers of the type.
-    """
+    of bf16, of what is rounded to an integer, and clamped to numbers of the type."""
 
     name = "drop_round_casts"
 

@@ -17,8 +17,7 @@ from loop_ir.ir.rewrite import map_kernels, map_statements
 class MergeAxes:
     """`x[768*i0 + i1], i0 < 64, i1 < 768 -> x[i0], i0 < 49152`, when in every index of the kernel
     the outer axis has the coefficient of the inner one times its extent. Axes of extent 1 go.
-    Inner axes merge likewise, if all phases share them. Epilogues keep the axes of their matmul.
-    """
+    Inner axes merge likewise, if all phases share them. Epilogues keep the axes of their matmul."""
 
     name = "merge_axes"
 

@@ -28,8 +28,7 @@ class OrderAxes:
     smallest stride is the innermost, as `y`'s bytes (and those of everything laid out like it)
     outweigh the others'. Points of parallel axes may run in any order, and those of inner axes that
     all phases share, too, unless a reduction counts them (argmax). Only accesses that differ along
-    every axis vote; stores decide a draw. Epilogues keep the axes of their matmul.
-    """
+    every axis vote; stores decide a draw. Epilogues keep the axes of their matmul."""
 
     name = "order_axes"
 

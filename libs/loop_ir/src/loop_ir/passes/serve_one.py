@@ -30,8 +30,7 @@ def serve_one(graph: Graph) -> Graph:
     need not: who calls them with such sizes proves before that the model means the same there.
     Symbols of which some size then may be negative, or have no value, keep their range; those of
     which a view (`x[:, 0]`, `x.narrow(0, 1, 1)`) would lie outside of its storage begin where it
-    lies inside.
-    """
+    lies inside."""
 
     def widen(kernel: Kernel) -> Kernel:
         return replace(kernel, symbols=tuple(wide.get(s.name, s) for s in kernel.symbols))

@@ -42,8 +42,7 @@ class SimplifyIndices:
     proves from the ranges of axes, sizes and indirect symbols.
 
     `v = index e; t = indirect v < n; x[t]  ->  x[e]`, when 0 <= e < n everywhere; `e` may be
-    reached through integer arithmetic (`v = index i; w = fmod(add(v, 3), 56)`: a rolled tensor).
-    """
+    reached through integer arithmetic (`v = index i; w = fmod(add(v, 3), 56)`: a rolled tensor)."""
 
     name = "simplify_indices"
 

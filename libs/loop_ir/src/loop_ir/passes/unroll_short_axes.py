@@ -56,8 +56,7 @@ class UnrollShortAxes:
     `i0 < 3: over r0: s = reduce sum(f(r0) * x[3*r0 + i0])` -> `over r0: t = f(r0); s = ..; s1 = ..`
 
     in kernels that reduce, where most of what they compute of an element is the same for all points
-    of the axis (coordinates by weights of all pairs).
-    """
+    of the axis (coordinates by weights of all pairs)."""
 
     name = "unroll_short_axes"
     most: int = 4

@@ -31,8 +31,7 @@ def pair_softmax(kernel: Kernel) -> Kernel:
     and likewise where an infinite m counts as 0, as `logsumexp` has it: its s is s0, or infinite.
     Both of one row (a cross entropy and the square of a `logsumexp`) are one reading.
     Not where the row is read once more for a result of each element, and comes from the cache then:
-    the maximum alone waits for less arithmetic.
-    """
+    the maximum alone waits for less arithmetic."""
     inner = inner_axes(kernel)
     if not inner or scans(kernel):
         return kernel

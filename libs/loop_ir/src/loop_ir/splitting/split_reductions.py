@@ -70,8 +70,7 @@ class SplitReductions:
     (`split_scans`); those of rows programs share in one launch (`shares_scans`). Which chunk an
     element belongs to depends on sizes alone, so that results are the same from run to run. Kernels
     whose inner points would be read again after they were written (`can_share`) stay whole, as do
-    those where less time would be saved than the launches take.
-    """
+    those where less time would be saved than the launches take."""
 
     name = "split_reductions"
 

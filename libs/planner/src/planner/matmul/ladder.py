@@ -7,8 +7,7 @@ best share it; the program compares M with the rungs:
     M == 1 -> a    M <= 64 -> b    M <= 1024 -> the vendor's call    else -> c
 
 A size between two rungs takes the choice of the upper one: it then never costs more than the
-upper rung itself, however a tile made for fewer rows would do there.
-"""
+upper rung itself, however a tile made for fewer rows would do there."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class Rung:
     """A number of rows, and sizes that give it.
 
     condition: what holds where this is the nearest rung from above, and all higher ones' too
-    (None: the highest). exact: the sizes are known there, not only bounded.
-    """
+    (None: the highest). exact: the sizes are known there, not only bounded."""
 
     rows: int
     hints: Mapping[str, int]

@@ -1,8 +1,7 @@
 """Kernels that do the same to different tensors, side by side: the parameters of an optimizer.
 
 Each of them alone is too small for a launch of its own. Those that do not need each other are put
-next to each other in the graph, and become one launch (`triton_emit.emit_list`).
-"""
+next to each other in the graph, and become one launch (`triton_emit.emit_list`)."""
 
 from __future__ import annotations
 

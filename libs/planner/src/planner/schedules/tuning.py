@@ -3,8 +3,7 @@
 A kernel is measured on memory of its own, with the layouts that it will meet; what was measured is
 kept on disk, by the kernel's text, sizes, GPU and versions. `tune="auto"` measures where the guess
 is in doubt, within a share of the time that the compilation takes without it: what is left out, the
-next compilation of such a kernel measures.
-"""
+next compilation of such a kernel measures."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class ScheduleTuner:
 
     chosen: by kernel and the values of its symbols, for those that move more than `WORTH`.
     guessing: why nothing is measured at all; empty where something may be. pool: where candidates
-    are measured, in place of this process. began: when the compilation did.
-    """
+    are measured, in place of this process. began: when the compilation did."""
 
     options: Settings
     kernels: Kernels

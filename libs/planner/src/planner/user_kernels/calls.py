@@ -2,8 +2,7 @@
 
 Parameters are typed as Triton types the arguments, integers by value: a size that is not proven to
 fit in i32 is checked before the launch. An integer 1, None and the `tl.constexpr` parameters are
-constants.
-"""
+constants."""
 
 from __future__ import annotations
 

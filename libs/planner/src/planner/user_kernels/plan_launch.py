@@ -7,8 +7,7 @@ different configs the nearest is picked at run time, by integer comparison.
 
 What a `Launch` cannot say becomes a call of an operator made for it, and is reported: a launch
 option, or a kernel whose text does not stand alone, goes to the user's object, and Triton; a store
-at an edge where Triton's own launch would write too much, through triton_rt.
-"""
+at an edge where Triton's own launch would write too much, through triton_rt."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class UserKernelPlanner:
     """Plans of the `UserKernel` nodes of one graph.
 
     chosen: for an autotuned kernel, by node (and the size, where it is measured at two), the index
-    of its config and the milliseconds of all (nothing where they were not measured).
-    """
+    of its config and the milliseconds of all (nothing where they were not measured)."""
 
     options: Settings
     kernels: Kernels

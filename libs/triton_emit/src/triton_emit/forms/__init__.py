@@ -2,5 +2,4 @@
 
 `kernel` (flat, and what all share) <- `pairs`, `plane`, `lists`; `rows` <- `persistent` <- `walk`,
 `looped`; `reductions` and `scans` are what rows are folded with, `check` what a schedule must keep
-to.
-"""
+to."""

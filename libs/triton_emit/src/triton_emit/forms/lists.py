@@ -12,8 +12,7 @@
     xindex = (program - first) * XBLOCK + tl.arange(0, XBLOCK)
 
 What they do is written, and compiled, once; a program finds its buffers and sizes in a tree of
-comparisons.
-"""
+comparisons."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Reductions over the inner dimension of a tile: in one go, or accumulated in a loop.
 
-A loop keeps one partial result per lane and folds the lanes once, after the loop.
-"""
+A loop keeps one partial result per lane and folds the lanes once, after the loop."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A loop carries what all chunks before the current one fold to, a number (and a place) a row. Sums of
 exponentials are pairs: the largest exponent, and the sum as seen from there, less its own 1 (of
-one number -0, which keeps the sign of a zero).
-"""
+one number -0, which keeps the sign of a zero)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """How a kernel is cut into programs: what a tuner may change without touching the kernel.
 
 `record` is a schedule as data, `default` that of a kernel without tuning, which asks `points`,
-`columns`, `held` and `loops` after what the kernel's `traits` are.
-"""
+`columns`, `held` and `loops` after what the kernel's `traits` are."""
 
 from triton_emit.schedule.columns import may_step, shares_factors
 from triton_emit.schedule.default import default_schedule

@@ -37,8 +37,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
 
     Memory-bound kernels want 16-byte vectors, 8 or 16 elements a thread in flight, and at least
     two waves of programs over the multiprocessors; neighbours in neighbouring lanes where the
-    number of points is odd (`vector`).
-    """
+    number of points is odd (`vector`)."""
     bits = index_bits(kernel)
     hints = {**hints_of(kernel.symbols), **hints}
     rows = max(1, at_hints(sympy.Mul(*(a.extent for a in kernel.axes)), hints))

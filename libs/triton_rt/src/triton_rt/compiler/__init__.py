@@ -1,8 +1,7 @@
 """Kernel source -> binary: for a target, through the cache, in this process or in workers.
 
 Imports neither torch, nor Triton before there is something to compile: readers of binaries do
-without them.
-"""
+without them."""
 
 from triton_rt.compiler.binary import Binary
 from triton_rt.compiler.build import compile, compile_many, submit

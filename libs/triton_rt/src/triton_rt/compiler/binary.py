@@ -28,8 +28,7 @@ class Binary:
     `params` are the launch arguments in order; after them the kernel takes two pointers, global
     scratch and profile scratch (null where the sizes are 0, in bytes per program otherwise).
     `alignment`: bit i is set if parameter i was assumed divisible by 16. `tensor_maps`: the layout
-    of each descriptor parameter, in order; empty where the kernel takes them without TMA.
-    """
+    of each descriptor parameter, in order; empty where the kernel takes them without TMA."""
 
     name: str
     target: Target

@@ -42,8 +42,7 @@ def submit(
     Without a pool it compiles before it returns, in this process, or in a helper process where
     this one was started with TRITON_INTERPRET=1. The result is written to `cache` if given. The
     same job asked for by several threads is done once; by several processes that share the cache,
-    once too.
-    """
+    once too."""
     mask = source.promised_alignment if alignment is None else alignment
     key = (
         cache_key(source, target, mask, compiler_name())
@@ -114,8 +113,7 @@ def compile(
     `source` may be a `@triton.jit` function, with `signature`, `constants` and `options` as
     `KernelSource.from_jit` takes them. `alignment`: bit i says that parameter i (a pointer, or an
     integer) is divisible by 16; default is what the parameters promise by `aligned`. Raises
-    `BadSource`, `CompileFailed`, `WorkerFailed`, `NoGPU`.
-    """
+    `BadSource`, `CompileFailed`, `WorkerFailed`, `NoGPU`."""
     if not isinstance(source, KernelSource):
         source = KernelSource.from_jit(source, signature or {}, constants, **options)
     elif signature is not None or constants is not None or options:

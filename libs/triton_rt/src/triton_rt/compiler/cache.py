@@ -43,8 +43,7 @@ class Cache:
     (by default a `CorruptCacheEntry` warning), and counts as a miss. Once the folder exceeds
     `max_bytes`, the entries that were not read for the longest time go, down to 80 % of it.
 
-    Entries are code: raises `UnsafeFolder` where another user may write them.
-    """
+    Entries are code: raises `UnsafeFolder` where another user may write them."""
 
     def __init__(
         self,

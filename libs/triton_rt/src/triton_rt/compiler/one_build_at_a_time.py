@@ -29,8 +29,7 @@ class Claim:
 
     `flock` ends with the process that holds it, so a crash leaves nothing stale. Where a file
     cannot be locked (a read-only folder, a file system without locks) every claim is granted: the
-    same kernel may then be compiled twice, which is slower and not wrong.
-    """
+    same kernel may then be compiled twice, which is slower and not wrong."""
 
     def __init__(self, cache: Cache, key: str, timeout: float = LOCK_SECONDS) -> None:
         self.cache = cache
@@ -43,8 +42,7 @@ class Claim:
         """The entry, if another process built it; None if it is ours to build, until `release`.
 
         Raises `Busy` if after `seconds` (default: no limit) it is still being built elsewhere.
-        Past the claim's own timeout it is ours in any case.
-        """
+        Past the claim's own timeout it is ours in any case."""
         end = self.deadline if seconds is None else time.monotonic() + seconds
         while not self._lock():
             now = time.monotonic()

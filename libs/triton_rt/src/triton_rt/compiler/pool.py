@@ -28,8 +28,7 @@ class CompilePool:
     `close()`; those of `shared_pool` outlive it. A worker that dies, or takes longer than
     `timeout` seconds for a job, is replaced and the job is tried once more; a second failure is a
     `WorkerFailed` on that job alone. Workers run an entry point of this library: the user's
-    script is never imported again.
-    """
+    script is never imported again."""
 
     def __init__(self, n: int, timeout: float = 300.0, workers: Workers | None = None) -> None:
         if n < 1:
@@ -60,8 +59,7 @@ class CompilePool:
         `claim`: the cache entry to build. It is written before the future is done; while another
         process builds it, the workers go on with other jobs. `fingerprint`: of the source as this
         process has it. A worker that imported other text of a module is replaced; what no new
-        process finds as it is here is compiled here.
-        """
+        process finds as it is here is compiled here."""
         if self._closed:
             raise WorkerFailed("the pool is closed")
         asked = (source, target, alignment, keep_ptx, fingerprint, claim)

@@ -38,8 +38,7 @@ def compile_here(
     """Compiles in this process, past every cache. Raises `CompileFailed`, `BadSource`.
 
     The stages are those of `triton.compile`, without its disk cache and dump hooks: the same
-    source gives the same cubin.
-    """
+    source gives the same cubin."""
     mask = source.promised_alignment if alignment is None else alignment
     signature = source.signature()
     function = source.jit_function()

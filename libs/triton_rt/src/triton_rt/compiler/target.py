@@ -39,8 +39,7 @@ class Target:
 
         Triton compiles for `sm_90a` and `sm_100a` from Hopper on: such code runs on exactly that
         architecture; earlier ones run on later minors of their major too (CUDA C++ programming
-        guide, "Application compatibility").
-        """
+        guide, "Application compatibility")."""
         if self.arch >= 90:
             return self.arch == capability
         return self.arch // 10 == capability // 10 and self.arch <= capability

@@ -19,8 +19,7 @@ from triton_rt.worker_process import Died, WorkerProcess
 class Share:
     """What a user of `Workers` may take: at most `n` of them at a time.
 
-    running, pending: its jobs that a worker has, and all that have not ended.
-    """
+    running, pending: its jobs that a worker has, and all that have not ended."""
 
     def __init__(self, n: int) -> None:
         self.n = n

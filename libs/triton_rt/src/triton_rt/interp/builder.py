@@ -3,8 +3,7 @@
 Extends `triton.runtime.interpreter.InterpreterBuilder` and replaces what differs from the GPU
 there: bfloat16 and float8 arithmetic (upstream computes on the bits), rounding of down-casts
 (upstream truncates), NaN handling of minimum and maximum, saturating float -> int casts, dots of
-bfloat16, and scalar loops where numpy has a vector form.
-"""
+bfloat16, and scalar loops where numpy has a vector form."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ class InterpretedKernel:
     get. `scalar_types` names the kinds (`i32`, `f64`, ...) of scalar parameters; without it an int
     is i32, or i64 where it does not fit, and a float is f32, as in Triton. Elements of a tuple `t`
     are named `t.0`, `t.1`. Loads and stores outside of the storages of the arguments raise
-    `OutOfBounds`. `tma=False`: descriptors of any address and stride, as compiled with it.
-    """
+    `OutOfBounds`. `tma=False`: descriptors of any address and stride, as compiled with it."""
 
     def __init__(
         self,

@@ -4,8 +4,7 @@ Nothing of Triton is patched. A kernel's globals are *translated*: each Triton m
 `View` whose builtins are bound to our semantic, each jit function becomes a rewritten Python
 function whose globals are translated in turn, tensors are a subclass whose operators are bound.
 So an interpreted kernel and the compiler live side by side in a process, in any order and thread,
-whether or not Triton was imported with TRITON_INTERPRET=1.
-"""
+whether or not Triton was imported with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """CUDA's libdevice functions on CPU arrays, by symbol (`__nv_tanhf`, `__nv_pow`, ...).
 
-Values come from torch's CPU functions: within an ulp or two of libdevice, not bit-equal.
-"""
+Values come from torch's CPU functions: within an ulp or two of libdevice, not bit-equal."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ Tensor = torch.Tensor
 def call(symbol: str, args: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Applies the libdevice function `symbol` elementwise.
 
-    Raises `NotInterpretable` for the functions that are not in the table.
-    """
+    Raises `NotInterpretable` for the functions that are not in the table."""
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
     function = _TABLE.get(name) or _TABLE.get(name.removesuffix("f"))
     if function is None:

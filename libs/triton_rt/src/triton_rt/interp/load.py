@@ -14,8 +14,7 @@ def load_jit(source: KernelSource, interpret: bool = False) -> Any:
     """The kernel's function, ready for `fn[grid](*args, **constants)`.
 
     `interpret=False`: Triton's `JITFunction`. `interpret=True`: an `InterpretedKernel` for CPU
-    tensors. Neither depends on TRITON_INTERPRET, nor changes it.
-    """
+    tensors. Neither depends on TRITON_INTERPRET, nor changes it."""
     if not interpret:
         return source.jit_function()
     if source.is_gluon:

@@ -1,8 +1,7 @@
 """Operators of tensors whose types agree, which most are, in one step of numpy.
 
 Triton's semantic checks, promotes, casts and broadcasts the operands of each, at ten times the
-cost. What is not plainly one of the cases below is left to it: `slow`.
-"""
+cost. What is not plainly one of the cases below is left to it: `slow`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
     a and b                ->  __and__(lambda: a, lambda: b) (elementwise on tensors)
     not a                  ->  __not__(a)
 
-The names are bound in the globals of the rewritten function.
-"""
+The names are bound in the globals of the rewritten function."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def rewrite(
     """The rewritten function, with `namespace` as its globals and without its decorators.
 
     source: what `inspect.getsourcelines` says of it, where that is known. Line numbers in
-    tracebacks are those of the original file. Default values are the original's.
-    """
+    tracebacks are those of the original file. Default values are the original's."""
     lines, first = source or inspect.getsourcelines(fn)
     tree = ast.parse("\n" * (first - 1) + textwrap.dedent("".join(lines)))
     definition = tree.body[0]

@@ -1,8 +1,7 @@
 """Arguments -> a launch: checks, alignment, packing, and the call of the CUDA driver.
 
 A `LazyKernel` compiles what its arguments need; a `Kernel` is one binary; a `FallbackKernel` has a
-form without TMA.
-"""
+form without TMA."""
 
 from triton_rt.launch.dispatch import Dispatch, make_dispatcher
 from triton_rt.launch.fallback import FallbackKernel, with_fallback

@@ -1,7 +1,6 @@
 """Arguments of a launch, checked and packed in Python.
 
-The native launcher does the same in C; it comes here when something is wrong, for the words.
-"""
+The native launcher does the same in C; it comes here when something is wrong, for the words."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ def make_dispatcher(
     """A callable `dispatch(grid, *args)`; `dispatch.clear()` forgets the variants it resolved.
 
     `resolve(alignment, device)` gives the variant of a new pair of actual alignment mask and
-    device; it is asked once for each. `on_cpu(grid, *args)` takes calls with CPU tensors.
-    """
+    device; it is asked once for each. `on_cpu(grid, *args)` takes calls with CPU tensors."""
     module = native.extension()
     if module is None:
         return PythonDispatcher(name, params, resolve, on_cpu)

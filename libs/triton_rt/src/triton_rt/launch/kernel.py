@@ -14,8 +14,7 @@ class Kernel:
     """`Kernel(binary)(grid, *args)`: loads the cubin on a device at the first launch there.
 
     One binary has one set of alignment assumptions: arguments that break it raise
-    `MisalignedArgument`. `launch` is the same callable without a Python frame around it.
-    """
+    `MisalignedArgument`. `launch` is the same callable without a Python frame around it."""
 
     def __init__(self, binary: Binary) -> None:
         self.binary = binary
@@ -39,8 +38,7 @@ class Kernel:
         """Frees the code on every device, after waiting for the work queued there.
 
         The next launch loads it again. CUDA graphs that captured this kernel must not be replayed
-        any more: they hold the code by its address.
-        """
+        any more: they hold the code by its address."""
         self.launch.clear()
         while self._entries:
             self._entries.popitem()[1].unload()

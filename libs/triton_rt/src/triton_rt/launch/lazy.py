@@ -26,8 +26,7 @@ class LazyKernel:
     `launch` is the same callable without a Python frame around it.
 
     Errors: `WrongArgumentCount`, `WrongArgumentType`, `WrongDType`, `WrongDevice`, `BadScalar`,
-    `BadGrid`, and those of `compile`.
-    """
+    `BadGrid`, and those of `compile`."""
 
     def __init__(
         self,

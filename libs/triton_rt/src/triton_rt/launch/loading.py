@@ -38,8 +38,7 @@ class Entry:
     def load(cls, binary: Binary, device: int) -> Entry:
         """Loads a cubin into the primary context of a device, the one that torch uses.
 
-        Raises `WrongTarget`, `OutOfSharedMemory`, `OutOfRegisters`, `CudaError`.
-        """
+        Raises `WrongTarget`, `OutOfSharedMemory`, `OutOfRegisters`, `CudaError`."""
         driver = cuda.driver()
         limits = driver.device(device)
         _check_target(binary, device, limits)

@@ -3,8 +3,7 @@
 A `torch.Tensor` object holds an `at::Tensor`, which is what the `aoti_torch_*` functions take. Its
 place in the object is no part of any promise, so it is looked for (the word that equals
 `Tensor._cdata`), and the answers are compared with Python's on tensors of every dtype; on any
-difference the launcher goes on calling the tensors' methods.
-"""
+difference the launcher goes on calling the tensors' methods."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def set_allocator(allocator: Allocator | None) -> None:
 
     The launch holds what the allocator returned until it is queued; then the memory must stay
     valid until the kernel has run. Tensors of torch's caching allocator do: they are recorded on
-    the launch's stream.
-    """
+    the launch's stream."""
     _allocator.set(allocator)
 
 
@@ -89,8 +88,7 @@ class Workspace:
     Each stream has its own memory, made at its first launch: launches of one stream follow each
     other, so that they may share it. (With programmatic dependent launch they overlap: such kernels
     must not share a workspace.) A CUDA graph holds the memory by its address: keep the workspace as
-    long as the graph. A launch that needs more raises `WorkspaceTooSmall`.
-    """
+    long as the graph. A launch that needs more raises `WorkspaceTooSmall`."""
 
     def __init__(self, num_descriptors: int, num_programs: int | None = None) -> None:
         if num_descriptors < 1 or (num_programs is not None and num_programs < 1):

@@ -1,7 +1,6 @@
 """Kernels as data: the text of a module, what its function takes, and rewrites of both.
 
-Imports neither torch nor Triton until a text is executed.
-"""
+Imports neither torch nor Triton until a text is executed."""
 
 from triton_rt.source.flat_tuples import flatten
 from triton_rt.source.kernel_source import Constant, KernelParam, KernelSource, Ref

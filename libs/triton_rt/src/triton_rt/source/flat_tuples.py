@@ -29,8 +29,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
     >>> nest({"x": 1, "t.0": 2, "t.1.0": 3, "t.1.1": 4})
     {'x': 1, 't': (2, (3, 4))}
 
-    Raises `ValueError` where an index of a tuple is missing, or a name is a tuple and a value.
-    """
+    Raises `ValueError` where an index of a tuple is missing, or a name is a tuple and a value."""
     tree: dict[Any, Any] = {}
     for name, value in leaves.items():
         root, indices = path(name)

@@ -22,8 +22,7 @@ Constant = bool | int | float | str | None
 class Ref:
     """A constant that is a global of the kernel's module: a jit function, a dtype.
 
-    `Ref("epilogue")`, `Ref("tl.float32")`.
-    """
+    `Ref("epilogue")`, `Ref("tl.float32")`."""
 
     path: str
 
@@ -36,8 +35,7 @@ class KernelParam:
     An element of a tuple is a parameter of its own: `t.0`, `t.1.0`.
     `mutated`: the kernel writes through it. `aligned`: expected to be 16-byte aligned (a pointer)
     or divisible by 16 (an integer), which decides what `prefetch` compiles; a launch looks at the
-    actual value.
-    """
+    actual value."""
 
     name: str
     kind: str
@@ -160,8 +158,7 @@ class KernelSource:
 
         A function at the top level of an importable module is imported by the text (a worker gets
         this process's `sys.path`); of any other, the text is taken with what it refers to, which
-        may be jit functions, modules, and plain constants. Raises `BadSource` for other globals.
-        """
+        may be jit functions, modules, and plain constants. Raises `BadSource` for other globals."""
         python = getattr(fn, "fn", None)
         if not inspect.isfunction(python):
             raise BadSource(f"{fn!r:.80} is no function that is decorated with @triton.jit, alone")

@@ -2,8 +2,7 @@
 
 On Hopper and later a kernel may be launched early (programmatic dependent launch): its programs
 take their places as those of the kernel before leave theirs, and wait for its results only before
-they touch memory. What a launch costs between two kernels is then hidden behind the first.
-"""
+they touch memory. What a launch costs between two kernels is then hidden behind the first."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ def overlapped(source: KernelSource, *, early: bool = False) -> KernelSource:
     every program of this one has started, and not only as they end; of that the next must be
     overlapped as well to gain anything. On an H200 that helps kernels whose programs do much (2048
     elements with eight warps), and hurts those with many small programs. Raises `BadSource` for
-    `@gluon.jit` kernels, which must wait by themselves.
-    """
+    `@gluon.jit` kernels, which must wait by themselves."""
     if source.is_gluon:
         raise BadSource(
             f"{source.name} is a @gluon.jit kernel: call gdc_wait() at its beginning, with pdl=True"

@@ -22,8 +22,7 @@ def standalone_text(fn: Any) -> str | None:
 
     Only where the function that the text makes is the same: it is made here and compared, with
     all that it reaches. So None means a decorator with options, names that mean two things in two
-    modules, a file that was edited since, a global that a text cannot carry.
-    """
+    modules, a file that was edited since, a global that a text cannot carry."""
     python = getattr(fn, "fn", None)
     if not inspect.isfunction(python):
         return None

@@ -29,8 +29,7 @@ def encode(
     A pure function of its arguments: a map names an address and a layout and nothing of who owns
     the memory, so that a tensor allocated where a freed one lay, with the same layout, has the same
     map. That is why answers are kept, and are never stale. The tensor must keep the rules of
-    `rules.violations`; the driver's refusal is a `CudaError` with all numbers.
-    """
+    `rules.violations`; the driver's refusal is a `CudaError` with all numbers."""
     opened = cuda.driver()
     if not opened.address("cuTensorMapEncodeTiled"):
         raise DriverTooOld("the CUDA driver lacks cuTensorMapEncodeTiled: 12.0 or later is needed")

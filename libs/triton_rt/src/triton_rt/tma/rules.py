@@ -2,8 +2,7 @@
 
 The rules are those of `cuTensorMapEncodeTiled` (CUDA driver API, section "Tensor Map Object
 Management") without interleaving and element strides, Triton's, whose sizes are 32-bit, and one
-that is in neither: how far a store at the edge goes.
-"""
+that is in neither: how far a store at the edge goes."""
 
 from __future__ import annotations
 

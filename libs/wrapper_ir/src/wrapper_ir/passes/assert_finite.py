@@ -21,8 +21,7 @@ class AssertFinite:
     Inputs and constants are checked before all else, and what a launch or an operator writes right
     after it: at the first check that fails, what its kernel read was finite. So that this holds of
     memory that several kernels fill, new memory is zeroed first, and so are results of operators
-    whose names begin with one of `unfilled`. Only elements that may be NaN: floats, complex.
-    """
+    whose names begin with one of `unfilled`. Only elements that may be NaN: floats, complex."""
 
     operator: str
     unfilled: tuple[str, ...] = ()

@@ -17,8 +17,7 @@ class InsertFrees:
     Only for storages that the program made (alloc, reuse, results of extern calls that alias
     nothing), never for those it returns, and not where they are freed or reused already. A
     storage that is made in a block of `if` is freed in that block; one that is last used inside
-    a block is freed after the `if`.
-    """
+    a block is freed after the `if`."""
 
     name: ClassVar[str] = "insert_frees"
 

@@ -41,8 +41,7 @@ class PlanMemory:
     is returned never wastes. Nothing changes where a storage has gaps and a size that may be 0:
     how much it holds is not one expression then.
 
-    Only ops at the top level change. fresh: operators whose results may be taken over.
-    """
+    Only ops at the top level change. fresh: operators whose results may be taken over."""
 
     name: ClassVar[str] = "plan_memory"
     fresh: frozenset[str] = FRESH
