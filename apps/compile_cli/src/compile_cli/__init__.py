@@ -4,8 +4,6 @@ compiled = compile_cli.compile(model, (x,))
 torch.compile(model, backend="compile_cli")
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any

@@ -2,8 +2,6 @@
 
 Nothing is unpickled, nothing is written while reading, and names say no folders but `kernels/`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

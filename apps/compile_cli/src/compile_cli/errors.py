@@ -1,7 +1,5 @@
 """Every way a compilation can be refused: one class a mistake, each with its exit code."""
 
-from __future__ import annotations
-
 
 class CompileCliError(Exception):
     """Base of all errors of the app. The message says what, where, expected, got, what to do."""

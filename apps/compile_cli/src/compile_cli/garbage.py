@@ -1,7 +1,5 @@
 """When Python looks for garbage: not while a graph is compiled."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What is kept for a backward pass in 8 bits, for those who ask for it."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any, cast
 

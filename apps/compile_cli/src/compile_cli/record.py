@@ -1,7 +1,5 @@
 """What happened in a compilation: the stages, how long each took, and what each pass made."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

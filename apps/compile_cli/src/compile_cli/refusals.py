@@ -1,7 +1,5 @@
 """What libraries refuse, as errors of the app: the one place that knows both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

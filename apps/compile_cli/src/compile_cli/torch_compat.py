@@ -1,7 +1,5 @@
 """What this package uses of torch that torch does not promise to keep: all of it, in one place."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which results are views: they cost nothing and become a `TensorRef`, not a node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One ATen call on its way to loop IR: its lowered arguments, its results, the nodes it makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

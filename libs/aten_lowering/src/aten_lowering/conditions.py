@@ -1,7 +1,5 @@
 """What capturing a graph assumed of its sizes: the guards of torch's ShapeEnvs, as conditions."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any

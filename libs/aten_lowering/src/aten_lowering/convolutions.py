@@ -1,7 +1,5 @@
 """Which convolutions are kernels of ours, and which calls are the vendor's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

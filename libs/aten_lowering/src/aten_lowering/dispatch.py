@@ -1,7 +1,5 @@
 """One call of an operator through the table of lowerings, and what its node says of it."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors of this library. `CannotLower` never leaves it: it turns a node into an extern call."""
 
-from __future__ import annotations
-
 
 class AtenLoweringError(Exception):
     """Base of all errors of this library."""

@@ -1,7 +1,5 @@
 """ATen calls as `Extern` nodes: exact arguments, mutation and results from the op's schema."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

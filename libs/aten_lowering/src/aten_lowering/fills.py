@@ -1,7 +1,5 @@
 """Operators whose result is one number everywhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

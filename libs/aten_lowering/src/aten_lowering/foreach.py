@@ -1,8 +1,6 @@
 """Operators over lists of tensors (`torch._foreach_add`, what optimizers run) as one operator for
 each tensor: those fuse with one another, and kernels that do the same become one launch later."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any

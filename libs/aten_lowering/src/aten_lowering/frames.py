@@ -1,7 +1,5 @@
 """The frame of a reduction or scan: parallel axes over the dims that stay, inner over the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import sympy

@@ -7,8 +7,6 @@ one byte, where `aten`'s give its place in the image, eight.
 They serve graphs of gradients (`passes.window_offsets`), which lower them to kernels; what they do
 by themselves is `aten`'s operators and arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

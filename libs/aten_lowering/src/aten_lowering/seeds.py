@@ -1,7 +1,5 @@
 """Seeds of the random operators of a graph: torch's generator makes them, one call a device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import sympy

@@ -1,8 +1,6 @@
 """What this package uses of torch that torch does not promise to keep: all of it, in one place. A
 version of torch that moves a name is met here."""
 
-from __future__ import annotations
-
 import torch
 import torch._functorch.config
 from torch._C import DispatchKey, DispatchKeySet

@@ -6,8 +6,6 @@ gives a dictionary of the tensors as the kernel leaves them. Kernels and constan
 of torch's, by number. Heuristics and `prune_configs_by` have run by then; the grid has been
 computed, once for each config."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ gathers whose gradient is four atomic scatters), softshrink (whose kernel in Pyt
 another sign than eager's), the gradient of running products (a loop over their elements) and
 circular padding (a copy in place for each edge)."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence

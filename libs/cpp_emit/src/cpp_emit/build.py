@@ -1,7 +1,5 @@
 """C++ text -> shared library, with a C++ compiler and the headers of the installed torch."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

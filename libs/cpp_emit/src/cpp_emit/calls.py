@@ -1,7 +1,5 @@
 """Lines of an operator call: see `cpp_emit.extern` for its three routes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cpp_emit.errors import SchemaError, UnsupportedArgument

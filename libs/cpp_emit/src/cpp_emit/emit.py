@@ -1,7 +1,5 @@
 """A host program as C++ text: one function whose lines are the lines of the program."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

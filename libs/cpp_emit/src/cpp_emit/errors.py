@@ -1,7 +1,5 @@
 """Every mistake that this library reports, one class each."""
 
-from __future__ import annotations
-
 
 class CppEmitError(Exception):
     """Base of all errors of cpp_emit."""

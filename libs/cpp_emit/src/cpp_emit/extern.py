@@ -7,8 +7,6 @@ shim        a C function of torch for one operator (`aoti_torch_cpu_addmm_out`),
             with `Scalar` arguments.
 callback    Python makes the call. Always possible; a program that runs without Python has none."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

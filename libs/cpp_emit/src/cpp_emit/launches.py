@@ -1,7 +1,5 @@
 """Lines of a kernel launch: a call of the CUDA driver, or of Python for tensors on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sympy

@@ -4,8 +4,6 @@ A library registers itself as operators of torch (`create`, `run`, `drop`) in a 
 own, so tensors cross the border as torch passes them to any custom operator, and callbacks into
 Python are two operators of the same namespace that this module implements."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import threading

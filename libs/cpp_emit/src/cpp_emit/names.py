@@ -1,7 +1,5 @@
 """C++ identifiers for the names of a program."""
 
-from __future__ import annotations
-
 import re
 
 _KEYWORDS = """

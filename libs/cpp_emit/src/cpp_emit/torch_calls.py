@@ -1,7 +1,5 @@
 """torch's operators by the names of the IR, without importing torch before one is called."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Mapping, Sequence

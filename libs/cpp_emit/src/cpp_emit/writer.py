@@ -1,7 +1,5 @@
 """The C++ function under construction: its lines, and which names mean what at this point of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sizes that share a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

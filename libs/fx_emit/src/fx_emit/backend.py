@@ -1,7 +1,5 @@
 """The seam for backends that live elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

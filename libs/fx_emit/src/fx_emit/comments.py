@@ -1,7 +1,5 @@
 """Comments of the program beside the lines of generated code."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What can go wrong between a program and its graph module."""
 
-from __future__ import annotations
-
 
 class FxEmitError(Exception):
     """Base class of the errors of this library. Errors about a program's inputs and results are

@@ -1,7 +1,5 @@
 """What the emitter asks of a program."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sympy

@@ -1,7 +1,5 @@
 """The beginning of a module: parameters, symbols of their sizes, checks of both."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The one place that knows torch's higher-order operator for Triton kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A graph module as a function of a list, which it empties."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

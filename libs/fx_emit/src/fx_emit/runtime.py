@@ -1,7 +1,5 @@
 """torch as the runtime of `wrapper_ir.interpret`: the oracle of the emitted modules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

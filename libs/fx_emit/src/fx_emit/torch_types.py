@@ -1,7 +1,5 @@
 """Element types, devices and operators of the IR as those of torch, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The vendor's matmul is hard to beat alone; what it cannot do is take the element
 follows into the same kernel. These templates can, as plain `@triton.jit` files, and `choose`
 uses them only where they were measured to be faster."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Measure the few best, the vendor's call among them, and remember the winner."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence

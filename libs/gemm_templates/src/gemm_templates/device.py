@@ -1,7 +1,5 @@
 """What the cost model knows of a device: plain numbers, so that it works without one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Element types as torch's; apart from `problem`, which compile workers load without torch."""
 
-from __future__ import annotations
-
 import torch
 
 DTYPES: dict[str, torch.dtype] = {

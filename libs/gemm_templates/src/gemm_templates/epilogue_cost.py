@@ -1,7 +1,5 @@
 """How much arithmetic an epilogue's text is."""
 
-from __future__ import annotations
-
 import ast
 import functools
 

@@ -1,7 +1,5 @@
 """One class per mistake, with a common base."""
 
-from __future__ import annotations
-
 
 class GemmError(Exception):
     """Base of every error of this library."""

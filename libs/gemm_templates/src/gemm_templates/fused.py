@@ -1,7 +1,5 @@
 """What is computed with a product in one kernel: plain data, texts included."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property

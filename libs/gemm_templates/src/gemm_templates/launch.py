@@ -1,7 +1,5 @@
 """From a rendered kernel to a call."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Which configs are worth measuring: an analytic model of time."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

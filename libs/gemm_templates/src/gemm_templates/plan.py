@@ -1,7 +1,5 @@
 """The launches that a config becomes: plain data, from which hosts of any kind launch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias

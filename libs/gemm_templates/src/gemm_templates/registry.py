@@ -10,8 +10,6 @@ A family is a module that declares what it can do, and of five functions:
     plan(problem, config, name)      -> Plan, the text of its kernels
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache

@@ -4,8 +4,6 @@ The text imports the template and calls it inline, so a launch passes pointers a
 Static sizes and strides are literals in the text: the compiler then knows alignment, drops the
 masks that cannot matter, and unrolls nothing it should not."""
 
-from __future__ import annotations
-
 import hashlib
 import keyword
 from collections.abc import Mapping

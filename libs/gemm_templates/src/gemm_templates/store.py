@@ -1,7 +1,5 @@
 """Choices that outlive the process."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from gemm_templates.config import cache_dir

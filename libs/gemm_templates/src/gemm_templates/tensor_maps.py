@@ -6,8 +6,6 @@ contiguous along M                  -> shape (K, M), strides (stride_ak, 1), blo
 a batch of them                     -> shape (batch, ...), strides (stride_ab, ...), block (1, ...)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

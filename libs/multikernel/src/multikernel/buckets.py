@@ -4,8 +4,6 @@ Integers only. Small sizes have a bucket each, and a bucket `[a, b)` above `reso
 `b/a <= 1 + 1/resolution`, which makes a difference of buckets a distance in log2 (to within the
 curve of log2 inside an octave)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 Cell = tuple[int, ...]

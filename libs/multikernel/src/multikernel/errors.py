@@ -1,7 +1,5 @@
 """One class per mistake, with a common base."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 

@@ -1,7 +1,5 @@
 """Files that many processes read and write: whole or not at all, and no more than fit."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """From the arguments of a call to the sizes that count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The measuring half of a kernel: from sizes that arrive to a decision table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter

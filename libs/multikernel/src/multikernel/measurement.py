@@ -1,7 +1,5 @@
 """How variants are timed, and how much that may cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

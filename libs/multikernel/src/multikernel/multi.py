@@ -1,7 +1,5 @@
 """The callable that picks."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace

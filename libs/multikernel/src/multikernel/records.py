@@ -3,8 +3,6 @@
 A file is a line with the checksum of the rest, and the record as JSON. Earlier versions also wrote
 an object of `sha256` and `record`, and one of `key` and `record`; these are read as well."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Neighbouring sizes that share a choice, so that there are fewer comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Sizes to tune for, spread over a box of any number of dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, localcontext
 from functools import cache

@@ -1,7 +1,5 @@
 """What a `MultiKernel` may be told beside its variants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

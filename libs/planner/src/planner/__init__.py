@@ -4,8 +4,6 @@ A loop nest can run under many schedules, a matmul as many templates or the vend
 is best differs by size and by GPU. Planning decides, from rules and measured times, and says why.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from multikernel import imported_later

@@ -4,8 +4,6 @@
 178.2 us for 55 copies -> channels last
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

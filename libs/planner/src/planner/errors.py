@@ -1,7 +1,5 @@
 """Every way in which planning refuses a graph: one class a mistake."""
 
-from __future__ import annotations
-
 
 class PlannerError(Exception):
     """Base of all errors of this library. The message says what, where and what to do."""

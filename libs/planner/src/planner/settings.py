@@ -1,7 +1,5 @@
 """What planning is told: which kernels to choose from, what to measure, where to keep it."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

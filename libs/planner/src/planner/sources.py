@@ -1,7 +1,5 @@
 """What a result on disk was made with: the sources of packages, as a digest."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Tensors with the layouts of a program's, at given sizes: what planning measures with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ launch b (..., 12 counters)       ->      extern aten.zero_.default(counters) mu
                                           launch a (..., counters); launch b (..., counters)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Min, Max and Where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import sympy

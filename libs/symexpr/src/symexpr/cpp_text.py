@@ -1,7 +1,5 @@
 """C++ text with the value that the expression has in Python."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import sympy

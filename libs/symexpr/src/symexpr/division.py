@@ -1,7 +1,5 @@
 """Divisions and remainders, with the semantics of Python's operators for every sign."""
 
-from __future__ import annotations
-
 import math
 from math import gcd
 

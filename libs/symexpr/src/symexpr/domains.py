@@ -1,7 +1,5 @@
 """What the operations of an expression mean: Python's numbers, and arrays."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

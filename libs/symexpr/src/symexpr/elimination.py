@@ -4,8 +4,6 @@ by its lower or upper end, itself an expression (`j <= s0 - 1`, `x % m <= m - 1`
 
 Sums are polynomials here, plain dictionaries, since a step of the search makes one or two."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """One error class per mistake."""
 
-from __future__ import annotations
-
 
 class SymexprError(Exception):
     """Base of every error that this library raises on purpose."""

@@ -1,7 +1,5 @@
 """One interpreter over any domain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 from typing import Any

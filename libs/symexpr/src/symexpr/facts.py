@@ -3,8 +3,6 @@
 Two methods, both sound. Interval arithmetic, node by node; it is exact where each symbol occurs
 once. And elimination (`symexpr.elimination`), which sees that terms depend on each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from fractions import Fraction

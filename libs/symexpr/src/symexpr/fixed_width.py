@@ -1,7 +1,5 @@
 """What C++ and Triton share: integers of a width, and divisions that truncate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

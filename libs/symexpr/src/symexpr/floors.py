@@ -1,7 +1,5 @@
 """`sympy.floor` and `sympy.ceiling` of quotients, in any form sympy gives them, as FloorDiv."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sympy

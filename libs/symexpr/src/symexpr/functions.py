@@ -3,8 +3,6 @@
 They fold literals and apply the laws that hold for all integers; laws that need a range are in
 `symexpr.rules`. A divisor is taken to be non-zero: `FloorDiv(s*i, s) -> i`."""
 
-from __future__ import annotations
-
 from symexpr import choice, division, scalars
 from symexpr.structure import Applied
 

@@ -1,8 +1,6 @@
 """Interval arithmetic over exact numbers. An open end is minus or plus infinity (a float); every
 finite end is an int or a Fraction."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from fractions import Fraction

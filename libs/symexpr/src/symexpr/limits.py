@@ -2,8 +2,6 @@
 
 Python's integers have no end, so a short text (`9**9**9`) may ask for one that takes all memory."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

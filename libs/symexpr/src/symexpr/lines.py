@@ -1,7 +1,5 @@
 """Text that others wrote, made part of one line: a path, an operator's name, a message."""
 
-from __future__ import annotations
-
 import re
 
 _SHORT = {"\n": "\\n", "\r": "\\r"}

@@ -1,7 +1,5 @@
 """The inverse of `sstr`: Python's expression grammar, with sympy's meaning of `/`."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Python text with the value that the expression has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar

@@ -1,8 +1,6 @@
 """Rewrite rules that need ranges. One rule is one function: `(e, facts) -> Expr | None`, None
 where it does not apply; arguments are simplified already. Divisors are not zero."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 A point is one value of every symbol within its ends. A lower bound above the value at a point is
 false, so the search for it is skipped; a bound equal to it is the best one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

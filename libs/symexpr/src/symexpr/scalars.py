@@ -1,7 +1,5 @@
 """Floats and their rounding, powers, shifts and bits."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`simplify`, `known` and `bounds`: rules innermost first until none applies, then proofs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

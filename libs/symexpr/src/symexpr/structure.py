@@ -1,7 +1,5 @@
 """Integer terms: coefficients, exact division, and the base of the functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cmp_to_key, lru_cache
 from keyword import kwlist

@@ -1,7 +1,5 @@
 """Sums as terms with integer coefficients, and the ways to write them that rules look for."""
 
-from __future__ import annotations
-
 from math import gcd
 from typing import Any
 

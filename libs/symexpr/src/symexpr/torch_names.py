@@ -1,7 +1,5 @@
 """Translation to and from `torch.utils._sympy.functions`, by class name: torch is not imported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sympy

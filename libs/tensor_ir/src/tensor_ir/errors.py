@@ -1,7 +1,5 @@
 """What can be wrong with an IR or its text, whichever IR it is."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

@@ -1,7 +1,5 @@
 """What a pass is, and how passes run: one way for every IR."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 

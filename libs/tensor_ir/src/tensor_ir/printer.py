@@ -1,7 +1,5 @@
 """Types, symbols and plain values as text. `tensor_ir.scanner` reads them back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 

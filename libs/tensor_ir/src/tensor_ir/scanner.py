@@ -1,7 +1,5 @@
 """Reads names, numbers, expressions, types and arguments from text, knowing where it is."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Set

@@ -1,7 +1,5 @@
 """What stands in the arguments of calls: references to tensors, symbols, values of torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

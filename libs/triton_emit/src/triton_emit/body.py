@@ -1,7 +1,5 @@
 """Statements of one kernel as lines of Triton: values, indices, masks, loads and stores."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

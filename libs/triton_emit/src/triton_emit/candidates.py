@@ -1,7 +1,5 @@
 """Schedules near the default: a short list for a tuner."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal

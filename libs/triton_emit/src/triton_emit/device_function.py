@@ -1,7 +1,5 @@
 """What epilogues and prologues share: a pointwise kernel as a function over a template's tile."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`emit`: a loop IR kernel under a schedule -> a Triton kernel; `emit_list`: several of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`emit_epilogue`: the pointwise kernel after a matmul -> a device function for its template."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import sympy

@@ -1,7 +1,5 @@
 """Errors of the emitter: one class a mistake."""
 
-from __future__ import annotations
-
 
 class TritonEmitError(Exception):
     """Base of every error that this library raises."""

@@ -4,8 +4,6 @@ ranges let grow beyond 64 bits.
 Python and C++ compute them exactly as eager does, once a call; Triton has no `trunc`, and its
 floats round otherwise. What is beyond 64 bits is no argument of a launch, so the host finds it."""
 
-from __future__ import annotations
-
 import sympy
 
 from symexpr import (

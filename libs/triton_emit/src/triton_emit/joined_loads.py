@@ -1,7 +1,5 @@
 """Parts of one tensor that are chosen by place, read with one load."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Names of values by role, the same for kernels that differ only in the names of buffers."""
 
-from __future__ import annotations
-
 # The name of a result: the operations that have it.
 _NAMES = """
 total: add; diff: sub; scaled: mul; negated: neg; magnitude: abs; larger: maximum;

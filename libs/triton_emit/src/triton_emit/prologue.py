@@ -1,7 +1,5 @@
 """`emit_prologue`: what makes an operand of a matmul -> a device function for its template."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows that are read again rather than held: later readings find them in the caches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loop_ir import Compute, Kernel, Reduce, Scan, Stmt, Store

@@ -4,8 +4,6 @@ Where Triton differs from loop IR the difference is made up here: integer `//` a
 `-x` loses the sign of zero, `tl.maximum` drops NaN, plain `/` and `tl.sqrt` on f32 are
 approximations, floats narrower than f32 are computed in f32 and rounded once."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`emit_scores`: what is computed of attention scores -> a device function for its template."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ axes (i0 < 4, i1 < 12, i2 < 64), flat variable xindex
 i1                   ->  i1, = xindex // 64 % 12
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import sympy

@@ -1,7 +1,5 @@
 """A value of a kernel as Triton text: what it says, how tightly it binds, its type and shape."""
 
-from __future__ import annotations
-
 import math
 import struct
 from dataclasses import dataclass

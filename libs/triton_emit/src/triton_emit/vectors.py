@@ -13,8 +13,6 @@ lines that a warp needs, and the L1 cache gives one at a time (gradient of maxim
 us, and 93; but what several neighbours share is better read by one thread: trilinear upsampling 219
 us, and 394 without)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache

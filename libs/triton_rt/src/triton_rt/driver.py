@@ -2,8 +2,6 @@
 
 Imports torch where a GPU is used, and not before: descriptors and targets need none."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """Errors of this library: one class per mistake; every message says what to do."""
 
-from __future__ import annotations
-
 
 class TritonRTError(Exception):
     """Base of all errors raised here."""

@@ -1,7 +1,5 @@
 """Folders that code is loaded from."""
 
-from __future__ import annotations
-
 import stat
 from os import getuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A worker process of ours: one request at a time over pipes, each message length-prefixed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

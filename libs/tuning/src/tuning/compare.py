@@ -1,7 +1,5 @@
 """Whether two candidates computed the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The one place that reads the environment."""
 
-from __future__ import annotations
-
 import os
 
 from triton_rt import worker_environment

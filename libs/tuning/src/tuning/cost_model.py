@@ -3,8 +3,6 @@
 It knows bytes, flops, occupancy and spills, and nothing of access patterns: keep its margin wide.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Self

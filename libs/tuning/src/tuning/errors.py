@@ -1,7 +1,5 @@
 """Errors of tuning, beside those of triton_rt: one class per mistake."""
 
-from __future__ import annotations
-
 from triton_rt.errors import TritonRTError
 
 

@@ -1,7 +1,5 @@
 """Every threshold by which a measured or predicted time decides."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

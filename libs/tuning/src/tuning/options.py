@@ -1,7 +1,5 @@
 """How to tune, and what is tuned."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 Grid = int | tuple[int, ...]

@@ -1,7 +1,5 @@
 """Rounds of measurements that spend time on what may still win, and little on the rest."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a compiled kernel takes of a multiprocessor, read from its cubin: no GPU, no driver."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass

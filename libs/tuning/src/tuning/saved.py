@@ -1,7 +1,5 @@
 """The first values of what candidates mutate, kept in as little memory as will do."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass, field

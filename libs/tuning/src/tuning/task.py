@@ -1,7 +1,5 @@
 """One tuning: what is measured, and the tensors that it touches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """The fastest of some kernels, measured on the arguments that it will run on."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

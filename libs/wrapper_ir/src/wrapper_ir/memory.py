@@ -1,7 +1,5 @@
 """How much memory a program holds while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tensor_ir import TYPICAL_SIZE

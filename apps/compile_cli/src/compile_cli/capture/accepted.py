@@ -1,7 +1,5 @@
 """What `compile` takes: models and example inputs, refused by name before anything is captured."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ A functional graph gives values: an input that the model writes and returns is a
 and so is each view of it. What the model returned says the program before it was made functional.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The flat graph takes every tensor it needs as an input: parameters, buffers and 
 (`lifted`), then the caller's tensors. What the model writes into its inputs or buffers is a
 trailing `aten.copy_` into the placeholder."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import warnings

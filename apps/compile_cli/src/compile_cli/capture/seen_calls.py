@@ -1,7 +1,5 @@
 """What a model's own code calls while it is captured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

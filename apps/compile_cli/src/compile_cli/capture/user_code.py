@@ -1,7 +1,5 @@
 """The user's code: a function as a module, and the line of it that an error came from."""
 
-from __future__ import annotations
-
 import functools
 import traceback
 from collections.abc import Callable

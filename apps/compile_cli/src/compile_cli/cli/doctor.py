@@ -1,7 +1,5 @@
 """`compile-cli doctor`: what this machine can do, in a few lines."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from importlib.metadata import version

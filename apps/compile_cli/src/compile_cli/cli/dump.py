@@ -1,7 +1,5 @@
 """`compile-cli dump`: any stage as text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Input specs: `i64[2,32]<1000` -> a tensor of random token ids."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """FILE:NAME -> a module and its example inputs; FILE.pt2 -> an exported program."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """Times, memory and errors, measured the same way for the compiled model and for eager."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`Options.nan_asserts`: what the host program calls between kernels, which says who made a NaN."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

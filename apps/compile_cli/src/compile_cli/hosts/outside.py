@@ -1,7 +1,5 @@
 """What a host program names, and does not hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

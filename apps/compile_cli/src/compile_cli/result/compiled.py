@@ -1,7 +1,5 @@
 """A flat graph, compiled: every stage's artifact, and the function that runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

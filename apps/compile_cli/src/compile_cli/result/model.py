@@ -1,7 +1,5 @@
 """A compiled model: checks each call's inputs, finds what serves their sizes, runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

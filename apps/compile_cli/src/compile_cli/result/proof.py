@@ -6,8 +6,6 @@ inputs, and both graphs must compute the same: operator by operator, on the same
 same results. Views are looked through, since a capture for a size of one may spell the same view
 otherwise. Nothing is compiled."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping
 from typing import Any

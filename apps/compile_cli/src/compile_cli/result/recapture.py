@@ -4,8 +4,6 @@ Capturing puts fake tensors in the place of a module's parameters while its code
 compiled model must not do that to a module which the caller may be using, so that it captures a
 copy: the modules and all that they hold are copied, the tensors are shared."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import threading

@@ -5,8 +5,6 @@ answers are the conditions of the graph. Sizes that meet them all are covered. A
 never is, since capturing takes a dynamic size to be at least 2: there, and where a condition does
 not hold, the graph has to be proven (`compile_cli.result.proof`) or another regime be compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """One file a family; `TABLE` is their union."""
 
-from __future__ import annotations
-
 from aten_lowering.lowerings import (
     activations,
     arithmetic,

@@ -1,7 +1,5 @@
 """Activation functions, computed in f32 for 16-bit floats as eager does."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Functions of one element, sums, products, powers and extremes, element by element."""
 
-from __future__ import annotations
-
 import operator
 from functools import reduce
 

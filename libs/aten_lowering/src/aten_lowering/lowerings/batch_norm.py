@@ -1,8 +1,6 @@
 """Batch norm: with the running statistics a pointwise kernel, in training a reduction over each
 channel, whose running statistics come from the same kernel."""
 
-from __future__ import annotations
-
 import torch
 
 from aten_lowering.builder import Coords, Operand, Value

@@ -3,8 +3,6 @@
 The coefficients are those of the functions at Chebyshev nodes, summed with forty digits (mpmath).
 A kernel in f32 takes the first few of them."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from fractions import Fraction

@@ -6,8 +6,6 @@
 Memory bounds them, and a kernel of ours computes in it what comes before and after, in any order of
 memory; the vendor's kernels copy images into another order first. Sums are in the opmath type."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The matmul family: `Matmul` nodes, whose `extern` is the exact ATen call."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import sympy

@@ -1,7 +1,5 @@
 """Choosing between values: where, masked_fill, clamp; and copies with or without conversion."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Rewrites of the FX graph before lowering, one a file, in the order of `PASSES`."""
 
-from __future__ import annotations
-
 from aten_lowering.passes.base import FxPass, lint
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code

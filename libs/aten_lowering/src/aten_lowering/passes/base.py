@@ -1,7 +1,5 @@
 """A pass over the FX graph of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Merges calls that compute the same value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@
 The vendor's library adds it in a kernel of its own, after the result was rounded, as here.
 Depthwise convolutions are kernels of ours, which add it themselves."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, fx
 

@@ -1,8 +1,6 @@
 """Removes calls whose results nobody uses and that have no effect of their own, and checks of what
 is proven."""
 
-from __future__ import annotations
-
 import torch
 from torch import fx
 from torch._ops import OpOverload

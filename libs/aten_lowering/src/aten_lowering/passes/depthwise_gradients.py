@@ -8,8 +8,6 @@ _, b, c = convolution_backward(g, x, w, ..., [False, True, True])
 It is a kernel of ours then, with what comes before and after. Of steps of 1: others would leave
 places out."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@
 column of `b` (a row, where `b` comes first) is infinite or NaN, for the product with a zero then is
 NaN. An element is rounded once either way."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Running sums and products that begin in front of the first element."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

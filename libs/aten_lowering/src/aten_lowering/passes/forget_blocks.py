@@ -1,7 +1,5 @@
 """Blocks of the masks of flex attention that nobody looks at."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import fx

@@ -6,8 +6,6 @@
 Gradients of products with complex numbers and functions over batches (`vmap`) bring them along.
 Operators that also take a tensor know what to do with a number beside it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -11,8 +11,6 @@ has one copy: the columns of a [8192, 50257] are those of its copy of [8192, 503
 It is exact: zeros meet zeros alone. A result with such rows is left as it is; templates write it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Operators of `torch.ops.prims` as those of ATen that mean the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

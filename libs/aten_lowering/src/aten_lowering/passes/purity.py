@@ -1,7 +1,5 @@
 """What the passes ask of a node before they drop or merge it."""
 
-from __future__ import annotations
-
 import operator
 
 import torch

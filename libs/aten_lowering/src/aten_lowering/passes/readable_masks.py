@@ -6,8 +6,6 @@ where m's last dimension is a broadcast one, or strided: torch's fused attention
 a mask, and the product of all queries with all keys is written out in f32 instead. Dimensions
 before the last along which the mask does not change are cut to 1: attention broadcasts them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

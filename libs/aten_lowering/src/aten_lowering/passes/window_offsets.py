@@ -1,7 +1,5 @@
 """Places of maxima that only gradients read."""
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import Any

@@ -11,8 +11,6 @@ that -0 is 0, as is what they leave out. Where nothing is written they stay wind
 ends at a dynamic size is not taken: torch makes a result that is such a view by `as_strided`, whose
 gradient is not that of windows where the input's elements share memory."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a family takes besides one plain product."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gemm_templates.device import DeviceInfo

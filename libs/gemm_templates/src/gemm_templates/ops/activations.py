@@ -1,7 +1,5 @@
 """What `act` means, as torch's function and as an epilogue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -2,8 +2,6 @@
 # torch.library is not typed.
 """The custom ops `gemm_templates::<name>`: what runs, and shapes for fake tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,8 +2,6 @@
 # torch.ops is not typed.
 """Gradients of the custom ops. They are products too, and run through the same ops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

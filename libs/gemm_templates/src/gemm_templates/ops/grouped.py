@@ -1,8 +1,6 @@
 # mypy: disable-error-code="no-any-return"
 """`grouped_mm`: as a problem, and as torch's calls. Tensors (a, b, offs, bias), no options."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

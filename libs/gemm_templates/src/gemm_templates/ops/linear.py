@@ -1,8 +1,6 @@
 # mypy: disable-error-code="no-any-return"
 """`linear_act` and `gated_linear`: as problems, and as torch's calls."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

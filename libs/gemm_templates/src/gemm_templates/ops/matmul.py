@@ -1,8 +1,6 @@
 # mypy: disable-error-code="no-any-return"
 """`mm`, `addmm`, `bmm`, `baddbmm`: as problems, and as torch's calls."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """What an operation is, as a problem and as torch's own call, and what is decided about one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Products of matrices whose rows begin at odd places, on copies whose rows do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Whether a call may go past torch's dispatcher, which takes several microseconds."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad

@@ -6,8 +6,6 @@ Each checks its arguments and runs; where gradients are recorded, or something t
 (torch.compile, fake tensors, subclasses), it goes through the custom op `gemm_templates::<name>`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

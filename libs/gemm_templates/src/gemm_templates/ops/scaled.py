@@ -2,8 +2,6 @@
 """`scaled_mm` and `mixed_mm`: products of operands that carry scales, fp8 and weights of 8 bits, as
 problems and as torch's calls."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Who needs whom: the dependency graph of nodes, kept up to date while nodes merge."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable
 

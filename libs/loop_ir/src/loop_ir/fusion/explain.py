@@ -1,7 +1,5 @@
 """Fusion decisions in words."""
 
-from __future__ import annotations
-
 from loop_ir.errors import UnknownNode
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.fuse import fuse_with_report

@@ -1,7 +1,5 @@
 """Fusion of a whole graph, and its report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

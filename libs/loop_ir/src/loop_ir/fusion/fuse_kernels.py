@@ -1,7 +1,5 @@
 """Fusion of kernels with each other and with matmuls."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from loop_ir.fusion.options import FuseOptions

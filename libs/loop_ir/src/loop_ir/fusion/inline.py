@@ -4,8 +4,6 @@ mask = where(m[i0] == 0, -inf, 0), i0 < 64      (own kernel, stored)
 s[i0*64 + i1] + mask[i1], i0, i1 < 64   ->   s[i0*64 + i1] + where(m[i1] == 0, -inf, 0)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Counters beside norms: kernels of one point that become part of a kernel that reduces."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import sympy

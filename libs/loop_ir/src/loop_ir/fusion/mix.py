@@ -1,7 +1,5 @@
 """Sums of columns made by the kernel that reduces rows of the same points."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Lets reductions of rows and sums of columns of the same points share one reading."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

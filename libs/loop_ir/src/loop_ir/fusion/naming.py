@@ -1,7 +1,5 @@
 """Short names for fused kernels, made from the operations that went in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 

@@ -1,7 +1,5 @@
 """Lets reductions of rows, and those of all that the rows hold, share one reading."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from loop_ir.fusion.dependencies import Dependencies

@@ -1,7 +1,5 @@
 """What fusion may do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

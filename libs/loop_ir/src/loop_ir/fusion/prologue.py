@@ -6,8 +6,6 @@ matmul a, b = w as [k, n] strides (1, k)    ->  with prologue_b widen, which ove
                                                 template loads in place of w
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 

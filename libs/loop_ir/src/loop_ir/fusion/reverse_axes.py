@@ -1,7 +1,5 @@
 """Axes walked the other way, so that `flip(scan(flip(x)))` is a scan from the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Parts of kernels that may be computed somewhere else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from loop_ir.ir.analysis import inner_axes, is_pointwise, scans

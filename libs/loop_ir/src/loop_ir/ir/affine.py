@@ -3,8 +3,6 @@
 The same few index expressions occur in every layer of a model, so every function here is pure
 and cached; sympy is asked once per distinct expression."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Statements in the making, each under a name that is new in its kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """Kernels that read a buffer and write it: which of them are right whatever runs first."""
 
-from __future__ import annotations
-
 import sympy
 
 from loop_ir.ir.affine import linear, same

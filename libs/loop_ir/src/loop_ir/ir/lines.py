@@ -1,7 +1,5 @@
 """Text as lines, and what lines of loop IR are made of: what `loop_ir.ir.parser` reads."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

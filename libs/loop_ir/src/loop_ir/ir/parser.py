@@ -3,8 +3,6 @@
 Every construct is a line; a block is the lines of a deeper indent. `# from` lines are origins,
 other comments are skipped."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container
 

@@ -1,7 +1,5 @@
 """Where the points of a space lie in a buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import sympy

@@ -1,7 +1,5 @@
 """Kernels and graphs as text. `loop_ir.ir.parser` is the inverse."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

@@ -1,7 +1,5 @@
 """Names of values, symbols and buffers: fresh ones, other ones, and the union of two kernels'."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace

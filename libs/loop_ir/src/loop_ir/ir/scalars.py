@@ -4,8 +4,6 @@ numpy has no bf16 and no 8-bit floats: their values live in float32 arrays and e
 rounds its result to the type (to nearest, ties to even). f16 operations round once from float32,
 as numpy does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Puts statements into phases: reductions as early as they can be, all else as late."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The rules of a kernel of loop IR, checked: names, axes, types, bounds, writes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field

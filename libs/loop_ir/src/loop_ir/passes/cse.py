@@ -1,7 +1,5 @@
 """Computes the same thing once within a kernel."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace

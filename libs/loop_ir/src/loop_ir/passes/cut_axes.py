@@ -1,7 +1,5 @@
 """Cuts axes in two where that shows that a tensor is read across the other part."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import sympy

@@ -1,7 +1,5 @@
 """Drops what nothing uses: statements, stores to buffers nobody reads, and whole nodes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from loop_ir.ir import nodes as ir

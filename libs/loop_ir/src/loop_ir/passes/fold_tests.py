@@ -1,7 +1,5 @@
 """Decides the tests of places that always come out alike."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

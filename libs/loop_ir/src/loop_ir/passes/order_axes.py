@@ -1,7 +1,5 @@
 """Puts axes in the order in which most of the memory is walked."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

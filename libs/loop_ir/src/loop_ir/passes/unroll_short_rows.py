@@ -1,7 +1,5 @@
 """Reductions of a few elements, written out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any

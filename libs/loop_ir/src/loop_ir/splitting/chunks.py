@@ -1,7 +1,5 @@
 """Reductions cut into partial results of chunks, which programs share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

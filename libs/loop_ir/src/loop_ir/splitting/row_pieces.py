@@ -1,7 +1,5 @@
 """Rows in pieces, each nearly as long as a power of two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise

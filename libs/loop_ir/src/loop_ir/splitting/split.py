@@ -1,7 +1,5 @@
 """Cuts a kernel into stages, and shares those that pay between programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from loop_ir.ir.nodes import Kernel

@@ -1,7 +1,5 @@
 """Shares long reductions and scans between programs where there are too few for the machine."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace

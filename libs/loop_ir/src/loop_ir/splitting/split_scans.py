@@ -1,7 +1,5 @@
 """Cuts the scans of a kernel into chunks that programs share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import sympy

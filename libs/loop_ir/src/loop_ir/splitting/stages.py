@@ -1,7 +1,5 @@
 """Cuts kernels into stages: one of reductions each, and one of what follows at all points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import sympy

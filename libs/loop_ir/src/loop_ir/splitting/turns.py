@@ -1,7 +1,5 @@
 """Cuts kernels that scan and reduce into kernels that do one of the two."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from loop_ir.ir.names import Name, operands, results

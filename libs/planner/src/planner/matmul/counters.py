@@ -2,8 +2,6 @@
 
 The memory is filled once a call for all of them (`planner.zeroed`)."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 

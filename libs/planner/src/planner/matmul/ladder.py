@@ -9,8 +9,6 @@ best share it; the program compares M with the rungs:
 A size between two rungs takes the choice of the upper one: it then never costs more than the
 upper rung itself, however a tile made for fewer rows would do there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """Kernels of a schedule each, to be measured against each other: what they are named by."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Future

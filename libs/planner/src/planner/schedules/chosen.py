@@ -1,7 +1,5 @@
 """The schedule that was chosen for a kernel, and why."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What triton_emit proposes for a kernel, and how its launch meets the one before it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

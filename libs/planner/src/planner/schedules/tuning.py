@@ -5,8 +5,6 @@ kept on disk, by the kernel's text, sizes, GPU and versions. `tune="auto"` measu
 is in doubt, within a share of the time that the compilation takes without it: what is left out, the
 next compilation of such a kernel measures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait

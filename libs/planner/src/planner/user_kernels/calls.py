@@ -4,8 +4,6 @@ Parameters are typed as Triton types the arguments, integers by value: a size th
 fit in i32 is checked before the launch. An integer 1, None and the `tl.constexpr` parameters are
 constants."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The text of a user's Triton kernel as a definition of the host program."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from typing import Any

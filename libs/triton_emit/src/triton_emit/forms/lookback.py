@@ -6,8 +6,6 @@ Which totals are joined in which order hangs on sizes alone: results are the sam
 (Decoupled look-back: Merrill and Garland, NVR-2016-002; the groups of a fixed size are ours.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

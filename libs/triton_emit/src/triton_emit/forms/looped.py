@@ -1,7 +1,5 @@
 """Rows that a program walks over chunk by chunk, once for each phase that needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

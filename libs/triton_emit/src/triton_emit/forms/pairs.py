@@ -1,7 +1,5 @@
 """Flat kernels whose points are two neighbours each, stored together (`triton_emit.pairs`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

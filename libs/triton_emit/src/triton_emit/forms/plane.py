@@ -1,7 +1,5 @@
 """Tiles of two dimensions, for kernels that transpose or resample: the last axis by all others."""
 
-from __future__ import annotations
-
 import sympy
 
 from loop_ir import Axis, across

@@ -2,8 +2,6 @@
 
 A loop keeps one partial result per lane and folds the lanes once, after the loop."""
 
-from __future__ import annotations
-
 from loop_ir import DType, Reduce, Scan, identity
 from triton_emit.errors import UnsupportedDType
 from triton_emit.forms.rows import RowWriter

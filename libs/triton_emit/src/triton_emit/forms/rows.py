@@ -1,7 +1,5 @@
 """What kernels with inner axes share: a program does some rows, whose elements are a tile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias

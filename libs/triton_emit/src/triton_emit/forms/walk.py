@@ -1,8 +1,6 @@
 """Kernels that sum columns on their way over rows: a program has a part of the rows, and takes one
 or several of them at a time."""
 
-from __future__ import annotations
-
 import sympy
 
 from loop_ir import Axis, Kernel, Reduce, Stmt, Store

@@ -1,7 +1,5 @@
 """Rows that are neighbours in memory, along the columns of which a kernel reduces or scans."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from loop_ir import Kernel, Load, Reduce, Scan, Store, columns_at_once, reduces_columns

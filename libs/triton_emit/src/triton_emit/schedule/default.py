@@ -1,7 +1,5 @@
 """The schedule of a kernel without tuning."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The GPU that schedules are good on by default: an H200, and what is long on it."""
 
-from __future__ import annotations
-
 # Of an H200: multiprocessors, warps that one of them holds, and its second-level cache.
 MULTIPROCESSORS = 132
 WARPS = 64

@@ -1,7 +1,5 @@
 """Rows that a program walks over, chunk by chunk or one after the other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Kernels without inner axes: blocks of points, pairs of them, and tiles of two dimensions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace

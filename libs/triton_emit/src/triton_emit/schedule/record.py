@@ -1,7 +1,5 @@
 """A schedule as data, and the width of its index arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """What is asked of a kernel before it is cut into programs."""
 
-from __future__ import annotations
-
 import sympy
 
 from loop_ir import Axis, Indirect, Kernel, Load, Reduce, Scan, Store, reduces_columns

@@ -1,7 +1,5 @@
 """`compile`: through the cache, in this process or in a pool."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence

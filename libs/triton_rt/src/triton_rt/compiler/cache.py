@@ -1,7 +1,5 @@
 """Binaries on disk, by content: many processes may read, write and evict at once."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings

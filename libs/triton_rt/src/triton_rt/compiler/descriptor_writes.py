@@ -1,7 +1,5 @@
 """Which descriptor parameters a kernel writes through: what its IR says, not its source."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages between a process and its compile workers: JSON and raw bytes, no pickle."""
 
-from __future__ import annotations
-
 from triton_rt import errors
 from triton_rt.compiler.binary import Binary
 from triton_rt.compiler.target import Target

@@ -1,7 +1,5 @@
 """Kernel source -> cubin, with no GPU present."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

@@ -5,8 +5,6 @@ there: bfloat16 and float8 arithmetic (upstream computes on the bits), rounding 
 (upstream truncates), NaN handling of minimum and maximum, saturating float -> int casts, dots of
 bfloat16, and scalar loops where numpy has a vector form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An interpreted kernel that is called as a compiled one: `kernel[grid](*args, **kwargs)`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

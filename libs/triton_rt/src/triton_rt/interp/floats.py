@@ -1,7 +1,5 @@
 """Float formats that numpy lacks: bfloat16 as uint16 bits, float8 as uint8 bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 Values come from torch's CPU functions: within an ulp or two of libdevice, not bit-equal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A kernel's function for a GPU or for the CPU, with the same `fn[grid](...)`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from triton_rt.element_types import SCALARS

@@ -1,7 +1,5 @@
 """The address ranges that an interpreted kernel may touch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loads, stores, descriptors and atomics of Triton's IR, on numpy arrays of addresses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """What an interpreted kernel calls in place of functions of `triton.language` that need the
 compiler's regions, or act on the compiler itself."""
 
-from __future__ import annotations
-
 import builtins
 import functools
 from collections.abc import Callable

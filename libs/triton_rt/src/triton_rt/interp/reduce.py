@@ -1,7 +1,5 @@
 """Reductions and scans with any combine function, a logarithmic number of vector steps each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@
 
 The names are bound in the globals of the rewritten function."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

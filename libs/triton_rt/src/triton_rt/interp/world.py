@@ -1,7 +1,5 @@
 """What parts of the interpreter need of the whole, which is `lang.Interpreter`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

@@ -2,8 +2,6 @@
 
 The native launcher does the same in C; it comes here when something is wrong, for the words."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from typing import Any

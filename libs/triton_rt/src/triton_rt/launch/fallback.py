@@ -1,7 +1,5 @@
 """A kernel that uses TMA where the tensors allow it, and another one where they do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

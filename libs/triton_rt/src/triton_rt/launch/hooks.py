@@ -1,7 +1,5 @@
 """Callables around every launch of the process: for profilers, logs and tests."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

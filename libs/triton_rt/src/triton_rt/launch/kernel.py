@@ -1,7 +1,5 @@
 """A compiled kernel, ready to launch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from triton_rt.compiler import Binary

@@ -1,7 +1,5 @@
 """A kernel that is compiled when it is first needed, for the arguments it is first given."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -9,8 +9,6 @@ Triton gives a host-side descriptor to a kernel as several parameters, in this o
 the descriptor that the language shows, `desc.shape` and `desc.strides`.)
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import struct

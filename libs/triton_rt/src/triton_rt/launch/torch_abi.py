@@ -5,8 +5,6 @@ place in the object is no part of any promise, so it is looked for (the word tha
 `Tensor._cdata`), and the answers are compared with Python's on tensors of every dtype; on any
 difference the launcher goes on calling the tensors' methods."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import types

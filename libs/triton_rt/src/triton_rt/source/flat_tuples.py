@@ -1,7 +1,5 @@
 """Tuples of a kernel: parameters and constants are named `t.0`, `t.1.0`, and are otherwise flat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

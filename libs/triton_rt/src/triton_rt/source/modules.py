@@ -1,7 +1,5 @@
 """The module of a kernel's text, executed once per distinct text."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

@@ -4,8 +4,6 @@ On Hopper and later a kernel may be launched early (programmatic dependent launc
 take their places as those of the kernel before leave theirs, and wait for its results only before
 they touch memory. What a launch costs between two kernels is then hidden behind the first."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The text of a jit function and of all that it uses, without the module that it stands in."""
 
-from __future__ import annotations
-
 import inspect
 import types
 from typing import Any

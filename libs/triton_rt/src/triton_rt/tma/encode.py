@@ -1,7 +1,5 @@
 """Tensor maps as 128 bytes, through the CUDA driver."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 

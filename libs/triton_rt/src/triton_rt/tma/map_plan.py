@@ -1,7 +1,5 @@
 """A descriptor whose sizes are known at the call."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

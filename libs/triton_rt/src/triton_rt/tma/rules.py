@@ -4,8 +4,6 @@ The rules are those of `cuTensorMapEncodeTiled` (CUDA driver API, section "Tenso
 Management") without interleaving and element strides, Triton's, whose sizes are 32-bit, and one
 that is in neither: how far a store at the edge goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

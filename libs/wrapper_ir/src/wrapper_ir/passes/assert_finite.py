@@ -1,7 +1,5 @@
 """Compares every tensor that a program takes or makes with NaN and infinity, as it comes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

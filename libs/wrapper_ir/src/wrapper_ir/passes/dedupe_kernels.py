@@ -1,7 +1,5 @@
 """One definition for kernels that differ in nothing but their names and comments."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Ends the life of each storage right after its last use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Runs passes one after the other, and finds the one that breaks a program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Takes over dead storages instead of allocating new ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar

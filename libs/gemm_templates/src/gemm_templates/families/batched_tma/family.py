@@ -1,7 +1,5 @@
 """Batches over tensor descriptors of rank 3: what is proposed, and the launch."""
 
-from __future__ import annotations
-
 from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.families.abilities import HOPPER, Abilities

@@ -1,7 +1,5 @@
 """Products over parts of K, then their sum: what is proposed, and the two launches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo

@@ -1,7 +1,5 @@
 """One to 64 rows: what is proposed, and the launch. The time is that of reading `b` once."""
 
-from __future__ import annotations
-
 from gemm_templates.device import DeviceInfo
 from gemm_templates.epilogue_cost import instructions
 from gemm_templates.families import dense

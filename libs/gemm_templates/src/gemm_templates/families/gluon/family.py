@@ -1,7 +1,5 @@
 """Persistent programs whose warps have roles: what is proposed, and the launch."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from math import ceil

@@ -1,7 +1,5 @@
 """Batches, and groups of rows, by warps that have roles: what is proposed, and the launch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gemm_templates.device import H200, DeviceInfo

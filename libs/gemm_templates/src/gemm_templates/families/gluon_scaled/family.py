@@ -1,8 +1,6 @@
 """fp8 with block scales, or summed in f32, by warps that have roles: what is proposed, and the
 launch."""
 
-from __future__ import annotations
-
 from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.families.abilities import HOPPER, Abilities

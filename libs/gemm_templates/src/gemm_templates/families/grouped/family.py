@@ -1,7 +1,5 @@
 """Grouped products (`Problem.jagged`) over tensor descriptors: what is proposed, and the launch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo

@@ -1,7 +1,5 @@
 """K shared among programs: what is proposed, and the launch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gemm_templates.device import DeviceInfo

@@ -1,7 +1,5 @@
 """One tile a program: what is proposed, and its launch."""
 
-from __future__ import annotations
-
 from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.families.abilities import Abilities

@@ -1,7 +1,5 @@
 """Persistent programs over tensor descriptors: what is proposed, and the launch."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from gemm_templates.device import DeviceInfo
