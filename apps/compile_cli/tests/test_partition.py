@@ -319,3 +319,14 @@ def test_no_diagonal_matrix_is_kept(saved: list[Tensor]) -> None:
     torch.manual_seed(0)
     check(lambda x, w: torch.diag(x) @ w, rows(1)[0], torch.randn(N, N).requires_grad_())
     assert kept(saved) == [("float32", (N, N))]
+
+
+def test_a_mask_that_is_the_same_in_every_call_is_not_kept(saved: list[Tensor]) -> None:
+    """Attention is told that no query sees later keys, and its gradient too."""
+
+    def f(x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[-2])
+        return F.scaled_dot_product_attention(x, x, x, places[:, None] >= places).cos()
+
+    check(f, torch.randn(1, 2, 16, N, requires_grad=True))
+    assert saved and (16, 16) not in [t.shape[-2:] for t in saved]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -17,6 +18,7 @@ from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
+from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.numbers_alone import numbers_alone
 from aten_lowering.passes.prims import prims
@@ -362,3 +364,61 @@ def test_rows_are_put_onto_the_other_gradient() -> None:
     assert run(twice, *given, ids) == {"mm": 1, "add": 1, "index_put": 2}  # of the ids
     assert run(shared, *given, ids)["new_zeros"] == 1
     assert run(tied, *(x.bfloat16() for x in given), ids)["new_zeros"] == 1
+
+
+def counted(size: int, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    places = torch.arange(size, device=given.device)
+    return places[:, None], places
+
+
+# A mask of 5 queries and 5 keys, and what takes its place.
+MASKS: dict[str, tuple[Any, tuple[Any, bool] | None]] = {
+    "triangle": (lambda x: counted(5, x)[0] >= counted(5, x)[1], (None, True)),
+    "triangle of a batch": (
+        lambda x: (counted(5, x)[0] >= counted(5, x)[1]).expand(2, 1, 5, 5),
+        (None, True),
+    ),
+    "infinities": (lambda x: torch.full((5, 5), -math.inf).triu(1), (None, True)),
+    "every key": (lambda x: (counted(5, x)[1] >= 0).expand(2, 1, 5, 5), (None, False)),
+    "zeros": (lambda x: torch.zeros(5, 5), (None, False)),
+    "a window": (lambda x: (counted(5, x)[0] - counted(5, x)[1]).abs() < 2, None),
+    "slopes": (lambda x: (counted(5, x)[1] - counted(5, x)[0]).float().triu(1) * -1e4, None),
+    "upside down": (lambda x: counted(5, x)[0] <= counted(5, x)[1], None),
+    "of an input": (
+        lambda x: counted(5, x)[0] + x[0, 0, 0, 0].clamp(0, 0) >= counted(5, x)[1],
+        None,
+    ),
+    "of floats": (lambda x: counted(5, x)[0].cos() <= 1, None),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_are_known(name: str) -> None:
+    mask, wanted = MASKS[name]
+    x = torch.randn(2, 3, 5, 8)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask(x))
+
+    gm = make_fx(fn, tracing_mode="fake")(x)
+    known_masks(gm.graph)
+    gm.recompile()
+    torch.testing.assert_close(gm(x), fn(x))
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    (call,) = gm.graph.find_nodes(op="call_function", target=op)
+    if wanted is None:
+        assert isinstance(call.kwargs["attn_mask"], torch.fx.Node) and len(call.args) == 3
+    else:
+        assert (call.kwargs["attn_mask"], (*call.args, 0.0, False)[4]) == wanted
+
+
+def test_a_known_triangle_of_more_keys_than_queries_stays() -> None:
+    q, k = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8)
+    gm = make_fx(
+        lambda q, k: F.scaled_dot_product_attention(q, k, k, torch.ones(4, 5).tril() > 0),
+        tracing_mode="fake",
+    )(q, k)
+    before = gm.code
+    known_masks(gm.graph)
+    gm.recompile()
+    assert gm.code == before

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.forget_blocks import forget_blocks
+from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
@@ -109,6 +110,7 @@ def partition(
     order that convolutions and their gradients both want. saved: the option of that name."""
     if last.options.channels_last != "off":
         last.run(joint.graph)
+    known_masks(joint.graph)
     window_offsets(joint.graph)
     diagonal_products(joint.graph)
     results_again(joint.graph, more["num_fwd_outputs"])

@@ -7,6 +7,7 @@ from aten_lowering.passes.depthwise_gradients import depthwise_gradients
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
 from aten_lowering.passes.joined_gradients import joined_gradients
+from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.numbers_alone import numbers_alone
 from aten_lowering.passes.prims import prims
@@ -17,6 +18,7 @@ PASSES = tuple(
         (
             prims,
             numbers_alone,
+            known_masks,
             no_ops,
             exclusive_scans,
             diagonal_products,
