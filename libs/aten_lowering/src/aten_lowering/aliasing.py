@@ -59,9 +59,7 @@ def view_of(base: Operand, base_fake: torch.Tensor, fake: torch.Tensor) -> Opera
 
 
 def views(
-    op: OpOverload,
-    fakes: Sequence[object],
-    sources: Sequence[tuple[Operand, torch.Tensor]],
+    op: OpOverload, fakes: Sequence[object], sources: Sequence[tuple[Operand, torch.Tensor]]
 ) -> tuple[Operand, ...] | None:
     """All results of a call as views of its tensor arguments, or None if any is a new tensor.
 

@@ -99,12 +99,7 @@ def images(kernel: DefineKernel, binary: Any) -> Images:
     return Images(
         variable,
         len(found),
-        (
-            *declarations,
-            f"static const Image {variable}[] = {{",
-            *rows,
-            "};",
-        ),
+        (*declarations, f"static const Image {variable}[] = {{", *rows, "};"),
         tuple(definitions),
     )
 

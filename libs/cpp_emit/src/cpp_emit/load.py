@@ -35,11 +35,7 @@ class LoadedProgram:
     declared parameters raises RuntimeError with the parameter's name, what it expects and got."""
 
     def __init__(
-        self,
-        library: Library,
-        program: Program,
-        callbacks: Callbacks,
-        constants: Mapping[str, Any],
+        self, library: Library, program: Program, callbacks: Callbacks, constants: Mapping[str, Any]
     ) -> None:
         made_of = library.fingerprint()
         if made_of != fingerprint(program):

@@ -14,10 +14,7 @@ IR_DTYPE: dict[torch.dtype, DType] = {v: k for k, v in TORCH_DTYPE.items()}
 # Their results share the storage of the argument although their schemas do not say so.
 _UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
 
-_ENUM_TYPES: dict[str, type] = {
-    "layout": torch.layout,
-    "memory_format": torch.memory_format,
-}
+_ENUM_TYPES: dict[str, type] = {"layout": torch.layout, "memory_format": torch.memory_format}
 
 
 def torch_device(device: Device) -> torch.device:

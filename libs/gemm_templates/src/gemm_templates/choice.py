@@ -12,13 +12,7 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.launch import Bound, Inputs, bind, written
-from gemm_templates.model import (
-    Candidate,
-    candidates,
-    explain,
-    model_digest,
-    worth_measuring,
-)
+from gemm_templates.model import Candidate, candidates, explain, model_digest, worth_measuring
 from gemm_templates.problem import Config, Problem
 from gemm_templates.registry import make_plan
 from gemm_templates.render import template_digest

@@ -211,11 +211,7 @@ def expected_alignment(problem: Problem, kernel: TemplateKernel) -> int:
 
 
 def bind(
-    problem: Problem,
-    config: Config,
-    *,
-    cache: Cache | None = None,
-    pool: CompilePool | None = None,
+    problem: Problem, config: Config, *, cache: Cache | None = None, pool: CompilePool | None = None
 ) -> Bound:
     """A function that runs the template on tensors of exactly this problem. It is compiled at
     its first call; with a pool, and a GPU, from now on in the background."""

@@ -16,14 +16,7 @@ from gemm_templates.families.tiled.family import CONFIGS
 from gemm_templates.families.tma.family import tma_configs
 from gemm_templates.fused import BlockScale, Epilogue, Prologue
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
-from gemm_templates.model import (
-    Candidate,
-    best_config,
-    candidates,
-    explain,
-    is_legal,
-    offered,
-)
+from gemm_templates.model import Candidate, best_config, candidates, explain, is_legal, offered
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import FAST_K, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range

@@ -173,9 +173,7 @@ class MultiKernel:
         return self.order(self._sizes(sizes))[0]
 
     def explore(
-        self,
-        sizes: Iterable[int | Sequence[int]],
-        arguments: Callable[..., Sequence[Any]],
+        self, sizes: Iterable[int | Sequence[int]], arguments: Callable[..., Sequence[Any]]
     ) -> DecisionTable:
         """Measures ahead of time: decides the cells of `sizes` (see `sample_hints`) within the
         limits of `measurement`, with `arguments(*sizes)` as the arguments of a call."""

@@ -6,14 +6,7 @@ printing and simplification are slow, float-minded, or wrong for them in other l
 from symexpr.choice import Max, Min, Where
 from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
-from symexpr.domains import (
-    BIT_OPERATIONS,
-    COMPARISONS,
-    PYTHON,
-    ROUNDINGS,
-    ArrayDomain,
-    Domain,
-)
+from symexpr.domains import BIT_OPERATIONS, COMPARISONS, PYTHON, ROUNDINGS, ArrayDomain, Domain
 from symexpr.errors import (
     BadName,
     BadRange,

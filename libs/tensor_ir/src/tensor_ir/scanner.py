@@ -35,11 +35,7 @@ class Scanner:
     integers; every other name is a tensor. Whatever cannot be read raises `ParseError`."""
 
     def __init__(
-        self,
-        text: str,
-        pos: int = 0,
-        end: int | None = None,
-        symbols: Set[str] = frozenset(),
+        self, text: str, pos: int = 0, end: int | None = None, symbols: Set[str] = frozenset()
     ) -> None:
         self.text = text
         self.pos = pos

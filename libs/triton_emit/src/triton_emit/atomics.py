@@ -1,7 +1,5 @@
 """Device functions that combine values with memory atomically, as text (see `helpers.py`)."""
 
-from textwrap import dedent
-
 _EXTREME = """
 # The {extreme} of what is there and x; NaN wins. tl.atomic_{extreme} looks at bits: for it one sign
 # of NaN is the {extreme}, and one of the other sign, which memory may have held, is lost. Who was
@@ -27,23 +25,9 @@ def atomic_mul_{dtype}(p, at, x, mask):
         old = now
 """
 
-_BITS = (32, 64)
-ATOMIC_SOURCES = {
-    **{
-        f"atomic_{extreme}_f{bits}": dedent(_EXTREME).format(
-            extreme=extreme,
-            dtype=f"f{bits}",
-            bits=bits,
-            nan=(1 << (bits - 1)) - 1 if extreme == "max" else -1,
-        )
-        for extreme in ("max", "min")
-        for bits in _BITS
-    },
-    **{
-        f"atomic_mul_{kind[0]}{bits}": dedent(_PRODUCT).format(
-            dtype=f"{kind[0]}{bits}", bits=bits, tl=f"{kind}{bits}"
-        )
-        for kind in ("float", "int")
-        for bits in _BITS
-    },
-}
+ATOMICS = ""
+for _bits in (32, 64):
+    for _extreme, _nan in (("max", (1 << (_bits - 1)) - 1), ("min", -1)):
+        ATOMICS += _EXTREME.format(extreme=_extreme, dtype=f"f{_bits}", bits=_bits, nan=_nan)
+    for _kind in ("float", "int"):
+        ATOMICS += _PRODUCT.format(dtype=f"{_kind[0]}{_bits}", bits=_bits, tl=f"{_kind}{_bits}")

@@ -99,8 +99,7 @@ class Writer:
         self.bits = bits
         self.params = Params(kernel)
         self.ops = ScalarOps(
-            kernel.name,
-            frozenset("ox" if any(p.axes for p in kernel.phases) else "y"),
+            kernel.name, frozenset("ox" if any(p.axes for p in kernel.phases) else "y")
         )
         self.namer = Namer()
         self.ranges = dict(ranges_of(kernel))

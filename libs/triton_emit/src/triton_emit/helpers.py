@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from textwrap import dedent
 
 from symexpr import TRITON_PRELUDE
-from triton_emit.atomics import ATOMIC_SOURCES
+from triton_emit.atomics import ATOMICS
 from triton_emit.elementary import ELEMENTARY
 from triton_emit.folds import FOLDS
 from triton_emit.integers import INTEGERS
 from triton_emit.powers import POWERS
 
-_SOURCES = {**ELEMENTARY, **ATOMIC_SOURCES, **POWERS, **INTEGERS, **FOLDS}
-# `floor_div`, `floor_mod`, `ceil_div`: integer division as symexpr's printed indices call it
-_SOURCES.update(
-    (text.split("(")[0], f"def {text.rstrip()}")
-    for text in TRITON_PRELUDE.split("@triton.jit\ndef ")[1:]
-)
+# The last ones are integer division as symexpr's printed indices call it.
+_TEXTS = (ELEMENTARY, ATOMICS, POWERS, INTEGERS, FOLDS, TRITON_PRELUDE.replace("@triton.jit\n", ""))
+# Functions, with the comments before them, by name: a blank line ends each.
+_SOURCES = {
+    found[1]: block.strip("\n")
+    for block in "\n\n".join(_TEXTS).split("\n\n")
+    if (found := re.search(r"^def (\w+)", block, re.MULTILINE))
+}
 
 
 def called(text: str) -> list[str]:
@@ -37,7 +38,7 @@ def helper_text(names: Iterable[str]) -> str:
     def visit(name: str) -> None:
         if name in done:
             return
-        body = dedent(_SOURCES[name]).strip()
+        body = _SOURCES[name]
         for callee in sorted(set(re.findall(r"\b([a-z]\w*)\(", body)) - {name}):
             if callee in _SOURCES:
                 visit(callee)

@@ -19,14 +19,7 @@ from triton_rt.compiler import (
 )
 from triton_rt.config import Config, worker_environment
 from triton_rt.files import private
-from triton_rt.source import (
-    KernelParam,
-    KernelSource,
-    Ref,
-    flatten,
-    overlapped,
-    standalone_text,
-)
+from triton_rt.source import KernelParam, KernelSource, Ref, flatten, overlapped, standalone_text
 from triton_rt.tma import Address, MapPlan, TensorMap
 
 if TYPE_CHECKING:

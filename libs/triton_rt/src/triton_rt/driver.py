@@ -27,11 +27,7 @@ LAUNCH_COOPERATIVE, LAUNCH_CLUSTER, LAUNCH_CLUSTER_POLICY, LAUNCH_PDL = 2, 4, 5,
 
 
 class _Attribute(ctypes.Structure):
-    _fields_ = (
-        ("id", ctypes.c_uint32),
-        ("pad", ctypes.c_uint32),
-        ("value", ctypes.c_uint32 * 16),
-    )
+    _fields_ = (("id", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("value", ctypes.c_uint32 * 16))
 
 
 class _Config(ctypes.Structure):

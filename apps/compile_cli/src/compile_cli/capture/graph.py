@@ -24,13 +24,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from aten_lowering import (
-    StatesOfLSTMs,
-    decompose,
-    in_memory,
-    own_composites,
-    storage_key,
-)
+from aten_lowering import StatesOfLSTMs, decompose, in_memory, own_composites, storage_key
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.capture.aliases import Window, return_inputs, returned_inputs

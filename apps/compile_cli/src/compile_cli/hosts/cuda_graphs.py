@@ -12,9 +12,7 @@ from wrapper_ir.analysis import accesses, kernels, param_roots, storages, walk
 
 
 def graphed(
-    run: Callable[..., Sequence[Any]],
-    program: Program,
-    lending: Lending | None = None,
+    run: Callable[..., Sequence[Any]], program: Program, lending: Lending | None = None
 ) -> GraphedCallable:
     """`run`, captured at its second call with the same layouts. Results are the caller's own;
     inputs that move between calls are copied, weights are captured in place; what cannot be

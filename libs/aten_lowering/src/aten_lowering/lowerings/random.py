@@ -217,10 +217,7 @@ def exponential(call: Call, input: Operand, lambd: float, generator: Any) -> Non
 
 
 @table.lowers(
-    aten.randint.default,
-    aten.randint.low,
-    aten.randint_like.default,
-    aten.randint_like.low_dtype,
+    aten.randint.default, aten.randint.low, aten.randint_like.default, aten.randint_like.low_dtype
 )
 def randint(
     call: Call, high: Number, layout: Any, pin_memory: Any, low: Number = 0, **shown: Any

@@ -29,11 +29,7 @@ def _over(reduction: Reduction, of_nothing: Scalar | None = None) -> Lowering:
     take is the result's. of_nothing: what they make of no elements."""
 
     def lowering(
-        call: Call,
-        input: Operand,
-        dim: int | Dims = None,
-        keepdim: bool = False,
-        dtype: Any = None,
+        call: Call, input: Operand, dim: int | Dims = None, keepdim: bool = False, dtype: Any = None
     ) -> None:
         dims = [dim] if isinstance(dim, int) else dim
         folded = [input.size[d] for d in dims or range(len(input.size))] if input.size else []

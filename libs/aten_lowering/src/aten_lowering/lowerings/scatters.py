@@ -178,11 +178,7 @@ def _neutral(mode: str, dtype: DType) -> int | float:
 
 @table.lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
-    call: Call,
-    input: Operand,
-    indices: Sequence[Operand | None],
-    values: Operand,
-    accumulate: bool,
+    call: Call, input: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
 ) -> None:
     """A copy with the values stored, or added, at the indices; of a mask, one value."""
     masks = [i for i in indices if i is not None and i.dtype is DType.bool_]
@@ -201,11 +197,7 @@ def index_put(
 
 @table.lowers(aten._unsafe_masked_index_put_accumulate.default)
 def masked_sums(
-    call: Call,
-    input: Operand,
-    mask: Operand,
-    indices: Sequence[Operand | None],
-    values: Operand,
+    call: Call, input: Operand, mask: Operand, indices: Sequence[Operand | None], values: Operand
 ) -> None:
     """As `index_put` with sums, where the mask holds; elsewhere an index may be anything."""
     found = Advanced.of(indices, input.size)
@@ -228,12 +220,7 @@ def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> N
 
 
 def _few_a_row(
-    call: Call,
-    input: Operand,
-    dim: int,
-    index: Operand,
-    src: Operand | Number,
-    added: bool = False,
+    call: Call, input: Operand, dim: int, index: Operand, src: Operand | Number, added: bool = False
 ) -> bool:
     """A copy of the input with a few elements a row replaced, or added to, at places that the index
     says: every element asks whether it is one of those."""

@@ -40,12 +40,7 @@ def _column(windows: Sequence[Window], offsets: Sizes, at: Sizes, channel: sympy
 
 @table.lowers(aten.im2col.default)
 def im2col(
-    call: Call,
-    input: Operand,
-    kernel_size: Ints,
-    dilation: Ints,
-    padding: Ints,
-    stride: Ints,
+    call: Call, input: Operand, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints
 ) -> None:
     """What each window has, zeros where it lies outside of the image."""
     windows = _windows(input.size, kernel_size, dilation, padding, stride)

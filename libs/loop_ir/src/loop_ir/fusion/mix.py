@@ -12,16 +12,7 @@ from loop_ir.ir.analysis import inner_axes, scans
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.in_place import stays_outside
 from loop_ir.ir.names import free_names, map_expressions, statements, symbol_names
-from loop_ir.ir.nodes import (
-    Axis,
-    Buffer,
-    Kernel,
-    Load,
-    Phase,
-    Reduce,
-    Stmt,
-    Store,
-)
+from loop_ir.ir.nodes import Axis, Buffer, Kernel, Load, Phase, Reduce, Stmt, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
 from loop_ir.ir.strides import reduces_columns
@@ -71,10 +62,7 @@ def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
         summands[name] = stmt
         body.append(Store(name, at, stmt.args[0]))
     turned = replace(
-        kernel,
-        buffers=tuple(buffers),
-        axes=(*rows, *kernel.axes),
-        phases=(Phase((), tuple(body)),),
+        kernel, buffers=tuple(buffers), axes=(*rows, *kernel.axes), phases=(Phase((), tuple(body)),)
     )
     once = tuple(p for p in kernel.phases if not p.axes)
     return Columns(kernel, used_buffers(turned), summands, once)

@@ -34,11 +34,7 @@ from loop_ir.ir.nodes import (
     Store,
 )
 from loop_ir.ir.points import mixed_radix
-from loop_ir.ir.renaming import (
-    fresh_name,
-    union_buffers,
-    used_buffers,
-)
+from loop_ir.ir.renaming import fresh_name, union_buffers, used_buffers
 from loop_ir.ir.rewrite import ranges_of, simplify_with
 from loop_ir.splitting.split_reductions import LAUNCH_BYTES
 from symexpr import FloorDiv, Mod

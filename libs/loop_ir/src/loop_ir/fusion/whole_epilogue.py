@@ -81,9 +81,7 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
     read = {s.out: value for s in old if isinstance(s, Load) and s.buffer == matmul.out}
     body += [renamed(s, read) for s in old if not (isinstance(s, Load) and s.out in read)]
     kernel = replace(
-        epilogue,
-        buffers=union_buffers(epilogue.buffers, buffers),
-        phases=(Phase((), tuple(body)),),
+        epilogue, buffers=union_buffers(epilogue.buffers, buffers), phases=(Phase((), tuple(body)),)
     )
     return used_buffers(kernel), sums
 

@@ -9,14 +9,7 @@ import sympy
 
 import symexpr
 from loop_ir.ir.names import Name, defined_values, renamed, results, statements, value_names
-from loop_ir.ir.nodes import (
-    Buffer,
-    Indirect,
-    Kernel,
-    Load,
-    Origin,
-    Store,
-)
+from loop_ir.ir.nodes import Buffer, Indirect, Kernel, Load, Origin, Store
 from loop_ir.ir.rewrite import map_statements
 from tensor_ir import Symbol
 

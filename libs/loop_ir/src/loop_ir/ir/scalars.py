@@ -99,9 +99,7 @@ def from_bits(bits: Array, dtype: DType) -> Array:
         exponent = ((bits & 0x7F) >> mantissa).astype(np.int64)
         fraction = (bits & ((1 << mantissa) - 1)).astype(np.float64) / (1 << mantissa)
         value = np.where(
-            exponent == 0,
-            np.ldexp(fraction, 1 - bias),
-            np.ldexp(1 + fraction, exponent - bias),
+            exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias)
         )
         if dtype == DType.f8e4m3:
             value = np.where((bits & 0x7F) == 0x7F, np.nan, value)

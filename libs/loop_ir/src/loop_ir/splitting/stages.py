@@ -6,13 +6,7 @@ import sympy
 
 from loop_ir.ir.affine import substitute
 from loop_ir.ir.analysis import inner_axes
-from loop_ir.ir.names import (
-    defined_values,
-    map_expressions,
-    statements,
-    symbol_names,
-    used_values,
-)
+from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names, used_values
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers

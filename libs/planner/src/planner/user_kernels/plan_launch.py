@@ -74,10 +74,7 @@ class UserKernelPlanner:
             at = choices[-1][1]
             return self._through_operator(node, calls[at], node.grids[at], edge)
         plans = tuple(
-            (
-                condition,
-                LaunchPlan(self._define(calls[i].define), node.grids[i], calls[i].args),
-            )
+            (condition, LaunchPlan(self._define(calls[i].define), node.grids[i], calls[i].args))
             for condition, i in choices
         )
         return NodePlan(node.outs, None, plans, node.origins, calls[0].checks)

@@ -110,11 +110,7 @@ def _bind(
     order = [n for n in kernel.function.arg_names if n in passed]
     heads = [n if n in params else f"{n}: tl.constexpr" for n in order if n not in bound]
     call = ", ".join(f"{n}={passed[n]}" for n in order)
-    lines += [
-        "@triton.jit",
-        f"def {name}({', '.join(heads)}):",
-        f"    _captured_inner({call})",
-    ]
+    lines += ["@triton.jit", f"def {name}({', '.join(heads)}):", f"    _captured_inner({call})"]
     return "\n".join([*lines, f"_captured = {name}", ""])
 
 

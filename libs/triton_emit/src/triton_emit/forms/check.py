@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import sympy
 
-from loop_ir import (
-    Kernel,
-    across,
-    can_split_scans,
-    divides_rows,
-    picks_rows,
-    row_of_pieces,
-)
+from loop_ir import Kernel, across, can_split_scans, divides_rows, picks_rows, row_of_pieces
 from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
-from triton_emit.schedule import (
-    Schedule,
-    inner_spaces,
-    may_step,
-    next_power_of_two,
-    walks,
-)
+from triton_emit.schedule import Schedule, inner_spaces, may_step, next_power_of_two, walks
 from triton_emit.vectors import bends, reads_rows, slides
 
 

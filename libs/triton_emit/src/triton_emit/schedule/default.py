@@ -5,14 +5,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir import (
-    HELD_ROW,
-    Kernel,
-    columns_part,
-    pair_softmax,
-    reduces_columns,
-    shares_scans,
-)
+from loop_ir import HELD_ROW, Kernel, columns_part, pair_softmax, reduces_columns, shares_scans
 from loop_ir.ir import at_hints, hints_of
 from triton_emit.schedule.columns import PERSISTENT_COLUMNS, looped_columns, persistent_columns
 from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW

@@ -12,10 +12,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from triton._C.libtriton import ir as _ir
-from triton.runtime.interpreter import (
-    InterpreterOptions,
-    TensorHandle,
-)
+from triton.runtime.interpreter import InterpreterOptions, TensorHandle
 
 from triton_rt.errors import NotInterpretable
 from triton_rt.interp import libdevice

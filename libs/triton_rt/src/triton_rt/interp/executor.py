@@ -14,13 +14,7 @@ from triton_rt.element_types import kind_of, triton_type
 from triton_rt.interp.floats import narrow, numpy_dtype
 from triton_rt.interp.lang import Interpreter, world
 from triton_rt.interp.memory import Memory
-from triton_rt.tma import (
-    Address,
-    TensorMap,
-    as_tensor_map,
-    is_descriptor,
-    raise_violation,
-)
+from triton_rt.tma import Address, TensorMap, as_tensor_map, is_descriptor, raise_violation
 
 #: Launch options of `JITFunction.__getitem__` that mean nothing to an interpreter.
 _OPTIONS = frozenset(

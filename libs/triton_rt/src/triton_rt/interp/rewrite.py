@@ -56,9 +56,7 @@ def _call(name: str, *args: ast.expr) -> ast.Call:
 
 
 def rewrite(
-    fn: Callable[..., Any],
-    namespace: dict[str, Any],
-    source: tuple[list[str], int] | None = None,
+    fn: Callable[..., Any], namespace: dict[str, Any], source: tuple[list[str], int] | None = None
 ) -> Callable[..., Any]:
     """The rewritten function, with `namespace` as its globals and without its decorators.
 

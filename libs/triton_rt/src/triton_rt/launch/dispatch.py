@@ -21,10 +21,7 @@ Resolve = Callable[[int, int], Entry]
 
 
 def make_dispatcher(
-    name: str,
-    params: tuple[KernelParam, ...],
-    resolve: Resolve,
-    on_cpu: Callable[..., None],
+    name: str, params: tuple[KernelParam, ...], resolve: Resolve, on_cpu: Callable[..., None]
 ) -> Dispatch:
     """A callable `dispatch(grid, *args)`; `dispatch.clear()` forgets the variants it resolved.
 

@@ -95,10 +95,6 @@ def with_fallback(
     if plain is None:
         source = replace(tma.source, tma=False)
         plain = LazyKernel(
-            source,
-            target=tma.target,
-            cache=tma.cache,
-            pool=tma.pool,
-            max_variants=tma.max_variants,
+            source, target=tma.target, cache=tma.cache, pool=tma.pool, max_variants=tma.max_variants
         )
     return FallbackKernel(tma, plain, maps or {})

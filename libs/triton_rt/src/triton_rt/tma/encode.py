@@ -16,11 +16,7 @@ _FILL_ZERO, _FILL_NAN = 0, 1
 
 @functools.lru_cache(maxsize=8192)
 def encode(
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    layout: MapLayout,
-    nan: bool,
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], layout: MapLayout, nan: bool
 ) -> bytes:
     """The CUtensorMap of a tensor; sizes and strides in elements, the inner dimension last.
 
