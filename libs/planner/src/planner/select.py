@@ -88,6 +88,8 @@ def _matmul(
     plan_matmul: MatmulPlanner,
 ) -> list[NodePlan]:
     plan = plan_matmul(node, hints)
+    if plan.absorbed:
+        return []
     if plan.choices:
         if node.epilogue is None:
             made.add(node.out)

@@ -13,7 +13,7 @@ import gemm_templates
 from gemm_templates import is_legal, offered
 from planner.kernels import Kernels
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
-from planner.matmul.ways import Run, run_apart, run_vendor
+from planner.matmul.ways import Run, run_apart, run_pair, run_vendor
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
 
@@ -112,16 +112,26 @@ class MatmulChooser:
     ) -> Run:
         """What would run if no template ran the prologues: their kernels, then the best way for
         the operands that they make."""
-        if best is None:
-            run = run_vendor(self.kernels, plain, hints)
-        else:
-            bound = gemm_templates.bind(
-                plain.problem, best, pool=self.kernels.pool, cache=self.kernels.cache
-            )
+        return run_apart(self.kernels, fused, plain, self._run(plain, best, hints), hints)
 
-            def run(inputs: gemm_templates.Inputs) -> Tensor:
-                bound(inputs)
-                assert inputs.out is not None
-                return inputs.out
+    def pair(self, first: MatmulTask, second: MatmulTask, gated: MatmulTask, hints: Hints) -> Run:
+        """What would run if no template ran both products: the best way for each."""
+        runs = tuple(
+            self._run(task, self.choose(task, hints).config, hints) for task in (first, second)
+        )
+        return run_pair(first, second, gated, (runs[0], runs[1]), hints)
 
-        return run_apart(self.kernels, fused, plain, run, hints)
+    def _run(self, task: MatmulTask, config: gemm_templates.Config | None, hints: Hints) -> Run:
+        """A template, or the vendor's call."""
+        if config is None:
+            return run_vendor(self.kernels, task, hints)
+        bound = gemm_templates.bind(
+            task.problem, config, pool=self.kernels.pool, cache=self.kernels.cache
+        )
+
+        def run(inputs: gemm_templates.Inputs) -> Tensor:
+            bound(inputs)
+            assert inputs.out is not None
+            return inputs.out
+
+        return run

@@ -15,15 +15,22 @@ import torch
 
 import gemm_templates
 from gemm_templates import is_legal
-from loop_ir import Graph, Matmul
+from loop_ir import GatedPair, Graph, Matmul, gated_pairs
 from loop_ir.ir import hints_of
 from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser
 from planner.matmul.counters import Account, saved, wanting, without
 from planner.matmul.ladder import Rung, rungs, share
 from planner.matmul.likeness import likeness
-from planner.matmul.problem import MOST_PRODUCTS, GraphFacts, MatmulTask, bytes_of, make_task
-from planner.matmul.ways import vendor_steps, with_producers
+from planner.matmul.problem import (
+    MOST_PRODUCTS,
+    GraphFacts,
+    MatmulTask,
+    bytes_of,
+    make_gated_task,
+    make_task,
+)
+from planner.matmul.ways import vendor_steps, with_first, with_producers
 from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps
 from planner.schedules.proposals import default_schedule
 from planner.settings import Settings
@@ -44,17 +51,21 @@ REFUSED = {"aten._int_mm.default": 16}
 @dataclass(frozen=True)
 class Way:
     """A template (task and config), or the vendor's call (no config). A task without the node's
-    prologues comes after kernels that make its operands. label: equal at rungs that one way
-    serves."""
+    prologues comes after kernels that make its operands. first: what runs the other matmul of a
+    pair before. label: equal at rungs that one way serves."""
 
     task: MatmulTask | None
     config: gemm_templates.Config | None
     label: str = ""
+    first: Way | None = None
 
     def __str__(self) -> str:
+        if self.first is not None:
+            return f"{self.first}, {replace(self, first=None)}"
         if self.config is None or self.task is None:
             return VENDOR
-        return f"{self.config}{' with prologue' if self.task.prologues else ''}"
+        ending = {"fused": " with prologue", "gated": " of both products"}
+        return f"{self.config}{ending.get(self.task.kind, '')}"
 
 
 @dataclass
@@ -66,7 +77,8 @@ class MatmulPlanner:
     kernels: Kernels
     graph: Graph
     _measurements: dict[str, dict[str, gemm_templates.Choice]] = field(default_factory=dict)
-    _tasks: dict[tuple[str, int, bool, bool], MatmulTask | None] = field(default_factory=dict)
+    _tasks: dict[tuple[str, int, bool, str], MatmulTask | None] = field(default_factory=dict)
+    _joint: dict[str, bool] = field(default_factory=dict)
     _steps: dict[str, list[Rung]] = field(default_factory=dict)
     _chosen: dict[str, list[Way]] = field(default_factory=dict)
 
@@ -84,18 +96,88 @@ class MatmulPlanner:
     def _firsts(self) -> dict[str, Matmul]:
         """Of each matmul, by the name of its result, the first that is like it."""
         found: dict[Hashable, Matmul] = {}
-        aligned = self.facts.aligned
-        return {n.out: found.setdefault(likeness(n, aligned), n) for n in self._matmuls}
+        others = self._users | {out: pair.first for out, pair in self.pairs.items()}
+
+        def key(node: Matmul) -> Hashable:
+            both = (node, others[node.out]) if node.out in others else (node,)
+            return tuple(likeness(n, self.facts.aligned) for n in both)
+
+        return {n.out: found.setdefault(key(n), n) for n in self._matmuls}
+
+    @functools.cached_property
+    def pairs(self) -> dict[str, GatedPair]:
+        """Pairs that one template may multiply, by the result of the matmul with the epilogue."""
+        return gated_pairs(self.graph)
+
+    @functools.cached_property
+    def _users(self) -> dict[str, Matmul]:
+        """Of the first matmul of each pair, by its result, the other."""
+        return {self.pairs[n.out].first.out: n for n in self._matmuls if n.out in self.pairs}
+
+    def _is_joint(self, node: Matmul) -> bool:
+        """Whether one template that multiplies both products of a node's pair is the fastest at
+        some rung. The node then runs the other matmul at the other rungs."""
+        if node.out not in self._joint:
+            steps = (
+                self._rungs(node, hints_of(self.graph.symbols)) if node.out in self.pairs else []
+            )
+            self._joint[node.out] = any(self._gated_choice(node, r) is not None for r in steps)
+        return self._joint[node.out]
+
+    def _gated_choice(self, node: Matmul, rung: Rung) -> gemm_templates.Choice | None:
+        """A template for both products of a node's pair, where that is faster than the best way for
+        each."""
+        if node.out not in self.pairs:
+            return None
+        task, first = self._gated(node, rung), self.pairs[node.out].first
+        one, two = self._task(first, rung), self._task(node, rung)
+        if task is None or one is None or two is None:
+            return None
+        if self.options.gemm == "template":
+            config = self.chooser.best_config(task)
+            choice = gemm_templates.Choice(task.problem, config, (), reason="model")
+        else:
+            choice = self.chooser.choose(
+                task, rung.hints, lambda: self.chooser.pair(one, two, task, rung.hints)
+            )
+        return choice if choice.config is not None else None
+
+    def _joint_ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
+        """Like `_ways`: templates of both products, or one way for each after the other."""
+        choice, task = self._gated_choice(node, rung), self._gated(node, rung)
+        found: dict[str, tuple[float, Way]] = {}
+        if choice is not None and task is not None:
+            self._note(node, f" of both products{f' M={rung.rows}' if many else ''}", choice)
+            configs = {c.label: c.config for c in choice.candidates if c.config is not None}
+            times = [(label, time) for label, time in choice.times if label in configs]
+            if not many or not times:
+                return {str(choice.config): (1.0, Way(task, choice.config))}
+            for label, time in times:
+                if self._lasts(task.problem, configs[label], rung):
+                    found[label] = time, Way(task, configs[label])
+        first = self.pairs[node.out].first
+        one, two = self._task(first, rung), self._task(node, rung)
+        apart = {
+            f"{before}, {after}": (time + more, Way(two, config, first=Way(one, made)))
+            for before, (time, made) in self._times(first, rung, one, many).items()
+            for after, (more, config) in self._times(node, rung, two, many).items()
+        }
+        # As the best of these took where it was measured with the templates of both.
+        best = min(time for time, _ in apart.values())
+        scale = dict(choice.times)[VENDOR] / best if choice is not None else 1.0
+        return found | {label: (time * scale, way) for label, (time, way) in apart.items()}
 
     def __call__(self, node: Matmul, hints: Mapping[str, int]) -> MatmulPlan:
         """What to run, each with its condition; no choices for the vendor's call (and prologues and
         the epilogue as kernels of their own) whatever the sizes."""
         first = self._firsts[node.out]
+        if (user := self._users.get(node.out)) and self._is_joint(self._firsts[user.out]):
+            return MatmulPlan(absorbed=True)
         steps = self._rungs(first, hints)
         if all(self._task(first, r) is None and self._fused(first, r) is None for r in steps):
             return MatmulPlan()
         ways = self._ways_of(first, steps)
-        if all(way.config is None for way in ways):
+        if all(way.config is None and way.first is None for way in ways):
             return MatmulPlan((), self._decision(node, [Decided(None, VENDOR)]))
         choices: list[tuple[Condition, Choice]] = []
         decided: list[Decided] = []
@@ -104,15 +186,8 @@ class MatmulPlanner:
             if above is not None and above.label == way.label:
                 continue  # the rung above serves this one
             suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
-            task = way.task and self._find_task(node, rung, bool(way.task.prologues))
-            if way.config is None or task is None:
-                choice = self._vendor(node, rung.hints, suffix)
-            else:
-                choice = task.steps(way.config, f"matmul_{node.out}{suffix}")
-                if not task.prologues:
-                    choice = with_producers(node, choice, rung.hints, suffix)
-                if way.config.template != "tiled":
-                    aligned |= self.facts.inputs & set(task.buffers.values())
+            choice, used = self._steps_of(node, rung, way, suffix)
+            aligned |= self.facts.inputs & used
             choices.append((rung.condition, choice))
             decided.append(Decided(rung.condition, str(way)))
         if (most := self._most_products(node)) is not None:
@@ -121,6 +196,26 @@ class MatmulPlanner:
             choices.append((None, self._vendor(node, hints, self.facts.ending("_more"))))
             decided.append(Decided(None, VENDOR))
         return MatmulPlan(tuple(choices), self._decision(node, decided), frozenset(aligned))
+
+    def _steps_of(
+        self, node: Matmul, rung: Rung, way: Way, suffix: str
+    ) -> tuple[Steps, frozenset[str]]:
+        """What runs one way, and buffers that it reads through tensor maps."""
+        task = way.task and self._find_task(node, rung, way.task.kind)
+        aligned: frozenset[str] = frozenset()
+        if way.config is None or task is None:
+            choice = self._vendor(node, rung.hints, suffix)
+        else:
+            choice = task.steps(way.config, f"matmul_{node.out}{suffix}")
+            if not task.prologues:
+                choice = with_producers(node, choice, rung.hints, suffix)
+            if way.config.template != "tiled":
+                aligned = frozenset(task.buffers.values())
+        if way.first is None:
+            return choice, aligned
+        first = self.pairs[node.out].first
+        made, more = self._steps_of(first, rung, way.first, suffix)
+        return with_first(first, made, choice, suffix), aligned | more
 
     def _ways_of(self, node: Matmul, steps: Sequence[Rung]) -> list[Way]:
         """What runs at each rung."""
@@ -155,7 +250,8 @@ class MatmulPlanner:
             return False
         firsts = {node.out: node for node in self._firsts.values()}.values()
         rungs = [(node, rung) for node in firsts for rung in self._rungs(node, hints)]
-        tasks = [find(node, rung) for node, rung in rungs for find in (self._task, self._fused)]
+        finds = (self._task, self._fused, self._gated)
+        tasks = [find(node, rung) for node, rung in rungs for find in finds]
         return self.chooser.prefetch(task for task in tasks if task is not None)
 
     @property
@@ -201,19 +297,23 @@ class MatmulPlanner:
     def _task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
         """The node, its operands made, as a problem for templates; None where they cannot or need
         not be asked."""
-        return self._find_task(node, rung, False)
+        return self._find_task(node, rung, "plain")
 
     def _fused(self, node: Matmul, rung: Rung) -> MatmulTask | None:
         """Likewise with its prologues; None where it has none."""
-        return self._find_task(node, rung, True) if node.prologues else None
+        return self._find_task(node, rung, "fused") if node.prologues else None
 
-    def _find_task(self, node: Matmul, rung: Rung, fused: bool) -> MatmulTask | None:
-        key = (node.out, rung.rows, rung.exact, fused)
+    def _gated(self, node: Matmul, rung: Rung) -> MatmulTask | None:
+        """Both products of its pair; None where it has none."""
+        return self._find_task(node, rung, "gated") if node.out in self.pairs else None
+
+    def _find_task(self, node: Matmul, rung: Rung, kind: str) -> MatmulTask | None:
+        key = (node.out, rung.rows, rung.exact, kind)
         if key not in self._tasks:
-            self._tasks[key] = self._make_task(node, rung, fused)
+            self._tasks[key] = self._make_task(node, rung, kind)
         return self._tasks[key]
 
-    def _make_task(self, node: Matmul, rung: Rung, fused: bool) -> MatmulTask | None:
+    def _make_task(self, node: Matmul, rung: Rung, kind: str) -> MatmulTask | None:
         on_cuda = node.type.device.kind == "cuda"
         auto = self.options.gemm == "auto"
         if self.options.gemm == "extern" or (auto and not on_cuda):
@@ -224,8 +324,12 @@ class MatmulPlanner:
             else {}
         )
         aligned = self.facts.aligned | ({node.out} if on_cuda else set())
+        symbols, pair = self.graph.symbols, self.pairs.get(node.out)
         try:
-            task = make_task(node, rung.hints, aligned, exact, self.graph.symbols, fused)
+            if kind == "gated" and pair is not None:
+                task = make_gated_task(node, pair, rung.hints, aligned, exact, symbols)
+            else:
+                task = make_task(node, rung.hints, aligned, exact, symbols, kind == "fused")
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
             return None
         return None if auto and task.problem.flops < 2 * WORTH else task
@@ -233,6 +337,8 @@ class MatmulPlanner:
     def _ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Label -> seconds and what could run at a rung. A matmul with prologues: templates that
         run these, too, and the best of what comes after kernels of their own, with those."""
+        if self._is_joint(node):
+            return self._joint_ways(node, rung, many)
         plain, fused = self._task(node, rung), self._fused(node, rung)
         times = self._times(node, rung, plain, many)
         apart = {label: (time, Way(plain, config)) for label, (time, config) in times.items()}
@@ -311,7 +417,10 @@ class MatmulPlanner:
             hints = hints_of(self.graph.symbols)
             for node in (self._firsts[n.out] for n in self._matmuls):
                 steps = self._rungs(node, hints)
+                user = self._firsts[self._users.get(node.out, node).out]
                 for rung in steps:
+                    if self._gated_choice(user, rung) is not None:
+                        continue
                     if self._task(node, rung) is not None:
                         choice = self._measured(node, rung, len(steps) > 1)
                         found.append((rung.condition, saved(choice)))

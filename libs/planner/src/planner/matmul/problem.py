@@ -15,6 +15,7 @@ import gemm_templates
 from gemm_templates import family_of
 from loop_ir import (
     DType,
+    GatedPair,
     Graph,
     Kernel,
     Load,
@@ -96,9 +97,9 @@ def bytes_of(node: Matmul, hints: Mapping[str, int]) -> int:
 @dataclass(frozen=True)
 class MatmulTask:
     """node, and what templates need to know of it. a, b: what the template loads: operands, or the
-    tensors that `prologues` make them from. finish: what the epilogue was emitted from.
-    buffers: which buffer each pointer of the template is; dims: the template's integers as
-    expressions of sizes; batch: how many products."""
+    tensors that `prologues` make them from; b2: that of a gated pair's other factor. finish: what
+    the epilogue was emitted from. buffers: which buffer each pointer of the template is; dims: the
+    template's integers as expressions of sizes; batch: how many products."""
 
     node: Matmul
     problem: gemm_templates.Problem
@@ -111,6 +112,12 @@ class MatmulTask:
     buffers: dict[str, str]
     dims: dict[str, sympy.Expr]
     batch: sympy.Expr
+    b2: TensorRef | None = None
+
+    @property
+    def kind(self) -> str:
+        """Which of its node's tasks: "plain", "fused" with prologues, or "gated"."""
+        return "gated" if self.b2 is not None else "fused" if self.prologues else "plain"
 
     def inputs(self, hints: Hints) -> gemm_templates.Inputs:
         """Random tensors with the layouts of the node's; those of one buffer share its memory."""
@@ -118,7 +125,8 @@ class MatmulTask:
         kernels = [kernel for kernel, _ in self.prologues]
         if self.finish is not None:
             kernels.append(self.finish)
-        uses = [(ref.buffer, ref.type) for ref in (self.a, self.b, bias) if ref is not None]
+        refs = (self.a, self.b, self.b2, bias)
+        uses = [(ref.buffer, ref.type) for ref in refs if ref is not None]
         uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
         made = Buffers(uses, hints)
         return gemm_templates.Inputs(
@@ -127,12 +135,18 @@ class MatmulTask:
             random_tensor(self.out_type, hints),
             made.view(bias.buffer, bias.type) if bias is not None else None,
             tuple(map(made.argument, self.epilogue.args)) if self.epilogue else (),
+            made.view(self.b2.buffer, self.b2.type) if self.b2 is not None else None,
             before=tuple(made.argument(a) for _, source in self.prologues for a in source.args),
         )
 
     def named(self, inputs: gemm_templates.Inputs) -> dict[str, Any]:
         """What was given, by buffer, from where that starts."""
-        refs = ((self.a, inputs.a), (self.b, inputs.b), (self.node.bias, inputs.bias))
+        refs = (
+            (self.a, inputs.a),
+            (self.b, inputs.b),
+            (self.b2, inputs.b2),
+            (self.node.bias, inputs.bias),
+        )
         found = {
             ref.buffer: x.as_strided(x.size(), x.stride(), 0)
             for ref, x in refs
@@ -156,7 +170,8 @@ class MatmulTask:
         names of which begin with `name`, but for zeroed memory: that is the program's."""
         plan = gemm_templates.make_plan(self.problem, config, None)
         values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
-        for pointer, ref in (("a", self.a), ("b", self.b), ("bias", self.node.bias)):
+        refs = {"a": self.a, "b": self.b, "b2": self.b2, "bias": self.node.bias}
+        for pointer, ref in refs.items():
             if ref is not None and ref.type.offset != 0:
                 values[pointer] = ref
         if self.epilogue is not None:
@@ -185,7 +200,7 @@ class MatmulTask:
 
     def _described(self, kernel: gemm_templates.TemplateKernel) -> dict[str, Blocks]:
         """The parameters that are descriptors: matrices as the kernel sees its buffers."""
-        types = {"a": self.a.type, "b": self.b.type, "out": self.out_type}
+        types = {"a": self.a.type, "b": self.b.type, "b2": self.b.type, "out": self.out_type}
         found = {}
         for name, plan in kernel.maps:
             assert plan.shape is not None and plan.strides is not None
@@ -193,7 +208,8 @@ class MatmulTask:
                 tuple(self.dims[n] if isinstance(n, str) else sympy.Integer(n) for n in layout)
                 for layout in (plan.shape, plan.strides)
             )
-            type_ = replace(types[name], size=size, stride=stride)
+            offset = self.b2.type.offset if name == "b2" and self.b2 else types[name].offset
+            type_ = replace(types[name], size=size, stride=stride, offset=offset)
             found[name] = Blocks(TensorRef(self.buffers[name], type_), plan.block)
         return found
 
@@ -306,6 +322,28 @@ def make_task(
     kernels = tuple(prologues.values())
     return MatmulTask(
         node, problem, a, b, kernels, finish, epilogue, out_type, buffers, dims, batch
+    )
+
+
+def make_gated_task(
+    node: Matmul,
+    pair: GatedPair,
+    hints: Hints,
+    aligned: frozenset[str],
+    known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
+    symbols: tuple[Symbol, ...] = (),
+) -> MatmulTask:
+    """Both products of a pair, of which `node` has the epilogue, as one problem. Raises like
+    `make_task`."""
+    a, b = node.operands
+    alone = replace(node, operands=(a, replace(b, ref=pair.b)), epilogue=pair.left)
+    task = make_task(alone, hints, aligned, known, symbols)
+    source = emit_epilogue(pair.gate, node.out, "gate", node.type.stride)
+    gate = gemm_templates.Epilogue(source.name, source.text)
+    even = {"b2"} if pair.b2.buffer in aligned and _starts_aligned(pair.b2) else set()
+    problem = replace(task.problem, gate=gate, aligned=task.problem.aligned | even)
+    return replace(
+        task, problem=problem, b2=pair.b2, buffers={**task.buffers, "b2": pair.b2.buffer}
     )
 
 

@@ -198,3 +198,33 @@ def run_apart(
         return run(replace(given, a=a, b=b, bias=inputs.bias, operands=inputs.operands))
 
     return both
+
+
+# -- two products that one epilogue multiplies
+
+
+def with_first(first: Matmul, made: Steps, used: Steps, suffix: str) -> Steps:
+    """The steps of one matmul, and those of the other, which alone reads its result."""
+    names = {first.out: f"{first.out}{suffix}"}
+    steps = tuple(_renamed(step, names) for step in (*made.steps, *used.steps))
+    return Steps(steps, ((names[first.out], first.type), *made.allocate, *used.allocate))
+
+
+def run_pair(
+    first: MatmulTask, second: MatmulTask, gated: MatmulTask, runs: tuple[Run, Run], hints: Hints
+) -> Run:
+    """A function of the gated task's inputs: both products, one after the other, the second with
+    the epilogue that reads both."""
+    alone, given = first.inputs(hints), second.inputs(hints)
+    swapped = first.b == gated.b
+
+    def both(inputs: gemm_templates.Inputs) -> Tensor:
+        known = gated.named(inputs)
+        b, b2 = (inputs.b, inputs.b2) if swapped else (inputs.b2, inputs.b)
+        assert b is not None and b2 is not None and second.epilogue is not None
+        known[first.node.out] = runs[0](replace(alone, a=inputs.a, b=b))
+        pairs = zip(second.epilogue.args, given.operands, strict=True)
+        operands = tuple(known.get(str(name), value) for name, value in pairs)
+        return runs[1](replace(given, a=inputs.a, b=b2, operands=operands))
+
+    return both
