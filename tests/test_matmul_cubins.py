@@ -50,6 +50,14 @@ def gated(x: Any, g: Any, w: Any) -> Any:
     return (x * g) @ w
 
 
+def swiglu(x: Any, v: Any, w: Any) -> Any:
+    return F.silu(F.linear(x, v)) * F.linear(x, w) + 1
+
+
+def integers(q: Any, w: Any, s: Any) -> Any:
+    return (torch._int_mm(q, w.t()) * s).bfloat16()
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "scores": (scores, ((4, 8, 256, 64), (4, 8, 256, 64), (4, 1, 256, 256)),
                {"tiled", "batched_tma", "gluon_batched"}),
@@ -63,6 +71,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "gated batch": (gated_batch, ((8, 64, 512), (8, 64, 1), (8, 512, 256)),
                     {"tiled", "gemv"}),
     "few gated rows": (gated, ((16, 1024), (16, 1024), (1024, 1024)), {"tiled", "gemv"}),
+    "pair": (swiglu, ((512, 1024), (2048, 1024), (2048, 1024)), {"gated", "gated_gluon"}),
+    "integers": (integers, ("i8", "i8", (1024,)), {"tiled", "tma", "gluon", "decompose_k"}),
 }  # fmt: skip
 
 
@@ -84,11 +94,12 @@ def task_of(
     options = Options(gemm="template")
     loop = serve_one(lower_with_report(captured.graph).graph)
     fused = fuse_with_report(loop, fuse_options(options, loop))[0]
-    (node,) = fused.nodes
+    node = fused.nodes[-1]
     assert isinstance(node, Matmul)
     planner = MatmulPlanner(options, Kernels(options), fused)
     (rung,) = planner._rungs(node, hints_of(fused.symbols))
-    task = planner._fused(node, rung) if node.prologues else planner._task(node, rung)
+    others = planner._gated(node, rung), planner._fused(node, rung)
+    task = next(filter(None, others), planner._task(node, rung))
     assert task is not None
     return planner, task
 
@@ -99,7 +110,7 @@ ONCE = {
     **dict.fromkeys(CASES, frozenset[str]()),
     "scores": {"tiled", "gluon_batched"}, "batch": {"batched_tma", "decompose_k"},
     "int8 weights": {"tma", "gemv", "split_k", "decompose_k"}, "int8 weights, one row": {"gemv"},
-    "gated": {"tiled"},
+    "gated": {"tiled"}, "pair": {"gated_gluon"}, "integers": {"gluon"},
 }  # fmt: skip
 
 
