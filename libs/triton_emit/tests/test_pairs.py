@@ -160,6 +160,27 @@ def test_parts_in_turns_are_read_and_stored_side_by_side(tools: SimpleNamespace)
     assert "tl.split(tl.reshape(tl.load(in0 + windex" in emit(k, schedule).source
 
 
+def test_neighbours_are_read_under_a_mask_and_without(tools: SimpleNamespace) -> None:
+    """The middle of rows of pairs with its parts exchanged; the ends stay as they are."""
+    body = """
+      v0 = index i1 : i64
+      v1 = const 3 : i64
+      v2 = lt(v0, v1) : bool
+      v3 = load x[i0*20 + i1*2] if v2 else 0 : bf16
+      v4 = load x[i0*20 + i1*2 + 1] if v2 else 0 : bf16
+      v5 = index i2 : i64
+      v6 = const 1 : i64
+      v7 = lt(v5, v6) : bool
+      v8 = where(v7, v4, v3) : bf16
+      v9 = load x[i0*20 + i1*2 + i2] : bf16
+      v13 = where(v2, v8, v9) : bf16
+"""
+    start, end = TURNS.index("      v0"), TURNS.index("      store")
+    tools.check(
+        kernel(TURNS[:start] + body + TURNS[end:]), schedule=Schedule("flat", 64, pairs=True)
+    )
+
+
 def test_parts_in_turns_that_lie_apart_are_no_pairs() -> None:
     for old, new in (("store y[i0*20 + i1*2 + i2]", "store y[i0*20 + i1 + i2*10]"),
                      ("i2 < 2", "i2 < 1")):  # fmt: skip

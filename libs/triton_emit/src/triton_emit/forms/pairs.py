@@ -24,8 +24,8 @@ class PairWriter(KernelWriter):
         super().__init__(in_pairs(kernel), schedule)
         # Of two neighbours the first, by where the second will be.
         self.first_of: dict[_Place, Value] = {}
-        # By place, what both neighbours read: the loads of the first and of the second.
-        self.both: dict[_Place, tuple[Load, Load]] = {}
+        # By name, what both neighbours read: the loads of the first and of the second.
+        self.both: dict[str, tuple[Load, Load]] = {}
         loads = {
             (s.buffer, s.index): s
             for s in statements(self.kernel)
@@ -36,8 +36,7 @@ class PairWriter(KernelWriter):
             second = loads.get((buffer, sympy.expand(index + 1)))
             constant, _ = index.as_coeff_Add()
             if second is not None and index.coeff(last) == 2 and constant % 2 == 0:
-                for each in (first, second):
-                    self.both[buffer, each.index] = first, second
+                self.both[first.out] = self.both[second.out] = first, second
 
     def define_tiles(self) -> None:
         """The tile of points, and that of both neighbours of each."""
@@ -64,11 +63,11 @@ class PairWriter(KernelWriter):
 
     def load(self, stmt: Load, readers: Sequence[Stmt], alone: bool) -> None:
         """What both neighbours read, side by side, is one load."""
-        if stmt.out in self.env or (stmt.buffer, stmt.index) not in self.both:
+        if stmt.out in self.env or stmt.out not in self.both:
             if stmt.out not in self.env:
                 super().load(stmt, readers, alone)
             return
-        pair = self.both[stmt.buffer, stmt.index]
+        pair = self.both[stmt.out]
         text, over = self._of_both(pair[0].index)
         loaded = self.load_text(stmt, text, self.mask(over))
         base = self.base_of(stmt.buffer)
