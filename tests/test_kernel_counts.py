@@ -124,6 +124,16 @@ WORK = {
         ).flatten(-2),
         lambda: (rows(40, 3, 8), rows(3, 4), rows(3, 4)), 1, 2,
     ),
+    "rotary embedding as complex numbers": Work(
+        lambda x, f: torch.view_as_real(
+            torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+            * torch.view_as_complex(f.float()).conj()
+        ).flatten(-2) * 2,
+        lambda: (rows(40, 3, 8), torch.arange(24).view(3, 4, 2)), 2, 1,
+    ),
+    "magnitudes": Work(
+        lambda x: x.abs().square(), lambda: (torch.randn(6, 8, dtype=torch.complex64),), 1
+    ),
     "windows as columns": Work(
         lambda x: F.unfold(x, 3, padding=1), lambda: (rows(2, 3, 5, 6),), 1, 1
     ),

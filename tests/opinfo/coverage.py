@@ -167,9 +167,9 @@ minutes), from the operators' own samples (f32 and i64; {samples} each), traced 
 and backward on the CPU and lowered with the default options. An operator is native if no sample of
 it leaves a call; else the calls are listed, each with the lowering's reason ("on purpose": the
 vendor's library, or a random operator that kernels do not compute). On a GPU integer division by
-tensors is native, too: on the CPU eager raises where a divisor is 0, which a kernel cannot. Kernels
-do not compute on complex numbers: an operator on them is always a call. What is "not traced"
-breaks the graph under `torch.compile`, or is not of this machine.
+tensors is native, too: on the CPU eager raises where a divisor is 0, which a kernel cannot. Of
+complex numbers products, sums, magnitudes and copies are kernels. What is "not traced" breaks
+the graph under `torch.compile`, or is not of this machine.
 
 | family | operators | native | of which some calls remain |
 |---|---|---|---|

@@ -96,8 +96,9 @@ def evaluate(graph: Graph, inputs: Sequence[Any], tensors: Mapping[str, Any]) ->
 def close(got: torch.Tensor, want: torch.Tensor) -> None:
     assert got.dtype == want.dtype
     assert got.shape == want.shape
-    if want.dtype.is_floating_point:
-        tolerance = {torch.float64: 1e-12, torch.float32: 2e-5}.get(want.dtype, 1.6e-2)
+    if want.dtype.is_floating_point or want.dtype.is_complex:
+        part = want.dtype.to_real()
+        tolerance = {torch.float64: 1e-12, torch.float32: 2e-5}.get(part, 1.6e-2)
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
     else:
         assert torch.equal(got, want), (got, want)

@@ -22,6 +22,8 @@ ONE = torch.tensor(1.5)
 AT = torch.tensor(0)
 MASK = X.remainder(1.5) > 0.5
 SORTED = torch.tensor([-1.5, -0.5, -0.5, 0.25, 2.0])
+INF, NAN = torch.inf, torch.nan
+Z = torch.tensor([[1 + 2j, 0, -0.5j, 3], [-1, complex(INF, 1), complex(NAN, 0), complex(0, -INF)]])
 WITH_NAN = X.masked_fill(X == 1, torch.nan)
 
 
@@ -89,6 +91,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             *torch._foreach_pow(0.5, [x, y]), *torch._foreach_div([x, y], y[0, 0]),
             *aten._foreach_copy([x, y], [y[:, :1], y + 1]), *torch._foreach_exp([x, y])),
         (X, FEW)),
+    "complex products": (lambda z: (z * z[:1] * 2, z.t() * 1j, z * z.real, z[..., ::2] * z[1, 1:3]),
+                         (Z,)),
+    "complex of two widths": (lambda z: z[:, 0] * z[:, 1].to(torch.complex128) - 1, (Z,)),
+    "complex sums": (lambda z: (z + 1 - z.conj(), z[:, :3].t().sum(0), z.conj()[0].sum()), (Z,)),
+    "conjugates": (lambda z: (z.conj().clone(), z.t().conj_physical(), -z.conj(), z.conj().imag),
+                   (Z,)),
+    "complex parts": (lambda z: aten.slice_scatter(z.new_zeros(2, 6), z, 1, 1, 5), (Z,)),
+    "magnitudes": (lambda z: (z.abs(), z.t().angle(), z[0].sgn(), z.abs() * z), (Z,)),
+    "complex of reals": (lambda x: (torch.polar(x, x.cos()).t(), torch.complex(x, x.exp()),
+                                    x.t().to(torch.complex64), torch.complex(x, x).to(x.dtype)),
+                         (X,)),
     "corners": (lambda x: (torch.tril_indices(4, 3, 1), torch.triu_indices(4, 3, -1)), (X,)),
 }  # fmt: skip
 

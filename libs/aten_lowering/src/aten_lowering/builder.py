@@ -278,14 +278,14 @@ class KernelBuilder:
         if x.constant is not None:
             value = self.const(x.constant, x.dtype)
             return value if mask is None else mask.choose(value, other)
-        held = x.storage.dtype
+        self._use(x, written=False)
+        held = x.storage.dtype.part
         if held is not x.dtype:
             same = held.itemsize == x.dtype.itemsize and DType.bool_ not in (held, x.dtype)
             if not same or other != 0:
                 raise NotPlain(f"{x.dtype.value} elements of a buffer of {held.value}")
         if x.ref.neg:
             other = -other
-        self._use(x, written=False)
         index = address(x.type, coords)
         name = mask.name if mask else None
         key = ("load", x.ref.buffer, index, name, repr(other))
@@ -399,13 +399,14 @@ class KernelBuilder:
         return found
 
     def _use(self, x: Operand, written: bool) -> None:
-        for dtype in (x.dtype, x.storage.dtype):
+        storage = x.storage.parts
+        for dtype in (x.dtype, storage.dtype):
             computable = not dtype.is_complex and dtype not in self._refused
             require(computable, f"kernels do not compute on {dtype.value}")
         name = x.ref.buffer
         buffer = self._buffers.get(name)
         if buffer is None:
-            self._buffers[name] = Buffer(name, replace(x.storage, offset=sympy.S.Zero), written)
+            self._buffers[name] = Buffer(name, replace(storage, offset=sympy.S.Zero), written)
         elif buffer.written != written:
             raise CannotLower(f"{name} is both read and written")
 

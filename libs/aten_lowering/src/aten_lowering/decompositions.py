@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
+from aten_lowering.complexes import COMPLEX
 from aten_lowering.extern import by_design
 from aten_lowering.foreach import FOREACH
 from aten_lowering.layouts import OPERANDS, laid_out
@@ -201,6 +202,8 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
+    for op, rule in COMPLEX.items():
+        own[op] = _first(rule, own[op]) if op in own else rule
     return names, {
         op: _of_reals(op, laid_out(op, rule)) for op, rule in table.items() if _goes(op)
     } | own

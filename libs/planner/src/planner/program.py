@@ -103,6 +103,8 @@ class _Builder:
             root = self.roots[value.buffer]
             starts = root.offset == value.type.offset and root.dtype == value.type.dtype
             return Ref(value.buffer) if starts else self.tensor(value)
+        if isinstance(value, str) and self.roots[value].dtype.is_complex:
+            return self.tensor(TensorRef(value, self.roots[value].parts))
         return Ref(value) if isinstance(value, str) else value
 
     def node(self, plan: NodePlan) -> None:

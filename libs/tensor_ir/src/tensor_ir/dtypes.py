@@ -64,6 +64,11 @@ class DType(Enum):
         return self.value.startswith("c")
 
     @property
+    def part(self) -> DType:
+        """The type of the real part: of a complex type another, else this one."""
+        return _PARTS.get(self, self)
+
+    @property
     def is_int(self) -> bool:
         """Whether it is an integer type, signed or not; bool is none."""
         return self.value[0] in "iu"
@@ -97,6 +102,8 @@ _ROWS = {
     DType.c64: _Row(8, "complex64", "", "", "complex64"),
     DType.c128: _Row(16, "complex128", "", "", "complex128"),
 }
+
+_PARTS = {DType.c32: DType.f16, DType.c64: DType.f32, DType.c128: DType.f64}
 
 BY_TEXT = {d.value: d for d in DType}
 """Element types by their short text, `"bf16"`."""

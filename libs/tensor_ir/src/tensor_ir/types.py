@@ -55,6 +55,16 @@ class TensorType:
         `1 + sum((size - 1) * stride)`."""
         return sympy.Add(1, *((n - 1) * s for n, s in zip(self.size, self.stride, strict=True)))
 
+    @property
+    def parts(self) -> TensorType:
+        """Complex numbers as pairs of real ones, along a last dimension; itself if it has none."""
+        if not self.dtype.is_complex:
+            return self
+        stride = (*(2 * s for s in self.stride), sympy.S.One)
+        return TensorType(
+            self.dtype.part, (*self.size, sympy.Integer(2)), stride, self.device, 2 * self.offset
+        )
+
     def storage_bytes(self, env: Mapping[str, int]) -> int:
         """Bytes from the start of the storage to the end of the layout, for values of the symbols:
         0 for an empty tensor. Raises `symexpr.DivisionByZero` where a size has no value."""

@@ -404,7 +404,11 @@ class _GraphRun:
         for buffer in kernel.buffers:
             if buffer.name not in self.storages:
                 self._new(buffer.name, buffer.type, None)
-        _Run(kernel, self.storages, dict(self.env)).run()
+        seen = dict(self.storages)
+        for name, storage in seen.items():
+            if storage.dtype.kind == "c":
+                seen[name] = storage.view(storage.real.dtype)
+        _Run(kernel, seen, dict(self.env)).run()
 
     def _arg(self, arg: ir.GraphArg) -> Any:
         if isinstance(arg, ir.TensorRef):

@@ -245,7 +245,8 @@ class Phase:
 @dataclass(frozen=True)
 class Buffer:
     """A buffer that a kernel uses. Its name is the name in the graph. `type.offset` is 0: the
-    layout of the storage. `written`: the kernel stores to it."""
+    layout of the storage; of complex numbers that of their parts. `written`: the kernel stores to
+    it."""
 
     name: str
     type: TensorType

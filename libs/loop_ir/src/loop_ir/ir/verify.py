@@ -154,6 +154,7 @@ class _GraphVerifier:
                     )
                 self._define(buffer.name, buffer.type, kernel.name)
                 continue
+            known = known.parts
             if buffer.written and buffer.name in self.constants:
                 raise errors.WriterConflict(f"{buffer.name} is a constant", kernel.name)
             if known is not buffer.type and (
