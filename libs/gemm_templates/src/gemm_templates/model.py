@@ -236,7 +236,9 @@ def model_digest() -> str:
 
 
 def _too_large(problem: Problem, config: Config) -> bool:
-    """A tile of twice the matrix wastes half of its work."""
-    return (config.block_m > 16 and config.block_m >= 2 * problem.m) or (
+    """A tile of twice the matrix wastes half of its work; but pairs have none of less than 64 rows,
+    and read weights."""
+    least = 64 if problem.gate else 16
+    return (config.block_m > least and config.block_m >= 2 * problem.m) or (
         config.block_n > 16 and config.block_n >= 2 * problem.n
     )

@@ -44,7 +44,7 @@ WORTH = 64 * 64 * 64
 
 VENDOR = "extern"
 
-# So many rows and less vendors' calls refuse.
+# So many rows and less vendors' calls refuse: templates alone run them, and none is measured.
 REFUSED = {"aten._int_mm.default": 16}
 
 
@@ -249,7 +249,12 @@ class MatmulPlanner:
         if self.options.gemm != "auto" or self.kernels.pool is None:
             return False
         firsts = {node.out: node for node in self._firsts.values()}.values()
-        rungs = [(node, rung) for node in firsts for rung in self._rungs(node, hints)]
+        rungs = [
+            (node, rung)
+            for node in firsts
+            for rung in self._rungs(node, hints)
+            if not self._by_model(node, rung)
+        ]
         finds = (self._task, self._fused, self._gated)
         tasks = [find(node, rung) for node, rung in rungs for find in finds]
         return self.chooser.prefetch(task for task in tasks if task is not None)
@@ -270,8 +275,6 @@ class MatmulPlanner:
         if not rows.free_symbols or self.options.multikernel == "off":
             return here
         found = rungs(rows, self.graph.symbols, hints)
-        refused = REFUSED.get(node.extern.target, 0)
-        found = [rung for rung in found if rung.rows > refused] or here
         room = self._room(node)
         fits = next((i for i, r in enumerate(found) if bytes_of(node, r.hints) > room), len(found))
         if fits < len(found):
@@ -332,7 +335,8 @@ class MatmulPlanner:
                 task = make_task(node, rung.hints, aligned, exact, symbols, kind == "fused")
         except (gemm_templates.UnsupportedProblem, TritonEmitError):
             return None
-        return None if auto and task.problem.flops < 2 * WORTH else task
+        small = task.problem.flops < 2 * WORTH and not self._by_model(node, rung)
+        return None if auto and small else task
 
     def _ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Label -> seconds and what could run at a rung. A matmul with prologues: templates that
@@ -344,7 +348,7 @@ class MatmulPlanner:
         apart = {label: (time, Way(plain, config)) for label, (time, config) in times.items()}
         if fused is None or plain is None:
             return apart
-        if self.options.gemm == "template":
+        if self._by_model(node, rung):
             way = Way(fused, self.chooser.best_config(fused))
             return apart if way.config is None else {str(way): (1.0, way)}
         label, (_, best) = min(apart.items(), key=lambda item: item[1][0])
@@ -372,7 +376,7 @@ class MatmulPlanner:
             vendor = f"{VENDOR} {default_schedule(node.epilogue, rung.hints)}"
         if task is None:
             return {vendor: (1.0, None)}
-        if self.options.gemm == "template":
+        if self._by_model(node, rung):
             config = self.chooser.best_config(task)
             return {vendor if config is None else str(config): (1.0, config)}
         choice = self.chooser.choose(task, rung.hints)
@@ -389,6 +393,10 @@ class MatmulPlanner:
         times = {k: v for k, v in times.items() if v[1] and self._lasts(task.problem, v[1], rung)}
         times[vendor] = (dict(choice.times)[VENDOR] * (1 - MARGINS.in_doubt), None)
         return times
+
+    def _by_model(self, node: Matmul, rung: Rung) -> bool:
+        """Whether the model alone decides between templates, and there is no other way."""
+        return self.options.gemm == "template" or rung.rows <= REFUSED.get(node.extern.target, 0)
 
     def _measured(self, node: Matmul, rung: Rung, many: bool) -> gemm_templates.Choice:
         """What is the fastest at a rung where memory that is zero costs nothing."""
@@ -421,7 +429,7 @@ class MatmulPlanner:
                 for rung in steps:
                     if self._gated_choice(user, rung) is not None:
                         continue
-                    if self._task(node, rung) is not None:
+                    if self._task(node, rung) is not None and not self._by_model(node, rung):
                         choice = self._measured(node, rung, len(steps) > 1)
                         found.append((rung.condition, saved(choice)))
         return Account(tuple((where, seconds) for where, seconds in found if seconds > 0))
