@@ -187,8 +187,25 @@ kernel k(
       store y[i0] = v2
       store z[i0] = v3
 """
-TEXTS = {"sum": SUM, "extremes": EXTREMES, "norm": NORM, "softmax": SOFTMAX, "columns": COLUMNS,
-         "planes": PLANES, "gather": GATHER, "centred": CENTRED, "scaled": SCALED}  # fmt: skip
+BIASED = """
+kernel k(
+    x: f32[40, 7] cuda:0,
+    w: f32[7] cuda:0,
+    out y: f32[7] cuda:0,
+):
+  parallel i0 < 7:
+    over r0 < 40:
+      v0 = load x[r0*7 + i0] : f32
+      v1 = load w[i0] : f32
+      v2 = mul(v0, v1) : f32
+      v3, v4 = reduce welford(v2) : f32
+    once:
+      v5 = add(v3, v4) : f32
+      store y[i0] = v5
+"""
+TEXTS = {"sum": SUM, "biased": BIASED, "extremes": EXTREMES, "norm": NORM, "softmax": SOFTMAX,
+         "columns": COLUMNS, "planes": PLANES, "gather": GATHER, "centred": CENTRED,
+         "scaled": SCALED}  # fmt: skip
 
 
 def graph_of(kernels: list[Kernel], whole: Kernel, symbols=()) -> Graph:
@@ -341,6 +358,25 @@ def test_when_a_reduction_is_shared(text, rows, width, splits):
     if cut is not None:
         assert cut.count * cut.length >= width
         assert cut.exact == (cut.count * cut.length == width)
+
+
+def test_columns_that_are_read_once_for_mean_and_squares_are_cut_evenly():
+    """Into more chunks than wanted, if need be: 64516 is 4 times 127 times 127."""
+    rows, columns = 254 * 254, 4096
+    kernel = big(BIASED, columns, rows)
+    cut = choose_cut(kernel, {})
+    assert cut is not None and cut.exact and cut.count == 127
+    plain = choose_cut(big(COLUMNS, columns, rows), {})
+    assert plain is not None and plain.count < 64
+
+
+def test_what_all_rows_share_is_read_without_a_mask():
+    kernel = parse_kernel(BIASED)
+    axis = kernel.phases[0].axes[0]
+    first, *_ = agree(kernel, Cut(axis, sympy.Integer(6), sympy.Integer(7), False))
+    lines = [line.strip() for line in print_kernel(first).splitlines()]
+    assert any("= load w[i0]" in s and " if " not in s for s in lines)
+    assert all(" if " in s for s in lines if "= load x[" in s)
 
 
 GROUPS = """

@@ -531,3 +531,18 @@ kernel k(
 def test_three_rows_of_f32_leave_registers(dtype: str, rows: int) -> None:
     found = default_schedule(parse_kernel(THREE.format(dtype=dtype)), {})
     assert (found.xblock, found.rblock, found.num_warps) == (rows, 512, 2)
+
+
+@pytest.mark.parametrize(("windows", "rows", "warps"), [(4, 16, 1), (216, 8, 4)])
+def test_windows_of_rows_fit_instruction_caches(windows: int, rows: int, warps: int) -> None:
+    loads = [f"v{n} = load x[i0*{64 * windows} + r0 + {64 * n}] : f32" for n in range(windows)]
+    sums = [f"v{windows + n} = add(v{windows + n - 1}, v{n}) : f32" for n in range(1, windows)]
+    last = f"v{2 * windows} = reduce sum(v{2 * windows - 1}) : f32"
+    kernel = parse_kernel(
+        f"kernel k(\n    x: f32[16000, {windows}, 64] cuda:0,\n    out y: f32[16000] cuda:0,\n):\n"
+        "  parallel i0 < 16000:\n    over r0 < 64:\n      "
+        + "\n      ".join((*loads, *sums, last))
+        + f"\n    once:\n      store y[i0] = v{2 * windows}\n"
+    )
+    found = default_schedule(kernel, {})
+    assert (found.xblock, found.rblock, found.num_warps) == (rows, 64, warps)

@@ -9,7 +9,7 @@ import sympy
 from loop_ir.ir.affine import product, substitute
 from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
-from loop_ir.ir.names import map_expressions, symbol_names
+from loop_ir.ir.names import map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols
@@ -55,6 +55,8 @@ class Chunks(Pieces):
         used = symbol_names(kernel)
         self.chunk = next(fresh_symbols("i", used))
         self.which = (s for s in fresh_symbols("t", used))
+        places = (s.symbol for s in statements(kernel) if isinstance(s, Indirect))
+        self.varies = {cut.axis.symbol, *places}
         self.values = fresh_values(kernel)
         others = (a.extent for a in self.inner if a is not cut.axis)
         self.others = product(others)  # points of an inner space for one step along the axis
@@ -150,8 +152,11 @@ class Chunks(Pieces):
         return replace(self.kernel, axes=(chunks, *self.kernel.axes), phases=tuple(out))
 
     def _mask(self, body: Body, stmt: Stmt, mask: str) -> None:
-        """A statement at inner points of which those outside of `mask` are none."""
-        if isinstance(stmt, Load | Store):
+        """A statement at inner points of which those outside of `mask` are none. What is read
+        alike at all points of the axis is there."""
+        if isinstance(stmt, Load) and self.varies.isdisjoint(stmt.index.free_symbols):
+            pass
+        elif isinstance(stmt, Load | Store):
             stmt = body.guarded(stmt, mask)
         elif isinstance(stmt, Reduce | Scan):
             (value,) = stmt.args
