@@ -497,3 +497,18 @@ def test_inputs_at_another_type_of_symbolic_sizes_are_left_to_eager() -> None:
     with pytest.warns(UserWarning, match="an input at another type"):
         got, want = compiled(x, i), fn(x, i)
     assert torch.equal(got[1], want[1]) and got[1].data_ptr() == i.data_ptr()
+
+
+@pytest.mark.parametrize("emit", ["fx", "hop"])
+def test_results_that_require_grad_may_be_written_to(emit: str) -> None:
+    """A layer's result is a view of its matmul's; to autograd it is a tensor of its own."""
+    weight = torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_()
+    compiled = torch.compile(
+        torch.nn.functional.linear, backend="compile_cli", options={"emit": emit}
+    )
+    gradients = []
+    for run in (compiled, torch.nn.functional.linear):
+        y = run(torch.linspace(0, 2, 48).reshape(2, 3, 8), weight)
+        y[:, 0] = 0.0
+        gradients += torch.autograd.grad(y.square().sum(), weight)
+    torch.testing.assert_close(*gradients)

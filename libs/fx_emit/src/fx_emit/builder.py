@@ -202,7 +202,9 @@ class Builder:
             skipped = self.types[root].offset * self.types[root].dtype.itemsize
             offset = self.number(type.offset - skipped / type.dtype.itemsize)
             target, args = host.reinterpret, (self.tensor(root), dtype, size, stride, offset)
-        elif self.shared.launch == "direct" and name not in self.shared.exposed:
+        elif self.shared.launch == "direct" and not (
+            name in self.shared.exposed and self.outside(root)
+        ):
             skipped = self.number(type.offset - self.types[base].offset)
             target, args = reinterpret_tensor, (self.nodes[base], size, stride, skipped)
         else:
@@ -211,6 +213,11 @@ class Builder:
                 offset = self.domain.add(start, offset) if offset != 0 else start
             target, args = torch.as_strided, (self.nodes[base], size, stride, offset)
         return self.call(target, args, name=name, value=self.fake(type), comment=comment)
+
+    def outside(self, root: str) -> bool:
+        """It is an argument or a constant. A view of another tensor that is returned is no view to
+        torch: autograd would refuse writes into what its functions give."""
+        return self.nodes[root].op in ("placeholder", "get_attr")
 
     def submodule(self, label: str, module: GraphModule) -> Node:
         """The node that reads `module`, which becomes a child of the root."""

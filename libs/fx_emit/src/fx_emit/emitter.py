@@ -141,8 +141,18 @@ class _Emitter(Head):
             case ir.If():
                 self.branch(op)
             case ir.Return():
+                if self.shared.launch != "direct":
+                    self.detach(op)
                 values = self.value(op.values)
                 self.note(self.graph.output(values), _values(values), op.comment)
+
+    def detach(self, op: ir.Return) -> None:
+        """Views of what is no argument are returned as tensors of their own."""
+        for name in uses(op):
+            root = self.roots.get(name, name)
+            if root != name and not self.outside(root):
+                source, value = self.tensor(name), self.fake(self.types[name])
+                self.nodes[name] = self.call(torch.ops.aten.detach.default, (source,), value=value)
 
     def constant(self, op: ir.Constant) -> None:
         if op.key not in self.shared.constants:
