@@ -27,10 +27,6 @@ def host_timer(call: Callable[[], Any]) -> float:
     return max(best, 1e-9)  # a clock may stand still
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Measurement:
     """How `select="measured"` measures.
@@ -55,7 +51,7 @@ class Measurement:
     seconds: float = 2.0
     candidates: int = 8
     copy: Callable[[Any], Any] | None = None
-    when: Callable[[], bool] = _always
+    when: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         for name in ("resolution", "buckets", "candidates"):

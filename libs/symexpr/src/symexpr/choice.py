@@ -16,6 +16,16 @@ def decided(x: bool | None) -> bool | None:
     return x
 
 
+def _all(fact: str, first: int = 0) -> Callable[[Applied], bool | None]:
+    """The method that says a fact of which it is known that all arguments, from `first` on, have
+    it."""
+
+    def holds(self: Applied) -> bool | None:
+        return fuzzy_and([getattr(a, fact) for a in self.args[first:]]) or None
+
+    return holds
+
+
 class _Extreme(Applied):
     """Flattens, folds literals, drops arguments that another one always beats."""
 
@@ -48,14 +58,10 @@ class _Extreme(Applied):
         kept.sort(key=by_structure)
         return None if tuple(kept) == tuple(args) else cls(*kept)
 
-    def _eval_is_integer(self) -> bool | None:
-        return fuzzy_and([a.is_integer for a in self.args]) or None
+    _eval_is_integer, _eval_is_finite = _all("is_integer"), _all("is_finite")
 
     def _eval_is_extended_real(self) -> bool | None:
         return decided(fuzzy_and([a.is_extended_real for a in self.args]))
-
-    def _eval_is_finite(self) -> bool | None:
-        return fuzzy_and([a.is_finite for a in self.args]) or None
 
     def _eval_is_nonnegative(self) -> bool | None:
         return decided(self._above([a.is_nonnegative for a in self.args]))
@@ -100,20 +106,9 @@ class Where(Applied):
             return b
         return a if a == b else None
 
-    def _eval_is_integer(self) -> bool | None:
-        return fuzzy_and([a.is_integer for a in self.args[1:]]) or None
-
-    def _eval_is_extended_real(self) -> bool | None:
-        return fuzzy_and([a.is_extended_real for a in self.args[1:]]) or None
-
-    def _eval_is_finite(self) -> bool | None:
-        return fuzzy_and([a.is_finite for a in self.args[1:]]) or None
+    _eval_is_integer, _eval_is_finite = _all("is_integer", 1), _all("is_finite", 1)
+    _eval_is_extended_real = _all("is_extended_real", 1)
+    _eval_is_nonnegative, _eval_is_positive = _all("is_nonnegative", 1), _all("is_positive", 1)
 
     def _eval_is_commutative(self) -> bool:
         return True
-
-    def _eval_is_nonnegative(self) -> bool | None:
-        return fuzzy_and([a.is_nonnegative for a in self.args[1:]]) or None
-
-    def _eval_is_positive(self) -> bool | None:
-        return fuzzy_and([a.is_positive for a in self.args[1:]]) or None

@@ -173,19 +173,17 @@ class FixedWidthPrinter(Printer):
     def visit_PowByNatural(self, e: sympy.Function) -> Text:
         return self.power(e, *map(self.visit, e.args))
 
-    def _division(self, e: sympy.Expr, kind: Any) -> tuple[sympy.Expr, sympy.Expr, bool]:
-        a, b = e.args[0], e.args[1]
-        return a, b, self.at_least(a, 0) and self.at_least(b, 1)
+    def _division(self, e: sympy.Expr) -> tuple[Text, Text, bool]:
+        a, b = e.args
+        return self.visit(a), self.visit(b), self.at_least(a, 0) and self.at_least(b, 1)
 
     def visit_FloorDiv(self, e: sympy.Function) -> Text:
-        a, b, plain = self._division(e, FloorDiv)
-        x, y = self.visit(a), self.visit(b)
+        x, y, plain = self._division(e)
         x = self.check_one(x, e)
         return self.divide(x, y) if plain else self.helper("floor_div", x, y)
 
     def visit_Mod(self, e: sympy.Function) -> Text:
-        a, b, plain = self._division(e, Mod)
-        x, y = self.visit(a), self.visit(b)
+        x, y, plain = self._division(e)
         return self.infix("%", PRODUCT, [x, y]) if plain else self.helper("floor_mod", x, y)
 
     def visit_ModularIndexing(self, e: sympy.Function) -> Text:

@@ -200,7 +200,7 @@ class Writer:
                 parts.append(name)
         if len(parts) > 1:
             both = " & ".join(parts)
-            name = self.joint_masks.setdefault(both, _numbered("mask", len(self.joint_masks)))
+            name = self.joint_masks.setdefault(both, f"mask{len(self.joint_masks) or ''}")
             if f"{name} = {both}" not in self.lines.head:
                 self.lines.head.append(f"{name} = {both}")
             parts = [name]
@@ -433,10 +433,6 @@ class Writer:
     def takes(self, stmt: Store, value: Value) -> bool:
         """Handles a store in another way than `tl.store`; True if it did."""
         return False
-
-
-def _numbered(base: str, number: int) -> str:
-    return base if number == 0 else f"{base}{number}"
 
 
 def _at(param: str, index: str) -> str:

@@ -148,7 +148,7 @@ class TunedKernel:
             on_gpu = bool(tensors) and all(t.is_cuda for t in tensors)
             if len(usable) == 1 or not (on_gpu or (self.tuner and self.tuner.on_cpu)):
                 chosen, final = usable[0], True
-            elif on_gpu and _capturing():
+            elif on_gpu and torch.cuda.is_current_stream_capturing():
                 chosen, final = self._nearest(key, usable), False
             elif len(self.tuned) >= self.max_tunings:
                 chosen, final = self._nearest(key, usable), True
@@ -252,7 +252,3 @@ def _key_of(source: KernelSource) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         return lambda args: (args[where].get_device(), args[only])
     pick = operator.itemgetter(*integers)
     return lambda args: (args[where].get_device(), *pick(args))
-
-
-def _capturing() -> bool:
-    return torch.cuda.is_current_stream_capturing()

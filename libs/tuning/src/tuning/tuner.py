@@ -242,13 +242,13 @@ class _Tuning:
                 f"registers each and {needs.shared_bytes} bytes of shared memory does not fit on "
                 f"a multiprocessor of {self.machine.name}"
             )
-        work = self.works[index] if self.works is not None else self._bytes_of_arguments()
+        if self.works is not None:
+            work = self.works[index]
+        else:  # the bytes of the arguments
+            work = Work(bytes=sum(s.bytes for s in spans(self.task.tensors)))
         _, grid = self.task.candidates[index]
         programs = math.prod((grid,) if isinstance(grid, int) else grid)
         return estimate(needs, programs, work, self.machine)
-
-    def _bytes_of_arguments(self) -> Work:
-        return Work(bytes=sum(s.bytes for s in spans(self.task.tensors)))
 
     def _by_model(self, began: float) -> Tuned:
         guesses = [math.inf] * len(self.keys)

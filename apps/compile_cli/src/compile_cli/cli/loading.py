@@ -93,7 +93,8 @@ def load_target(
             a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
             for a in args
         )
-    return Target(name, model, args, _named_dims(specs), device, "train" if train else "eval")
+    named = {i: dict(spec.dynamic) for i, spec in enumerate(specs) if spec.dynamic}
+    return Target(name, model, args, named, device, "train" if train else "eval")
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -166,10 +167,6 @@ def _random_args(
 ) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
     return tuple(spec.make(generator, device) for spec in specs)
-
-
-def _named_dims(specs: list[InputSpec]) -> dict[int, dict[int, str]]:
-    return {i: dict(spec.dynamic) for i, spec in enumerate(specs) if spec.dynamic}
 
 
 def _load_exported(path: Path, specs: list[InputSpec], device: torch.device, seed: int) -> Target:

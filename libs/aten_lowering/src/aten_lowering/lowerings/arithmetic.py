@@ -28,12 +28,9 @@ def _function(op: str) -> Body:
     return lambda x: arithmetic(x)(op)
 
 
-def _rounding(op: str) -> Body:
-    return lambda x: x(op) if x.dtype.is_float else x
-
-
 rows(table, function, **{name: _function(name) for name in _FLOAT_FUNCTIONS.split()})
-rows(table, elementwise, **{name: _rounding(name) for name in _ROUNDINGS})
+for _name in _ROUNDINGS:
+    rows(table, elementwise, **{_name: lambda x, op=_name: x(op) if x.dtype.is_float else x})
 rows(table, elementwise, **{name: _function(name) for name in ("neg", "abs")})
 rows(table, function, reciprocal=lambda x: 1 / x, atan2=lambda y, x: y("atan2", x))
 rows(

@@ -25,7 +25,7 @@ def print_graph(graph: ir.Graph) -> str:
     lines += [f"  constant {name}: {print_type(t)}" for name, t in graph.constants]
     for node in graph.nodes:
         lines += _node(node, "  ")
-    lines.append(f"  return {_args(graph.outputs)}")
+    lines.append(f"  return ({', '.join(map(print_graph_arg, graph.outputs))})")
     return "\n".join(lines) + "\n"
 
 
@@ -136,10 +136,6 @@ def print_graph_arg(arg: ir.GraphArg) -> str:
     if isinstance(arg, Ref):
         return f"ref {arg.name}"
     return print_plain(arg)
-
-
-def _args(args: Sequence[ir.GraphArg]) -> str:
-    return f"({', '.join(map(print_graph_arg, args))})"
 
 
 def _node(node: ir.Node, indent: str) -> list[str]:

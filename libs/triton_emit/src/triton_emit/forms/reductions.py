@@ -89,7 +89,7 @@ def fold(writer: RowWriter, call: str, axes: frozenset[str]) -> str:
     return call.format(axis=1) + "[:, None]"
 
 
-def _reduce_call(writer: RowWriter, op: str, value: Value) -> str:
+def _reduce_call(op: str, value: Value) -> str:
     """Triton text that folds `value`; `{axis}` is left to be filled in."""
     text = value.text.replace("{", "{{").replace("}", "}}")
     if op == "sum":
@@ -112,7 +112,7 @@ def _row_axes(writer: RowWriter, value: Value) -> frozenset[str]:
 def _simple(writer: RowWriter, stmt: Reduce, value: Value) -> Value:
     """A fold of one value to one result, and the result in its declared type."""
     axes = _row_axes(writer, value)
-    text = fold(writer, _reduce_call(writer, stmt.op, value), axes)
+    text = fold(writer, _reduce_call(stmt.op, value), axes)
     if stmt.op == "sum" and _is_full(writer, value):
         total = Value(f"{text} + 0.0", ADD, value.dtype, axes)
         return writer.ops.cast(total, stmt.dtype)
@@ -134,7 +134,7 @@ def _extreme(writer: RowWriter, stmt: Reduce, value: Value, at: str) -> Value:
     axes = _row_axes(writer, value)
     if not value.text.isidentifier():
         value = writer.assign("value", value)
-    text = fold(writer, _reduce_call(writer, stmt.op[3:], value), axes)
+    text = fold(writer, _reduce_call(stmt.op[3:], value), axes)
     peak = writer.assign(BY_REDUCTION[stmt.op[3:]][0], Value(text, ATOM, value.dtype, axes))
     found = f"{value.text} == {peak.text}"
     if value.dtype.is_float:
@@ -189,7 +189,7 @@ def _two_pass(writer: RowWriter, stmt: Reduce, value: Value) -> tuple[Value, ...
         value = writer.assign("centered", value)
     summed = masked(writer, value, zero)
     axes = _row_axes(writer, summed)
-    total = fold(writer, _reduce_call(writer, "sum", summed), axes)
+    total = fold(writer, _reduce_call("sum", summed), axes)
     if _is_full(writer, summed):
         total = f"({total} + 0.0)"
     quotient = _quotient(dtype, total, _count(writer, dtype))
@@ -201,7 +201,7 @@ def _two_pass(writer: RowWriter, stmt: Reduce, value: Value) -> tuple[Value, ...
         inside = Value(inside.text, inside.prec, dtype, inside.axes | {key})
     delta = writer.assign("delta", inside)
     square = Value(f"{delta.text} * {delta.text}", MUL, dtype, delta.axes)
-    folded = fold(writer, _reduce_call(writer, "sum", square), axes)
+    folded = fold(writer, _reduce_call("sum", square), axes)
     m2 = writer.assign("m2", Value(folded, ATOM, dtype, axes))
     return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
 
@@ -210,7 +210,7 @@ def _softmax(writer: RowWriter, stmt: Reduce, value: Value) -> tuple[Value, ...]
     """Maximum, then the sum of the exponentials of what is below it; of a row of -inf that is 0."""
     axes = _row_axes(writer, value)
     bases = BY_REDUCTION[stmt.op]
-    text = fold(writer, _reduce_call(writer, "max", value), axes)
+    text = fold(writer, _reduce_call("max", value), axes)
     peak = writer.assign(bases[0], Value(text, ATOM, value.dtype, axes))
     below = _exp(value.dtype, f"{value.text} - {peak.text}")
     text = fold(writer, f"tl.sum({below}, {{axis}})", axes)
@@ -366,7 +366,7 @@ def _softmax_finish(writer: RowWriter, stmt: Reduce, acc: Value, sums: str) -> t
     """Joins lanes, each of which has its own maximum. Nothing was summed: all is -inf."""
     axes = _row_axes(writer, acc)
     bases = BY_REDUCTION[stmt.op]
-    text = fold(writer, _reduce_call(writer, "max", acc), axes)
+    text = fold(writer, _reduce_call("max", acc), axes)
     peak = writer.assign(bases[0], Value(text, ATOM, acc.dtype, axes))
     scale = _exp(acc.dtype, f"{acc.text} - {peak.text}")
     text = fold(writer, f"tl.sum({sums} * {scale}, {{axis}})", axes)

@@ -27,10 +27,6 @@ Handle = Any  # triton.runtime.interpreter.TensorHandle
 _MIN_DOT_K = {8: 32}
 
 
-def _min_dot_size(lhs: Any, rhs: Any) -> tuple[int, int, int]:
-    return (1, 1, _MIN_DOT_K.get(lhs.scalar.primitive_bitwidth, 16))
-
-
 def _of(op: Callable[..., Any]) -> Callable[..., Handle]:
     """The method that applies a function of arrays to the values of its arguments."""
     return lambda self, *args: self._apply(op, *args)
@@ -50,7 +46,9 @@ class NumpyBuilder(MemoryBuilder):
         super().__init__()
         # Integers wrap, as they do on the GPU without TRITON_DEBUG.
         self.options = InterpreterOptions(sanitize_overflow=False)
-        self.codegen_fns = {"min_dot_size": _min_dot_size}
+        self.codegen_fns = {
+            "min_dot_size": lambda a, b: (1, 1, _MIN_DOT_K.get(a.scalar.primitive_bitwidth, 16))
+        }
         self.grid_dim: tuple[int, int, int] = (1, 1, 1)
         self.grid_idx: tuple[int, int, int] = (0, 0, 0)
 

@@ -49,14 +49,6 @@ def _cbrt(x: Tensor) -> Tensor:
     return torch.from_numpy(np.cbrt(x.numpy()))
 
 
-def _powi(x: Tensor, n: Tensor) -> Tensor:
-    return torch.pow(x.to(torch.float64), n).to(x.dtype)
-
-
-def _exp10(x: Tensor) -> Tensor:
-    return torch.pow(torch.tensor(10.0, dtype=torch.float64), x.to(torch.float64)).to(x.dtype)
-
-
 def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """Exact product in float64 for float32 arguments; two roundings for float64 ones."""
     wide = torch.float64
@@ -82,8 +74,8 @@ _TABLE: dict[str, Callable[..., Tensor]] = {
     "llrint": lambda x: torch.round(x).to(torch.int64),
     "round": _round,
     "llround": lambda x: _round(x).to(torch.int64),
-    "powi": _powi,
-    "exp10": _exp10,
+    "powi": lambda x, n: torch.pow(x.double(), n).to(x.dtype),
+    "exp10": lambda x: torch.pow(x.new_tensor(10.0).double(), x.double()).to(x.dtype),
     "cbrt": _cbrt,
     "rcbrt": lambda x: 1 / _cbrt(x),
     "tgamma": _gamma,

@@ -20,35 +20,22 @@ class _Rewriter(ast.NodeTransformer):
         node.value = _call("__to_tensor__", node.value)
         return node
 
-    def visit_If(self, node: ast.If) -> ast.AST:
-        return self._test(node)
-
-    def visit_While(self, node: ast.While) -> ast.AST:
-        return self._test(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        return self._test(node)
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        return self._test(node)
-
     def _test(self, node: ast.If | ast.While | ast.IfExp | ast.Assert) -> ast.AST:
         self.generic_visit(node)
         node.test = _call("__truth__", node.test)
         return node
 
+    visit_If = visit_While = visit_IfExp = visit_Assert = _test
+
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
-        thunks = [ast.Lambda(args=_no_arguments(), body=value) for value in node.values]
+        none = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        thunks = [ast.Lambda(args=none, body=value) for value in node.values]
         return _call("__and__" if isinstance(node.op, ast.And) else "__or__", *thunks)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
         return _call("__not__", node.operand) if isinstance(node.op, ast.Not) else node
-
-
-def _no_arguments() -> ast.arguments:
-    return ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
 def _call(name: str, *args: ast.expr) -> ast.Call:
