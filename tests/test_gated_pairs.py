@@ -77,7 +77,7 @@ def test_pairs_are_one_launch(options: dict[str, Any], fn: Callable[..., Any], e
         fn, args, options={**options, "gemm": "template", "emit": emit}
     )  # fmt: skip
     assert launches(compiled) == 1
-    assert relative_error(compiled(*args).double(), fn(*(x.double() for x in args))) < 4e-3
+    assert relative_error(compiled(*args).double(), fn(*(x.double() for x in args))) < 8e-3
 
 
 @pytest.mark.parametrize("fn", [kept, squared, added, two])
@@ -142,3 +142,47 @@ def test_layers_that_are_alike_are_decided_once(options: dict[str, Any], as_on_g
     assert [choice.problem.gate is not None for choice in choices].count(True) == 1
     assert sum(isinstance(o, Launch) for o in walk(compiled.graph.program.ops)) <= 9
     assert relative_error(compiled(*args).double(), layers(*(x.double() for x in args))) < 2e-2
+
+
+def side_by_side(x: Any, w: Any) -> Any:
+    gate, up = F.linear(x, w).chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def up_first(x: Any, w: Any) -> Any:
+    up, gate = F.linear(x, w).chunk(2, -1)
+    return (F.gelu(gate) * up).relu()
+
+
+@pytest.mark.parametrize(("fn", "rows"), [(side_by_side, 0), (up_first, None)])
+def test_halves_of_one_product(
+    options: dict[str, Any], fn: Callable[..., Any], rows: int | None
+) -> None:
+    torch.manual_seed(0)
+    w = bf16(2 * N, K) * 0.2
+    compiled = compile_cli.compile(
+        fn, (bf16(M, K), w), dynamic=None if rows is None else {0: {rows}},
+        options={**options, "gemm": "template"},
+    )  # fmt: skip
+    assert launches(compiled) == 1
+    for count in (M,) if rows is None else (1, 7, 200):
+        x = bf16(count, K)
+        expected = fn(x.double(), w.double())
+        assert relative_error(compiled(x, w).double(), expected) < 8e-3
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_halves_where_they_are_faster(
+    options: dict[str, Any], as_on_gpu: Any, faster: bool
+) -> None:
+    choices = as_on_gpu(lambda runs, info: [1.0, *[0.1 if faster else 2.0] * (len(runs) - 1)])
+    torch.manual_seed(0)
+    x, w = bf16(M, K), bf16(2 * N, K) * 0.2
+    compiled = compile_cli.compile(side_by_side, (x, w), options=options)
+    failures = [why for choice in choices for _, why in choice.failures]
+    assert not [why for why in failures if "NotInterpretable" not in why]
+    assert [choice.problem.gate is not None for choice in choices] == [False, True]
+    ops = list(walk(compiled.graph.program.ops))
+    assert sum(isinstance(o, ExternCall) for o in ops) == (0 if faster else 1)
+    expected = side_by_side(x.double(), w.double())
+    assert relative_error(compiled(x, w).double(), expected) < 8e-3

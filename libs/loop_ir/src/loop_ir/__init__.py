@@ -8,7 +8,7 @@ fewer bytes, with a report of what it did and why not more.
 from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
 from loop_ir.fusion.explain import explain, why_not
 from loop_ir.fusion.fuse import FusionReport, fuse, fuse_with_report
-from loop_ir.fusion.gates import GatedPair, gated_pairs
+from loop_ir.fusion.gates import GatedPair, gated_halves, gated_pairs
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import Prologue, over_operand
 from loop_ir.fusion.whole_epilogue import is_plain, whole_epilogue
@@ -125,6 +125,7 @@ __all__ = [
     "explain",
     "fuse",
     "fuse_with_report",
+    "gated_halves",
     "gated_pairs",
     "identity",
     "in_pieces",

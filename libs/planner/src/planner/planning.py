@@ -74,14 +74,16 @@ def plan_graph(
     the time of that counts. attentions: calls of attention, by target. Raises a `PlannerError`."""
     tuner = tuner or ScheduleTuner(settings, kernels)
     tuner.start(measured_sizes(graph, settings, lists or {}))
-    matmuls = MatmulPlanner(settings, kernels, graph)
+    listed = {kernel.name for alike in (lists or {}).values() for kernel in alike}
+    matmuls = MatmulPlanner(settings, kernels, graph, listed)
     if matmuls.prefetch(hints_of(graph.symbols)):
         tuner.begin_candidates()
     users = UserKernelPlanner(settings, kernels, graph, table or {})
     account = matmuls.account
     tuner.measure()
     attend = functools.partial(plan_attention, attentions=attentions or {}, options=settings)
-    plans = select(graph, settings, matmuls, users, lists, tuner, tuner.emit, attend)
+    absorbed = matmuls.absorbed
+    plans = select(graph, settings, matmuls, users, lists, tuner, tuner.emit, attend, absorbed)
 
     def explain() -> str:
         lines = [

@@ -50,11 +50,13 @@ def select(
     schedule: Scheduler = default_schedule,
     text: Emitter = emit,
     plan_extern: ExternPlanner = lambda node: None,
+    absorbed: Mapping[str, Matmul] | None = None,
 ) -> tuple[NodePlan | CopyBack, ...]:
     """Plans of all nodes, in order; of `lists`, one for all kernels of each. `plan_matmul` gives
     what to run under which conditions, each of which implies those after it, or no choices for the
     vendor's operator. `schedule` gives the schedule of a kernel at some sizes, `text` the
-    kernel under it. `plan_extern` gives what runs in place of a call, or None."""
+    kernel under it. `plan_extern` gives what runs in place of a call, or None. absorbed: kernels,
+    by name, that are epilogues of matmuls which are no nodes."""
     lists = lists or {}
     hints = hints_of(graph.symbols)
     made = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
@@ -63,6 +65,8 @@ def select(
     for node in graph.nodes:
         if isinstance(node, Kernel) and node.name in planned:
             continue
+        if absorbed and isinstance(node, Kernel):
+            node = absorbed.get(node.name, node)
         if isinstance(node, Kernel) and node.name in lists:
             plans.append(_list(lists[node.name], hints, made))
         elif isinstance(node, CopyBack):

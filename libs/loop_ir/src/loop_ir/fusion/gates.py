@@ -1,4 +1,5 @@
-"""Two products of one operand that meet in an epilogue as a factor times a function of the other.
+"""Two products of one operand that meet in an epilogue as a factor times a function of the other;
+they may be the halves of one matmul's columns, which a kernel reads.
 
 matmul u = x @ w3                               gate: v = load g[m*n]; store g_gate = silu(f32(v))
 matmul g = x @ w1, epilogue reads g and u:  ->  left: p = load g[m*n]: f32, which stands for
@@ -10,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import sympy
+
 from loop_ir.fusion.whole_epilogue import is_plain
 from loop_ir.ir.affine import same
-from loop_ir.ir.analysis import output_buffers, reads, writes
+from loop_ir.ir.analysis import is_pointwise, output_buffers, reads, writes
+from loop_ir.ir.in_place import is_in_place
 from loop_ir.ir.names import Name, operands, results, statements
 from loop_ir.ir.nodes import (
     Buffer,
@@ -51,6 +55,67 @@ def gated_pairs(graph: Graph) -> dict[str, GatedPair]:
     return {node.out: pair for node, pair in _pairs(graph)}
 
 
+def gated_halves(graph: Graph) -> dict[str, tuple[Matmul, GatedPair]]:
+    """Pairs whose products are the halves of one matmul's columns, by the name of the kernel that
+    alone reads these: `first` is that matmul, and the other one stands for its right half, with the
+    kernel as its epilogue."""
+    found: dict[str, tuple[Matmul, GatedPair]] = {}
+    kept = output_buffers(graph)
+    makers = {n.out: n for n in graph.nodes if isinstance(n, Matmul)}
+    for at, kernel in enumerate(graph.nodes):
+        if not (isinstance(kernel, Kernel) and is_pointwise(kernel) and len(kernel.axes) == 2):
+            continue
+        for name in set(reads(kernel)) & makers.keys() - kept:
+            whole = makers[name]
+            alone = sum(name in reads(n) for n in graph.nodes) == 1
+            between = graph.nodes[graph.nodes.index(whole) + 1 : at]
+            kept_as_is = all(set(reads(whole)).isdisjoint(writes(n)) for n in between)
+            if alone and kept_as_is and (pair := _halves(whole, kernel)) is not None:
+                found[kernel.name] = pair
+    return found
+
+
+def _halves(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
+    if not _is_product(whole) or whole.epilogue is not None or is_in_place(kernel):
+        return None
+    (rows, columns), type = whole.type.size, whole.type
+    half = kernel.axes[1].extent
+    stores = [s for s in statements(kernel) if isinstance(s, Store)]
+    if not (
+        len(stores) == 1
+        and stores[0].mode == "set"
+        and stores[0].mask is None
+        and same(kernel.axes[0].extent, rows)
+        and same(2 * half, columns)
+    ):
+        return None
+    at = at_strides(kernel.axes, type.stride)
+    outs = (f"{whole.out}_left", f"{whole.out}_right")
+    places = (at, at + half * type.stride[1])
+    body: list[Stmt] = []
+    for s in statements(kernel):
+        if isinstance(s, Load) and s.buffer == whole.out:
+            side = next((i for i in (0, 1) if same(s.index, places[i])), None)
+            if side is None or s.mask is not None:
+                return None
+            s = replace(s, buffer=outs[side], index=at)
+        body.append(s)
+    part = replace(type, size=(rows, half))
+    buffers = [b for b in kernel.buffers if b.name != whole.out]
+    buffers += [Buffer(name, part) for name in outs]
+    epilogue = replace(kernel, buffers=tuple(buffers), phases=(Phase((), tuple(body)),))
+    a, b = whole.operands
+    inner = whole.b.type
+    matmuls = []
+    for name, start in zip(outs, (sympy.S.Zero, half * inner.stride[1]), strict=True):
+        columns_of = replace(inner, size=(inner.size[0], half), offset=inner.offset + start)
+        operands_of = (a, replace(b, ref=replace(b.ref, type=columns_of)))
+        matmuls.append(replace(whole, out=name, type=part, operands=operands_of))
+    left, right = matmuls[0], replace(matmuls[1], epilogue=epilogue)
+    pair = _split(right, left)
+    return None if pair is None else (right, replace(pair, first=whole))
+
+
 def _pairs(graph: Graph) -> Iterator[tuple[Matmul, GatedPair]]:
     kept = output_buffers(graph)
     matmuls = {n.out: (at, n) for at, n in enumerate(graph.nodes) if isinstance(n, Matmul)}
@@ -72,17 +137,23 @@ def _pairs(graph: Graph) -> Iterator[tuple[Matmul, GatedPair]]:
 
 def _alike(one: Matmul, two: Matmul) -> bool:
     """Whether both are plain products of one matrix and of two that lie alike."""
-    plain = all(
-        is_plain(m) and m.bias is None and not m.prologues and len(m.type.size) == 2
-        for m in (one, two)
-    )
     return (
-        plain
+        _is_product(one)
+        and _is_product(two)
         and one.epilogue is None
         and one.a == two.a
         and one.type == two.type
         and replace(one.b.type, offset=two.b.type.offset) == two.b.type
         and one.b != two.b
+    )
+
+
+def _is_product(matmul: Matmul) -> bool:
+    return (
+        is_plain(matmul)
+        and matmul.bias is None
+        and not matmul.prologues
+        and len(matmul.type.size) == 2
     )
 
 

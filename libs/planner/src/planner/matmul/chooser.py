@@ -11,9 +11,10 @@ from torch import Tensor
 
 import gemm_templates
 from gemm_templates import is_legal, offered
+from loop_ir import Kernel
 from planner.kernels import Kernels
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
-from planner.matmul.ways import Run, run_apart, run_pair, run_vendor
+from planner.matmul.ways import Run, run_apart, run_halves, run_pair, run_vendor
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
 
@@ -120,6 +121,11 @@ class MatmulChooser:
             self._run(task, self.choose(task, hints).config, hints) for task in (first, second)
         )
         return run_pair(first, second, gated, (runs[0], runs[1]), hints)
+
+    def halves(self, whole: MatmulTask, reader: Kernel, gated: MatmulTask, hints: Hints) -> Run:
+        """Likewise for the halves of one product, and the kernel that reads both."""
+        run = self._run(whole, self.choose(whole, hints).config, hints)
+        return run_halves(self.kernels, whole, reader, gated, run, hints)
 
     def _run(self, task: MatmulTask, config: gemm_templates.Config | None, hints: Hints) -> Run:
         """A template, or the vendor's call."""

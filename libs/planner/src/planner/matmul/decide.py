@@ -7,7 +7,7 @@ each rung of `planner.matmul.ladder`, and the program compares the number with t
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -15,7 +15,7 @@ import torch
 
 import gemm_templates
 from gemm_templates import is_legal
-from loop_ir import GatedPair, Graph, Matmul, gated_pairs
+from loop_ir import GatedPair, Graph, Kernel, Matmul, gated_halves, gated_pairs
 from loop_ir.ir import hints_of
 from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser
@@ -76,6 +76,7 @@ class MatmulPlanner:
     options: Settings
     kernels: Kernels
     graph: Graph
+    listed: Set[str] = frozenset()
     _measurements: dict[str, dict[str, gemm_templates.Choice]] = field(default_factory=dict)
     _tasks: dict[tuple[str, int, bool, str], MatmulTask | None] = field(default_factory=dict)
     _joint: dict[str, bool] = field(default_factory=dict)
@@ -102,26 +103,49 @@ class MatmulPlanner:
             both = (node, others[node.out]) if node.out in others else (node,)
             return tuple(likeness(n, self.facts.aligned) for n in both)
 
-        return {n.out: found.setdefault(key(n), n) for n in self._matmuls}
+        nodes = (*self._matmuls, *(node for node, _ in self._halves.values()))
+        return {n.out: found.setdefault(key(n), n) for n in nodes}
+
+    @functools.cached_property
+    def _halves(self) -> dict[str, tuple[Matmul, GatedPair]]:
+        """Pairs that are halves of one product, by the kernel that reads both."""
+        halves = gated_halves(self.graph)
+        return {name: half for name, half in halves.items() if name not in self.listed}
+
+    @functools.cached_property
+    def _readers(self) -> dict[str, Kernel]:
+        """Of the matmuls that stand for halves, the kernels that read these."""
+        kernels = {n.name: n for n in self.graph.nodes if isinstance(n, Kernel)}
+        return {node.out: kernels[name] for name, (node, _) in self._halves.items()}
+
+    @property
+    def absorbed(self) -> dict[str, Matmul]:
+        """Kernels that run in one template with both products that they read, by name."""
+        halves = self._halves.items()
+        return {name: n for name, (n, _) in halves if self._is_joint(self._firsts[n.out])}
 
     @functools.cached_property
     def pairs(self) -> dict[str, GatedPair]:
         """Pairs that one template may multiply, by the result of the matmul with the epilogue."""
-        return gated_pairs(self.graph)
+        return gated_pairs(self.graph) | {n.out: pair for n, pair in self._halves.values()}
 
     @functools.cached_property
     def _users(self) -> dict[str, Matmul]:
         """Of the first matmul of each pair, by its result, the other."""
-        return {self.pairs[n.out].first.out: n for n in self._matmuls if n.out in self.pairs}
+        nodes = (*self._matmuls, *(node for node, _ in self._halves.values()))
+        return {self.pairs[n.out].first.out: n for n in nodes if n.out in self.pairs}
 
     def _is_joint(self, node: Matmul) -> bool:
         """Whether one template that multiplies both products of a node's pair is the fastest at
-        some rung. The node then runs the other matmul at the other rungs."""
+        some rung, and of halves of one product at all. The node then runs the other matmul at the
+        other rungs."""
         if node.out not in self._joint:
             steps = (
                 self._rungs(node, hints_of(self.graph.symbols)) if node.out in self.pairs else []
             )
-            self._joint[node.out] = any(self._gated_choice(node, r) is not None for r in steps)
+            found = [self._gated_choice(node, r) is not None for r in steps]
+            joint = all(found) if node.out in self._readers else any(found)
+            self._joint[node.out] = bool(found) and joint
         return self._joint[node.out]
 
     def _gated_choice(self, node: Matmul, rung: Rung) -> gemm_templates.Choice | None:
@@ -137,8 +161,15 @@ class MatmulPlanner:
             config = self.chooser.best_config(task)
             choice = gemm_templates.Choice(task.problem, config, (), reason="model")
         else:
+            reader, hints = self._readers.get(node.out), rung.hints
             choice = self.chooser.choose(
-                task, rung.hints, lambda: self.chooser.pair(one, two, task, rung.hints)
+                task,
+                hints,
+                lambda: (
+                    self.chooser.pair(one, two, task, hints)
+                    if reader is None
+                    else self.chooser.halves(one, reader, task, hints)
+                ),
             )
         return choice if choice.config is not None else None
 
@@ -155,6 +186,8 @@ class MatmulPlanner:
             for label, time in times:
                 if self._lasts(task.problem, configs[label], rung):
                     found[label] = time, Way(task, configs[label])
+        if node.out in self._readers and choice is not None:
+            return found or {str(choice.config): (1.0, Way(task, choice.config))}
         first = self.pairs[node.out].first
         one, two = self._task(first, rung), self._task(node, rung)
         apart = {
@@ -255,8 +288,13 @@ class MatmulPlanner:
             for rung in self._rungs(node, hints)
             if not self._by_model(node, rung)
         ]
-        finds = (self._task, self._fused, self._gated)
-        tasks = [find(node, rung) for node, rung in rungs for find in finds]
+        tasks = [self._gated(node, rung) for node, rung in rungs]
+        tasks += [
+            find(node, rung)
+            for node, rung in rungs
+            if node.out not in self._readers
+            for find in (self._task, self._fused)
+        ]
         return self.chooser.prefetch(task for task in tasks if task is not None)
 
     @property
@@ -427,7 +465,7 @@ class MatmulPlanner:
                 steps = self._rungs(node, hints)
                 user = self._firsts[self._users.get(node.out, node).out]
                 for rung in steps:
-                    if self._gated_choice(user, rung) is not None:
+                    if self._is_joint(user) and self._gated_choice(user, rung) is not None:
                         continue
                     if self._task(node, rung) is not None and not self._by_model(node, rung):
                         choice = self._measured(node, rung, len(steps) > 1)

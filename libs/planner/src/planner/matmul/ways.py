@@ -228,3 +228,23 @@ def run_pair(
         return runs[1](replace(given, a=inputs.a, b=b2, operands=operands))
 
     return both
+
+
+def run_halves(
+    kernels: Kernels, whole: MatmulTask, reader: Kernel, gated: MatmulTask, run: Run, hints: Hints
+) -> Run:
+    """Likewise: the product whose halves these are, then the kernel that reads both."""
+    given = whole.inputs(hints)
+    launch = _launcher(kernels, reader, hints)
+    made = {b.name: random_tensor(b.type, hints) for b in reader.buffers if b.written}
+    (written,) = made.values()
+    result = torch.as_strided(written, *layout_at(gated.out_type, hints))
+
+    def both(inputs: gemm_templates.Inputs) -> Tensor:
+        known = gated.named(inputs)
+        matrix = view_of(known[whole.b.buffer], whole.b.type, hints)
+        known[whole.node.out] = run(replace(given, a=inputs.a, b=matrix))
+        launch(known | made)
+        return result
+
+    return both
