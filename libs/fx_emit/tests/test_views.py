@@ -79,3 +79,13 @@ def test_a_view_between_storages_keeps_the_right_one(check):
         "  return (e, c)\n",
         inputs(3),
     )
+
+
+def test_a_view_of_memory_that_is_used_again_is_written_to(check):
+    """No node stands for the storage itself: nothing but the view is asked for."""
+    check(
+        HEAD + "  a = alloc f32[s0, 8] cpu\n  extern aten.fill_.Scalar(a, 1) mutates (a,)\n"
+        "  b = reuse a f32[s0*8] cpu\n  v = view b f32[8, s0] cpu\n"
+        "  extern aten.fill_.Scalar(v, 7) mutates (v,)\n  return (v,)\n",
+        inputs(3),
+    )

@@ -217,7 +217,7 @@ class Builder:
     def outside(self, root: str) -> bool:
         """It is an argument or a constant. A view of another tensor that is returned is no view to
         torch: autograd would refuse writes into what its functions give."""
-        return self.nodes[root].op in ("placeholder", "get_attr")
+        return root in self.nodes and self.nodes[root].op in ("placeholder", "get_attr")
 
     def submodule(self, label: str, module: GraphModule) -> Node:
         """The node that reads `module`, which becomes a child of the root."""
