@@ -1,7 +1,5 @@
 """`compile_cli.compile`: a module and example inputs -> something to call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ versions and GPU, captures it with Dynamo, and finds the rest in AOTAutograd's c
 traced, lowered, fused, measured or planned again. The kernels' binaries are in the store on disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache

@@ -1,8 +1,6 @@
 """The graphs forward and backward of a joint graph: what is kept between them, and what is computed
 again because our fusion makes it free."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Sequence
@@ -100,11 +98,7 @@ _torchs_operators = partitioners.get_default_op_list
 
 
 def partition(
-    last: ChannelsLast,
-    saved: str,
-    joint: torch.fx.GraphModule,
-    inputs: Sequence[Any],
-    **more: Any,
+    last: ChannelsLast, saved: str, joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any
 ) -> Any:
     """The graphs forward and backward, of which what lies between them is small, and lies in the
     order that convolutions and their gradients both want. saved: the option of that name."""

@@ -3,8 +3,6 @@
 For compilers and servers that capture by themselves (in a backend of `torch.compile`, say), compile
 each piece once, and load what they compiled before in another process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal

@@ -1,10 +1,7 @@
 """`torch.compile(model, backend="compile_cli", options={...})`.
 
 Dynamo captures and guards, AOTAutograd makes the ATen graph; each graph goes through the same
-pipeline as the command line's. The one place that touches `torch._dynamo` and AOTAutograd.
-"""
-
-from __future__ import annotations
+pipeline as the command line's. The one place that touches `torch._dynamo` and AOTAutograd."""
 
 import functools
 import sys

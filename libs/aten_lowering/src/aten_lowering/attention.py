@@ -4,8 +4,6 @@ score_mod, mask_mod (graphs of numbers)    ->    kernels over (batch, head, quer
                                                  `score` there and store what becomes of it
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence

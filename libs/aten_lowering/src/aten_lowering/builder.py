@@ -47,8 +47,7 @@ class Value:
     """An SSA value of the kernel `k` that is being built, under the signs of arithmetic, logic and
     comparisons. Numbers and expressions of sizes beside it take its type.
 
-    `2 * x + x("exp")` appends a product, an exponential and a sum to the kernel.
-    """
+    `2 * x + x("exp")` appends a product, an exponential and a sum to the kernel."""
 
     name: str
     dtype: DType
@@ -163,8 +162,7 @@ class Value:
 class Operand:
     """A tensor as a kernel reads or writes it: a view `ref` of a buffer with layout `storage`.
 
-    constant: the value of a tensor of rank 0 that is known now (a lifted Python number).
-    """
+    constant: the value of a tensor of rank 0 that is known now (a lifted Python number)."""
 
     ref: TensorRef
     storage: TensorType
@@ -208,8 +206,7 @@ class KernelBuilder:
 
     size: the logical iteration space of the parallel axes. `coords` has one coordinate a
     dimension; dimensions of extent one get the coordinate 0 and no axis.
-    casts_f8: 8-bit floats are loaded and stored, for nothing but conversion.
-    """
+    casts_f8: 8-bit floats are loaded and stored, for nothing but conversion."""
 
     def __init__(
         self, name: str, size: Sequence[sympy.Expr], origin: Origin, casts_f8: bool = False

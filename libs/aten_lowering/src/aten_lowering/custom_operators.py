@@ -5,8 +5,6 @@ torch makes them functional: `auto_functionalized_v2(op, y=..., _x_base_index=0,
 gives what `op` returns, then the tensors of `_all_bases` as it leaves them, of which its arguments
 are views; the older `auto_functionalized(op, x=..., y=...)` gives its written arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

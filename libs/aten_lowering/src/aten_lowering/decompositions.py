@@ -1,7 +1,5 @@
 """The decompositions that run before lowering, for `torch.export` and AOTAutograd alike."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Set
 from typing import Any
@@ -174,8 +172,7 @@ def decompositions() -> Decompositions:
     AOTAutograd, which traces below composite ops, gives the kernel that this op picks for the
     fake tensors' device (`_scaled_dot_product_*`).
 
-    The table is the caller's own. Composite ones that were registered meanwhile are added.
-    """
+    The table is the caller's own. Composite ones that were registered meanwhile are added."""
     names, table = _collected()
     added = map(lookup_op, composite_operators() - names)
     return table | {op: decomposition_of(op) for op in added if is_preservable(op) and _goes(op)}

@@ -1,7 +1,5 @@
 """The frame of a pointwise kernel: promote, load, compute, store."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

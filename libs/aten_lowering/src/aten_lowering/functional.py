@@ -4,8 +4,6 @@
 program, traces it twice, names, checks and describes the result. This traces the graph once.
 The one place that touches what torch uses to trace."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -5,8 +5,6 @@ allocates its result by a rule of its own (ATen/native: `zeros_like(..., LEGACY_
 `empty_like(self)`, `suggest_memory_format`). The copy at the end is part of the kernel before it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

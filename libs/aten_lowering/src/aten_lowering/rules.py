@@ -3,8 +3,6 @@
 Each is what ATen's kernel computes, in operators that become kernels; `NotImplemented` leaves the
 operator as it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate

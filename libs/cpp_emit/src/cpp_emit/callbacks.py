@@ -3,8 +3,6 @@
 C++ knows each launch and extern call by its number (`cpp_emit.sites`); here are the functions that
 these numbers stand for."""
 
-from __future__ import annotations
-
 import importlib
 import struct
 import threading

@@ -23,8 +23,6 @@ and, where it has them,
     cooperative                                     must be False
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ the header where it does not fit), the object of `runtime_body.h`, and a stand-i
 `libtorch_cpu.so`: an empty library of that name. A shared library keeps its undefined symbols, so
 the linker need not read torch's, which takes half a second. A loader finds torch's by the rpath."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import tempfile

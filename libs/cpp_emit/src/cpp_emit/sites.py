@@ -7,8 +7,6 @@ both sides split an argument list the same way:
       -> tensors ("x", "y"), integers (2*s0,), template (tensor 0, int 0, 0.5, (tensor 1, 1))
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Sequence

@@ -51,8 +51,7 @@ class GraphedCallable:
     and tensors that it closes over must stay alive and in place.
 
     Without gradients, a call like one before it is found so by one call of what `same` gives for
-    tensors and the positions of those that must not move; `triton_rt.same_tensors` does it in C.
-    """
+    tensors and the positions of those that must not move; `triton_rt.same_tensors` does it in C."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Epilogues that are used often, as device functions and as `Epilogue` values.
 
-The bias is added by the template, before these. Code generators bring their own functions.
-"""
+The bias is added by the template, before these. Code generators bring their own functions."""
 
 from __future__ import annotations
 
@@ -342,8 +341,7 @@ def scaled_of(
     m, n: the lengths of the vectors, which become literals: rows past `m` are scaled by 0, so that
     a problem whose M is dynamic needs a vector of the largest M.
     a, b: "each" (a factor for each row, for each column), "one" (a vector of one) or "none".
-    bias: its element type. Operands: the pointers `a_scale`, `b_scale`, `scaled_bias` that are.
-    """
+    bias: its element type. Operands: the pointers `a_scale`, `b_scale`, `scaled_bias` that are."""
     kinds = {"a_scale": a, "b_scale": b}
     if wrong := {k for k in kinds.values() if k not in ("each", "one", "none")}:
         raise InvalidProblem(f"scales {sorted(wrong)}: expected 'each', 'one' or 'none'")

@@ -1,8 +1,7 @@
 """Prologues and block scales that are used often, as device functions and as values.
 
 A kernel's parameters have the operands of the epilogue first, then of `a`'s prologue, `b`'s, and of
-the block scale.
-"""
+the block scale."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ def block_scale_of(
     a: (rows that share a factor, stride of `a_scale` along m, along k); None: there is none.
     b: (columns, stride of `b_scale` along k, along n). 1 x 128 and 128 x 128 blocks: `a=(1, ...)`,
     `b=(128, ...)`; weights in groups of 64 along K: `b=(1, ...)` and `block_k=64`. Operands: the
-    pointers `a_scale`, `b_scale`.
-    """
+    pointers `a_scale`, `b_scale`."""
     if a is None and b is None:
         raise InvalidProblem("a block scale of neither operand")
     for size in (block_k, *(x[0] for x in (a, b) if x)):

@@ -1,7 +1,5 @@
 """One decision for a range of M: which config from which number of rows on."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

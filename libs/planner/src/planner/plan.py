@@ -119,8 +119,7 @@ class NodePlan:
     Empty when the operator does everything. nested: each condition implies those after it.
     decision: how a matmul's choices came about; None of other nodes, and where nothing was to
     decide. aligned: buffers that must start at a multiple of 16 bytes. fallbacks: what could not be
-    said by a launch, and why.
-    """
+    said by a launch, and why."""
 
     allocate: tuple[tuple[str, TensorType], ...] = ()
     extern: Extern | None = None

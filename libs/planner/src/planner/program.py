@@ -4,8 +4,6 @@ kernel k1 ...                         kernel k1 <triton source>
 buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern ...; return
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any

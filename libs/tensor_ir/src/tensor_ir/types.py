@@ -28,8 +28,7 @@ class TensorType:
     in elements; a plain `int` is turned into `sympy.Integer`.
 
     Prints `bf16[s0, 768] cuda:0`, followed by `stride (768, 1)` and `offset 5` where they differ
-    from contiguous and 0.
-    """
+    from contiguous and 0."""
 
     dtype: DType
     size: tuple[sympy.Expr, ...]

@@ -1,7 +1,5 @@
 """What is known not to be large: rows over their own maximum, sum or norm, and clamped values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Each is copied into a kernel's module only when it is used. They use nothing but
 they run on the GPU and under Triton's interpreter, which has no libdevice. Bounds on their error
 are stated in ulp of the result and checked in `tests/test_helpers.py`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Formulas that have a cheaper form, many of them when only 16-bit results are stored."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -12,8 +12,6 @@ one of the values in turns, as wide as before. So is what two neighbours read of
     i0 < 64: a, b = x[2*i0], x[2*i0 + 1]; y[2*i0] = f(a); y[2*i0 + 1] = g(b)
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import sympy

@@ -3,8 +3,6 @@
 The plan of a kernel is a list of scopes: straight code, and (for a looped schedule) one loop for
 every phase with inner axes, holding all that must be computed again in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

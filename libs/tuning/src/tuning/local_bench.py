@@ -1,7 +1,5 @@
 """Candidates measured in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -3,8 +3,6 @@
 What is kept is what a kernel can see: values of scalars; of tensors, sizes, strides, which bytes
 they share, the address modulo 256, and contents: saved, or for floating-point data a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

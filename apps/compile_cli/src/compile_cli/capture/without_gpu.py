@@ -5,8 +5,6 @@ one, and torch asks Triton's driver what to compile for before it finds out whic
 writes. Without a GPU both say no. The one place that answers for them; nothing else is changed,
 and nothing at all where there is a GPU."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from typing import Any

@@ -4,8 +4,6 @@ Exit codes: 0 ok, 1 the model could not be compiled, 2 usage, 3 the numbers diff
 finite, 4 no such device, 5 the model needs what compiled programs do not have (results whose size
 depends on data), 6 this machine lacks something (a C++ compiler, a folder to write to)."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The arguments of each command, as dataclasses: a field is an option, and has its default."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields

@@ -1,7 +1,5 @@
 """What a run found out, as plain data and as text for people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`compile-cli run`: compile a target, run it, and hold it against eager."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

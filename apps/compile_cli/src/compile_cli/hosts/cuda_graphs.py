@@ -1,7 +1,5 @@
 """The host program as CUDA graphs: one launch of the driver in place of one a kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

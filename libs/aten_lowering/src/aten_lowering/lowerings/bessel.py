@@ -1,7 +1,5 @@
 """Bessel and Airy functions, of which torch has no gradients but those of `i0` and `i1`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Tensors from nothing: arange, full and the like."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sympy

@@ -1,7 +1,5 @@
 """Quotients and remainders, element by element."""
 
-from __future__ import annotations
-
 import math
 import struct
 

@@ -7,8 +7,6 @@ A tap is an element that a coordinate reads: one of them by the nearest, two by 
 by the cubic rule of ATen/native/GridSampler.h. The gradient of the image is a sum at places that
 are data; that of the grid is the slope of the same sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce

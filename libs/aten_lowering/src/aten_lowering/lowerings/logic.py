@@ -1,7 +1,5 @@
 """Comparison, logic and bits, element by element."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

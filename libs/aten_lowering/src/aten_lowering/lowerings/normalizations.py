@@ -1,7 +1,5 @@
 """Softmax and the norms: one kernel each, whose phases read the input again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

@@ -6,8 +6,6 @@ What comes before may then be computed where it is read, and what follows on the
 windows are walked over. A gradient is the sum over the windows that a place belongs to: no place is
 written twice, and nothing has to be zeroed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The distributions are eager's, the numbers are not. An element has the same ones wherever it is
 computed, and whatever the strides of the result are."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Moving elements: cat, pad, flip, repeat, triangles, writes into a slice of a copy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

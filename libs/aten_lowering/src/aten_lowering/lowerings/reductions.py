@@ -1,7 +1,5 @@
 """Sums, extremes, moments and logic over dimensions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -6,8 +6,6 @@
 Places are integers as far as eager's floats are shown to give them. A gradient is a sum over the
 points that may have read a place: nothing is written twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

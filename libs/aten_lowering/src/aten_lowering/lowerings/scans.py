@@ -1,7 +1,5 @@
 """Running sums, products and extremes along a dimension."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sympy

@@ -5,8 +5,6 @@ A copy of the input, of which the points of the index then change elements; or t
 sums and products, differ from run to run, as in eager; under `torch.use_deterministic_algorithms`
 the operator runs. An index out of range is the caller's error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Functions of mathematics that eager computes by formulas of its own (ATen/native/Math.h)."""
 
-from __future__ import annotations
-
 import math
 
 import sympy

@@ -2,8 +2,6 @@
 sums at each place what the windows that it belongs to give it. Nothing has to be zeroed or added
 atomically, and no table of places is read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

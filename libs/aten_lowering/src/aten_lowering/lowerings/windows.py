@@ -1,7 +1,5 @@
 """Which places of an image a pooled element covers, and which pooled elements cover a place."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ convolutions take all three operands so: a graph that has both, before it is cut
 backward, is changed as a whole, and what is kept between them needs no other order. Convolutions in
 one dimension run as those in two, of images of one row, as in eager."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Gradients of pieces of a tensor, which autograd adds up over zeros."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple

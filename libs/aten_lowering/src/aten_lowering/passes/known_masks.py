@@ -4,10 +4,7 @@
         ->   attention(q, k, v, None, is_causal=True)
 
 Models make the masks of batches without padding of counted places alone. Kernels of attention skip
-the half of the keys that no query sees only where they are told so, and read a mask otherwise.
-"""
-
-from __future__ import annotations
+the half of the keys that no query sees only where they are told so, and read a mask otherwise."""
 
 from collections import Counter
 from typing import Any

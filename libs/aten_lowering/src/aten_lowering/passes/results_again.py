@@ -1,7 +1,5 @@
 """Results that a gradient reads, as pointwise work on what is kept for it anyway."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

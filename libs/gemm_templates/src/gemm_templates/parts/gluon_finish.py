@@ -21,8 +21,7 @@ def finish_tile(acc, bias, place, desc, buffers, sizes, tile, ending, pipeline):
     (row, column), or (row, column, number of the product) of a batch.
 
     buffers: the shared memory by which parts are stored, the group's first place in it, and how
-    many tiles went that way before.
-    """
+    many tiles went that way before."""
     PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
     PARTS: gl.constexpr = pipeline.PARTS
     if ending.bias is not None:

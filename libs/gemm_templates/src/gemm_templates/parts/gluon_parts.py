@@ -1,7 +1,6 @@
 """What the Gluon kernels share: the ring of stages, the loop over it, and the parts of a tile.
 
-Tiles lie in the ring as [rows, columns], or [1, rows, columns] where descriptors have rank 3.
-"""
+Tiles lie in the ring as [rows, columns], or [1, rows, columns] where descriptors have rank 3."""
 
 from __future__ import annotations
 

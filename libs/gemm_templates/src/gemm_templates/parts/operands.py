@@ -1,8 +1,7 @@
 """What templates take: tuples with names, which the text of a kernel makes of its parameters.
 
 A launch passes pointers and integers only, and what is static is a literal of the text. A constant
-stays one in a tuple that is an argument, but not in one that a variable holds.
-"""
+stays one in a tuple that is an argument, but not in one that a variable holds."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ class Matrix(NamedTuple):
 
     BY_ROWS: it is contiguous along its rows, else along its columns. SHARED: all products of a
     batch have the same matrix (a batch stride of 0, which is no stride that a descriptor takes).
-    TMA: it is moved through a tensor descriptor, which `ptr` is if the host made it (GIVEN).
-    """
+    TMA: it is moved through a tensor descriptor, which `ptr` is if the host made it (GIVEN)."""
 
     ptr: Any
     stride_row: Any
@@ -43,8 +41,7 @@ class Tile(NamedTuple):
     GROUP_M: `tile_of`. EDGE_M, EDGE_N: "none" if BLOCK divides the size; "mask" if rows (columns)
     outside are to be read as zeros. EVEN_K: BLOCK_K divides K. WIDE: offsets in 64 bits, for
     operands of 2**31 elements and more. IMPRECISE: fp8 products are summed in f32 after that many
-    along K (None: by the tensor cores alone). INTEGER: operands are i8, and sums i32.
-    """
+    along K (None: by the tensor cores alone). INTEGER: operands are i8, and sums i32."""
 
     BLOCK_M: Any
     BLOCK_N: Any
@@ -66,8 +63,7 @@ class Ending(NamedTuple):
     f32 with the bias added, `rm` [rows, 1] and `rn` [1, columns] the row and column numbers, `mask`
     where they lie inside. GATE: None, or a function like it: the epilogue gets
     `GATE(a @ b) * (a @ b2)`. out: None where the epilogue has stored what it wanted.
-    BATCHED: `operands` is to start with the number of the product.
-    """
+    BATCHED: `operands` is to start with the number of the product."""
 
     bias: Any
     stride_bias: Any
@@ -82,8 +78,7 @@ class Beginning(NamedTuple):
     """What happens to blocks of the operands before they are multiplied.
 
     PROLOGUE_A(tile, r_outer, rk, first_k, mask, a_operands) -> tile, or None; so PROLOGUE_B.
-    SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K.
-    """
+    SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K."""
 
     PROLOGUE_A: Any = None
     a_operands: Any = None
@@ -97,8 +92,7 @@ class Groups(NamedTuple):
     """Products whose sizes only the device knows.
 
     ends: pointer to the end of each group along one size of the product, or None for a batch.
-    SPAN: a power of two, at least the number of groups.
-    """
+    SPAN: a power of two, at least the number of groups."""
 
     ends: Any = None
     SPAN: Any = 1
@@ -108,8 +102,7 @@ class Share(NamedTuple):
     """How K is shared by the programs of a tile: constants.
 
     SPLIT_K: by how many. CHUNK: so many partial sums are read at a time, a power of two.
-    EVEN: all have the same number of blocks, which is a constant if K is one.
-    """
+    EVEN: all have the same number of blocks, which is a constant if K is one."""
 
     SPLIT_K: Any
     CHUNK: Any
@@ -130,8 +123,7 @@ class Pipeline(NamedTuple):
     epilogue runs on that many parts of a group's columns. BUFFERS: parts that wait to be stored,
     for each group. BY_LINES: the epilogue gets eight columns side by side in a thread, for what
     reads or writes matrices, not the layout of `wgmma`. LINES: what no descriptor stores is written
-    as `store_lines` does it. SHARES: of tiles that fill no round (`tail_tiles.py`).
-    """
+    as `store_lines` does it. SHARES: of tiles that fill no round (`tail_tiles.py`)."""
 
     STAGES: Any
     TURNS: Any = False

@@ -9,8 +9,7 @@ fill no round are cut along K into SHARES pieces each, for as many programs:
 Neighbours have the same part of K, so that they ask the L2 cache for what they share at the same
 time: pieces laid end to end over all such tiles, as stream-K has them, took longer than whole tiles
 did (4096 square on an H200: 216 us, 183 without). Pieces come first, so that their sums are added
-up while other tiles are multiplied.
-"""
+up while other tiles are multiplied."""
 
 from __future__ import annotations
 

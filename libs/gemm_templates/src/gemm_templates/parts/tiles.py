@@ -59,8 +59,7 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
     """Sums of a tile over a program's share of K (`share_of`), in f32 (of integers, in i32).
 
     SWAP: the result is the transpose, [BLOCK_N, BLOCK_M]: the tensor cores then take `b` for their
-    first operand, whose tile is at least 64 high, and `a` for the second, which may be 8 wide.
-    """
+    first operand, whose tile is at least 64 high, and `a` for the second, which may be 8 wide."""
     rm = pid_m * tile.BLOCK_M + tl.arange(0, tile.BLOCK_M)
     rn = pid_n * tile.BLOCK_N + tl.arange(0, tile.BLOCK_N)
     first, count = share_of(part, sizes.K, tile.BLOCK_K, share)

@@ -1,7 +1,5 @@
 """Two kernels into one: on a shared domain, or by computing a producer where it is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A pointwise kernel moved into the matmul whose result it reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Axes of a kernel cut where a buffer that it reads was written along several axes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

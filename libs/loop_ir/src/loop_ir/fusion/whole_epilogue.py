@@ -4,8 +4,6 @@ matmul out: bf16 = 0.5*(a @ b) + bias[m]        epilogue reads s = load out_sum[
 epilogue v = load out[m*n]; store y = v*v   ->  v = bf16(s*0.5 + f32(load bias[m])); store y = v*v
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import sympy

@@ -1,10 +1,7 @@
 """The reference meaning of kernels and graphs, in numpy: the oracle of every code generator.
 
 Tensors are numpy arrays with logical sizes; bf16 and 8-bit floats are float32 arrays (see
-`loop_ir.ir.scalars`). A kernel is evaluated over all its points at once.
-"""
-
-from __future__ import annotations
+`loop_ir.ir.scalars`). A kernel is evaluated over all its points at once."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -53,8 +50,7 @@ def interpret_kernel(
     tensors: by buffer name; a written buffer may be given (its old content, for partial stores
     and atomic adds), else it starts as zeros. Nothing given is changed.
     symbols: values of the size symbols; taken from the tensors' sizes where these are symbols.
-    Raises `InputMismatch` and `IndexOutOfRange`.
-    """
+    Raises `InputMismatch` and `IndexOutOfRange`."""
     env = dict(symbols or {})
     for buffer in kernel.buffers:
         if buffer.name in tensors:
@@ -82,8 +78,7 @@ def interpret_graph(
     writes to (`CopyBack`, `mutates`) is changed.
     extern: runs `(target, args, kwargs)` with arrays (writable views) in place of tensors.
     user_kernel: runs `(kernel, grids, args, constants)`, arguments by parameter name, writing to
-    the arrays among them.
-    """
+    the arrays among them."""
     return _GraphRun(graph, extern, user_kernel).run(inputs, constants or {}, symbols or {})
 
 
@@ -321,10 +316,7 @@ class _Run:
 
 class _GraphRun:
     def __init__(
-        self,
-        graph: ir.Graph,
-        extern: ExternCallable | None,
-        user_kernel: UserKernelCallable | None,
+        self, graph: ir.Graph, extern: ExternCallable | None, user_kernel: UserKernelCallable | None
     ) -> None:
         self.graph = graph
         self.extern = extern

@@ -1,7 +1,5 @@
 """What masks say of the points where they hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import sympy

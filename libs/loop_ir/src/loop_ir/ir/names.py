@@ -3,8 +3,6 @@ under other names.
 
 A name is that of a value, or the symbol of an `Indirect`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps

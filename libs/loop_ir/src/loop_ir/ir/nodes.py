@@ -30,8 +30,7 @@ start at the end has no reductions: so every loop over inner axes has one direct
 
 An index is an integer expression of axis symbols, size symbols and `indirect` symbols; it
 addresses the flat storage of a buffer in elements, so that views cost nothing. A schedule
-(persistent or looped, block sizes) is not part of a kernel.
-"""
+(persistent or looped, block sizes) is not part of a kernel."""
 
 from __future__ import annotations
 
@@ -279,8 +278,7 @@ class TensorRef:
 
     Extern calls, copies and results may see it at another element type than the buffer's (the
     offset counts elements of the view's), and lazily conjugated or negated, as torch's views are:
-    the memory holds the value before that.
-    """
+    the memory holds the value before that."""
 
     buffer: str
     type: TensorType
@@ -297,8 +295,7 @@ class Extern:
 
     outs: name of the new buffer and its layout, or None for a result that is unused or no
     tensor. fallback: the operator has no lowering (reported); False for those that stay extern
-    by design, such as attention. mutates: buffers written in place.
-    """
+    by design, such as attention. mutates: buffers written in place."""
 
     target: str
     args: tuple[GraphArg, ...]
@@ -392,8 +389,7 @@ class UserKernel:
     expressions, numbers. constants: what is fixed before the launch; a DType stands for an
     element type, a `Ref` for an object in the table of kernels.
     outs: new buffers, uninitialised before the launch. mutates: buffers written in place.
-    descriptors: tensor arguments that the kernel takes as a TMA descriptor, with its block.
-    """
+    descriptors: tensor arguments that the kernel takes as a TMA descriptor, with its block."""
 
     name: str
     kernel: str
@@ -437,8 +433,7 @@ class Graph:
 
     A buffer that is no input and no constant is made by the first node that writes it, with the
     layout that this node declares.
-    constants: name -> layout of tensors that belong to the program.
-    """
+    constants: name -> layout of tensors that belong to the program."""
 
     name: str
     inputs: tuple[GraphInput, ...]

@@ -1,7 +1,5 @@
 """Along which axes a kernel walks memory: what decides the shape of its tiles."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """What a pass over graphs is, and how passes run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Keeps the wide value where a fused kernel would round it and widen it again."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Turns adjacent axes that every index walks as one into one axis."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import sympy

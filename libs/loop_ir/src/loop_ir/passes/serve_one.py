@@ -1,7 +1,5 @@
 """Sizes that were captured as at least 2 may be 0 and 1 in the kernels and the host program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Simplifies indices with what is known of axes and sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Sums over rows of which one element differs from all others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

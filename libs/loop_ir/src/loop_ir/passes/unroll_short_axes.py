@@ -1,7 +1,5 @@
 """Axes of a few points whose neighbours share lines of memory or what is computed, written out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations

@@ -1,8 +1,6 @@
 """The maximum of a row and the sum of its exponentials in one reading (Milakov and Gimelshein,
 "Online normalizer calculation for softmax", 2018)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What tells matmuls apart but for names: layers that are alike are decided once."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Set
 from dataclasses import fields
 from typing import Any

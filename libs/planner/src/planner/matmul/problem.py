@@ -1,8 +1,6 @@
 """A matmul node of loop IR as a problem of gemm_templates, and back as launches; what that asks of
 the node and its graph."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -249,8 +247,7 @@ def make_task(
     hints say wherever this task is used. symbols: of the graph. fused: with the node's prologues;
     else its operands have been made.
 
-    Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node.
-    """
+    Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node."""
     epilogue, out_type, out = None, node.type, node.out
     finish, products = whole_epilogue(node, symbols)
     if finish is not None:

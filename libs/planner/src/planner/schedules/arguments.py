@@ -1,7 +1,5 @@
 """What a kernel is measured on: tensors with the layouts of its buffers, in memory of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import sympy

@@ -3,8 +3,6 @@
 Each of them alone is too small for a launch of its own. Those that do not need each other are put
 next to each other in the graph, and become one launch (`triton_emit.emit_list`)."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 

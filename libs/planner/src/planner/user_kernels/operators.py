@@ -1,7 +1,5 @@
 """Operators of torch that launch a user's kernel, for host programs that call operators only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ What a `Launch` cannot say becomes a call of an operator made for it, and is rep
 option, or a kernel whose text does not stand alone, goes to the user's object, and Triton; a store
 at an edge where Triton's own launch would write too much, through triton_rt."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

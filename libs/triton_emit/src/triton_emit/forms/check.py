@@ -1,7 +1,5 @@
 """What a schedule must keep to so that a kernel can be written under it."""
 
-from __future__ import annotations
-
 import sympy
 
 from loop_ir import Kernel, across, can_split_scans, divides_rows, picks_rows, row_of_pieces

@@ -1,7 +1,5 @@
 """The form of all kernels, and the flat one: a program does a block of the points of all axes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sympy

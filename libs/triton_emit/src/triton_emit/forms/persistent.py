@@ -1,7 +1,5 @@
 """Rows that a program holds whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A loop carries what all chunks before the current one fold to, a number (and a p
 exponentials are pairs: the largest exponent, and the sum as seen from there, less its own 1 (of
 one number -0, which keeps the sign of a zero)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Rows that a program holds whole."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import gcd
 from typing import Literal

@@ -1,7 +1,5 @@
 """Who compiles a kernel: one at a time, across threads and processes that share a cache."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -5,8 +5,6 @@ time for the half that is needed, and there adds 0: `VIADD.16x2 R26, R26, 0x0` f
 `add.s16x2` of 0x00020002. LLVM makes such sums of index arithmetic, whose ranges it knows to be
 narrow: a gradient of windows was zero at one point of eight."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

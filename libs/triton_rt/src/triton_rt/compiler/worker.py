@@ -1,7 +1,5 @@
 """The handler of a compile worker's requests: jobs and answers as `messages` writes them."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Triton's semantic checks, promotes, casts and broadcasts the operands of each, at ten times the
 cost. What is not plainly one of the cases below is left to it: `slow`."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

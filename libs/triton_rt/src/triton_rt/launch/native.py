@@ -79,8 +79,7 @@ def build(config: Config) -> Path:
     """Compiles launcher.c into the cache folder unless it is there, as it was written; returns the
     shared library.
 
-    Raises `UnsafeFolder`, and `OSError` or `subprocess.SubprocessError` where that fails.
-    """
+    Raises `UnsafeFolder`, and `OSError` or `subprocess.SubprocessError` where that fails."""
     include = sysconfig.get_path("include")
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
     texts = [_SOURCE.read_text(), *((_SOURCE.parent / n).read_text() for n in _HEADERS)]

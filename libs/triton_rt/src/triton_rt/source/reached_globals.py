@@ -1,7 +1,5 @@
 """What a kernel's function reaches: its globals, their texts, and all of it as one text."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import inspect

@@ -1,8 +1,7 @@
 """A persistent kernel for a batch of products, over tensor descriptors of rank 3 (from Hopper on).
 
 The programs walk over the tiles of all products, so a batch fills the device to its last round,
-and the loads of a tile run beside the epilogue of the one before, also across products.
-"""
+and the loads of a tile run beside the epilogue of the one before, also across products."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ order, with bias and epilogue. The workspace may hold anything before, so any ho
 them, for any M.
 
 With OVERLAP (Hopper and later) the second kernel may be launched while the first runs, and waits
-for its results (programmatic dependent launch). Launched in the plain way it waits for nothing.
-"""
+for its results (programmatic dependent launch). Launched in the plain way it waits for nothing."""
 
 from __future__ import annotations
 

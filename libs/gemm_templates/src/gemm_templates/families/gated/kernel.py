@@ -1,7 +1,6 @@
 """Two products of one left operand, `GATE(a @ b) * (a @ b2)`, in one persistent kernel (TMA).
 
-`a` is read once for both, and neither product is ever written.
-"""
+`a` is read once for both, and neither product is ever written."""
 
 from __future__ import annotations
 

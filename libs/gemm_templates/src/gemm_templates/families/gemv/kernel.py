@@ -1,8 +1,7 @@
 """One row times a matrix: each element of `b` is read once, in whole cache lines, and multiplied on
 the CUDA cores.
 
-More rows, up to 64, are `split_k_mm` with SWAP: the tensor cores take `b` for the tall operand.
-"""
+More rows, up to 64, are `split_k_mm` with SWAP: the tensor cores take `b` for the tall operand."""
 
 from __future__ import annotations
 

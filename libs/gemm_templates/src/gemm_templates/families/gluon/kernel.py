@@ -10,8 +10,7 @@ with `a`, and the epilogue gets `GATE(a @ b) * (a @ b2)`.
 
 Tensor descriptors come from the host, or each role makes those that it needs, all at the
 same time, which takes 2 us. Operands are as in `tma.py`: contiguous along one dimension, 16-byte
-aligned, and the other stride a multiple of 16 bytes; elements of 16 bits, or of 8 along K.
-"""
+aligned, and the other stride a multiple of 16 bytes; elements of 16 bits, or of 8 along K."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def gluon_mm(a, b, b2, sizes, tile, ending, scratch, pipeline, OVERLAP: gl.const
     EPILOGUE: elementwise, since values have a layout here. b2: None, or like `b`; there is a GATE
     then. With SHARES, each group leaves its f32 sums of a piece in `scratch.partials`, a tile for
     each program, and is counted in `counters`, one for each group that has rows of a tile; who
-    comes last adds up all, always in the same order, and finishes.
-    """
+    comes last adds up all, always in the same order, and finishes."""
     PRODUCTS: gl.constexpr = 1 if ending.GATE is None else 2
     HALVES: gl.constexpr = 1 if pipeline.TURNS else GROUPS
     gl.static_assert(

@@ -3,8 +3,7 @@
     schedule(groups, sizes, tile)         -> tiles, and where the groups lie
     place_of(number, found, sizes, tile)  -> product, row, column, end of its rows
 
-Every role calls both with the same arguments, so that all see the same tiles in the same order.
-"""
+Every role calls both with the same arguments, so that all see the same tiles in the same order."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 by a factor of its own where operands have block scales.
 
 Both groups of warps share a tile, and each has its part of it in registers twice: the sum, and the
-products of a step. One group adds while the other's products are made.
-"""
+products of a step. One group adds while the other's products are made."""
 
 from __future__ import annotations
 

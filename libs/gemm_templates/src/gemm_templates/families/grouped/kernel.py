@@ -2,8 +2,7 @@
 
 `offs` has the end of each group along one size of the product; what lies past the last end belongs
 to none. A program finds the group of a tile from `offs`: the host need not wait for it, and one
-program goes on to the next group without a gap.
-"""
+program goes on to the next group without a gap."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ def grouped_mm(
     "N": columns of `b` and of `out`; `a` is [BATCH, M, K]. "K": columns of `a`, rows of `b`; `out`
     is [BATCH, M, N], zero before the epilogue for an empty group.
     The epilogue's row and column numbers are those of `out`. Ends that decrease or lie outside are
-    cut off: nothing outside of `out` is written.
-    """
+    cut off: nothing outside of `out` is written."""
     M, N, K = sizes.M, sizes.N, sizes.K
     BLOCK_M: tl.constexpr = tile.BLOCK_M
     BLOCK_N: tl.constexpr = tile.BLOCK_N

@@ -2,8 +2,7 @@
 
 Every program leaves its f32 sums in a workspace and counts itself in; the one that comes last adds
 them all up, always in the same order, and goes on to the bias and the epilogue. So a result does
-not depend on who came last, and no second launch is needed.
-"""
+not depend on who came last, and no second launch is needed."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from gemm_templates.parts.tiles import finish, product_of, tile_of
 def split_k_mm(a, b, sizes, tile, ending, beginning, scratch, share, SWAP: tl.constexpr):
     """Like `tiled_mm`, for the grid (tiles, batch, SPLIT_K); SWAP: `product_of`.
 
-    scratch: SPLIT_K tiles and one counter for each tile; not used with SPLIT_K = 1.
-    """
+    scratch: SPLIT_K tiles and one counter for each tile; not used with SPLIT_K = 1."""
     pid = tl.program_id(0)
     part = tl.program_id(2)
     pid_m, pid_n = tile_of(pid, sizes.M, sizes.N, tile)

@@ -3,8 +3,7 @@
 Each program takes every num_programs-th tile, so that the loads of its next tile run beside the
 epilogue of the last one. Operands are contiguous along one dimension, 16-byte aligned, and their
 other stride is a multiple of 16 bytes; what lies outside of a matrix reads as zero. Descriptors
-come from the host, or are made here, which takes 2 us.
-"""
+come from the host, or are made here, which takes 2 us."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr):
     """Like `tiled_mm`, over all tiles of `tl.num_programs(0)` programs.
 
     PARTS: 1, 2 or 4; the epilogue runs on that many parts of the tile's columns, one after the
-    other, which divides the memory it needs.
-    """
+    other, which divides the memory it needs."""
     a_desc = descriptor_of(a, sizes.M, sizes.K, tile.BLOCK_M, tile.BLOCK_K)
     b_desc = descriptor_of(b, sizes.K, sizes.N, tile.BLOCK_K, tile.BLOCK_N)
     PART: tl.constexpr = tile.BLOCK_N // PARTS
