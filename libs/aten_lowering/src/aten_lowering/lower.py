@@ -323,10 +323,11 @@ class _Lowerer:
         target, mutates = str(UPDATES[call.op]), (out.ref.buffer,)
         return start, replace(extern, target=target, args=args, outs=(None,), mutates=mutates)
 
-    @property
+    @functools.cached_property
     def placement(self) -> Placement:
+        # asked for once the placeholders have been seen, which come before all calls
         inputs = frozenset(i.name for i in self.buffers.inputs if i.type is not None)
-        return Placement(self.graph, self.env, inputs, frozenset(self.buffers.constants))
+        return Placement(self.graph, self.env, inputs, self.buffers.constants)
 
     def overwrite(self, node: fx.Node) -> Operand:
         """Puts a tensor in the place of a view of another."""

@@ -8,7 +8,7 @@ later in any case (the model changes its argument).
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,7 +71,7 @@ class Placement:
     graph: fx.Graph
     env: Mapping[fx.Node, Any]
     inputs: frozenset[str]
-    constants: frozenset[str]
+    constants: Container[str]
 
     def takes_over(self, node: fx.Node, buffer: str, written: fx.Node | None = None) -> bool:
         """Whether `node` may write to a buffer, of which others have looked at the old content

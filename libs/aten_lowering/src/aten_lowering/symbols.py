@@ -11,7 +11,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from loop_ir import LEAST, Axis, Buffer, Graph, Indirect, Kernel, Node, Symbol, TensorRef
+from loop_ir import LEAST, Axis, Graph, Indirect, Kernel, Node, Symbol, TensorRef
 from loop_ir.ir import walk
 from symexpr import from_torch
 
@@ -40,9 +40,9 @@ def _declare(names: set[str], known: dict[str, Symbol]) -> tuple[Symbol, ...]:
 def used_buffers(value: object) -> set[str]:
     """Names of all buffers that nodes and results refer to."""
     found: set[str] = set()
-    for item in walk(value):
-        if isinstance(item, Buffer):
-            found.add(item.name)
+    for item in walk(value, Kernel):
+        if isinstance(item, Kernel):
+            found.update(b.name for b in item.buffers)
         elif isinstance(item, TensorRef):
             found.add(item.buffer)
     return found

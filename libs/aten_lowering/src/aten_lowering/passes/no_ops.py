@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import fx
 
@@ -32,6 +34,8 @@ def no_ops(graph: fx.Graph) -> None:
     apart from its inputs and results."""
     copies = not mutates(graph)
     written = written_inputs(graph)
+    seen = escaping_storages(graph)
+    end = graph.output_node()
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _VIEWS | _COPIES:
             continue
@@ -40,10 +44,13 @@ def no_ops(graph: fx.Graph) -> None:
             continue
         if node.target in _COPIES and not (
             copies
-            and _private(graph, node, source)
+            and not {storage_key(n.meta["val"]) for n in (node, source)} <= seen.keys()
             and storage_key(source.meta["val"]) not in written
         ):
             continue
+        if end in node.users:
+            seen[storage_key(source.meta["val"])] += end not in source.users
+            seen -= Counter((storage_key(node.meta["val"]),))
         node.replace_all_uses_with(source)
         graph.erase_node(node)
 
@@ -78,9 +85,3 @@ def _equal(m: int | torch.SymInt, n: int | torch.SymInt) -> bool:
     a = m.node.expr if isinstance(m, torch.SymInt) else m
     b = n.node.expr if isinstance(n, torch.SymInt) else n
     return bool(a == b)
-
-
-def _private(graph: fx.Graph, copy: fx.Node, source: fx.Node) -> bool:
-    """The copy, or what it copies, is out of the caller's reach."""
-    seen = escaping_storages(graph)
-    return not {storage_key(copy.meta["val"]), storage_key(source.meta["val"])} <= seen

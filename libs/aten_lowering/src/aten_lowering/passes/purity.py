@@ -1,6 +1,7 @@
 """What the passes ask of a node before they drop or merge it."""
 
 import operator
+from collections import Counter
 
 import torch
 from torch import fx
@@ -49,8 +50,10 @@ def is_pure(node: fx.Node) -> bool:
     return not node.target._schema.is_mutable and not random and bool(node.target._schema.returns)
 
 
-def escaping_storages(graph: fx.Graph) -> set[int]:
-    """Storages of the graph's inputs, constants and results: what a caller can see or write."""
+def escaping_storages(graph: fx.Graph) -> Counter[int]:
+    """Storages of the graph's inputs, constants and results, how many lie in each: what a caller
+    can see or write."""
     ends = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
     ends += graph.output_node().all_input_nodes
-    return {storage_key(n.meta["val"]) for n in ends if isinstance(n.meta.get("val"), torch.Tensor)}
+    values = (n.meta.get("val") for n in ends)
+    return Counter(storage_key(v) for v in values if isinstance(v, torch.Tensor))

@@ -22,15 +22,16 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(f.name for f in reversed(fields(kind))) if is_dataclass(kind) else ()
 
 
-def walk(value: object) -> Iterator[object]:
-    """A value, and all that tuples and dataclasses hold, at any depth."""
+def walk(value: object, leaves: type | tuple[type, ...] = ()) -> Iterator[object]:
+    """A value, and all that tuples and dataclasses hold, at any depth; nothing that is in one of
+    the `leaves`."""
     left = [value]
     while left:
         item = left.pop()
         yield item
         if isinstance(item, tuple):
             left.extend(reversed(item))
-        else:
+        elif not isinstance(item, leaves):
             kind: type = type(item)
             left.extend([getattr(item, name) for name in _field_names(kind)])
 
