@@ -1,5 +1,6 @@
 """Merges calls that compute the same value."""
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def common_subexpressions(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _escapes(node: fx.Node, escaping: set[int]) -> bool:
+def _escapes(node: fx.Node, escaping: Container[int]) -> bool:
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return any(isinstance(v, torch.Tensor) and storage_key(v) in escaping for v in values)

@@ -27,6 +27,7 @@ class Dependencies:
         self.kept |= {name for name, _ in graph.constants}
         self._edges()
         self.order: dict[int, int] = {}
+        self.placed: dict[int, int] = {}
         self._sort()
 
     def _edges(self) -> None:
@@ -54,7 +55,8 @@ class Dependencies:
             self.before[second].add(first)
 
     def _sort(self) -> None:
-        self.order = {n: place for place, n in enumerate(self._sorted(self.before))}
+        self.placed = dict(enumerate(self._sorted(self.before)))
+        self.order = {n: place for place, n in self.placed.items()}
 
     def _sorted(self, numbers: Iterable[int]) -> list[int]:
         """Nodes in topological order, the smallest number first: valid and the same every time.
@@ -77,9 +79,10 @@ class Dependencies:
         """Makes the order valid again once `kept` stands for `gone` too: what came before both
         needs neither, and neither needs what came after both."""
         first, last = sorted((self.order[kept], self.order.pop(gone)))
-        within = {place: n for n, place in self.order.items() if first <= place <= last}
-        places = sorted({first, *within} - {last})
-        self.order.update(zip(self._sorted(within.values()), places, strict=True))
+        places = [p for p in range(first, last) if p in self.placed]
+        within = {self.placed.pop(p) for p in (*places, last)} - {gone}
+        for place, number in zip(places, self._sorted(within), strict=True):
+            self.placed[place], self.order[number] = number, place
 
     def numbers(self) -> list[int]:
         """Of the nodes, in an order in which they can run."""
@@ -163,7 +166,7 @@ class Dependencies:
             self.after[before].discard(number)
         for after in self.after.pop(number):
             self.before[after].discard(number)
-        del self.nodes[number], self.order[number]
+        del self.nodes[number], self.placed[self.order.pop(number)]
 
     def neighbours(self, number: int) -> list[int]:
         """Nodes that share a buffer with `number`, in order; of a buffer that many nodes use,

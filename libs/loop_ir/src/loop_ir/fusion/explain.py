@@ -18,7 +18,7 @@ def why_not(
     """Why the nodes named `a` and `b` are two nodes, in a sentence; or that they would fuse.
 
     Raises `UnknownNode`. Ask about a graph before or after `fuse`."""
-    return _why_not(Scheduler(graph, options), graph, a, b)
+    return _why_not(Scheduler(graph, options, reasons=True), graph, a, b)
 
 
 def _why_not(scheduler: Scheduler, graph: Graph, a: str, b: str) -> str:
@@ -85,7 +85,7 @@ def explain(
 ) -> str:
     """What `fuse(graph, options)` does, and why the neighbours that are left stay apart."""
     fused, report = fuse_with_report(graph, options)
-    scheduler = Scheduler(fused, options)
+    scheduler = Scheduler(fused, options, reasons=True)
     lines = [str(report), "left apart:"]
     for number, node in scheduler.deps.nodes.items():
         for other in scheduler.deps.neighbours(number):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from loop_ir.fusion.combine import combine
@@ -16,6 +16,7 @@ from loop_ir.fusion.prologue import attach_prologue
 from loop_ir.fusion.store_parts import joins_runs
 from loop_ir.fusion.tails import alone, tail
 from loop_ir.ir.affine import product
+from loop_ir.ir.alike import Alike
 from loop_ir.ir.analysis import (
     Traffic,
     at_hints,
@@ -80,16 +81,19 @@ class Moved:
 
 @dataclass
 class Scheduler:
-    """Fusion state over one graph. `decisions` is what was fused, in order."""
+    """Fusion state over one graph. `decisions` is what was fused, in order. reasons: whether each
+    `Mismatch` speaks of the kernels that are asked about, or may be that of alike ones."""
 
     graph: Graph
     options: FuseOptions
+    reasons: bool = False
     decisions: list[Fusion] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.deps = Dependencies(self.graph)
         self.hints = hints_of(self.graph.symbols)
         self.traffic: dict[int, Traffic] = {}
+        self.alike = Alike()
         self.version: dict[int, int] = dict.fromkeys(self.deps.nodes, 0)
 
     def decided(self) -> Decided[Graph]:
@@ -153,8 +157,13 @@ class Scheduler:
 
     def _traffic(self, number: int) -> Traffic:
         if number not in self.traffic:
-            self.traffic[number] = traffic(self.deps.nodes[number], self.hints)
+            self.traffic[number] = self._moves(self.deps.nodes[number])
         return self.traffic[number]
+
+    def _moves(self, node: Node) -> Traffic:
+        if not isinstance(node, Kernel):
+            return traffic(node, self.hints)
+        return self.alike.once("moves", (node,), lambda: traffic(node, self.hints), (), _renamed)
 
     def _candidate(
         self, one: int, two: int, accept: Callable[[bool], bool]
@@ -203,7 +212,20 @@ class Scheduler:
             return Mismatch(f"{name} needs {one.name} and {two.name} needs {name}")
         merged = (first, second)
         dead = frozenset(n for n in writes(one) if self.deps.is_dead_after(n, merged))
-        return combine(one, two, self.hints, dead)
+        return self._combine(one, two, dead)
+
+    def _combine(self, one: Kernel, two: Kernel, dead: frozenset[str]) -> Kernel | Mismatch:
+        return self._once("combine", lambda: combine(one, two, self.hints, dead), dead, one, two)
+
+    def _once(
+        self,
+        what: Hashable,
+        make: Callable[[], Kernel | Mismatch],
+        names: Collection[str],
+        *kernels: Kernel,
+    ) -> Kernel | Mismatch:
+        """What is made of kernels and of some of their buffers, once for all alike ones."""
+        return make() if self.reasons else self.alike.once(what, kernels, make, names)
 
     def run_inline(self, early: bool = False) -> bool:
         """Computes pointwise producers in their consumers, where all consumers can and that
@@ -303,9 +325,9 @@ class Scheduler:
         """Does what was found to save traffic."""
         node, saved = self._kernel(number), self._traffic(number).total
         if moved.left is not None:
-            saved -= traffic(moved.left, self.hints).total
+            saved -= self._moves(moved.left).total
         for reader, kernel in moved.readers.items():
-            saved += self._traffic(reader).total - traffic(kernel, self.hints).total
+            saved += self._traffic(reader).total - self._moves(kernel).total
         for reader, kernel in moved.readers.items():
             old = self._kernel(reader)
             self.deps.inherit(reader, number)
@@ -337,9 +359,13 @@ class Scheduler:
         return moved
 
     def _try_part(self, number: int, whole: Kernel, names: list[str]) -> Moved | Mismatch:
-        parts = {name: alone(whole, name) for name in names}
-        left = drop_dead_statements(whole, set(writes(whole)) - set(names))
+        parts = {name: self._alone(whole, name) for name in names}
+        live = set(writes(whole)) - set(names)
+        left = self.alike.once("left", (whole,), lambda: drop_dead_statements(whole, live), live)
         return self._moved(number, parts, left)
+
+    def _alone(self, kernel: Kernel, name: str) -> Kernel:
+        return self.alike.once("alone", (kernel,), lambda: alone(kernel, name), (name,))
 
     def _moved(
         self, number: int, parts: dict[str, Kernel], left: Kernel | None
@@ -355,7 +381,7 @@ class Scheduler:
                 if self.deps.order[writer] >= self.deps.order[number]:
                     return Mismatch(f"{name}, which {whole.name} reads, is changed there or later")
         saved = self._traffic(number).total
-        saved += self.options.launch_bytes if left is None else -traffic(left, self.hints).total
+        saved += self.options.launch_bytes if left is None else -self._moves(left).total
         out: dict[int, Kernel] = {}
         for reader in readers:
             consumer = self.deps.nodes[reader]
@@ -368,7 +394,7 @@ class Scheduler:
                 return kernel
             if sum(1 for _ in statements(kernel)) > self.options.max_statements:
                 return Mismatch("the kernel would grow too long")
-            moved = traffic(kernel, self.hints).total
+            moved = self._moves(kernel).total
             again = self._functions(kernel) - self._functions(consumer)
             often = again > max(_AGAIN, _REPEATED * self._functions(whole))
             if often and again * _FUNCTION_BYTES > moved:
@@ -386,13 +412,16 @@ class Scheduler:
         kernel: Kernel | Mismatch = consumer
         for name, part in parts.items():
             if isinstance(kernel, Kernel) and name in reads(kernel):
-                kernel = inline(part, kernel, name)
+                kernel = self._inlined(part, kernel, name)
         if isinstance(kernel, Mismatch) and len(parts) == 1:
             (part,) = parts.values()
-            joined = combine(part, consumer, self.hints, frozenset(parts))
+            joined = self._combine(part, consumer, frozenset(parts))
             if isinstance(joined, Kernel) and is_pointwise(part):
                 return joined
         return kernel
+
+    def _inlined(self, part: Kernel, consumer: Kernel, name: str) -> Kernel | Mismatch:
+        return self._once("inline", lambda: inline(part, consumer, name), (name,), part, consumer)
 
     def run_tails(self) -> bool:
         """Computes what follows reductions at all points, such as that of a norm, in the kernels
@@ -537,3 +566,8 @@ class Scheduler:
                     self.deps.remove(number)
                 else:
                     self.deps.replace(number, slim)
+
+
+def _renamed(moved: Traffic, names: dict[str, str]) -> Traffic:
+    read = {names[n]: count for n, count in moved.read.items()}
+    return Traffic(read, {names[n]: count for n, count in moved.written.items()})

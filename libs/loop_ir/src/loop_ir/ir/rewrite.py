@@ -10,6 +10,7 @@ import sympy
 
 import symexpr
 from loop_ir.ir.affine import CACHE, substitute
+from loop_ir.ir.alike import Alike
 from loop_ir.ir.names import map_expressions, statements
 from loop_ir.ir.nodes import Graph, Indirect, Kernel, Matmul, Node, Stmt
 from symexpr import free_symbols
@@ -20,25 +21,29 @@ RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
 
 def map_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
     """The graph with `rewrite` applied to its kernels and prologues (not to epilogues, whose axes
-    are those of their matmul)."""
-
-    def node(n: Node) -> Node:
-        if isinstance(n, Matmul) and n.prologues:
-            return n.map_prologues(lambda kernel, _: rewrite(kernel))
-        return rewrite(n) if isinstance(n, Kernel) else n
-
-    return replace(graph, nodes=tuple(map(node, graph.nodes)))
+    are those of their matmul): once to alike ones. It asks for no names."""
+    return _map_kernels(graph, rewrite, epilogues=False)
 
 
 def map_all_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
-    """The graph with `rewrite` applied to its kernels, prologues and epilogues."""
-    nodes = tuple(
-        replace(n, epilogue=rewrite(n.epilogue))
-        if isinstance(n, Matmul) and n.epilogue is not None
-        else n
-        for n in graph.nodes
-    )
-    return map_kernels(replace(graph, nodes=nodes), rewrite)
+    """The graph with `rewrite` applied to its kernels, prologues and epilogues: as above."""
+    return _map_kernels(graph, rewrite, epilogues=True)
+
+
+def _map_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel], epilogues: bool) -> Graph:
+    alike = Alike()
+
+    def one(kernel: Kernel) -> Kernel:
+        return alike.once("", (kernel,), lambda: rewrite(kernel))
+
+    def node(n: Node) -> Node:
+        if epilogues and isinstance(n, Matmul) and n.epilogue is not None:
+            n = replace(n, epilogue=one(n.epilogue))
+        if isinstance(n, Matmul) and n.prologues:
+            return n.map_prologues(lambda kernel, _: one(kernel))
+        return one(n) if isinstance(n, Kernel) else n
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))
 
 
 def map_statements(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:

@@ -11,6 +11,7 @@ import sympy
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, same, span
+from loop_ir.ir.alike import Structure, form
 from loop_ir.ir.analysis import (
     at_hints,
     hints_of,
@@ -30,10 +31,12 @@ _Types: TypeAlias = tuple[TensorType | None, ...]
 
 @dataclass
 class Checked:
-    """What was found valid before, by `id`: the bodies of kernels; nodes of `graph`, with the types
-    that their buffers had then, and those of the buffers that they define. In another graph with
-    the same inputs, constants and symbols a node is as valid among buffers of those very types."""
+    """What was found valid before: what kernels do, and by `id` kernels; nodes of `graph`, with the
+    types that their buffers had then, and those of the buffers that they define. In another graph
+    with the same inputs, constants and symbols a node is as valid among buffers of those very
+    types."""
 
+    structures: set[Structure] = field(default_factory=set)
     kernels: dict[int, ir.Kernel] = field(default_factory=dict)
     nodes: dict[int, tuple[ir.Node, _Types, dict[str, TensorType]]] = field(default_factory=dict)
     graph: ir.Graph | None = None
@@ -137,7 +140,11 @@ class _GraphVerifier:
     def _kernel(self, kernel: ir.Kernel, made: frozenset[str]) -> None:
         """`made`: buffers that exist only here, such as the result of a matmul."""
         if id(kernel) not in self.checked.kernels:
-            verify(kernel)
+            names = (kernel.name, *(b.name for b in kernel.buffers))
+            structure = form(kernel).structure
+            if structure not in self.checked.structures or not all(map(NAME.fullmatch, names)):
+                verify(kernel)
+                self.checked.structures.add(structure)
             self.checked.kernels[id(kernel)] = kernel
         for symbol in kernel.symbols:
             if symbol not in self.graph.symbols:

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,8 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from wrapper_ir.ops import DefineKernel, If, Launch, Op, Program
+
+_LONG = re.compile("\"{3}|'{3}")  # a string that may have lines like comments
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,18 @@ def _outside(op: DefineKernel) -> tuple[Any, ...]:
     return op.params, constants, rest
 
 
-@lru_cache(1 << 10)
 def _inside(name: str, source: str) -> str:
     """The source, without comments and the kernel's own name."""
+    lines = source.split("\n")
+    if len(re.findall(rf"\b{re.escape(name)}\b", source)) == 1 and not _LONG.search(source):
+        # Nothing but its definition says the name: sources of one text are parsed once.
+        source = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        name, source = "_", re.sub(rf"\bdef {re.escape(name)}\b", "def _", source)
+    return _parsed(name, source)
+
+
+@lru_cache(1 << 10)
+def _parsed(name: str, source: str) -> str:
     with contextlib.suppress(SyntaxError, ValueError):
         return ast.dump(_Anonymous(name).visit(ast.parse(source)))
     return source

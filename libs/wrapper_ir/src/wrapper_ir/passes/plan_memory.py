@@ -1,8 +1,10 @@
 """Takes over dead storages instead of allocating new ones."""
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from itertools import accumulate
+from typing import ClassVar, TypeAlias
 
 import sympy
 
@@ -47,62 +49,86 @@ class PlanMemory:
     def run(self, program: Program) -> Program:
         """The program with storages reused."""
         plan = _Plan(program, self.fresh)
-        if not all(map(plan.bytes.exact, plan.types.values())):
+        if not all(map(plan.bytes.exact, dict.fromkeys(plan.types.values()))):
             return program  # its fullest moment is not known
         return replace(program, ops=plan.rewritten())
 
 
+Count: TypeAlias = tuple[int, ...]
+_GONE = -(1 << 200)  # far less than any bytes: an op that makes nothing any more
+
+
 class _Bytes:
-    """Byte counts as expressions, with memory: programs repeat few sizes many times."""
+    """Byte counts as the factors of the terms that all sizes of a program are sums of, with memory:
+    programs repeat few sizes many times. Of a program without symbols each is one number."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, types: Iterable[TensorType]) -> None:
         self.ranges: Ranges = ranges(program)
-        self.at = [Evaluation(env) for env in (hint_env(program), *sample_envs(program))]
-        self._sums: dict[tuple[sympy.Expr, sympy.Expr], sympy.Expr] = {}
-        self._order: dict[tuple[sympy.Expr, sympy.Expr], bool] = {}
-        self._values: dict[sympy.Expr, list[int]] = {}
-        self._sizes: dict[TensorType, sympy.Expr] = {}
+        sizes = {type: _factors(self._size(type)) for type in dict.fromkeys(types)}
+        found = {term: None for size in sizes.values() for term in size}
+        self.terms = tuple(found) or (sympy.S.One,)
+        self.counts: dict[TensorType, Count] = {
+            type: tuple(size.get(term, 0) for term in self.terms) for type, size in sizes.items()
+        }
+        self.none: Count = (0,) * len(self.terms)
+        self.positive = all(known(term >= 0, self.ranges) is True for term in self.terms)
+        at = [Evaluation(env) for env in (hint_env(program), *sample_envs(program))]
+        self._at = [[int(each.value(term)) for term in self.terms] for each in at]
+        self._order: dict[Count, bool] = {}
+        self._values: dict[Count, list[int]] = {}
 
-    def of(self, type: TensorType) -> sympy.Expr:
+    def _size(self, type: TensorType) -> sympy.Expr:
         """Bytes of the storage; an upper bound where a size may be 0 and there are gaps."""
-        if type not in self._sizes:
-            elements = type.numel if type.is_contiguous else type.extent
-            if not self.exact(type):
-                elements = sympy.Max(0, elements)
-            self._sizes[type] = sympy.expand((elements + type.offset) * type.dtype.itemsize)
-        return self._sizes[type]
+        elements = type.numel if type.is_contiguous else type.extent
+        if not self.exact(type):
+            elements = sympy.Max(0, elements)
+        return sympy.expand((elements + type.offset) * type.dtype.itemsize)
 
     def exact(self, type: TensorType) -> bool:
-        """Whether `of` is the number of bytes and not only an upper bound."""
+        """Whether what is counted is the number of bytes and not only an upper bound."""
         if type.is_contiguous and type.offset == 0:
             return True
         return all(known(n >= 1, self.ranges) is True for n in type.size)
 
-    def inside(self, op: Op) -> sympy.Expr:
+    def inside(self, op: Op) -> Count:
         """At most so many bytes are made inside of an op: the blocks of `if`."""
-        if not isinstance(op, If):
-            return sympy.S.Zero
-        made = (type for o in walk((*op.then, *op.orelse)) for type in _made(o).values())
-        return sympy.Add(*map(self.of, made))
+        total = self.none
+        if isinstance(op, If):
+            for made in map(_made, walk((*op.then, *op.orelse))):
+                for type in made.values():
+                    total = added(total, self.counts[type])
+        return total
 
-    def add(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
-        if (a, b) not in self._sums:
-            self._sums[a, b] = sympy.expand(a + b)
-        return self._sums[a, b]
-
-    def at_most(self, a: sympy.Expr, b: sympy.Expr) -> bool:
+    def at_most(self, a: Count, b: Count) -> bool:
         """Whether `a <= b` is proven."""
-        if (a, b) not in self._order:
-            less = self.add(b, -a)
-            proven = less >= 0 if less.is_Integer else known(less >= 0, self.ranges) is True
-            self._order[a, b] = bool(proven)
-        return self._order[a, b]
+        less = tuple(map(operator.sub, b, a))
+        if self.positive and min(less) >= 0:
+            return True
+        if less not in self._order:
+            rest = sympy.Add(*map(operator.mul, less, self.terms))
+            proven = rest >= 0 if rest.is_Integer else known(rest >= 0, self.ranges) is True
+            self._order[less] = bool(proven)
+        return self._order[less]
 
-    def values(self, a: sympy.Expr) -> list[int]:
+    def values(self, a: Count) -> list[int]:
         """For the hints, then for the sampled sizes."""
         if a not in self._values:
-            self._values[a] = [int(at.value(a)) for at in self.at]
+            self._values[a] = [sum(map(operator.mul, a, terms)) for terms in self._at]
         return self._values[a]
+
+
+def _factors(size: sympy.Expr) -> dict[sympy.Expr, int]:
+    """`4*s0*s1 + 8` -> `{s0*s1: 4, 1: 8}`."""
+    found: dict[sympy.Expr, int] = {}
+    for whole in sympy.Add.make_args(size):
+        number, term = whole.as_coeff_Mul()
+        found |= {term: int(number)} if number.is_Integer else {whole: 1}
+    return found
+
+
+def added(a: Count, b: Count) -> Count:
+    """The sum of two counts."""
+    return tuple(map(operator.add, a, b))
 
 
 @dataclass(frozen=True)
@@ -112,39 +138,48 @@ class _Dead:
     name: str
     index: int
     type: TensorType
-    bytes: sympy.Expr
+    bytes: Count
 
 
 class _Plan:
     def __init__(self, program: Program, fresh: frozenset[str]) -> None:
         self.ops: list[Op | None] = list(program.ops)
-        self.bytes = _Bytes(program)
+        made = (type for op in walk(program.ops) for type in _made(op).values())
+        self.bytes = _Bytes(program, made)
         self.types: dict[str, TensorType] = {}  # type of the whole storage that a name owns
         self.reusable: set[str] = set()
         self.ends: dict[str, int] = {}  # name -> op that frees it or takes it over
-        self.live: list[sympy.Expr] = []  # bytes held after each op
         roots = storages(program.ops, param_roots(program))
         self.returned = {roots[name] for op in program.ops[-1:] for name in uses(op)}
-        total: sympy.Expr = sympy.S.Zero
+        live: list[Count] = []  # bytes held after each op
+        total = self.bytes.none
         for i, op in enumerate(program.ops):
             if isinstance(op, Free):
                 self.ends[op.name] = i
-                total = self.bytes.add(total, -self.bytes.of(self.types[op.name]))
+                freed = self.bytes.counts[self.types[op.name]]
+                total = tuple(map(operator.sub, total, freed))
             elif isinstance(op, Reuse):
                 self.ends[op.src] = i
                 self.types[op.out] = self.types[op.src]
                 self.reusable |= {op.out} if op.src in self.reusable else set()
             for name, type in _made(op).items():
                 self.types[name] = type
-                total = self.bytes.add(total, self.bytes.of(type))
+                total = added(total, self.bytes.counts[type])
                 if isinstance(op, Allocate) or (isinstance(op, ExternCall) and op.target in fresh):
                     self.reusable.add(name)
-            self.live.append(total)
-        self.inside = [self.bytes.inside(op) for op in program.ops]
-        held = [self.bytes.values(e) for e in self.live]
+            live.append(total)
+        held = [self.bytes.values(count) for count in live]
         self.peaks = [max(column) for column in zip(*held, strict=True)]
         fullest = {[row[k] for row in held].index(peak) for k, peak in enumerate(self.peaks)}
-        self.fullest = {self.live[i] for i in fullest}
+        self.fullest = {live[i] for i in fullest}
+        # Only the ops that make something are looked at: no other is fuller than the op before it.
+        makes = [isinstance(op, Allocate | ExternCall | If) for op in program.ops]
+        self.rank = [0, *accumulate(makes)]
+        makers = [i for i, made in enumerate(makes) if made]
+        inside = [self.bytes.inside(program.ops[i]) for i in makers]
+        self.held = [list(column) for column in zip(*(held[i] for i in makers), strict=True)]
+        most = (added(live[i], more) for i, more in zip(makers, inside, strict=True))
+        self.most = [list(column) for column in zip(*most, strict=True)]
 
     def rewritten(self) -> tuple[Op, ...]:
         pool: dict[str, _Dead] = {}
@@ -152,31 +187,33 @@ class _Plan:
             if isinstance(op, Free) and op.name in self.reusable:
                 type = self.types[op.name]
                 if type.offset == 0:
-                    pool[op.name] = _Dead(op.name, i, type, self.bytes.of(type))
+                    pool[op.name] = _Dead(op.name, i, type, self.bytes.counts[type])
             elif isinstance(op, Allocate):
                 self.place(i, op, pool)
         return tuple(op for op in self.ops if op is not None)
 
     def place(self, index: int, op: Allocate, pool: dict[str, _Dead]) -> None:
-        need = self.bytes.of(op.type)
+        need = self.bytes.counts[op.type]
         for dead in self.candidates(op, need, pool):
             waiting = range(dead.index, index)
             if not self.fits(waiting, dead.bytes):
                 del pool[dead.name]  # nor will it be allowed to wait any longer
                 continue
-            waste = self.bytes.add(dead.bytes, -need)
-            holding = range(index, self.end(op.out)) if waste != 0 else range(0)
+            waste = tuple(map(operator.sub, dead.bytes, need))
+            holding = range(index, self.end(op.out)) if any(waste) else range(0)
             if self.fits(holding, waste):
                 del pool[dead.name]
                 self.hold(waiting, dead.bytes)
                 self.hold(holding, waste)
+                for column in (*self.held, *self.most):
+                    column[self.rank[index]] = _GONE
                 self.ops[dead.index] = None
                 self.ops[index] = Reuse(op.out, dead.name, op.type, op.comment)
                 self.ends[dead.name] = index
                 self.types[op.out] = dead.type
                 return
 
-    def candidates(self, op: Allocate, need: sympy.Expr, pool: dict[str, _Dead]) -> list[_Dead]:
+    def candidates(self, op: Allocate, need: Count, pool: dict[str, _Dead]) -> list[_Dead]:
         """Those that fit: same size first, then least waste; the latest dead first."""
         found: list[tuple[bool, int, int, _Dead]] = []
         for dead in pool.values():
@@ -199,23 +236,31 @@ class _Plan:
                 return index
             name = op.out
 
-    def fits(self, points: range, extra: sympy.Expr) -> bool:
+    def fits(self, points: range, extra: Count) -> bool:
         """Whether `extra` bytes more at these ops are no more than at the fullest moment."""
+        made = slice(self.rank[points.start], self.rank[points.stop])
+        if not self.held or made.start == made.stop:
+            return True
         more = self.bytes.values(extra)
-        for p in points:
-            if not isinstance(self.ops[p], Allocate | ExternCall | If):
-                continue  # no fuller than the op before it
-            rows = zip(self.bytes.values(self.live[p]), more, self.peaks, strict=True)
-            if any(have + plus > peak for have, plus, peak in rows):
+        for column, plus, peak in zip(self.held, more, self.peaks, strict=True):
+            if max(column[made]) + plus > peak:
                 return False
-            bound = self.bytes.add(self.bytes.add(self.live[p], extra), self.inside[p])
-            if not any(self.bytes.at_most(bound, full) for full in self.fullest):
-                return False
-        return True
+        # All at once, or one by one
+        if self.full(added(tuple(max(column[made]) for column in self.most), extra)):
+            return True
+        each = zip(*(column[made] for column in self.most), strict=True)
+        return all(self.full(added(held, extra)) for held in each if held[0] > _GONE // 2)
 
-    def hold(self, points: range, extra: sympy.Expr) -> None:
-        for p in points:
-            self.live[p] = self.bytes.add(self.live[p], extra)
+    def full(self, held: Count) -> bool:
+        """Whether so much is proven to be no more than is held at the fullest moment."""
+        return any(self.bytes.at_most(held, full) for full in self.fullest)
+
+    def hold(self, points: range, extra: Count) -> None:
+        made = range(self.rank[points.start], self.rank[points.stop])
+        for columns, more in ((self.held, self.bytes.values(extra)), (self.most, extra)):
+            for column, plus in zip(columns, more, strict=True):
+                for rank in made:
+                    column[rank] += plus
 
 
 def _made(op: Op) -> dict[str, TensorType]:
