@@ -2,6 +2,7 @@
 # torch.ops is not typed.
 """Gradients of the custom ops. They are products too, and run through the same ops."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,10 +21,6 @@ def _of_operands(ctx: Any, grad: Tensor, wanted: tuple[bool, bool]) -> tuple[Any
     grad_a = multiply(grad, b.transpose(-1, -2)) if wanted[0] else None
     grad_b = multiply(a.transpose(-1, -2), grad) if wanted[1] else None
     return grad_a, grad_b
-
-
-def _product_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0], inputs[1])
 
 
 def _product_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -109,10 +106,6 @@ def _gated_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return grad_x, grad_w1, grad_w3, None, None
 
 
-def _grouped_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-
-
 def _grouped_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     a, b, offs = ctx.saved_tensors
     if 1 not in grad.stride()[-2:]:  # of a sum, for instance: one value at all places
@@ -125,8 +118,13 @@ def _grouped_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return grad_a, grad_b, None, None, None
 
 
-PRODUCT = Gradient(_product_backward, _product_setup)
+def _saving(count: int) -> Callable[..., None]:
+    """The setup that saves the first inputs."""
+    return lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:count])
+
+
+PRODUCT = Gradient(_product_backward, _saving(2))
 SUM = Gradient(_sum_backward, _sum_setup)
 LINEAR = Gradient(_linear_backward, _linear_setup)
 GATED = Gradient(_gated_backward, _gated_setup)
-GROUPED = Gradient(_grouped_backward, _grouped_setup)
+GROUPED = Gradient(_grouped_backward, _saving(3))

@@ -63,11 +63,6 @@ def _linear_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem 
     return product_of(x, weight.t(), out, bias, epilogue_of(options[0], x.dtype))
 
 
-def _linear_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
-    x, weight, bias = tensors
-    return Inputs(x, weight.t(), out, bias)
-
-
 def _linear_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     x, weight, bias = tensors
     result = TORCH_ACTIVATIONS[options[0]](F.linear(x, weight, bias))
@@ -80,7 +75,7 @@ LINEAR_ACT = Operation(
     _LINEAR + "Tensor",
     partial(_checked, "linear_act"),
     _linear_problem,
-    _linear_inputs,
+    lambda tensors, options, out: Inputs(tensors[0], tensors[1].t(), out, tensors[2]),
     _linear_extern,
     _result,
     gradients.LINEAR,
@@ -101,11 +96,6 @@ def _keep_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | 
     return product_of(x, weight.t(), out, bias, ending)
 
 
-def _keep_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
-    x, weight, bias, before = tensors
-    return Inputs(x, weight.t(), out, bias, (before,))
-
-
 def _keep_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     x, weight, bias, before = tensors
     if bias is None:
@@ -116,17 +106,14 @@ def _keep_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tens
     return result if out is None else out.copy_(result)
 
 
-LINEAR_ACT_KEEP = Operation(
-    "linear_act_keep",
-    _LINEAR + "(Tensor, Tensor)",
-    partial(_checked, "linear_act"),
-    _keep_problem,
-    _keep_inputs,
-    _keep_extern,
-    _result,
-    gradients.LINEAR,
+LINEAR_ACT_KEEP = replace(
+    LINEAR_ACT,
+    name="linear_act_keep",
+    schema=_LINEAR + "(Tensor, Tensor)",
+    problem=_keep_problem,
+    inputs=lambda t, options, out: Inputs(t[0], t[1].t(), out, t[2], (t[3],)),
+    extern=_keep_extern,
     rows=(0, 3),
-    operands=(0, 1),
     besides=lambda tensors, options: (_result(tensors, options),),
 )
 
@@ -144,11 +131,6 @@ def _gated_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem |
     return replace(plain, gate=gate, aligned=found)
 
 
-def _gated_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
-    x, first, second = tensors
-    return Inputs(x, first.t(), out, b2=second.t())
-
-
 def _gated_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     x, first, second = tensors
     gate = TORCH_ACTIVATIONS[options[0]](F.linear(x, first))
@@ -161,7 +143,7 @@ GATED_LINEAR = Operation(
     "(Tensor x, Tensor w1, Tensor w3, str act, str config='') -> Tensor",
     partial(_checked, "gated_linear"),
     _gated_problem,
-    _gated_inputs,
+    lambda tensors, options, out: Inputs(tensors[0], tensors[1].t(), out, b2=tensors[2].t()),
     _gated_extern,
     _result,
     gradients.GATED,

@@ -1,7 +1,9 @@
 # mypy: disable-error-code="no-any-return"
 """`mm`, `addmm`, `bmm`, `baddbmm`: as problems, and as torch's calls."""
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -152,16 +154,6 @@ def _result(tensors: Tensors, options: Options) -> Tensor:
     return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=options[-1] or a.dtype)
 
 
-def _mm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
-    a, b = tensors
-    return product_of(a, b, out, None, None)
-
-
-def _mm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
-    a, b = tensors
-    return Inputs(a, b, out)
-
-
 def _mm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     a, b = tensors
     multiply = torch.mm if a.dim() == 2 else torch.bmm
@@ -174,38 +166,26 @@ def _mm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor
     return wide if out is None else out.copy_(wide)
 
 
-def _mm_padded(tensors: Tensors, options: Options) -> Tensor:
-    a, b = tensors
-    return padded_mm(a, b, lambda first, second: _mm_extern((first, second), options, None))
-
-
 _PRODUCT = "(Tensor a, Tensor b, ScalarType? out_dtype=None, str config='') -> Tensor"
 _PRODUCT_OUT = "(Tensor a, Tensor b, Tensor(a!) out, str config='') -> ()"
 MM = Operation(
     "mm",
     _PRODUCT,
     partial(_checked, "mm", False),
-    _mm_problem,
-    _mm_inputs,
+    lambda t, options, out: product_of(t[0], t[1], out, None, None),
+    lambda t, options, out: Inputs(t[0], t[1], out),
     _mm_extern,
     _result,
     gradients.PRODUCT,
     _PRODUCT_OUT,
     rows=(0,),
-    padded=_mm_padded,
+    padded=lambda t, options: padded_mm(
+        t[0], t[1], lambda first, second: _mm_extern((first, second), options, None)
+    ),
     operands=(0, 1),
 )
-BMM = Operation(
-    "bmm",
-    _PRODUCT,
-    partial(_checked, "bmm", True),
-    _mm_problem,
-    _mm_inputs,
-    _mm_extern,
-    _result,
-    gradients.PRODUCT,
-    _PRODUCT_OUT,
-)
+_BATCHED: dict[str, Any] = {"rows": (), "padded": None, "operands": ()}
+BMM = replace(MM, name="bmm", check=partial(_checked, "bmm", True), **_BATCHED)
 
 
 # addmm, baddbmm: tensors (bias, a, b), options (beta, alpha, out_dtype).
@@ -298,14 +278,4 @@ ADDMM = Operation(
     rows=(1, 0),
     operands=(1, 2),
 )
-BADDBMM = Operation(
-    "baddbmm",
-    _SUM,
-    partial(_checked, "baddbmm", True),
-    _addmm_problem,
-    _addmm_inputs,
-    _addmm_extern,
-    _result,
-    gradients.SUM,
-    _SUM_OUT,
-)
+BADDBMM = replace(ADDMM, name="baddbmm", check=partial(_checked, "baddbmm", True), **_BATCHED)

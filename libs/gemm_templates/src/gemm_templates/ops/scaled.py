@@ -165,11 +165,6 @@ def _scaled_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     return Inputs(a, b, out, None, ending, before=scales if blocks else ())
 
 
-def _scaled_result(tensors: Tensors, options: Options) -> Tensor:
-    a, b, *_ = tensors
-    return a.new_empty(_shapes(a, b)[:2], dtype=options[0] or torch.bfloat16)
-
-
 def _scaled_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     """`torch._scaled_mm` where it takes these operands, else products in f32."""
     a, b, scale_a, scale_b, bias = tensors
@@ -244,7 +239,7 @@ SCALED_MM = Operation(
     _scaled_problem,
     _scaled_inputs,
     _scaled_extern,
-    _scaled_result,
+    lambda t, options: t[0].new_empty(_shapes(*t[:2])[:2], dtype=options[0] or torch.bfloat16),
     worth=0,
 )
 
@@ -301,11 +296,6 @@ def _mixed_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
     return Inputs(a, b, out, None, (*scales, *added))
 
 
-def _mixed_result(tensors: Tensors, options: Options) -> Tensor:
-    a, b, *_ = tensors
-    return a.new_empty(_shapes(a, b)[:2], dtype=options[1] or a.dtype)
-
-
 def _mixed_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
     a, b, scale_b, bias = tensors
     scales = _in_rows(scale_b)
@@ -328,6 +318,6 @@ MIXED_MM = Operation(
     _mixed_problem,
     _mixed_inputs,
     _mixed_extern,
-    _mixed_result,
+    lambda t, options: t[0].new_empty(_shapes(*t[:2])[:2], dtype=options[1] or t[0].dtype),
     worth=0,
 )
