@@ -546,3 +546,27 @@ def test_windows_of_rows_fit_instruction_caches(windows: int, rows: int, warps: 
     )
     found = default_schedule(kernel, {})
     assert (found.xblock, found.rblock, found.num_warps) == (rows, 64, warps)
+
+
+@pytest.mark.parametrize(("columns", "apart"), [(3, False), (96, True)])
+def test_few_columns_share_a_program_with_those_of_other_places(columns: int, apart: bool) -> None:
+    """Colours of samples weighted: a program of one place would be three columns of 32."""
+    kernel = parse_kernel(
+        f"""
+kernel k(
+    x: f32[4096, 128, {columns}] cuda:0,
+    w: f32[4096, 128] cuda:0,
+    out y: f32[4096, {columns}] cuda:0,
+):
+  parallel i0 < 4096, i1 < {columns}:
+    over r0 < 128:
+      v0 = load x[i0*{128 * columns} + r0*{columns} + i1] : f32
+      v1 = load w[i0*128 + r0] : f32
+      v2 = mul(v0, v1) : f32
+      v3 = reduce sum(v2) : f32
+    once:
+      store y[i0*{columns} + i1] = v3
+"""
+    )
+    source = emit(kernel, default_schedule(kernel, {})).source
+    assert ("row = tl.program_id(0)" in source) == apart

@@ -47,7 +47,8 @@ class RowWriter(KernelWriter):
         super().__init__(kernel, schedule)
         self.steps = schedule.steps
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
-        self.apart = (self.steps > 1 or shares_factors(kernel)) and columns_part(kernel)
+        self.apart = self.steps > 1 or shares_factors(kernel, schedule.xblock)
+        self.apart &= columns_part(kernel)
         self.apart |= schedule.xblock > 1 and len(kernel.axes) > 1 and shares_rows(kernel)
         self.ops.columns = not self.by_row
         self.turned = self._turned()

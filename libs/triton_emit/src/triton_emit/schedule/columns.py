@@ -91,11 +91,14 @@ def may_step(kernel: Kernel) -> bool:
     return scans(kernel) and not any(isinstance(s, Reduce) for s in statements(kernel))
 
 
-def shares_factors(kernel: Kernel) -> bool:
+def shares_factors(kernel: Kernel, xblock: int) -> bool:
     """It reduces columns, those of one place of the outer axes with the same factors: `w[i0*256 +
     r0]` beside `x[i0*802816 + r0*3136 + i1]`. A program has columns of one such place, so that it
-    reads each factor, and computes what hangs on it alone, once."""
+    reads each factor, and computes what hangs on it alone, once. Not where the place has so few
+    that less than half of a program's `xblock` would be some."""
     if len(kernel.axes) < 2 or not reduces_columns(kernel):
+        return False
+    if kernel.axes[-1].extent.is_Integer and 2 * kernel.axes[-1].extent < xblock:
         return False
     *others, last = (a.symbol for a in kernel.axes)
     return any(
