@@ -14,9 +14,10 @@ import compile_cli
 import gemm_templates
 from compile_cli.cli.measure import relative_error
 from planner.matmul.chooser import MatmulChooser
-from planner.matmul.counters import FILL, NOT_PAID, Account
+from planner.matmul.counters import FILL, NOT_PAID, Account, as_called
 from planner.matmul.problem import MatmulTask
 from symexpr import symbol
+from tuning import MARGINS
 from wrapper_ir import ExternCall
 from wrapper_ir.analysis import walk
 
@@ -61,6 +62,22 @@ def test_matmuls_pay_together() -> None:
         "s0 == 1: counters for 3 matmuls: zeroing counts as 1.9 us a call; saves 2.3 us",
         "counters for 1 matmul: zeroing counts as 1.9 us a call; not used, would save 0.8 us",
     )
+
+
+def test_a_vendors_call_counts_as_what_it_keeps_the_host() -> None:
+    problem = gemm_templates.Problem(128, 768, 768, "bf16")
+    offered = tuple(gemm_templates.Candidate(config, 1e-5) for config in (TILED, SPLIT, None))
+
+    def chosen(vendor: float, tiled: float) -> gemm_templates.Choice:
+        times = (("extern", vendor), (str(TILED), tiled), (str(SPLIT), 3 * vendor))
+        return as_called(gemm_templates.Choice(problem, None, offered, times))
+
+    near = chosen(4e-6, 4.15e-6)
+    assert near.config == TILED and dict(near.times)["extern"] == MARGINS.vendor_call
+    assert [label for label, _ in near.failures] == [str(SPLIT)]
+    assert chosen(4e-6, 4.3e-6).config is None, "the GPU would take longer"
+    longer = chosen(10e-6, 10.1e-6)
+    assert longer.config is None and not longer.failures
 
 
 Measure = Callable[[float], None]

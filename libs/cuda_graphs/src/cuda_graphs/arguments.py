@@ -47,12 +47,9 @@ def addresses_of(args: Sequence[Any]) -> list[int | None]:
 
 def global_state() -> tuple[Any, ...]:
     """What of torch's state a graph is captured for."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cuda"),
-        torch.get_autocast_dtype("cuda"),
-    )
+    casts = torch.is_autocast_enabled("cuda")
+    dtype = torch.get_autocast_dtype("cuda") if casts else None
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), dtype
 
 
 def share_memory(args: Sequence[Any]) -> bool:

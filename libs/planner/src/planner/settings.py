@@ -12,8 +12,9 @@ class Settings(Protocol):
     gemm: `auto` measures templates against the vendor's call on a GPU; `extern` and `template`
         force one. multikernel: `auto`, `off`, `persistent` or `looped`. tune: `auto`, `max` or
         `off`. channels_last: `auto`, `on` or `off`. emit: the host program's form; `hop` can say
-        less than others. cache_path: a folder for kernels and measured times. workers: processes
-        that compile."""
+        less than others. cuda_graphs: calls are replayed from graphs, and cost the host nothing
+        each. cache_path: a folder for kernels and measured times. workers: processes that
+        compile."""
 
     @property
     def gemm(self) -> str:
@@ -36,6 +37,10 @@ class Settings(Protocol):
         """The form of the host program: `fx`, `hop` or `cpp`."""
 
     @property
+    def cuda_graphs(self) -> bool:
+        """Whether calls are replayed from CUDA graphs."""
+
+    @property
     def cache_path(self) -> Path:
         """The folder for everything that is kept on disk."""
 
@@ -53,5 +58,6 @@ class PlannerSettings:
     tune: str = "auto"
     channels_last: str = "auto"
     emit: str = "fx"
+    cuda_graphs: bool = False
     cache_path: Path = Path.home() / ".cache" / "planner"
     workers: int = os.cpu_count() or 1

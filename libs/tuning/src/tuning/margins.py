@@ -27,6 +27,9 @@ class Margins:
     schedule: share by which a schedule must be faster than the one that was guessed.
     convolutions: share by which rearranged convolutions must be faster, copies included: times of
         the vendor's calls vary more than those of one kernel.
+    vendor_call: seconds for which a vendor's matmul keeps the host that queues it, at least: 18 us
+        beside an H200, where a launch kept it for 3.
+    hardly: share by which a template may take the GPU longer where that is what a call waits for.
     host: seconds that a template must save, where Python calls it, for each launch beyond the
         first and each workspace: the host takes two to four microseconds for one.
 
@@ -47,6 +50,8 @@ class Margins:
     in_doubt: float = 0.01
     schedule: float = 0.02
     convolutions: float = 0.03
+    vendor_call: float = 9e-6
+    hardly: float = 0.05
     host: float = 1e-6
     rows: float = 0.03
     rung: float = 0.02

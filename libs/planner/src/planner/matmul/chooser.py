@@ -13,6 +13,7 @@ import gemm_templates
 from gemm_templates import is_legal, offered
 from loop_ir import Kernel
 from planner.kernels import Kernels
+from planner.matmul.counters import as_called
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
 from planner.matmul.ways import Run, run_apart, run_halves, run_pair, run_vendor
 from planner.settings import Settings
@@ -92,9 +93,10 @@ class MatmulChooser:
             build = functools.partial(
                 gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
             )
+            there = self.options.cuda_graphs or extern is not None
             # Under torch.compile fake tensors are in force; what is measured is real.
             with unset_fake_temporarily():
-                self._measured[task.key] = gemm_templates.choose(
+                choice = gemm_templates.choose(
                     task.problem,
                     lambda: task.inputs(hints),
                     extern() if extern else run_vendor(self.kernels, task, hints),
@@ -102,6 +104,7 @@ class MatmulChooser:
                     build=build,
                     store=self.store,
                 )
+            self._measured[task.key] = choice if there else as_called(choice)
         return self._measured[task.key]
 
     def apart(
