@@ -49,7 +49,9 @@ class Options:
         cache directory.
     jobs: compile workers; 0 is the number of cores.
     cuda_graphs: from the second call with the same layouts on, replay a CUDA graph. Worth it where
-        the host is slower than the GPU: small batches. Takes memory for each layout.
+        the host is slower than the GPU: small batches. Takes memory for each layout. What training
+        keeps for a backward pass stays in the graph's memory; a forward pass that comes before that
+        backward pass runs without a graph.
     channels_last: `on`: convolutions on a GPU get their operands, and give their
         results, with the channels side by side in memory; results of the graph keep their strides.
         `auto` measures both ways, and takes this one where it is faster.
