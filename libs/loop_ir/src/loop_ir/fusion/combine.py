@@ -1,17 +1,24 @@
 """Two kernels into one: on a shared domain, or by computing a producer where it is loaded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import sympy
 
 from loop_ir.fusion.common_domain import Alignment, Mismatch, align, align_by_strides, shape_of
-from loop_ir.fusion.reverse_axes import facing, forward
-from loop_ir.ir.affine import same
-from loop_ir.ir.analysis import reads, single_direction, traffic, writes
+from loop_ir.ir.affine import linear, same
+from loop_ir.ir.analysis import (
+    inner_axes,
+    is_pointwise,
+    reads,
+    scans,
+    single_direction,
+    traffic,
+    writes,
+)
 from loop_ir.ir.in_place import hazard
 from loop_ir.ir.names import defined_values, renamed, statements
-from loop_ir.ir.nodes import Compute, Const, Kernel, Load, Stmt, Store
+from loop_ir.ir.nodes import Axis, Compute, Const, Kernel, Load, Scan, Stmt, Store
 from loop_ir.ir.renaming import (
     fresh_name,
     rename_apart,
@@ -20,7 +27,7 @@ from loop_ir.ir.renaming import (
     union_symbols,
     used_buffers,
 )
-from loop_ir.ir.rewrite import ranges_of, substitute_axes
+from loop_ir.ir.rewrite import map_statements, ranges_of, substitute_axes
 from loop_ir.ir.staging import Item, Unstageable, items_of, stage
 from loop_ir.ir.strides import holds_rows, reads_across
 from loop_ir.passes import cse
@@ -165,3 +172,43 @@ def _shares_a_load(first: Kernel, second: Kernel, fused: Kernel) -> bool:
         return len({(s.buffer, s.index) for s in statements(kernel) if isinstance(s, Load)})
 
     return count(fused) < count(first) + count(second)
+
+
+def facing(first: Kernel, second: Kernel) -> Kernel:
+    """A pointwise `second` with the axes reflected along which it reads what `first` scans from
+    its end: `z[j] = y[9 - j] -> z[9 - j] = y[j]`, where `y[r] = scan(x[r])`."""
+    if not scans(first) or not is_pointwise(second):
+        return second
+    stored = {s.buffer for s in statements(first) if isinstance(s, Store)}
+    indices = [s.index for s in statements(second) if isinstance(s, Load) and s.buffer in stored]
+    return _reflect(second, [a for a in second.axes if _falls(indices, a)])
+
+
+def forward(kernel: Kernel) -> Kernel:
+    """A kernel that scans what it loads from the end, and stores it so, the other way round:
+    `z[9 - r] = scan(x[9 - r]) -> z[r] = scan(x[r]) reverse`."""
+    axes = inner_axes(kernel) or ()
+    found = [s for s in statements(kernel) if isinstance(s, Scan)]
+    if not found or len(axes) != 1 or any(s.op.startswith("arg") for s in found):
+        return kernel
+    accesses = [s.index for s in statements(kernel) if isinstance(s, Load | Store)]
+    if not _falls([e for e in accesses if axes[0].symbol in e.free_symbols], axes[0]):
+        return kernel
+    turned = map_statements(
+        _reflect(kernel, axes),
+        lambda s: replace(s, reverse=not s.reverse) if isinstance(s, Scan) else s,
+    )
+    return turned if single_direction(turned) else kernel
+
+
+def _falls(indices: Iterable[sympy.Expr], axis: Axis) -> bool:
+    """All of the indices (one at least) fall along the axis."""
+    forms = [linear(e, (axis.symbol,)) for e in indices]
+    return bool(forms) and all(
+        f is not None and f.coefficient(axis.symbol).could_extract_minus_sign() for f in forms
+    )
+
+
+def _reflect(kernel: Kernel, axes: Iterable[Axis]) -> Kernel:
+    turned = tuple((a.symbol, a.extent - 1 - a.symbol) for a in axes)
+    return substitute_axes(kernel, turned, ranges_of(kernel)) if turned else kernel
