@@ -29,6 +29,14 @@ _MADE_OF = (
     aten.detach.default,
 )
 
+_ATTENTION = (
+    aten._scaled_dot_product_cudnn_attention_backward.default,
+    aten._scaled_dot_product_efficient_attention_backward.default,
+    aten._scaled_dot_product_flash_attention_backward.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+)
+_SCORES = ("query", "key", "attn_bias", "attn_mask")
+
 
 def narrow_saved(
     forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, dtype: torch.dtype
@@ -36,7 +44,8 @@ def narrow_saved(
     """A float tensor that forward keeps -> its values in `dtype`, an 8-bit float, which backward
     turns back; beyond its range the largest of it. Not what is small, what the caller has anyway
     (its inputs, and the first `outputs` results), views of these, other types than floats, nor
-    statistics and what is made of them, to which gradients are sensitive."""
+    statistics, what is made of them, and what they are taken from before an exponential: gradients
+    are sensitive to these."""
     node = forward.graph.output_node()
     results: list[Any] = list(node.args[0])  # type: ignore[arg-type]  # a tuple of results
     callers = {_base(r) for r in results[:outputs] if isinstance(r, fx.Node)}
@@ -47,6 +56,8 @@ def narrow_saved(
             continue
         base = _base(kept)
         if base.op == "placeholder" or base in callers or _of_fewer(base):
+            continue
+        if _is_exponent(read[kept.name]):
             continue
         with forward.graph.inserting_before(node):
             clamped = call(forward.graph, aten.clamp.default, kept, -largest, largest)
@@ -96,6 +107,39 @@ def _of_fewer(node: fx.Node) -> bool:
         if larger and made.target not in _PRODUCTS:
             return True
     return False
+
+
+def _is_exponent(node: fx.Node) -> bool:
+    """Whether backward computes an exponential of it, or of pointwise work on it, less a statistic
+    of what it was, as of queries and keys of attention and of rows of a softmax: coarse, it may be
+    larger than its largest."""
+    left, seen = [node], {node}
+    while left:
+        made = left.pop()
+        for user in made.users:
+            target: Any = user.target
+            if target in _ATTENTION:
+                names = [a.name for a in target._schema.arguments]
+                given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
+                if made in [given.get(name) for name in _SCORES]:
+                    return True
+            elif target is aten.exp.default and _is_of_rows(_base(made)):
+                return True
+            elif user not in seen and (_is_pointwise(user) or target in _MADE_OF):
+                seen.add(user)
+                left.append(user)
+    return False
+
+
+def _is_of_rows(node: fx.Node) -> bool:
+    """A difference from fewer numbers."""
+    counts = [_count(n) for n in node.all_input_nodes]
+    return node.target is aten.sub.Tensor and 0 < min(counts) < max(counts)
+
+
+def _is_pointwise(node: fx.Node) -> bool:
+    pointwise = isinstance(node.target, OpOverload) and Tag.pointwise in node.target.tags
+    return pointwise or node.target in (aten._to_copy.default, aten.cat.default, aten.clone.default)
 
 
 def _count(node: fx.Node) -> int:

@@ -94,6 +94,12 @@ _FUSED = (
 )
 
 
+_ADDS = (
+    *(aten.add.Tensor, aten.sub.Tensor, aten.rsub.Tensor, aten.sum.dim_IntList),
+    *(aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar),
+    *(aten.addcmul.default, aten.addcdiv.default, aten.lerp.Tensor, aten.lerp.Scalar),
+)
+
 _torchs_operators = partitioners.get_default_op_list
 
 
@@ -133,7 +139,8 @@ def _save_compared(graph: torch.fx.Graph) -> None:
 
 def _alike(node: torch.fx.Node) -> bool:
     """Pointwise from what is kept, or sums of so few that kernels write them out, in 32 bits or
-    more; or rounded to fewer by one operator."""
+    more; or rounded to fewer by one operator. Not where a sum may be one rounding with a product
+    in one kernel, and two in another (`_rounds_alike`)."""
     operators = _operators()
     left, seen = [node], {node}
     while left:
@@ -141,7 +148,7 @@ def _alike(node: torch.fx.Node) -> bool:
         if not operators.is_recomputable(made):
             continue
         pointwise = isinstance(made.target, OpOverload) and torch.Tag.pointwise in made.target.tags
-        if not pointwise and not _sums_few(made):
+        if not (pointwise or _sums_few(made)) or not _rounds_alike(made):
             return False
         operands = [_viewed(n) for n in made.all_input_nodes]
         kept = not any(map(operators.is_recomputable, operands))
@@ -149,6 +156,30 @@ def _alike(node: torch.fx.Node) -> bool:
             return False
         left += [n for n in operands if n not in seen]
         seen.update(operands)
+    return True
+
+
+def _rounds_alike(node: torch.fx.Node) -> bool:
+    """Products go into the sum that is their only reader, or into none: one that others read, or
+    that is a term of several sums, is rounded by itself in some kernels."""
+    if node.target not in _ADDS:
+        return True
+    sizes = [n.meta["val"].numel() for n in (node, *node.all_input_nodes) if _is_float(n)]
+    operators = _operators()
+    for term in filter(_is_float, node.all_input_nodes):
+        path = [term]
+        while path[-1].op == "call_function" and operators.is_view(path[-1]):
+            path.append(path[-1].all_input_nodes[0])
+        made = path[-1]
+        if not operators.is_recomputable(made) or made.target in _ADDS:
+            continue
+        known = all(isinstance(n, int) for n in sizes)
+        if (
+            not known
+            or made.meta["val"].numel() != max(sizes)
+            or any(len(n.users) > 1 for n in path)
+        ):
+            return False
     return True
 
 
