@@ -73,7 +73,7 @@ def test_buckets_share_graphs_and_their_memory() -> None:
 
 
 def test_graphs_from_several_streams_are_in_order() -> None:
-    graphed = GraphedCallable(lambda x: (x * 2).sum(0).exp(), copy_outputs=True)
+    graphed = GraphedCallable(lambda x: (x * 2).sum(0).exp())
     lanes = [torch.cuda.Stream() for _ in range(4)]
     inputs = [torch.full((4096, 512), i * 1e-4, device="cuda") for i in range(16)]
     torch.cuda.synchronize()
@@ -99,8 +99,7 @@ def test_what_waits_for_the_gpu_has_no_graph() -> None:
 
 
 def test_an_argument_that_moves_later_is_captured_again() -> None:
-    """Also while a result of the first graph still lies in the pool's memory."""
-    graphed = GraphedCallable(lambda x, w: x @ w, copy_outputs=False)
+    graphed = GraphedCallable(lambda x, w: x @ w)
     x = torch.randn(64, 64, device="cuda")
     weights = [torch.randn(64, 64, device="cuda") for _ in range(4)]
     kept = [graphed(x, weights[0]) for _ in range(3)]

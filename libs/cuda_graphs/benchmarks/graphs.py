@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from cuda_graphs import Buckets, GraphedCallable, GraphPool
+from cuda_graphs import Buckets, GraphedCallable, GraphPool, Lending
 from triton_rt import (
     KernelParam,
     KernelSource,
@@ -109,12 +109,11 @@ def measure(fn: Function, xs: list[torch.Tensor]) -> dict[str, float]:
     graph, _ = by_hand(fn, x)
     fed, fed_out = by_hand(fn, static)
     place = GraphedCallable(fn)
-    bare = GraphedCallable(fn, copy_outputs=False)
+    bare = GraphedCallable(fn, lending=Lending((0,)))
     moved = GraphedCallable(fn)
-    moved_bare = GraphedCallable(fn, copy_outputs=False)
-    padded = GraphedCallable(
-        fn, buckets=Buckets((x.shape[0],), inputs={0: 0}, outputs={0: 0}), copy_outputs=False
-    )
+    moved_bare = GraphedCallable(fn, lending=Lending((0,)))
+    buckets = Buckets((x.shape[0],), inputs={0: 0}, outputs={0: 0})
+    padded = GraphedCallable(fn, buckets=buckets, lending=Lending((0,)))
 
     def feed(i: int) -> torch.Tensor:
         static.copy_(xs[i % MOVING])

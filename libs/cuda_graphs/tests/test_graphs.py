@@ -151,14 +151,14 @@ def test_buckets_and_mutation() -> None:
         count(torch.ones(8), total)
 
 
-def test_results_outlive_the_next_call_unless_told() -> None:
-    for copy, kept in ((True, 2.0), (False, 3.0)):
-        graphed = GraphedCallable(lambda x: x + 1, copy_outputs=copy, recorder=Recorder())
-        x = torch.zeros(2)
-        graphed(x)
-        first = graphed(x.fill_(1.0))
-        graphed(x.fill_(2.0))
-        assert first.eq(kept).all()
+@pytest.mark.parametrize("lent", [(), (0,)])
+def test_results_outlive_the_next_call(lent: tuple[int, ...]) -> None:
+    graphed = GraphedCallable(lambda x: x + 1, lending=Lending(lent), recorder=Recorder())
+    x = torch.zeros(2)
+    graphed(x)
+    first = graphed(x.fill_(1.0))
+    graphed(x.fill_(2.0))
+    assert first.eq(2.0).all()
 
 
 def test_layouts_and_values_have_graphs_of_their_own_and_the_oldest_goes() -> None:

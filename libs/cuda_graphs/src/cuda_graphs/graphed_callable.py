@@ -44,8 +44,7 @@ class GraphedCallable:
     buckets a call on padded copies comes instead. At most `max_graphs` are kept, the least recently
     used goes first; their memory is that of `pool`.
 
-    Results are copies, unless `copy_outputs` is off: then the next call of any callable on the same
-    pool overwrites them. With `lending` some lie in the graphs' memory, and a call while the caller
+    Results are copies. With `lending` some lie in the graphs' memory, and a call while the caller
     holds one of these, or a view of it, runs `fn` itself. `fn` must do the same GPU work each time
     and not wait for the GPU; what cannot be captured runs as it is, and `explain()` says why. `fn`
     and tensors that it closes over must stay alive and in place.
@@ -60,7 +59,6 @@ class GraphedCallable:
         buckets: Buckets | None = None,
         pool: GraphPool | None = None,
         mutated: Sequence[int] = (),
-        copy_outputs: bool = True,
         lending: Lending | None = None,
         max_graphs: int = 16,
         recorder: Recorder | None = None,
@@ -73,7 +71,6 @@ class GraphedCallable:
             raise GraphError("results are lent from a pool of their own: others would write to it")
         self.pool = pool or GraphPool()
         self.mutated = frozenset(mutated)
-        self.copy_outputs = copy_outputs
         self.max_graphs = max_graphs
         self._recorder: Recorder = recorder or self.pool
         self._same = same
@@ -254,8 +251,7 @@ class GraphedCallable:
         if slot.eager or slot.recording is None:
             self._release(slot)
             return False
-        outputs, lends = slot.recording.outputs, self.lending.positions
-        slot.results = Results.of(outputs, self.copy_outputs, lends)
+        slot.results = Results.of(slot.recording.outputs, self.lending.positions)
         self.lending.loans.begin(slot.results)
         # What is captured in place is known by its address alone: this must not keep it alive.
         slot.statics = [

@@ -61,11 +61,11 @@ class Results:
     lent: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outputs: Any, copy: bool, lends: Collection[int]) -> Results:
-        """copy: all but those at the positions `lends`, or none."""
+    def of(cls, outputs: Any, lends: Collection[int]) -> Results:
+        """Copies of all but those at the positions `lends`."""
         tensors = {i: v for i, v in enumerate(_listed(outputs)) if isinstance(v, torch.Tensor)}
-        copied = [i for i in tensors if copy and i not in lends]
-        made = cls(outputs, copied, [i for i in tensors if copy and i in lends])
+        copied = [i for i in tensors if i not in lends]
+        made = cls(outputs, copied, [i for i in tensors if i in lends])
         for i in made.lending:
             storage = tensors[i].untyped_storage()._cdata
             made.lent[tensors[i].data_ptr()] = storage, _holders(storage)
