@@ -174,6 +174,10 @@ BROKEN = {
         (HEAD + "  return ()\n  return ()\n", "1", "not the last"),
         (HEAD + "  if n < 3:\n    return ()\n  return ()\n", "1.then.0", "not the last"),
     ],
+    "InvalidSubgraph": [
+        (HEAD + "  subgraph f(a: f32[2] cpu):\n    return (a,)\n  return ()\n", "1",
+         "one and an argument"),
+    ],
     "MisplacedOp": [
         (HEAD + '  if n < 3:\n    c = constant f32[1] cpu "k"\n  return ()\n', "1.then.0", "block"),
     ],

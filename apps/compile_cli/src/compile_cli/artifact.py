@@ -42,7 +42,8 @@ class Artifact:
     def of(cls, compiled: CompiledGraph, options: Options) -> Artifact:
         """Raises `NoArtifact` where a later process would lack something, or should measure what
         this one had no time for."""
-        for op in walk(compiled.program.ops):
+        every = analysis.programs(compiled.program)
+        for op in (op for program in every for op in walk(program.ops)):
             if isinstance(op, ExternCall) and op.target.startswith("eager."):
                 raise NoArtifact(f"torch runs {op.target}, a part of the model itself")
         for (name, _), chosen in compiled.schedules.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
 
-from aten_lowering import UNFILLED, Lowered, lower_with_report
+from aten_lowering import UNFILLED, Fallback, Lowered, constants_of, lower_with_report
 from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
@@ -15,6 +17,7 @@ from compile_cli.garbage import collected_later
 from compile_cli.hosts import (
     ASSERT_FINITE,
     Outside,
+    align_inputs,
     build_program,
     finished_run,
     in_memory_run,
@@ -24,11 +27,11 @@ from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
 from compile_cli.result import CompiledGraph, lazy_inputs
 from cuda_graphs import Lending
-from loop_ir import FuseOptions, Graph, explain, fuse_with_report, serve_one
+from loop_ir import FuseOptions, FusionReport, Graph, Kernel, explain, fuse_with_report, serve_one
 from loop_ir.ir import hints_of
-from planner import ChannelsLast, Kernels, ScheduleTuner, assemble, gather, plan_graph
+from planner import ChannelsLast, Kernels, Planned, ScheduleTuner, assemble, gather, plan_graph
 from tensor_ir import Pass
-from wrapper_ir import Program
+from wrapper_ir import DefineControl, DefineSubgraph, Program
 from wrapper_ir.passes import AssertFinite, DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 NO_FUSION = FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
@@ -57,7 +60,7 @@ def compile_graph(
             before=early_passes(options, last),
             eager_random=options.random == "eager",
         )
-        lowered = replace(lowered, graph=serve_one(lowered.graph))
+        lowered = serve_one_of(lowered)
         record.after("loop", "lower", lowered.graph)
 
     fusing = fuse_options(options, lowered.graph)
@@ -81,6 +84,79 @@ def compile_loop(
 ) -> CompiledGraph:
     """The steps from loop IR on, which `lowered.graph` is."""
     kernels = Kernels(options)
+    with kernels.compiling():
+        made = host_program(lowered, fusing, options, record, kernels)
+        program, planned = made.program, made.planned
+        outside = Outside(constants_of(lowered), made.operators)
+        host, run = build_program(program, kernels, outside, options, record, check_inputs)
+    for each in made.every():
+        each.planned.finish()
+
+    def explained() -> str:
+        texts = [t for m in made.every() for t in (explain(m.loop, fusing), m.planned.explain())]
+        return "\n".join(filter(None, texts))
+
+    needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
+    whole, graphs = finished_run(run, program, needed, (), options, lending)
+    return CompiledGraph(
+        loop=made.loop,
+        fused=made.fused,
+        program=program,
+        host=host,
+        run=whole,
+        fusion=made.fusion,
+        constants=constants_of(lowered),
+        fallbacks=tuple(f for m in made.every() for f in (*m.fallbacks, *m.planned.fallbacks)),
+        matmuls={k: v for m in made.every() for k, v in m.planned.measured.items()},
+        decided={k: v for m in made.every() for k, v in m.planned.decided.items()},
+        explain=explained,
+        record=record,
+        conditions=lowered.conditions,
+        schedules={k: v for m in made.every() for k, v in m.planned.schedules.items()},
+        aligned=needed,
+        graphs=graphs,
+    )
+
+
+@dataclass(frozen=True)
+class Made:
+    """The host program of a graph and what it was made from. inner: those of its subgraphs."""
+
+    loop: Graph
+    fused: Graph
+    fusion: FusionReport
+    planned: Planned
+    program: Program
+    fallbacks: tuple[Fallback, ...]
+    own: Mapping[str, Callable[..., Any]]
+    inner: tuple[Made, ...]
+
+    def every(self) -> Iterator[Made]:
+        """It, and those of all subgraphs."""
+        yield self
+        for made in self.inner:
+            yield from made.every()
+
+    @property
+    def operators(self) -> dict[str, Callable[..., Any]]:
+        """What the programs call that is no operator of torch."""
+        return {target: call for made in self.every() for target, call in made.own.items()}
+
+
+def host_program(
+    lowered: Lowered,
+    fusing: FuseOptions,
+    options: Options,
+    record: Record,
+    kernels: Kernels,
+    called: bool = False,
+) -> Made:
+    """The steps from loop IR to the host program, those of subgraphs first. called: it is a
+    subgraph."""
+    inner = tuple(
+        host_program(each, fusing, options, Record(), kernels, True)
+        for each in lowered.subgraphs.values()
+    )
     tuner = ScheduleTuner(options, kernels)
     loop = lowered.graph
 
@@ -88,56 +164,49 @@ def compile_loop(
         fused, fusion = fuse_with_report(
             loop, fusing, lambda name, g: record.after("fused", name, g), options.verify
         )
+        fused = named_apart(fused) if called else fused
         fused, lists = gather(fused, hints_of(fused.symbols)) if options.fuse else (fused, {})
         record.after("fused", "gather", fused)
 
-    with kernels.compiling():
-        with record.stage("triton"):
-            planned = plan_graph(
-                fused, options, kernels, lowered.kernels, lists, tuner, lowered.attentions
-            )
-            record.after("triton", "emit", planned.plans)
+    with record.stage("triton"):
+        planned = plan_graph(
+            fused, options, kernels, lowered.kernels, lists, tuner, lowered.attentions
+        )
+        record.after("triton", "emit", planned.plans)
 
-        with record.stage("wrapper"):
-            program = assemble(fused, planned.plans, lowered.conditions.known)
-            record.after("wrapper", "assemble", program)
-            passes: list[Pass[Program]] = [DedupeKernels(), InsertFrees()]
-            if options.nan_asserts:
-                passes.insert(0, AssertFinite(ASSERT_FINITE, UNFILLED))
-            if options.plan_memory:
-                passes.append(PlanMemory())
-            program = run_passes(
-                program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
-            )
+    with record.stage("wrapper"):
+        program = assemble(fused, planned.plans, lowered.conditions.known)
+        defines = [*(DefineSubgraph(m.program) for m in inner)]
+        controls = [DefineControl(name, *astuple(c)) for name, c in lowered.controls.items()]
+        program = replace(program, ops=(*defines, *controls, *program.ops))
+        if called:
+            program = align_inputs(program, planned.aligned)
+        record.after("wrapper", "assemble", program)
+        passes: list[Pass[Program]] = [DedupeKernels(), InsertFrees()]
+        if options.nan_asserts:
+            passes.insert(0, AssertFinite(ASSERT_FINITE, UNFILLED))
+        if options.plan_memory:
+            passes.append(PlanMemory())
+        program = run_passes(
+            program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
+        )
+    own = lowered.operators
+    return Made(loop, fused, fusion, planned, program, lowered.fallbacks, own, inner)
 
-        outside = Outside(lowered.constants, lowered.operators)
-        host, run = build_program(program, kernels, outside, options, record, check_inputs)
-    planned.finish()
 
-    def explained() -> str:
-        fusions = explain(loop, fusing)
-        return "\n".join(filter(None, (fusions, planned.explain())))
-
-    needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
-    whole, graphs = finished_run(run, program, needed, (), options, lending)
-    return CompiledGraph(
-        loop=loop,
-        fused=fused,
-        program=program,
-        host=host,
-        run=whole,
-        fusion=fusion,
-        constants=lowered.constants,
-        fallbacks=(*lowered.fallbacks, *planned.fallbacks),
-        matmuls=planned.measured,
-        decided=planned.decided,
-        explain=explained,
-        record=record,
-        conditions=lowered.conditions,
-        schedules=planned.schedules,
-        aligned=needed,
-        graphs=graphs,
+def named_apart(graph: Graph) -> Graph:
+    """The graph of a subgraph with kernels that are named after it: one program has them all."""
+    nodes = (
+        replace(n, name=f"{graph.name}_{n.name}") if isinstance(n, Kernel) else n
+        for n in graph.nodes
     )
+    return replace(graph, nodes=tuple(nodes))
+
+
+def serve_one_of(lowered: Lowered) -> Lowered:
+    """`serve_one` of a graph and its subgraphs."""
+    inner = {name: serve_one_of(each) for name, each in lowered.subgraphs.items()}
+    return replace(lowered, graph=serve_one(lowered.graph), subgraphs=inner)
 
 
 def early_passes(options: Options, last: ChannelsLast) -> tuple[Pass[fx.Graph], ...]:

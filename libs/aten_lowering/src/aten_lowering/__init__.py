@@ -12,6 +12,7 @@ from aten_lowering.extern import UNFILLED
 from aten_lowering.functional import StatesOfLSTMs, decompose
 from aten_lowering.lower import Fallback, Lowered, lower, lower_with_report
 from aten_lowering.meta import in_memory, lazy_memory, storage_key
+from aten_lowering.subgraphs import constants_of
 from aten_lowering.symbols import size_hints
 from aten_lowering.user_kernels import KernelObject, run_captured
 from aten_lowering.whole import own_composites
@@ -27,6 +28,7 @@ __all__ = [
     "Lowered",
     "StatesOfLSTMs",
     "UnsupportedGraph",
+    "constants_of",
     "decompose",
     "decompositions",
     "in_memory",

@@ -20,15 +20,16 @@ from loop_ir import GraphInput, TensorRef
 
 class Buffers:
     """inputs: those of the graph, in order. constants, tensors: by name, what holds a constant and
-    its value. constant_values: no op writes to a constant, which has the value that it has now."""
+    its value. constant_values: no op writes to a constant, which has the value that it has now.
+    names: those that are taken, which all graphs of a program share."""
 
-    def __init__(self, gm: fx.GraphModule, constant_values: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, constant_values: bool, names: set[str]) -> None:
         self.gm = gm
         self.constant_values = constant_values
         self.inputs: list[GraphInput] = []
         self.constants: dict[str, Operand] = {}
         self.tensors: dict[str, torch.Tensor] = {}
-        self.names: set[str] = set()
+        self.names = names
 
     def fresh(self, name: str) -> str:
         """A buffer name: an identifier that is no axis, value or size symbol (`i0`, `v1`, `s2`)."""

@@ -70,7 +70,7 @@ def extern_argument(value: Any) -> GraphArg:
             return tuple(extern_argument(v) for v in value)
         case None | bool() | int() | float() | str() | complex() | sympy.Expr():
             return value
-        case torch.SymInt() | torch.SymFloat():
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
             return expr(value)
         case torch.dtype():
             return dtype_of(value)

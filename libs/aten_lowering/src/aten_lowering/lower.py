@@ -39,17 +39,20 @@ from aten_lowering.extern import (
 from aten_lowering.meta import (
     SYMBOLIC,
     expr,
+    is_control,
+    op_name,
     origin,
     source_line,
     tensor_type,
     unsupported,
 )
-from aten_lowering.opaque import Opaque, enclose
+from aten_lowering.opaque import Opaque, attribute, enclose
 from aten_lowering.passes import PASSES, lint
 from aten_lowering.passes.forget_blocks import forget_blocks
 from aten_lowering.passes.purity import mutates
 from aten_lowering.placement import UPDATES, Placement, is_partial
 from aten_lowering.seeds import Seeds
+from aten_lowering.subgraphs import Control, Subgraphs, Within, parts_of, taken_types
 from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
 from loop_ir import (
@@ -62,6 +65,7 @@ from loop_ir import (
     TensorRef,
     TensorType,
 )
+from symexpr import symbol
 from tensor_ir import Pass, run_passes
 
 aten = torch.ops.aten
@@ -80,7 +84,8 @@ class Fallback:
 class Lowered:
     """A graph, the tensors of its constants by name, what has no kernel of ours, the user's own
     Triton kernels, by the key that a `UserKernel` has, what was assumed of the sizes, and by its
-    target what an `Extern` calls that is no operator of torch, and which of those are attention."""
+    target what an `Extern` calls that is no operator of torch, and which of those are attention;
+    the subgraphs that an `Extern` calls, by name, and how data decides on calls of those."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
@@ -89,6 +94,8 @@ class Lowered:
     conditions: Conditions = field(default_factory=Conditions)
     operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     attentions: Mapping[str, Attention] = field(default_factory=dict)
+    subgraphs: Mapping[str, Lowered] = field(default_factory=dict)
+    controls: Mapping[str, Control] = field(default_factory=dict)
 
 
 class _Stuck(Exception):
@@ -118,13 +125,14 @@ def lower_with_report(
     on_pass: Callable[[str, fx.Graph], None] | None = None,
     before: Sequence[Pass[fx.Graph]] = (),
     eager_random: bool = False,
+    within: Within | None = None,
 ) -> Lowered:
     """`lower`, with the tensors of the constants and the reason of every fallback.
 
     before: the caller's own passes, which run first, on a copy of the graph; nodes that they add
     carry fake tensors. eager_random: random operators stay torch's own, whose numbers eager has;
-    else they are kernels, of other numbers. `on_pass(name, graph)` sees the FX graph after every
-    pass.
+    else they are kernels, of other numbers. within: of a subgraph, what calls it.
+    `on_pass(name, graph)` sees the FX graph after every pass.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
@@ -135,7 +143,7 @@ def lower_with_report(
     refused: set[str] = set()
     while True:
         try:
-            return _Lowerer(gm, graph, name, eager_random).run()
+            return _Lowerer(gm, graph, name, before, eager_random, within).run()
         except _Stuck as stuck:
             node = stuck.node
             if node.op != "call_function" or node.name in refused:
@@ -148,7 +156,15 @@ class _Lowerer:
     """One run. `env` says what an FX node means: an `Operand`, an integer expression, a Python
     value, or a tuple of those."""
 
-    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, name: str, eager_random: bool) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        graph: fx.Graph,
+        name: str,
+        before: Sequence[Pass[fx.Graph]],
+        eager_random: bool,
+        within: Within | None,
+    ) -> None:
         self.gm = gm
         self.graph = graph
         self.name = name
@@ -159,11 +175,19 @@ class _Lowerer:
         self.kernels: dict[str, KernelObject] = {}
         self.operators: dict[str, Opaque] = {}
         self.attentions: dict[str, Attention] = {}
-        self.buffers = Buffers(gm, constant_values=not mutates(graph))
+        self.within = within
+        names = within.names if within is not None else set[str]()
+        self.buffers = Buffers(gm, not mutates(graph), names)
         self.fresh, self.buffer = self.buffers.fresh, self.buffers.declare
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
         self.seeds = None if eager_random else Seeds(graph, self.fresh)
         self.for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
+        self.for_gpu |= within is not None and within.for_gpu
+
+        def lower_body(body: fx.GraphModule, name: str, within: Within) -> Lowered:
+            return lower_with_report(body, name, None, before, eager_random, within)
+
+        self.subgraphs = Subgraphs(gm, self.fresh, lower_body)
 
     def run(self) -> Lowered:
         for node in self.graph.nodes:
@@ -185,14 +209,17 @@ class _Lowerer:
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
         bound = assumed(self.gm, {s.name for s in graph.symbols})
-        return Lowered(
-            graph, tensors, fallbacks, self.kernels, bound, self.operators, self.attentions
-        )
+        inner = self.subgraphs
+        controls = {name: control for control, name in inner.controls.items()}
+        besides = (self.kernels, bound, self.operators, self.attentions, inner.lowered, controls)
+        return Lowered(graph, tensors, fallbacks, *besides)
 
     def node(self, node: fx.Node) -> None:
         match node.op:
             case "placeholder":
                 self.env[node] = self.buffers.placeholder(node)
+            case "get_attr" if isinstance(attribute(self.gm, node), fx.GraphModule):
+                pass  # of a call, which asks for it
             case "get_attr":
                 self.env[node] = self.buffers.constant(node)
             case "call_function":
@@ -239,6 +266,8 @@ class _Lowerer:
             return self.env[node.args[0]][node.args[1]]
         if isinstance(node.target, Opaque):
             return self.opaque(node, node.target)
+        if is_control(node):
+            return self.control(node)
         if is_functionalized(node):
             around = Surroundings(self.placement, self.nodes, self.value, self.buffer, self.fresh)
             self.fallbacks.append(Fallback(str(node.args[0]), source_line(node), "no lowering"))
@@ -375,6 +404,50 @@ class _Lowerer:
         )
         return tuple(values)
 
+    def control(self, node: fx.Node) -> tuple[Any, ...]:
+        """A higher-order operator: a call of its subgraphs, which are lowered."""
+        parts, fakes = parts_of(node), node.meta.get("val")
+        if not isinstance(fakes, list | tuple):
+            raise CannotLower("results of which nothing is known")
+        args = [self.plain(self.value(a), origin(node)) for a in parts.args]
+        tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
+        require(not any(f.is_conj() or f.is_neg() for f in tensors), "a lazily conjugated result")
+        bodies = []
+        for i, body in enumerate(parts.subgraphs):
+            tests = parts.form == "while" and i == 0
+            within = Within(self.buffers.names, self.for_gpu, 0 if tests else parts.carries)
+            bodies.append(self.subgraphs.body(body, within))
+        taken = taken_types([body.graph for _, body in bodies], parts, args)
+        args = [
+            a if type is None else self.into(a, type, node)
+            for a, type in zip(args, taken, strict=True)
+        ]
+        target, sizes = self.subgraphs.target(parts, bodies)
+        values = [
+            self.buffer(f"{node.name}_{i}", fake) if isinstance(fake, torch.Tensor) else fake
+            for i, fake in enumerate(fakes)
+        ]
+        values = [expr(v) if isinstance(v, SYMBOLIC) else v for v in values]
+        used = used_results(node, len(values), True)
+        outs = [v if u else None for v, u in zip(values, used, strict=True)]
+        given = (*map(self.value, parts.predicate), *args, *map(symbol, sizes))
+        about = Origin(op_name(node), source_line(node))
+        self.nodes.append(extern_call(f"subgraph.{target}", given, {}, outs, (), about, True))
+        return tuple(values)
+
+    def into(self, x: Operand, type: TensorType, node: fx.Node, own: bool = False) -> Operand:
+        """`x` in the layout of `type`, copied if it lies in another, or is to have its own."""
+        if not own and x.is_plain and replace(x.type, offset=type.offset) == type:
+            return x
+        name = self.fresh(f"{x.ref.buffer}_copy")
+        out = Operand(TensorRef(name, type), type)
+        if self.has_kernels(out):
+            self.nodes.append(copy_kernel(name, x, out, origin(node)))
+        else:
+            clone = str(aten.clone.default)
+            self.nodes.append(extern_call(clone, (x,), {}, (out,), (), origin(node), False))
+        return out
+
     def sources(self, node: fx.Node) -> list[tuple[Operand, torch.Tensor]]:
         """The tensor arguments of a node, lists included, in order."""
         found: list[tuple[Operand, torch.Tensor]] = []
@@ -489,7 +562,23 @@ class _Lowerer:
     def output(self, node: fx.Node) -> tuple[GraphArg, ...]:
         values = node.args[0]
         flat = values if isinstance(values, list | tuple) else (values,)
-        return tuple(extern_argument(self.value(v)) for v in flat)
+        results = [self.value(v) for v in flat]
+        if self.within is not None:
+            results = self.apart(node, results, self.within)
+        return tuple(map(extern_argument, results))
+
+    def apart(self, node: fx.Node, results: list[Any], within: Within) -> list[Any]:
+        """The results of a subgraph, each in memory of its own and in the layout that is asked
+        for."""
+        given = {i.name for i in self.buffers.inputs} | set(self.buffers.constants)
+        for i, x in enumerate(results):
+            if not isinstance(x, Operand):
+                continue
+            carried = self.buffers.inputs[i].type if i < within.carries else None
+            type = carried or replace(x.type, offset=sympy.S.Zero)
+            results[i] = self.into(x, type, node, x.ref.buffer in given)
+            given.add(results[i].ref.buffer)
+        return results
 
     def value(self, argument: Any) -> Any:
         """An FX argument in the IR's terms."""

@@ -8,6 +8,7 @@ from pathlib import PurePath
 import sympy
 import torch
 from torch import fx
+from torch._ops import HigherOrderOperator
 
 from aten_lowering.errors import CannotLower, DependsOnData, SizeOfData, UnsupportedGraph
 from aten_lowering.torch_compat import is_batch, negative
@@ -17,6 +18,7 @@ from symexpr import UnknownFunction, from_torch
 DTYPES: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in DType}
 
 IntLike = int | torch.SymInt
+_CONTROL = ("invoke_subgraph", "cond", "while_loop", "scan", "map_impl")
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
@@ -35,12 +37,12 @@ def device_of(device: torch.device) -> Device:
     return Device(device.type, 0 if device.index is None else device.index)
 
 
-def expr(value: IntLike | torch.SymFloat) -> sympy.Expr:
-    """An int, SymInt or SymFloat as an expression over `symexpr.symbol`s.
+def expr(value: IntLike | torch.SymFloat | torch.SymBool) -> sympy.Expr:
+    """An int, SymInt or SymFloat as an expression over `symexpr.symbol`s, a SymBool as a condition.
 
     Raises `CannotLower` if it holds an unbacked symbol (a size that depends on data).
     """
-    if isinstance(value, SYMBOLIC):
+    if isinstance(value, (*SYMBOLIC, torch.SymBool)):
         raw = value.node.expr
         unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
         if unbacked:
@@ -114,6 +116,11 @@ def source_line(node: fx.Node) -> str:
 def op_name(node: fx.Node) -> str:
     """`aten.add.Tensor`."""
     return str(node.target)
+
+
+def is_control(node: fx.Node) -> bool:
+    """The node calls subgraphs, in a way that `subgraphs` knows."""
+    return isinstance(node.target, HigherOrderOperator) and op_name(node) in _CONTROL
 
 
 def origin(node: fx.Node) -> Origin:

@@ -31,6 +31,7 @@ from aten_lowering.extern import extern_argument
 from aten_lowering.meta import (
     SYMBOLIC,
     expr,
+    is_control,
     is_unbacked,
     lazy_memory,
     op_name,
@@ -329,7 +330,7 @@ def attribute(root: torch.nn.Module, node: fx.Node) -> object:
 def call_reason(node: fx.Node) -> str | None:
     """Why a call is none that the IR can say; None where it can."""
     known = isinstance(node.target, OpOverload | Opaque) or node.target is operator.getitem
-    if is_launch(node) or is_functionalized(node):
+    if is_launch(node) or is_functionalized(node) or is_control(node):
         return None
     if not known and isinstance(node.meta.get("val"), _NUMBERS):
         return None

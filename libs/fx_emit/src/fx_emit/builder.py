@@ -39,6 +39,7 @@ class Shared:
     same: host.SameTensors | None = None
     kernels: dict[str, DefineKernel] = field(default_factory=dict)
     loaded: dict[str, Any] = field(default_factory=dict)
+    subgraphs: dict[str, host.Subgraph] = field(default_factory=dict)
 
 
 class Builder:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fx_emit import hop, host
 from fx_emit.builder import Shared
@@ -22,6 +23,7 @@ from wrapper_ir.analysis import (
     evaluate_type,
     expressions,
     free_symbols,
+    subgraph_of,
     type_expressions,
     uses,
     walk,
@@ -85,12 +87,16 @@ def emit(
         exposed(program),
         None if isinstance(check_inputs, bool) else check_inputs,
     )
+    gm = _module(program, shared)
+    gm.meta["kernels"] = dict(shared.kernels)
+    return gm
+
+
+def _module(program: ir.Program, shared: Shared) -> GraphModule:
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
     emitter.block(program.ops)
-    gm = emitter.module()
-    gm.meta["kernels"] = dict(shared.kernels)
-    return gm
+    return emitter.module()
 
 
 class _Emitter(Head):
@@ -108,6 +114,11 @@ class _Emitter(Head):
                 pass  # bound in the head, before the inputs are checked
             case ir.DefineKernel():
                 self.shared.kernels[op.name] = op
+            case ir.DefineSubgraph():
+                self.subgraph(op.program)
+            case ir.DefineControl():
+                bodies = tuple(self.shared.subgraphs[name] for name in op.subgraphs)
+                self.shared.subgraphs[op.name] = host.Subgraph(op, bodies)
             case ir.Assert():
                 symbols = {s: self.symbols[s] for s in sorted(free_symbols([op.condition]))}
                 condition = self.number(op.condition)
@@ -153,6 +164,11 @@ class _Emitter(Head):
             if root != name and not self.outside(root):
                 source, value = self.tensor(name), self.fake(self.types[name])
                 self.nodes[name] = self.call(torch.ops.aten.detach.default, (source,), value=value)
+
+    def subgraph(self, program: ir.Program) -> None:
+        inside = replace(self.shared, env=hint_env(program), exposed=exposed(program), subgraphs={})
+        body = host.Subgraph(None, (_module(program, inside),))
+        self.shared.subgraphs[program.name] = body
 
     def constant(self, op: ir.Constant) -> None:
         if op.key not in self.shared.constants:
@@ -237,12 +253,18 @@ class _Emitter(Head):
         return hop.register(kernel, loaded)
 
     def extern(self, op: ir.ExternCall) -> None:
-        target = called = operator_of(op.target, self.shared.operators)
-        if self.shared.launch == "direct" and op.target not in self.shared.operators:
-            called = FUNCTIONS.get(op.target, target)
         args = tuple(self.value(a) for a in op.args)
         kwargs = {k: self.value(v) for k, v in op.kwargs}
         fakes = [None if out is None else self.fake(out[1]) for out in op.outs]
+        if (subgraph := subgraph_of(op)) is not None:
+            child = f"subgraph_{subgraph}"
+            self.root.add_module(child, self.shared.subgraphs[subgraph])
+            node = self.note(self.graph.call_module(child, args), tuple(fakes), op.comment)
+            self.results(op, self.items(node, op, fakes), fakes)
+            return
+        target = called = operator_of(op.target, self.shared.operators)
+        if self.shared.launch == "direct" and op.target not in self.shared.operators:
+            called = FUNCTIONS.get(op.target, target)
         if not op.tuple_result:
             name = op.outs[0][0] if op.outs and op.outs[0] else None
             value = fakes[0] if fakes else None
@@ -250,17 +272,24 @@ class _Emitter(Head):
             results = [node] * len(op.outs)
         else:
             node = self.call(called, args, kwargs, value=tuple(fakes), comment=op.comment)
-            results = [
-                node
-                if out is None
-                else self.call(operator.getitem, (node, i), name=out[0], value=fake)
-                for i, (out, fake) in enumerate(zip(op.outs, fakes, strict=True))
-            ]
+            results = self.items(node, op, fakes)
+        for i, out in enumerate(op.outs):
+            if out is not None and op.alias is None and may_alias(target, i):
+                raise UndeclaredAlias(op.target, out[0])
+        self.results(op, results, fakes)
+
+    def items(self, node: Node, op: ir.ExternCall, fakes: Sequence[Any]) -> list[Node]:
+        """The results of a call that gives a tuple."""
+        return [
+            node if out is None else self.call(operator.getitem, (node, i), name=out[0], value=fake)
+            for i, (out, fake) in enumerate(zip(op.outs, fakes, strict=True))
+        ]
+
+    def results(self, op: ir.ExternCall, results: Sequence[Node], fakes: Sequence[Any]) -> None:
+        """Names the results of a call, as they are declared."""
         for i, (out, result) in enumerate(zip(op.outs, results, strict=True)):
             if out is None:
                 continue
-            if op.alias is None and may_alias(target, i):
-                raise UndeclaredAlias(op.target, out[0])
             fresh = op.target in FRESH and out[1].offset == 0
             if self.shared.checks and not fresh:
                 declared = f"{out[0]}: {print_type(out[1])}"

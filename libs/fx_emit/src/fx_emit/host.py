@@ -15,6 +15,8 @@ from torch.fx.node import has_side_effect
 
 from fx_emit.errors import MisalignedStorage
 from fx_emit.torch_types import IR_DTYPE
+from wrapper_ir import DefineControl
+from wrapper_ir.control import Steps, run_control
 from wrapper_ir.errors import AssertionFailed, InputMismatch, ResultMismatch
 from wrapper_ir.interpreter import Descriptor, same_addresses
 
@@ -146,6 +148,34 @@ def branch(
     which dead code elimination removes when nothing uses its results."""
     chosen = blocks[conditions.index(True) if True in conditions else -1]
     getattr(chosen, "forward", chosen)(*operands)  # a module's call costs a microsecond more
+
+
+STEPS = Steps(
+    at=lambda tensor, i: tensor.select(0, i),
+    new=lambda tensor, count: tensor.new_empty((count, *tensor.shape)),
+    copy=lambda src, dst: dst.copy_(src),
+)
+
+
+class Subgraph(torch.nn.Module):
+    """A subgraph of a program, or control of some, as a child of the module that calls it.
+
+    Between that and its own graph: torch's dead code elimination goes into graph modules that are
+    children, without the caller's idea of what is impure."""
+
+    _is_impure = True
+
+    def __init__(self, control: DefineControl | None, bodies: tuple[torch.nn.Module, ...]) -> None:
+        super().__init__()
+        self.control = control
+        self.bodies = torch.nn.ModuleList(bodies)
+
+    def forward(self, *args: Any) -> tuple[Any, ...]:
+        """The results of a call."""
+        if self.control is None:
+            results: tuple[Any, ...] = self.bodies[0](*args)
+            return results
+        return run_control(self.control, tuple(self.bodies), args, STEPS)
 
 
 def reinterpret(

@@ -16,7 +16,7 @@ from planner.errors import UnsafeCache
 from planner.plan import ALIKE
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
-from wrapper_ir import DefineKernel, Launch, Program, Ref, analysis
+from wrapper_ir import DefineKernel, DefineSubgraph, Launch, Program, Ref, analysis
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
@@ -117,6 +117,12 @@ def expected_variants(program: Program) -> list[tuple[DefineKernel, int]]:
     """Each kernel that is launched, with the alignment masks that its first launch may have: bit
     i for pointers, which allocators align, and for integers divisible by 16: those of the hints,
     and where that hangs on a size, all of them and none."""
+    inner = [v for p in analysis.programs(program) if p is not program for v in _variants(p)]
+    return list(dict.fromkeys((*inner, *_variants(program))))
+
+
+def _variants(program: Program) -> list[tuple[DefineKernel, int]]:
+    """Those of the launches of a program itself."""
     defines = analysis.kernels(program)
     hints = {s.name: s.typical for s in program.symbols}
     ranges = {symbol(s.name): (s.low, s.high) for s in program.symbols}
@@ -146,4 +152,6 @@ def _settled(size: Any, ranges: Ranges) -> bool:
 def uses_cuda(program: Program) -> bool:
     """Whether any parameter, buffer or constant of the program lies on a GPU."""
     types = [p.type for p in program.params] + [getattr(op, "type", None) for op in program.ops]
+    if any(uses_cuda(op.program) for op in program.ops if isinstance(op, DefineSubgraph)):
+        return True
     return any(t is not None and t.device.kind == "cuda" for t in types)

@@ -39,9 +39,29 @@ def walk(ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
             yield from walk(op.orelse)
 
 
+def programs(program: ir.Program) -> Iterator[ir.Program]:
+    """The program and its subgraphs, and theirs."""
+    yield program
+    for op in program.ops:
+        if isinstance(op, ir.DefineSubgraph):
+            yield from programs(op.program)
+
+
 def kernels(program: ir.Program) -> dict[str, ir.DefineKernel]:
-    """Defined kernels by name, in order."""
-    return {op.name: op for op in walk(program.ops) if isinstance(op, ir.DefineKernel)}
+    """Defined kernels by name, in order; those of subgraphs, too."""
+    every = (op for p in programs(program) for op in walk(p.ops))
+    return {op.name: op for op in every if isinstance(op, ir.DefineKernel)}
+
+
+SUBGRAPH = "subgraph."
+"""What the targets of calls of subgraphs begin with."""
+
+
+def subgraph_of(op: ir.Op) -> str | None:
+    """The subgraph that an op calls, if any."""
+    if isinstance(op, ir.ExternCall) and op.target.startswith(SUBGRAPH):
+        return op.target.removeprefix(SUBGRAPH)
+    return None
 
 
 def arg_refs(args: Sequence[Arg]) -> Iterator[str]:

@@ -103,6 +103,11 @@ class InvalidExtern(VerifyError):
     """Mutated and aliased tensors are arguments, and one result needs no tuple."""
 
 
+class InvalidSubgraph(VerifyError):
+    """A subgraph gives tensors of its own and writes to no parameter; control has a known form and
+    as many subgraphs as that calls; a call fits what it calls."""
+
+
 class CopyMismatch(VerifyError):
     """Copy takes two tensors of the same sizes."""
 

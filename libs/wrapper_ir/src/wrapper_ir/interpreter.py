@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,9 +10,19 @@ from typing import Any, Protocol
 import sympy
 
 from symexpr import evaluate
-from tensor_ir import Arg, Device, DType, Ref, TensorType, print_symbol, print_type
+from tensor_ir import (
+    Arg,
+    Device,
+    DType,
+    Ref,
+    TensorType,
+    contiguous_strides,
+    print_symbol,
+    print_type,
+)
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import evaluate_type, extent
+from wrapper_ir.analysis import evaluate_type, extent, subgraph_of
+from wrapper_ir.control import Steps, run_control
 from wrapper_ir.errors import (
     AssertionFailed,
     InputCountMismatch,
@@ -29,7 +40,8 @@ Ints = tuple[int, ...]
 class Runtime(Protocol):
     """What a program needs of its host, duck-typed: tensors are whatever these take and give.
 
-    Sizes, strides and offsets are ints counted in elements.
+    Sizes, strides and offsets are ints counted in elements. A predicate of control has a truth
+    value, and what a scan runs over a `shape`.
     """
 
     def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any:
@@ -94,6 +106,7 @@ class _Machine:
     tensors: dict[str, Any] = field(default_factory=dict)
     storages: dict[str, _Storage] = field(default_factory=dict)
     kernels: dict[str, ir.DefineKernel] = field(default_factory=dict)
+    subgraphs: dict[str, ir.Program | ir.DefineControl] = field(default_factory=dict)
     env: dict[str, int] = field(default_factory=dict)
 
 
@@ -195,6 +208,10 @@ def _step(machine: _Machine, op: ir.Op) -> None:
             pass  # symbols are bound before the first op
         case ir.DefineKernel():
             machine.kernels[op.name] = op
+        case ir.DefineSubgraph():
+            machine.subgraphs[op.program.name] = op.program
+        case ir.DefineControl():
+            machine.subgraphs[op.name] = op
         case ir.Assert():
             if not bool(evaluate(op.condition, env)):
                 values = ", ".join(f"{k}={v}" for k, v in env.items())
@@ -276,7 +293,11 @@ def _extern(machine: _Machine, op: ir.ExternCall) -> None:
     runtime = machine.runtime
     args = [_value(machine, a) for a in op.args]
     kwargs = {k: _value(machine, v) for k, v in op.kwargs}
-    result = runtime.extern(op.target, args, kwargs)
+    subgraph = subgraph_of(op)
+    if subgraph is None:
+        result = runtime.extern(op.target, args, kwargs)
+    else:
+        result = _subgraph(machine, subgraph, args, op.outs)
     results = tuple(result) if op.tuple_result else (result,) * min(1, len(op.outs))
     if len(results) != len(op.outs):
         raise ResultMismatch(
@@ -291,6 +312,31 @@ def _extern(machine: _Machine, op: ir.ExternCall) -> None:
         else:
             machine.tensors[name] = _conformed(machine, op.target, name, type, value, alias=True)
             machine.storages[name] = _storage(machine, op.alias)
+
+
+def _subgraph(
+    machine: _Machine, name: str, args: Sequence[Any], outs: Sequence[tuple[str, TensorType] | None]
+) -> tuple[Any, ...]:
+    runtime, called = machine.runtime, machine.subgraphs[name]
+    if isinstance(called, ir.Program):
+        return interpret(called, args, runtime, machine.constants)
+
+    def function(subgraph: str, *given: Any) -> tuple[Any, ...]:
+        return _subgraph(machine, subgraph, given, ())
+
+    def at(tensor: Any, i: int) -> Any:
+        size, stride = runtime.size(tensor), runtime.stride(tensor)
+        dtype = runtime.dtype(tensor)
+        return runtime.as_strided(tensor, size[1:], stride[1:], i * stride[0], dtype)
+
+    def new(tensor: Any, count: int) -> Any:
+        size = (count, *runtime.size(tensor))
+        stride = tuple(map(int, contiguous_strides(tuple(map(sympy.Integer, size)))))
+        device = next(out[1].device for out in outs if out is not None)
+        return runtime.empty_strided(size, stride, runtime.dtype(tensor), device)
+
+    functions = [functools.partial(function, subgraph) for subgraph in called.subgraphs]
+    return run_control(called, functions, args, Steps(at, new, runtime.copy))
 
 
 def _conformed(

@@ -12,6 +12,11 @@ program) an integer. Every op prints as one line, `If` as a block:
         import triton                                       # that holds the source as it is
         ...
       end
+      subgraph body(x: f32[64] cuda:0):                     # DefineSubgraph: a block, a program
+        y = extern aten.sin.default(x) -> f32[64] cuda:0
+        return (y,)
+      subgraph loop = while (more, body) carries 1          # DefineControl
+      (z,) = extern subgraph.body(x) -> (f32[64] cuda:0,)
       assert s0 <= 64 "batch"
       c0 = constant f32[768] cuda:0 "_tensor_constant0"
       b0 = alloc bf16[s0, 32, 768] cuda:0
@@ -77,6 +82,39 @@ class DefineKernel:
     num_ctas: int = 1
     max_registers: int | None = None
     overlap: bool = False
+
+
+@dataclass(frozen=True)
+class DefineSubgraph:
+    """A program that is kept once and called as an operator, `extern subgraph.NAME(...)`, as often
+    as one likes. Nothing outside is known in it. It writes to no parameter, and gives tensors of
+    its own, each in a storage of its own."""
+
+    program: Program
+
+
+@dataclass(frozen=True)
+class DefineControl:
+    """Calls subgraphs that are defined before as data says, and is called as they are.
+
+    form: "if" takes a predicate and arguments, with which it calls the first subgraph where the
+    predicate holds, else the second. "while" calls the second as long as the first holds, both
+    with all of its arguments, the first `carries` of which are its results, that the second gives
+    anew. "scan" calls its subgraph for each step along the first dimension of the `over` arguments
+    that follow those `carries`, with a slice of each: it gives what is carried, then slices that
+    the results after those are stacks of.
+    """
+
+    name: str
+    form: str
+    subgraphs: tuple[str, ...]
+    carries: int = 0
+    over: int = 0
+    comment: str = ""
+
+
+# How many subgraphs each form of control calls.
+FORMS = {"if": 2, "while": 2, "scan": 1}
 
 
 @dataclass(frozen=True)
@@ -251,7 +289,8 @@ class Return:
 
 # The ops that print as a line of their own.
 LineOp: TypeAlias = (
-    SymbolDef
+    DefineControl
+    | SymbolDef
     | Assert
     | Constant
     | Allocate
@@ -264,7 +303,7 @@ LineOp: TypeAlias = (
     | CopyBack
     | Return
 )
-Op: TypeAlias = LineOp | DefineKernel | If | Comment
+Op: TypeAlias = LineOp | DefineKernel | DefineSubgraph | If | Comment
 
 
 @dataclass(frozen=True)

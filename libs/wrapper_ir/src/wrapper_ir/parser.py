@@ -31,6 +31,13 @@ class _Parser:
             self._next_line()
         scanner = self._scanner(self.pos, len(self.text))
         scanner.expect("program")
+        program = self._program(scanner, 2)
+        if self.pos < len(self.text):
+            self._next_line().fail("an op indented by 2 spaces")
+        return program
+
+    def _program(self, scanner: Scanner, indent: int) -> ir.Program:
+        """From its name on. indent: of its ops."""
         name = scanner.name()
         params = tuple(self._param(scanner) for _ in scanner.items())
         scanner.expect(":")
@@ -39,21 +46,19 @@ class _Parser:
         if not rest.at_end() and not rest.peek("#"):
             rest.fail("end of line")
         declared: list[Symbol] = []
-        while self._says("where"):
+        while self._says("where", indent):
             line = self._next_line()
             line.expect("where")
             declared.append(line.symbol())
             line.finish("end of line")
         self.symbols |= {s.name for s in declared}
         given: list[sympy.logic.boolalg.Boolean] = []
-        while self._says("given"):
+        while self._says("given", indent):
             line = self._next_line()
             line.expect("given")
             given.append(line.condition(""))
             line.finish("end of line")
-        ops = self._block(2)
-        if self.pos < len(self.text):
-            self._next_line().fail("an op indented by 2 spaces")
+        ops = self._block(indent)
         return ir.Program(name, params, ops, tuple(declared), tuple(given))
 
     def _param(self, scanner: Scanner) -> ir.Param:
@@ -64,9 +69,9 @@ class _Parser:
             return ir.Param(name, None)
         return ir.Param(name, scanner.type())
 
-    def _says(self, keyword: str) -> bool:
+    def _says(self, keyword: str, indent: int) -> bool:
         """A line of the head: the keyword, and what is not the `=` of an op."""
-        return re.match(rf"  {keyword} +[^ =]", self._peek_line()) is not None
+        return re.match(rf" {{{indent}}}{keyword} +[^ =]", self._peek_line()) is not None
 
     # Lines
 
@@ -120,6 +125,8 @@ class _Parser:
                 return self._kernel(line, indent)
             case "if":
                 return self._if(line, indent)
+            case "subgraph":
+                return self._subgraph(line, indent)
             case "symbol":
                 return self._symbol_def(line)
             case "assert":
@@ -272,6 +279,21 @@ class _Parser:
             self._next_line()
             orelse = self._block(indent + 2)
         return ir.If(condition, then, orelse, comment)
+
+    def _subgraph(self, line: Scanner, indent: int) -> ir.Op:
+        start = line.pos
+        name = line.name()
+        if not line.take("="):
+            if indent > 2 * MAX_DEPTH:
+                line.fail(f"at most {MAX_DEPTH} blocks inside of one another")
+            outside, self.symbols = self.symbols, set()
+            program = self._program(self._scanner(start, len(self.text)), indent + 2)
+            self.symbols = outside
+            return ir.DefineSubgraph(program)
+        form, subgraphs = line.name(), line.names()
+        carries = line.integer() if line.take("carries") else 0
+        over = line.integer() if line.take("over") else 0
+        return ir.DefineControl(name, form, subgraphs, carries, over, self._remark(line))
 
     def _kernel(self, line: Scanner, indent: int) -> ir.DefineKernel:
         name = line.name()

@@ -15,15 +15,20 @@ LINE_LENGTH = 100
 def print_program(program: ir.Program, after: str = "") -> str:
     """The program as text. `after` names the pass that made it, for the reader."""
     lines = [f"# after {after}"] if after else []
-    lines += _head(program)
-    lines += [f"  where {print_symbol(s)}" for s in program.symbols]
-    lines += [f"  given {sstr(condition)}" for condition in program.given]
-    lines += _block(program.ops, "  ")
+    lines += _program(program, "program", "")
     return "\n".join(lines) + "\n"
 
 
+def _program(program: ir.Program, word: str, indent: str) -> list[str]:
+    inner = indent + "  "
+    lines = _head(program, f"{indent}{word}")
+    lines += [f"{inner}where {print_symbol(s)}" for s in program.symbols]
+    lines += [f"{inner}given {sstr(condition)}" for condition in program.given]
+    return lines + _block(program.ops, inner)
+
+
 def print_op(op: ir.Op) -> str:
-    """One op; several lines for `kernel` and `if`."""
+    """One op; several lines for `kernel`, `subgraph` and `if`."""
     return "\n".join(_op(op, ""))
 
 
@@ -36,12 +41,14 @@ def print_arg(arg: Arg) -> str:
     return print_plain(arg)
 
 
-def _head(program: ir.Program) -> list[str]:
+def _head(program: ir.Program, word: str) -> list[str]:
     params = [print_param(p) for p in program.params]
-    line = f"program {program.name}({', '.join(params)}):"
+    line = f"{word} {program.name}({', '.join(params)}):"
     if len(line) <= LINE_LENGTH:
         return [line]
-    return [f"program {program.name}(", *(f"    {p}," for p in params), "):"]
+    indent = word[: len(word) - len(word.lstrip())]
+    rows = (f"{indent}    {p}," for p in params)
+    return [f"{word} {program.name}(", *rows, f"{indent}):"]
 
 
 def print_param(param: ir.Param) -> str:
@@ -62,6 +69,8 @@ def _op(op: ir.Op, indent: str) -> list[str]:
         return [f"{indent}# {one_line(op.text)}" if op.text else f"{indent}#"]
     if isinstance(op, ir.DefineKernel):
         return _kernel(op, indent)
+    if isinstance(op, ir.DefineSubgraph):
+        return _program(op.program, "subgraph", indent)
     if isinstance(op, ir.If):
         inner = indent + "  "
         lines = [f"{indent}if {sstr(op.condition)}:{_remark(op.comment)}"]
@@ -74,6 +83,10 @@ def _op(op: ir.Op, indent: str) -> list[str]:
 
 def _line(op: ir.LineOp) -> str:
     match op:
+        case ir.DefineControl():
+            carries = f" carries {op.carries}" if op.carries else ""
+            over = f" over {op.over}" if op.over else ""
+            return f"subgraph {op.name} = {op.form} {print_tuple(op.subgraphs)}{carries}{over}"
         case ir.SymbolDef():
             less = f" less {op.plus}" if op.plus else ""
             over = f" over {op.factor}" if op.factor != 1 else ""

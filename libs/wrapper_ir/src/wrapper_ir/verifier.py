@@ -21,9 +21,15 @@ from wrapper_ir.analysis import (
     evaluate_type,
     expressions,
     free_symbols,
+    kernels,
+    param_roots,
+    programs,
     sample_envs,
+    storages,
+    subgraph_of,
     type_expressions,
     uses,
+    walk,
 )
 from wrapper_ir.verify_state import (
     At,
@@ -45,6 +51,9 @@ SCALAR_KINDS = INT_KINDS | {"f32", "f64", "bool"}
 POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
 
 
+_TOP = ir.DefineKernel | ir.DefineSubgraph | ir.DefineControl | ir.SymbolDef | ir.Constant
+
+
 def verify(program: ir.Program) -> None:
     """Raises the `VerifyError` of the first rule that is broken.
 
@@ -60,6 +69,10 @@ def verify(program: ir.Program) -> None:
     _check_block(state, program.ops, "", top=True)
     if not program.ops or not isinstance(program.ops[-1], ir.Return):
         raise errors.MisplacedReturn("the program ends without return")
+    known = kernels(program)
+    for op in (op for p in programs(program) for op in p.ops):
+        if isinstance(op, ir.DefineKernel) and known[op.name] != op:
+            raise errors.DuplicateDefinition(f"subgraphs differ in kernel {op.name}")
 
 
 def _check_head(state: State) -> None:
@@ -97,7 +110,7 @@ def _check_block(state: State, ops: Sequence[ir.Op], prefix: str, top: bool = Fa
         at = At(op, f"{prefix}{i}")
         if isinstance(op, ir.Return) and not (top and i == len(ops) - 1):
             raise at.error(errors.MisplacedReturn, "return is not the last op")
-        if isinstance(op, ir.DefineKernel | ir.SymbolDef | ir.Constant) and not top:
+        if isinstance(op, _TOP) and not top:
             raise at.error(errors.MisplacedOp, "defined inside a block")
         try:
             _check_op(state, op, at, prefix)
@@ -118,6 +131,10 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
     match op:
         case ir.DefineKernel():
             _check_kernel(state, op, at)
+        case ir.DefineSubgraph():
+            _check_subgraph(state, op.program, at)
+        case ir.DefineControl():
+            _check_control(state, op, at)
         case ir.SymbolDef():
             _check_symbol_def(state, op, at)
         case ir.Constant():
@@ -195,6 +212,63 @@ def _check_kernel(state: State, op: ir.DefineKernel, at: At) -> None:
     if op.num_ctas < 1:
         raise at.error(errors.InvalidKernel, f"{op.num_ctas} blocks of a program")
     state.kernels[op.name] = op
+
+
+def _check_subgraph(state: State, program: ir.Program, at: At) -> None:
+    if program.name in state.subgraphs:
+        raise at.error(errors.DuplicateDefinition, f"subgraph {program.name} is defined before")
+    try:
+        verify(program)
+    except errors.VerifyError as error:
+        error.add_note(f"in subgraph {program.name}")
+        raise
+    roots = storages(program.ops, param_roots(program))
+    inside = kernels(program)
+    written = {roots[name] for op in walk(program.ops) for name in accesses(op, inside)[1]}
+    outer = {op.out for op in program.ops if isinstance(op, ir.Constant)}
+    outer |= {param.name for param in program.params}
+    if changed := sorted(written & outer):
+        raise at.error(errors.InvalidSubgraph, f"it writes to {', '.join(changed)}")
+    given = [roots[name] for name in uses(program.ops[-1])]
+    if len(set(given)) != len(given) or outer & set(given):
+        raise at.error(errors.InvalidSubgraph, "two results, or one and an argument, are one")
+    state.subgraphs[program.name] = program
+
+
+def _check_control(state: State, op: ir.DefineControl, at: At) -> None:
+    check_name(op.name, at)
+    if op.name in state.subgraphs:
+        raise at.error(errors.DuplicateDefinition, f"subgraph {op.name} is defined before")
+    if len(op.subgraphs) != ir.FORMS.get(op.form):
+        raise at.error(errors.InvalidSubgraph, f"{op.form} of {len(op.subgraphs)} subgraphs")
+    for name in op.subgraphs:
+        if not isinstance(state.subgraphs.get(name), ir.Program):
+            raise at.error(errors.UndefinedName, f"no program {name} is defined here")
+    state.subgraphs[op.name] = op
+
+
+def _check_call(state: State, op: ir.ExternCall, at: At) -> None:
+    """Of a subgraph: what it calls is defined, and what it gives fits the parameters of that."""
+    called = state.subgraphs.get(subgraph_of(op) or "")
+    if called is None:
+        raise at.error(errors.UndefinedName, f"no subgraph {subgraph_of(op)} is defined here")
+    if op.kwargs or op.mutates or op.alias is not None or not op.tuple_result:
+        raise at.error(errors.InvalidSubgraph, "a call gives a tuple, of its own")
+    callee, skipped = called, 0
+    if isinstance(called, ir.DefineControl):
+        first = state.subgraphs[called.subgraphs[0]]
+        callee, skipped = first, int(called.form == "if")
+    assert isinstance(callee, ir.Program)
+    args = op.args[skipped:]
+    if len(args) != len(callee.params):
+        raise at.error(
+            errors.InvalidSubgraph, f"{callee.name} takes {len(callee.params)}, got {len(args)}"
+        )
+    for param, arg in zip(callee.params, args, strict=True):
+        type = state.tensors[arg.name] if isinstance(arg, Ref) else None
+        given, wanted = type and type.dtype, param.type and param.type.dtype
+        if given != wanted:
+            raise at.error(errors.InvalidSubgraph, f"{param.name} is {wanted}, got {given}")
 
 
 def _check_symbol_def(state: State, op: ir.SymbolDef, at: At) -> None:
@@ -287,6 +361,8 @@ def _scalar_fits(kind: str, arg: Arg) -> bool:
 def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
     if not TARGET.fullmatch(op.target):
         raise at.error(errors.InvalidExtern, f"{op.target!r} is no operator name")
+    if subgraph_of(op) is not None:
+        _check_call(state, op, at)
     for name, _ in op.kwargs:
         if not NAME.fullmatch(name) or keyword.iskeyword(name):
             raise at.error(errors.InvalidExtern, f"{name!r} is no name of an argument")

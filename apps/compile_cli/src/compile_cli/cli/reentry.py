@@ -29,7 +29,7 @@ from tensor_ir import DType, IRError, TensorType
 from tuning import time_ms
 from wrapper_ir import Constant, ExternCall, Program, interpret, parse_program
 from wrapper_ir import verify as verify_program
-from wrapper_ir.analysis import walk
+from wrapper_ir.analysis import SUBGRAPH, programs, walk
 
 # The stages whose text is read back, and what it is.
 READABLE = {"loop": "loop IR", "fused": "loop IR", "wrapper": "host program"}
@@ -126,14 +126,17 @@ def _constants(ir: Graph | Program, file: Path | None) -> dict[str, Tensor]:
 def _named_constants(ir: Graph | Program) -> set[str]:
     if isinstance(ir, Graph):
         return {name for name, _ in ir.constants}
-    return {op.key for op in walk(ir.ops) if isinstance(op, Constant)}
+    return {op.key for p in programs(ir) for op in p.ops if isinstance(op, Constant)}
 
 
 def _elsewhere(ir: Graph | Program) -> Iterator[str]:
     """What a call needs that is no operator of torch and no kernel in the text."""
-    for node in ir.nodes if isinstance(ir, Graph) else walk(ir.ops):
+    inner = () if isinstance(ir, Graph) else programs(ir)
+    for node in ir.nodes if isinstance(ir, Graph) else (op for p in inner for op in walk(p.ops)):
         if isinstance(node, UserKernel):
             yield f"the Triton kernel {node.kernel} of the user's"
+        elif isinstance(node, Extern) and node.target.startswith(SUBGRAPH):
+            yield f"a graph beside it, {node.target}"
         elif isinstance(node, Extern | ExternCall) and node.target.startswith("eager."):
             yield f"a part of the model that torch runs, {node.target}"
 

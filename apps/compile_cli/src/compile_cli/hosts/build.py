@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from compile_cli.hosts.cuda_graphs import graphed
 from compile_cli.hosts.emitters import EMITTERS, Host
-from compile_cli.hosts.inputs import LazyInput, Runner, aligned_run, in_memory_run
+from compile_cli.hosts.inputs import (
+    ALIGNED,
+    LazyInput,
+    Runner,
+    aligned,
+    aligned_run,
+    in_memory_run,
+)
 from compile_cli.hosts.nan_asserts import OPERATORS
 from compile_cli.hosts.outside import Outside
 from compile_cli.options import Options
@@ -32,8 +39,7 @@ def build_program(
     caller compares the inputs with the program's itself."""
     with record.stage("emit"):
         wait_for_kernels = kernels.start_build(program)
-        if options.nan_asserts:
-            outside = replace(outside, operators={**outside.operators, **OPERATORS})
+        outside = replace(outside, operators={**outside.operators, **OPERATORS, ALIGNED: aligned})
         host, run = EMITTERS[options.emit](program, kernels, outside, check_inputs)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
@@ -45,7 +51,7 @@ def build_program(
 def finished_run(
     run: Runner,
     program: Program,
-    aligned: Sequence[int],
+    positions: Sequence[int],
     lazy: Sequence[LazyInput],
     options: Options,
     lending: Lending | None = None,
@@ -53,4 +59,4 @@ def finished_run(
     """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
     for, which lend results so."""
     graphs = graphed(run, program, lending) if options.cuda_graphs else None
-    return in_memory_run(aligned_run(graphs or run, aligned), lazy), graphs
+    return in_memory_run(aligned_run(graphs or run, positions), lazy), graphs

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import torch
+
+from wrapper_ir import ExternCall, Program, Ref
+
+ALIGNED = "compile_cli.aligned"
 
 Runner = Callable[..., Sequence[Any]]
 LazyInput = tuple[int, bool, bool]
@@ -43,17 +48,32 @@ class Prepared:
         return self._run(args)
 
 
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """`x`, or a copy where its first element does not lie at a multiple of 16 bytes."""
+    if x.data_ptr() % 16 == 0:
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+def align_inputs(program: Program, names: Set[str]) -> Program:
+    """A subgraph that looks at these inputs itself, which `aligned_run` does for a program."""
+    copied = [p for p in program.params if p.name in names]
+    calls = [
+        ExternCall(ALIGNED, (Ref(f"{p.name}_given"),), outs=((p.name, p.type),))
+        for p in copied
+        if p.type is not None
+    ]
+    params = tuple(replace(p, name=f"{p.name}_given") if p in copied else p for p in program.params)
+    return replace(program, params=params, ops=(*calls, *program.ops))
+
+
 def aligned_run(run: Runner, positions: Sequence[int]) -> Runner:
     """`run`, with a copy in place of each argument at `positions` (which are only read) whose
     first element does not lie at a multiple of 16 bytes: tensor maps take no other address."""
 
     def align(args: list[Any]) -> None:
         for i in positions:
-            like = args[i]
-            if like.data_ptr() % 16:
-                args[i] = torch.empty_strided(
-                    like.shape, like.stride(), dtype=like.dtype, device=like.device
-                ).copy_(like)
+            args[i] = aligned(args[i])
 
     return Prepared(run, align) if positions else run
 
