@@ -175,6 +175,8 @@ def _clone(x: Tensor, *, memory_format: Any = torch.preserve_format) -> Any:
 
 @_enter(aten._to_copy.default)
 def _to_copy(x: Tensor, *, dtype: Any = None, device: Any = None, **more: Any) -> Any:
+    if not isinstance(x, Tensor):  # `vmap` decomposes with the numbers among the operands
+        return NotImplemented
     dtype = dtype or x.dtype
     moves = device not in (None, x.device) or more.get("memory_format") is not None
     others = {torch.complex32, torch.bool if x.is_complex() else None}
