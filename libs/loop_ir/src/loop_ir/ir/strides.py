@@ -146,7 +146,7 @@ def holds_rows(kernel: Kernel) -> bool:
 def columns_part(kernel: Kernel) -> bool:
     """Neighbours along the flattened parallel axes lie apart in memory where the last axis ends:
     `x[i0*777000 + r0*777 + i1]`."""
-    *_, last = kernel.axes
+    last = kernel.axes[-1] if kernel.axes else None
 
     def parts(index: sympy.Expr) -> bool:
         steps = [step(index, a) for a in kernel.axes]
@@ -155,7 +155,9 @@ def columns_part(kernel: Kernel) -> bool:
             a is None or b is None or sympy.expand(a - b * axis.extent) != 0 for a, b, axis in pairs
         )
 
-    return any(parts(index) for _, index, _ in _accesses(kernel) if step(index, last) != 0)
+    return last is not None and any(
+        parts(index) for _, index, _ in _accesses(kernel) if step(index, last) != 0
+    )
 
 
 def columns_at_once(kernel: Kernel) -> int:
