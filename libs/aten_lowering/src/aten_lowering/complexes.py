@@ -3,10 +3,7 @@
     x * y  ->  view_as_complex(stack([a c - b d, a d + b c], -1)), x = a + ib, y = c + id
 
 The views at both ends cost nothing, so that products of rotary embeddings and spectra are kernels
-with what is before and behind them.
-"""
-
-from __future__ import annotations
+with what is before and behind them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

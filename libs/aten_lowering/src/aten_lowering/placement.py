@@ -2,10 +2,7 @@
 
 A functional graph gives new tensors. `u = scatter(x, ...)` may be `x` itself, written in place,
 when nothing looks at the old content of `x` afterwards, or when `x` is an input that is overwritten
-later in any case (the model changes its argument).
-"""
-
-from __future__ import annotations
+later in any case (the model changes its argument)."""
 
 import operator
 from collections.abc import Container, Mapping

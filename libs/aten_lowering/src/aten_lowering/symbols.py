@@ -1,7 +1,5 @@
 """What a graph mentions: its integer symbols (with torch's ranges and hints), its buffers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

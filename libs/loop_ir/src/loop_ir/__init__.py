@@ -2,8 +2,7 @@
 
 A graph of kernels, extern calls and matmuls is data: it prints and parses back, is verified, has
 a reference meaning (`interpret_graph`), and `fuse` turns many small kernels into few, moving
-fewer bytes, with a report of what it did and why not more.
-"""
+fewer bytes, with a report of what it did and why not more."""
 
 from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
 from loop_ir.fusion.explain import explain, why_not

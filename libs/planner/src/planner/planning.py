@@ -4,8 +4,6 @@ kernels begin to compile -> matmuls' candidates too -> other schedules, by worke
 matmuls are measured as theirs are compiled -> schedules are measured -> a plan a node
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

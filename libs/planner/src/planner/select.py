@@ -10,8 +10,6 @@ matmul                      -> the vendor's operator, or a template with its epi
 everything else             -> its operator
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod

@@ -1,7 +1,5 @@
 """Removes copies and views that change nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

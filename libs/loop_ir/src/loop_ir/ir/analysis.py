@@ -1,7 +1,5 @@
 """Facts about kernels and nodes that the passes share: what they read and write, and how much."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass

@@ -1,7 +1,5 @@
 """Building blocks of the passes: renaming, substitution, and putting statements into phases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The rules of loop IR, checked. Those of a kernel are in `verify_kernel.py`."""
 
-from __future__ import annotations
-
 import operator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -45,8 +43,7 @@ class Checked:
 def verify(item: ir.Graph | ir.Kernel, checked: Checked | None = None) -> None:
     """Raises the `VerifyError` of the first rule that a graph or a kernel breaks.
 
-    checked: what is not checked again. What this graph holds is added.
-    """
+    checked: what is not checked again. What this graph holds is added."""
     if isinstance(item, ir.Kernel):
         KernelVerifier(item).run()
     else:

@@ -1,7 +1,5 @@
 """Which templates a matmul may run as, and what is measured of them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -108,11 +106,7 @@ class MatmulChooser:
         return self._measured[task.key]
 
     def apart(
-        self,
-        fused: MatmulTask,
-        plain: MatmulTask,
-        best: gemm_templates.Config | None,
-        hints: Hints,
+        self, fused: MatmulTask, plain: MatmulTask, best: gemm_templates.Config | None, hints: Hints
     ) -> Run:
         """What would run if no template ran the prologues: their kernels, then the best way for
         the operands that they make."""

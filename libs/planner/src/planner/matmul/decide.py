@@ -1,8 +1,7 @@
 """Matmul nodes: the vendor's call, or a template with the epilogue that fusion found.
 
 A matmul whose sizes are known is decided once. One with a dynamic number of rows is decided at
-each rung of `planner.matmul.ladder`, and the program compares the number with the rungs.
-"""
+each rung of `planner.matmul.ladder`, and the program compares the number with the rungs."""
 
 from __future__ import annotations
 

@@ -3,10 +3,7 @@
 vendor's call                                ->    y = extern mm(x, w); launch epilogue (y, ...)
 matmul y, prologue_b widen: w = bf16(q)*s    ->    w = alloc; launch widen (q, s, w); <y of x @ w>
 
-Each is steps of a program, and a function that is measured.
-"""
-
-from __future__ import annotations
+Each is steps of a program, and a function that is measured."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,14 +18,7 @@ from fx_emit.torch_types import operator_of, torch_value
 from loop_ir import Extern, GraphArg, Kernel, Matmul, TensorRef
 from planner.kernels import Kernels
 from planner.matmul.problem import Hints, MatmulTask, produced
-from planner.plan import (
-    Blocks,
-    LaunchArg,
-    LaunchPlan,
-    Steps,
-    define_kernel,
-    plan_launch,
-)
+from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, define_kernel, plan_launch
 from planner.schedules.proposals import default_schedule
 from planner.tensors import layout_at, random_tensor, view_of
 from symexpr import evaluate
