@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 import sympy
 
@@ -13,7 +14,6 @@ from tensor_ir import NAME, TARGET, Arg, DType, Ref, print_type
 from wrapper_ir import errors
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
-    Env,
     accesses,
     bound_symbols,
     definitions,
@@ -372,7 +372,7 @@ def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
         raise at.error(errors.InvalidExtern, f"{', '.join(stray)} is no argument")
     if len(op.outs) > 1 and not op.tuple_result:
         raise at.error(errors.InvalidExtern, f"{len(op.outs)} results that are no tuple")
-    state.active = [i for i in state.active if i == 0 or _has_results(op, state.samples[i])]
+    state.active = [i for i in state.active if i == 0 or _has_results(state, op, i)]
     for name, type in definitions(op):
         if op.alias is not None:
             check_alias(state, name, type, op.alias, at)
@@ -381,10 +381,12 @@ def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
             new_storage(state, name, type, owned=True, block=prefix)
 
 
-def _has_results(op: ir.ExternCall, env: Env) -> bool:
-    """Whether no result has a negative size. An operator refuses what it would be for, as a
-    convolution does a kernel larger than its input; nothing after it runs then."""
-    sizes = (evaluate_type(type, env)[0] for _, type in definitions(op))
+def _has_results(state: State, op: ir.ExternCall, sample: int) -> bool:
+    """Whether no result has a negative size in a sample, as none of a known layout has. An operator
+    refuses what it would be for, as a convolution does a kernel larger than its input; nothing
+    after it runs then."""
+    new = (t for _, t in definitions(op) if sample not in state.layouts.get(t, ()))
+    sizes = (evaluate_type(type, state.samples[sample])[0] for type in new)
     return all(n >= 0 for size in sizes for n in size)
 
 
@@ -405,10 +407,10 @@ def _check_if(state: State, op: ir.If, at: At) -> None:
         if i not in holds:
             holds[i] = bool(evaluate(op.condition, state.samples[i]))
     for label, block in (("then", op.then), ("else", op.orelse)):
-        outer = set(state.tensors)
+        outer = len(state.tensors)
         state.active = [i for i in active if holds[i] == (label == "then")]
         _check_block(state, block, f"{at.index}.{label}.")
         state.active = active
-        for name in set(state.tensors) - outer:
+        for name in list(islice(reversed(state.tensors), len(state.tensors) - outer)):
             del state.tensors[name]
             state.escaped[name] = at.index

@@ -64,9 +64,15 @@ class GraphFacts:
     def ending(self, text: str) -> str:
         """`text`, or more of it, such that no name of the graph ends so: what it is added to is no
         other buffer or kernel, as `linear_1` would be."""
-        while any(name.endswith(text) for name in self._names):
-            text += "_"
-        return text
+        whole = self._endings.get(text, text)
+        while text not in self._endings and any(name.endswith(whole) for name in self._names):
+            whole += "_"
+        return self._endings.setdefault(text, whole)
+
+    @functools.cached_property
+    def _endings(self) -> dict[str, str]:
+        """What `ending` said."""
+        return {}
 
     @functools.cached_property
     def _names(self) -> set[str]:

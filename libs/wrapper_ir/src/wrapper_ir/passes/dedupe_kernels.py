@@ -51,11 +51,10 @@ def _outside(op: DefineKernel) -> tuple[Any, ...]:
 
 def _inside(name: str, source: str) -> str:
     """The source, without comments and the kernel's own name."""
-    lines = source.split("\n")
-    if len(re.findall(rf"\b{re.escape(name)}\b", source)) == 1 and not _LONG.search(source):
+    if source.count(name) == source.count(f"def {name}(") == 1 and not _LONG.search(source):
         # Nothing but its definition says the name: sources of one text are parsed once.
-        source = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-        name, source = "_", re.sub(rf"\bdef {re.escape(name)}\b", "def _", source)
+        lines = source.replace(f"def {name}(", "def _(").split("\n")
+        name, source = "_", "\n".join(x for x in lines if not x.lstrip().startswith("#"))
     return _parsed(name, source)
 
 
