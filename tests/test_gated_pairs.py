@@ -186,3 +186,18 @@ def test_halves_where_they_are_faster(
     assert sum(isinstance(o, ExternCall) for o in ops) == (0 if faster else 1)
     expected = side_by_side(x.double(), w.double())
     assert relative_error(compiled(x, w).double(), expected) < 8e-3
+
+
+@pytest.mark.parametrize("rows", [32, 64])
+def test_halves_of_many_rows_are_no_prologue(options: dict[str, Any], rows: int) -> None:
+    """Of the product that follows: a template of both runs them. Few rows are faster so."""
+
+    def mlp(x: Any, w: Any, back: Any) -> Any:
+        return F.linear(side_by_side(x, w), back)
+
+    torch.manual_seed(0)
+    args = bf16(2, rows // 2, K), bf16(2 * N, K) * 0.2, bf16(K, N) * 0.2
+    compiled = compile_cli.compile(mlp, args, options={**options, "gemm": "template"})
+    runs = [str(d) for ds in compiled.graph.decided.values() for d in ds]
+    assert "with prologue" in runs[1] if rows < 64 else runs[0].endswith("of both products")
+    assert relative_error(compiled(*args).double(), mlp(*(x.double() for x in args))) < 1e-2

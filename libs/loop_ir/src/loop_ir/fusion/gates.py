@@ -33,7 +33,12 @@ from loop_ir.ir.nodes import (
 )
 from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import used_buffers
+from loop_ir.passes.merge_axes import merge
 from tensor_ir import DType
+
+# From here on templates of pairs were faster: 512 x 14336 x 4096 took 173 us with one on an H200,
+# 192 with two others, and 64 rows 71.5 and 72.6; of 16 rows none was.
+GATED_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -63,20 +68,25 @@ def gated_halves(graph: Graph) -> dict[str, tuple[Matmul, GatedPair]]:
     kept = output_buffers(graph)
     makers = {n.out: n for n in graph.nodes if isinstance(n, Matmul)}
     for at, kernel in enumerate(graph.nodes):
-        if not (isinstance(kernel, Kernel) and is_pointwise(kernel) and len(kernel.axes) == 2):
+        if not isinstance(kernel, Kernel):
             continue
         for name in set(reads(kernel)) & makers.keys() - kept:
             whole = makers[name]
             alone = sum(name in reads(n) for n in graph.nodes) == 1
             between = graph.nodes[graph.nodes.index(whole) + 1 : at]
             kept_as_is = all(set(reads(whole)).isdisjoint(writes(n)) for n in between)
-            if alone and kept_as_is and (pair := _halves(whole, kernel)) is not None:
+            if alone and kept_as_is and (pair := halves_of(whole, kernel)) is not None:
                 found[kernel.name] = pair
     return found
 
 
-def _halves(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
-    if not _is_product(whole) or whole.epilogue is not None or is_in_place(kernel):
+def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
+    """The halves of a product as a pair, where a kernel multiplies them so."""
+    plain = _is_product(whole) and whole.epilogue is None
+    if not plain or not is_pointwise(kernel) or is_in_place(kernel):
+        return None
+    kernel = merge(kernel)
+    if len(kernel.axes) != 2:
         return None
     (rows, columns), type = whole.type.size, whole.type
     half = kernel.axes[1].extent

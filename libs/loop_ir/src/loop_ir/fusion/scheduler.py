@@ -10,6 +10,7 @@ from loop_ir.fusion.combine import combine
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.dependencies import Dependencies
 from loop_ir.fusion.epilogue import attach
+from loop_ir.fusion.gates import GATED_ROWS, halves_of
 from loop_ir.fusion.inline import inline
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.prologue import attach_prologue
@@ -548,6 +549,11 @@ class Scheduler:
         between = self.deps.between(writer, number)
         if between is not None:
             return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
+        makers = {n.out: n for n in self.deps.nodes.values() if isinstance(n, Matmul)}
+        rows, made = node.type.size[-2], [makers[n] for n in reads(kernel) if n in makers]
+        gated = rows.is_Integer and rows >= GATED_ROWS
+        if gated and any(halves_of(maker, kernel) for maker in made):
+            return Mismatch(f"{kernel.name} multiplies the halves of one product, as templates do")
         ops = [s.op for s in statements(kernel) if isinstance(s, Compute)]
         cost = sum(8 if op in _COSTLY else 1 for op in ops)
         if cost > self.options.max_prologue:
