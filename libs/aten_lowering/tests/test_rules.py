@@ -102,8 +102,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "complex of reals": (lambda x: (torch.polar(x, x.cos()).t(), torch.complex(x, x.exp()),
                                     x.t().to(torch.complex64), torch.complex(x, x).to(x.dtype)),
                          (X,)),
+    "bags of one size": (
+        lambda i, w: (F.embedding_bag(i, w, mode="sum"), F.embedding_bag(i.int(), w.double()),
+                      F.embedding_bag(i, w, mode="sum", per_sample_weights=w[: len(i), :2] * 3)),
+        (INTO.view(2, 4)[:, :2], X.repeat(2, 1))),
+    "bags of one size, with what gradients take": (
+        lambda i, w: aten._embedding_bag(w, i.view(-1), torch.arange(0, 8, 2), False, 1)[:2],
+        (INTO, X.repeat(2, 1))),
     "corners": (lambda x: (torch.tril_indices(4, 3, 1), torch.triu_indices(4, 3, -1)), (X,)),
 }  # fmt: skip
+
+
+def test_bags_of_other_sizes_are_torchs(oracle: Any) -> None:
+    def bags(i: Tensor, w: Tensor) -> Any:
+        ends = torch.arange(0, 8, 4)
+        return (F.embedding_bag(i.view(-1), w, ends + 1 - 1), F.embedding_bag(i, w, mode="max"),
+                F.embedding_bag(i, w, mode="sum", padding_idx=1))  # fmt: skip
+
+    oracle(bags, INTO, X.repeat(2, 1), fallbacks=["aten._embedding_bag_forward_only.default"] * 3)
 
 
 @pytest.mark.parametrize("name", CASES)

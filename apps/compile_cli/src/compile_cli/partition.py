@@ -16,6 +16,7 @@ from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.forget_blocks import forget_blocks
 from aten_lowering.passes.known_masks import known_masks
+from aten_lowering.passes.regular_bags import regular_bags
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
@@ -113,6 +114,7 @@ def partition(
     known_masks(joint.graph)
     window_offsets(joint.graph)
     diagonal_products(joint.graph)
+    regular_bags(joint.graph)
     results_again(joint.graph, more["num_fwd_outputs"])
     if forget_blocks(joint.graph):
         dead_code(joint.graph)

@@ -11,6 +11,7 @@ from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.numbers_alone import numbers_alone
 from aten_lowering.passes.prims import prims
+from aten_lowering.passes.regular_bags import regular_bags
 
 PASSES = tuple(
     map(
@@ -21,6 +22,7 @@ PASSES = tuple(
             known_masks,
             no_ops,
             exclusive_scans,
+            regular_bags,
             diagonal_products,
             depthwise_gradients,
             joined_gradients,
