@@ -1,7 +1,7 @@
 """Numbers in the place of the only tensors that an operator takes.
 
     y = _conj(1j)     ->     t = scalar_tensor(1j, dtype=complex128)
-                             y = _conj(t)
+                             y = _conj_physical(t)
 
 Gradients of products with complex numbers and functions over batches (`vmap`) bring them along.
 Operators that also take a tensor know what to do with a number beside it."""
@@ -19,6 +19,11 @@ from aten_lowering.torch_compat import FakeTensor
 aten = torch.ops.aten
 # As torch makes tensors of numbers.
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+# What torch computes where it has no memory to look at in another way.
+_COMPUTED = {
+    aten._conj.default: aten._conj_physical.default,
+    aten._neg_view.default: aten.neg.default,
+}
 
 
 def numbers_alone(graph: fx.Graph) -> None:
@@ -41,8 +46,9 @@ def numbers_alone(graph: fx.Graph) -> None:
                 kind = {"dtype": _DTYPES[type(number)], "device": out.device}
                 scalar = call(graph, aten.scalar_tensor.default, number, **kind)
                 node.update_arg(place, scalar)
-            if numbers:  # a view, where torch made a new tensor
-                made = call(graph, node.target, *node.args, **node.kwargs)
+            if numbers:
+                target = _COMPUTED.get(node.target, node.target)
+                made = call(graph, target, *node.args, **node.kwargs)
                 made.meta = {**node.meta, **made.meta}
                 node.replace_all_uses_with(made)
                 graph.erase_node(node)
