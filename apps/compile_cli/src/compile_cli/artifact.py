@@ -1,7 +1,6 @@
 """A compiled graph as data: what a later process needs to run it without compiling it.
 
-Nothing here imports Dynamo, AOTAutograd or the lowering: to load is not to compile.
-"""
+Nothing here imports Dynamo, AOTAutograd or the lowering: to load is not to compile."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Artifact:
     """The host program of a compiled graph as text, and what it does not hold.
 
     constants: tensors, by the names that the program has for them. aligned, lazy: what is done to
-    inputs first (`CompiledGraph`). options: those that it was compiled with.
-    """
+    inputs first (`CompiledGraph`). options: those that it was compiled with."""
 
     text: str
     constants: Mapping[str, Tensor]

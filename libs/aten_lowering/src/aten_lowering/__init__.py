@@ -1,8 +1,7 @@
 """ATen graphs lowered to loop nests.
 
 An ATen op is a contract in words; a loop nest is what can be fused. This library is the bridge:
-one small function an op, and an exact extern call for every op that has none.
-"""
+one small function an op, and an exact extern call for every op that has none."""
 
 from aten_lowering.attention import Attention
 from aten_lowering.conditions import Conditions

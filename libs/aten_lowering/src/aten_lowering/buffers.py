@@ -1,7 +1,5 @@
 """The buffers of a graph while it is lowered: their names, the inputs, the constants."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from dataclasses import replace

@@ -20,11 +20,7 @@ from aten_lowering.buffers import Buffers
 from aten_lowering.builder import Operand
 from aten_lowering.call import Call, Result
 from aten_lowering.conditions import Conditions, assumed
-from aten_lowering.custom_operators import (
-    Surroundings,
-    is_functionalized,
-    lower_functionalized,
-)
+from aten_lowering.custom_operators import Surroundings, is_functionalized, lower_functionalized
 from aten_lowering.dispatch import fake_value, moves_device, run_lowering, used_results
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower, NotPlain, require
@@ -55,16 +51,7 @@ from aten_lowering.seeds import Seeds
 from aten_lowering.subgraphs import Control, Subgraphs, Within, parts_of, taken_types
 from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
-from loop_ir import (
-    CopyBack,
-    Extern,
-    Graph,
-    GraphArg,
-    Node,
-    Origin,
-    TensorRef,
-    TensorType,
-)
+from loop_ir import CopyBack, Extern, Graph, GraphArg, Node, Origin, TensorRef, TensorType
 from symexpr import symbol
 from tensor_ir import Pass, run_passes
 
@@ -114,8 +101,7 @@ def lower(gm: fx.GraphModule, name: str = "graph") -> Graph:
     (`opaque`); a `copy_` into a placeholder becomes a kernel, or `CopyBack`. `gm` itself
     is not changed. Raises `UnsupportedGraph` for inputs and results of such types: sizes that
     depend on data (`DependsOnData`), sparse tensors. Launches of the user's Triton kernels become
-    `UserKernel`.
-    """
+    `UserKernel`."""
     return lower_with_report(gm, name).graph
 
 
@@ -132,8 +118,7 @@ def lower_with_report(
     before: the caller's own passes, which run first, on a copy of the graph; nodes that they add
     carry fake tensors. eager_random: random operators stay torch's own, whose numbers eager has;
     else they are kernels, of other numbers. within: of a subgraph, what calls it.
-    `on_pass(name, graph)` sees the FX graph after every pass.
-    """
+    `on_pass(name, graph)` sees the FX graph after every pass."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)

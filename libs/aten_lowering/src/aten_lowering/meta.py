@@ -1,7 +1,5 @@
 """From torch's view of a value (fake tensors, SymInts, dtypes) to the IR's types."""
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePath
 
@@ -40,8 +38,7 @@ def device_of(device: torch.device) -> Device:
 def expr(value: IntLike | torch.SymFloat | torch.SymBool) -> sympy.Expr:
     """An int, SymInt or SymFloat as an expression over `symexpr.symbol`s, a SymBool as a condition.
 
-    Raises `CannotLower` if it holds an unbacked symbol (a size that depends on data).
-    """
+    Raises `CannotLower` if it holds an unbacked symbol (a size that depends on data)."""
     if isinstance(value, (*SYMBOLIC, torch.SymBool)):
         raw = value.node.expr
         unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
@@ -62,8 +59,7 @@ def is_unbacked(symbol: sympy.Symbol) -> bool:
 def tensor_type(fake: torch.Tensor) -> TensorType:
     """The layout of a fake tensor, which begins where its buffer does.
 
-    Raises `CannotLower` where it has none: sparse, quantised.
-    """
+    Raises `CannotLower` where it has none: sparse, quantised."""
     if fake.layout != torch.strided or fake.is_quantized:
         raise CannotLower(f"layout {fake.layout} (quantised: {fake.is_quantized}) is not strided")
     return TensorType(

@@ -10,8 +10,7 @@ s = to_sparse(x); d = to_dense(s); z = d * 2  ->  r = eager.to_sparse(x); z = r[
 A part is a node that is no operator of torch (a higher-order operator) or has an argument that the
 IR has no word for; and a value that the IR has no type for (sparse, quantised, a size that depends
 on data), with all that uses it; or that depends on data where torch does not say so, with all that
-follows from it.
-"""
+follows from it."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Opaque:
     of what the rest of the graph uses, each in memory of its own, strided as it was traced.
 
     op: the node that is the cause. reason: why they are no kernels. written: which of its arguments
-    it writes to. effects: it does more than to give results.
-    """
+    it writes to. effects: it does more than to give results."""
 
     def __init__(
         self,
@@ -129,8 +127,7 @@ def enclose(
 
     root: holds the submodules and constants that the graph names. also: names of further nodes to
     leave to torch, and why. Raises `UnsupportedGraph` for a value without a type that is a result
-    of the graph.
-    """
+    of the graph."""
     parts = _Parts(root, graph, also or {})
     if not parts.groups:
         return graph

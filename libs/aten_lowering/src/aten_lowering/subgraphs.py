@@ -6,8 +6,7 @@ y = while_loop(more, f, (i, x), (w,))       (j, y) = extern subgraph.while_loop(
 c, ys = scan(f, [c0], [xs], ())             (c, ys) = extern subgraph.scan(c0, xs)
 
 A subgraph gives tensors of its own, and writes to none that it takes. It is lowered once for all of
-its calls.
-"""
+its calls."""
 
 from __future__ import annotations
 

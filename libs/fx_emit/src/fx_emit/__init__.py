@@ -1,8 +1,7 @@
 """Host programs as torch.fx graph modules.
 
 What consumes FX graphs (other backends, printers, tools) gets the compiled program in the form it
-knows; what only wants to run it gets Python that reads as if written by hand.
-"""
+knows; what only wants to run it gets Python that reads as if written by hand."""
 
 from fx_emit.backend import FxBackend
 from fx_emit.emitter import emit

@@ -1,7 +1,5 @@
 """What a graph is made of while it grows: nodes with what they stand for, and views of storages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -46,8 +44,7 @@ class Builder:
     """A graph of one program or block, by the names of the program.
 
     symbols, nodes, types: what a name is. roots: the tensor whose storage it lies in. views: those
-    that nobody asked for yet, with the tensors that lie in the same storage, and a comment.
-    """
+    that nobody asked for yet, with the tensors that lie in the same storage, and a comment."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared

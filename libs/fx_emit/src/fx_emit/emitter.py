@@ -1,7 +1,5 @@
 """The graph module of a program: one node an op."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -70,8 +68,7 @@ def emit(
     Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor (None without
     `values`) or a number for the hints of the symbols, in the mode `fake_mode` or a new one;
     `meta["comment"]` the comment of its op. Raises MissingConstant,
-    UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias, GluonDescriptor.
-    """
+    UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias, GluonDescriptor."""
     if launch not in LAUNCHES:
         raise UnknownLaunch(launch)
     shared = Shared(

@@ -1,8 +1,7 @@
 """Functions that the emitted code calls where torch has none.
 
 They are ordinary Python functions, so that `gm.code` runs and reads without the emitter. Those
-with an effect are registered with torch.fx, so that dead code elimination keeps them.
-"""
+with an effect are registered with torch.fx, so that dead code elimination keeps them."""
 
 from __future__ import annotations
 

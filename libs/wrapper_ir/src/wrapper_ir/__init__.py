@@ -1,8 +1,7 @@
 """The host program of a compiled model as data.
 
 What runs around the kernels (allocate, launch, call, free, return) is worth a language of its
-own: passes rewrite it, two emitters print it, and one interpreter says what it means.
-"""
+own: passes rewrite it, two emitters print it, and one interpreter says what it means."""
 
 from tensor_ir import (
     Arg,

@@ -1,7 +1,5 @@
 """Facts about ops that the verifier, the passes and the emitters share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice, product, zip_longest
@@ -96,12 +94,7 @@ def uses(op: ir.Op) -> tuple[str, ...]:
             return tuple(arg_refs(op.args))
         case ir.ExternCall():
             alias = () if op.alias is None else (op.alias,)
-            return (
-                *arg_refs(op.args),
-                *arg_refs([v for _, v in op.kwargs]),
-                *op.mutates,
-                *alias,
-            )
+            return (*arg_refs(op.args), *arg_refs([v for _, v in op.kwargs]), *op.mutates, *alias)
         case ir.CopyBack():
             return (op.src, op.dst)
         case ir.Return():

@@ -1,8 +1,6 @@
 """What a `DefineControl` means, for tensors of any kind: the one statement of it, which the
 interpreter and the emitters share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What can be wrong with a program, its text, or its inputs: one class a mistake."""
 
-from __future__ import annotations
-
 import tensor_ir
 from tensor_ir import IRError
 from tensor_ir import ParseError as ParseError

@@ -41,8 +41,7 @@ class Runtime(Protocol):
     """What a program needs of its host, duck-typed: tensors are whatever these take and give.
 
     Sizes, strides and offsets are ints counted in elements. A predicate of control has a truth
-    value, and what a scan runs over a `shape`.
-    """
+    value, and what a scan runs over a `shape`."""
 
     def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any:
         """New memory of this layout, uninitialised."""
@@ -122,8 +121,7 @@ def interpret(
     size, or stride (of dimensions that hold more than one element), or a symbol leaves its
     declared range; `ResultMismatch` where an operator returns another size than declared, or an
     alias of another layout (any other layout or element type is converted to the declared one);
-    `StorageTooSmall`, `AssertionFailed`, `MissingConstant`.
-    """
+    `StorageTooSmall`, `AssertionFailed`, `MissingConstant`."""
     machine = _Machine(runtime, constants or {}, _named(program, inputs))
     machine.env.update(bind_inputs(program, inputs, runtime))
     for param, value in zip(program.params, inputs, strict=True):

@@ -55,8 +55,7 @@ class KernelParam:
     `f64`, `bool`, or `tensordesc<f32[64,32]>` (a tensor descriptor with its block).
     mutated: the kernel writes through this pointer or descriptor.
     aligned: promised a multiple of 16 (bytes for a pointer, units for an integer). A launcher
-    may also find that out from the real arguments.
-    """
+    may also find that out from the real arguments."""
 
     name: str
     kind: str
@@ -102,8 +101,7 @@ class DefineControl:
     with all of its arguments, the first `carries` of which are its results, that the second gives
     anew. "scan" calls its subgraph for each step along the first dimension of the `over` arguments
     that follow those `carries`, with a slice of each: it gives what is carried, then slices that
-    the results after those are stacks of.
-    """
+    the results after those are stacks of."""
 
     name: str
     form: str
@@ -236,8 +234,7 @@ class ExternCall:
     outs: name and type of each result; `None` where a result is not used or not a tensor.
     tuple_result: the operator returns a tuple or list (even of one).
     mutates: names of the arguments that it writes to.
-    alias: results share the storage of this argument (for view-like operators), or None.
-    """
+    alias: results share the storage of this argument (for view-like operators), or None."""
 
     target: str
     args: tuple[Arg, ...]

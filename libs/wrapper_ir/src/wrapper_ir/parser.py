@@ -319,16 +319,7 @@ class _Parser:
         comment = self._remark(line)
         source = self._source(indent)
         return ir.DefineKernel(
-            name,
-            source,
-            params,
-            tuple(constants),
-            warps,
-            stages,
-            comment,
-            ctas,
-            registers,
-            overlap,
+            name, source, params, tuple(constants), warps, stages, comment, ctas, registers, overlap
         )
 
     def _kernel_param(self, line: Scanner) -> ir.KernelParam:

@@ -1,7 +1,5 @@
 """Programs as text. `wrapper_ir.parser` is the inverse."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The rules of a valid program. See `wrapper_ir.errors` for the list: one class a rule."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections.abc import Sequence
@@ -58,8 +56,7 @@ def verify(program: ir.Program) -> None:
     """Raises the `VerifyError` of the first rule that is broken.
 
     Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
-    symbols: what passes is not proven for every size (`interpret` checks the real sizes).
-    """
+    symbols: what passes is not proven for every size (`interpret` checks the real sizes)."""
     try:
         samples = sample_envs(program)
     except SymexprError as error:

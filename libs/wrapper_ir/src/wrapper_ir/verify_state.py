@@ -1,7 +1,5 @@
 """What is known at a point of a program that is verified: tensors, storages, and where it is."""
 
-from __future__ import annotations
-
 import keyword
 from dataclasses import dataclass, field
 

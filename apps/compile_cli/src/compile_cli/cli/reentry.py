@@ -41,8 +41,7 @@ def run_text(
     """Compiles and runs the text of a stage with random inputs of the sizes that it hints at.
 
     Raises `UsageError` for a stage or text that cannot be read and for what a text does not hold,
-    `NumbersDiffer` where the results are not those of the interpreter.
-    """
+    `NumbersDiffer` where the results are not those of the interpreter."""
     if stage not in READABLE:
         raise UsageError(f"no text of stage {stage!r}\n  expected: one of {', '.join(READABLE)}")
     ir = read(stage, file)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 
 from compile_cli.hosts.cuda_graphs import graphed
 from compile_cli.hosts.emitters import EMITTERS, Host
-from compile_cli.hosts.inputs import (
-    ALIGNED,
-    LazyInput,
-    Runner,
-    aligned,
-    aligned_run,
-    in_memory_run,
-)
+from compile_cli.hosts.inputs import ALIGNED, LazyInput, Runner, aligned, aligned_run, in_memory_run
 from compile_cli.hosts.nan_asserts import OPERATORS
 from compile_cli.hosts.outside import Outside
 from compile_cli.options import Options

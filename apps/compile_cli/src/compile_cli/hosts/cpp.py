@@ -29,8 +29,7 @@ def emit_cpp(
     """The C++ text, and the loaded library. It compares its inputs always: that costs little.
 
     On a GPU cubins are asked of triton_rt at a kernel's first launch, and launched straight from
-    C++ from then on; on CPU every launch is called back and interpreted.
-    """
+    C++ from then on; on CPU every launch is called back and interpreted."""
     program, operators = _subgraphs(program, kernels, outside, check_inputs)
     outside = replace(outside, operators={**outside.operators, **operators})
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
@@ -40,10 +39,7 @@ def emit_cpp(
         kernels.launcher(kernel)(grid, *args)
 
     def compile(
-        kernel: DefineKernel,
-        alignment: int,
-        grid: tuple[int, int, int],
-        args: tuple[Any, ...],
+        kernel: DefineKernel, alignment: int, grid: tuple[int, int, int], args: tuple[Any, ...]
     ) -> triton_rt.Binary:
         # A descriptor has a bit where its tensor keeps the rules of TMA.
         described = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] == "t")
