@@ -147,7 +147,7 @@ def test_sums_of_few_that_are_compared(factor: float, saved: list[Tensor]) -> No
     x = torch.randn(40, 3, requires_grad=True)
 
     def f(x: Tensor) -> Tensor:
-        others = x[:7] if factor == 1 else x[:7] * factor
+        others = x[:7] if factor == 1 else (x[:7] * factor)[None]
         return (x[:, None] - others).square().sum(-1).amin(1)
 
     (got,) = gradients(torch.compile(f, backend="compile_cli"), x)

@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
+from aten_lowering.passes.compared_sums import compared_sums
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.forget_blocks import forget_blocks
@@ -118,6 +119,7 @@ def partition(
     results_again(joint.graph, more["num_fwd_outputs"])
     if forget_blocks(joint.graph):
         dead_code(joint.graph)
+    compared_sums(joint.graph)
     _save_compared(joint.graph)
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.

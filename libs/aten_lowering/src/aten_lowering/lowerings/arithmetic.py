@@ -106,7 +106,9 @@ def mul(x: Value, y: Value) -> Value:
 
 @elementwise(table, aten.addcmul.default)
 def addcmul(x: Value, a: Value, b: Value, *, value: Number) -> Value:
-    """`x + value * a * b`."""
+    """`x + value * a * b`; rounded once where that is a product of two."""
+    if x.dtype.is_float and value in (1, -1):
+        return arithmetic(a)("fma", b if value == 1 else -b, x)
     return x + _scaled(arithmetic(a) * b, value)
 
 
