@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loop_ir import Reduce, interpret_kernel, parse_kernel, print_kernel
+from loop_ir import Compute, Reduce, interpret_kernel, parse_kernel, print_kernel
 from loop_ir.ir.analysis import is_pointwise, statements
 from loop_ir.ir.verify_kernel import KernelVerifier
 from loop_ir.passes.unroll_short_rows import rewrite
@@ -86,3 +86,12 @@ def test_a_limit_of_one_element() -> None:
     assert is_pointwise(
         rewrite(parse_kernel(TEXT.replace("over r0 < 2, r1 < 2", "over r0 < 1, r1 < 1")), 1)
     )
+
+
+def test_products_are_added_before_they_are_rounded() -> None:
+    """A compiler takes either of two products for that, another one in another kernel."""
+    flat = rewrite(parse_kernel(TEXT.replace("reduce sum(v6)", "reduce sum(v5)")))
+    made = [s.op for s in statements(flat) if isinstance(s, Compute)]
+    assert made.count("fma") == 4
+    want = interpret_kernel(parse_kernel(TEXT.replace("reduce sum(v6)", "reduce sum(v5)")), given())
+    np.testing.assert_allclose(interpret_kernel(flat, given())["z"], want["z"], rtol=1e-6)

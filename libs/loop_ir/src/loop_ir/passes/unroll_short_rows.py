@@ -9,10 +9,11 @@ import sympy
 from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import Name, free_names, renamed, results
-from loop_ir.ir.nodes import Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.nodes import Compute, Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
 from loop_ir.passes.dead_code import drop_dead_statements
+from tensor_ir import DType
 
 _FOLDS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _FOLDS |= {"any": "or", "all": "and"}
@@ -141,10 +142,17 @@ def _may_go(stmt: Stmt) -> bool:
 
 
 def _fold(stmt: Reduce, args: list[str], body: Body) -> None:
-    """The reduction, element by element. A sum begins with 0, as that of zeros below 0 is 0."""
+    """The reduction, element by element. A sum begins with 0, as that of zeros below 0 is 0; its
+    products are added before they are rounded, in every kernel: of two products a compiler takes
+    either for that, and what is computed again would not be equal to what it was."""
     op, dtype = _FOLDS[stmt.op], stmt.dtype
+    made = {s.out: s for s in body if isinstance(s, Compute) and s.op == "mul"}
     if stmt.op == "sum" or len(args) == 1:
         args = [body.const(identity(stmt.op, dtype), dtype), *args]
     for number, arg in enumerate(args[1:], 2):
         last = stmt.outs[0] if number == len(args) else None
-        args[0] = body.compute(dtype, op, args[0], arg, out=last)
+        factors = made.get(arg) if stmt.op == "sum" and dtype in (DType.f32, DType.f64) else None
+        if factors is not None and factors.dtype is dtype:
+            args[0] = body.compute(dtype, "fma", *factors.args, args[0], out=last)
+        else:
+            args[0] = body.compute(dtype, op, args[0], arg, out=last)
