@@ -86,6 +86,30 @@ def test_a_transpose_is_cut_into_squares(tools: SimpleNamespace) -> None:
     assert [str(g) for g in emitted.grid] == ["6", "1", "1"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "side", "tile"),
+    [
+        (DType.bf16, 126, (256, 32)),
+        (DType.bf16, 55, (64, 64)),
+        (DType.f32, 55, (256, 32)),
+        (DType.i8, 55, (256, 32)),
+    ],
+)
+def test_long_columns_that_end_inside_of_a_line(
+    dtype: DType, side: int, tile: tuple[int, int]
+) -> None:
+    """Pieces of 256, but where no two elements of 16 bits are stored at once."""
+    found = default_schedule(permuted((128, 128, side * side), (0, 2, 1), dtype), {})
+    assert (found.kind, found.xblock, found.yblock) == ("tiled", *tile)
+
+
+def test_columns_of_which_no_one_knows_that_they_are_even() -> None:
+    s0 = Symbol("s0", 0, 100_000, 15876)
+    for length, x in ((S0, 64), (2 * S0, 256)):
+        kernel = permuted((128, 64, length), (0, 2, 1), DType.bf16, s0)
+        assert default_schedule(kernel, {"s0": 15878}).xblock == x
+
+
 def test_channels_first_to_last_with_a_batch(tools: SimpleNamespace) -> None:
     """[b, hw, c] written, [b, c, hw] read; hw next to the batch in the rows."""
     kernel = permuted((3, 49, 40), (0, 2, 1), DType.f32)
@@ -363,7 +387,7 @@ kernel apply(
     assert default_schedule(apart, {}).kind == "flat"
 
 
-@pytest.mark.parametrize(("columns", "blocks"), [(4095, (32, 64, 4)), (4096, (64, 16, 2))])
+@pytest.mark.parametrize(("columns", "blocks"), [(4095, (32, 32, 8)), (4096, (64, 16, 2))])
 def test_columns_that_begin_at_odd_places(columns: int, blocks: tuple[int, int, int]) -> None:
     text = f"""
 kernel total(
