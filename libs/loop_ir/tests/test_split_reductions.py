@@ -360,14 +360,20 @@ def test_when_a_reduction_is_shared(text, rows, width, splits):
         assert cut.exact == (cut.count * cut.length == width)
 
 
-def test_columns_that_are_read_once_for_mean_and_squares_are_cut_evenly():
+@pytest.mark.parametrize("text", [BIASED, COLUMNS])
+@pytest.mark.parametrize(
+    ("rows", "columns", "chunks"),
+    [
+        (254 * 254, 4096, 127),
+        (254 * 254, 8192, 127),  # 4, half of those wanted, are too few
+        (4 * 16127, 8192, 4),  # but better than a shorter last one
+        (65536, 4096, 16),
+    ],
+)
+def test_columns_are_cut_evenly(text, rows, columns, chunks):
     """Into more chunks than wanted, if need be: 64516 is 4 times 127 times 127."""
-    rows, columns = 254 * 254, 4096
-    kernel = big(BIASED, columns, rows)
-    cut = choose_cut(kernel, {})
-    assert cut is not None and cut.exact and cut.count == 127
-    plain = choose_cut(big(COLUMNS, columns, rows), {})
-    assert plain is not None and plain.count < 64
+    cut = choose_cut(big(text, columns, rows), {})
+    assert cut is not None and cut.exact and cut.count == chunks
 
 
 def test_what_all_rows_share_is_read_without_a_mask():
