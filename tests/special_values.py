@@ -49,12 +49,11 @@ def operators() -> list[OpOverload]:
     """Pointwise operators that become kernels: those with a lowering, and those that torch
     decomposes into such."""
     lowered = {op for family in _FAMILIES for op, _ in family.table}
-    lowered -= _NOT_POINTWISE
     decomposed = {
         op for op in decompositions()
         if torch.Tag.pointwise in op.tags and op.namespace == "aten" and not op._schema.is_mutable
     }  # fmt: skip
-    return sorted((lowered | decomposed) - _NO_SWEEP, key=str)
+    return sorted((lowered | decomposed) - _NOT_POINTWISE - _NO_SWEEP, key=str)
 
 
 def numbers(dtype: torch.dtype) -> list[Any]:

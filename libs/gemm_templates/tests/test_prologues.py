@@ -104,8 +104,6 @@ def test_casts(stored, dtype):
 def test_what_is_refused():
     with pytest.raises(UnsupportedProblem, match="a prologue can convert"):
         Problem(8, 8, 8, "bf16", "i8")
-    with pytest.raises(UnsupportedProblem, match="i8"):
-        Problem(8, 8, 8, "i8", "i8")
     with pytest.raises(InvalidProblem, match="expected one of"):
         cast_of("f8e4m3")
     with pytest.raises(InvalidProblem, match="neither"):

@@ -56,7 +56,7 @@ def test_a_launcher_that_is_built_ahead_is_built_once(tmp_path, monkeypatch):
         return run(command, **options)
 
     monkeypatch.setenv("TRITON_RT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(native, "_AHEAD", [])
+    native._ahead.cache_clear()
     monkeypatch.setattr(subprocess, "run", noted)
     native.build_ahead()
     native.build_ahead()

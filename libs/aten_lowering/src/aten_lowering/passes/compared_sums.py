@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from aten_lowering.passes.base import call, tensor
+from aten_lowering.passes.dead_code import dead_code
 
 aten = torch.ops.aten
 
@@ -46,7 +47,7 @@ def compared_sums(graph: fx.Graph) -> None:
             continue
         made.meta = {**node.meta, "val": made.meta["val"]}
         node.replace_all_uses_with(made)
-    graph.eliminate_dead_code()
+    dead_code(graph)
 
 
 def _is_wide(node: Any) -> bool:
