@@ -42,23 +42,10 @@ _NOT_ASKED: tuple[tuple[Any, str, Any], ...] = (
     (key_parts.CacheBase, "get_system", staticmethod(dict)),
 )
 
-PACKAGES = (
-    "aten_lowering",
-    "compile_cli",
-    "cpp_emit",
-    "cuda_graphs",
-    "fx_emit",
-    "gemm_templates",
-    "loop_ir",
-    "multikernel",
-    "planner",
-    "symexpr",
-    "tensor_ir",
-    "triton_emit",
-    "triton_rt",
-    "tuning",
-    "wrapper_ir",
-)
+PACKAGES = """
+aten_lowering compile_cli cpp_emit cuda_graphs fx_emit gemm_templates loop_ir multikernel planner
+symexpr tensor_ir triton_emit triton_rt tuning wrapper_ir
+"""
 
 
 class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
@@ -102,7 +89,7 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
 def _makers() -> str:
     """What makes an artifact: our sources, and the versions of what they stand on."""
     versions = (f"{name} {version(name)}" for name in ("torch", "triton", "sympy"))
-    return ", ".join((*versions, source_digest(*PACKAGES)))
+    return ", ".join((*versions, source_digest(*PACKAGES.split())))
 
 
 def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:

@@ -35,66 +35,22 @@ _FEW = 4
 
 # Kernels that compute an element from few of the operand's, or reduce rows that a gradient's own
 # kernel reads: torch's list has pointwise operators and those that its own compiler fuses.
-_AGAIN = (
-    aten._log_softmax,
-    aten._softmax,
-    aten._unsafe_index,
-    aten._upsample_nearest_exact1d,
-    aten._upsample_nearest_exact2d,
-    aten._upsample_nearest_exact3d,
-    aten.amin,
-    aten.constant_pad_nd,
-    aten.flip,
-    aten.index_select,
-    aten.prod,
-    aten.reflection_pad1d,
-    aten.reflection_pad2d,
-    aten.reflection_pad3d,
-    aten.repeat,
-    aten.replication_pad1d,
-    aten.replication_pad2d,
-    aten.replication_pad3d,
-    aten.roll,
-    aten.scatter,
-    aten.select_scatter,
-    aten.slice_scatter,
-    aten.tril,
-    aten.upsample_nearest1d,
-    aten.upsample_nearest2d,
-    aten.upsample_nearest3d,
-)
-
-_VIEWS = (
-    aten.detach,
-    aten.diagonal,
-    aten.split_with_sizes,
-    aten.transpose,
-    aten.unbind,
-    aten.unfold,
-)
-
+_AGAIN = """
+_log_softmax _softmax _unsafe_index amin constant_pad_nd flip index_select prod repeat roll scatter
+select_scatter slice_scatter tril
+reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+_upsample_nearest_exact2d _upsample_nearest_exact3d
+"""
+_VIEWS = "detach diagonal split_with_sizes transpose unbind unfold"
 # Not computed again, but one kernel with what makes their operands and what reads their results.
-_FUSED = (
-    aten._fused_rms_norm,
-    aten._fused_rms_norm_backward,
-    aten._log_softmax_backward_data,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_functional,
-    aten._softmax_backward_data,
-    aten._unsafe_index_put,
-    aten._unsafe_masked_index_put_accumulate,
-    aten.index_put,
-    aten.index_reduce,
-    aten.linalg_vector_norm,
-    aten.native_dropout_backward,
-    aten.native_group_norm,
-    aten.native_group_norm_backward,
-    aten.native_layer_norm,
-    aten.native_layer_norm_backward,
-    aten.scatter_add,
-    aten.scatter_reduce,
-)
-
+_FUSED = """
+_log_softmax_backward_data _softmax_backward_data _fused_rms_norm _fused_rms_norm_backward
+_native_batch_norm_legit _native_batch_norm_legit_functional native_layer_norm
+native_layer_norm_backward native_group_norm native_group_norm_backward native_dropout_backward
+_unsafe_index_put _unsafe_masked_index_put_accumulate index_put index_reduce scatter_add
+scatter_reduce linalg_vector_norm
+"""
 
 _ADDS = (
     *(aten.add.Tensor, aten.sub.Tensor, aten.rsub.Tensor, aten.sum.dim_IntList),
@@ -212,10 +168,13 @@ def _is_float(node: torch.fx.Node) -> bool:
 def _operators() -> Any:
     """torch's list of operators by what a partition may do with them, and ours."""
     known = _torchs_operators()
-    again = known.recomputable_ops | {*_AGAIN, *_VIEWS}
+    more, views, fused = (
+        {getattr(aten, name) for name in names.split()} for names in (_AGAIN, _VIEWS, _FUSED)
+    )
+    again = known.recomputable_ops | more | views
     return replace(
         known,
-        fusible_ops=known.fusible_ops | again | {*_FUSED},
+        fusible_ops=known.fusible_ops | again | fused,
         recomputable_ops=again,
-        view_ops=known.view_ops | {*_VIEWS},
+        view_ops=known.view_ops | views,
     )

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loop_ir import Axis, Compute, Kernel, Load, Reduce, Scan, Stmt, Store
-from loop_ir.ir import Name, operands, results, statements
+from loop_ir.ir import Name, operands, results
 from loop_ir.passes import drop_dead_statements, eliminate
 from triton_emit.errors import UnsupportedKernel
 
 
 def clean(kernel: Kernel) -> Kernel:
     """The same kernel without dead statements and repeated ones."""
-    stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
-    return drop_dead_statements(eliminate(kernel, in_order=True), stored) or kernel
+    return drop_dead_statements(eliminate(kernel, in_order=True)) or kernel
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from loop_ir.ir.in_place import stays_outside
 from loop_ir.ir.names import free_names, map_expressions, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Buffer, Kernel, Load, Phase, Reduce, Stmt, Store
 from loop_ir.ir.points import place_in
-from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, new_buffer, renumber, used_buffers
 from loop_ir.ir.strides import reduces_columns
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
-from tensor_ir import DType, TensorType, contiguous_strides
+from tensor_ir import DType, TensorType
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ def columns_of(kernel: Kernel, taken: set[str]) -> Columns | None:
     summands: dict[str, Reduce] = {}
     for stmt in reduces:
         name = fresh_name(f"{kernel.name}_sum", taken)
-        layout = TensorType(stmt.dtype, size, contiguous_strides(size), buffers[0].type.device)
-        buffers.append(Buffer(name, layout, True))
+        buffers.append(new_buffer(name, stmt.dtype, size, buffers[0].type.device))
         summands[name] = stmt
         body.append(Store(name, at, stmt.args[0]))
     turned = replace(
@@ -154,7 +153,6 @@ def finish(columns: Columns, parts: int) -> Kernel:
     after = columns.once[len(before) :]
     phases = (*before, Phase((over,), tuple(body)), *after)
     whole = replace(kernel, buffers=tuple(buffers), phases=phases)
-    stored = {s.buffer for s in statements(whole) if isinstance(s, Store)}
-    slim = drop_dead_statements(whole, stored)
+    slim = drop_dead_statements(whole)
     assert slim is not None, kernel.name
     return renumber(merge(used_buffers(slim)))

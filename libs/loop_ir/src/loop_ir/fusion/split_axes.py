@@ -7,7 +7,7 @@ import sympy
 
 from loop_ir.ir.affine import linear, quotient
 from loop_ir.ir.analysis import inner_axes
-from loop_ir.ir.names import free_names, statements
+from loop_ir.ir.names import statements, symbol_names
 from loop_ir.ir.nodes import Axis, Kernel, Load, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of, substitute_axes
@@ -25,7 +25,7 @@ def split_axes(kernel: Kernel, buffer: str, store: Store, axes: tuple[Axis, ...]
         return None
     strides = [c for _, c in form.terms]
     every = (*kernel.axes, *(inner_axes(kernel) or ()))
-    symbols = fresh_symbols("i", free_names(kernel) | {a.symbol.name for a in every})
+    symbols = fresh_symbols("i", symbol_names(kernel))
     parts: dict[sympy.Symbol, tuple[Axis, ...]] = {}
     mapping: dict[sympy.Symbol, sympy.Expr] = {}
     loads = (s for s in statements(kernel) if isinstance(s, Load) and s.buffer == buffer)

@@ -11,7 +11,7 @@ import symexpr
 from loop_ir.ir.names import Name, defined_values, renamed, results, statements, value_names
 from loop_ir.ir.nodes import Buffer, Indirect, Kernel, Load, Origin, Store
 from loop_ir.ir.rewrite import map_statements
-from tensor_ir import Symbol
+from tensor_ir import Device, DType, Symbol, TensorType, contiguous_strides
 
 
 def fresh_name(base: str, taken: set[str]) -> str:
@@ -27,6 +27,11 @@ def fresh_name(base: str, taken: set[str]) -> str:
 def fresh_symbols(letter: str, taken: Collection[str]) -> Iterator[sympy.Symbol]:
     """`i0, i1, ...` without the names in `taken`."""
     return (symexpr.symbol(f"{letter}{n}") for n in count() if f"{letter}{n}" not in taken)
+
+
+def new_buffer(name: str, dtype: DType, size: tuple[sympy.Expr, ...], device: Device) -> Buffer:
+    """A contiguous buffer that a kernel writes."""
+    return Buffer(name, TensorType(dtype, size, contiguous_strides(size), device), True)
 
 
 def rename_apart(kernel: Kernel, other: Kernel) -> Kernel:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir.affine import quotient
-from loop_ir.ir.names import expression, free_names, statements
+from loop_ir.ir.names import expression, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of, substitute_axes
@@ -41,8 +41,8 @@ def cut(kernel: Kernel) -> Kernel:
         outer = quotient(axis.extent, length)
         if outer is None or length < _NARROW or (outer.is_Integer and outer < _NARROW):
             continue
-        taken = free_names(kernel) | {a.symbol.name for a in kernel.axes}
-        high, low = (s for s, _ in zip(fresh_symbols("i", taken), range(2), strict=False))
+        letters = fresh_symbols("i", symbol_names(kernel))
+        high, low = next(letters), next(letters)
         parts = (Axis(high, outer), Axis(low, length))
         axes = tuple(p for a in kernel.axes for p in (parts if a == axis else (a,)))
         apart = replace(kernel, axes=axes)

@@ -52,16 +52,18 @@ def _slim(node: ir.Node, live: set[str]) -> ir.Node | None:
             return node
 
 
-def drop_dead_statements(kernel: ir.Kernel, live: set[str] | frozenset[str]) -> ir.Kernel | None:
-    """The kernel without stores to buffers outside of `live` and without what only they used;
-    None if nothing is left."""
+def drop_dead_statements(
+    kernel: ir.Kernel, live: set[str] | frozenset[str] | None = None
+) -> ir.Kernel | None:
+    """The kernel without stores to buffers outside of `live` (None: any may be) and without what
+    only they used; None if nothing is left."""
     needed: set[object] = set()
     phases = []
     changed = False
     for phase in reversed(kernel.phases):
         body: list[ir.Stmt] = []
         for stmt in reversed(phase.body):
-            stored = isinstance(stmt, ir.Store) and stmt.buffer in live
+            stored = isinstance(stmt, ir.Store) and (live is None or stmt.buffer in live)
             if not stored and needed.isdisjoint(results(stmt)):
                 changed = True
                 continue

@@ -6,7 +6,7 @@ from dataclasses import replace
 import sympy
 
 import symexpr
-from loop_ir.ir.names import Name, renamed, statements
+from loop_ir.ir.names import Name, renamed
 from loop_ir.ir.nodes import Compute, Const, Index, Kernel, Load, Stmt, Store
 from loop_ir.ir.rewrite import RangeItems, ranges_of, simplify_with
 from loop_ir.passes.dead_code import drop_dead_statements
@@ -32,9 +32,7 @@ def fold(kernel: Kernel) -> Kernel:
     )
     if not folding.changed:
         return kernel
-    out = replace(kernel, phases=phases)
-    live = frozenset(s.buffer for s in statements(out) if isinstance(s, Store))
-    return drop_dead_statements(out, live) or kernel
+    return drop_dead_statements(replace(kernel, phases=phases)) or kernel
 
 
 class _Folding:

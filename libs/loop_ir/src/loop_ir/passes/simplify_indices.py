@@ -9,7 +9,7 @@ import symexpr
 from loop_ir.ir.affine import nonnegative_over, substitute
 from loop_ir.ir.analysis import lows_of
 from loop_ir.ir.names import defined_values, expression, map_expressions, statements
-from loop_ir.ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt, Store
+from loop_ir.ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt
 from loop_ir.ir.rewrite import (
     RangeItems,
     has_functions,
@@ -87,8 +87,7 @@ def _direct(kernel: Kernel) -> Kernel:
     if not known:
         return kernel
     out = replace(kernel, phases=tuple(phases))
-    live = frozenset(s.buffer for s in statements(out) if isinstance(s, Store))
-    return drop_dead_statements(out, live) or out
+    return drop_dead_statements(out) or out
 
 
 def _place(stmt: Stmt, values: dict[str, sympy.Expr], ranges: RangeItems) -> sympy.Expr | None:

@@ -10,7 +10,7 @@ import sympy
 from loop_ir.ir.affine import disjoint, linear, product
 from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise
 from loop_ir.ir.body import fresh_values
-from loop_ir.ir.names import Name, free_names, operands, renamed, results, statements, varying
+from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names, varying
 from loop_ir.ir.nodes import (
     Axis,
     Compute,
@@ -129,7 +129,7 @@ def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
     if len(body) + (count - 1) * len(many) > (_MOST_OF_ROWS if reduces else _MOST_STATEMENTS):
         return None
     values = fresh_values(kernel)
-    symbols = fresh_symbols("t", free_names(kernel) | {a.symbol.name for a in kernel.axes})
+    symbols = fresh_symbols("t", symbol_names(kernel))
     points: list[dict[Name, Any]] = [{axis.symbol: sympy.Integer(n)} for n in range(count)]
 
     def all_points(stmt: Stmt) -> Iterator[Stmt]:

@@ -1,5 +1,8 @@
 """Reductions of a few elements, written out."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -8,8 +11,20 @@ import sympy
 
 from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
-from loop_ir.ir.names import Name, free_names, renamed, results
-from loop_ir.ir.nodes import Compute, Graph, Indirect, Kernel, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.names import Name, renamed, results, symbol_names
+from loop_ir.ir.nodes import (
+    Axis,
+    Compute,
+    Graph,
+    Indirect,
+    Kernel,
+    Phase,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+)
+from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
 from loop_ir.passes.dead_code import drop_dead_statements
@@ -36,34 +51,55 @@ class UnrollShortRows:
         return map_kernels(graph, lambda kernel: rewrite(kernel, self.most))
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The inner axes of a kernel whose rows are of a few elements; what is done at these, and for
+    each of them what its axes and values are called."""
+
+    axes: tuple[Axis, ...]
+    inside: list[Stmt]
+    points: list[dict[Name, Any]]
+
+    @staticmethod
+    def of(kernel: Kernel, most: int) -> _Rows | None:
+        """None where rows are of more elements than `most`, or of no constant length."""
+        axes = inner_axes(kernel) or ()
+        inside = [s for p in kernel.phases if p.axes for s in p.body]
+        count = sympy.Mul(*(a.extent for a in axes))
+        if not axes or not all(a.extent.is_Integer for a in axes):
+            return None
+        if not 0 < count <= most or count * len(inside) > _MOST_STATEMENTS:
+            return None
+        symbols = [a.symbol for a in axes]
+        places = product(*(map(sympy.Integer, range(int(a.extent))) for a in axes))
+        return _Rows(axes, inside, [dict(zip(symbols, at, strict=True)) for at in places])
+
+    def args(self, stmt: Reduce) -> list[str]:
+        """What a reduction folds, by element."""
+        return [names.get(stmt.args[0], stmt.args[0]) for names in self.points]
+
+    def write_out(self, stmt: Stmt, symbols: Iterator[sympy.Symbol], body: Body) -> None:
+        """Adds a statement for each element."""
+        fresh = symbols if isinstance(stmt, Indirect) else body.fresh
+        for names in self.points:
+            names.update((name, next(fresh)) for name in results(stmt))
+            body.append(renamed(stmt, names))
+
+
 def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
     """The kernel with its reductions written out, if they are of a few elements."""
-    inner = inner_axes(kernel)
-    extents = [a.extent for a in inner or ()]
-    if not extents or not kernel.axes or not all(e.is_Integer for e in extents):
+    rows = _Rows.of(kernel, most)
+    if rows is None or not kernel.axes or not all(map(_may_go, rows.inside)):
         return kernel
-    count = int(sympy.Mul(*extents))
-    inside = [s for p in kernel.phases if p.axes for s in p.body]
-    if count > most or count * len(inside) > _MOST_STATEMENTS or not all(map(_may_go, inside)):
-        return kernel
-    taken = free_names(kernel) | {a.symbol.name for a in kernel.axes}
-    symbols = fresh_symbols("t", taken)
-    body = Body(fresh_values(kernel))
-    points: list[dict[Name, Any]] = [
-        dict(zip((a.symbol for a in inner or ()), map(sympy.Integer, place), strict=True))
-        for place in product(*(range(int(e)) for e in extents))
-    ]
+    symbols, body = fresh_symbols("t", symbol_names(kernel)), Body(fresh_values(kernel))
     for phase in kernel.phases:
         for stmt in phase.body:
             if not phase.axes:
                 body.append(stmt)
             elif isinstance(stmt, Reduce):
-                _fold(stmt, [names.get(stmt.args[0], stmt.args[0]) for names in points], body)
+                _fold(stmt, rows.args(stmt), body)
             else:
-                fresh = symbols if isinstance(stmt, Indirect) else body.fresh
-                for names in points:
-                    names.update((name, next(fresh)) for name in results(stmt))
-                    body.append(renamed(stmt, names))
+                rows.write_out(stmt, symbols, body)
     return replace(kernel, phases=(Phase((), tuple(body)),))
 
 
@@ -74,44 +110,26 @@ def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
         over r0 < 2: s = reduce sum(x[2*i0 + r0]); over r0 < 2: store y[2*i0 + r0] = x / s
      -> at i0, r0: store y[2*i0 + r0] = x[2*i0 + r0] / (x[2*i0] + x[2*i0 + 1])
     """
-    inner = inner_axes(kernel)
-    extents = [a.extent for a in inner or ()]
-    if not extents or not all(e.is_Integer for e in extents):
-        return None
-    inside = [s for p in kernel.phases if p.axes for s in p.body]
-    folded = [s for s in inside if isinstance(s, Reduce | Scan)]
-    count = int(sympy.Mul(*extents))
-    if not 0 < count <= most or count * len(inside) > _MOST_STATEMENTS:
-        return None
-    if any(s.op not in _FOLDS for s in folded):
+    rows = _Rows.of(kernel, most)
+    if rows is None or any(
+        isinstance(s, Reduce | Scan) and s.op not in _FOLDS for s in rows.inside
+    ):
         return None
     if any(isinstance(s, Store) for p in kernel.phases if not p.axes for s in p.body):
         return None
-    axes = [a.symbol for a in inner or ()]
-    symbols = fresh_symbols("t", free_names(kernel) | {a.symbol.name for a in kernel.axes})
-    body = Body(fresh_values(kernel))
-    points: list[dict[Name, Any]] = [
-        dict(zip(axes, map(sympy.Integer, place), strict=True))
-        for place in product(*(range(int(e)) for e in extents))
-    ]
-    place: sympy.Expr = sympy.S.Zero
-    for symbol, extent in zip(axes, extents, strict=True):
-        place = place * extent + symbol
+    symbols, body = fresh_symbols("t", symbol_names(kernel)), Body(fresh_values(kernel))
     for phase in kernel.phases:
         for stmt in phase.body:
             if isinstance(stmt, Reduce):
-                _fold(stmt, [names.get(stmt.args[0], stmt.args[0]) for names in points], body)
+                _fold(stmt, rows.args(stmt), body)
             elif isinstance(stmt, Scan):
-                _fold_scan(stmt, points, sympy.expand(place), body)
+                _fold_scan(stmt, rows.points, place_in(rows.axes), body)
             else:
-                fresh = symbols if isinstance(stmt, Indirect) else body.fresh
-                for names in points if phase.axes and not isinstance(stmt, Store) else ():
-                    names.update((name, next(fresh)) for name in results(stmt))
-                    body.append(renamed(stmt, names))
+                if phase.axes and not isinstance(stmt, Store):
+                    rows.write_out(stmt, symbols, body)
                 body.append(stmt)
-    stored = {s.buffer for s in inside if isinstance(s, Store)}
-    whole = replace(kernel, axes=(*kernel.axes, *(inner or ())), phases=(Phase((), tuple(body)),))
-    return drop_dead_statements(whole, stored)
+    whole = replace(kernel, axes=(*kernel.axes, *rows.axes), phases=(Phase((), tuple(body)),))
+    return drop_dead_statements(whole)
 
 
 def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], place: sympy.Expr, body: Body) -> None:

@@ -10,12 +10,12 @@ from loop_ir.ir.affine import product, substitute
 from loop_ir.ir.analysis import identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import map_expressions, statements, symbol_names
-from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.points import place_in
-from loop_ir.ir.renaming import fresh_name, fresh_symbols
+from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.splitting.stages import Pieces, reduces, without_stores
 from symexpr import Max, Min
-from tensor_ir import DType, TensorType, contiguous_strides
+from tensor_ir import DType
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,6 @@ class Chunks(Pieces):
         self.add("", (*finish, *(p for p in self.kernel.phases if not p.axes)))
         return self.out
 
-    def _buffer(self, name: str, dtype: DType, size: tuple[sympy.Expr, ...]) -> str:
-        name = fresh_name(name, self.taken)
-        self.buffers[name] = Buffer(
-            name, TensorType(dtype, size, contiguous_strides(size), self.device), True
-        )
-        return name
-
     def _at(self, chunk: sympy.Expr) -> sympy.Expr:
         """The element of a contiguous buffer over chunks, then parallel axes."""
         return place_in(self.kernel.axes, chunk)
@@ -86,9 +79,7 @@ class Chunks(Pieces):
         dtypes = [stmt.dtype] * len(stmt.outs)
         if stmt.op in ("argmax", "argmin"):
             dtypes = [self.types[stmt.args[0]], DType.i64]
-        names = tuple(
-            self._buffer(f"{self.kernel.name}_{stmt.op}", dtype, size) for dtype in dtypes
-        )
+        names = tuple(self.buffer(stmt.op, dtype, size) for dtype in dtypes)
         return _Partial(stmt, names, tuple(dtypes))
 
     def _partial_phases(self, level: int, parts: Sequence[_Partial]) -> tuple[Phase, ...]:

@@ -62,9 +62,8 @@ class _ScanChunks(Chunks):
         self.totals: dict[_Key, str] = {}
         self.before: dict[_Key, str] = {}
         for key, scan in self.scans.items():
-            name = f"{self.kernel.name}_{scan.op}"
-            self.totals[key] = self._buffer(name, scan.dtype, size)
-            self.before[key] = self._buffer(f"{name}_before", scan.dtype, size)
+            self.totals[key] = self.buffer(scan.op, scan.dtype, size)
+            self.before[key] = self.buffer(f"{scan.op}_before", scan.dtype, size)
         *once, last = self.kernel.phases
         self.add("partial", self._partial_kernel(tuple(once), last))
         self.add("before", (Phase((Axis(self.cut.axis.symbol, self.cut.count),), self._before()),))

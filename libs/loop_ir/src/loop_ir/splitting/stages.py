@@ -7,14 +7,14 @@ import sympy
 from loop_ir.ir.affine import substitute
 from loop_ir.ir.analysis import inner_axes
 from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names, used_values
-from loop_ir.ir.nodes import Axis, Buffer, Indirect, Kernel, Load, Phase, Reduce, Store
+from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.points import place_in
-from loop_ir.ir.renaming import fresh_name, fresh_symbols, renumber, used_buffers
+from loop_ir.ir.renaming import fresh_name, fresh_symbols, new_buffer, renumber, used_buffers
 from loop_ir.ir.staging import items_of, stage
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
 from loop_ir.passes.order_axes import order
-from tensor_ir import TensorType, contiguous_strides
+from tensor_ir import DType
 
 # Bytes that stay in an H200's second-level cache beside what streams through it, and elements that
 # are read of them at a time.
@@ -44,7 +44,6 @@ class Pieces:
             for name in defined_values(s)
         }
         self.buffers = {b.name: b for b in kernel.buffers}
-        self.device = kernel.buffers[0].type.device
         self.out: list[Kernel] = []
 
     def add(self, suffix: str, nest: tuple[Phase, ...] | Kernel, in_order: bool = False) -> None:
@@ -55,21 +54,23 @@ class Pieces:
         if suffix:
             name = fresh_name(f"{name}_{suffix}", self.taken)
         buffers = tuple(self.buffers.values())
-        stored = {s.buffer for s in statements(kernel) if isinstance(s, Store)}
-        slim = drop_dead_statements(replace(kernel, name=name, buffers=buffers), stored)
-        if slim is None or not stored:
+        slim = drop_dead_statements(replace(kernel, name=name, buffers=buffers))
+        if slim is None:
             return
         if inner := inner_axes(slim):
             slim = replace(slim, phases=stage(items_of(slim), inner))
         slim = used_buffers(slim)
         self.out.append(renumber(merge(slim if in_order else order(slim))))
 
+    def buffer(self, suffix: str, dtype: DType, size: tuple[sympy.Expr, ...]) -> str:
+        """The name of a new contiguous buffer, called after the whole and `suffix`."""
+        name = fresh_name(f"{self.kernel.name}_{suffix}", self.taken)
+        self.buffers[name] = new_buffer(name, dtype, size, self.kernel.buffers[0].type.device)
+        return name
+
     def store(self, value: str, axes: tuple[Axis, ...]) -> Store:
         """Of a result, into a new contiguous buffer over these axes."""
-        name = fresh_name(f"{self.kernel.name}_{value}", self.taken)
-        size = tuple(a.extent for a in axes)
-        layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
-        self.buffers[name] = Buffer(name, layout, True)
+        name = self.buffer(value, self.types[value], tuple(a.extent for a in axes))
         return Store(name, place_in(axes), value)
 
 
@@ -162,8 +163,7 @@ class _Stages(Pieces):
             if number <= level and phase.axes:
                 body = tuple(s for s in body if not isinstance(s, Reduce | Store))
             phases.append(replace(phase, body=body))
-        stored = {s.buffer for p in phases for s in p.body if isinstance(s, Store)}
-        rest = drop_dead_statements(replace(kernel, phases=tuple(phases)), stored)
+        rest = drop_dead_statements(replace(kernel, phases=tuple(phases)))
         return replace(kernel, phases=()) if rest is None else rest
 
 

@@ -3,12 +3,9 @@
 from dataclasses import replace
 
 from loop_ir.ir.names import Name, operands, results
-from loop_ir.ir.nodes import Axis, Buffer, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
-from loop_ir.ir.points import place_in
-from loop_ir.ir.renaming import fresh_name
+from loop_ir.ir.nodes import Axis, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.strides import reduces_columns
 from loop_ir.splitting.stages import Pieces
-from tensor_ir import TensorType, contiguous_strides
 
 
 def in_turns(kernel: Kernel, taken: set[str]) -> list[Kernel]:
@@ -93,9 +90,5 @@ class _Turns(Pieces):
         if value not in self.kept:
             columns = inner and reduces_columns(self.kernel)
             axes = (*inner, *self.kernel.axes) if columns else (*self.kernel.axes, *inner)
-            size = tuple(a.extent for a in axes)
-            layout = TensorType(self.types[value], size, contiguous_strides(size), self.device)
-            name = fresh_name(f"{self.kernel.name}_{value}", self.taken)
-            self.buffers[name] = Buffer(name, layout, True)
-            self.kept[value] = Store(name, place_in(axes), value)
+            self.kept[value] = self.store(value, axes)
         return self.kept[value]
