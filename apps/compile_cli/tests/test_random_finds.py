@@ -167,6 +167,23 @@ def test_gradients_of_nan_are_nan() -> None:
     torch.testing.assert_close(mine.grad, eager.grad, equal_nan=True)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (2, 4, 3)])
+def test_a_loss_of_classes_hands_nan_to_the_target_alone(shape: tuple[int, ...]) -> None:
+    target = (
+        (torch.arange(3) + torch.arange(2)[:, None])[:, :3] % 4 if shape[2:] else torch.arange(3)
+    )
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        loss = torch.nn.functional.nll_loss(x, target, torch.arange(1.0, 5.0), ignore_index=1)
+        return loss * y
+
+    run = _compiled(f, (), "torch.compile")
+    mine, eager = (torch.ones(shape, requires_grad=True) for _ in range(2))
+    for x, call in ((mine, run), (eager, f)):
+        call(x, torch.tensor(float("nan"))).backward()
+    torch.testing.assert_close(mine.grad, eager.grad, equal_nan=True)
+
+
 FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "one window of a dimension counted from the last": (
         lambda x: x.unfold(-3, 2, 1), (torch.arange(3.0).reshape(3, 1, 1),)),

@@ -115,6 +115,31 @@ def _smooth_l1_loss_backward(
     return torch.where(off.abs() >= beta, scaled * off.sign(), scaled * off / beta)
 
 
+def _nll_loss_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    """`where(one_hot(target), where(target != ignore_index, -grad * weight, 0), 0)`: torch's
+    multiplies by 0 at every other class, which gives NaN for a gradient that is not finite."""
+    dim = min(x.dim() - 1, 1)
+    target = target.unsqueeze(dim)
+    taken = target != ignore_index
+    nowhere = torch.zeros_like(x, dtype=torch.bool)
+    one_hot = nowhere.scatter(dim, torch.where(taken, target, 0), True)
+    if reduction == torch.nn._reduction.get_enum("mean"):
+        grad = grad / total_weight
+    if grad.dim():
+        grad = grad.unsqueeze(dim)
+    if weight is not None:
+        grad = grad * weight.reshape([-1 if d == dim else 1 for d in range(x.dim())])
+    return torch.where(one_hot, torch.where(taken, -grad, 0), 0)
+
+
 def _widened(op: OpOverload, x: torch.Tensor, *args: Any) -> Any:
     """`op(x, ...) -> op(x.float(), ...)`, the first result in the type of `x`, for 16-bit `x` and
     a weight of f32 on the CPU."""
@@ -186,6 +211,8 @@ def _collected() -> tuple[Set[str], Decompositions]:
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
+    table[aten.nll_loss_backward.default] = _nll_loss_backward
+    table[aten.nll_loss2d_backward.default] = _nll_loss_backward
     own: Decompositions = {op: functools.partial(_into_a_clone, op) for op in _INTO_A_CLONE}
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
