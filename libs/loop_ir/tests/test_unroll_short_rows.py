@@ -95,3 +95,50 @@ def test_products_are_added_before_they_are_rounded() -> None:
     assert made.count("fma") == 4
     want = interpret_kernel(parse_kernel(TEXT.replace("reduce sum(v6)", "reduce sum(v5)")), given())
     np.testing.assert_allclose(interpret_kernel(flat, given())["z"], want["z"], rtol=1e-6)
+
+
+BAGS = """
+kernel k(
+    ids: i64[3, 6] cuda:0,
+    m: bf16[3, 6] cuda:0,
+    w: f32[9, 32] cuda:0,
+    out y: f32[3, 32] cuda:0,
+):
+  parallel i0 < 3, i1 < 32:
+    over r0 < 6:
+      v0 = load ids[i0*6 + r0] : i64
+      t0 = indirect v0 < 9
+      v1 = load w[t0*32 + i1] : f32
+      v2 = load m[i0*6 + r0] : bf16
+      v3 = cast(v2) : f32
+      v4 = mul(v1, v3) : f32
+      v5 = reduce sum(v4) : f32
+    once:
+      store y[i0*32 + i1] = v5
+"""
+
+
+def test_rows_that_data_picks_for_neighbours() -> None:
+    kernel = parse_kernel(BAGS)
+    assert rewrite(kernel) == rewrite(kernel, picked=5) == kernel
+    flat = rewrite(kernel, picked=6)
+    assert is_pointwise(flat)
+    rng = np.random.default_rng(0)
+    inputs = {"ids": rng.integers(-9, 9, (3, 6)), "w": rng.random((9, 32)).astype(np.float32)}
+    inputs["m"] = rng.random((3, 6)).astype(np.float32)
+    want, got = interpret_kernel(kernel, inputs), interpret_kernel(flat, inputs)
+    np.testing.assert_allclose(got["y"], want["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("t0*32 + i1", "t0*32 + 2*i1"),  # no neighbours
+        ("ids[i0*6 + r0]", "ids[i1*6 + r0]"),  # each column's own place
+        ("m[i0*6 + r0]", "m[i1*6 + r0]"),  # neighbours far apart
+        ("i1 < 32", "i1 < 16"),
+    ],
+)
+def test_rows_that_lanes_would_not_share(old: str, new: str) -> None:
+    kernel = parse_kernel(BAGS.replace("[3, 6]", "[40, 6]").replace(old, new))
+    assert rewrite(kernel, picked=6) == kernel

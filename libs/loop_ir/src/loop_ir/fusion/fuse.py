@@ -79,7 +79,7 @@ def fuse_with_report(
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
     after: list[Pass] = [
-        UnrollShortRows(),
+        UnrollShortRows(picked=32),
         SimplifyIndices(),
         Cse(),
         SumOneHot(),
