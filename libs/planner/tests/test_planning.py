@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from aten_lowering import decompose, lower
 from loop_ir import FuseOptions, Graph, Matmul, Symbol, fuse
-from planner import Kernels, PlannerSettings, UnboundSize, assemble, plan_graph
+from planner import Kernels, Settings, UnboundSize, assemble, plan_graph
 from planner.matmul.likeness import likeness
 
 
@@ -27,7 +27,7 @@ def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_size_that_no_input_has_is_refused() -> None:
     graph = Graph("f", (), (), (), symbols=(Symbol("s0", 1, 8),))
-    planned = plan_graph(graph, PlannerSettings(), Kernels(PlannerSettings()))
+    planned = plan_graph(graph, Settings(), Kernels(Settings()))
     assert planned.plans == () and planned.explain() == ""
     with pytest.raises(UnboundSize, match="the size s0 does not follow"):
         assemble(graph, planned.plans)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compile_cli.errors import UnknownOption
+from planner import Settings
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "emit": ("fx", "hop", "cpp"),
@@ -31,7 +32,7 @@ MODES: dict[str | None, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Settings):
     """What `compile`, `torch.compile(..., options=...)` and the command line take.
 
     emit: the host program as FX with direct launches (`fx`), as FX with Triton's higher-order
@@ -67,19 +68,11 @@ class Options:
         as 8-bit floats, which takes a half or a quarter of the memory, and makes gradients of
         parameters as coarse; results, inputs and parameters are as they are."""
 
-    emit: str = "fx"
-    gemm: str = "auto"
-    multikernel: str = "auto"
     fuse: bool = True
     plan_memory: bool = True
     verify: bool = True
-    cache_dir: str | None = None
-    jobs: int = 0
-    cuda_graphs: bool = False
-    channels_last: str = "auto"
     random: str = "fast"
     nan_asserts: bool = False
-    tune: str = "auto"
     saved: str = "exact"
 
     def __post_init__(self) -> None:
@@ -124,11 +117,6 @@ class Options:
             known = ", ".join(name for name in MODES if name is not None)
             raise UnknownOption(f"mode={mode!r} is not known\n  expected: one of {known}")
         return dict(MODES[mode])
-
-    @property
-    def workers(self) -> int:
-        """How many processes compile kernels: `jobs`, or one a core."""
-        return self.jobs or os.cpu_count() or 1
 
     @property
     def cache_path(self) -> Path:

@@ -130,7 +130,7 @@ def choose(
             failures[label] = wrong[0]
             warnings.warn(f"{problem}, {label}: {wrong[0]}; not used", stacklevel=2)
             continue
-        runs[label] = _call(run, given)
+        runs[label] = functools.partial(run, given)
     calls = list(runs.values())
     seconds = timer(calls, info) if timer else added_seconds(calls, info.l2_bytes)
     times = dict(zip(runs, seconds, strict=True))
@@ -226,10 +226,6 @@ def _tensors(returned: object) -> list[torch.Tensor]:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}"
-
-
-def _call(run: Callable[[Inputs], None], given: Inputs) -> Callable[[], None]:
-    return lambda: run(given)
 
 
 def disagreement(out: torch.Tensor, expected: torch.Tensor) -> str:

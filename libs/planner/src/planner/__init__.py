@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planner.schedules.chosen import Chosen
     from planner.schedules.lists import gather
     from planner.schedules.tuning import ScheduleTuner
-    from planner.settings import PlannerSettings, Settings
+    from planner.settings import Settings
     from planner.sources import source_digest
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "NodePlan",
     "Planned",
     "PlannerError",
-    "PlannerSettings",
     "ScheduleTuner",
     "Settings",
     "UnboundSize",

@@ -4,7 +4,7 @@ Two methods, both sound. Interval arithmetic, node by node; it is exact where ea
 once. And elimination (`symexpr.elimination`), which sees that terms depend on each other."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -39,9 +39,10 @@ class Facts:
         self.symbolic = any(
             x is not None and not x.is_Integer for ends in self.ranges.values() for x in ends
         )
-        self._intervals: dict[sympy.Basic, Interval] = {}
-        self._best: dict[sympy.Expr, Interval] = {}
-        self._peaks: dict[int, dict[sympy.Expr, Number]] = {}
+        remembered = lru_cache(_MEMO_SIZE)
+        self.interval: Callable[[sympy.Basic], Interval] = remembered(self._interval)
+        self.best: Callable[[sympy.Expr], Interval] = remembered(self._best)
+        self.peak: Callable[[sympy.Expr, int], Number] = remembered(self._peak)
         self._lower: dict[sympy.Expr, tuple[Number, Number]] = {}
         self.simplified: dict[sympy.Basic, sympy.Basic] = {}
         self._elimination = Elimination(self.interval, self.ranges)
@@ -52,20 +53,12 @@ class Facts:
             if lo > hi:
                 raise BadRange(f"range of `{s}` is empty: [{lo}, {hi}]")
 
-    def interval(self, e: sympy.Basic) -> Interval:
-        """Interval arithmetic."""
-        found = self._intervals.get(e)
-        if found is None:
-            if len(self._intervals) > _MEMO_SIZE:
-                self._intervals.clear()
-            found = self._intervals[e] = self._interval(e)
-        return found
-
     def _interval(self, e: Any) -> Interval:
+        """Interval arithmetic."""
         if e.is_Symbol:
             return self._symbol(e)
         if e.is_Rational:
-            x: Number = int(e) if e.is_Integer else _fraction(e)
+            x: Number = int(e) if e.is_Integer else Fraction(int(e.p), int(e.q))
             return x, x
         if e.is_Add:
             total: Interval = (0, 0)
@@ -135,19 +128,10 @@ class Facts:
                 return int(c) % g, int(m) - g + int(c) % g
         return lo, hi
 
-    def peak(self, e: sympy.Expr, open_end: int) -> Number:
+    def _peak(self, e: Any, open_end: int) -> Number:
         """A bound on the magnitude of `e`, of its parts, and of partial sums and products in any
         order, as far as their ends are finite; an open end counts as `open_end`. Infinite where
         it is not worked out."""
-        peaks = self._peaks.setdefault(open_end, {})
-        found = peaks.get(e)
-        if found is None:
-            if len(peaks) > _MEMO_SIZE:
-                peaks.clear()
-            found = peaks[e] = self._peak(e, open_end)
-        return found
-
-    def _peak(self, e: Any, open_end: int) -> Number:
         if e.is_Symbol:
             low, high = self.interval(e)
             return max(_magnitude(low, open_end), _magnitude(high, open_end))
@@ -222,23 +206,16 @@ class Facts:
         """Whether `0 <= e < size` is proven, for integers."""
         return self.nonnegative(e) and self.at_least(size - e, 1)
 
-    def best(self, e: sympy.Expr) -> Interval:
+    def _best(self, e: sympy.Expr) -> Interval:
         """Both methods together."""
-        found = self._best.get(e)
-        if found is None:
-            if len(self._best) > _MEMO_SIZE:
-                self._best.clear()
-            found = self.interval(e)
-            if self._can_gain(e):
-                least, most = self._samples.extent(e)
-                low, high = found
-                if low < least and least >= -FAR:
-                    low = max(low, self.lower(e))
-                if high > most and most <= FAR:
-                    high = min(high, self.upper(e))
-                found = low, high
-            self._best[e] = found
-        return found
+        low, high = self.interval(e)
+        if self._can_gain(e):
+            least, most = self._samples.extent(e)
+            if low < least and least >= -FAR:
+                low = max(low, self.lower(e))
+            if high > most and most <= FAR:
+                high = min(high, self.upper(e))
+        return low, high
 
     def quotient(self, x: sympy.Expr, d: int) -> int | None:
         """`x // d`, where it is the same at all points of the ranges; d > 0."""
@@ -296,10 +273,6 @@ def _magnitude(x: Number, open_end: int) -> Number:
     if abs(x) == INF:
         return open_end
     return -x if x < 0 else x
-
-
-def _fraction(e: sympy.Rational) -> Number:
-    return Fraction(int(e.p), int(e.q))
 
 
 @lru_cache(maxsize=256)

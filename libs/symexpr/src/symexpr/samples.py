@@ -4,7 +4,8 @@ A point is one value of every symbol within its ends. A lower bound above the va
 false, so the search for it is skipped; a bound equal to it is the best one."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -89,15 +90,10 @@ class Samples:
 
     def __init__(self, ranges: Mapping[sympy.Symbol, tuple[Any, ...]]) -> None:
         self.points = [_Point(ranges, high) for high in _POINTS]
-        self._extents: dict[sympy.Expr, Interval] = {}
+        self.extent: Callable[[sympy.Expr], Interval] = lru_cache(_MEMO_SIZE)(self._extent)
 
-    def extent(self, e: sympy.Expr) -> Interval:
+    def _extent(self, e: sympy.Expr) -> Interval:
         """The lowest and the highest value of `e` at the points; an empty interval where none
         can be computed."""
-        found = self._extents.get(e)
-        if found is None:
-            if len(self._extents) > _MEMO_SIZE:
-                self._extents.clear()
-            values = [v for v in (p.value(e) for p in self.points) if v is not None]
-            found = self._extents[e] = (min(values, default=INF), max(values, default=-INF))
-        return found
+        values = [v for v in (p.value(e) for p in self.points) if v is not None]
+        return min(values, default=INF), max(values, default=-INF)

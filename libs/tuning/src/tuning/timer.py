@@ -114,7 +114,10 @@ def added_seconds(runs: Sequence[Callable[[], object]], l2_bytes: int) -> list[f
     for i in out_of_reach(once):
         once[i] = min(once[i], _once(runs[i])[0])
     slow = out_of_reach(once)
-    both: list[Callable[[], object]] = [_nothing, *(r for i, r in enumerate(runs) if i not in slow)]
+    both: list[Callable[[], object]] = [
+        lambda: None,
+        *(r for i, r in enumerate(runs) if i not in slow),
+    ]
     cycles = int(len(both) * (2 * host + _AHEAD) * _FASTEST_CLOCK)
     added = zip(*(_added(both, flush, cycles) for flush in flushes), strict=True)
     return [
@@ -204,7 +207,3 @@ def _event() -> torch.cuda.Event:
 def _spin(cycles: int) -> None:
     """Keeps one multiprocessor busy for so many cycles of the clock."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # torch's own
-
-
-def _nothing() -> None:
-    pass

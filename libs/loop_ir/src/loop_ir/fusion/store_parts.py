@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import sympy
 
@@ -97,10 +98,6 @@ class _Part:
         return replace(self, body=(*self.body, *new), value=value)
 
 
-def _low(part: _Part) -> int:
-    return part.low
-
-
 @dataclass(frozen=True)
 class _Whole:
     """A kernel that joins parts along one of its axes, and its store."""
@@ -120,7 +117,9 @@ class _Whole:
         reader = _Reader(kernel)
         joined, after = reader.joined(store.value)
         found = reader.parts(joined) or ()
-        parts = sorted((p.followed_by(joined, after, store.value) for p in found), key=_low)
+        parts = sorted(
+            (p.followed_by(joined, after, store.value) for p in found), key=attrgetter("low")
+        )
         ends = [0, *(p.high for p in parts)]
         tiled = all(p.low == end for p, end in zip(parts, ends, strict=False))
         if store.mode != "set" or store.mask is not None or len(parts) < 2 or len(reader.axes) != 1:

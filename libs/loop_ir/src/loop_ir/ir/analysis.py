@@ -101,6 +101,10 @@ def node_name(node: ir.Node) -> str:
             return f"copy_to_{node.dst.buffer}"
 
 
+# The operation by which two results of a reduction or scan are one.
+JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+
+
 def identity(op: str, dtype: DType) -> int | float | bool:
     """The value that leaves a reduction or scan as it is."""
     if op in ("logsumexp", "softmax"):

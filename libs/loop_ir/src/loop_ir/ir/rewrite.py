@@ -50,6 +50,15 @@ def map_statements(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
     return replace(kernel, phases=phases)
 
 
+def rename_symbols(kernel: Kernel, mapping: Substitution) -> Kernel:
+    """The kernel with expressions in the place of symbols in its statements, as they come out."""
+
+    def moved(expr: sympy.Expr) -> sympy.Expr:
+        return substitute(expr, mapping)
+
+    return map_statements(kernel, lambda s: map_expressions(s, moved)) if mapping else kernel
+
+
 def ranges_of(kernel: Kernel) -> RangeItems:
     """Inclusive ranges of sizes, axes and indirect symbols of a kernel, where known. An open
     upper bound of an extent leaves the axis open."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from loop_ir.ir.affine import linear, product, same, substitute
+from loop_ir.ir.affine import linear, product, same
 from loop_ir.ir.analysis import inner_axes
-from loop_ir.ir.names import expression, map_expressions, statements
+from loop_ir.ir.names import expression, statements
 from loop_ir.ir.nodes import Axis, Graph, Kernel
-from loop_ir.ir.rewrite import map_kernels, map_statements
+from loop_ir.ir.rewrite import map_kernels, rename_symbols
 
 
 @dataclass(frozen=True)
@@ -27,30 +27,28 @@ class MergeAxes:
 def merge(kernel: Kernel) -> Kernel:
     """The kernel with axes merged, and named in order."""
     out = _drop_unit_axes(kernel)
-    out = replace(_merge(out, out.axes), axes=_merged(out, out.axes))
+    out, axes = _merge(out, out.axes)
+    out = replace(out, axes=axes)
     inner = inner_axes(out)
     if inner is not None and len(inner) > 1:
-        merged = _merged(out, inner)
-        out = _merge(out, inner)
-        phases = tuple(replace(p, axes=merged) if p.axes else p for p in out.phases)
-        out = replace(out, phases=phases)
+        out, axes = _merge(out, inner)
+        out = replace(out, phases=tuple(replace(p, axes=axes) if p.axes else p for p in out.phases))
     return rename_axes(out, kernel)
 
 
-def _exprs(kernel: Kernel) -> list[sympy.Expr]:
-    return list(dict.fromkeys(e for e in map(expression, statements(kernel)) if e is not None))
-
-
-def _plan(kernel: Kernel, axes: tuple[Axis, ...]) -> list[list[Axis]]:
-    """Runs of axes that merge, each from the outermost to the innermost."""
-    groups: list[list[Axis]] = []
-    exprs = _exprs(kernel)
+def _merge(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Kernel, tuple[Axis, ...]]:
+    """Statements over the innermost symbol of each run of axes that merge, as the outer ones only
+    scale it; an axis for each run."""
+    exprs = list(dict.fromkeys(e for e in map(expression, statements(kernel)) if e is not None))
+    runs: list[list[Axis]] = []  # from the outermost to the innermost
     for axis in reversed(axes):
-        if groups and contiguous(exprs, axis, groups[-1][0]):
-            groups[-1].insert(0, axis)
+        if runs and contiguous(exprs, axis, runs[0][0]):
+            runs[0].insert(0, axis)
         else:
-            groups.append([axis])
-    return groups[::-1]
+            runs.insert(0, [axis])
+    gone = tuple((a.symbol, sympy.S.Zero) for run in runs for a in run[:-1])
+    merged = tuple(Axis(run[-1].symbol, product(a.extent for a in run)) for run in runs)
+    return rename_symbols(kernel, gone), merged
 
 
 def contiguous(exprs: list[sympy.Expr], outer: Axis, inner: Axis) -> bool:
@@ -62,19 +60,6 @@ def contiguous(exprs: list[sympy.Expr], outer: Axis, inner: Axis) -> bool:
         ):
             return False
     return True
-
-
-def _merged(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    plan = _plan(kernel, axes)
-    return tuple(Axis(g[-1].symbol, product(a.extent for a in g)) for g in plan)
-
-
-def _merge(kernel: Kernel, axes: tuple[Axis, ...]) -> Kernel:
-    """Statements over the innermost symbol of each run: the outer ones only scale it."""
-    gone = tuple((a.symbol, sympy.S.Zero) for g in _plan(kernel, axes) for a in g[:-1])
-    if not gone:
-        return kernel
-    return map_statements(kernel, lambda s: map_expressions(s, lambda e: substitute(e, gone)))
 
 
 def _drop_unit_axes(kernel: Kernel) -> Kernel:
@@ -89,11 +74,8 @@ def _drop_unit_axes(kernel: Kernel) -> Kernel:
         left = tuple(a for a in inner if a not in drop)
         phases = tuple(replace(p, axes=left) if p.axes else p for p in phases)
         unit += drop
-    if not unit:
-        return kernel
-    mapping = tuple((a.symbol, sympy.S.Zero) for a in unit)
-    out = replace(kernel, axes=tuple(kept), phases=phases)
-    return map_statements(out, lambda s: map_expressions(s, lambda e: substitute(e, mapping)))
+    out = replace(kernel, axes=tuple(kept), phases=phases) if unit else kernel
+    return rename_symbols(out, tuple((a.symbol, sympy.S.Zero) for a in unit))
 
 
 def rename_axes(kernel: Kernel, old: Kernel) -> Kernel:
@@ -106,7 +88,6 @@ def rename_axes(kernel: Kernel, old: Kernel) -> Kernel:
         mapping.update((a.symbol, n) for a, n in zip(inner, names, strict=True))
     if all(a == b for a, b in mapping.items()):
         return kernel
-    items = tuple(mapping.items())
 
     def axis(a: Axis) -> Axis:
         return Axis(mapping.get(a.symbol, a.symbol), a.extent)
@@ -116,4 +97,4 @@ def rename_axes(kernel: Kernel, old: Kernel) -> Kernel:
         axes=tuple(map(axis, kernel.axes)),
         phases=tuple(replace(p, axes=tuple(map(axis, p.axes))) for p in kernel.phases),
     )
-    return map_statements(out, lambda s: map_expressions(s, lambda e: substitute(e, items)))
+    return rename_symbols(out, tuple(mapping.items()))

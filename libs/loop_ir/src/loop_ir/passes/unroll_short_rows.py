@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from loop_ir.ir.analysis import identity, inner_axes
+from loop_ir.ir.analysis import JOINS, identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import Name, operands, renamed, results, symbol_names
 from loop_ir.ir.nodes import (
@@ -31,8 +31,6 @@ from loop_ir.ir.rewrite import map_kernels
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import DType
 
-_FOLDS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-_FOLDS |= {"any": "or", "all": "and"}
 # Statements of a kernel in the end, and of one whose rows are picked.
 _MOST_STATEMENTS, _MOST_PICKED = 200, 320
 # Neighbours in memory of which a picked row is worth reading by lanes that are neighbours, too.
@@ -119,9 +117,7 @@ def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
      -> at i0, r0: store y[2*i0 + r0] = x[2*i0 + r0] / (x[2*i0] + x[2*i0 + 1])
     """
     rows = _Rows.of(kernel, most)
-    if rows is None or any(
-        isinstance(s, Reduce | Scan) and s.op not in _FOLDS for s in rows.inside
-    ):
+    if rows is None or any(isinstance(s, Reduce | Scan) and s.op not in JOINS for s in rows.inside):
         return None
     if any(isinstance(s, Store) for p in kernel.phases if not p.axes for s in p.body):
         return None
@@ -142,7 +138,7 @@ def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
 
 def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], place: sympy.Expr, body: Body) -> None:
     """What a scan gives at each of a few points, and at `place` among them."""
-    op, dtype = _FOLDS[stmt.op], stmt.dtype
+    op, dtype = JOINS[stmt.op], stmt.dtype
     order = list(enumerate(points))[:: -1 if stmt.reverse else 1]
     here = body.number(place)
     total = so_far = ""
@@ -186,7 +182,7 @@ def _picks_along(axis: Axis, inside: Sequence[Stmt]) -> bool:
 
 def _may_go(stmt: Stmt) -> bool:
     return not isinstance(stmt, Store | Scan | Reduce) or (
-        isinstance(stmt, Reduce) and stmt.op in _FOLDS
+        isinstance(stmt, Reduce) and stmt.op in JOINS
     )
 
 
@@ -194,7 +190,7 @@ def _fold(stmt: Reduce, args: list[str], body: Body) -> None:
     """The reduction, element by element. A sum begins with 0, as that of zeros below 0 is 0; its
     products are added before they are rounded, in every kernel: of two products a compiler takes
     either for that, and what is computed again would not be equal to what it was."""
-    op, dtype = _FOLDS[stmt.op], stmt.dtype
+    op, dtype = JOINS[stmt.op], stmt.dtype
     made = {s.out: s for s in body if isinstance(s, Compute) and s.op == "mul"}
     if stmt.op == "sum" or len(args) == 1:
         args = [body.const(identity(stmt.op, dtype), dtype), *args]

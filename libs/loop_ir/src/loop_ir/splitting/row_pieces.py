@@ -6,20 +6,12 @@ from itertools import pairwise
 
 import sympy
 
+from loop_ir.ir.analysis import JOINS
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names
 from loop_ir.ir.nodes import Axis, Kernel, Load, Phase, Reduce, Scan, Stmt
 from loop_ir.ir.renaming import fresh_symbols
 
-# How what two pieces fold to is joined.
-_JOINS = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "or",
-    "all": "and",
-}
 _MOST_PIECES = 4
 
 
@@ -30,7 +22,7 @@ def row_of_pieces(kernel: Kernel) -> int:
     folds = [s for s in statements(kernel) if isinstance(s, Reduce | Scan)]
     for s in folds:
         rounds = s.dtype.is_float and s.dtype.itemsize < 4 and s.op not in ("max", "min")
-        if rounds or isinstance(s, Scan) or s.op not in (*_JOINS, "welford"):
+        if rounds or isinstance(s, Scan) or s.op not in (*JOINS, "welford"):
             return 0
     extents = [a.extent for space in spaces for a in space]
     return int(extents[0]) if len(extents) == 1 and extents[0].is_Integer else 0
@@ -73,8 +65,8 @@ def in_pieces(kernel: Kernel, width: int) -> Kernel:
                 (out,) = stmt.outs
                 first, *others, last = (str(own.pop(out)) for own in names.values())
                 for other in others:
-                    first = joined.compute(stmt.dtype, _JOINS[stmt.op], first, other)
-                joined.compute(stmt.dtype, _JOINS[stmt.op], first, last, out=out)
+                    first = joined.compute(stmt.dtype, JOINS[stmt.op], first, other)
+                joined.compute(stmt.dtype, JOINS[stmt.op], first, last, out=out)
         phases.append(Phase((), tuple(joined)))
     return replace(kernel, phases=tuple(p for p in phases if p.body))
 

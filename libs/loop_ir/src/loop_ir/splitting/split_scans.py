@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir.ir.analysis import identity, scans, single_direction
+from loop_ir.ir.analysis import JOINS, identity, scans, single_direction
 from loop_ir.ir.body import Body
 from loop_ir.ir.names import defined_values, statements, used_values
 from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
@@ -12,7 +12,6 @@ from loop_ir.passes.cse import eliminate
 from loop_ir.splitting.chunks import Chunks, Cut
 from tensor_ir import DType
 
-_JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _Key = tuple[str, tuple[str, ...]]
 
 
@@ -77,7 +76,7 @@ class _ScanChunks(Chunks):
         """What each chunk folds to; where there is no such reduction, its scan's last result. A
         kernel that scans from the end has no reductions beside its scans."""
         plain = {
-            key: key[0] in _JOINS and ("arg" + key[0], key[1]) not in self.scans
+            key: key[0] in JOINS and ("arg" + key[0], key[1]) not in self.scans
             for key in self.scans
         }
         if any(s.reverse for s in self.scans.values()) and not all(plain.values()):
@@ -153,8 +152,8 @@ class _ScanChunks(Chunks):
             own = replace(stmt, out=self._fresh())
             body.append(own)
             start = starts[stmt.op, stmt.args]
-            if stmt.op in _JOINS:
-                body.compute(stmt.dtype, _JOINS[stmt.op], start, own.out, out=stmt.out)
+            if stmt.op in JOINS:
+                body.compute(stmt.dtype, JOINS[stmt.op], start, own.out, out=stmt.out)
             elif stmt.op == "logsumexp":
                 self._join_exponents(body, stmt, start, own.out)
             else:
