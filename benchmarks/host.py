@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import json
 import math
 import os
@@ -136,14 +135,15 @@ def time_parts() -> None:
 
     CompiledFxGraph.__call__ = timed(CompiledFxGraph.__call__, "program")
     torch.cuda.CUDAGraph.replay = timed(torch.cuda.CUDAGraph.replay, "replay")
-    backend = importlib.import_module("compile_cli.torch_backend")
-    compile_graph = backend.compile_graph
+    from compile_cli import pipeline
+
+    compile_graph = pipeline.compile_graph
 
     def timing(*args: Any, **more: Any) -> Any:
         compiled = compile_graph(*args, **more)
         return replace(compiled, run=timed(compiled.run, "program"))
 
-    backend.compile_graph = timing  # type: ignore[attr-defined]  # a module has any attribute
+    pipeline.compile_graph = timing  # type: ignore[attr-defined]  # a module has any attribute
 
 
 def worker(name: str, side: str, until: float) -> None:

@@ -38,6 +38,7 @@ from torch import Tensor
 
 import gemm_templates
 import tuning
+from compile_cli import pipeline
 from compile_cli.result import CompiledGraph
 from planner.schedules.chosen import Chosen
 
@@ -93,8 +94,7 @@ def compiled(case: Case, backend: str, **options: Any) -> Callable[..., Any]:
 
 
 _GRAPHS: list[CompiledGraph] = []
-_BACKEND = importlib.import_module("compile_cli.torch_backend")
-_compile_graph = _BACKEND.compile_graph
+_compile_graph = pipeline.compile_graph
 
 
 def _keeping(*args: Any, **more: Any) -> CompiledGraph:
@@ -102,7 +102,7 @@ def _keeping(*args: Any, **more: Any) -> CompiledGraph:
     return _GRAPHS[-1]
 
 
-_BACKEND.compile_graph = _keeping  # type: ignore[attr-defined]  # a module has any attribute
+pipeline.compile_graph = _keeping  # type: ignore[attr-defined]  # a module has any attribute
 
 
 def tuned() -> dict[str, Any]:

@@ -15,7 +15,7 @@ import compile_cli
 import gemm_templates
 from aten_lowering.passes import channels_last as module
 from aten_lowering.passes.channels_last import channels_last, lines_as_planes
-from compile_cli import torch_backend
+from compile_cli import pipeline
 from compile_cli.cli.measure import relative_error
 from compile_cli.errors import UnknownOption
 from compile_cli.pipeline import compile_graph
@@ -276,7 +276,7 @@ def test_a_training_step(
         graphs.append(compile_graph(*args, **more))
         return graphs[-1]
 
-    monkeypatch.setattr(torch_backend, "compile_graph", keeping)
+    monkeypatch.setattr(pipeline, "compile_graph", keeping)
     torch.manual_seed(0)
     net, x = Stem(), torch.randn(2, 3, 18, 14)
     settings = {**options, "channels_last": "on"}

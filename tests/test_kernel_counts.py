@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from compile_cli import pipeline
 from compile_cli.result import CompiledGraph
 from tensor_ir import DType
 from wrapper_ir import Allocate, CopyBack, ExternCall, If, Launch, Program, Return
@@ -24,15 +24,14 @@ from wrapper_ir import Allocate, CopyBack, ExternCall, If, Launch, Program, Retu
 def programs(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
     """Those that are compiled, in order."""
     found: list[Program] = []
-    backend = importlib.import_module("compile_cli.torch_backend")
-    original = backend.compile_graph
+    original = pipeline.compile_graph
 
     def compile_graph(*args: Any, **kwargs: Any) -> CompiledGraph:
         compiled = original(*args, **kwargs)
         found.append(compiled.program)
         return compiled
 
-    monkeypatch.setattr(backend, "compile_graph", compile_graph)
+    monkeypatch.setattr(pipeline, "compile_graph", compile_graph)
     monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
     torch._dynamo.reset()
     yield found

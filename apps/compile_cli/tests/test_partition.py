@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-BACKEND = importlib.import_module("compile_cli.torch_backend")
+from compile_cli import graph_compiler
+
 N = 64  # elements of a row
 
 
@@ -23,7 +23,7 @@ N = 64  # elements of a row
 def saved(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
     """The fake tensors that are kept: inputs of the graph among them."""
     found: list[Tensor] = []
-    original = BACKEND.partition
+    original = graph_compiler.partition
 
     def partition(*args: Any, **more: Any) -> Any:
         forward, backward = original(*args, **more)
@@ -32,7 +32,7 @@ def saved(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ten
         found.extend(v for v in values if isinstance(v, Tensor))
         return forward, backward
 
-    monkeypatch.setattr(BACKEND, "partition", partition)
+    monkeypatch.setattr(graph_compiler, "partition", partition)
     monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
     torch._dynamo.reset()
     yield found

@@ -14,9 +14,10 @@ import torch._functorch.config as functorch_config
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+import aten_lowering
 import compile_cli.artifact as artifact
 import compile_cli.graph_cache as graph_cache
-import compile_cli.torch_backend as backend
+from compile_cli import pipeline
 from compile_cli.torch_compat import key_parts
 
 Calls = list[str]
@@ -36,13 +37,13 @@ def caches(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """A line for each graph that is compiled, and not found."""
     seen: Calls = []
-    compile_graph = backend.compile_graph
+    compile_graph = pipeline.compile_graph
 
     def counted(gm: Any, *args: Any, **more: Any) -> Any:
         seen.append(f"{len(gm.graph.nodes)} nodes")
         return compile_graph(gm, *args, **more)
 
-    monkeypatch.setattr(backend, "compile_graph", counted)
+    monkeypatch.setattr(pipeline, "compile_graph", counted)
     return seen
 
 
@@ -78,7 +79,7 @@ def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with torch.no_grad():
         process(torch.sin, X)
-        monkeypatch.setattr(backend, "decompositions", asked)
+        monkeypatch.setattr(aten_lowering, "decompositions", asked)
         monkeypatch.setattr(key_parts, "init_backend_registration", asked)
         monkeypatch.setattr(key_parts.CacheBase, "get_system", staticmethod(asked))
         torch.testing.assert_close(process(torch.sin, X), X.sin())

@@ -12,8 +12,9 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.compiler import nested_compile_region
 
-import compile_cli.torch_backend as torch_backend
 import cpp_emit
+from compile_cli import pipeline
+from compile_cli.options import Options
 from fx_emit import TorchRuntime
 from planner import Kernels
 from wrapper_ir import (
@@ -94,13 +95,13 @@ CASES = [nested, cond, loop, never, scanned, mapped, by_size, views, constants]
 def compiled(monkeypatch):
     """The graphs that are compiled, as they come."""
     found = []
-    compile_graph = torch_backend.compile_graph
+    compile_graph = pipeline.compile_graph
 
     def spy(*args, **kwargs):
         found.append(compile_graph(*args, **kwargs))
         return found[-1]
 
-    monkeypatch.setattr(torch_backend, "compile_graph", spy)
+    monkeypatch.setattr(pipeline, "compile_graph", spy)
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="compile_cli leaves")
@@ -127,7 +128,7 @@ def test_every_emitter(compiled, case, emit):
         if emit == "fx":
             inputs = [n for n in (6, 6) if any(p.type is None for p in each.program.params)][:1]
             tensors = [torch.rand(6, 6) for p in each.program.params if p.type is not None]
-            runtime = TorchRuntime(Kernels(torch_backend.Options()).launcher)
+            runtime = TorchRuntime(Kernels(Options()).launcher)
             given = [*inputs, *tensors]
             want = interpret(each.program, [_copy(v) for v in given], runtime, each.constants)
             torch.testing.assert_close(each.run(*map(_copy, given)), want)

@@ -3,38 +3,35 @@
 Dynamo captures and guards, AOTAutograd makes the ATen graph; each graph goes through the same
 pipeline as the command line's. The one place that touches `torch._dynamo` and AOTAutograd."""
 
+from __future__ import annotations
+
 import functools
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import compile_cli.graph_cache as graph_cache
-from aten_lowering import UnsupportedGraph, decompositions, own_composites
+from aten_lowering import own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
-from compile_cli.artifact import Artifact
-from compile_cli.capture import order_matters, retyped_input, view_written_inputs
-from compile_cli.errors import NoArtifact
+from compile_cli.capture import order_matters, retyped_input
 from compile_cli.garbage import collected_later
 from compile_cli.graph_cache import GraphCode, cacheable, cached
 from compile_cli.options import Options
-from compile_cli.partition import SAVED, partition
-from compile_cli.pipeline import compile_graph
-from compile_cli.record import Record
 from compile_cli.torch_compat import (
     TorchDynamoException,
-    TracingContext,
     aot_autograd,
     register_backend,
 )
-from cuda_graphs import Lending, Loans
-from planner import ChannelsLast, start_workers
+from planner import start_workers
+
+if TYPE_CHECKING:
+    from compile_cli.graph_compiler import GraphCompiler
 
 _OURS = ("compile_cli", "aten_lowering", "planner", "loop_ir", "tensor_ir", "symexpr")
 
@@ -49,18 +46,15 @@ def compile_cli(
     refused by name. mode: one of torch.compile's, which stands for some of them (`options.MODES`).
     """
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
-    last, loans = ChannelsLast(settings), Loans()
+
+    @functools.cache
+    def compiler() -> GraphCompiler:
+        from compile_cli.graph_compiler import GraphCompiler  # a graph that is found needs none
+
+        return GraphCompiler(settings)
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
-        if (context := TracingContext.try_get()) and context.fw_metadata:
-            view_written_inputs(graph, context.fw_metadata)
-        try:
-            lending = Lending(range(graph.meta.get(SAVED, sys.maxsize), sys.maxsize), loans)
-            compiled = compile_graph(graph, settings, Record(), last=last, lending=lending)
-        except UnsupportedGraph as error:
-            warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
-            return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
-        return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
+        return compiler().compile(graph)
 
     if (why := order_matters(gm) or retyped_input(gm)) is not None:
         warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
@@ -75,7 +69,7 @@ def compile_cli(
         fw_compiler=cacheable(compile_fx) if kept else compile_fx,
         decompositions=_Decompositions(),
         keep_inference_input_mutations=True,
-        partition_fn=functools.partial(partition, last, settings.saved),
+        partition_fn=lambda *given, **more: compiler().partition(*given, **more),
     )
     try:
         with collected_later(), own_composites(), cached(settings) if kept else nullcontext():
@@ -94,6 +88,8 @@ class _Decompositions(Mapping[Any, Callable[..., Any]]):
 
     @functools.cached_property
     def _table(self) -> dict[Any, Callable[..., Any]]:
+        from aten_lowering import decompositions
+
         return decompositions()
 
     def __getitem__(self, op: Any) -> Callable[..., Any]:
@@ -104,10 +100,6 @@ class _Decompositions(Mapping[Any, Callable[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._table)
-
-
-def _no_artifact(why: str) -> Artifact:
-    raise NoArtifact(why)
 
 
 def _is_ours(error: Exception) -> bool:

@@ -9,7 +9,8 @@ from torch._ops import OpOverload
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
-from aten_lowering.meta import expr, is_unbacked, storage_key, tensor_type
+from aten_lowering.memory import storage_key
+from aten_lowering.meta import expr, is_unbacked, tensor_type
 from aten_lowering.torch_compat import has_kernel
 from loop_ir import TensorRef
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from aten_lowering.decompositions import decompositions
+from aten_lowering.decomposition import decompositions
 from aten_lowering.errors import CannotLower, UnsupportedGraph, require
 from aten_lowering.meta import expr
 from aten_lowering.opaque import Opaque, attribute

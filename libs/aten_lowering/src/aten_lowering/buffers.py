@@ -10,7 +10,8 @@ from torch import fx
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower
-from aten_lowering.meta import expr, in_memory, tensor_type
+from aten_lowering.memory import in_memory
+from aten_lowering.meta import expr, tensor_type
 from aten_lowering.opaque import attribute
 from aten_lowering.torch_compat import FakeTensor, unset_fake_temporarily
 from loop_ir import GraphInput, TensorRef

@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts, Shap
 from torch.overrides import TorchFunctionMode
 
 from aten_lowering import torch_compat as compat
-from aten_lowering.decompositions import decompositions
+from aten_lowering.decomposition import decompositions
 from aten_lowering.whole import Kernels, exchanged, own_composites
 
 aten = torch.ops.aten

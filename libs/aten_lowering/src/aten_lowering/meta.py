@@ -9,7 +9,6 @@ from torch import fx
 from torch._ops import HigherOrderOperator
 
 from aten_lowering.errors import CannotLower, DependsOnData, SizeOfData, UnsupportedGraph
-from aten_lowering.torch_compat import is_batch, negative
 from loop_ir import Device, DType, Origin, TensorType
 from symexpr import UnknownFunction, from_torch
 
@@ -68,29 +67,6 @@ def tensor_type(fake: torch.Tensor) -> TensorType:
         stride=tuple(expr(n) for n in fake.stride()),
         device=device_of(fake.device),
     )
-
-
-def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, without the bits that say to conjugate or negate what is in it."""
-    if tensor.is_neg():
-        tensor = negative(tensor)
-    return tensor.conj() if tensor.is_conj() else tensor
-
-
-def lazy_memory(tensor: torch.Tensor, conj: bool, neg: bool) -> torch.Tensor:
-    """What memory holds where `tensor` is lazily conjugated, or negated, or neither: a view of
-    its own if it is so already, a copy if not."""
-    tensor = tensor.conj() if conj else tensor
-    tensor = negative(tensor) if neg else tensor
-    return tensor.resolve_conj().resolve_neg()
-
-
-def storage_key(fake: torch.Tensor) -> int:
-    """Identity of the storage: views share it. Only for comparing tensors that are alive.
-    Tensors without a storage (sparse ones, batches of `vmap`) share with none."""
-    if fake.layout != torch.strided or is_batch(fake):
-        return id(fake)
-    return int(fake.untyped_storage()._cdata)
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')

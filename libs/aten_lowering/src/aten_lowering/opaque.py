@@ -27,14 +27,13 @@ from torch.utils._pytree import tree_leaves
 from aten_lowering.custom_operators import is_functionalized
 from aten_lowering.errors import CannotLower, SizeOfData
 from aten_lowering.extern import extern_argument
+from aten_lowering.memory import lazy_memory, storage_key
 from aten_lowering.meta import (
     SYMBOLIC,
     expr,
     is_control,
     is_unbacked,
-    lazy_memory,
     op_name,
-    storage_key,
     tensor_type,
     unsupported,
 )

@@ -21,7 +21,8 @@ from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower
 from aten_lowering.few import crowd_of, is_few_a_row
 from aten_lowering.fills import FULLS, ONES, ZEROS
-from aten_lowering.meta import storage_key, tensor_type
+from aten_lowering.memory import storage_key
+from aten_lowering.meta import tensor_type
 from loop_ir import Extern, Node, Origin, TensorRef, TensorType
 
 aten = torch.ops.aten

@@ -9,6 +9,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from aten_lowering.memory import size_hints
 from loop_ir import LEAST, Axis, Graph, Indirect, Kernel, Node, Symbol, TensorRef
 from loop_ir.ir import walk
 from symexpr import from_torch
@@ -72,13 +73,6 @@ def _known(gm: fx.GraphModule) -> dict[str, Symbol]:
                 int(hint) if hint is not None else None,
             )
     return found
-
-
-def size_hints(env: ShapeEnv) -> dict[Any, Any]:
-    """What torch traced with in place of each symbol; those of `mark_unbacked`, and those that
-    depend on data, have none."""
-    new = hasattr(env, "backed_var_to_val")
-    return dict(env.backed_var_to_val if new else env.var_to_val)
 
 
 def _finite(bound: Any) -> int | None:

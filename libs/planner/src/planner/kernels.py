@@ -13,10 +13,12 @@ from torch import Tensor
 
 import triton_rt
 from planner.errors import UnsafeCache
-from planner.plan import ALIKE
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
 from wrapper_ir import DefineKernel, DefineSubgraph, Launch, Program, Ref, analysis
+
+# What a kernel's definition and its source for triton_rt name alike.
+ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers")
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:

@@ -11,6 +11,7 @@ import sympy
 
 import gemm_templates
 from loop_ir import Extern, Origin, TensorRef
+from planner.kernels import ALIKE
 from symexpr import sstr
 from wrapper_ir import DefineKernel, Device, DType, KernelParam, TensorType, ops
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:  # the types alone: what runs a planned program needs no lower
     from aten_lowering import Fallback
     from triton_emit import TritonKernel
     from triton_rt import KernelSource
-
-# What a kernel's definition and its source for triton_rt name alike.
-ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers")
 
 Key: TypeAlias = tuple[str, DType, Device]
 

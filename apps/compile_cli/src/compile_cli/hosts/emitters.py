@@ -7,7 +7,6 @@ from typing import Any
 
 import fx_emit
 import triton_rt
-from compile_cli.hosts.cpp import emit_cpp
 from compile_cli.hosts.outside import Outside
 from planner import Kernels, kernel_source, uses_cuda
 from wrapper_ir import DefineKernel, Program
@@ -46,6 +45,13 @@ def emit_hop(program: Program, kernels: Kernels, outside: Outside, check_inputs:
         check_inputs=check_inputs,
     )
     return graph, fx_emit.Run(graph)
+
+
+def emit_cpp(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
+    """A C++ library."""
+    from compile_cli.hosts import cpp  # what most programs do without
+
+    return cpp.emit_cpp(program, kernels, outside, check_inputs)
 
 
 # `check_inputs`: the caller has not compared the inputs with the program's.

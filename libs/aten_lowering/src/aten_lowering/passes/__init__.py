@@ -1,35 +1,14 @@
 """Rewrites of the FX graph before lowering, one a file, in the order of `PASSES`."""
 
-from aten_lowering.passes.base import FxPass, lint
-from aten_lowering.passes.common_subexpressions import common_subexpressions
-from aten_lowering.passes.compared_sums import compared_sums
-from aten_lowering.passes.dead_code import dead_code
-from aten_lowering.passes.depthwise_gradients import depthwise_gradients
-from aten_lowering.passes.diagonal_products import diagonal_products
-from aten_lowering.passes.exclusive_scans import exclusive_scans
-from aten_lowering.passes.joined_gradients import joined_gradients
-from aten_lowering.passes.known_masks import known_masks
-from aten_lowering.passes.no_ops import no_ops
-from aten_lowering.passes.numbers_alone import numbers_alone
-from aten_lowering.passes.prims import prims
-from aten_lowering.passes.regular_bags import regular_bags
+from typing import TYPE_CHECKING
 
-PASSES = tuple(
-    map(
-        FxPass,
-        (
-            prims,
-            numbers_alone,
-            known_masks,
-            no_ops,
-            exclusive_scans,
-            regular_bags,
-            diagonal_products,
-            depthwise_gradients,
-            joined_gradients,
-            compared_sums,
-            common_subexpressions,
-            dead_code,
-        ),
-    )
-)
+from multikernel import imported_later
+
+if TYPE_CHECKING:
+    from aten_lowering.passes.base import FxPass, lint
+    from aten_lowering.passes.order import PASSES
+
+__all__ = ["PASSES", "FxPass", "lint"]
+
+#: Those of Dynamo's graph are imported without the others.
+__getattr__ = imported_later(__name__, ("base", "order"))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aten_lowering.meta import storage_key
+from aten_lowering.memory import storage_key
 from aten_lowering.passes.purity import escaping_storages, is_pure, mutates
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import torch
 from torch import fx
 
-from aten_lowering.meta import storage_key
+from aten_lowering.memory import storage_key
 from aten_lowering.passes.purity import escaping_storages, mutates, written_inputs
 
 aten = torch.ops.aten

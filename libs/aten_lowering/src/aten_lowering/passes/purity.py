@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.meta import storage_key
+from aten_lowering.memory import storage_key
 from aten_lowering.opaque import Opaque
 from aten_lowering.user_kernels import writes_in_place
 

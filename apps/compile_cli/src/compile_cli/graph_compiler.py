@@ -1,0 +1,53 @@
+"""The flat graphs that AOTAutograd makes of one graph of Dynamo's, compiled."""
+
+import functools
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+from aten_lowering import UnsupportedGraph
+from compile_cli import pipeline
+from compile_cli.artifact import Artifact
+from compile_cli.capture import view_written_inputs
+from compile_cli.errors import NoArtifact
+from compile_cli.graph_cache import GraphCode
+from compile_cli.options import Options
+from compile_cli.partition import SAVED, partition
+from compile_cli.record import Record
+from compile_cli.torch_compat import TracingContext
+from cuda_graphs import Lending, Loans
+from planner import ChannelsLast
+
+
+class GraphCompiler:
+    """What forward and backward are compiled by, and what one half tells the other."""
+
+    def __init__(self, settings: Options) -> None:
+        self.settings = settings
+        self.last, self.loans = ChannelsLast(settings), Loans()
+
+    def compile(self, graph: torch.fx.GraphModule) -> GraphCode:
+        """A flat graph -> something to call, which the cache may keep."""
+        if (context := TracingContext.try_get()) and context.fw_metadata:
+            view_written_inputs(graph, context.fw_metadata)
+        settings = self.settings
+        try:
+            saved = range(graph.meta.get(SAVED, sys.maxsize), sys.maxsize)
+            lending = Lending(saved, self.loans)
+            compiled = pipeline.compile_graph(
+                graph, settings, Record(), last=self.last, lending=lending
+            )
+        except UnsupportedGraph as error:
+            warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
+            return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
+        return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
+
+    def partition(self, *joint: Any, **more: Any) -> Any:
+        """The joint graph of forward and backward -> the two graphs."""
+        return partition(self.last, self.settings.saved, *joint, **more)
+
+
+def _no_artifact(why: str) -> Artifact:
+    raise NoArtifact(why)

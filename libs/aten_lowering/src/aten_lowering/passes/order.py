@@ -1,0 +1,35 @@
+"""The passes that every graph goes through, in this order."""
+
+from aten_lowering.passes.base import FxPass
+from aten_lowering.passes.common_subexpressions import common_subexpressions
+from aten_lowering.passes.compared_sums import compared_sums
+from aten_lowering.passes.dead_code import dead_code
+from aten_lowering.passes.depthwise_gradients import depthwise_gradients
+from aten_lowering.passes.diagonal_products import diagonal_products
+from aten_lowering.passes.exclusive_scans import exclusive_scans
+from aten_lowering.passes.joined_gradients import joined_gradients
+from aten_lowering.passes.known_masks import known_masks
+from aten_lowering.passes.no_ops import no_ops
+from aten_lowering.passes.numbers_alone import numbers_alone
+from aten_lowering.passes.prims import prims
+from aten_lowering.passes.regular_bags import regular_bags
+
+PASSES = tuple(
+    map(
+        FxPass,
+        (
+            prims,
+            numbers_alone,
+            known_masks,
+            no_ops,
+            exclusive_scans,
+            regular_bags,
+            diagonal_products,
+            depthwise_gradients,
+            joined_gradients,
+            compared_sums,
+            common_subexpressions,
+            dead_code,
+        ),
+    )
+)
