@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -334,3 +335,42 @@ def test_rows_of_a_few_elements_are_computed_again_at_each_point() -> None:
     for scan in ("", " reverse"):
         (kernel,) = kernels(agree(SHORT.format(scan=scan)))
         assert {b.name for b in kernel.buffers} == {"x", "z"}
+
+
+PADDED = """
+graph g(
+    x: f32[6] cuda:0,
+):
+  kernel inner(
+      x: f32[6] cuda:0,
+      out p: f32[8] cuda:0,
+  ):
+    parallel i0 < 8:
+      once:
+        v0 = index i0 : i64
+        v1 = const 2 : i64
+        v2 = ge(v0, v1) : bool
+        v9 = load x[i0 - 2] if v2 else 0 : f32
+        store p[i0] = v9
+  kernel outer(
+      p: f32[8] cuda:0,
+      out y: f32[{n}] cuda:0,
+  ):
+    parallel i0 < {n}:
+      once:
+        v0 = index i0 : i64
+        v1 = const {less} : i64
+        v9_mask = lt(v0, v1) : bool
+        v3 = load p[i0] if v9_mask else 0 : f32
+        v3_other = const 1.0 : f32
+        v4 = add(v3, v3_other) : f32
+        store y[i0] = v4
+  return ({results})
+"""
+
+
+@pytest.mark.parametrize("n, more", [(8, ", p: f32[8] cuda:0"), (10, "")])
+def test_what_a_masked_load_comes_to_takes_no_name_of_the_reader(n: int, more: str) -> None:
+    """At the points of what it reads, where that is stored too, and at others."""
+    text = PADDED.format(n=n, less=n - 2, results=f"y: f32[{n}] cuda:0{more}")
+    assert "load p" not in print_graph(agree(text))

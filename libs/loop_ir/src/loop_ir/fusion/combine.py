@@ -1,6 +1,6 @@
 """Two kernels into one: on a shared domain, or by computing a producer where it is loaded."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import sympy
@@ -17,7 +17,7 @@ from loop_ir.ir.analysis import (
     writes,
 )
 from loop_ir.ir.in_place import hazard
-from loop_ir.ir.names import defined_values, renamed, statements
+from loop_ir.ir.names import renamed, statements, value_names
 from loop_ir.ir.nodes import Axis, Compute, Const, Kernel, Load, Scan, Stmt, Store
 from loop_ir.ir.renaming import (
     fresh_name,
@@ -116,6 +116,7 @@ def _fuse(
     two = substitute_axes(second, alignment.second, ranges_of(replace(second, axes=axes)))
     stored = {s.buffer: s for s in statements(one) if isinstance(s, Store)}
     items = items_of(one, alignment.spread_first)
+    taken = value_names(one, two)
     names: dict[str, str] = {}
     for item in items_of(two, alignment.spread_second):
         stmt = renamed(item.stmt, names)
@@ -129,7 +130,7 @@ def _fuse(
                     f"{second.name} reads {stmt.buffer} at another point than {first.name} "
                     f"writes it: [{stmt.index}] and [{store.index}]"
                 )
-            items += [Item(s) for s in _forward(stmt, store.value, names, items)]
+            items += [Item(s) for s in _forward(stmt, store.value, names, taken)]
             continue
         items.append(replace(item, stmt=stmt))
     items = [i for i in items if not (isinstance(i.stmt, Store) and i.stmt.buffer in dead)]
@@ -152,12 +153,11 @@ def _fuse(
     return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
 
 
-def _forward(load: Load, value: str, names: dict[str, str], items: Sequence[Item]) -> list[Stmt]:
+def _forward(load: Load, value: str, names: dict[str, str], taken: set[str]) -> list[Stmt]:
     """The load gives the stored value, or under a mask `where(mask, value, other)`."""
     if load.mask is None:
         names[load.out] = value
         return []
-    taken = {n for i in items for n in defined_values(i.stmt)}
     other = fresh_name(f"{load.out}_other", taken)
     return [
         Const(other, load.other, load.dtype),

@@ -16,7 +16,7 @@ from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
 from loop_ir.ir.masks import definitions, mask_tests
-from loop_ir.ir.names import defined_values, map_expressions, operands, renamed, results, statements
+from loop_ir.ir.names import map_expressions, operands, renamed, results, statements, value_names
 from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir.points import mixed_radix
 from loop_ir.ir.renaming import (
@@ -132,6 +132,7 @@ def _copy(
     """The producer's statements at `point`, the last one named as `load`."""
     part = replace(producer, phases=(replace(producer.phases[0], body=(*body, store)),))
     part = rename_apart(part, shell)
+    taken = value_names(part, shell)
     ranges = ranges_of(shell)
     out: list[Stmt] = []
     for stmt in part.phases[0].body[:-1]:
@@ -140,14 +141,14 @@ def _copy(
             if stmt.mask is None:
                 stmt = replace(stmt, mask=load.mask)
             else:
-                both = fresh_name(f"{stmt.out}_mask", {n for s in out for n in defined_values(s)})
+                both = fresh_name(f"{stmt.out}_mask", taken)
                 out.append(Compute(both, "and", (stmt.mask, load.mask), DType.bool_))
                 stmt = replace(stmt, mask=both)
         out.append(stmt)
     last = part.phases[0].body[-1]
     assert isinstance(last, Store)
     if load.mask is not None:
-        other = fresh_name(f"{load.out}_other", {n for s in out for n in defined_values(s)})
+        other = fresh_name(f"{load.out}_other", taken)
         out.append(Const(other, load.other, load.dtype))
         out.append(Compute(load.out, "where", (load.mask, last.value, other), load.dtype))
         return out
