@@ -24,7 +24,7 @@ from aten_lowering import lower_with_report
 from compile_cli import pipeline
 from compile_cli.errors import UnknownOption
 from compile_cli.options import Options
-from loop_ir import FuseOptions, Kernel, fuse
+from loop_ir import FuseOptions, Kernel, fuse, parse_kernel
 from planner import select
 from planner.kernels import Kernels, expected_variants, kernel_source
 from planner.program import assemble
@@ -444,6 +444,25 @@ def test_places_that_are_computed_are_not_made_up(options: dict[str, Any]) -> No
     args = (torch.randn(50, 8), torch.randint(4, 28, (6,)))
     kernel = kernel_of(compile_cli.compile(shifted, args, options=options))
     assert places(kernel) is None and "computes places" in why_not(kernel)
+
+
+def test_a_place_that_no_data_is_in_is_none_of_data() -> None:
+    """However it is computed: here each value reads the one before twice."""
+    steps = "\n".join(f"      v{n + 1} = add(v{n}, v{n}) : i64" for n in range(64))
+    kernel = parse_kernel(f"""
+kernel k(
+    x: f32[8] cuda:0,
+    out y: f32[8] cuda:0,
+):
+  parallel i0 < 8:
+    once:
+      v0 = index i0 : i64
+{steps}
+      t0 = indirect v64 < 8
+      v65 = load x[t0] : f32
+      store y[i0] = v65
+""")
+    assert places(kernel) == {}
 
 
 def test_measuring_does_not_write_to_what_it_is_for(options: dict[str, Any], clock: Any) -> None:

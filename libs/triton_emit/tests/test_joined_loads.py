@@ -9,6 +9,7 @@ from loop_ir import Kernel, Load, interpret_kernel, parse_kernel
 from loop_ir.ir import statements
 from triton_emit import Schedule, emit
 from triton_emit.joined_loads import join_loads
+from triton_emit.ssa import clean
 
 HALVES = """
 kernel k(
@@ -28,7 +29,8 @@ kernel k(
       v7 = load x[{first}] if v6 else 0 : f32
       v8 = neg(v7) : f32
       v9 = const 0.0 : f32
-      v10 = where(v6, v8, v9) : f32
+{more}
+      v10 = where(v6, {chosen}, v9) : f32
       v11 = {above} : bool
       v12 = lt(v0, v3) : bool
       v13 = and(v11, v12) : bool
@@ -38,12 +40,16 @@ kernel k(
       v17 = add(v15, {added}) : f32
       store y[i0*16 + i1] = v17
 """
+# fmt: off
 PLAIN = {"middle": 8, "first": "i0*16 + i1 + 8", "second": "i0*16 + i1 - 8", "other": "x",
-         "above": "ge(v0, v2)", "rest": "v10", "added": "v16"}  # fmt: skip
+         "above": "ge(v0, v2)", "rest": "v10", "added": "v16", "chosen": "v8", "more": ""}
+# fmt: on
+# Each reads the one before twice: there are 2**64 ways from the first to the last.
+DOUBLED = "\n".join(f"      d{n + 1} = add(d{n}, d{n}) : f32" for n in range(64))
 
 
 def halves(**changes: object) -> Kernel:
-    return parse_kernel(HALVES.format(**PLAIN | changes))
+    return clean(parse_kernel(HALVES.format(**PLAIN | changes)))
 
 
 def loads(kernel: Kernel) -> list[Load]:
@@ -59,7 +65,12 @@ def same(kernel: Kernel, other: Kernel) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"middle": 5, "first": "i0*16 + i1 + 11", "second": "i0*16 + i1 - 5"}, {"rest": "v7"}],
+    [
+        {},
+        {"middle": 5, "first": "i0*16 + i1 + 11", "second": "i0*16 + i1 - 5"},
+        {"rest": "v7"},
+        {"more": DOUBLED.replace("d0", "v8"), "chosen": "d64"},
+    ],
 )
 def test_halves_are_read_once(changes: dict[str, object]) -> None:
     """Also where the first half is what is left when the second is not chosen."""

@@ -134,14 +134,16 @@ class _Joining:
 
     def _loads(self, value: str, where: Compute, span: _Span, place: sympy.Expr) -> list[Load]:
         """The masked loads that a value is made of, which nothing but that choice needs, and which
-        are made wherever it takes the value."""
+        are made wherever it takes the value. A name is asked again after each of its readers."""
         todo: list[Name] = [value]
         found: list[Load] = []
         seen: set[Name] = set()
         while todo:
             name = todo.pop()
-            stmt = self.made.get(str(name))
-            if name in seen or not self._only_for(name, where, value):
+            stmt, readers = self.made.get(str(name)), self.readers.get(name, [])
+            last = name == value and len(readers) == 1 and readers[0] is where
+            ours = all(isinstance(r, Compute) and r.out in seen for r in readers)
+            if name in seen or not (last or ours):
                 continue
             seen.add(name)
             if isinstance(stmt, Load) and stmt.mask is not None:
@@ -151,16 +153,6 @@ class _Joining:
             elif isinstance(stmt, Compute):
                 todo += stmt.args
         return found
-
-    def _only_for(self, name: Name, where: Compute, value: str) -> bool:
-        """Whether all that reads a name ends in one argument of a `where`."""
-        for reader in self.readers.get(name, ()):
-            if reader is where:
-                if name != value or where.args.count(value) > 1:
-                    return False
-            elif not isinstance(reader, Compute) or not self._only_for(reader.out, where, value):
-                return False
-        return True
 
     def _join(self, place: sympy.Expr, spans: Sequence[_Span], group: Sequence[Load]) -> bool:
         """Makes loads of one tensor one, if they are."""

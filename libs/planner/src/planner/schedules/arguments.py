@@ -1,5 +1,6 @@
 """What a kernel is measured on: tensors with the layouts of its buffers, in memory of their own."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -35,10 +36,12 @@ def places(kernel: Kernel) -> dict[str, tuple[sympy.Expr, ...]] | None:
     made = {out: s for s in statements(kernel) for out in defined_values(s)}
     found: dict[str, tuple[sympy.Expr, ...]] = {}
 
+    @functools.cache
     def from_data(value: str) -> bool:
         stmt = made[value]
         return isinstance(stmt, Load) or any(map(from_data, used_values(stmt)))
 
+    @functools.cache
     def is_place(value: str, extent: sympy.Expr) -> bool:
         stmt = made[value]
         if isinstance(stmt, Load):
