@@ -134,6 +134,18 @@ kernel biased(
 """
 
 
+def laid_out(tools: SimpleNamespace, kernel: Kernel, schedule: Schedule) -> str:
+    """The kernel, which is right, as Triton lays out its tiles."""
+    source = tools.kernel_source(tools.check(kernel, schedule))
+    kinds = {"f32": "fp32"}
+    types = {p.name: "*" + kinds.get(p.kind[1:], p.kind[1:]) for p in source.params}
+    types |= dict.fromkeys(dict(source.constants), "constexpr")
+    traced = ASTSource(load_jit(source, interpret=False), types, dict(source.constants))
+    options = {"num_warps": schedule.num_warps}
+    made = triton.compile(traced, target=GPUTarget("cuda", 90, 32), options=options)
+    return str(made.asm["ttgir"])
+
+
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
@@ -146,18 +158,47 @@ def test_lanes_lie_along_what_is_stored(
 ) -> None:
     """Where no neighbours are known Triton lays lanes along the first dimension of a tile: tiles of
     elements go through no shared memory on their way from loads to the store."""
-    kernel = parse_kernel(text.strip())
-    emitted = tools.check(kernel, schedule)
-    source = tools.kernel_source(emitted)
-    kinds = {"f32": "fp32"}
-    types = {p.name: "*" + kinds.get(p.kind[1:], p.kind[1:]) for p in source.params}
-    types |= dict.fromkeys(dict(source.constants), "constexpr")
-    traced = ASTSource(load_jit(source, interpret=False), types, dict(source.constants))
-    options = {"num_warps": schedule.num_warps}
-    made = triton.compile(traced, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"]
+    made = laid_out(tools, parse_kernel(text.strip()), schedule)
     rows, columns = schedule.xblock, schedule.yblock * schedule.rblock
     assert f"tensor<{rows}x{columns}xf32" in made
     assert not re.search(rf"convert_layout .*tensor<{rows}x{columns}x", made), made
+
+
+# Channels that come last and first, of planes of 7 x 9 places.
+PLANES = """
+kernel planes(
+    x: f32[4, 7, 9, 64] cuda:0,
+    out y: f32[4, 64, 7, 9] cuda:0,
+):
+  parallel i0 < 4, i1 < 7, i2 < 9, i3 < 64:
+    once:
+      a = load x[i0*4032 + i1*576 + i2*64 + i3] : f32
+      store y[i0*4032 + i3*63 + i1*9 + i2] = a
+"""
+TO_LAST = """
+kernel to_last(
+    x: f32[4, 64, 7, 9] cuda:0,
+    out y: f32[4, 7, 9, 64] cuda:0,
+):
+  parallel i0 < 4, i1 < 7, i2 < 9, i3 < 64:
+    once:
+      a = load x[i0*4032 + i3*63 + i1*9 + i2] : f32
+      store y[i0*4032 + i1*576 + i2*64 + i3] = a
+"""
+
+
+@pytest.mark.parametrize(("text", "access"), [(PLANES, "store"), (TO_LAST, "load")])
+def test_lanes_lie_along_rows_of_an_odd_length(
+    text: str, access: str, tools: SimpleNamespace
+) -> None:
+    """Triton knows of no neighbours where places are counted in planes of 63."""
+    schedule = Schedule("tiled", 64, num_warps=4, yblock=32)
+    made = laid_out(tools, parse_kernel(text.strip()), schedule)
+    tile = rf"tt.{access} .*tensor<32x64x!tt.ptr<f32>, (#blocked\d*)>"
+    found = re.search(tile, made)
+    assert found is not None, made
+    layout = re.search(rf"^{found[1]} = .*threadsPerWarp = \[(\d+), 1\]", made, re.MULTILINE)
+    assert layout is not None and layout[1] == "32"
 
 
 def test_gathered_rows_are_one_warp() -> None:

@@ -332,8 +332,8 @@ class Writer:
             text += ', other=float("nan")' if stmt.dtype in _WITH_NAN else ", other=0"
         return turned(text + self.eviction(stmt) + ")")
 
-    def turns(self, stmt: Load) -> bool:
-        """Whether a load is of the tile with its dimensions exchanged."""
+    def turns(self, stmt: Load | Store) -> bool:
+        """Whether an access is of the tile with its dimensions exchanged."""
         return False
 
     def eviction(self, stmt: Load) -> str:
@@ -405,9 +405,10 @@ class Writer:
                 value = Value(everywhere, ATOM, dtype, over)
             self._combine(stmt, index, value, mask)
         else:
-            tail = f", {mask}" if mask else ""
-            pointer = _at(self.params.buffers[stmt.buffer], index)
-            self.lines.body.append(f"tl.store({pointer}, {in_memory(value)}{tail})")
+            turned = "tl.trans({})".format if value.axes and self.turns(stmt) else str
+            tail = f", {turned(mask)}" if mask else ""
+            pointer = turned(_at(self.params.buffers[stmt.buffer], index))
+            self.lines.body.append(f"tl.store({pointer}, {turned(in_memory(value))}{tail})")
         self.stored.add(stmt.buffer)
 
     def _combine(self, stmt: Store, index: str, value: Value, mask: str) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import Axis, Indirect, Kernel, Load, Stmt
-from loop_ir.ir import operands, results
+from loop_ir import Axis, Indirect, Kernel, Load, Stmt, Store
+from loop_ir.ir import linear, operands, results
 from symexpr import FloorDiv
 from triton_emit.body import INDENT, Lines, Writer
 from triton_emit.schedule import Schedule, inner_spaces, streams
@@ -13,6 +13,7 @@ from triton_emit.source import TritonKernel, Zeroed, module
 from triton_emit.ssa import skipped
 from triton_emit.tiles import Tile, divides
 from triton_emit.values import ATOM
+from triton_emit.vectors import neighbours
 
 
 class KernelWriter(Writer):
@@ -173,6 +174,27 @@ class KernelWriter(Writer):
         self.lines.body.append(f"if tl.max({test.at(ATOM)}.to(tl.int32)) > 0:")
         self.lines.body += indented([*inside.text(), taken])
         self.env.update(dict.fromkeys(results(stmt), chosen))
+
+    def run_of(self, stmt: Load | Store, tile: Tile) -> int | None:
+        """How many neighbours in memory Triton knows of along a dimension of a tile: 1, where there
+        are some that it does not know of; 0, where there are none; None, where it is one place.
+
+        y[3969*xindex + yindex % 3969]        ->  0 along x, 1 along y
+        y[3970*xindex + yindex % 3970]        ->  0 along x, 2 along y"""
+        last = tile.axes[-1].symbol
+        data = (keys for s, (_, keys) in self.symbols.items() if s in stmt.index.free_symbols)
+        if any(tile.key in keys for keys in data):
+            return 0
+        if stmt.index.free_symbols.isdisjoint(a.symbol for a in tile.axes):
+            return None
+        form = linear(stmt.index, (last,))
+        beside = form is not None and form.coefficient(last) == 1
+        return neighbours(stmt.index, tile.axes) if beside else 0
+
+    def whole_mask(self, stmt: Load | Store) -> bool:
+        """An access happens everywhere in a tile, or where a tile says, which can be turned."""
+        mask = self.mask_value(stmt)
+        return mask is None or self.is_tile(mask.axes)
 
     def eviction(self, stmt: Load) -> str:
         """What `streams` takes no place of others in the caches."""

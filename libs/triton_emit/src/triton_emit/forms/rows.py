@@ -18,10 +18,17 @@ from loop_ir import (
     columns_part,
     reduces_columns,
 )
-from loop_ir.ir import linear, statements
+from loop_ir.ir import statements
 from symexpr import bounds
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
-from triton_emit.schedule import INT32_MAX, Schedule, next_power_of_two, shares_factors, shares_rows
+from triton_emit.schedule import (
+    INT32_MAX,
+    Schedule,
+    fills_less,
+    next_power_of_two,
+    shares_factors,
+    shares_rows,
+)
 from triton_emit.tiles import Tile, divides
 from triton_emit.vectors import access
 
@@ -49,7 +56,8 @@ class RowWriter(KernelWriter):
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
         self.apart = self.steps > 1 or shares_factors(kernel, schedule.xblock)
         self.apart &= columns_part(kernel)
-        self.apart |= schedule.xblock > 1 and len(kernel.axes) > 1 and shares_rows(kernel)
+        many = len(kernel.axes) > 1 and not fills_less(kernel.axes[-1], schedule.xblock)
+        self.apart |= schedule.xblock > 1 and many and shares_rows(kernel)
         self.ops.columns = not self.by_row
         self.turned = self._turned()
         self.carries: dict[Scan, str] = {}
@@ -166,28 +174,17 @@ class RowWriter(KernelWriter):
         least = min(b.type.dtype.itemsize for b in self.kernel.buffers)
         return min(8, 16 // least, self.schedule.rblock)
 
-    def turns(self, stmt: Load) -> bool:
+    def turns(self, stmt: Load | Store) -> bool:
         """Elements of rows that lie apart (places that are data, steps of two): where Triton knows
         of no neighbours along either dimension, it lays the lanes of a warp along the first, here
         that of rows, and what is loaded goes through shared memory to be joined with what is not
         (softmax of windows with biases of a table, 1024 x 8 x 49 x 49 of bf16)."""
         if self.space < 0 or self.steps > 1 or self.dimensions != ("x", "r"):
             return False
-        if reduces_columns(self.kernel):
+        if reduces_columns(self.kernel) or isinstance(stmt, Store):
             return False
-        inner = self.spaces[self.space]
-        over = {"x": self.tiles["x"].axes, self.inner: inner}
-        index = stmt.index
-        data = frozenset[str]().union(
-            *(keys for s, (_, keys) in self.symbols.items() if s in index.free_symbols)
-        )
-        for key, axes in over.items():
-            varies = key in data or not index.free_symbols.isdisjoint(a.symbol for a in axes)
-            form = linear(index, (axes[-1].symbol,)) if key not in data else None
-            if not varies or (form is not None and form.coefficient(axes[-1].symbol) == 1):
-                return False
-        mask = self.mask_value(stmt)
-        return mask is None or self.is_tile(mask.axes)
+        runs = [self.run_of(stmt, self.tiles[key]) for key in ("x", self.inner)]
+        return runs == [0, 0] and self.whole_mask(stmt)
 
     def shape(self, axes: frozenset[str]) -> str:
         """The tile over `axes`, with a dimension more where it is turned or stepped."""

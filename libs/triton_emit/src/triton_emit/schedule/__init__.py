@@ -3,7 +3,7 @@
 `record` is a schedule as data, `default` that of a kernel without tuning, which asks `points`,
 `columns`, `held` and `loops` after what the kernel's `traits` are."""
 
-from triton_emit.schedule.columns import may_step, shares_factors
+from triton_emit.schedule.columns import fills_less, may_step, shares_factors
 from triton_emit.schedule.default import default_schedule
 from triton_emit.schedule.h200 import MULTIPROCESSORS
 from triton_emit.schedule.held import WIDEST_ROW, cut_rows

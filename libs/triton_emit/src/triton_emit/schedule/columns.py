@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from loop_ir import Kernel, Load, Reduce, Scan, Store, columns_at_once, reduces_columns
+from loop_ir import Axis, Kernel, Load, Reduce, Scan, Store, columns_at_once, reduces_columns
 from loop_ir.ir import scans, statements
 from triton_emit.schedule.h200 import LANES, LINE, MULTIPROCESSORS, WARPS
 from triton_emit.schedule.record import Schedule, next_power_of_two
@@ -91,6 +91,11 @@ def may_step(kernel: Kernel) -> bool:
     return scans(kernel) and not any(isinstance(s, Reduce) for s in statements(kernel))
 
 
+def fills_less(axis: Axis, xblock: int) -> bool:
+    """The points of an axis are fewer than half of a block."""
+    return bool(axis.extent.is_Integer and 2 * axis.extent < xblock)
+
+
 def shares_factors(kernel: Kernel, xblock: int) -> bool:
     """It reduces columns, those of one place of the outer axes with the same factors: `w[i0*256 +
     r0]` beside `x[i0*802816 + r0*3136 + i1]`. A program has columns of one such place, so that it
@@ -98,7 +103,7 @@ def shares_factors(kernel: Kernel, xblock: int) -> bool:
     that less than half of a program's `xblock` would be some."""
     if len(kernel.axes) < 2 or not reduces_columns(kernel):
         return False
-    if kernel.axes[-1].extent.is_Integer and 2 * kernel.axes[-1].extent < xblock:
+    if fills_less(kernel.axes[-1], xblock):
         return False
     *others, last = (a.symbol for a in kernel.axes)
     return any(
