@@ -36,6 +36,11 @@ def shared(tensors: list[Tensor]) -> dict[tuple[int, int], int]:
     }
 
 
+def objects(tensors: list[Tensor]) -> list[int]:
+    """For each the first that is the very same tensor."""
+    return [next(i for i, a in enumerate(tensors) if a is b) for b in tensors]
+
+
 def same(got: Tensor, want: Tensor) -> None:
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     assert (got.is_conj(), got.is_neg()) == (want.is_conj(), want.is_neg())
@@ -44,17 +49,17 @@ def same(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want)
 
 
-def as_eager(fn: Callable[..., Any], args: tuple[Any, ...], backend: str) -> None:
+def as_eager(fn: Callable[..., Any], args: tuple[Any, ...], backend: str, **more: Any) -> None:
     """`fn`, compiled, leaves its arguments and gives results as eager does: values, layouts, and
-    which tensors share memory."""
+    which tensors share memory, or are one."""
     torch._dynamo.reset()
     wanted, given = copy.deepcopy(args), copy.deepcopy(args)
     with torch.no_grad():
         want = fn(*wanted)
         if backend == "export":
-            got = compile_cli.compile(fn, copy.deepcopy(args))(*given)
+            got = compile_cli.compile(fn, copy.deepcopy(args), **more)(*given)
         else:
-            got = torch.compile(fn, backend="compile_cli", fullgraph=True)(*given)
+            got = torch.compile(fn, backend="compile_cli", fullgraph=True, **more)(*given)
     expected, found = (
         [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
         for x in ((wanted, want), (given, got))
@@ -62,6 +67,7 @@ def as_eager(fn: Callable[..., Any], args: tuple[Any, ...], backend: str) -> Non
     for g, w in zip(found, expected, strict=True):
         same(g, w)
     assert shared(found) == shared(expected)
+    assert objects(found) == objects(expected)
 
 
 both = pytest.mark.parametrize("backend", ["export", "dynamo"])
@@ -102,6 +108,41 @@ def equal_but_apart(x: Tensor) -> Any:
 )
 def test_results_share_memory_as_in_eager(fn: Any, backend: str) -> None:
     as_eager(fn, (ramp(2, 4),), backend)
+
+
+def one_and_several(x: Tensor, w: Tensor) -> Any:
+    y = x + 1
+    z = y.t()[:]
+    views = y[:], y.view(y.shape), y.detach(), y.expand_as(y), y.t().t(), y[:], z, z, y.t()
+    of_input = x.detach(), x.view(x.shape), x[:], x.t().t()
+    dropped = torch.nn.functional.dropout(x, 0.5, False)
+    seen = w[:]
+    w.add_(1)
+    seen.mul_(2)
+    return y, *views, y, y.contiguous(), x, *of_input, dropped, seen, w, w[:], w.contiguous(), seen
+
+
+@pytest.mark.parametrize(
+    ("backend", "emit", "dynamic"),
+    [
+        ("export", "fx", False), ("export", "hop", True), ("export", "cpp", True),
+        ("dynamo", "fx", True), ("dynamo", "hop", False), ("dynamo", "cpp", False),
+    ],
+)  # fmt: skip
+def test_a_view_is_another_tensor(backend: str, emit: str, dynamic: bool) -> None:
+    """One of the same layout is, too."""
+    which = ({0: {0}} if dynamic else None) if backend == "export" else dynamic
+    inputs = ramp(4, 3), ramp(2, 3)
+    as_eager(one_and_several, inputs, backend, dynamic=which, options={"emit": emit})
+
+
+def test_a_gradient_that_several_get_is_copied() -> None:
+    """Autograd keeps what it gets as a gradient, where nobody else has that tensor."""
+    a, b = (ramp(3).requires_grad_() for _ in range(2))
+    run = torch.compile(lambda a, b: (a + b.view(3)).mul(2), backend="compile_cli")
+    run(a, b).mul(2).sum().backward()
+    assert a.grad is not None and b.grad is not None
+    assert torch.equal(a.grad, b.grad) and a.grad.data_ptr() != b.grad.data_ptr()
 
 
 def test_returned_buffers_are_the_models(tmp_path: Any) -> None:

@@ -88,6 +88,14 @@ def test_no_ops() -> None:
     assert calls(no_ops, fn, torch.randn(3, 4)) == {"add": 1, "mul": 1}
 
 
+def test_views_that_are_tensors_of_their_own_stay() -> None:
+    def fn(a: torch.Tensor) -> Any:
+        b = a + 1
+        return b[:], b.view(3, 4), a.view(3, 4), b.expand(3, 4)[:] * 2
+
+    assert calls(no_ops, fn, torch.randn(3, 4)) == {"add": 1, "view": 2, "mul": 1}
+
+
 def test_copies_that_a_caller_could_see_stay() -> None:
     x = torch.randn(3, 4)
     assert calls(no_ops, lambda a: a.clone(), x) == {"clone": 1}

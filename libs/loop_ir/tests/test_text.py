@@ -136,7 +136,7 @@ kernels = st.builds(
     Kernel, names, tuples(buffers), tuples(axes), tuples(phases), tuples(program_symbols),
     tuples(origins),
 )  # fmt: skip
-refs = st.builds(TensorRef, names, types(), st.booleans(), st.booleans())
+refs = st.builds(TensorRef, names, types(), st.booleans(), st.booleans(), st.integers(0, 2))
 args = st.recursive(
     st.one_of(
         refs, literals, exprs, st.text(max_size=8), st.none(), dtypes, devices,

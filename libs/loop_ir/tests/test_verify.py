@@ -136,6 +136,8 @@ def graph_text(make_builder):
          errors.LayoutMismatch, "a view of w ends at 19"),
         ("b w: f32[4, 4] cuda:0 stride (1, 4)", "b w: f32[3, 4] cuda:0 stride (1, 3)",
          errors.LayoutMismatch, "sizes do not match"),
+        ("b w: f32[4, 4] cuda:0 stride (1, 4)", "b w: f32[4, 4] cuda:0 stride (1, 4) again 1",
+         errors.LayoutMismatch, "w again, which is no result"),
         ("b w: f32[4, 4] cuda:0 stride (1, 4)", "b w: bf16[4, 4] cuda:0",
          errors.ElementType, "w holds f32"),
         ("kernel op_neg_3", "kernel op_tanh_1", errors.DuplicateDefinition, "op_tanh_1"),

@@ -17,6 +17,7 @@ from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.forget_blocks import forget_blocks
 from aten_lowering.passes.known_masks import known_masks
+from aten_lowering.passes.no_ops import one_result
 from aten_lowering.passes.regular_bags import regular_bags
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
@@ -83,6 +84,8 @@ def partition(
         graphs = partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
     if saved != "exact":
         narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, saved))
+    for graph, first in zip(graphs, (more["num_fwd_outputs"], 0), strict=True):
+        one_result(graph.graph, first)
     graphs[0].meta[SAVED] = more["num_fwd_outputs"]
     return graphs
 

@@ -550,7 +550,23 @@ class _Lowerer:
         results = [self.value(v) for v in flat]
         if self.within is not None:
             results = self.apart(node, results, self.within)
+        else:
+            results = self.again(flat, results)
         return tuple(map(extern_argument, results))
+
+    def again(self, nodes: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The results, of which those of different nodes are different tensors, as what a node
+        makes of an input is another tensor than that."""
+        given = [n for n in self.graph.nodes if n.op in ("placeholder", "get_attr")]
+        known: dict[TensorRef, list[Any]] = {}
+        numbered: list[Any] = []
+        for node, x in (*((n, self.env.get(n)) for n in given), *zip(nodes, results, strict=True)):
+            if isinstance(x, Operand):
+                alike = known.setdefault(x.ref, [])
+                alike += [] if node in alike else [node]
+                x = replace(x, ref=replace(x.ref, again=alike.index(node)))
+            numbered.append(x)
+        return numbered[len(given) :]
 
     def apart(self, node: fx.Node, results: list[Any], within: Within) -> list[Any]:
         """The results of a subgraph, each in memory of its own and in the layout that is asked

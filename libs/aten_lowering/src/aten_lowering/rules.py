@@ -317,6 +317,12 @@ def ldexp(x: Tensor, other: Tensor) -> Any:
     return x * (power.to(other.dtype) if narrow else power)
 
 
+def dropout(x: Tensor, p: float, train: bool | None) -> Tensor:
+    """`dropout(x, p, False) -> x` itself, as in eager."""
+    dropped: Tensor = aten.native_dropout(x, p, train)[0] if train and p != 0 else x
+    return dropped
+
+
 def pad_circular(x: Tensor, pad: Sequence[int]) -> Tensor:
     """What lies at the other end of each dimension, beside it."""
     for i in range(len(pad) // 2):

@@ -1,8 +1,8 @@
 """Composite operators that are traced otherwise than torch decomposes them: upsampling as the
 operators that have lowerings (torch's kernels in Python would decompose it before autograd, into
 gathers whose gradient is four atomic scatters), softshrink (whose kernel in Python gives zeros of
-another sign than eager's), the gradient of running products (a loop over their elements) and
-circular padding (a copy in place for each edge)."""
+another sign than eager's), the gradient of running products (a loop over their elements), circular
+padding (a copy in place for each edge) and dropout (a copy where it drops nothing)."""
 
 import functools
 import threading
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering.rules import cumprod_backward, pad_circular
+from aten_lowering.rules import cumprod_backward, dropout, pad_circular
 from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
 
 aten = torch.ops.aten
@@ -28,6 +28,11 @@ UPSAMPLING = (
 )
 
 _OTHERS = (aten.softshrink.default,)
+_RULES: dict[OpOverload, Callable[..., Any]] = {
+    aten.cumprod_backward.default: cumprod_backward,
+    aten._pad_circular.default: pad_circular,
+    aten.dropout.default: dropout,
+}
 _KEYS = (DispatchKey.Autograd, COMPOSITE)
 _LOCK = threading.RLock()
 
@@ -69,16 +74,13 @@ def exchanged(kernels: Kernels) -> Iterator[None]:
 @contextmanager
 def own_composites() -> Iterator[None]:
     """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, gradients of
-    running products as scans, and circular padding as concatenations. torch's Python kernels, which
-    decompose them before a table is asked, are exchanged for all threads: those that enter wait for
-    one another, what others trace for another backend may have these operators whole, and calls in
-    eager ask no Python kernels."""
+    running products as scans, circular padding as concatenations, and nothing of dropout that drops
+    nothing. torch's Python kernels, which decompose them before a table is asked, are exchanged for
+    all threads: those that enter wait for one another, what others trace for another backend may
+    have these operators whole, and calls in eager ask no Python kernels."""
     with _LOCK:
         kernels: Kernels = {op: _others(op) for op in _OTHERS}
-        products = aten.cumprod_backward.default
-        kernels[products] = {**_others(products), COMPOSITE: cumprod_backward}
-        circular = aten._pad_circular.default
-        kernels[circular] = {**_others(circular), COMPOSITE: pad_circular}
+        kernels |= {op: {**_others(op), COMPOSITE: rule} for op, rule in _RULES.items()}
         for packet in UPSAMPLING:
             rest = _others(packet.default)
             whole = {COMPOSITE: _whole} if COMPOSITE in packet.default.py_kernels else {}

@@ -251,7 +251,8 @@ class GraphedCallable:
         if slot.eager or slot.recording is None:
             self._release(slot)
             return False
-        slot.results = Results.of(slot.recording.outputs, self.lending.positions)
+        cut = self.buckets is not None
+        slot.results = Results.of(slot.recording.outputs, self.lending.positions, cut)
         self.lending.loans.begin(slot.results)
         # What is captured in place is known by its address alone: this must not keep it alive.
         slot.statics = [

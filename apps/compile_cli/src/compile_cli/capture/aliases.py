@@ -84,6 +84,9 @@ def return_inputs(
     windows: dict[int, Window] = {}
     inputs = graph.graph.find_nodes(op="placeholder")
     keys = [storage_key(n.meta["val"]) for n in inputs if isinstance(n.meta.get("val"), Tensor)]
+    copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    written = {n.args[0]: n.args[1] for n in copies}
+    made: dict[Node, Node] = {}
     (output,) = graph.graph.find_nodes(op="output")
     results = list(_results(graph))
     tensors = [i for i, n in enumerate(results) if isinstance(n, Node)]
@@ -95,10 +98,14 @@ def return_inputs(
             window = None if place is None else _window(inputs[place[0]].meta["val"], place[1])
             if place is not None and window is not None:
                 results[i], windows[i] = inputs[place[0]], window
+            elif place is not None and results[i] is written.get(inputs[place[0]]):
+                results[i] = inputs[place[0]]
+            elif (before := results[i]) in made:
+                results[i] = made[before]
             elif place is not None and storage_key(value) != storage_key(place[1]):
-                results[i] = _view(graph, inputs[place[0]], place[1])
+                results[i] = made[before] = _view(graph, inputs[place[0]], place[1])
             elif place is None and storage_key(value) in keys:
-                results[i] = graph.graph.call_function(aten.clone.default, (results[i],))
+                results[i] = made[before] = graph.graph.call_function(aten.clone.default, (before,))
                 results[i].meta["val"] = value.clone()
     output.args = (tuple(results),)
     return windows

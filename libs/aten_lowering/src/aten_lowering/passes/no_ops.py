@@ -1,6 +1,7 @@
 """Removes copies and views that change nothing."""
 
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import fx
@@ -26,7 +27,8 @@ _COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_
 
 
 def no_ops(graph: fx.Graph) -> None:
-    """`view(x)` -> `x`, when layout and type are x's.
+    """`view(x)` -> `x`, when layout and type are x's, unless both are results, or x is an input:
+    then they are two tensors.
     `clone(x)` -> `x`, when layout, type and device are x's, nothing in the graph is written in
     place but inputs other than x, at the end, and the copy does not keep a result of the graph
     apart from its inputs and results."""
@@ -46,11 +48,33 @@ def no_ops(graph: fx.Graph) -> None:
             and storage_key(source.meta["val"]) not in written
         ):
             continue
+        if end in node.users and node.target in _VIEWS and _stays(source, end):
+            continue
         if end in node.users:
             seen[storage_key(source.meta["val"])] += end not in source.users
             seen -= Counter((storage_key(node.meta["val"]),))
         node.replace_all_uses_with(source)
         graph.erase_node(node)
+
+
+def one_result(graph: fx.Graph, first: int) -> None:
+    """Results from `first` on that are views of the same layout are what they are views of: no
+    caller sees that they are one tensor, and autograd copies a gradient that is one twice."""
+    end = graph.output_node()
+    given: Any = end.args[0]
+    results = list(given)
+    for i in range(first, len(results)):
+        while _is_view(results[i]) and _same(results[i], results[i].args[0]):
+            results[i] = results[i].args[0]
+    end.args = (tuple(results),)
+
+
+def _is_view(node: object) -> bool:
+    return isinstance(node, fx.Node) and node.target in _VIEWS
+
+
+def _stays(source: fx.Node, end: fx.Node) -> bool:
+    return end in source.users or source.op != "call_function"
 
 
 def _same(a: fx.Node, b: fx.Node) -> bool:

@@ -10,7 +10,9 @@ from loop_ir.errors import ParseError
 from loop_ir.ir.nodes import Axis, GraphArg, TensorRef
 from tensor_ir import MAX_DEPTH, NAME, Ref, Scanner
 
-_LAZY = re.compile(r"(?P<type>.*?)(?P<conj> conj)?(?P<neg> neg)?")
+_LAZY = re.compile(
+    r"(?P<type>.*?)(?P<conj> conj)?(?P<neg> neg)?(?: again (?P<again>[1-9][0-9]{0,8}))?"
+)
 _TENSOR = re.compile(r"[A-Za-z_]\w*:", re.ASCII)
 _KEYWORD = re.compile(r"[A-Za-z_]\w* = ", re.ASCII)
 _WORDS = {"none": None, "true": True, "false": False}
@@ -71,7 +73,7 @@ class Line(Scanner):
         return tuple(out)
 
     def tensor(self) -> TensorRef:
-        """`name: type[ conj][ neg]`, all that is left."""
+        """`name: type[ conj][ neg][ again 1]`, all that is left."""
         name = self.name()
         self.expect(":")
         found = _LAZY.fullmatch(self.rest)
@@ -80,7 +82,8 @@ class Line(Scanner):
         type = part.type()
         part.finish("end of the type")
         self.pos = self.end
-        return TensorRef(name, type, bool(found["conj"]), bool(found["neg"]))
+        lazy = bool(found["conj"]), bool(found["neg"])
+        return TensorRef(name, type, *lazy, int(found["again"] or 0))
 
     def argument(self, stops: str = ",)", depth: int = 0) -> GraphArg:
         """An argument of a call, or a result, up to one of `stops`."""

@@ -278,12 +278,14 @@ class TensorRef:
 
     Extern calls, copies and results may see it at another element type than the buffer's (the
     offset counts elements of the view's), and lazily conjugated or negated, as torch's views are:
-    the memory holds the value before that."""
+    the memory holds the value before that. again: of results that see one memory alike, equal ones
+    are one tensor, those of other numbers tensors of their own; of an input, 0 is that itself."""
 
     buffer: str
     type: TensorType
     conj: bool = False
     neg: bool = False
+    again: int = 0
 
 
 GraphArg = Union[TensorRef, Arg, tuple["GraphArg", ...]]  # noqa: UP007  # refers to itself

@@ -124,7 +124,8 @@ def _literal(value: int | float | bool) -> str:
 def print_graph_arg(arg: ir.GraphArg) -> str:
     """An argument of an extern call, or a result of the graph. Tuples print as `[a, b]`."""
     if isinstance(arg, ir.TensorRef):
-        return f"{arg.buffer}: {print_type(arg.type)}" + " conj" * arg.conj + " neg" * arg.neg
+        text = f"{arg.buffer}: {print_type(arg.type)}" + " conj" * arg.conj + " neg" * arg.neg
+        return text + (f" again {arg.again}" if arg.again else "")
     if isinstance(arg, tuple):
         return f"[{', '.join(map(print_graph_arg, arg))}]"
     if arg is None:

@@ -89,7 +89,7 @@ class _GraphVerifier:
             self._node(node)
         for out in graph.outputs:
             for ref in tensor_refs(out):
-                self._ref(ref, graph.name, bits=True, lazy=True)
+                self._ref(ref, graph.name, bits=True, lazy=True, result=True)
 
     def _define(self, name: str, type: TensorType, node: str) -> None:
         if not NAME.fullmatch(name):
@@ -169,9 +169,16 @@ class _GraphVerifier:
                     f"{buffer.name} is {known}, not {buffer.type}", kernel.name
                 )
 
-    def _ref(self, ref: ir.TensorRef, node: str, bits: bool = False, lazy: bool = False) -> None:
+    def _ref(
+        self,
+        ref: ir.TensorRef,
+        node: str,
+        bits: bool = False,
+        lazy: bool = False,
+        result: bool = False,
+    ) -> None:
         """bits: the node may see the memory at another element type. lazy: and conjugated or
-        negated."""
+        negated. result: and again."""
         storage = self.types.get(ref.buffer)
         if storage is None:
             raise errors.UndefinedBuffer(f"{ref.buffer} is not defined before", node)
@@ -182,6 +189,8 @@ class _GraphVerifier:
             )
         if not lazy and (ref.conj or ref.neg):
             raise errors.ElementType(f"a lazily conjugated or negated view of {ref.buffer}", node)
+        if ref.again and not result:
+            raise errors.LayoutMismatch(f"{ref.buffer} again, which is no result", node)
         last, end = span(ref.type), span(storage)
         if not same_dtype:
             last, end = last * ref.type.dtype.itemsize, end * storage.dtype.itemsize
