@@ -21,7 +21,7 @@ import torch.utils._pytree as pytree
 from functorch.compile import aot_function, make_boxed_func
 from torch import Tensor
 
-from aten_lowering import UNFILLED, decompositions, lower_with_report
+from aten_lowering import UNFILLED, decompositions, lower_with_report, own_composites
 from aten_lowering.placement import UPDATES
 from loop_ir import Extern
 from opinfo.cases import Case, Copies, Subject, choose, seed, subjects
@@ -131,7 +131,7 @@ def trace(case: Case, grad: bool) -> tuple[dict[str, str], dict[str, str]]:
         call, fw_compiler=compiler(0), bw_compiler=compiler(1), decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )  # fmt: skip
-    with torch.set_grad_enabled(grad):
+    with torch.set_grad_enabled(grad), own_composites():
         results = run(*tensors)
         if grad:
             ends = [t for t in pytree.tree_leaves(case.process(results)) if isinstance(t, Tensor)]

@@ -314,6 +314,17 @@ def test_a_scaled_sum_of_broadcast_operands_is_contiguous() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
+def test_labels_after_the_last_count_for_nothing(entry: str) -> None:
+    """torch's decomposition compares each of their places with the first class."""
+
+    def loss(x: Tensor, labels: Tensor) -> Tensor:
+        return torch.nn.functional.multilabel_margin_loss(x, labels)
+
+    x, labels = torch.randn(2, 4), torch.tensor([[1, -1, 2, 0], [3, 0, -1, -1]])
+    _same(_compiled(loss, (x, labels), entry), loss, x, labels)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_writes_to_windows_that_leave_something_out(entry: str) -> None:
     """torch's functional form of such a write makes the rest 0."""
 

@@ -52,7 +52,13 @@ _STATISTICS: list[Any] = [aten._fused_rms_norm, aten._softmax, aten.native_layer
 
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
 # or gives another number than eager.
-_WHOLE = frozenset({aten.index_fill.int_Scalar, aten.index_fill.int_Tensor})
+_WHOLE = frozenset(
+    {
+        aten.index_fill.int_Scalar,
+        aten.index_fill.int_Tensor,
+        aten.multilabel_margin_loss_forward.default,
+    }
+)
 
 # Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where
 # elements share memory; torch's fake tensors keep those strides, which cannot hold the result.

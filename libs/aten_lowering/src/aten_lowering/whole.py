@@ -1,8 +1,9 @@
 """Composite operators that are traced otherwise than torch decomposes them: upsampling as the
 operators that have lowerings (torch's kernels in Python would decompose it before autograd, into
 gathers whose gradient is four atomic scatters), softshrink (whose kernel in Python gives zeros of
-another sign than eager's), the gradient of running products (a loop over their elements), circular
-padding (a copy in place for each edge) and dropout (a copy where it drops nothing)."""
+another sign than eager's), margins of several labels (whose kernel in Python takes what follows the
+last label for the first class), the gradient of running products (a loop over their elements),
+circular padding (a copy in place for each edge) and dropout (a copy where it drops nothing)."""
 
 import functools
 import threading
@@ -27,7 +28,7 @@ UPSAMPLING = (
     aten.upsample_trilinear3d,
 )
 
-_OTHERS = (aten.softshrink.default,)
+_OTHERS = (aten.softshrink.default, aten.multilabel_margin_loss_forward.default)
 _RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.cumprod_backward.default: cumprod_backward,
     aten._pad_circular.default: pad_circular,
@@ -73,7 +74,7 @@ def exchanged(kernels: Kernels) -> Iterator[None]:
 
 @contextmanager
 def own_composites() -> Iterator[None]:
-    """While it is open, tracing sees `aten.upsample_*.default`, `aten.softshrink`, gradients of
+    """While it is open, tracing sees `aten.upsample_*.default`, `_OTHERS`, gradients of
     running products as scans, circular padding as concatenations, and nothing of dropout that drops
     nothing. torch's Python kernels, which decompose them before a table is asked, are exchanged for
     all threads: those that enter wait for one another, what others trace for another backend may
