@@ -163,3 +163,32 @@ def test_pairs_that_are_left_alone(old: str, new: str) -> None:
     assert old in PAIRS
     kernel = parse_kernel(PAIRS.replace(old, new).strip())
     assert rewrite(kernel) == kernel
+
+
+# Of two coordinates the same elements are read, at a place that is data.
+PICKED = """
+kernel k(
+    at: i64[600] cuda:0,
+    w: f32[600, 2] cuda:0,
+    x: f32[7, 9] cuda:0,
+    out y: f32[600, 2] cuda:0,
+):
+  parallel i0 < 600, i1 < 2:
+    once:
+      k = load at[i0] : i64
+      t0 = indirect k < 9
+      f = load w[i0*2 + i1] : f32
+    over r0 < 7:
+      a = load x[r0*9 + t0] : f32
+      b = mul(a, f) : f32
+      s = reduce sum(b) : f32
+    once:
+      store y[i0*2 + i1] = s
+"""
+
+
+def test_what_data_picks_is_read_once() -> None:
+    whole = rewrite(parse_kernel(PICKED.strip()))
+    assert [s.buffer for s in statements(whole) if isinstance(s, Load)].count("x") == 1
+    known = parse_kernel(PICKED.replace("[r0*9 + t0]", "[r0*9 + i0//100]").strip())
+    assert rewrite(known) == known

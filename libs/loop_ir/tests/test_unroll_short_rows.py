@@ -128,6 +128,8 @@ def test_rows_that_data_picks_for_neighbours() -> None:
     inputs["m"] = rng.random((3, 6)).astype(np.float32)
     want, got = interpret_kernel(kernel, inputs), interpret_kernel(flat, inputs)
     np.testing.assert_allclose(got["y"], want["y"], rtol=1e-6)
+    text = BAGS.replace("load ids[i0*6 + r0]", "index i1//2 + r0").replace("t0*32 + i1", "t0")
+    assert is_pointwise(rewrite(parse_kernel(text), picked=6))  # near each other's
 
 
 @pytest.mark.parametrize(
@@ -135,10 +137,10 @@ def test_rows_that_data_picks_for_neighbours() -> None:
     [
         ("t0*32 + i1", "t0*32 + 2*i1"),  # no neighbours
         ("ids[i0*6 + r0]", "ids[i1*6 + r0]"),  # each column's own place
-        ("m[i0*6 + r0]", "m[i1*6 + r0]"),  # neighbours far apart
+        ("m[i0*6 + r0]", "m[i1*7 + r0]"),  # neighbours far apart
         ("i1 < 32", "i1 < 16"),
     ],
 )
 def test_rows_that_lanes_would_not_share(old: str, new: str) -> None:
-    kernel = parse_kernel(BAGS.replace("[3, 6]", "[40, 6]").replace(old, new))
+    kernel = parse_kernel(BAGS.replace("[3, 6]", "[40, 7]").replace(old, new))
     assert rewrite(kernel, picked=6) == kernel

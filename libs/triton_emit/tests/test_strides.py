@@ -402,3 +402,37 @@ kernel total(
       store y[i0*{columns} + i1] = s
 """
     assert default_schedule(parse_kernel(text.strip()), {}) == Schedule("looped", *blocks)
+
+
+BAGS = """
+kernel bags(
+    ids: i64[700, s0] cuda:0,
+    w: f32[30, 96] cuda:0,
+    m: bf16[700, s0] cuda:0,
+    out y: f32[700, 96] cuda:0,
+):
+  where s0 in [0, 4096] hint 40
+  parallel i0 < 700, i1 < 96:
+    over r0 < s0:
+      v0 = load ids[i0*s0 + r0] : i64
+      t0 = indirect v0 < 30
+      v1 = load w[t0*96 + i1] : f32
+      v2 = load m[i0*s0 + r0] : bf16
+      v3 = cast(v2) : f32
+      v4 = mul(v1, v3) : f32
+      v5 = reduce sum(v4) : f32
+    once:
+      store y[i0*96 + i1] = v5
+"""
+
+
+def test_rows_that_data_picks_are_walked_over(tools: SimpleNamespace) -> None:
+    """Lanes have neighbouring columns, of which no other lane reads the rows again."""
+    kernel = parse_kernel(BAGS.strip())
+    schedule = default_schedule(kernel, {"s0": 40})
+    assert schedule == Schedule("looped", 128, 1, num_warps=1)
+    for size in (0, 1, 9):
+        emitted = tools.check(kernel, schedule, symbols={"s0": size}, ulp=16)
+    assert "loop_unroll_factor=8" in emitted.source and "trans" not in emitted.source
+    own = parse_kernel(BAGS.replace("ids[i0*s0 + r0]", "ids[i1*s0 + r0]").strip())
+    assert default_schedule(own, {"s0": 40}).rblock > 1  # of each column its own

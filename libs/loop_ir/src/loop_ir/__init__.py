@@ -54,6 +54,7 @@ from loop_ir.ir.strides import (
     columns_at_once,
     columns_part,
     divides_rows,
+    picks_along,
     picks_rows,
     reduces_columns,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "pair_softmax",
     "parse_graph",
     "parse_kernel",
+    "picks_along",
     "picks_rows",
     "print_graph",
     "print_kernel",

@@ -18,6 +18,7 @@ from loop_ir.ir.names import (
     statements,
     used_values,
     value_names,
+    varying,
 )
 from loop_ir.ir.renaming import renumber
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with

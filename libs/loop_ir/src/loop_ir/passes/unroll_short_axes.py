@@ -1,6 +1,6 @@
 """Axes of a few points whose neighbours share lines of memory or what is computed, written out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -40,6 +40,8 @@ _MOST_STATEMENTS, _MOST_OF_ROWS = 64, 200
 _ROWS = 4 * 132
 # Of what is computed at inner points of neighbours, so many halves are to be spared.
 _HALVES = 3
+# Computed numbers that a load costs whose place is data of a row.
+_PICKED = 4
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,9 @@ def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
 
 
 def _repeats(kernel: Kernel, axis: Axis) -> bool:
-    """A kernel that reduces, and computes the same of an element for all points of the axis: by as
-    much again as what it computes for one of them, it would have less to do."""
+    """A kernel that reduces, and computes the same of an element for all points of the axis, or
+    reads it at the same place that is data: by as much again as what it computes for one of them,
+    it would have less to do."""
     others = product(a.extent for a in kernel.axes if a != axis)
     body = list(statements(kernel))
     if any(isinstance(s, Scan) or (isinstance(s, Store) and s.mode != "set") for s in body):
@@ -85,10 +88,19 @@ def _repeats(kernel: Kernel, axis: Axis) -> bool:
     if at_hints(others, hints_of(kernel.symbols)) < _ROWS:
         return False
     differs = varying(body, axis.symbol, over=False)
-    computed = [s for p in kernel.phases if p.axes for s in p.body if isinstance(s, Compute)]
-    own = sum(not differs.isdisjoint(operands(s)) for s in computed)
-    now = axis.extent * len(computed)
-    return bool(2 * now >= _HALVES * (now - (axis.extent - 1) * (len(computed) - own)) > 0)
+    rows = [varying(body, a.symbol, over=False) for a in kernel.axes if a != axis]
+    places = {s.symbol for s in body if isinstance(s, Indirect)} & set[Name]().union(*rows)
+    work = [(_work(s, places), s) for p in kernel.phases if p.axes for s in p.body]
+    now = axis.extent * sum(amount for amount, _ in work)
+    shared = sum(amount for amount, s in work if differs.isdisjoint(operands(s)))
+    return bool(2 * now >= _HALVES * (now - (axis.extent - 1) * shared) > 0)
+
+
+def _work(stmt: Stmt, places: Set[Name]) -> int:
+    """What a statement costs of an element, in computed numbers."""
+    if isinstance(stmt, Load):
+        return 0 if places.isdisjoint(stmt.index.free_symbols) else _PICKED
+    return int(isinstance(stmt, Compute))
 
 
 def _interleaves(kernel: Kernel, axis: Axis) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -11,14 +11,13 @@ import sympy
 
 from loop_ir.ir.analysis import JOINS, identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
-from loop_ir.ir.names import Name, operands, renamed, results, symbol_names
+from loop_ir.ir.names import Name, renamed, results, symbol_names
 from loop_ir.ir.nodes import (
     Axis,
     Compute,
     Graph,
     Indirect,
     Kernel,
-    Load,
     Phase,
     Reduce,
     Scan,
@@ -28,13 +27,12 @@ from loop_ir.ir.nodes import (
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
+from loop_ir.ir.strides import picks_along
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import DType
 
 # Statements of a kernel in the end, and of one whose rows are picked.
 _MOST_STATEMENTS, _MOST_PICKED = 200, 320
-# Neighbours in memory of which a picked row is worth reading by lanes that are neighbours, too.
-_NEIGHBOURS = 32
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class UnrollShortRows:
     constant length, `most` at most, and nothing is stored for each of their elements. A pointwise
     kernel is left: its lanes are neighbouring rows, and none of them is idle. It may be computed
     again by whatever reads it, so that before fusion one element is enough. picked: the most of
-    what is picked by data for many neighbours at once (`_picks`)."""
+    what is picked by data for many neighbours at once (`picks_along`)."""
 
     name = "unroll_short_rows"
     most: int = 4
@@ -71,10 +69,10 @@ class _Rows:
         count = sympy.Mul(*(a.extent for a in axes))
         if not axes or not all(a.extent.is_Integer for a in axes):
             return None
-        statements = _MOST_STATEMENTS
-        if most < count <= picked and _picks(kernel, inside):
-            most, statements = picked, _MOST_PICKED
-        if not 0 < count <= most or count * len(inside) > statements:
+        length = _MOST_STATEMENTS
+        if most < count <= picked and any(picks_along(kernel, a) for a in kernel.axes):
+            most, length = picked, _MOST_PICKED
+        if not 0 < count <= most or count * len(inside) > length:
             return None
         symbols = [a.symbol for a in axes]
         places = product(*(map(sympy.Integer, range(int(a.extent))) for a in axes))
@@ -155,29 +153,6 @@ def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], place: sympy.Expr, bod
         )
         last = stmt.out if number == order[-1][0] else None
         so_far = body.compute(dtype, "where", reached, total, so_far or total, out=last)
-
-
-def _picks(kernel: Kernel, inside: Sequence[Stmt]) -> bool:
-    """What is reduced is read at places that are data, the same for neighbours in memory along some
-    axis (bags of rows of a table): tiles of elements of a row read a sector of each for few
-    neighbours, where lanes that are neighbours read lines (a kernel of this form on an H200: sums
-    of 20 rows of 64 of f32, 2**15 of them, 50 us, 162 in tiles; torch's embedding_bag 112)."""
-    long = [a for a in kernel.axes if a.extent.is_Integer and a.extent >= _NEIGHBOURS]
-    return any(_picks_along(axis, inside) for axis in long)
-
-
-def _picks_along(axis: Axis, inside: Sequence[Stmt]) -> bool:
-    own: set[Name] = {axis.symbol}
-    for stmt in inside:
-        if not own.isdisjoint(operands(stmt)):
-            own.update(results(stmt))
-    picked = {s.symbol for s in inside if isinstance(s, Indirect)}
-    indices = [sympy.expand(s.index) for s in inside if isinstance(s, Load)]
-    return (
-        any(not picked.isdisjoint(e.free_symbols) for e in indices)
-        and picked.isdisjoint(own)
-        and all(e.coeff(axis.symbol) == 1 for e in indices if not own.isdisjoint(e.free_symbols))
-    )
 
 
 def _may_go(stmt: Stmt) -> bool:

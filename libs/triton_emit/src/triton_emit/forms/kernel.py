@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import sympy
 
 from loop_ir import Axis, Indirect, Kernel, Load, Stmt, Store
-from loop_ir.ir import linear, operands, results
+from loop_ir.ir import linear, operands, results, statements, varying
 from symexpr import FloorDiv
 from triton_emit.body import INDENT, Lines, Writer
 from triton_emit.schedule import Schedule, inner_spaces, streams
@@ -182,11 +182,12 @@ class KernelWriter(Writer):
         y[3969*xindex + yindex % 3969]        ->  0 along x, 1 along y
         y[3970*xindex + yindex % 3970]        ->  0 along x, 2 along y"""
         last = tile.axes[-1].symbol
-        data = (keys for s, (_, keys) in self.symbols.items() if s in stmt.index.free_symbols)
-        if any(tile.key in keys for keys in data):
-            return 0
-        if stmt.index.free_symbols.isdisjoint(a.symbol for a in tile.axes):
+        places = stmt.index.free_symbols & self.symbols.keys()
+        moving = any(tile.key in self.symbols[s][1] for s in places)
+        if not moving and stmt.index.free_symbols.isdisjoint(a.symbol for a in tile.axes):
             return None
+        if not places.isdisjoint(varying(statements(self.kernel), last, over=False)):
+            return 0
         form = linear(stmt.index, (last,))
         beside = form is not None and form.coefficient(last) == 1
         return neighbours(stmt.index, tile.axes) if beside else 0

@@ -91,7 +91,12 @@ class LoopedWriter(RowWriter):
         """The loop over chunks, which defines `start`, with these lines inside."""
         end = self.write_sizes(tile.numel)
         if not backwards:
-            return [f"for start in range(0, {end}, RBLOCK):", *indented(inside)]
+            steps = f"0, {end}, RBLOCK"
+            if self.schedule.rblock == 1:  # loads of several steps on their way at once
+                steps = f"tl.range({steps}, loop_unroll_factor={_together(tile.numel)})"
+            else:
+                steps = f"range({steps})"
+            return [f"for start in {steps}:", *indented(inside)]
         start = f"start = {self.last_start(tile)} - step"
         return [f"for step in range(0, {end}, RBLOCK):", *indented([start, *inside])]
 
@@ -123,6 +128,11 @@ class LoopedWriter(RowWriter):
         if own and stmt.buffer in self.earlier:
             return ', eviction_policy="evict_first"'
         return super().eviction(stmt)
+
+
+def _together(count: sympy.Expr) -> int:
+    """Steps of a loop that are one: of a number that divides it there is no rest."""
+    return max((n for n in range(5, 11) if count % n == 0), default=8)
 
 
 def _loaded(scopes: Sequence[Scope]) -> set[str]:

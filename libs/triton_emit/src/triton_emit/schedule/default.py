@@ -7,7 +7,12 @@ import sympy
 
 from loop_ir import HELD_ROW, Kernel, columns_part, pair_softmax, reduces_columns, shares_scans
 from loop_ir.ir import at_hints, hints_of
-from triton_emit.schedule.columns import PERSISTENT_COLUMNS, looped_columns, persistent_columns
+from triton_emit.schedule.columns import (
+    PERSISTENT_COLUMNS,
+    looped_columns,
+    persistent_columns,
+    picked_columns,
+)
 from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW
 from triton_emit.schedule.held import WIDEST_ROW, held, long_rows, reads_one_row
 from triton_emit.schedule.loops import MOST_KEPT, looking_back, looped, read_twice, walking
@@ -46,6 +51,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return walking(kernel, rblock, bits)
     if shares_scans(kernel, hints):
         return looking_back(kernel, bits)
+    if (picked := picked_columns(kernel, rows, bits)) is not None and can_loop(kernel):
+        return picked
     if columns and snug and rblock <= PERSISTENT_COLUMNS:
         return persistent_columns(rblock, bits)
     if columns and can_loop(kernel):
