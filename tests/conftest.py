@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,24 @@ def compiled(request: pytest.FixtureRequest, options: dict[str, Any]) -> Compile
 @pytest.fixture
 def fx(options: dict[str, Any]) -> Compiled:
     return Compiled(options)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch, fresh_dynamo: None) -> Iterator[list[CompiledGraph]]:
+    """The graphs that `torch.compile` compiles, as they come; none is left to eager."""
+    from compile_cli import pipeline
+
+    graphs: list[CompiledGraph] = []
+    compile_graph = pipeline.compile_graph
+
+    def spy(*args: Any, **kwargs: Any) -> CompiledGraph:
+        graphs.append(compile_graph(*args, **kwargs))
+        return graphs[-1]
+
+    monkeypatch.setattr(pipeline, "compile_graph", spy)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="compile_cli leaves")
+        yield graphs
 
 
 Timer = Callable[[Any, Any], list[float]]

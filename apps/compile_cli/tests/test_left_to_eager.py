@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,17 @@ def written(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return x.sum(1), y[:, 1]
 
 
-@pytest.mark.parametrize("f", [rows, written])
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("f", "grad"), [(rows, False), (rows, True), (written, False)])
 def test_sizes_without_a_hint(f: Callable[..., Any], grad: bool) -> None:
+    """Compiled, but for what torch cannot differentiate without one."""
+
     def given(n: int) -> list[Tensor]:
         made = [torch.arange(3.0 * n).reshape(n, 3), -torch.arange(3.0 * n).reshape(n, 3)]
-        return [made[0], made[1].requires_grad_(grad and f is rows)]
+        return [made[0], made[1].requires_grad_(grad)]
 
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True)
-    with pytest.warns(UserWarning, match=r"leaves a graph to eager: .*u\d "):
+    left = pytest.warns(UserWarning, match=r"leaves a graph to eager: .*u\d ")
+    with left if grad else nullcontext():
         for n in (5, 1, 9):
             ours, eager = given(n), given(n)
             for x in ours:
@@ -62,10 +65,7 @@ def test_results_whose_size_is_data() -> None:
 
     x = torch.arange(15.0).reshape(5, 3)
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True)
-    with (
-        torch._dynamo.config.patch(capture_scalar_outputs=True),
-        pytest.warns(UserWarning, match="leaves a graph to eager: .*depends on data"),
-    ):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
         for n in map(torch.tensor, (3, 5, 1, 0)):
             torch.testing.assert_close(compiled(x, n), f(x, n))
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.export import Dim, export
 
-from aten_lowering import UnsupportedGraph, decompose, lower, lower_with_report
+from aten_lowering import decompose, lower_with_report
+from loop_ir import Extern, parse_graph, print_graph
 
 
 class Fn(torch.nn.Module):
@@ -73,12 +74,15 @@ def test_sizes_are_results_too(evaluate_graph: Any) -> None:
     assert got[1:] == [21, None]
 
 
-def test_sizes_that_depend_on_data_are_refused() -> None:
-    class Positive(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[x > 0] * 2
+def test_calls_bind_sizes_that_depend_on_data(oracle: Any) -> None:
+    def f(x: torch.Tensor, n: torch.Tensor) -> list[torch.Tensor]:
+        k = (n * 1).item()
+        torch._check(k >= 2)
+        return [x[x > 0] * 2, torch.arange(k) + 1]
 
-    graph = decompose(export(Positive(), (torch.randn(4),)))
-    with pytest.raises(UnsupportedGraph, match=r"u0.*depends on data.*keep this part") as e:
-        lower(graph)
-    assert e.value.source.startswith("test_dynamic.py:")
+    args = torch.tensor([1.0, -1.0, 3.0]), torch.tensor(4)
+    lowered = oracle(f, *args, symbolic=True, fallbacks=["aten.index.Tensor"])
+    binders = [n for n in lowered.graph.nodes if isinstance(n, Extern)]
+    assert [len(n.binds) for n in binders] == [1, 1]
+    assert len(lowered.conditions.checked) == 1
+    assert parse_graph(print_graph(lowered.graph)) == lowered.graph

@@ -175,7 +175,8 @@ def host_program(
         record.after("triton", "emit", planned.plans)
 
     with record.stage("wrapper"):
-        program = assemble(fused, planned.plans, lowered.conditions.known)
+        sizes = lowered.conditions
+        program = assemble(fused, planned.plans, sizes.known, sizes.checked)
         defines = [*(DefineSubgraph(m.program) for m in inner)]
         controls = [DefineControl(name, *astuple(c)) for name, c in lowered.controls.items()]
         program = replace(program, ops=(*defines, *controls, *program.ops))

@@ -1,6 +1,7 @@
 """What capturing a graph assumed of its sizes: the guards of torch's ShapeEnvs, as conditions."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,12 @@ class Conditions:
     them: a symbol says its own.
 
     unsaid: guards that have no words here, as text. Where there are any, the conditions do not
-    suffice."""
+    suffice. checked: what a call finds out, of sizes that hang on data, and stops where it is not
+    so."""
 
     known: tuple[Any, ...] = ()
     unsaid: tuple[str, ...] = ()
+    checked: tuple[Any, ...] = ()
 
     def hold(self, sizes: dict[str, int]) -> bool:
         """Whether the graph is known to be right for these sizes (symbol name -> value). A
@@ -31,10 +34,11 @@ class Conditions:
             return False
 
 
-def assumed(gm: fx.GraphModule, bound: Collection[str]) -> Conditions:
+def assumed(gm: fx.GraphModule, bound: Collection[str], asserted: Iterable[Any] = ()) -> Conditions:
     """The guards in the ShapeEnvs of a graph's values, those of its decomposition and lowering
     included. bound: the symbols that a call of the graph gives a value; others are replaced by
-    what torch found them equal to."""
+    what torch found them equal to. asserted: what the graph itself says."""
+    asserted = dict.fromkeys(asserted)
     known: dict[Any, None] = {}
     unsaid: list[str] = []
     for env in shape_envs(gm):
@@ -52,4 +56,8 @@ def assumed(gm: fx.GraphModule, bound: Collection[str]) -> Conditions:
                 known[condition] = None
             else:
                 unsaid.append(text)
-    return Conditions(tuple(known), tuple(unsaid))
+        for deferred in (d for each in env.deferred_runtime_asserts.values() for d in each):
+            with suppress(UnknownFunction):
+                asserted[from_torch(deferred.expr.xreplace(equal))] = None
+    checked = [c for c in asserted if {str(s) for s in c.free_symbols} <= set(bound)]
+    return Conditions(tuple(known), tuple(unsaid), tuple(c for c in checked if c != sympy.true))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from aten_lowering.complexes import COMPLEX
@@ -234,9 +235,22 @@ def _collected() -> tuple[Set[str], Decompositions]:
         own[op] = _first(own.get(op), functools.partial(rule, op))
     for op, rule in COMPLEX.items():
         own[op] = _first(rule, own[op]) if op in own else rule
+    own = {op: _decided(rule) for op, rule in own.items()}
     return names, {
         op: _of_reals(op, laid_out(op, rule)) for op, rule in table.items() if _goes(op)
     } | own
+
+
+def _decided(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator stays whole where its rule asks for what only data says."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except GuardOnDataDependentSymNode:
+            return NotImplemented
+
+    return run
 
 
 def _of_reals(op: OpOverload, rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from aten_lowering.conditions import Conditions, assumed
 from aten_lowering.custom_operators import Surroundings, is_functionalized, lower_functionalized
 from aten_lowering.dispatch import fake_value, moves_device, run_lowering, used_results
 from aten_lowering.elementwise import copy_kernel
-from aten_lowering.errors import CannotLower, NotPlain, require
+from aten_lowering.errors import CannotLower, NotPlain, SizeOfData, require
 from aten_lowering.extern import (
     bind,
     by_design,
@@ -36,6 +36,7 @@ from aten_lowering.meta import (
     SYMBOLIC,
     expr,
     is_control,
+    is_unbacked,
     op_name,
     origin,
     source_line,
@@ -49,9 +50,27 @@ from aten_lowering.passes.purity import mutates
 from aten_lowering.placement import UPDATES, Placement, is_partial
 from aten_lowering.seeds import Seeds
 from aten_lowering.subgraphs import Control, Subgraphs, Within, parts_of, taken_types
-from aten_lowering.symbols import graph_symbols, settle_sizes, used_buffers
+from aten_lowering.symbols import (
+    graph_symbols,
+    hangs_on_data,
+    settle_sizes,
+    unbacked,
+    used_buffers,
+)
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
-from loop_ir import CopyBack, Extern, Graph, GraphArg, Node, Origin, TensorRef, TensorType
+from loop_ir import (
+    CopyBack,
+    Device,
+    DType,
+    Extern,
+    Graph,
+    GraphArg,
+    Node,
+    Origin,
+    TensorRef,
+    TensorType,
+)
+from loop_ir.ir import mentioned
 from symexpr import symbol
 from tensor_ir import Pass, run_passes
 
@@ -157,6 +176,7 @@ class _Lowerer:
         self.nodes: list[Node] = []
         self.outputs: tuple[GraphArg, ...] = ()
         self.fallbacks: list[Fallback] = []
+        self.asserted: list[Any] = []
         self.kernels: dict[str, KernelObject] = {}
         self.operators: dict[str, Opaque] = {}
         self.attentions: dict[str, Attention] = {}
@@ -165,6 +185,8 @@ class _Lowerer:
         self.buffers = Buffers(gm, not mutates(graph), names)
         self.fresh, self.buffer = self.buffers.fresh, self.buffers.declare
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
+        self.hangs = any(map(unbacked, values))
+        self.bound: set[str] = set()
         self.seeds = None if eager_random else Seeds(graph, self.fresh)
         self.for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
         self.for_gpu |= within is not None and within.for_gpu
@@ -176,8 +198,10 @@ class _Lowerer:
 
     def run(self) -> Lowered:
         for node in self.graph.nodes:
+            count = len(self.nodes)
             try:
                 self.node(node)
+                self.bind(count)
             except CannotLower as e:
                 raise _Stuck(node, e) from e
         if self.seeds is not None:
@@ -193,7 +217,7 @@ class _Lowerer:
         tensors = {name: t for name, t in self.buffers.tensors.items() if name in used}
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
-        bound = assumed(self.gm, {s.name for s in graph.symbols})
+        bound = assumed(self.gm, {s.name for s in graph.symbols}, self.asserted)
         inner = self.subgraphs
         controls = {name: control for control, name in inner.controls.items()}
         besides = (self.kernels, bound, self.operators, self.attentions, inner.lowered, controls)
@@ -203,6 +227,7 @@ class _Lowerer:
         match node.op:
             case "placeholder":
                 self.env[node] = self.buffers.placeholder(node)
+                self.bound |= {str(s) for s in unbacked(node.meta.get("val"))}
             case "get_attr" if isinstance(attribute(self.gm, node), fx.GraphModule):
                 pass  # of a call, which asks for it
             case "get_attr":
@@ -213,6 +238,18 @@ class _Lowerer:
                 self.outputs = self.output(node)
             case _:
                 raise CannotLower(f"an FX node `{node.op}` is no ATen call")
+
+    def bind(self, first: int) -> None:
+        """Says of calls, from a place on, which sizes of their results hang on data and are new."""
+        for i, node in enumerate(self.nodes[first:] if self.hangs else (), first):
+            new = {s for s in mentioned(node) if is_unbacked(s)} - self.bound
+            outs = node.outs if isinstance(node, Extern) else ()
+            sizes = {str(n) for out in outs if out is not None for n in out[1].size}
+            if new - sizes:
+                raise SizeOfData(f"size {min(new - sizes)} depends on data that no result says")
+            if isinstance(node, Extern) and new:
+                self.nodes[i] = replace(node, binds=tuple(sorted(new)))
+            self.bound |= new
 
     def copied(self, x: Operand, origin: Origin) -> Operand:
         """`x` in new memory, where its elements lie as they are: all of the memory that it spans
@@ -257,6 +294,8 @@ class _Lowerer:
             around = Surroundings(self.placement, self.nodes, self.value, self.buffer, self.fresh)
             self.fallbacks.append(Fallback(str(node.args[0]), source_line(node), "no lowering"))
             return lower_functionalized(node, around)
+        if node.target is aten._local_scalar_dense.default and not isinstance(fake, float):
+            self.read(self.value(node.args[0]), fake, origin(node))
         if isinstance(fake, bool | float | torch.SymBool):
             return fake
         if isinstance(fake, int | torch.SymInt | torch.SymFloat):
@@ -269,6 +308,15 @@ class _Lowerer:
             seen = self.env, self.nodes, self.placement, self.fresh, self.kernels
             return lower_launch(node, Scope(*seen, plain))
         raise CannotLower(f"`{node.target}` is no ATen op")
+
+    def read(self, x: Operand, fake: Any, origin: Origin) -> None:
+        """Binds the symbol of `fake` to the integer that a tensor holds, unless it is bound."""
+        free = fake.node.expr.free_symbols if isinstance(fake, torch.SymInt | torch.SymBool) else ()
+        new = {str(s) for s in free if is_unbacked(s)} - self.bound
+        if new:
+            item = extern_call("aten._local_scalar_dense.default", (x,), {}, (), (), origin, False)
+            self.nodes.append(replace(item, binds=tuple(new)))
+            self.bound |= new
 
     def call(self, node: fx.Node, op: OpOverload) -> Any:
         if op is aten._assert_scalar.default:
@@ -367,6 +415,9 @@ class _Lowerer:
         ):
             if isinstance(fake, torch.Tensor):
                 values.append(self.buffer(f"{node.name}_{i}", fake) if used else None)
+            elif hangs_on_data(fake):
+                type = TensorType(DType.i64, (), (), Device("cpu"))
+                values.append(Operand(TensorRef(self.fresh(f"{node.name}_{i}"), type), type))
             else:
                 values.append(expr(fake) if isinstance(fake, torch.SymInt) else fake)
         target = f"eager.{self.fresh(node.name)}"
@@ -387,6 +438,10 @@ class _Lowerer:
                 target, arguments, {}, values, written, about, several=True, fallback=bool(reason)
             )
         )
+        for i, fake in enumerate(node.meta["val"]):
+            if hangs_on_data(fake):
+                self.read(values[i], fake, about)
+                values[i] = expr(fake)
         return tuple(values)
 
     def control(self, node: fx.Node) -> tuple[Any, ...]:
@@ -399,7 +454,7 @@ class _Lowerer:
         require(not any(f.is_conj() or f.is_neg() for f in tensors), "a lazily conjugated result")
         bodies = []
         for i, body in enumerate(parts.subgraphs):
-            tests = parts.form == "while" and i == 0
+            tests = parts.form in ("while", "trace") and i == 0
             within = Within(self.buffers.names, self.for_gpu, 0 if tests else parts.carries)
             bodies.append(self.subgraphs.body(body, within))
         taken = taken_types([body.graph for _, body in bodies], parts, args)
@@ -507,8 +562,8 @@ class _Lowerer:
     def assertion(self, node: fx.Node) -> None:
         condition = self.value(node.args[0])
         if isinstance(condition, torch.SymBool):
-            condition = condition.node.expr == sympy.true
-        if condition is not True:
+            self.asserted.append(expr(condition))
+        elif condition is not True:
             raise CannotLower("a run-time assertion that is not proven")
 
     def is_copy_back(self, node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from symexpr import UnknownFunction, from_torch
 DTYPES: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in DType}
 
 IntLike = int | torch.SymInt
-_CONTROL = ("invoke_subgraph", "cond", "while_loop", "scan", "map_impl")
+_CONTROL = ("invoke_subgraph", "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl")
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
@@ -37,12 +37,12 @@ def device_of(device: torch.device) -> Device:
 def expr(value: IntLike | torch.SymFloat | torch.SymBool) -> sympy.Expr:
     """An int, SymInt or SymFloat as an expression over `symexpr.symbol`s, a SymBool as a condition.
 
-    Raises `CannotLower` if it holds an unbacked symbol (a size that depends on data)."""
+    Raises `CannotLower` if it holds a float that depends on data."""
     if isinstance(value, (*SYMBOLIC, torch.SymBool)):
         raw = value.node.expr
-        unbacked = [s for s in raw.free_symbols if is_unbacked(s)]
-        if unbacked:
-            raise SizeOfData(f"size {raw} depends on data ({unbacked[0]} is unbacked)")
+        floats = [s for s in raw.free_symbols if is_unbacked(s) and not s.is_integer]
+        if floats:
+            raise SizeOfData(f"number {raw} depends on data ({floats[0]} is unbacked)")
         try:
             return from_torch(raw)
         except UnknownFunction as e:

@@ -25,18 +25,18 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from aten_lowering.custom_operators import is_functionalized
-from aten_lowering.errors import CannotLower, SizeOfData
+from aten_lowering.errors import CannotLower
 from aten_lowering.extern import extern_argument
 from aten_lowering.memory import lazy_memory, storage_key
 from aten_lowering.meta import (
     SYMBOLIC,
     expr,
     is_control,
-    is_unbacked,
     op_name,
     tensor_type,
     unsupported,
 )
+from aten_lowering.symbols import hangs_on_data, sizes_without_origin
 from aten_lowering.user_kernels import is_launch, writes_in_place
 
 # Their sizes depend on data, and torch makes up those of their fake tensors: it runs them on zeros.
@@ -48,6 +48,8 @@ _NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 class Opaque:
     """Nodes that torch runs. Called with the tensors and integers that they take; returns a tuple
     of what the rest of the graph uses, each in memory of its own, strided as it was traced.
+
+    An integer that hangs on data is a tensor, too: the program reads it.
 
     op: the node that is the cause. reason: why they are no kernels. written: which of its arguments
     it writes to. effects: it does more than to give results."""
@@ -69,12 +71,16 @@ class Opaque:
         self.written = written
         self.effects = effects
         self._layouts = tuple(_layout(r) for r in results)
+        self._read = tuple(map(hangs_on_data, results))
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         taken = {storage_key(a) for a in args if isinstance(a, Tensor)}
         out: list[Any] = []
         with torch.no_grad():
-            for value, layout in zip(self.module(*args), self._layouts, strict=True):
+            kinds = zip(self.module(*args), self._layouts, self._read, strict=True)
+            for value, layout, read in kinds:
+                if read:
+                    value = torch.tensor(int(value))
                 if isinstance(value, Tensor) and layout is not None:
                     value = _as_traced(value, layout, taken)
                     taken.add(storage_key(value))
@@ -154,6 +160,7 @@ class _Parts:
             self._close()
 
     def _find(self) -> None:
+        unbound = sizes_without_origin(self.nodes)
         for node in self.nodes:
             if node.op != "call_function":
                 continue
@@ -162,7 +169,7 @@ class _Parts:
                 self._join(_follows(node))
                 continue
             refused = self.also.get(node.name) or call_reason(node)
-            untyped = value_reason(node.meta.get("val"))
+            untyped = unbound.get(node) or value_reason(node.meta.get("val"))
             if refused is None and untyped is None:
                 continue
             self.reasons[node] = refused or str(untyped)
@@ -347,11 +354,8 @@ def value_reason(value: Any) -> CannotLower | None:
         for leaf in tree_leaves(value):
             if isinstance(leaf, Tensor):
                 tensor_type(leaf)
-            elif isinstance(leaf, SYMBOLIC):
+            elif isinstance(leaf, (*SYMBOLIC, torch.SymBool)):
                 expr(leaf)
-            elif isinstance(leaf, torch.SymBool):
-                if any(is_unbacked(s) for s in leaf.node.expr.free_symbols):
-                    raise SizeOfData(f"number {leaf} depends on data")
             elif not (leaf is None or isinstance(leaf, bool | int | float | str)):
                 raise CannotLower(f"a value of type {type(leaf).__name__}")
     except CannotLower as e:

@@ -44,6 +44,16 @@ def eye(
     return (rows.unsqueeze(-1) == columns).to(dtype or torch.get_default_dtype())
 
 
+@_rule(aten.select.int)
+def select(x: Tensor, dim: int, index: Any) -> Any:
+    """Where only data says which, a kernel reads it: a view would begin at a place that torch has
+    another name for, since it may be counted from the end."""
+    if not isinstance(index, torch.SymInt) or index.node.has_hint():
+        return NotImplemented
+    place = aten.scalar_tensor.default(index, dtype=torch.int64, device=x.device)
+    return aten.index.Tensor(x, [*[None] * (dim % x.dim()), place])
+
+
 @_rule(aten.split_with_sizes.default)
 def split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
     """Parts as slices, which torch's partition of training graphs knows to cost nothing: a gradient

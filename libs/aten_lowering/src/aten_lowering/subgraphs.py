@@ -22,7 +22,7 @@ from aten_lowering.errors import CannotLower, UnsupportedGraph, require
 from aten_lowering.meta import op_name
 from aten_lowering.opaque import attribute
 from loop_ir import Graph, GraphInput, TensorType
-from loop_ir.ir import writes
+from loop_ir.ir import bound_by_data, writes
 from symexpr import symbol
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Control:
-    """How data decides which subgraphs are called: "if", "while" or "scan" of those, which take
+    """How data decides which subgraphs are called: "if", "while", "trace" or "scan", which take
     `carries` values that they give anew, and steps of `over` tensors (wrapper_ir's
     `DefineControl`)."""
 
@@ -74,6 +74,8 @@ def parts_of(node: fx.Node) -> Parts:
             return Parts("if", args[1:3], tuple(args[3]), predicate=args[:1])
         case "while_loop":
             return Parts("while", args[:2], (*args[2], *args[3]), len(args[2]))
+        case "while_loop_stack_output":
+            return Parts("trace", args[:2], (*args[2], *args[3]), len(args[2]))
         case "scan":
             given = (*args[1], *args[2], *args[3])
             return Parts("scan", args[:1], given, len(args[1]), len(args[2]))
@@ -126,6 +128,7 @@ class Subgraphs:
                 for _, body in bodies
                 for s in body.graph.symbols
                 if not any(i.name == s.name for i in body.graph.inputs)
+                and s.name not in bound_by_data(body.graph.nodes)
             )
         )
         numbers = {tuple(i.name for i in b.graph.inputs if i.type is None) for _, b in bodies}

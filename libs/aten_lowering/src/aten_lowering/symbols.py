@@ -1,5 +1,6 @@
 """What a graph mentions: its integer symbols (with torch's ranges and hints), its buffers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,9 +8,11 @@ import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from aten_lowering.errors import SizeOfData
 from aten_lowering.memory import size_hints
+from aten_lowering.meta import is_unbacked
 from loop_ir import LEAST, Axis, Graph, Indirect, Kernel, Node, Symbol, TensorRef
 from loop_ir.ir import walk
 from symexpr import from_torch
@@ -115,6 +118,36 @@ def _as_hinted(fake: Any) -> Any:
 
 def _hint(n: Any) -> int:
     return int(n.node.hint) if isinstance(n, torch.SymInt) else int(n)
+
+
+def hangs_on_data(value: Any) -> bool:
+    """Whether it is an integer that torch knows nothing of but what a call of it says."""
+    return isinstance(value, torch.SymInt) and bool(unbacked(value) and value.node.expr.is_Symbol)
+
+
+def sizes_without_origin(nodes: Sequence[fx.Node]) -> dict[fx.Node, SizeOfData]:
+    """The nodes with sizes that depend on data and whose symbols nothing binds: neither an input,
+    nor a size of a tensor that a call gives, nor the integer that it is or reads from a tensor."""
+    known: set[Any] = set()
+    found: dict[fx.Node, SizeOfData] = {}
+    for node in nodes:
+        values = tree_leaves(node.meta.get("val")) if node.op != "output" else []
+        new = {s for value in values for s in unbacked(value)} - known
+        sizes = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+        said = {n.node.expr for n in sizes if isinstance(n, torch.SymInt)}
+        if node.op == "placeholder" or node.target is torch.ops.aten._local_scalar_dense.default:
+            said = new
+        known |= new & said
+        if new - said:
+            symbol = next(iter(new - said))
+            found[node] = SizeOfData(f"a size depends on data that no result says ({symbol})")
+    return found
+
+
+def unbacked(value: Any) -> set[Any]:
+    """The symbols of a value that have no hint."""
+    symbolic = [value] if isinstance(value, torch.SymBool) else _sizes(value)
+    return {s for n in symbolic for s in n.node.expr.free_symbols if is_unbacked(s)}
 
 
 def shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:

@@ -60,6 +60,10 @@ def _results(w: Writer, op: ExternCall, outs: Outs) -> None:
     fails must find every result owned by a variable."""
     for (name, type), value in outs:
         w.line(f"Tensor {w.define(name, type, op.alias)} = {value};")
+    for symbol, (number, dim) in op.places().items():
+        name, _ = op.outs[number] or ("", None)
+        w.symbols.add(symbol)
+        w.line(f"const int64_t {w.names[symbol]} = {w.tensor(name)}.sizes()[{dim}];")
     for (name, _), _ in outs:
         what = f"{op.target}: result {name}"
         if op.alias is None:

@@ -14,7 +14,7 @@ from cpp_emit.writer import Writer
 from symexpr import one_line
 from wrapper_ir import TensorType, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import definitions, kernels, walk
+from wrapper_ir.analysis import definitions, kernels, sizes_of_params, walk
 
 Mode = Literal["lazy", "aot"]
 
@@ -157,9 +157,8 @@ class _Emitter:
         for number, name in enumerate(ints):
             w.symbols.add(name)
             w.line(f"const int64_t {w.names[name]} = in.ints[{number}];")
-        for op in p.ops:
-            if isinstance(op, ir.SymbolDef):
-                self._symbol(op)
+        for op in sizes_of_params(p):
+            self._symbol(op)
         for symbol in p.symbols:
             if symbol.name in w.symbols and (symbol.low, symbol.high) != (None, None):
                 low = "INT64_MIN" if symbol.low is None else symbol.low
@@ -175,7 +174,7 @@ class _Emitter:
             raise UnboundSymbol(f"program {self.program.name}: symbol {op.symbol} is bound twice")
         self.w.symbols.add(op.symbol)
         variable = self.w.names[op.symbol]
-        text = f"{tensor}.{op.of}s()[{op.dim}]"
+        text = f"{tensor}.{op.of}s()[{op.dim}]" if op.of != "item" else f"item({tensor})"
         if op.plus:
             text = f"({text} - {op.plus})"
         if op.factor != 1:
@@ -188,6 +187,8 @@ class _Emitter:
             case ir.SymbolDef() | ir.DefineKernel():
                 if w.depth > 1:
                     raise UnsupportedOp(f"{type(op).__name__} inside an If block: {op}")
+                if isinstance(op, ir.SymbolDef) and op.of == "item":
+                    self._symbol(op)
             case ir.Comment():
                 w.line("", op.text or " ")
             case ir.Assert():

@@ -108,7 +108,8 @@ class _Emitter(Head):
             case ir.Comment():
                 self.headings += op.text.split("\n")
             case ir.SymbolDef():
-                pass  # bound in the head, before the inputs are checked
+                if op.of == "item":  # others are bound in the head, before the inputs are checked
+                    self.bind(op)
             case ir.DefineKernel():
                 self.shared.kernels[op.name] = op
             case ir.DefineSubgraph():
@@ -283,7 +284,11 @@ class _Emitter(Head):
         ]
 
     def results(self, op: ir.ExternCall, results: Sequence[Node], fakes: Sequence[Any]) -> None:
-        """Names the results of a call, as they are declared."""
+        """Names the results of a call, as they are declared, and what their sizes bind."""
+        for symbol, (i, dim) in op.places().items():
+            size, args = torch.ops.aten.sym_size.int, (results[i], dim)
+            node = self.graph.create_node("call_function", size, args, {}, symbol)
+            self.symbols[symbol] = self.note(node, self.shared.env[symbol])
         for i, (out, result) in enumerate(zip(op.outs, results, strict=True)):
             if out is None:
                 continue

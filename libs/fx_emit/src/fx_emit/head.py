@@ -9,7 +9,12 @@ from fx_emit import host
 from fx_emit.builder import Builder
 from wrapper_ir import TensorType, print_symbol, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import bound_symbols, free_symbols, type_expressions
+from wrapper_ir.analysis import (
+    bound_symbols,
+    free_symbols,
+    sizes_of_params,
+    type_expressions,
+)
 
 
 class Head(Builder):
@@ -23,7 +28,7 @@ class Head(Builder):
                 self.symbols[param.name] = self.note(node, self.shared.env[param.name])
             else:
                 self.define(param.name, param.type, self.note(node, self.fake(param.type)), None)
-        bound = [op for op in program.ops if isinstance(op, ir.SymbolDef)]
+        bound = sizes_of_params(program)
         if self.shared.check_inputs:
             for name in dict.fromkeys(op.tensor for op in bound):
                 self.call(host.check_rank, (self.nodes[name], name, len(self.types[name].size)))
@@ -33,7 +38,12 @@ class Head(Builder):
             self.check_head(program)
 
     def bind(self, op: ir.SymbolDef) -> None:
-        """A symbol by a size or stride of a parameter."""
+        """A symbol by a size or stride of a parameter, or by what a tensor holds."""
+        if op.of == "item":
+            held, target = (self.tensor(op.tensor),), torch.ops.aten.item.default
+            node = self.graph.create_node("call_function", target, held, {}, op.symbol)
+            self.symbols[op.symbol] = self.note(node, self.shared.env[op.symbol], op.comment)
+            return
         args = (self.nodes[op.tensor], op.dim)
         plain = op.factor == 1 and op.plus == 0
         name = op.symbol if plain else f"{op.tensor}_{op.of}{op.dim}"

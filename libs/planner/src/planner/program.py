@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loop_ir import LEAST, CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
+from loop_ir.ir import bound_by_data
 from planner.errors import UnboundSize
 from planner.plan import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, NodePlan, Zeroed
 from planner.zeroed import Shared, shared
-from symexpr import sstr, symbol
+from symexpr import known, sstr, symbol
 from wrapper_ir import Arg, Launch, Op, Program, Ref, TensorType, ops
 
 
@@ -26,6 +27,8 @@ class _Builder:
     views: dict[TensorRef, str] = field(default_factory=dict)
     descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    unbound: set[str] = field(default_factory=set)
+    checked: list[Any] = field(default_factory=list)
 
     def fresh(self, name: str) -> str:
         while name in self.taken:
@@ -84,8 +87,27 @@ class _Builder:
             if out is not None:
                 self.roots[out[0]] = out[1]
         writes, comment = tuple(dict.fromkeys(mutated)), _comment(node.origins)
-        call = ops.ExternCall(node.target, args, kwargs, node.outs, node.tuple_result, writes)
-        self.ops.append(replace(call, comment=comment))
+        if node.binds and not node.outs:
+            (name,), (held,) = node.binds, _refs(node.args)
+            self.ops.append(ops.SymbolDef(name, self.tensor(held).name, 0, comment, "item"))
+        else:
+            call = ops.ExternCall(node.target, args, kwargs, node.outs, node.tuple_result, writes)
+            self.ops.append(replace(call, comment=comment, binds=node.binds))
+        if node.binds:
+            self.check(set(node.binds))
+
+    def check(self, new: set[str]) -> None:
+        """Asserts the ranges of symbols that are bound now, and what is known of them and others
+        once all are bound."""
+        self.unbound -= new
+        symbols = [s for s in self.graph.symbols if s.name not in self.unbound]
+        ranges = {symbol(s.name): (None if s.low == LEAST else s.low, s.high) for s in symbols}
+        ends = [s >= low for s, (low, _) in ranges.items() if str(s) in new and low is not None]
+        ends += [s <= high for s, (_, high) in ranges.items() if str(s) in new and high is not None]
+        ready = [c for c in self.checked if c.free_symbols <= ranges.keys()]
+        self.checked = [c for c in self.checked if c not in ready]
+        kept = dict.fromkeys((*ends, *(c for c in ready if known(c, ranges) is None)))
+        self.ops += [ops.Assert(c, f"of a size that depends on data: {sstr(c)}") for c in kept]
 
     def launch(self, plan: LaunchPlan, comment: str) -> Launch:
         args = tuple(self.launch_arg(a) for a in plan.args)
@@ -159,15 +181,20 @@ class _Builder:
 
 
 def assemble(
-    graph: Graph, plans: tuple[NodePlan | CopyBack, ...], given: tuple[Any, ...] = ()
+    graph: Graph,
+    plans: tuple[NodePlan | CopyBack, ...],
+    given: tuple[Any, ...] = (),
+    checked: tuple[Any, ...] = (),
 ) -> Program:
     """The host program of a graph whose nodes have plans, for sizes that meet the conditions
-    `given`. Frees come later, in a pass."""
+    `given`, and those `checked`, as it finds out. Frees come later, in a pass."""
     roots = {i.name: i.type for i in graph.inputs if i.type is not None}
     nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
     builder = _Builder(graph, roots, shared(use for plan in nodes for use in plan.zeroed))
     builder.taken = set(roots) | {s.name for s in graph.symbols}
+    builder.unbound, builder.checked = set(bound_by_data(graph.nodes)), list(checked)
     builder.ops.extend(_symbol_defs(graph))
+    builder.check(set())
     defines = [launch.define for plan in nodes for launch in plan.launches]
     builder.ops.extend(dict.fromkeys(defines))  # launches may share one
     for plan in plans:
@@ -192,7 +219,7 @@ def assemble(
 
 def _symbol_defs(graph: Graph) -> list[Op]:
     """Binds each symbol that no integer input binds to the first input size that it is."""
-    bound = {i.name for i in graph.inputs if i.type is None}
+    bound = {i.name for i in graph.inputs if i.type is None} | bound_by_data(graph.nodes)
     out: list[Op] = []
     for each in graph.symbols:
         if each.name in bound:

@@ -122,7 +122,7 @@ def accesses(
             return tuple(n for n in uses(op) if n not in spared), op.mutates
         case ir.CopyBack():
             return (op.src,), (op.dst,)
-        case ir.Return():
+        case ir.Return() | ir.SymbolDef(of="item"):
             return uses(op), ()
     return (), ()
 
@@ -217,12 +217,19 @@ def bound_symbols(program: ir.Program) -> dict[str, None]:
     names = [s.name for s in program.symbols]
     names += [p.name for p in program.params if p.type is None]
     names += [op.symbol for op in program.ops if isinstance(op, ir.SymbolDef)]
+    names += [s for op in program.ops if isinstance(op, ir.ExternCall) for s in op.binds]
     return dict.fromkeys(names)
+
+
+def sizes_of_params(program: ir.Program) -> list[ir.SymbolDef]:
+    """What binds symbols before the first op runs."""
+    return [op for op in program.ops if isinstance(op, ir.SymbolDef) and op.of != "item"]
 
 
 def ranges(program: ir.Program) -> dict[sympy.Symbol, tuple[int | None, int | None]]:
     """Inclusive ranges of the symbols. One that is bound to a size is at least 0."""
-    sizes = {op.symbol for op in program.ops if isinstance(op, ir.SymbolDef)}
+    sizes = {op.symbol for op in sizes_of_params(program)}
+    sizes |= {s for op in program.ops if isinstance(op, ir.ExternCall) for s in op.binds}
     out: dict[sympy.Symbol, tuple[int | None, int | None]] = {
         symbol(name): (0 if name in sizes else None, None) for name in bound_symbols(program)
     }

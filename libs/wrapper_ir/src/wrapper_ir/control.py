@@ -19,6 +19,11 @@ class Steps:
     new: Callable[[Any, int], Any]
     copy: Callable[[Any, Any], Any]
 
+    def put(self, parts: Sequence[Any], stacks: Sequence[Any], i: int) -> None:
+        """Copies a part to a step of each stack."""
+        for part, stack in zip(parts, stacks, strict=True):
+            self.copy(part, self.at(stack, i))
+
     def clone(self, tensor: Any) -> Any:
         """The same in memory of its own."""
         out = self.at(self.new(tensor, 1), 0)
@@ -35,9 +40,16 @@ def run_control(
         return tuple(functions[0 if args[0] else 1](*args[1:]))
     given, rest = args[: op.carries], args[op.carries :]
     carried, stacks = given, list[Any]()
-    if op.form == "while":
+    if op.form in ("while", "trace"):
+        seen = []
         while functions[0](*carried, *rest)[0]:
             carried = functions[1](*carried, *rest)
+            seen.append(carried if op.form == "trace" else ())
+        if op.form == "trace":
+            stacks = [steps.new(x, len(seen)) for x in given]
+            for i, parts in enumerate(seen):
+                steps.put(parts, stacks, i)
+            return tuple(stacks)
     else:
         over, rest = rest[: op.over], rest[op.over :]
         count = over[0].shape[0]
@@ -45,8 +57,7 @@ def run_control(
             results = functions[0](*carried, *(steps.at(x, i) for x in over), *rest)
             carried, parts = results[: op.carries], results[op.carries :]
             stacks = stacks or [steps.new(part, count) for part in parts]
-            for part, stack in zip(parts, stacks, strict=True):
-                steps.copy(part, steps.at(stack, i))
+            steps.put(parts, stacks, i)
     if carried is given:  # nothing ran: these belong to the caller
         carried = [steps.clone(x) for x in carried]
     return (*carried, *stacks)

@@ -21,7 +21,7 @@ from tensor_ir import (
     print_type,
 )
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import evaluate_type, extent, subgraph_of
+from wrapper_ir.analysis import evaluate_type, extent, sizes_of_params, subgraph_of
 from wrapper_ir.control import Steps, run_control
 from wrapper_ir.errors import (
     AssertionFailed,
@@ -41,7 +41,7 @@ class Runtime(Protocol):
     """What a program needs of its host, duck-typed: tensors are whatever these take and give.
 
     Sizes, strides and offsets are ints counted in elements. A predicate of control has a truth
-    value, and what a scan runs over a `shape`."""
+    value, what binds a symbol is one for `int`, and what a scan runs over has a `shape`."""
 
     def empty_strided(self, size: Ints, stride: Ints, dtype: DType, device: Device) -> Any:
         """New memory of this layout, uninitialised."""
@@ -147,10 +147,9 @@ def bind_inputs(program: ir.Program, inputs: Sequence[Any], runtime: Runtime) ->
             raise InputMismatch(param.name, param.type.dtype.value, dtype.value)
         if len(size) != len(param.type.size):
             raise InputMismatch(param.name, f"rank {len(param.type.size)}", f"rank {len(size)}")
-    for op in program.ops:
-        if isinstance(op, ir.SymbolDef):
-            tensor = named[op.tensor]
-            env[op.symbol] = op.value(runtime.size(tensor), runtime.stride(tensor))
+    for op in sizes_of_params(program):
+        tensor = named[op.tensor]
+        env[op.symbol] = op.value(runtime.size(tensor), runtime.stride(tensor))
     for s in program.symbols:
         value = env.get(s.name, s.low if s.low is not None else s.high)
         if value is not None and (
@@ -202,8 +201,10 @@ def _run(machine: _Machine, ops: Sequence[ir.Op]) -> tuple[Any, ...]:
 def _step(machine: _Machine, op: ir.Op) -> None:
     env, runtime = machine.env, machine.runtime
     match op:
+        case ir.SymbolDef(of="item"):
+            env[op.symbol] = int(_tensor(machine, op.tensor))
         case ir.Comment() | ir.SymbolDef() | ir.Return():
-            pass  # symbols are bound before the first op
+            pass  # sizes of parameters are bound before the first op
         case ir.DefineKernel():
             machine.kernels[op.name] = op
         case ir.DefineSubgraph():
@@ -301,6 +302,8 @@ def _extern(machine: _Machine, op: ir.ExternCall) -> None:
         raise ResultMismatch(
             op.target, "a tuple", f"{len(results)} results", f"{len(op.outs)} results"
         )
+    for symbol, (i, dim) in op.places().items():
+        machine.env[symbol] = runtime.size(results[i])[dim]
     for out, value in zip(op.outs, results, strict=True):
         if out is None:
             continue

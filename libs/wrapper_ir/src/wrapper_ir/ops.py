@@ -24,6 +24,8 @@ program) an integer. Every op prints as one line, `If` as a block:
       b1 = extern aten.linear.default(b0, w, bias) -> bf16[s0, 32, 2304] cuda:0
       (m, _) = extern aten.max.dim(b0, 1) -> (bf16[s0, 768] cuda:0, _)
       extern aten.add_.Tensor(b0, 1) mutates (b0,)
+      n = extern aten.nonzero.default(b0) binds (u0,) -> i64[u0, 3] cuda:0
+      symbol u1 = count.item()
       q = view b1 bf16[s0, 12, 32, 64] cuda:0 stride (73728, 64, 2304, 1)
       d0 = describe b0 block (1, 32, 64)
       if s0*s0 <= 32:
@@ -99,9 +101,10 @@ class DefineControl:
     form: "if" takes a predicate and arguments, with which it calls the first subgraph where the
     predicate holds, else the second. "while" calls the second as long as the first holds, both
     with all of its arguments, the first `carries` of which are its results, that the second gives
-    anew. "scan" calls its subgraph for each step along the first dimension of the `over` arguments
-    that follow those `carries`, with a slice of each: it gives what is carried, then slices that
-    the results after those are stacks of."""
+    anew. "trace" does so, too, and gives stacks of what they were after each step. "scan" calls its
+    subgraph for each step along the first dimension of the `over` arguments that follow those
+    `carries`, with a slice of each: it gives what is carried, then slices that the results after
+    those are stacks of."""
 
     name: str
     form: str
@@ -112,14 +115,16 @@ class DefineControl:
 
 
 # How many subgraphs each form of control calls.
-FORMS = {"if": 2, "while": 2, "scan": 1}
+FORMS = {"if": 2, "while": 2, "trace": 2, "scan": 1}
 
 
 @dataclass(frozen=True)
 class SymbolDef:
     """`symbol s0 = x.size(0)`: binds an integer symbol to a size (or stride) of a parameter, or
     by one that is declared as `factor*s0 + plus`: `symbol s0 = x.size(0) less 1 over 2`. Must come
-    before its first use. Integer parameters bind their own symbol and need no SymbolDef."""
+    before its first use. Integer parameters bind their own symbol and need no SymbolDef.
+    `symbol u0 = x.item()`: to the integer that a tensor of one element holds, whichever; whoever
+    runs the program waits for it there."""
 
     symbol: str
     tensor: str
@@ -233,6 +238,7 @@ class ExternCall:
 
     outs: name and type of each result; `None` where a result is not used or not a tensor.
     tuple_result: the operator returns a tuple or list (even of one).
+    binds: symbols that sizes of the results give a value, of those that hang on data.
     mutates: names of the arguments that it writes to.
     alias: results share the storage of this argument (for view-like operators), or None."""
 
@@ -244,6 +250,16 @@ class ExternCall:
     mutates: tuple[str, ...] = ()
     alias: str | None = None
     comment: str = ""
+    binds: tuple[str, ...] = ()
+
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Of each symbol that it binds: a result, and the dimension whose size is the symbol."""
+        found = [
+            (str(n), (i, dim))
+            for i, out in enumerate(self.outs)
+            for dim, n in enumerate(out[1].size if out is not None else ())
+        ]
+        return {s: place for s, place in reversed(found) if s in self.binds}
 
 
 @dataclass(frozen=True)

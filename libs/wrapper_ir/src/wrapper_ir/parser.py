@@ -199,11 +199,11 @@ class _Parser:
         symbol = line.name()
         line.expect("=")
         tensor = line.name()
-        of = "stride" if line.take(".stride") else "size"
+        of = next((of for of in ("stride", "item") if line.take(f".{of}")), "size")
         if of == "size":
             line.expect(".size")
         line.expect("(")
-        dim = line.integer()
+        dim = line.integer() if of != "item" else 0
         line.expect(")")
         plus = line.integer() if line.take("less") else 0
         factor = line.integer() if line.take("over") else 1
@@ -241,6 +241,7 @@ class _Parser:
         args, kwargs = self._call(line, named=True)
         mutates = line.names() if line.take("mutates") else ()
         alias = line.name() if line.take("alias") else None
+        binds = line.names() if line.take("binds") else ()
         types: list[TensorType | None] = []
         if names or tuple_result:
             line.expect("->")
@@ -252,8 +253,9 @@ class _Parser:
             if (name == "_") != (type is None):
                 line.fail("'_' as name and type of an unused result")
             outs.append(None if type is None else (name, type))
+        comment = self._remark(line)
         return ir.ExternCall(
-            target, args, kwargs, tuple(outs), tuple_result, mutates, alias, self._remark(line)
+            target, args, kwargs, tuple(outs), tuple_result, mutates, alias, comment, binds
         )
 
     def _result_types(self, line: Scanner, tuple_result: bool) -> list[TensorType | None]:

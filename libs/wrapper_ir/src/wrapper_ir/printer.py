@@ -86,6 +86,8 @@ def _line(op: ir.LineOp) -> str:
             over = f" over {op.over}" if op.over else ""
             return f"subgraph {op.name} = {op.form} {print_tuple(op.subgraphs)}{carries}{over}"
         case ir.SymbolDef():
+            if op.of == "item":
+                return f"symbol {op.symbol} = {op.tensor}.item()"
             less = f" less {op.plus}" if op.plus else ""
             over = f" over {op.factor}" if op.factor != 1 else ""
             return f"symbol {op.symbol} = {op.tensor}.{op.of}({op.dim}){less}{over}"
@@ -125,6 +127,8 @@ def _extern(op: ir.ExternCall) -> str:
         text += f" mutates {print_tuple(op.mutates)}"
     if op.alias is not None:
         text += f" alias {op.alias}"
+    if op.binds:
+        text += f" binds {print_tuple(op.binds)}"
     if not op.outs and not op.tuple_result:
         return text
     names = ["_" if out is None else out[0] for out in op.outs]

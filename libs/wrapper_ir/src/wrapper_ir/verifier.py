@@ -23,6 +23,7 @@ from wrapper_ir.analysis import (
     param_roots,
     programs,
     sample_envs,
+    sizes_of_params,
     storages,
     subgraph_of,
     type_expressions,
@@ -80,7 +81,7 @@ def _check_head(state: State) -> None:
     declared = [s.name for s in program.symbols]
     if len(set(declared)) != len(declared):
         raise errors.DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
-    bound = {op.symbol for op in program.ops if isinstance(op, ir.SymbolDef)}
+    bound = {op.symbol for op in sizes_of_params(program)}
     if unknown := free_symbols(program.given) - set(bound_symbols(program)):
         raise errors.UnboundSymbol(f"nothing binds {', '.join(sorted(unknown))}, of what is given")
     for param in program.params:
@@ -121,6 +122,8 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             check_use(state, name, at)
             if name in state.descriptors and not isinstance(op, ir.Launch):
                 raise at.error(errors.InvalidDescriptor, f"{name} is a descriptor")
+    if isinstance(op, ir.ExternCall):
+        _check_binds(state, op, at, prefix)
     unbound = free_symbols(expressions(op)) - state.symbols
     if unbound:
         raise at.error(errors.UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
@@ -273,6 +276,12 @@ def _check_symbol_def(state: State, op: ir.SymbolDef, at: At) -> None:
     if op.symbol in state.symbols or op.symbol in state.tensors:
         raise at.error(errors.DuplicateDefinition, f"{op.symbol} is defined before")
     type = next((p.type for p in state.program.params if p.name == op.tensor), None)
+    if op.of == "item":
+        type = state.tensors[op.tensor]
+        if type.dtype.is_float or type.dtype.is_complex or any(n != 1 for n in type.size):
+            raise at.error(errors.InvalidSymbolDef, f"{op.tensor} is {print_type(type)}")
+        state.symbols.add(op.symbol)
+        return
     if type is None:
         raise at.error(errors.InvalidSymbolDef, f"{op.tensor} is no tensor parameter")
     if not 0 <= op.dim < len(type.size):
@@ -283,6 +292,16 @@ def _check_symbol_def(state: State, op: ir.SymbolDef, at: At) -> None:
             errors.InvalidSymbolDef, f"{op.tensor}.{op.of}({op.dim}) is declared as {declared}"
         )
     state.symbols.add(op.symbol)
+
+
+def _check_binds(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
+    for name in op.binds:
+        if name in state.symbols or name in state.tensors:
+            raise at.error(errors.DuplicateDefinition, f"{name} is defined before")
+        declared = any(s.name == name for s in state.program.symbols)
+        if name not in op.places() or not declared or prefix:
+            raise at.error(errors.InvalidSymbolDef, f"no size of a result binds {name} here")
+        state.symbols.add(name)
 
 
 def _check_describe(state: State, op: ir.Describe, at: At) -> None:

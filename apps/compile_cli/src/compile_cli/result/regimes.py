@@ -17,7 +17,8 @@ from compile_cli.errors import BadInput
 from compile_cli.result.compiled import CompiledGraph
 from fx_emit import IR_DTYPE
 from symexpr import SymexprError, evaluate, sstr
-from wrapper_ir import Param, SymbolDef
+from wrapper_ir import Param
+from wrapper_ir.analysis import sizes_of_params
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Regime:
 
     def covers(self, sizes: dict[str, int]) -> bool:
         """Whether capturing the model for these sizes is known to give this graph."""
-        symbols = [s.name for s in self.graph.program.symbols]
-        plain = all(sizes.get(name, 0) >= 2 for name in symbols)
+        bound = sizes_of_params(self.graph.program)
+        plain = all(sizes.get(op.symbol, 0) >= 2 for op in bound)
         return plain and self.runs(sizes) and self.graph.conditions.hold(sizes)
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -149,9 +150,8 @@ def sizes_of(regime: Regime, tensors: Sequence[Tensor]) -> dict[str, int] | None
     params = regime.params
     given = {param.name: tensor for param, tensor in zip(params, tensors, strict=True)}
     env: dict[str, int] = {}
-    for op in regime.graph.program.ops:
-        if isinstance(op, SymbolDef):
-            env[op.symbol] = op.value(given[op.tensor].shape, given[op.tensor].stride())
+    for op in sizes_of_params(regime.graph.program):
+        env[op.symbol] = op.value(given[op.tensor].shape, given[op.tensor].stride())
     try:
         for param, tensor in zip(params, tensors, strict=True):
             assert param.type is not None

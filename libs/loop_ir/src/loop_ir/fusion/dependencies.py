@@ -3,8 +3,8 @@
 import heapq
 from collections.abc import Iterable
 
-from loop_ir.ir.analysis import node_name, output_buffers, reads, writes
-from loop_ir.ir.nodes import Graph, Node
+from loop_ir.ir.analysis import mentioned, node_name, output_buffers, reads, writes
+from loop_ir.ir.nodes import Extern, Graph, Node
 
 CROWD = 32
 
@@ -48,6 +48,12 @@ class Dependencies:
                 since[name] = []
                 last_write[name] = number
                 self.writers.setdefault(name, set()).add(number)
+
+        calls = [(n, node) for n, node in self.nodes.items() if isinstance(node, Extern)]
+        bound = {symbol: number for number, call in calls for symbol in call.binds}
+        for number, node in self.nodes.items() if bound else ():
+            for name in bound.keys() & mentioned(node):
+                self._edge(bound[name], number)
 
     def _edge(self, first: int, second: int) -> None:
         if first != second:

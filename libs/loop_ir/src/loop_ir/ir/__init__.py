@@ -4,7 +4,17 @@
 rewrites kernels, as passes and code generators do."""
 
 from loop_ir.ir.affine import linear, product, substitute
-from loop_ir.ir.analysis import at_hints, hints_of, reads, scans, traffic, walk, writes
+from loop_ir.ir.analysis import (
+    at_hints,
+    bound_by_data,
+    hints_of,
+    mentioned,
+    reads,
+    scans,
+    traffic,
+    walk,
+    writes,
+)
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import (

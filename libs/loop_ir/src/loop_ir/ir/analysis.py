@@ -187,6 +187,23 @@ def writes(node: ir.Node) -> tuple[str, ...]:
             return (node.dst.buffer,)
 
 
+@once
+def mentioned(node: ir.Node) -> frozenset[str]:
+    """The symbols of a node's expressions, axes included."""
+    return symbols_in(node)
+
+
+def symbols_in(value: object) -> frozenset[str]:
+    """Names of the symbols of all expressions that a value holds."""
+    found = (item.free_symbols for item in walk(value) if isinstance(item, sympy.Basic))
+    return frozenset(str(s) for symbols in found for s in symbols)
+
+
+def bound_by_data(nodes: Iterable[ir.Node]) -> frozenset[str]:
+    """The symbols that calls among the nodes bind."""
+    return frozenset(s for n in nodes if isinstance(n, ir.Extern) for s in n.binds)
+
+
 def output_buffers(graph: ir.Graph) -> frozenset[str]:
     """Names of the buffers that the graph returns, views of them included."""
     return frozenset(r.buffer for o in graph.outputs for r in tensor_refs(o))

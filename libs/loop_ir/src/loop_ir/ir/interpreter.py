@@ -423,6 +423,8 @@ class _GraphRun:
             if out is not None:
                 bind_sizes(out[0], out[1], np.shape(value), self.env)
                 self._new(out[0], out[1], np.asarray(value))
+        for name in set(node.binds) - self.env.keys():
+            self.env[name] = int(result)
 
     def _user_kernel(self, node: ir.UserKernel) -> None:
         if self.user_kernel is None:

@@ -297,7 +297,9 @@ class Extern:
 
     outs: name of the new buffer and its layout, or None for a result that is unused or no
     tensor. fallback: the operator has no lowering (reported); False for those that stay extern
-    by design, such as attention. mutates: buffers written in place."""
+    by design, such as attention. mutates: buffers written in place. binds: symbols that hang on
+    data, to sizes of the results, or that of `aten._local_scalar_dense` to what its tensor holds.
+    """
 
     target: str
     args: tuple[GraphArg, ...]
@@ -307,6 +309,7 @@ class Extern:
     mutates: tuple[str, ...] = ()
     fallback: bool = True
     origins: tuple[Origin, ...] = ()
+    binds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

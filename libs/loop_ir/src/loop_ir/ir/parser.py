@@ -194,17 +194,19 @@ def _extern(lines: Lines, line: Line) -> ir.Extern:
     line.done()
     origins = _origins(lines)
     mutates: list[str] = []
+    binds: list[str] = []
     outs: list[tuple[str, TensorType] | None] = []
     while item := lines.block(line.indent):
         if item.take("mutates "):
             mutates.append(item.name())
+        elif item.take("binds "):
+            binds.append(item.name())
         elif item.rest == "out _":
             outs.append(None)
         else:
             outs.append(_out(item))
-    return ir.Extern(
-        target, args, kwargs, tuple(outs), tuple_result, tuple(mutates), fallback, origins
-    )
+    lists = tuple(outs), tuple_result, tuple(mutates), fallback, origins, tuple(binds)
+    return ir.Extern(target, args, kwargs, *lists)
 
 
 def _out(line: Line) -> tuple[str, TensorType]:

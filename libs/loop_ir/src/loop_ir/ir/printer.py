@@ -162,6 +162,7 @@ def _extern(node: ir.Extern, indent: str) -> list[str]:
     inner = indent + "  "
     lines = [line, *_origins(node.origins, inner)]
     lines += [f"{inner}mutates {name}" for name in node.mutates]
+    lines += [f"{inner}binds {name}" for name in node.binds]
     for out in node.outs:
         lines.append(f"{inner}out _" if out is None else f"{inner}out {out[0]}: {_type(out)}")
     return lines

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.analysis import output_buffers, reads, writes
+from loop_ir.ir.analysis import bound_by_data, mentioned, output_buffers, reads, symbols_in, writes
 from loop_ir.ir.names import operands, results
 from loop_ir.ir.renaming import used_buffers
 
@@ -23,12 +23,15 @@ class DeadCode:
         """The graph without what nothing needs."""
         live = set(output_buffers(graph))
         live |= {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
+        bound = bound_by_data(graph.nodes)
+        live |= bound & symbols_in(graph.outputs)
         kept: list[ir.Node] = []
         for node in reversed(graph.nodes):
             slim = _slim(node, live)
             if slim is None:
                 continue
             live.update(reads(slim))
+            live |= bound & mentioned(slim) if bound else bound
             kept.append(slim)
         nodes = tuple(reversed(kept))
         return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
@@ -45,7 +48,8 @@ def _slim(node: ir.Node, live: set[str]) -> ir.Node | None:
                 return None if epilogue is None else replace(node, epilogue=epilogue)
             return node if node.out in live else None
         case ir.Extern():
-            return node if node.mutates or any(w in live for w in writes(node)) else None
+            used = any(w in live for w in (*writes(node), *node.binds))
+            return node if node.mutates or used else None
         case ir.UserKernel():
             return node if any(w in live for w in writes(node)) else None
         case ir.CopyBack():

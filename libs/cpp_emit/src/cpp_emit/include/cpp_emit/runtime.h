@@ -167,6 +167,9 @@ Tensor reuse(Tensor& source, int32_t dtype, Ints sizes, Ints strides, int64_t of
 
 void copy(const Tensor& source, const Tensor& target);
 
+// The integer that a tensor of one element holds.
+int64_t item(const Tensor& source);
+
 // ---------------------------------------------------------------- checks
 
 std::string list(const int64_t* values, int64_t count);

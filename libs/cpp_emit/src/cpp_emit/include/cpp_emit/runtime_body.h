@@ -86,6 +86,12 @@ void copy(const Tensor& source, const Tensor& target) {
   ok(aoti_torch_copy_(target.get(), source.get(), 0), "aoti_torch_copy_");
 }
 
+int64_t item(const Tensor& source) {
+  int64_t value = 0;
+  ok(aoti_torch_item_int64(source.get(), &value), "aoti_torch_item_int64");
+  return value;
+}
+
 std::string list(const int64_t* values, int64_t count) {
   std::ostringstream out;
   for (int64_t i = 0; i < count; ++i) out << (i ? ", " : "") << values[i];
