@@ -26,8 +26,8 @@ from aten_lowering.passes.prims import prims
 from aten_lowering.passes.window_offsets import window_offsets
 
 
-def calls(run: Any, fn: Any, *inputs: torch.Tensor) -> Counter[str]:
-    gm = make_fx(fn, tracing_mode="fake")(*inputs)
+def calls(run: Any, fn: Any, *inputs: torch.Tensor, sizes: str = "fake") -> Counter[str]:
+    gm = make_fx(fn, tracing_mode=sizes)(*inputs)
     run(gm.graph)
     gm.graph.lint()
     gm.recompile()
@@ -167,7 +167,9 @@ def test_prims_that_aten_has() -> None:
     torch.testing.assert_close(gm(x), fn(x))
 
 
-def names_after(passes: Sequence[Any], fn: Any, *inputs: torch.Tensor) -> list[str]:
+def names_after(
+    passes: Sequence[Any], fn: Any, *inputs: torch.Tensor, sizes: str = "fake"
+) -> list[str]:
     """The operators of a graph after passes and without dead code; what it gives is as before."""
 
     def run(graph: torch.fx.Graph) -> None:
@@ -176,7 +178,7 @@ def names_after(passes: Sequence[Any], fn: Any, *inputs: torch.Tensor) -> list[s
         names.extend(_name(n) for n in graph.nodes if n.op == "call_function")
 
     names: list[str] = []
-    calls(run, fn, *inputs)
+    calls(run, fn, *inputs, sizes=sizes)
     return names
 
 
@@ -283,6 +285,13 @@ def test_gradients_of_pieces_in_turns() -> None:
     found = names_after((joined_gradients,), turns, x, y)
     assert "slice_scatter" not in found and found[-2:] == ["cat", "view"]
     assert "slice_scatter" not in names_after((joined_gradients,), halves, x, y)
+
+    def many(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        zeros = a.new_zeros(a.shape[0], 8, 2)
+        return zeros.slice_scatter(a, 1, 0, 9, 2) + zeros.slice_scatter(b, 1, 1, 9, 2)
+
+    found = names_after((joined_gradients,), many, x, y, sizes="symbolic")
+    assert "slice_scatter" not in found and found[-1] == "view"
 
 
 def test_gradients_of_pieces_of_two_dimensions() -> None:

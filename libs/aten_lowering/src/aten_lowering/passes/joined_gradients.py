@@ -156,12 +156,14 @@ def _join(graph: fx.Graph, node: fx.Node, pieces: list[list[_Piece]]) -> list[fx
                 sums.append(part)
             if part.meta["val"].is_floating_point():
                 part = made(aten.add.Tensor, part, 0.0)
+            rows = part  # has the sizes of the whole but in `dim`
             parts.append(made(aten.unsqueeze.default, part, dim + 1) if turns else part)
         whole = made(aten.cat.default, parts, dim + turns)
         if turns:
             sizes = enumerate(node.meta["val"].shape)
+            # of a part: the node's own users are handed over to what is made here
             known = [
-                n if isinstance(n, int) else made(aten.sym_size.int, node, d) for d, n in sizes
+                n if isinstance(n, int) else made(aten.sym_size.int, rows, d) for d, n in sizes
             ]
             whole = made(aten.view.default, whole, known)
     if not _alike(whole, node):
