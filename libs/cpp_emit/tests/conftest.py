@@ -91,12 +91,13 @@ class Both:
         kernels: Mapping[str, Callable[..., None]] | None = None,
         constants: Mapping[str, torch.Tensor] | None = None,
         schemas: Any = cpp_emit.torch_schema,
+        mode: Any = "lazy",
     ) -> None:
         verify(program)
         self.program = program
         self.runtime = TorchRuntime(kernels or {})
         self.constants = constants or {}
-        self.text = cpp_emit.emit(program, schemas=schemas)
+        self.text = cpp_emit.emit(program, mode, schemas=schemas)
         self.path = cpp_emit.build(self.text, folder, program.name)
         self.run = cpp_emit.load(
             self.path,

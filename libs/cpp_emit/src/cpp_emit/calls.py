@@ -42,12 +42,14 @@ def write_call(
     return _callback(w, op, site, reasons)
 
 
-def _where(op: ExternCall) -> str:
+def where(op: ExternCall) -> str:
+    """A call as errors name it."""
     outs = ", ".join("_" if o is None else o[0] for o in op.outs)
     return f"{outs} = extern {op.target}" if outs else f"extern {op.target}"
 
 
-def _first_name(op: ExternCall) -> str:
+def first_name(op: ExternCall) -> str:
+    """What variables of a call are named after."""
     names = [o[0] for o in op.outs if o is not None]
     return names[0] if names else op.target.split(".")[-2 if "." in op.target else 0]
 
@@ -55,7 +57,7 @@ def _first_name(op: ExternCall) -> str:
 Outs = list[tuple[tuple[str, TensorType], str]]
 
 
-def _results(w: Writer, op: ExternCall, outs: Outs) -> None:
+def write_results(w: Writer, op: ExternCall, outs: Outs) -> None:
     """`Tensor b1 = value;` for each, which then become what the program declares: a check that
     fails must find every result owned by a variable."""
     for (name, type), value in outs:
@@ -82,20 +84,20 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
             f"{len(call.returns)}"
         )
     slots = max(len(call.arguments), len(call.returns), 1)
-    where = string_literal(_where(op))
-    result = w.names.fresh(f"{_first_name(op)}_results") if call.returns else ""
+    at = string_literal(where(op))
+    result = w.names.fresh(f"{first_name(op)}_results") if call.returns else ""
     assign = f"auto {result} = " if result else ""
     stack = list(call.arguments) or [""]
     stack[0] = "{{" + stack[0]
     stack[-1] += "}}"
-    operator = [string_literal(call.op), string_literal(call.overload), where]
+    operator = [string_literal(call.op), string_literal(call.overload), at]
     w.call(f"{assign}call<{slots}>", [*operator, *stack], op.comment)
     if is_list:
-        items = w.names.fresh(f"{_first_name(op)}_list")
+        items = w.names.fresh(f"{first_name(op)}_list")
         w.line(f"auto {items} = take_tensors({result}[0]);")
-        w.line(f"check_count({items}, {len(op.outs)}, {where});")
+        w.line(f"check_count({items}, {len(op.outs)}, {at});")
         moved = [(out, f"std::move({items}[{n}])") for n, out in enumerate(op.outs) if out]
-        return _results(w, op, moved)
+        return write_results(w, op, moved)
     taken: Outs = []
     for number, type in enumerate(call.returns):
         out = op.outs[number] if op.outs else None
@@ -107,7 +109,7 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
             w.line(f"take_tensors({result}[{number}]);  // not used")
         elif type.base == "Tensor":
             w.line(f"take_tensor({result}[{number}]);  // not used")
-    return _results(w, op, taken)
+    return write_results(w, op, taken)
 
 
 def _shim(w: Writer, op: ExternCall) -> None:
@@ -129,7 +131,7 @@ def _shim(w: Writer, op: ExternCall) -> None:
     if device.kind == "cuda":
         callee = f"TORCH_CUDA({callee})"
     w.call(
-        f"shim({string_literal(_where(op))}, {callee}",
+        f"shim({string_literal(where(op))}, {callee}",
         [f"{var}.get()", *arguments[:-1], f"{arguments[-1]})"],
     )
     if target is not None and out is not None:
@@ -142,18 +144,18 @@ def _callback(w: Writer, op: ExternCall, site: int, reasons: Sequence[str]) -> N
     parts = call_split(op)
     # The callback gives back only the tensors that the program keeps.
     kept = [out for out in op.outs if out is not None]
-    items = w.names.fresh(f"{_first_name(op)}_list") if kept else ""
+    items = w.names.fresh(f"{first_name(op)}_list") if kept else ""
     note = f"{op.target} through Python: {'; '.join(reasons)}"
     w.call(
         f"{f'auto {items} = ' if kept else ''}call_python",
         [
             "self",
             str(site),
-            string_literal(_where(op)),
+            string_literal(where(op)),
             str(len(kept)),
             w.pointers(parts.tensors),
             w.int64s(parts.ints),
         ],
         f"{op.comment}\n{note}".strip(),
     )
-    _results(w, op, [(out, f"std::move({items}[{n}])") for n, out in enumerate(kept)])
+    write_results(w, op, [(out, f"std::move({items}[{n}])") for n, out in enumerate(kept)])

@@ -1,20 +1,32 @@
-"""A host program as C++ text: one function whose lines are the lines of the program."""
+"""A host program as C++ text: one function whose lines are the lines of the program, and one for
+each of its subgraphs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import sympy
+
 from cpp_emit.calls import write_call
+from cpp_emit.control import Callee, write_subgraph_call
 from cpp_emit.cubins import Images, images
 from cpp_emit.errors import UnboundSymbol, UndefinedName, UnsupportedOp
 from cpp_emit.extern import device_code, string_literal
 from cpp_emit.launches import cuda_index, launch_device, write_launch
+from cpp_emit.names import Names
 from cpp_emit.schema import Schemas
 from cpp_emit.sites import fingerprint, sites, split
 from cpp_emit.writer import Writer
 from symexpr import one_line
-from wrapper_ir import TensorType, print_type
+from wrapper_ir import Device, TensorType, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import definitions, kernels, sizes_of_params, walk
+from wrapper_ir.analysis import (
+    definitions,
+    kernels,
+    programs,
+    sizes_of_params,
+    subgraph_of,
+    walk,
+)
 
 Mode = Literal["lazy", "aot"]
 
@@ -41,10 +53,13 @@ def emit(
     Raises UnsupportedOp, UnsupportedArgument, SchemaError, UnboundSymbol, UndefinedName,
     BinaryError."""
     fallback = mode == "lazy" if python_fallback is None else python_fallback
-    return _Emitter(program, mode, schemas, binaries or {}, fallback).text()
+    return _Library(program, mode, schemas, binaries or {}, fallback).text()
 
 
-class _Emitter:
+class _Library:
+    """The text of a program: a function for it and one for each of its subgraphs, which share
+    kernels, constants, and the numbers of what is called in Python."""
+
     def __init__(
         self,
         program: ir.Program,
@@ -56,14 +71,17 @@ class _Emitter:
         self.program = program
         self.schemas = schemas
         self.fallback = fallback
-        ops = list(walk(program.ops))
+        ops = [op for each in programs(program) for op in walk(each.ops)]
         self.site_of = {id(op): number for number, op in enumerate(sites(program))}
         self.kernels = kernels(program)
         self.constants = [op for op in ops if isinstance(op, ir.Constant)]
-        types = _types(program, ops)
-        self.device_of = {
-            id(op): launch_device(op, types) for op in ops if isinstance(op, ir.Launch)
-        }
+        self.device_of: dict[int, Device] = {}
+        self.uses_cuda = False
+        for each in programs(program):
+            types = _types(each)
+            self.uses_cuda |= any(type.device.kind == "cuda" for type in types.values())
+            launches = [op for op in walk(each.ops) if isinstance(op, ir.Launch)]
+            self.device_of |= {id(op): launch_device(op, types) for op in launches}
         on_gpu = {
             op.kernel
             for op in ops
@@ -76,33 +94,24 @@ class _Emitter:
                 for name, kernel in self.kernels.items()
                 if name in on_gpu
             }
-        self.uses_cuda = any(type.device.kind == "cuda" for type in types.values())
-        devices = {device for device in self.device_of.values() if device.kind == "cuda"}
-        self.only_device = devices.pop() if len(devices) == 1 else None
-        viewed = {op.src for op in ops if isinstance(op, (ir.View, ir.Reuse))}
-        viewed |= {op.alias for op in ops if isinstance(op, ir.ExternCall) and op.alias}
-        self.w = Writer(program.name, viewed)
+        self.names = Names()
+        self.functions: list[str] = []
 
     def text(self) -> str:
-        self._parameters()
-        if self.only_device is not None:
-            self.w.line(f"CudaScope stream({cuda_index(self.only_device)});")
-        for op in self.program.ops:
-            self._op(op)
-        p, body = self.program, self.w.lines
+        """The whole of it."""
+        body = _Function(self, self.program).lines()
+        text = "\n".join([*self.functions, *body])
+        p = self.program
         includes = ['#include "cpp_emit/runtime.h"', '#include "cpp_emit/expr.h"']
         if self.uses_cuda:
             includes.append('#include "cpp_emit/cuda.h"')
         for kind in ("cpu", "cuda"):
-            if any(f"aoti_torch_{kind}_" in line for line in body):
+            if f"aoti_torch_{kind}_" in text:
                 folder = "torch/csrc/inductor/aoti_torch/generated"
                 includes.append(f"#include <{folder}/c_shim_{kind}.h>")
-        params = ", ".join(
-            f"{q.name}: {'int' if q.type is None else print_type(q.type)}" for q in p.params
-        )
         return "\n".join(
             [
-                f"// {one_line(f'program {p.name}({params})')}",
+                _head(p, "program"),
                 "",
                 *includes,
                 "",
@@ -111,6 +120,7 @@ class _Emitter:
                 f"const int64_t num_constants = {len(self.constants)};",
                 f'const char* const fingerprint = "{fingerprint(p)}";',
                 *self._kernel_table(),
+                *self.functions,
                 "",
                 "void run(Instance& self, Arguments& in, Results& out) {",
                 *body,
@@ -121,6 +131,21 @@ class _Emitter:
                 "",
             ]
         )
+
+    def subgraph(self, program: ir.Program) -> str:
+        """Writes the function of a subgraph; what calls call it."""
+        name = self.names.fresh(program.name)
+        body = _Function(self, program).lines()
+        self.functions += [
+            "",
+            _head(program, "subgraph"),
+            "namespace subgraphs {",
+            f"static void {name}(Instance& self, Arguments& in, Results& out) {{",
+            *body,
+            "}",
+            "}  // namespace subgraphs",
+        ]
+        return f"subgraphs::{name}"
 
     def _kernel_table(self) -> list[str]:
         if not self.uses_cuda:
@@ -145,6 +170,31 @@ class _Emitter:
             f"  return std::make_shared<Kernels>(kernel_table, {len(rows)});",
             "}",
         ]
+
+
+class _Function:
+    """The lines of one program, within its library."""
+
+    def __init__(self, library: _Library, program: ir.Program) -> None:
+        self.library = library
+        self.program = program
+        ops = list(walk(program.ops))
+        launches = [library.device_of[id(op)] for op in ops if isinstance(op, ir.Launch)]
+        devices = {device for device in launches if device.kind == "cuda"}
+        self.only_device = devices.pop() if len(devices) == 1 else None
+        viewed = {op.src for op in ops if isinstance(op, (ir.View, ir.Reuse))}
+        viewed |= {op.alias for op in ops if isinstance(op, ir.ExternCall) and op.alias}
+        self.w = Writer(program.name, viewed)
+        self.subgraphs: dict[str, Callee] = {}
+
+    def lines(self) -> list[str]:
+        """What is between the braces of the function."""
+        self._parameters()
+        if self.only_device is not None:
+            self.w.line(f"CudaScope stream({cuda_index(self.only_device)});")
+        for op in self.program.ops:
+            self._op(op)
+        return self.w.lines
 
     def _parameters(self) -> None:
         w, p = self.w, self.program
@@ -209,8 +259,18 @@ class _Emitter:
                 self._describe(op)
             case ir.Launch():
                 self._launch(op)
+            case ir.DefineSubgraph():
+                function = self.library.subgraph(op.program)
+                self.subgraphs[op.program.name] = Callee((function,), op.program)
+            case ir.DefineControl():
+                bodies = [self.subgraphs[name] for name in op.subgraphs]
+                functions = tuple(body.functions[0] for body in bodies)
+                self.subgraphs[op.name] = Callee(functions, bodies[-1].program, op)
+            case ir.ExternCall() if (subgraph := subgraph_of(op)) is not None:
+                write_subgraph_call(w, op, self.subgraphs[subgraph])
             case ir.ExternCall():
-                write_call(w, op, self.site_of[id(op)], self.schemas, self.fallback)
+                site = self.library.site_of[id(op)]
+                write_call(w, op, site, self.library.schemas, self.library.fallback)
             case ir.CopyBack():
                 w.line(f"copy({w.tensor(op.src)}, {w.tensor(op.dst)});", op.comment)
             case ir.If():
@@ -232,7 +292,7 @@ class _Emitter:
         self.w.line(f"if (!({condition})) fail({string_literal(op.message)}{values});", op.comment)
 
     def _constant(self, op: ir.Constant) -> None:
-        number = next(n for n, c in enumerate(self.constants) if c is op)
+        number = next(n for n, c in enumerate(self.library.constants) if c is op)
         variable = self.w.define(op.out, op.type)
         self.w.line(f"Tensor& {variable} = self.constants[{number}];", op.comment)
         self.w.check_kind(op.out, f"{self.program.name}: constant {op.key}")
@@ -255,13 +315,13 @@ class _Emitter:
             self.w.line(f"Descriptor {variable}({source});", op.comment)
 
     def _launch(self, op: ir.Launch) -> None:
-        kernel = self.kernels.get(op.kernel)
+        kernel = self.library.kernels.get(op.kernel)
         if kernel is None:
             raise UndefinedName(f"launch of {op.kernel}, which no DefineKernel defines")
-        device = self.device_of[id(op)]
+        device = self.library.device_of[id(op)]
         at = "stream" if device == self.only_device else f"CudaScope({cuda_index(device)})"
-        number = list(self.kernels).index(op.kernel)
-        write_launch(self.w, op, kernel, number, self.site_of[id(op)], device, at)
+        number = list(self.library.kernels).index(op.kernel)
+        write_launch(self.w, op, kernel, number, self.library.site_of[id(op)], device, at)
 
     def _if(self, op: ir.If) -> None:
         self.w.line(f"if ({self.w.integer(op.condition)}) {{", op.comment)
@@ -286,17 +346,25 @@ class _Emitter:
         if self.w.depth > 1:
             raise UnsupportedOp("Return inside an If block")
         self.w.line("", op.comment)
-        parts = split(op.values)
+        parts, ints = split(op.values), [v for v in op.values if isinstance(v, (int, sympy.Basic))]
         for name in parts.tensors:
             self.w.line(f"out.push({self.w.tensor(name)});")
-        for value in parts.ints:
+        # The caller of a whole program knows the numbers that are the same in each call.
+        for value in parts.ints if self.program is self.library.program else ints:
             self.w.line(f"out.push({self.w.int64(value)});")
 
 
-def _types(program: ir.Program, ops: Sequence[ir.Op]) -> dict[str, TensorType]:
+def _head(program: ir.Program, kind: str) -> str:
+    params = ", ".join(
+        f"{q.name}: {'int' if q.type is None else print_type(q.type)}" for q in program.params
+    )
+    return f"// {one_line(f'{kind} {program.name}({params})')}"
+
+
+def _types(program: ir.Program) -> dict[str, TensorType]:
     """The type of every tensor of a program, and of what a descriptor describes, by name."""
     out = {p.name: p.type for p in program.params if p.type is not None}
-    for op in ops:
+    for op in walk(program.ops):
         out.update(definitions(op))
         if isinstance(op, ir.Describe) and op.src in out:
             out[op.out] = out[op.src]

@@ -18,7 +18,7 @@ from cpp_emit.callbacks import Callbacks, Sites
 from cpp_emit.errors import InputError, LoadError, MissingConstant
 from cpp_emit.sites import Split, fingerprint, split
 from wrapper_ir import Constant, Program, Return
-from wrapper_ir.analysis import walk
+from wrapper_ir.analysis import programs, walk
 
 
 class Library:
@@ -167,7 +167,7 @@ def _results(program: Program) -> Split | None:
 
 def _constants(program: Program, constants: Mapping[str, Any]) -> list[Any]:
     out = []
-    for op in walk(program.ops):
+    for op in (op for each in programs(program) for op in walk(each.ops)):
         if isinstance(op, Constant):
             if op.key not in constants:
                 raise MissingConstant(

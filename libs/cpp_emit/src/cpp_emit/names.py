@@ -22,7 +22,7 @@ _RUNTIME = """
     take_tensor take_list take_tensors Stack call shim Instance Arguments Results NoGrad
     Library library call_python num_constants new_kernels Kernels Kernel launch stream
     symexpr pointer CudaScope torch_cuda copy_back kernel_table TORCH_CUDA check_arguments
-    check_count Descriptor reads writes
+    check_count Descriptor reads writes call_subgraph repeat scan truth Tensors
 """
 
 

@@ -17,7 +17,7 @@ import sympy
 from sympy.logic.boolalg import Boolean
 
 from wrapper_ir import ExternCall, Launch, Program, Ref, print_program
-from wrapper_ir.analysis import walk
+from wrapper_ir.analysis import programs, walk
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,10 @@ def launch_split(launch: Launch) -> Split:
 
 
 def sites(program: Program) -> tuple[Launch | ExternCall, ...]:
-    """The launches and extern calls; the position of each is its number in both languages."""
-    return tuple(op for op in walk(program.ops) if isinstance(op, (Launch, ExternCall)))
+    """The launches and extern calls, those of subgraphs among them; the position of each is its
+    number in both languages."""
+    every = (op for each in programs(program) for op in walk(each.ops))
+    return tuple(op for op in every if isinstance(op, (Launch, ExternCall)))
 
 
 def fingerprint(program: Program) -> str:

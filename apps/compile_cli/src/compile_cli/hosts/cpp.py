@@ -8,19 +8,15 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cpp_emit
-import fx_emit
 import triton_rt
 from compile_cli.errors import CacheNotWritten, CacheUnusable
 from compile_cli.hosts.outside import Outside
 from planner import Kernels
-from wrapper_ir import DefineControl, DefineKernel, DefineSubgraph, Op, Program
-from wrapper_ir.analysis import SUBGRAPH
-from wrapper_ir.control import Function, run_control
+from wrapper_ir import DefineKernel, Program
 
 
 def emit_cpp(
@@ -30,8 +26,6 @@ def emit_cpp(
 
     On a GPU cubins are asked of triton_rt at a kernel's first launch, and launched straight from
     C++ from then on; on CPU every launch is called back and interpreted."""
-    program, operators = _subgraphs(program, kernels, outside, check_inputs)
-    outside = replace(outside, operators={**outside.operators, **operators})
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
     library = _built(text, kernels.folder("cpp"), program.name)
 
@@ -52,30 +46,6 @@ def emit_cpp(
 
     callbacks = cpp_emit.Callbacks(launch=launch, extern=extern, compile=compile)
     return text, cpp_emit.load(library, program, callbacks, outside.constants)
-
-
-def _subgraphs(
-    program: Program, kernels: Kernels, outside: Outside, check_inputs: bool
-) -> tuple[Program, dict[str, Callable[..., Any]]]:
-    """The program without its subgraphs, each of which is a library of its own, and what calls of
-    them call: through Python, which C++ goes back to for control, too."""
-    called: dict[str, Callable[..., Any]] = {}
-    rest: list[Op] = []
-    for op in program.ops:
-        if isinstance(op, DefineSubgraph):
-            called[SUBGRAPH + op.program.name] = emit_cpp(
-                op.program, kernels, outside, check_inputs
-            )[1]
-        elif isinstance(op, DefineControl):
-            bodies = tuple(called[SUBGRAPH + name] for name in op.subgraphs)
-            called[SUBGRAPH + op.name] = functools.partial(_control, op, bodies)
-        else:
-            rest.append(op)
-    return replace(program, ops=tuple(rest)), called
-
-
-def _control(op: DefineControl, bodies: Sequence[Function], *args: Any) -> tuple[Any, ...]:
-    return run_control(op, bodies, args, fx_emit.STEPS)
 
 
 def _built(text: str, folder: Path, name: str) -> Path:

@@ -296,6 +296,28 @@ struct Results {
   void push(int64_t value) { ints.push_back(value); }
 };
 
+// ---------------------------------------------------------------- subgraphs
+
+// A program of the library that others call, with parameters and results like `run`.
+using Subgraph = void (*)(Instance&, Arguments&, Results&);
+using Tensors = std::initializer_list<const Tensor*>;
+
+// Of a tensor of one element, which the host waits for.
+bool truth(const Tensor& predicate);
+
+// The tensors that a call gives.
+std::vector<Tensor> call_subgraph(Instance& self, Subgraph body, Tensors tensors, Ints ints);
+
+// Calls `body` as long as `more` holds, both with all arguments, the first `carries` of which `body`
+// gives anew. `trace`: gives stacks of what they were after each step.
+std::vector<Tensor> repeat(Instance& self, Subgraph more, Subgraph body, size_t carries, bool trace,
+                           Tensors tensors, Ints ints);
+
+// Calls `body` for each step along the first dimension of the `over` tensors after those that are
+// carried; what it gives beyond those is stacked.
+std::vector<Tensor> scan(Instance& self, Subgraph body, size_t carries, size_t over, Tensors tensors,
+                         Ints ints);
+
 // Inference only: the operators called by the program record nothing for autograd.
 struct NoGrad {
   bool before = aoti_torch_grad_mode_is_enabled();

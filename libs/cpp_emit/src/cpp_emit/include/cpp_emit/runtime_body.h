@@ -315,6 +315,8 @@ static void register_operators(const char* ns) {
 
 }  // namespace cpp_emit
 
+#include "cpp_emit/control.h"
+
 // ---------------------------------------------------------------- the library's C functions
 
 #define CPP_EMIT_EXPORT extern "C" __attribute__((visibility("default"), used))
