@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from subgraph_cases import CASES, DIFFERENTIABLE, cond, gradients, launched, loop, nested
+from subgraph_cases import CASES, DIFFERENTIABLE, cond, gradients, launched, loop, nested, shared
 from torch.compiler import nested_compile_region
 
 import cpp_emit
@@ -53,13 +53,16 @@ def _copy(value):
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def test_kernels_of_the_user_in_branches(found):
-    run = torch.compile(launched, backend="compile_cli", fullgraph=True)
+@pytest.mark.parametrize(("case", "count"), [(launched, 3), (shared, 1)])
+def test_kernels_of_the_user_in_branches(found, case, count):
+    run = torch.compile(case, backend="compile_cli", fullgraph=True)
+    yes, no, outer = (2, 3, 5) if case is launched else (2, 2, 2)
     for sign in (1, -1):
         x, w = sign * torch.rand(6, 6), torch.randn(6, 6)
-        torch.testing.assert_close(run(x, w), (x * 2 if sign > 0 else x * 3 + 1) * (w * 5))
+        want = (x * yes if sign > 0 else x * no + 1) * (w * outer)
+        torch.testing.assert_close(run(x, w), want)
     scales = [k for name, k in kernels(found[0].program).items() if "scale" in name]
-    assert len(scales) == 3 and not found[0].fallbacks
+    assert len(scales) == count and not found[0].fallbacks
 
 
 def test_a_region_is_compiled_once_and_fused(found):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from subgraph_cases import CASES, DIFFERENTIABLE, gradients, launched
+from subgraph_cases import CASES, DIFFERENTIABLE, gradients, launched, shared
 
 import compile_cli  # noqa: F401  # registers the backend
 
@@ -23,7 +23,7 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("emit", "dynamic"), [("fx", False), ("fx", True), ("hop", True), ("cpp", False)]
 )
-@pytest.mark.parametrize("case", [*CASES, launched])
+@pytest.mark.parametrize("case", [*CASES, launched, shared])
 def test_every_emitter(
     case: Callable[..., Any], emit: str, dynamic: bool, options: dict[str, Any]
 ) -> None:

@@ -32,11 +32,13 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
 
 @dataclass
 class Kernels:
-    """The kernels of one program, loaded once each. pool: see `compiling`."""
+    """The kernels of one program, loaded once each. defined: those of the user, by what they are
+    but for the name. pool: see `compiling`."""
 
     options: Settings
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
     plain: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
+    defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
     pool: triton_rt.CompilePool | None = None
     _cache: triton_rt.Cache | None = None
 

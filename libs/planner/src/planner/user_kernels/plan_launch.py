@@ -51,7 +51,6 @@ class UserKernelPlanner:
     table: Mapping[str, KernelObject]
     chosen: dict[str, tuple[int, tuple[float, ...]]] = field(default_factory=dict)
     _notes: list[Fallback] = field(default_factory=list)
-    _defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
 
     def __call__(self, node: UserKernel, hints: Mapping[str, int]) -> NodePlan:
         """The plan of a launch. Raises `UserKernelFailed` where none of its forms can run here."""
@@ -78,10 +77,11 @@ class UserKernelPlanner:
         return NodePlan(node.outs, None, plans, node.origins, calls[0].checks)
 
     def _define(self, define: DefineKernel) -> DefineKernel:
-        """The definition of the first launch that has the same but for its name."""
+        """The definition of the first launch, in the graph or in its subgraphs, that has the same
+        but for its name."""
         text = define.source.removesuffix(alias(define.name))
         key = replace(define, name="", source=text)
-        return self._defined.setdefault(key, define)
+        return self.kernels.defined.setdefault(key, define)
 
     @property
     def _ranges(self) -> Ranges:
