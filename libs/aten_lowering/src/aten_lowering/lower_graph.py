@@ -15,6 +15,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.aliasing import views
+from aten_lowering.associative_scans import associative_scans
 from aten_lowering.attention import Attention, attention, is_attention
 from aten_lowering.buffers import Buffers
 from aten_lowering.builder import Operand
@@ -142,6 +143,7 @@ def lower_with_report(
     graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)
     forget_blocks(graph)
+    associative_scans(gm, graph)
     graph = enclose(gm, graph)
     graph = run_passes(graph, (*before, *PASSES), lint, on_pass, "FX graph").program
     refused: set[str] = set()

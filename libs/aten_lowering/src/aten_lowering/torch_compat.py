@@ -19,6 +19,7 @@ from torch._functorch._aot_autograd.functional_utils import (
     to_fun,
 )
 from torch._guards import TracingContext, tracing
+from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._higher_order_ops.auto_functionalize import (
     ViewInfo,
     auto_functionalized,
