@@ -14,8 +14,9 @@ import torch
 
 import cpp_emit
 from cpp_emit.build import find_compiler
+from cpp_emit.cubins import alignment_of, required_bits
 from cpp_emit.errors import BinaryError, UnsupportedArgument
-from wrapper_ir import parse_program
+from wrapper_ir import DefineKernel, KernelParam, parse_program
 
 PROGRAM = """\
 program mlp(x: bf16[s0, 64] cuda:0, w: bf16[64, 64] cuda:0, bias: bf16[64] cuda:0):
@@ -129,6 +130,17 @@ def test_launches_on_two_devices_each_make_theirs_current() -> None:
 def test_binaries_that_the_launcher_cannot_run_are_refused(binary: Any, message: str) -> None:
     with pytest.raises(BinaryError, match=message):
         emit(binary=binary)
+
+
+def test_arguments_past_the_62nd_share_a_bit() -> None:
+    """A list of kernels takes hundreds of pointers, and a mask is 64 bits wide."""
+    params = (*(KernelParam(f"p{n}", "*f32") for n in range(70)), KernelParam("p", "f64"))
+    kernel = DefineKernel("k", "", params)
+    every, own = (1 << 70) - 1, (1 << 62) - 1
+    assert required_bits(kernel, replace(Binary(), alignment=every)) == (1 << 63) - 1
+    assert required_bits(kernel, replace(Binary(), alignment=own)) == own
+    assert alignment_of(kernel, (1 << 63) - 1) == every
+    assert alignment_of(kernel, own) == own
 
 
 def test_a_kernel_that_overlaps_the_one_before_says_so(folder: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
-from cpp_emit.cubins import image
+from cpp_emit.cubins import alignment_of, image
 from cpp_emit.errors import CallbackFailed, MissingCallback
 from cpp_emit.sites import call_split, launch_split, sites
 from cpp_emit.torch_calls import call_torch
@@ -151,10 +151,9 @@ class Sites:
                 args.append(struct.unpack("d", struct.pack("q", numbers.pop(0)))[0])
             else:
                 args.append(numbers.pop(0))
-        mask = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] in "*iut")
-        binary = self._callbacks.compile(
-            kernel, aligned & mask, (grid[0], grid[1], grid[2]), tuple(args)
-        )
+        alignment = alignment_of(kernel, aligned)
+        size = grid[0], grid[1], grid[2]
+        binary = self._callbacks.compile(kernel, alignment, size, tuple(args))
         one = image(kernel, binary)
         return [
             torch.frombuffer(bytearray(one.cubin), dtype=torch.uint8),

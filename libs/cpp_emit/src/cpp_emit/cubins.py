@@ -32,6 +32,8 @@ from wrapper_ir import DefineKernel
 from wrapper_ir.analysis import descriptor_kind
 
 _BYTES_A_LINE = 48
+# Parameters with a bit of their own in the library's masks (cuda.h); all others share the next one.
+_OWN_BITS = 62
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def _descriptors(kernel: DefineKernel) -> list[int]:
 
 def required_bits(kernel: DefineKernel, binary: Any) -> int:
     """One bit for each parameter that the binary takes to be a multiple of 16, or for a descriptor
-    to keep the rules of TMA."""
+    to keep the rules of TMA; one for all of those past the 62nd."""
     alignment: int | None = getattr(binary, "alignment", None)
     if alignment is None:
         alignment = sum(1 << i for i, p in enumerate(kernel.params) if p.aligned)
@@ -212,7 +214,17 @@ def required_bits(kernel: DefineKernel, binary: Any) -> int:
             f"{len(kernel.params)} parameters"
         )
     described = sum(1 << i for i in _descriptors(kernel))
-    return alignment | described if getattr(binary, "tensor_maps", ()) else alignment & ~described
+    maps = getattr(binary, "tensor_maps", ())
+    required = alignment | described if maps else alignment & ~described
+    rest = required >> _OWN_BITS << _OWN_BITS
+    return required ^ rest | (bool(rest) << _OWN_BITS)
+
+
+def alignment_of(kernel: DefineKernel, mask: int) -> int:
+    """A bit for each parameter of a launch whose mask in the library is this one."""
+    may = sum(1 << i for i, p in enumerate(kernel.params) if p.kind[0] in "*iut")
+    shared = -1 << _OWN_BITS
+    return may & (mask | shared if mask >> _OWN_BITS & 1 else mask & ~shared)
 
 
 def _identifier(name: str) -> str:

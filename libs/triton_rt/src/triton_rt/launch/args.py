@@ -16,6 +16,8 @@ from triton_rt.tma import Address, as_tensor_map, is_descriptor
 _INTS = {"i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "bool": "<?"}
 _INTS |= {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"}
 _MAX_GRID = (2**31 - 1, 65535, 65535)
+# Parameters with a bit of their own in the native launcher's mask; all others share the next one.
+OWN_BITS = 62
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,17 @@ def pack(name: str, params: tuple[KernelParam, ...], grid: Any, args: tuple[Any,
         else:
             number = _number(name, param, arg)
             values.append(_pack_scalar(name, param, number))
-        if param.may_align and number % 16 == 0 and i < 63:
+        if param.may_align and number % 16 == 0:
             alignment |= 1 << i
-    return Packed(sizes, values, alignment, device)
+    own = alignment & ((1 << OWN_BITS) - 1)
+    known = own | rest_of(params)
+    return Packed(sizes, values, known if alignment & known == known else own, device)
+
+
+def rest_of(params: tuple[KernelParam, ...]) -> int:
+    """The mask of all parameters past `OWN_BITS` that may be known to be divisible by 16: a variant
+    takes all of them for that, or none."""
+    return sum(1 << i for i, p in enumerate(params) if i >= OWN_BITS and p.may_align)
 
 
 def check_grid(name: str, grid: Any) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from triton_rt import driver as cuda
 from triton_rt.element_types import torch_dtype
 from triton_rt.errors import CooperativeGridTooLarge, CudaError, OutOfRegisters
 from triton_rt.launch import hooks, native, torch_abi, workspace
-from triton_rt.launch.args import pack
+from triton_rt.launch.args import OWN_BITS, pack, rest_of
 from triton_rt.launch.loading import Entry
 from triton_rt.launch.slots import split
 from triton_rt.source import KernelParam, flatten
@@ -30,10 +30,16 @@ def make_dispatcher(
     module = native.extension()
     if module is None:
         return PythonDispatcher(name, params, resolve, on_cpu)
+    rest = rest_of(params)
+
+    def native_resolve(alignment: int, device: int) -> tuple[Any, ...]:
+        own = alignment & ((1 << OWN_BITS) - 1)
+        return resolve(own | rest if alignment >> OWN_BITS else own, device).as_tuple()
+
     dispatcher: Dispatch = module.Dispatcher(
         name,
         tuple(_record(module, p) for p in params),
-        lambda alignment, device: resolve(alignment, device).as_tuple(),
+        native_resolve,
         on_cpu,
         lambda grid, *args: pack(name, params, grid, args),  # raises what is wrong with a call
         _current_device,

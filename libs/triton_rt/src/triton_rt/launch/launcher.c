@@ -212,6 +212,8 @@ static int current_stream(Dispatcher *self, int device, CUstream *out) {
     return !*out && PyErr_Occurred() ? -1 : 0;
 }
 
+// Bits of the mask: one for each of so many arguments, and one that all others share.
+#define OWN_BITS 62
 #define STACK_ARGS 96
 #define STACK_WORDS (STACK_ARGS + 2)
 
@@ -241,11 +243,13 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
     }
     uint64_t alignment = 0;
     int device = -2;  // -2: no tensor seen, -1: CPU
+    int rest = self->count > OWN_BITS;  // arguments without a bit of their own are aligned
     for (Py_ssize_t i = 0; i < self->count; i++) {
         PyObject *arg = args[i + 1];
         const Param *param = self->params + i;
         uint64_t *out = values + param->offset;
         int aligned = 0, wrong;
+        int may_align = param->kind < F16 && param->kind != BOOL;
         params[i] = out;
         if (param->kind == POINTER || param->kind == DESCRIPTOR) {
             TensorView view;
@@ -266,8 +270,12 @@ static PyObject *dispatch(PyObject *object, PyObject *const *args, size_t nargsf
             refuse(self, args, nargs);
             goto done;
         }
-        if (aligned && i < 63) alignment |= (uint64_t)1 << i;
+        if (i >= OWN_BITS)
+            rest &= aligned || !may_align;
+        else if (aligned)
+            alignment |= (uint64_t)1 << i;
     }
+    if (rest) alignment |= (uint64_t)1 << OWN_BITS;
     if (device == -2 && current_device(self, &device)) goto done;
     if (device < 0) {
         result = PyObject_Vectorcall(self->on_cpu, args, (size_t)nargs, NULL);

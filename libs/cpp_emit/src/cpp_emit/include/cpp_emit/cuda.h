@@ -85,7 +85,9 @@ struct Loaded {
   std::shared_ptr<const std::vector<MapLayout>> maps;
 };
 
-// Code for launches on `device` whose arguments are multiples of 16 where `aligned` has a bit.
+// Code for launches on `device` whose arguments are multiples of 16 where `aligned` has a bit:
+// each of the first `own_bits` one of its own, all others together the next.
+constexpr size_t own_bits = 62;
 struct Variant {
   int32_t device;
   uint64_t aligned;
@@ -228,8 +230,17 @@ void launch(Instance& self, const CudaScope& at, size_t kernel, Grid grid, const
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const unsigned x = narrow<uint32_t>(grid.x, where), y = narrow<uint32_t>(grid.y, where),
                  z = narrow<uint32_t>(grid.z, where);
-  uint64_t aligned = 0, bit = 1;
-  ((aligned |= is_aligned(args) ? bit : 0, bit <<= 1), ...);
+  uint64_t aligned = 0, rest = sizeof...(Args) > own_bits;
+  size_t number = 0;
+  const auto look = [&](const auto& arg) {
+    if (number < own_bits)
+      aligned |= static_cast<uint64_t>(is_aligned(arg)) << number;
+    else if (!std::is_floating_point_v<std::decay_t<decltype(arg)>>)
+      rest &= is_aligned(arg);
+    ++number;
+  };
+  (look(args), ...);
+  aligned |= rest << own_bits;
 
   Kernels& kernels = *self.kernels;
   Loaded code = kernels.find(kernel, at.index, aligned);
