@@ -3,7 +3,7 @@
 `loop_ir` has what users of the library need. What is added here is for code that inspects or
 rewrites kernels, as passes and code generators do."""
 
-from loop_ir.ir.affine import linear, product, substitute
+from loop_ir.ir.affine import linear, product, span, substitute
 from loop_ir.ir.analysis import (
     at_hints,
     bound_by_data,
@@ -30,5 +30,5 @@ from loop_ir.ir.names import (
     value_names,
     varying,
 )
-from loop_ir.ir.renaming import renumber
+from loop_ir.ir.renaming import new_buffer, renumber, union_buffers
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with

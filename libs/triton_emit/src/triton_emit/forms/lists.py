@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import gcd
 
 import sympy
@@ -128,29 +129,40 @@ class ListWriter(KernelWriter):
     def programs(self) -> sympy.Expr:
         return sympy.Integer(self.starts[-1])
 
-    def _own(self) -> Iterator[list[tuple[str, str, str]]]:
-        """For each kernel: what the body calls a buffer, the parameter, the buffer."""
+    @cached_property
+    def own(self) -> list[list[tuple[str, str, str, int]]]:
+        """For each kernel: what the body calls a buffer, the parameter, the buffer, and by how much
+        later than the first kernel's this one's part of it begins. What kernels share is one
+        parameter; what all of them share as it is needs no other name."""
         roles = _roles(self.kernels[0])
         names = {roles[buffer]: name for buffer, name in self.params.buffers.items()}
-        for n, kernel in enumerate(self.kernels):
-            buffers = {role: buffer for buffer, role in _roles(kernel).items()}
-            yield [(name, f"{name}_{n}", buffers[role]) for role, name in names.items()]
+        begins = [_starts(k) for k in self.kernels]
+        buffers = [{role: b for b, role in _roles(k).items()} for k in self.kernels]
+        params: dict[tuple[str, str], str] = {}
+        found: list[list[tuple[str, str, str, int]]] = [[] for _ in self.kernels]
+        for role, name in names.items():
+            each = [own[role] for own in buffers]
+            starts = [begin[buffer] for begin, buffer in zip(begins, each, strict=True)]
+            if len({*zip(each, starts, strict=True)}) == 1:
+                params[name, each[0]] = name
+            for n, (buffer, start) in enumerate(zip(each, starts, strict=True)):
+                param = params.setdefault((name, buffer), f"{name}_{n}")
+                found[n].append((name, param, buffer, start - starts[0]))
+        return found
 
     def parameters(self) -> tuple[list[tuple[str, str, bool]], list[str | sympy.Expr]]:
         kinds = {name: (kind, written) for name, kind, written in super().parameters()[0]}
-        own = [item for items in self._own() for item in items]
-        return [(param, *kinds[name]) for name, param, _ in own], [buffer for _, _, buffer in own]
+        every = {p: (name, buffer) for items in self.own for name, p, buffer, _ in items}
+        params = [(param, *kinds[name]) for param, (name, _) in every.items()]
+        return params, [buffer for _, buffer in every.values()]
 
     def prelude(self) -> list[str]:
         choices: list[list[str]] = []
-        begins = [list(_starts(k).values()) for k in self.kernels]  # in the order of roles
-        for own, first, size, begin in zip(
-            self._own(), self.starts, self.extents, begins, strict=False
-        ):
-            apart = (b - a for a, b in zip(begins[0], begin, strict=True))
+        for own, first, size in zip(self.own, self.starts, self.extents, strict=False):
             lines = [
                 f"{name} = {param}" + (f" {'-' if n < 0 else '+'} {abs(n)}" if n else "")
-                for (name, param, _), n in zip(own, apart, strict=True)
+                for name, param, _, n in own
+                if name != param
             ]
             if self.kernel.axes:
                 lines.append(f"first = {first}")
