@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import compile_cli
-from wrapper_ir import CopyBack, ExternCall, Launch
+from wrapper_ir import Allocate, CopyBack, ExternCall, Launch
 
 SIZES = [(3, 16), (16,), (5,), (1,), (2, 2, 8), (3, 1, 7)]
 
@@ -60,6 +60,27 @@ def test_a_hundred_parameters() -> None:
     assert launches(compiled) <= 4
 
 
+def steps(params: list[Tensor], counts: list[Tensor]) -> None:
+    """Each parameter has a count of its own, of which kernels of several sizes read a number."""
+    for p, count in zip(params, counts, strict=True):
+        count.add_(1)
+        p.mul_(1 / (1 - 0.9**count)).add_(1 / (1 - 0.99**count))
+
+
+def test_numbers_of_each_parameter_are_parts_of_one_buffer() -> None:
+    def make() -> tuple[list[Tensor], list[Tensor]]:
+        return state(18)[0], [torch.tensor(float(n)) for n in range(18)]
+
+    given, wanted = make(), make()
+    compiled = compile_cli.compile(steps, copy.deepcopy(given))
+    for _ in range(2):
+        compiled(*given)
+        steps(*wanted)
+        torch.testing.assert_close(given, wanted)
+    made = [o for o in compiled.graph.program.ops if isinstance(o, Allocate)]
+    assert launches(compiled) == 4 and len(made) == 2  # of many points, of 16 n, of one, the counts
+
+
 def parts(parameters: list[Any]) -> list[dict[str, Any]]:
     """Every other parameter decays."""
     return [
@@ -87,7 +108,7 @@ QUICK = ("adamw", "sgd")
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS]
 )
 def test_optimizers_of_torch(name: str) -> None:
-    """Ten steps of a schedule that changes the rate twice."""
+    """Some parameters have done a step more than others, and a schedule changes the rate."""
     torch._dynamo.reset()
     results = []
     for compile_step in (True, False):
@@ -97,6 +118,9 @@ def test_optimizers_of_torch(name: str) -> None:
         step = (
             torch.compile(optimizer.step, backend="compile_cli") if compile_step else optimizer.step
         )
+        for p, g in zip(params[::2], state(6)[1][::2], strict=True):
+            p.grad = g
+        optimizer.step()
         for n in range(2 if name in QUICK else 10):
             for p, g in zip(params, state(6)[1], strict=True):
                 p.grad = g * (n + 1)

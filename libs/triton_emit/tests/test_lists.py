@@ -59,6 +59,8 @@ def test_each_program_finds_its_buffers(tools: SimpleNamespace, sizes: tuple[int
         tensors[f"x{n}"] = torch.arange(size) + n + 0.5
         tensors[f"y{n}"] = torch.full((size,), float(n))
     want = {f"y{n}": tensors[f"x{n}"] * 3 + n for n in range(len(sizes))}
+    names = [name for name, *_ in kernel.params]
+    assert len(names) == 2 * len(sizes) + 1 and "in1" in names  # what all share is one parameter
     tools.launch(kernel, tensors, {})
     for name, value in want.items():
         torch.testing.assert_close(tensors[name], value)
@@ -115,6 +117,50 @@ def ptx(tools: SimpleNamespace, kernel: TritonKernel) -> str:
     target = GPUTarget("cuda", 90, 32)
     binary = triton.compile(ast, target=target, options={"num_warps": source.num_warps})
     return str(binary.asm["ptx"])
+
+
+UPDATE = """\
+kernel k{n}(
+    g{n}: f32[{size}] cuda:0,
+    rates: f32[3] cuda:0,
+    out m{n}: f32[{size}] cuda:0,
+    out p{n}: f32[{size}] cuda:0,
+):
+  parallel i0 < {size}:
+    once:
+      v0 = load m{n}[i0] : f32
+      v1 = load g{n}[i0] : f32
+      v2 = add(v0, v1) : f32
+      v3 = load rates[{n}] : f32
+      v4 = div(v2, v3) : f32
+      v5 = sqrt(v4) : f32
+      v6 = load p{n}[i0] : f32
+      v7 = sub(v6, v5) : f32
+      store m{n}[i0] = v2
+      store p{n}[i0] = v7
+"""
+
+
+def test_updates_ask_for_all_they_read_first(tools: SimpleNamespace) -> None:
+    """Divisions and roots branch: a load after them would wait for those before. A number of each
+    member is a part of one buffer, and one parameter."""
+    sizes = (64, 4096, 16)
+    nests = [parse_kernel(UPDATE.format(n=n, size=s)) for n, s in enumerate(sizes)]
+    kernel = emit_list(nests, list_schedule(nests, {}))
+    text = kernel.source
+    body = text[text.index("xindex = ") :]
+    assert body.count("tl.load(") == 4 and body.rindex("tl.load(") < body.index("total = ")
+    assert kernel.schedule.xblock == 128 * kernel.schedule.num_warps
+    assert len(kernel.params) == 3 * 3 + 1
+    assert ptx(tools, kernel).count("ld.global.v4.b32") == 3
+    tensors = {"rates": torch.tensor([2.0, 3.0, 5.0])}
+    tensors |= {f"{b}{n}": torch.rand(s) for n, s in enumerate(sizes) for b in "gmp"}
+    wanted = dict(tensors)
+    for n, rate in enumerate((2.0, 3.0, 5.0)):
+        wanted[f"m{n}"] = tensors[f"m{n}"] + tensors[f"g{n}"]
+        wanted[f"p{n}"] = tensors[f"p{n}"] - (wanted[f"m{n}"] / rate).sqrt()
+    tools.launch(kernel, tensors, {})
+    torch.testing.assert_close(tensors, wanted)
 
 
 HALVES = """\

@@ -30,10 +30,10 @@ Lists = Mapping[str, tuple[Kernel, ...]]
 
 def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
     """The graph with kernels that are alike and do not need each other next to each other, and
-    those of each such list by the name of its first.
+       those of each such list by the name of its first.
 
-    k0: make a[1] of x    k1: make b[1] of y    k2: read a    k3: read b
- -> k0: make a_parts[0] of x; k1: make a_parts[1] of y        k2: read a_parts[0]; ..."""
+       k0: make a[1] of x    k1: make b[1] of y    k2: read a    k3: read b
+    -> k0: make a_parts[0] of x; k1: make a_parts[1] of y        k2: read a_parts[0]; ..."""
     kinds = {n.name: _kind(n, hints) for n in graph.nodes if isinstance(n, Kernel)}
     if len(set(kinds.values())) == len(kinds):
         return graph, {}
@@ -99,13 +99,14 @@ class _Parts:
     def _may_move(self, buffer: Buffer) -> bool:
         """Whether it is small, made by one kernel, and only kernels read it."""
         extent, dtype = span(buffer.type), buffer.type.dtype
-        users = self.deps.writers.get(buffer.name, set()) | self.deps.readers.get(buffer.name, set())
+        writers = self.deps.writers.get(buffer.name, set())
+        users = writers | self.deps.readers.get(buffer.name, set())
         return (
             buffer.name not in self.deps.kept
             and extent.is_Integer
             and int(extent) * dtype.itemsize <= _TINY
             and not dtype.is_complex
-            and len(self.deps.writers.get(buffer.name, ())) == 1
+            and len(writers) == 1
             and all(isinstance(self.deps.nodes[n], Kernel) for n in users)
         )
 

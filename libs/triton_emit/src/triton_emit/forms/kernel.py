@@ -8,7 +8,7 @@ from loop_ir import Axis, Indirect, Kernel, Load, Stmt, Store
 from loop_ir.ir import linear, operands, results, statements, varying
 from symexpr import FloorDiv
 from triton_emit.body import INDENT, Lines, Writer
-from triton_emit.schedule import Schedule, inner_spaces, streams
+from triton_emit.schedule import Schedule, inner_spaces, streams, updates
 from triton_emit.source import TritonKernel, Zeroed, module
 from triton_emit.ssa import skipped
 from triton_emit.tiles import Tile, divides
@@ -128,6 +128,8 @@ class KernelWriter(Writer):
         if axes:
             over.add(f"r{self.spaces.index(axes)}")
             body = shared_first(self.kernel, body)
+        elif updates(self.kernel):
+            body = asked_first(body)
         self.space = self.spaces.index(axes) if axes else -1
         self.run(body, frozenset(over), escaping)
 
@@ -224,6 +226,28 @@ def shared_first(kernel: Kernel, body: Sequence[Stmt]) -> list[Stmt]:
         )
 
     return sorted(body, key=lambda stmt: not shared(stmt))
+
+
+def asked_first(body: Sequence[Stmt]) -> list[Stmt]:
+    """`a = load x[i]; b = sqrt(a); c = load y[i]` -> `a = load x[i]; c = load y[i]; b = sqrt(a)`
+
+    Loads at places that are no data come first, but for those of what was stored before. What is
+    computed between two loads may branch (divisions, roots), past which nothing moves a load: a
+    step of AdamW asked for its last operand after it had waited for the others."""
+    places = {s.symbol for s in body if isinstance(s, Indirect)}
+    stored: set[str] = set()
+    first: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Store):
+            stored.add(stmt.buffer)
+        elif (
+            isinstance(stmt, Load)
+            and stmt.mask is None
+            and stmt.buffer not in stored
+            and places.isdisjoint(stmt.index.free_symbols)
+        ):
+            first.append(stmt)
+    return [*first, *(s for s in body if s not in first)]
 
 
 def ceiling_division(points: sympy.Expr, block: int) -> sympy.Expr:

@@ -23,5 +23,6 @@ from triton_emit.schedule.traits import (
     row_bytes,
     shares_rows,
     streams,
+    updates,
     walks,
 )

@@ -13,6 +13,7 @@ from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
 from triton_emit.schedule.h200 import LONG, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule, next_power_of_two
+from triton_emit.schedule.traits import updates
 from triton_emit.vectors import (
     aligned,
     bends,
@@ -59,6 +60,8 @@ def of_points(
     if reads_records(kernel):
         # Two a thread (three coordinates of 2**23 points on an H200: 36.6 us, 39.0 of four).
         return replace(flat, xblock=flat.xblock // 2, num_warps=2 * flat.num_warps)
+    if updates(kernel):
+        return replace(flat, num_warps=max(1, flat.xblock // 128))  # a vector of f32 a thread
     if reads_windows(kernel):
         return replace(flat, num_warps=2 * flat.num_warps)
     return _of_long(flat, _divides_longs(kernel))

@@ -15,6 +15,8 @@ from triton_emit.vectors import neighbours
 PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin", "logsumexp")}
 # Of tensors whose lines leave it first, where rows are held and where they are walked over.
 _MOST_STREAMED, _MOST_OF_CHUNKS = 320 << 20, 255 << 20
+# Tensors that an update reads at each point: of more, a thread could not hold what it reads.
+_READ = range(3, 9)
 
 
 def inner_spaces(kernel: Kernel) -> list[tuple[Axis, ...]]:
@@ -46,6 +48,16 @@ def can_loop(kernel: Kernel) -> bool:
 def walks(kernel: Kernel) -> bool:
     """Programs walk over rows, of which they store sums."""
     return any(isinstance(s, Store) and s.mode == "sum" for s in statements(kernel))
+
+
+def updates(kernel: Kernel) -> bool:
+    """Several tensors are read at each point, and one of them is written there: a parameter and the
+    means of its gradients. All that is read is asked for before the first result is needed."""
+    if any(p.axes for p in kernel.phases):
+        return False
+    moved = [s for s in statements(kernel) if isinstance(s, Load | Store) and s.index.free_symbols]
+    read = {s.buffer for s in moved if isinstance(s, Load)}
+    return len(read) in _READ and any(s.buffer in read for s in moved if isinstance(s, Store))
 
 
 def row_loads(kernel: Kernel) -> set[Load]:

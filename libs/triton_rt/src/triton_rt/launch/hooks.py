@@ -11,7 +11,8 @@ from triton_rt.launch import native
 @dataclass(frozen=True)
 class LaunchRecord:
     """One launch. `stream` and `function` are driver handles; `alignment` is the mask of the
-    arguments (those past the 62nd share a bit), `grid` counts programs (of `num_ctas` blocks each)."""
+    arguments (those past the 62nd share a bit), `grid` counts programs (of `num_ctas` blocks
+    each)."""
 
     name: str
     grid: tuple[int, int, int]
