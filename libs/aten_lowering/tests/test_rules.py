@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 
+from aten_lowering import decompositions
 from loop_ir import Extern
 
 aten = torch.ops.aten
@@ -140,3 +143,33 @@ def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.d
     gradient = torch.randn_like(F.pad(x, padding, "replicate"))
     lowered = oracle(lambda g, x: op(g, x, padding), gradient, x)
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("order", ["rows", "channels", "columns"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolutions_of_points_are_matmuls(dtype: torch.dtype, order: str, bias: bool) -> None:
+    """With eager's strides; the gradient is a convolution's."""
+    torch.manual_seed(0)
+    x, w, b = torch.randn(3, 8, 1, 1), torch.randn(4, 8, 1, 1), torch.randn(4)
+    if order == "channels":
+        x = x.to(memory_format=torch.channels_last)
+    if order == "columns":
+        x = torch.randn(8, 3, 1, 1).transpose(0, 1)
+    args = [t.to(dtype).requires_grad_() for t in ((x, w, b) if bias else (x, w))]
+    seen: list[str] = []
+
+    def look(gm: torch.fx.GraphModule, _inputs: Any) -> Any:
+        seen.extend(str(n.target) for n in gm.graph.nodes if n.op == "call_function")
+        return make_boxed_func(gm.forward)
+
+    backend = aot_autograd(fw_compiler=look, decompositions=decompositions())
+    torch._dynamo.reset()
+    got = torch.compile(F.conv2d, backend=backend)(*args)
+    want = F.conv2d(*args)
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+    grads = [torch.autograd.grad(out.square().sum(), args) for out in (got, want)]
+    torch.testing.assert_close(*grads)
+    assert "aten.convolution.default" not in seen and "aten.convolution_backward.default" in seen
+    assert any(t in seen for t in ("aten.mm.default", "aten.addmm.default"))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from aten_lowering.registry import of_ranks
 from aten_lowering.torch_compat import decomposed_index_add, pw_cast_for_opmath
@@ -72,6 +73,42 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
         for d in set(range(x.dim())) - {dim % x.dim()}:
             torch._check(source.shape[d] == x.shape[d])  # type: ignore[no-untyped-call]  # of torch
     return decomposed_index_add(x, dim, index, source, alpha=alpha)
+
+
+@_rule(aten.convolution.default)
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """A window of one place over maps of one place (squeeze and excitation) is a matmul, which
+    takes epilogues, and less time (4.8 us, 7.4 by the vendor's convolution on an H200):
+
+    convolution(x, w, b, ...)   ->   addmm(b, x[:, :, 0, 0], w[:, :, 0, 0].t())[:, :, None, None]
+
+    Its gradient stays that of a convolution."""
+    places = (*x.shape[2:], *weight.shape[2:])
+    plain = x.dim() == weight.dim() > 2 and x.dtype.is_floating_point and x.dtype == weight.dtype
+    if not plain or transposed or groups != 1 or any(padding):
+        return NotImplemented
+    if not all(isinstance(n, int) and n == 1 for n in places):
+        return NotImplemented
+    how = stride, padding, dilation, transposed, output_padding, groups
+    with disable_proxy_modes_tracing():
+        strides = aten.convolution.default(x, weight, bias, *how).stride()
+    last = strides[2] != 1
+    dims = tuple(range(2, x.dim()))
+    rows, columns = x.squeeze(dims), weight.squeeze(dims).t()
+    result = torch.mm(rows, columns) if bias is None else torch.addmm(bias, rows, columns)
+    for d in dims:
+        result = result.unsqueeze(1 if last else d)
+    return result.movedim(-1, 1) if last else result
 
 
 @_rule(aten._weight_int8pack_mm.default)
