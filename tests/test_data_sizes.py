@@ -7,6 +7,7 @@ import pytest
 import torch
 from data_size_cases import CASES, FLAGS, read, rows, selected
 
+import cpp_emit
 from compile_cli.options import Options
 from fx_emit import TorchRuntime
 from planner import Kernels
@@ -41,6 +42,8 @@ def test_every_emitter(found, case, emit):
         torch.testing.assert_close(run(x, n), case(x, n))
     (graph,) = found
     assert parse_program(print_program(graph.program)) == graph.program
+    if emit == "cpp":  # ahead of time it is the same, with all operators called from C++
+        assert cpp_emit.emit(graph.program, "aot", schemas=cpp_emit.torch_schema) == graph.host
     every = [op for p in programs(graph.program) for op in p.ops]
     assert any(isinstance(op, Launch) and free_symbols(op.grid) for op in every)
     runtime = TorchRuntime(Kernels(Options()).launcher)

@@ -40,6 +40,8 @@ def test_every_emitter(found, case, emit):
         assert not each.fallbacks
         text = print_program(each.program)
         assert parse_program(text) == each.program
+        if emit == "cpp":  # ahead of time it is the same, with all operators called from C++
+            assert cpp_emit.emit(each.program, "aot", schemas=cpp_emit.torch_schema) == each.host
         if emit == "fx":
             inputs = [n for n in (6, 6) if any(p.type is None for p in each.program.params)][:1]
             tensors = [torch.rand(6, 6) for p in each.program.params if p.type is not None]
