@@ -50,5 +50,18 @@ def decided(x, n):
     return torch.cond(k > 3, lambda y: y + 1, lambda y: y * 2, (y,))
 
 
-CASES = [read, places, selected, rows, repeated, distinct, parts, decided]
+def slices(x, n):
+    """Beyond the end, of which torch says nothing, and from whichever end data says."""
+    a, b = torch.stack([n, n * 9]).tolist()
+    torch._check(a >= 1)
+    torch._check(b >= 0)
+    return x[:b, a:].sin(), x.narrow(0, a - 1, 1) * 2, x[a - 4 :].sum(0) + 1, x[: -a - 1].cos()
+
+
+def added(x, n):
+    places = torch.nonzero(x[:, 0] > 0.5).squeeze(1)
+    return torch.zeros_like(x).index_add(0, places, x[places] * 2) + 1
+
+
+CASES = [read, places, selected, rows, repeated, distinct, parts, decided, slices, added]
 FLAGS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}

@@ -102,7 +102,7 @@ def crowd_of(node: fx.Node) -> Crowd | None:
         if not accumulate or any(i.dtype is torch.bool for i in chosen):
             return None
         lines = zip_longest(*(reversed(i.shape) for i in chosen), fillvalue=1)
-        values = [next((n for n in sizes if n != 1), 1) for sizes in lines]
+        values = [next((n for n in sizes if expr(n) != 1), 1) for sizes in lines]
     elif node.target in _ALONG and given[0].dim():
         x, dim, index = given[:3]
         dims = [dim % x.dim()]

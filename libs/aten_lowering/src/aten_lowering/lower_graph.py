@@ -55,6 +55,7 @@ from aten_lowering.symbols import (
     graph_symbols,
     hangs_on_data,
     settle_sizes,
+    settle_slices,
     unbacked,
     used_buffers,
 )
@@ -142,6 +143,7 @@ def lower_with_report(
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)
+    settle_slices(graph)
     forget_blocks(graph)
     associative_scans(gm, graph)
     graph = enclose(gm, graph)

@@ -7,12 +7,14 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from aten_lowering.errors import SizeOfData
+from aten_lowering.extern import bind
 from aten_lowering.memory import size_hints
 from aten_lowering.meta import is_unbacked
+from aten_lowering.torch_compat import settle, sym_max, sym_min
 from loop_ir import LEAST, Axis, Graph, Indirect, Kernel, Node, Symbol, TensorRef
 from loop_ir.ir import walk
 from symexpr import from_torch
@@ -106,6 +108,35 @@ def settle_sizes(graph: fx.Graph) -> None:
         if any(map(loose, values)):
             values = [_as_hinted(v) if loose(v) else v for v in values]
             node.meta["val"] = tree_unflatten(values, spec)
+
+
+def settle_slices(graph: fx.Graph) -> None:
+    """Says what the sizes and offsets of slices are that torch leaves open, as symbols of their
+    own: `x[:k]` has min(k, n) rows for a `k` of 0 or more."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
+        given = bind(node, torch.ops.aten.slice.Tensor).values()
+        x, dim, start, end, step = (v.meta["val"] if isinstance(v, fx.Node) else v for v in given)
+        made, n = node.meta["val"], x.shape[dim]
+        size, offset = made.shape[dim], made.storage_offset()
+        known = {s for value in (x, start, end) for s in unbacked(value)}
+        opened = [hangs_on_data(s) and not unbacked(s) & known for s in (size, offset)]
+        if not any(opened):
+            continue
+        first, last = _clamped(start, n, 0), _clamped(end, n, n)
+        if opened[1]:
+            settle(offset, x.storage_offset() + first * x.stride(dim))
+        if opened[0]:
+            settle(size, (sym_max(last - first, 0) + step - 1) // step)
+
+
+def _clamped(place: Any, n: Any, missing: Any) -> Any:
+    """A place in a dimension of `n` elements, as slices count: from the end where negative."""
+    if place is None or statically_known_true(place >= n):
+        return missing if place is None else n
+    if not statically_known_true(place >= 0):
+        below = sym_min(sym_max(-place, 0), 1)  # 1 where it is negative, else 0
+        place = sym_max(place + n * below, 0)
+    return sym_min(place, n)
 
 
 def _as_hinted(fake: Any) -> Any:

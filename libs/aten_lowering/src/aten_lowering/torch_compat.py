@@ -1,6 +1,10 @@
 """What this package uses of torch that torch does not promise to keep: all of it, in one place. A
 version of torch that moves a name is met here."""
 
+from collections.abc import Callable
+from typing import Any
+
+import sympy
 import torch
 import torch._functorch.config
 from torch._C import DispatchKey, DispatchKeySet
@@ -56,6 +60,20 @@ def composite_operators() -> set[str]:
     """The names of the operators that are registered now with a rule of their own by which they
     decompose."""
     return set(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name))
+
+
+#: Which torch leaves untyped.
+sym_max: Callable[[Any, Any], Any] = torch.sym_max
+sym_min: Callable[[Any, Any], Any] = torch.sym_min
+
+
+def settle(symbol: torch.SymInt, value: torch.SymInt | int) -> None:
+    """From now on a symbol, that torch made up for what it did not know, is `value`."""
+    env = symbol.node.shape_env
+    env.replacements[symbol.node.expr] = (
+        value.node.expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
+    )
+    env._update_version_counter()
 
 
 def has_kernel(operator: str, key: str) -> bool:
