@@ -62,10 +62,12 @@ def test_what_is_lowered_or_whole_is_not_decomposed() -> None:
     for op in (
         aten.scaled_dot_product_attention.default, aten.linear.default, aten.addmm.default,
         aten.baddbmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
-        aten.convolution.default, aten.gelu.default,
+        aten.gelu.default,
     ):  # fmt: skip
         assert op not in table
         assert op in TABLE or by_design(op)
+    image, how = torch.ones(2, 3, 4, 4), ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert table[aten.convolution.default](image, image, None, *how) is NotImplemented
     assert aten.layer_norm.default in table
     assert aten.matmul.default in table
 
