@@ -98,35 +98,83 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import compile_cli
+from compile_cli import pipeline
 
-rank, port, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm = nn.Linear(8, 16), nn.LayerNorm(16)
+
+    def forward(self, x):
+        return F.gelu(self.norm(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.out = Block(), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.out(self.block(x))
+
+
+def train(net, run, x, target):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(run(x), target).backward()
+        optimizer.step()
+
+
+rank, port, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 dist.init_process_group("gloo", rank=rank, world_size=2)
+graphs, compile_graph = [], pipeline.compile_graph
+
+
+def counted(gm, *args, **more):
+    graphs.append(gm)
+    return compile_graph(gm, *args, **more)
+
+
+pipeline.compile_graph = counted
 torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+net, alone = Net(), Net()
+alone.load_state_dict(net.state_dict())
 x, target = torch.randn(12, 8), torch.randint(4, (12,))
 own = slice(6 * rank, 6 * rank + 6)
-run = torch.compile(DistributedDataParallel(net), backend="compile_cli")
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(2):
-    optimizer.zero_grad()
-    F.cross_entropy(run(x[own]), target[own]).backward()
-    optimizer.step()
-if rank == 0:
-    torch.save([p.detach() for p in net.parameters()], out)
+if kind == "ddp":
+    run = torch.compile(DistributedDataParallel(net), backend="compile_cli")
+else:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    fully_shard(net.block, mesh=mesh)
+    run = torch.compile(fully_shard(net, mesh=mesh), backend="compile_cli")
+train(net, run, x[own], target[own])
+train(alone, alone, x, target)
+found = [p if kind == "ddp" else p.full_tensor() for p in net.parameters()]
+torch.testing.assert_close(found, list(alone.parameters()), rtol=1e-4, atol=1e-5)
+# FSDP's hooks part the block from the rest.
+assert len(graphs) == (2 if kind == "ddp" else 4), graphs
 dist.destroy_process_group()
 """
 
 
-def test_two_processes_share_a_batch(tmp_path: Path) -> None:
-    """Each has a half, and the parameters are those of steps of the whole."""
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+def test_two_processes_share_a_batch(tmp_path: Path, kind: str) -> None:
+    """Each has a half, and the parameters are those of steps of the whole, also where each process
+    holds a half of every parameter (FSDP2)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    found = tmp_path / "parameters.pt"
+    program = tmp_path / "rank.py"
+    program.write_text(RANK)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", RANK, str(rank), port, str(found)],
+            [sys.executable, "-W", "ignore", str(program), str(rank), port, kind],
             stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)
@@ -138,13 +186,3 @@ def test_two_processes_share_a_batch(tmp_path: Path) -> None:
     finally:
         for process in ranks:
             process.kill()
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
-    x, target = torch.randn(12, 8), torch.randint(4, (12,))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), target).backward()
-        optimizer.step()
-    want = [p.detach() for p in net.parameters()]
-    torch.testing.assert_close(torch.load(found), want, rtol=1e-4, atol=1e-5)
