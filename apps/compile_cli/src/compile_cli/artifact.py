@@ -40,6 +40,8 @@ class Artifact:
     def of(cls, compiled: CompiledGraph, options: Options) -> Artifact:
         """Raises `NoArtifact` where a later process would lack something, or should measure what
         this one had no time for."""
+        if options.fx_backend is not None:
+            raise NoArtifact(f"{options.fx_backend.__name__} makes what runs the program")
         every = analysis.programs(compiled.program)
         for op in (op for program in every for op in walk(program.ops)):
             if isinstance(op, ExternCall) and op.target.startswith("eager."):

@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compile_cli.errors import UnknownOption
 from planner import Settings
+
+if TYPE_CHECKING:
+    from fx_emit import FxBackend
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "emit": ("fx", "hop", "cpp"),
@@ -20,6 +23,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "tune": ("auto", "off", "max"),
     "saved": ("exact", "float8_e5m2", "float8_e4m3fn"),
 }
+
+# The emitter by the launches of an `FxBackend`.
+_FORMS = {"hop": "hop", "direct": "fx"}
 
 # Modes of `torch.compile`. Matmuls, convolutions and some kernels are measured in all of them.
 MODES: dict[str | None, dict[str, Any]] = {
@@ -37,6 +43,8 @@ class Options(Settings):
 
     emit: the host program as FX with direct launches (`fx`), as FX with Triton's higher-order
         op for out-of-tree consumers (`hop`), or as a C++ library (`cpp`).
+    fx_backend: a subclass of `fx_emit.FxBackend`, whose `compile_graph` gets each host program as
+        FX, in the form that its `launch` says, in place of `emit`.
     gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
         CPU; `extern` and `template` force one.
     multikernel: `auto` compiles a kernel of dynamic sizes up to three times where sizes want
@@ -74,6 +82,7 @@ class Options(Settings):
     random: str = "fast"
     nan_asserts: bool = False
     saved: str = "exact"
+    fx_backend: type[FxBackend] | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -87,6 +96,14 @@ class Options(Settings):
                 raise UnknownOption(
                     f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"
                 )
+        if self.fx_backend is not None:
+            launch = getattr(self.fx_backend, "launch", None)
+            if not hasattr(self.fx_backend, "compile_graph") or launch not in _FORMS:
+                raise UnknownOption(
+                    f"option fx_backend={self.fx_backend!r} is not known\n"
+                    f"  expected: a subclass of fx_emit.FxBackend with launch in {sorted(_FORMS)}"
+                )
+            object.__setattr__(self, "emit", _FORMS[launch])
         if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
             raise UnknownOption(
                 f"option jobs={self.jobs!r} is not known\n  expected: a whole number from 0"

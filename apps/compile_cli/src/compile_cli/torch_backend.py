@@ -62,7 +62,7 @@ def compile_cli(
         return eager
     calls = sum(n.op.startswith("call") for n in gm.graph.nodes)
     start_workers(settings, example_inputs, calls)
-    kept = calls >= graph_cache.WORTH
+    kept = calls >= graph_cache.WORTH and settings.fx_backend is None
     make_masks_readable(gm)
     writable_views(gm)
     backend: Callable[..., Any] = aot_autograd(

@@ -7,11 +7,12 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from fx_emit import host
 from fx_emit.comments import CommentWriter
 from fx_emit.expressions import NodeDomain
+from fx_emit.hop import ProgramGraph
 from fx_emit.torch_compat import FakeTensorMode, reinterpret_tensor
 from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_value
 from symexpr import evaluate
@@ -49,7 +50,7 @@ class Builder:
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
         self.name = name
-        self.graph = Graph()
+        self.graph = ProgramGraph()
         self.root = torch.nn.Module()
         self.domain = NodeDomain(self.graph)
         self.symbols: dict[str, Any] = {}

@@ -327,10 +327,7 @@ class _Emitter(Head):
                 if self.starts.get(n, 1) == 0:
                     block.starts[n] = 0
             block.block(ops)
-            # As results, launches survive the dead code elimination of torch, which goes into
-            # submodules without the caller's idea of what is impure.
-            launches = [n for n in block.graph.nodes if n.target is hop.LAUNCH]
-            block.note(block.graph.output(tuple(launches)), (None,) * len(launches))
+            block.note(block.graph.output(()), ())
             # Few arms are taken at the sizes that a process meets.
             blocks.append(self.submodule(label, block.module(LazyGraphModule)))
         operands = (*(self.symbols[s] for s in symbols), *(self.nodes[n] for n in tensors))

@@ -1,8 +1,12 @@
 """The one place that knows torch's higher-order operator for Triton kernels."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from fx_emit.errors import GluonDescriptor
 from fx_emit.torch_compat import (
@@ -38,7 +42,20 @@ def descriptor(block: tuple[int, ...]) -> tuple[str, Any]:
     return create_tma_stable_metadata(list(block))
 
 
-def is_impure(node: torch.fx.Node) -> bool:
-    """For `graph.eliminate_dead_code(is_impure)`: what torch says, and kernel launches, which
-    torch removes since the operator gives None and is not known to have effects."""
+def is_impure(node: Node) -> bool:
+    """What torch says, and of kernel launches, which torch removes since the operator gives None
+    and is not known to have effects."""
     return node.is_impure() or node.target is LAUNCH
+
+
+class ProgramGraph(torch.fx.Graph):
+    """A graph whose launches survive the elimination of dead code, and so do those of a copy."""
+
+    def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
+        """As torch's, which knows of no effects of launches."""
+        return super().eliminate_dead_code(is_impure_node or is_impure)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> ProgramGraph:
+        made = super().__deepcopy__(memo)
+        made.__class__ = type(self)
+        return made  # type: ignore[return-value]  # it is, since the line before

@@ -30,6 +30,14 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {"aten.randint.low": torch.randint
 `torch.ops` takes: its callables look for what fits a schema."""
 
 
+def lookup_backend(name: str) -> Callable[..., Any]:
+    """A backend of `torch.compile` by its name. Raises torch's `InvalidBackend`."""
+    from torch._dynamo import lookup_backend as lookup  # which takes seconds to import
+
+    found: Callable[..., Any] = lookup(name)
+    return found
+
+
 def allocator(device: torch.device) -> Callable[..., Any] | None:
     """`(size, stride, dtype)`, which allocates on the device in half the time of
     `torch.empty_strided`. None where there is none: on other devices, and on one of several GPUs,

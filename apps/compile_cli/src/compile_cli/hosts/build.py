@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compile_cli.hosts.cuda_graphs import graphed
-from compile_cli.hosts.emitters import EMITTERS, Host
+from compile_cli.hosts.emitters import EMITTERS, Host, emit_for
 from compile_cli.hosts.inputs import ALIGNED, LazyInput, Runner, aligned, aligned_run, in_memory_run
 from compile_cli.hosts.nan_asserts import OPERATORS
 from compile_cli.hosts.outside import Outside
@@ -33,7 +34,10 @@ def build_program(
     with record.stage("emit"):
         wait_for_kernels = kernels.start_build(program)
         outside = replace(outside, operators={**outside.operators, **OPERATORS, ALIGNED: aligned})
-        host, run = EMITTERS[options.emit](program, kernels, outside, check_inputs)
+        emit = EMITTERS[options.emit]
+        if options.fx_backend is not None:
+            emit = functools.partial(emit_for, options.fx_backend())
+        host, run = emit(program, kernels, outside, check_inputs)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
     with record.stage("build"):

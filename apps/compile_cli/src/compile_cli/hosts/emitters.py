@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch.fx import GraphModule
+
 import fx_emit
 import triton_rt
 from compile_cli.hosts.outside import Outside
@@ -31,20 +33,46 @@ def emit_fx(program: Program, kernels: Kernels, outside: Outside, check_inputs: 
 
 def emit_hop(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
     """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
+    graph = _for_others(fx_emit.FxBackend(), program, kernels, outside, check_inputs)
+    return graph, fx_emit.Run(graph)
+
+
+def emit_for(
+    backend: fx_emit.FxBackend,
+    program: Program,
+    kernels: Kernels,
+    outside: Outside,
+    check_inputs: bool,
+) -> Host:
+    """A GraphModule, and what a backend of the user's makes of it."""
+    graph = _for_others(backend, program, kernels, outside, check_inputs)
+    return graph, backend.compile_graph(graph)
+
+
+def _for_others(
+    backend: fx_emit.FxBackend,
+    program: Program,
+    kernels: Kernels,
+    outside: Outside,
+    check_inputs: bool,
+) -> GraphModule:
     on_cpu = not uses_cuda(program)
 
     def load(define: DefineKernel) -> Any:
+        if type(backend).load_kernel is not fx_emit.FxBackend.load_kernel:
+            return backend.load_kernel(define)
+        if backend.launch == "direct":
+            return kernels.launcher(define)
         return triton_rt.load_jit(kernel_source(define), interpret=on_cpu)
 
-    graph = fx_emit.emit(
+    return fx_emit.emit(
         program,
-        launch="hop",
+        backend.launch,
         load_kernel=load,
         constants=outside.constants,
         operators=outside.operators,
         check_inputs=check_inputs,
     )
-    return graph, fx_emit.Run(graph)
 
 
 def emit_cpp(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
