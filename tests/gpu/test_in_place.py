@@ -94,6 +94,31 @@ def test_a_step_of_an_optimizer(kind: Any, options: dict[str, Any]) -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+@pytest.mark.parametrize("odd", [None, 35])
+def test_hundreds_of_pointers(odd: int | None, emit: str, options: dict[str, Any]) -> None:
+    """Past the 62nd argument of a launch, one that begins at an odd place has all of them read in
+    single elements."""
+    results = []
+    for compile_step in (True, False):
+        torch.manual_seed(0)
+        params = []
+        for n in range(40):
+            begin = int(n == odd)
+            values = torch.randn(64 * 32 + 1, device="cuda")[begin : begin + 64 * 32]
+            params.append(nn.Parameter(values.view(64, 32)))
+        optimizer = torch.optim.AdamW(params, lr=1e-2, foreach=True, capturable=True)
+        step = optimizer.step
+        if compile_step:
+            step = torch.compile(step, backend="compile_cli", options={**options, "emit": emit})
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn_like(p)
+            step()
+        results.append(params)
+    torch.testing.assert_close(*results)
+
+
 def test_writes_under_cuda_graphs(options: dict[str, Any]) -> None:
     x, i, y = (
         torch.randn(64, 64, device="cuda"), torch.arange(8, device="cuda"),
