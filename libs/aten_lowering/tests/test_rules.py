@@ -31,6 +31,7 @@ WITH_NAN = X.masked_fill(X == 1, torch.nan)
 
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "an outer product": (lambda x: x[:, :1] @ x[:1], (X,)),
     "rows filled": (lambda x, i: x.index_fill(0, i, 3), (X, ROWS)),
     "columns filled": (lambda x, i, v: x.t().index_fill(-1, i, v), (X, ROWS, ONE)),
     "one row filled": (lambda x, i: x.index_fill(0, i, 3), (X, AT)),

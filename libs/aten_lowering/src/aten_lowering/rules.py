@@ -75,6 +75,15 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
     return decomposed_index_add(x, dim, index, source, alpha=alpha)
 
 
+@_rule(aten.mm.default)
+def mm(x: Tensor, y: Tensor) -> Any:
+    """`mm(x[n, 1], y[1, m]) -> x * y`: each element is one product, rounded once, which fuses."""
+    alone = isinstance(x.shape[1], int) and x.shape[1] == 1
+    if not alone or x.dtype != y.dtype or not x.dtype.is_floating_point:
+        return NotImplemented
+    return (x * y).contiguous()
+
+
 @_rule(aten.convolution.default)
 def convolution(
     x: Tensor,
