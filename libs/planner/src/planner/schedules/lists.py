@@ -6,6 +6,7 @@ for other kernels is parts of one buffer: a hundred numbers are one allocation, 
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import sympy
 
@@ -18,7 +19,7 @@ from triton_emit import likeness
 _MOST_BUFFERS = 240
 # Bytes of a buffer that is better a part of another: its allocation costs more than its memory.
 _TINY = 4096
-# Elements: a part of more than one begins where the widest vector does.
+# Elements: parts of so many, or of one, lie side by side, and begin where the widest vector does.
 _VECTOR = 16
 # What makes new buffers is moved ahead only where these are small: they live longer.
 _SMALL = 4 << 20
@@ -97,13 +98,15 @@ class _Parts:
         self.taken |= self.deps.writers.keys()
 
     def _may_move(self, buffer: Buffer) -> bool:
-        """Whether it is small, made by one kernel, and only kernels read it."""
+        """Whether it is small, made by one kernel, and only kernels read it; and no gap would be
+        behind it, which nothing writes."""
         extent, dtype = span(buffer.type), buffer.type.dtype
         writers = self.deps.writers.get(buffer.name, set())
         users = writers | self.deps.readers.get(buffer.name, set())
         return (
             buffer.name not in self.deps.kept
             and extent.is_Integer
+            and (extent == 1 or extent % _VECTOR == 0)
             and int(extent) * dtype.itemsize <= _TINY
             and not dtype.is_complex
             and len(writers) == 1
@@ -125,12 +128,12 @@ class _Parts:
         """Has what these kernels make be parts of one buffer, for each that one of them makes."""
         for same in zip(*map(_in_order, kernels), strict=True):
             first = same[0]
-            if not all(b.written and self._may_move(b) for b in same):
+            extents = [span(b.type) for b in same]
+            if not all(b.written and self._may_move(b) for b in same) or (
+                1 in extents and set(extents) != {1}
+            ):
                 continue
-            begins = [0]
-            for b in same:
-                extent = int(span(b.type))
-                begins.append(begins[-1] + (1 if extent == 1 else -(-extent // _VECTOR) * _VECTOR))
+            begins = list(accumulate(map(int, extents), initial=0))
             name = f"{first.name}_parts"
             while name in self.taken:
                 name += "_"
