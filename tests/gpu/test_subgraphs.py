@@ -35,7 +35,7 @@ def test_every_emitter(
     for size in (6, 300) if dynamic else (70,):
         for sign in (1, -1):
             x = sign * torch.rand(size, size, device="cuda")
-            w = torch.randn(size, size, device="cuda")
+            w = torch.randn(size, size, device="cuda") / size**0.5  # no chaos in recurrences
             torch.testing.assert_close(run(x.clone(), w), case(x.clone(), w), rtol=1e-4, atol=1e-4)
 
 
