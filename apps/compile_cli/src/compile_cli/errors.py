@@ -131,6 +131,17 @@ class NoArtifact(CompileCliError):
     """A compiled graph cannot be kept for a later process."""
 
 
+class NoLibrary(UnsupportedModel):
+    """There is no library that runs a model without Python."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"no library {what} runs without Python\n  why:   {why}\n"
+            '  to do: torch.compile(model, backend="compile_cli", options={"emit": "cpp"}), which '
+            "asks Python for the rest"
+        )
+
+
 class BadArtifact(UsageError):
     """A file is no artifact, is damaged, or was made for something else."""
 

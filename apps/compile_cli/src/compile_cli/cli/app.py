@@ -1,4 +1,4 @@
-"""The command line: `compile-cli run | dump | explain | doctor`.
+"""The command line: `compile-cli run | dump | compile | explain | doctor`.
 
 Exit codes: 0 ok, 1 the model could not be compiled, 2 usage, 3 the numbers differ or are not
 finite, 4 no such device, 5 the model needs what compiled programs do not have (results whose size
@@ -13,7 +13,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from compile_cli.ahead import compile_ahead
 from compile_cli.cli.arguments import (
+    CompileArguments,
     DebugOpt,
     DumpArguments,
     ExplainArguments,
@@ -26,11 +28,12 @@ from compile_cli.cli.dump import DUMP_STAGES, dump_text
 from compile_cli.cli.inputs import DTYPES
 from compile_cli.cli.loading import Target, load_target, pick_device
 from compile_cli.cli.reentry import run_text
-from compile_cli.cli.run import compile_target, run_target
+from compile_cli.cli.run import compile_target, export_target, run_target
 from compile_cli.errors import CompileCliError, UsageError
 from compile_cli.options import Options
 from compile_cli.record import STAGES, Record
 from compile_cli.result import CompiledModel
+from wrapper_ir.analysis import kernels
 
 app = typer.Typer(
     add_completion=False,
@@ -72,6 +75,22 @@ def dump(args: DumpArguments) -> None:
     if args.constants is not None:
         torch.save(dict(compiled.graph.constants), args.constants)
     sys.stdout.write(dump_text(compiled, args.stage, args.after).rstrip("\n") + "\n")
+
+
+@command(app, CompileArguments)
+def compile(args: CompileArguments) -> None:
+    """Write a library that runs a model on a GPU without Python, its weights and a C header; no GPU
+    is needed here."""
+    if args.emit != "cpp":
+        raise UsageError(f"--emit {args.emit} makes no library\n  expected: cpp")
+    target = load_target(
+        args.target, args.input, torch.device("cpu"), _dtype(args.dtype), args.seed, args.train
+    )
+    program = compile_ahead(
+        export_target(target, args.dynamic), args.output, args.for_target, args.options()
+    )
+    launches = len(kernels(program))
+    sys.stdout.write(f"{args.output}: {launches} kernels for {args.for_target}\n")
 
 
 @command(app, ExplainArguments)

@@ -102,6 +102,17 @@ class DumpArguments(ModelArguments):
 
 
 @dataclass(frozen=True)
+class CompileArguments(ModelArguments):
+    """Of `compile-cli compile`."""
+
+    output: Annotated[Path, typer.Option("-o", "--output", help="the library")] = Path("model.so")
+    emit: Annotated[str, typer.Option(help="cpp, a library that runs without Python")] = "cpp"
+    for_target: Annotated[
+        str, typer.Option("--target", help="cuda:90, of compute capability 9.0")
+    ] = "cuda:90"
+
+
+@dataclass(frozen=True)
 class ExplainArguments(ModelArguments):
     """Of `compile-cli explain`."""
 

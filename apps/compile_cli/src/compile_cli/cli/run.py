@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from compile_cli.api import compile
-from compile_cli.capture import input_names, where
+from compile_cli.capture import export, input_names, where
 from compile_cli.cli.inputs import parse_dynamic
 from compile_cli.cli.loading import Target
 from compile_cli.cli.measure import compare, peak_mb, require_equal
@@ -84,7 +84,20 @@ def compile_target(
     target: Target, dynamic: list[str], options: Options, record: Record
 ) -> CompiledModel:
     """Compiles for the target's inputs; `dynamic` adds to the sizes named in input specs."""
-    dims: dict[int | str, set[int]] = {i: set(d) for i, d in target.dynamic.items()}
+    dims = _dynamic(target, dynamic)
+    return compile(target.model, target.args, dynamic={**dims}, options=options, record=record)
+
+
+def export_target(target: Target, dynamic: list[str]) -> torch.export.ExportedProgram:
+    """Captures the target for its inputs, as `compile_target` does."""
+    dims = _dynamic(target, dynamic)
+    if isinstance(target.model, nn.Module):
+        return export(target.model, target.args, dims)
+    return target.model
+
+
+def _dynamic(target: Target, dynamic: list[str]) -> dict[int, set[int]]:
+    dims = {i: set(d) for i, d in target.dynamic.items()}
     if dynamic and not isinstance(target.model, nn.Module):
         raise UsageError(
             "--dynamic does nothing to an exported program: it says itself which of its dimensions "
@@ -94,7 +107,7 @@ def compile_target(
         names = input_names(target.model, target.args)
         for name, extra in parse_dynamic(dynamic, names).items():
             dims.setdefault(names.index(name), set()).update(extra)
-    return compile(target.model, target.args, dynamic=dims, options=options, record=record)
+    return dims
 
 
 def _eager(target: Target) -> Callable[..., Any]:
