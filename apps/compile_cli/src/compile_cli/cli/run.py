@@ -84,8 +84,8 @@ def compile_target(
     target: Target, dynamic: list[str], options: Options, record: Record
 ) -> CompiledModel:
     """Compiles for the target's inputs; `dynamic` adds to the sizes named in input specs."""
-    dims = _dynamic(target, dynamic)
-    return compile(target.model, target.args, dynamic={**dims}, options=options, record=record)
+    dims = dict[int | str, set[int]](_dynamic(target, dynamic).items())
+    return compile(target.model, target.args, dynamic=dims, options=options, record=record)
 
 
 def export_target(target: Target, dynamic: list[str]) -> torch.export.ExportedProgram:
