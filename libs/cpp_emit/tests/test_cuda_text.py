@@ -143,6 +143,21 @@ def test_arguments_past_the_62nd_share_a_bit() -> None:
     assert alignment_of(kernel, own) == own
 
 
+def test_a_launch_of_many_arguments(folder: Path) -> None:
+    """Those that have no bit of their own are aligned, or not, together."""
+    names = [f"p{i}" for i in range(80)]
+    params = ", ".join(f"{name}: *bf16 mutated" for name in names)
+    text = (
+        f"program many(x: bf16[64] cuda:0):\n  kernel gelu({params}) warps 4 stages 3:\n"
+        f"    def gelu(): ...\n  end\n  launch gelu grid (1, 1, 1) ({', '.join(['x'] * 80)})\n"
+        "  return (x,)\n"
+    )
+    given = tuple(map(Param, names))
+    every, none = (replace(Binary(), params=given, alignment=mask) for mask in ((1 << 80) - 1, 0))
+    made = emit(binary=(every, none), text=text)
+    cpp_emit.load(cpp_emit.build(made, folder, "many"), parse_program(text))
+
+
 def test_a_kernel_that_overlaps_the_one_before_says_so(folder: Path) -> None:
     overlapping = PROGRAM.replace("warps 4 stages 3", "warps 4 stages 3 overlap")
     assert overlapping != PROGRAM

@@ -17,9 +17,6 @@ _INTS = {f"i{n}": f"int{n}_t" for n in _WIDTHS} | {f"u{n}": f"uint{n}_t" for n i
 _INTS["bool"] = "int8_t"
 _FLOATS = {"f32": "float", "f64": "double"}
 
-# The launcher keeps one bit for each parameter.
-MAX_PARAMS = 64
-
 
 def launch_device(op: Launch, types: dict[str, TensorType]) -> Device:
     """Where the first tensor argument lives, which is where the kernel runs."""
@@ -59,8 +56,6 @@ def write_launch(
             op.comment,
         )
         return
-    if len(kernel.params) > MAX_PARAMS:
-        raise UnsupportedArgument(f"launch {op.kernel}: more than {MAX_PARAMS} parameters")
     args = [_argument(w, op, p, a) for p, a in zip(kernel.params, op.args, strict=True)]
     w.call("launch", ["self", at, str(number), w.ints(op.grid), where, *args], op.comment)
 
