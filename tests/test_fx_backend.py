@@ -34,6 +34,10 @@ def model(x, w):
     return y.sum(1), (y.t() * 2).softmax(0)
 
 
+def placeholders(gm):
+    return [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_from_torch_compile(fresh_dynamo, kind, dynamic):
     by_option = torch.compile(
@@ -44,6 +48,9 @@ def test_from_torch_compile(fresh_dynamo, kind, dynamic):
         x, w = torch.randn(rows, 8), torch.randn(8, 8)
         for run in (by_option, by_class):
             torch.testing.assert_close(run(x, w), model(x, w))
+    for gm in kind.graphs:
+        sizes = {str(n) for t in placeholders(gm) if isinstance(t, torch.Tensor) for n in t.shape}
+        assert any(n.startswith("s") for n in sizes) == dynamic
     fused, apart = (len(gm.meta["kernels"]) for gm in kind.graphs)
     assert fused < apart, "options reach the compiler"
 
@@ -64,8 +71,7 @@ def test_a_graph_is_like_others(fresh_dynamo, kind):
     want = torch.compile(model, backend=kind.as_torch_backend())(x, w)
     (gm,) = kind.graphs
     for graph in (gm, copy.deepcopy(gm)):
-        inputs = [n.meta["val"].shape for n in graph.graph.find_nodes(op="placeholder")]
-        given = [x if shape == x.shape else w for shape in inputs]
+        given = [x if t.shape == x.shape else w for t in placeholders(graph)]
         before = len(graph.graph.nodes)
         graph.graph.eliminate_dead_code()
         graph.recompile()

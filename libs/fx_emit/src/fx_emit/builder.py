@@ -17,7 +17,7 @@ from fx_emit.torch_compat import FakeTensorMode, reinterpret_tensor
 from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_value
 from symexpr import evaluate
 from wrapper_ir import Arg, DefineKernel, Describe, Ref, TensorType
-from wrapper_ir.analysis import evaluate_type, extent
+from wrapper_ir.analysis import extent
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Shared:
     operators: Mapping[str, Callable[..., Any]]
     checks: bool
     check_inputs: bool
-    env: dict[str, int]
+    env: dict[str, Any]
     mode: FakeTensorMode | None
     exposed: Set[str] = frozenset()
     same: host.SameTensors | None = None
@@ -112,13 +112,18 @@ class Builder:
         """A fake tensor of this layout, at the hints; None where nodes carry no values."""
         if self.shared.mode is None:
             return None
-        size, stride, offset = evaluate_type(type, self.shared.env)
+        size, stride = (tuple(map(self.size, ns)) for ns in (type.size, type.stride))
+        offset = self.size(type.offset)
         dtype, device = TORCH_DTYPE[type.dtype], torch_device(type.device)
         with self.shared.mode:
             if not offset:
                 return torch.empty_strided(size, stride, dtype=dtype, device=device)
             base = torch.empty((offset + extent(size, stride),), dtype=dtype, device=device)
             return base.as_strided(size, stride, offset)
+
+    def size(self, expression: sympy.Expr) -> Any:
+        """What an expression of sizes is at the hints: an integer, symbolic where they are."""
+        return evaluate(expression, self.shared.env)
 
     def number(self, expression: Any) -> Any:
         """An expression of sizes as a number or node."""
@@ -150,7 +155,7 @@ class Builder:
             node = self.call(
                 torch.ops.aten.sym_storage_offset.default,
                 (self.tensor(root),),
-                value=evaluate_type(self.types[root], self.shared.env)[2],
+                value=self.size(self.types[root].offset),
             )
             offset = self.number(self.types[root].offset)
             self.starts[root] = node if offset == 0 else self.domain.sub(node, offset)

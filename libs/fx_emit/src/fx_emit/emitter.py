@@ -13,7 +13,14 @@ from fx_emit.builder import Shared
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.facts import chain, exposed
 from fx_emit.head import Head
-from fx_emit.torch_compat import FUNCTIONS, FakeTensorMode, LazyGraphModule, allocator
+from fx_emit.torch_compat import (
+    FUNCTIONS,
+    FakeTensorMode,
+    LazyGraphModule,
+    allocator,
+    new_mode,
+    symbolic,
+)
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
 from wrapper_ir import Ref, print_type
 from wrapper_ir import ops as ir
@@ -66,11 +73,13 @@ def emit(
     imports Dynamo.
 
     Parameters are placeholders, in order. `meta["val"]` of a node is a fake tensor (None without
-    `values`) or a number for the hints of the symbols, in the mode `fake_mode` or a new one;
+    `values`) or a number, of symbolic sizes with the program's hints, in a new mode, or in
+    `fake_mode`: of the hints themselves where that has no `shape_env`;
     `meta["comment"]` the comment of its op. Raises MissingConstant,
     UnknownOperator, UnknownTorchEnum, UnknownLaunch, UndeclaredAlias, GluonDescriptor."""
     if launch not in LAUNCHES:
         raise UnknownLaunch(launch)
+    mode = (fake_mode or new_mode()) if values else None
     shared = Shared(
         launch,
         load_kernel,
@@ -79,8 +88,8 @@ def emit(
         operators or {},
         checks,
         checks and check_inputs is not False,
-        hint_env(program),
-        (fake_mode or FakeTensorMode()) if values else None,
+        symbolic(hint_env(program), mode),
+        mode,
         exposed(program),
         None if isinstance(check_inputs, bool) else check_inputs,
     )
@@ -164,7 +173,8 @@ class _Emitter(Head):
                 self.nodes[name] = self.call(torch.ops.aten.detach.default, (source,), value=value)
 
     def subgraph(self, program: ir.Program) -> None:
-        inside = replace(self.shared, env=hint_env(program), exposed=exposed(program), subgraphs={})
+        env = symbolic(hint_env(program), self.shared.mode)
+        inside = replace(self.shared, env=env, exposed=exposed(program), subgraphs={})
         body = host.Subgraph(None, (_module(program, inside),))
         self.shared.subgraphs[program.name] = body
 

@@ -30,6 +30,31 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {"aten.randint.low": torch.randint
 `torch.ops` takes: its callables look for what fits a schema."""
 
 
+def new_mode() -> FakeTensorMode:
+    """A mode of fake tensors whose sizes may be symbols."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # with Dynamo, which takes seconds
+
+    return FakeTensorMode(shape_env=ShapeEnv())
+
+
+def symbolic(hints: Mapping[str, int], mode: FakeTensorMode | None) -> dict[str, Any]:
+    """Sizes as symbols of a mode that has some, each with its hint; else as they are."""
+    shapes = None if mode is None else mode.shape_env
+    if shapes is None:
+        return dict(hints)
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    found: dict[str, Any] = {}
+    for name, hint in hints.items():
+        size = shapes.create_symbol(
+            hint, ConstantSource(name), dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None,
+            do_not_specialize_zero_one=True,
+        )  # fmt: skip
+        found[name] = shapes.create_symintnode(size, hint=hint)
+    return found
+
+
 def lookup_backend(name: str) -> Callable[..., Any]:
     """A backend of `torch.compile` by its name. Raises torch's `InvalidBackend`."""
     from torch._dynamo import lookup_backend as lookup  # which takes seconds to import
