@@ -61,21 +61,19 @@ class Dependencies:
             self.before[second].add(first)
 
     def _sort(self) -> None:
-        self.placed = dict(enumerate(self._sorted(self.before)))
+        self.placed = dict(enumerate(self._sorted()))
         self.order = {n: place for place, n in self.placed.items()}
 
-    def _sorted(self, numbers: Iterable[int]) -> list[int]:
-        """Nodes in topological order, the smallest number first: valid and the same every time.
-        What they need of other nodes comes before them all."""
-        some = set(numbers)
-        missing = {n: len(self.before[n] & some) for n in some}
+    def _sorted(self) -> list[int]:
+        """Nodes in topological order, the smallest number first: valid and the same every time."""
+        missing = {n: len(before) for n, before in self.before.items()}
         ready = [n for n, count in missing.items() if count == 0]
         heapq.heapify(ready)
         found = []
         while ready:
             number = heapq.heappop(ready)
             found.append(number)
-            for following in self.after[number] & some:
+            for following in self.after[number]:
                 missing[following] -= 1
                 if missing[following] == 0:
                     heapq.heappush(ready, following)
@@ -83,12 +81,30 @@ class Dependencies:
 
     def _sort_merged(self, kept: int, gone: int) -> None:
         """Makes the order valid again once `kept` stands for `gone` too: what came before both
-        needs neither, and neither needs what came after both."""
+        needs neither, and neither needs what came after both. Of the nodes between, those that it
+        needs share out their places and its two, the first of them, and those that need it the
+        last (Pearce and Kelly, A dynamic topological sort algorithm, 2007)."""
         first, last = sorted((self.order[kept], self.order.pop(gone)))
-        places = [p for p in range(first, last) if p in self.placed]
-        within = {self.placed.pop(p) for p in (*places, last)} - {gone}
-        for place, number in zip(places, self._sorted(within), strict=True):
+        self.order[kept] = first
+        earlier = self._reached(kept, self.before, first, last)
+        later = self._reached(kept, self.after, first, last)
+        places = sorted((first, last, *(self.order[n] for n in (*earlier, *later))))
+        for place in places:
+            del self.placed[place]
+        del places[len(earlier) + 1]
+        for place, number in zip(places, (*earlier, kept, *later), strict=True):
             self.placed[place], self.order[number] = number, place
+
+    def _reached(self, number: int, edges: dict[int, set[int]], first: int, last: int) -> list[int]:
+        """Other nodes between two places that a path leads to, in order."""
+        found: set[int] = set()
+        left = [number]
+        while left:
+            new = (n for n in edges[left.pop()] if first < self.order[n] < last)
+            added = [n for n in new if n not in found]
+            found.update(added)
+            left += added
+        return sorted(found, key=self.order.__getitem__)
 
     def numbers(self) -> list[int]:
         """Of the nodes, in an order in which they can run."""
@@ -96,7 +112,7 @@ class Dependencies:
 
     def sorted_nodes(self) -> tuple[Node, ...]:
         """The nodes in an order in which they can run that hangs on their edges alone."""
-        return tuple(self.nodes[n] for n in self._sorted(self.before))
+        return tuple(self.nodes[n] for n in self._sorted())
 
     def between(self, first: int, second: int) -> int | None:
         """A node that must run after `first` and before `second`, or None."""
