@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import pickle
 import re
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from fx_emit.errors import (
     UnknownTorchEnum,
 )
 from wrapper_ir import parse_program
+from wrapper_ir.errors import AssertionFailed
 
 TEXT = """program model(x: f32[s0, 4] cpu, w: f32[4, 4] cpu):
   where s0 in [1, 16] hint 2
@@ -93,6 +97,35 @@ def test_backend_sees_the_whole_graph(load_jit):
     x, w = torch.ones(3, 4), torch.eye(4)
     torch.testing.assert_close(run(x, w)[0], torch.ones(3).exp())
     assert backend.launches == 1
+
+
+KEPT = """program kept(x: f32[s0, 4] cpu):
+  where s0 in [1, 16] hint 2
+  symbol s0 = x.size(0)
+  assert s0 < 9 "few rows"
+  y = extern aten.exp.default(x) -> f32[s0, 4] cpu
+  v = view y f32[CeilDiv(s0, 2)] cpu stride (4,) offset 1
+  if s0 > 2:
+    extern aten.zero_.default(v) mutates (v,)
+  free y
+  return (v, s0*4)
+"""
+
+
+@pytest.mark.parametrize("kept", ["pickle", "folder", "copy"])
+def test_what_is_no_kernel_is_kept(tmp_path, monkeypatch, kept):
+    gm = emit(parse_program(KEPT), load_kernel=None)
+    if kept == "folder":
+        gm.to_folder(tmp_path / "of_a_program", "Kept")
+        monkeypatch.syspath_prepend(tmp_path)
+        again = importlib.import_module("of_a_program").Kept()
+    else:
+        again = copy.deepcopy(gm) if kept == "copy" else pickle.loads(pickle.dumps(gm))
+    for rows in (2, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(again(x), gm(x))
+    with pytest.raises(AssertionFailed, match="few rows"):
+        again(torch.randn(9, 4))
 
 
 def test_backend_without_kernels():

@@ -3,21 +3,43 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import sympy
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, Tracer
 
 from fx_emit import host
 from fx_emit.comments import CommentWriter
 from fx_emit.expressions import NodeDomain
 from fx_emit.hop import ProgramGraph
-from fx_emit.torch_compat import FakeTensorMode, reinterpret_tensor
+from fx_emit.torch_compat import FakeTensorMode, imports_of, reinterpret_tensor
 from fx_emit.torch_types import TORCH_DTYPE, torch_device, torch_value
 from symexpr import evaluate
 from wrapper_ir import Arg, DefineKernel, Describe, Ref, TensorType
 from wrapper_ir.analysis import extent
+
+HOST_FUNCTIONS = tuple(f for f in vars(host).values() if isinstance(f, FunctionType))
+
+
+class ProgramModule(GraphModule):
+    """A module whose folder imports what its code calls."""
+
+    def to_folder(self, folder: str | PathLike[str], module_name: str = "FxModule") -> None:
+        """As torch's, which leaves out what is not its own."""
+        super().to_folder(folder, module_name)
+        file = Path(folder) / "module.py"
+        file.write_text(f"{imports_of(self)}\n{file.read_text()}")
+
+
+class HostTracer(Tracer):
+    """What traces the code of a module that was pickled: functions of the host are calls."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=HOST_FUNCTIONS)
 
 
 @dataclass
@@ -50,7 +72,7 @@ class Builder:
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
         self.name = name
-        self.graph = ProgramGraph()
+        self.graph = ProgramGraph(tracer_cls=HostTracer)
         self.root = torch.nn.Module()
         self.domain = NodeDomain(self.graph)
         self.symbols: dict[str, Any] = {}
@@ -65,7 +87,7 @@ class Builder:
         self.labels: Counter[str] = Counter()  # of submodules
         self.writer = CommentWriter({}, {})
 
-    def module(self, kind: type[GraphModule] = GraphModule) -> GraphModule:
+    def module(self, kind: type[GraphModule] = ProgramModule) -> GraphModule:
         """The module of the graph as it is now, with comments in its generated code. kind: a
         `LazyGraphModule` generates it when it is first asked for."""
         if self.writer.comments or self.writer.headings:

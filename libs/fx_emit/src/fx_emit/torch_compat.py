@@ -11,7 +11,10 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     triton_kernel_wrapper_mutation,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+from torch.fx.graph_module import _format_import_block
+from torch.package import sys_importer
 
 _functions: Any = torch._C._dynamo.guards
 
@@ -28,6 +31,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {"aten.randint.low": torch.randint
 }
 """Functions of torch that call an operator with the same arguments, in half the time that
 `torch.ops` takes: its callables look for what fits a schema."""
+
+
+def imports_of(gm: GraphModule) -> str:
+    """Lines that import what the code of a module calls. Raises where that is of no module."""
+    names = gm.graph.python_code("self").globals
+    text: str = _format_import_block(names, sys_importer)
+    return text
 
 
 def new_mode() -> FakeTensorMode:
