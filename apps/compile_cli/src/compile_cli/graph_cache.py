@@ -20,8 +20,10 @@ from compile_cli.hosts import Runner, boxed
 from compile_cli.options import Options
 from compile_cli.torch_compat import (
     BypassAOTAutogradCache,
+    CallbackArgs,
     OutputCode,
     SerializableAOTDispatchCompiler,
+    callback_handler,
     compiler_config,
     functorch_config,
     key_parts,
@@ -78,12 +80,6 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
         if self._run is None:
             self._run = boxed(self._artifact().load())
 
-    @property
-    def _fx_graph_cache_key(self) -> str:
-        """There is none. A backward pass that is compiled later, when this backend has returned, is
-        not kept: torch asks for this attribute to find out."""
-        raise AttributeError("_fx_graph_cache_key")
-
 
 @cache
 def _makers() -> str:
@@ -97,6 +93,24 @@ def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
     cache."""
     marked: Callable[..., GraphCode] = SerializableAOTDispatchCompiler(OutputCode, compile_fx)
     return marked
+
+
+def kept_when_compiled() -> None:
+    """Of a graph of `cached`, as its backward pass is compiled. Most are when they first run, this
+    backend having returned: AOTAutograd then keeps forward and backward, if its switch is on."""
+    if not functorch_config.bundled_autograd_cache:
+        _UNTIL_COMPILED.enter_context(functorch_config.patch(bundled_autograd_cache=True))
+        if _compiled not in callback_handler.end_callbacks:
+            callback_handler.register_end_callback(_compiled)
+
+
+_UNTIL_COMPILED = ExitStack()
+"""The switch of torch's that is on for as long as a backward pass is compiled."""
+
+
+def _compiled(_: CallbackArgs) -> None:
+    """Torch calls this when a compilation has ended, or failed, and what it made is kept."""
+    _UNTIL_COMPILED.close()
 
 
 def cached(options: Options) -> ExitStack:

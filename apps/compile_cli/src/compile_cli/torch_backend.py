@@ -54,6 +54,8 @@ def compile_cli(
         return GraphCompiler(settings)
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
+        if kept and not settings.cuda_graphs:
+            graph_cache.kept_when_compiled()
         return compiler().compile(graph)
 
     if (why := order_matters(gm) or retyped_input(gm)) is not None:

@@ -13,8 +13,7 @@ from tuning import MARGINS
 class Chosen:
     """The schedule of a kernel and where it is from. times: seconds by schedule, the guess first;
     empty where nothing was measured, and `why` says why. failures: schedules that did not compile,
-    launch or agree with the guess. final: whether a later compilation would choose the same; one
-    with time or memory to measure with may not."""
+    launch or agree with the guess."""
 
     schedule: Schedule
     guess: Schedule
@@ -22,7 +21,6 @@ class Chosen:
     times: tuple[tuple[Schedule, float], ...] = ()
     failures: tuple[tuple[Schedule, str], ...] = ()
     why: str = ""
-    final: bool = True
 
     @property
     def lost(self) -> float:

@@ -252,9 +252,7 @@ class ScheduleTuner:
                 self._later = list(self._jobs.values())
                 self._jobs.clear()
                 for job in self._later:
-                    chosen = Chosen(
-                        job.schedules[0], job.schedules[0], why="no time left", final=False
-                    )
+                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
                     self.chosen.update(dict.fromkeys(job.keys, chosen))
                 return
             wait(guesses)
@@ -265,9 +263,7 @@ class ScheduleTuner:
         with unset_fake_temporarily(), torch.no_grad():
             for job in self._jobs.values():
                 if perf_counter() + _ONE > end:
-                    chosen = Chosen(
-                        job.schedules[0], job.schedules[0], why="no time left", final=False
-                    )
+                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
                 else:
                     chosen = self._measure(job, ready)
                 self.chosen.update(dict.fromkeys(job.keys, chosen))
@@ -305,11 +301,11 @@ class ScheduleTuner:
             else:
                 failures.append((schedule, _first_line(error)))
         if len(ready) < 2 or ready[0] != 0:
-            settled = len(failures) + 1 == len(job.schedules)
-            why = "no other compiles" if settled else "no time left"
-            return Chosen(guess, guess, failures=tuple(failures), why=why, final=settled)
+            alone = len(failures) + 1 == len(job.schedules)
+            why = "no other compiles" if alone else "no time left"
+            return Chosen(guess, guess, failures=tuple(failures), why=why)
         if not self._has_room(job):
-            return Chosen(guess, guess, why="no memory to measure with", final=False)
+            return Chosen(guess, guess, why="no memory to measure with")
         emitted = [job.emitted[i] for i in ready]
         grids = [tuple(int(evaluate(g, job.hints)) for g in e.grid) for e in emitted]
         names = dict(zip(emitted[0].args, (p[0] for p in emitted[0].params), strict=True))
@@ -331,10 +327,10 @@ class ScheduleTuner:
                 pool=self.pool,
             )
         except torch.OutOfMemoryError:
-            return Chosen(guess, guess, why="no memory to measure with", final=False)
+            return Chosen(guess, guess, why="no memory to measure with")
         except TritonRTError as error:
             why = f"not measured: {_first_line(error)}"
-            return Chosen(guess, guess, why=why, final=False)
+            return Chosen(guess, guess, why=why)
         times = [(job.schedules[i], t * 1e-3) for i, t in zip(ready, tuned.times, strict=True)]
         failures += [(job.schedules[ready[i]], why) for i, why in tuned.failures]
         how: Literal["stored", "measured"] = "stored" if tuned.how == "stored" else "measured"
