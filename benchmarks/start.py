@@ -1,11 +1,12 @@
 """The first call, and the first call of a second process, beside Inductor's.
 
     python benchmarks/start.py [--only softmax bert] [--backends compile_cli inductor]
-                               [--out start.json] [--device cuda]
+                               [--out start.json] [--device cuda] [--train]
 
 Each program is compiled in a process of its own with caches of its own, which are empty; then in
 another process, which finds what the first one left. Seconds from the call to its result, without
-imports and the model's construction, which are columns of their own. Backends take turns.
+imports and the model's construction, which are columns of their own. Backends take turns. With
+`--train`, models are in training mode, and a gradient is part of the call.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _kernels() -> dict[str, Callable[..., Any]]:
     }
 
 
-def once(name: str, backend: str, device: str) -> dict[str, float]:
+def once(name: str, backend: str, device: str, train: bool) -> dict[str, float]:
     """Compiles and calls one program; what took how long, in seconds."""
     start = time.perf_counter()
     import torch
@@ -52,35 +53,45 @@ def once(name: str, backend: str, device: str) -> dict[str, float]:
     if backend == "compile_cli":
         import compile_cli  # noqa: F401  # its import is measured
     import_s = time.perf_counter() - start - torch_s
-    program, inputs = _program(name, device)
+    program, inputs = _program(name, device, train)
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
-    with torch.no_grad():
-        torch.compile(program, backend=backend)(*inputs)
+    with torch.set_grad_enabled(train):
+        result = torch.compile(program, backend=backend)(*inputs)
+        if train:
+            _first(result).float().square().mean().backward()
     if device == "cuda":
         torch.cuda.synchronize()
     return {"torch": torch_s, "import": import_s, "call": time.perf_counter() - start}
 
 
-def _program(name: str, device: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _first(result: Any) -> Any:
+    """The first tensor of what a model gives."""
+    from torch.utils._pytree import tree_leaves
+
+    return next(x for x in tree_leaves(result) if hasattr(x, "backward"))
+
+
+def _program(name: str, device: str, train: bool) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import torch
 
     if name in (kernels := _kernels()):
-        return kernels[name], (torch.randn(SIZE, SIZE, device=device),)
+        return kernels[name], (torch.randn(SIZE, SIZE, device=device, requires_grad=train),)
     import models
 
     model, sets = models.CASES[name]()
-    model = model.eval().to(device).bfloat16()
+    model = model.train(train).to(device).bfloat16()
     args = (x.to(device) for x in sets[0])
     return model, tuple(x.bfloat16() if x.is_floating_point() else x for x in args)
 
 
-def measured(name: str, backend: str, device: str) -> dict[str, dict[str, float]]:
+def measured(name: str, backend: str, device: str, train: bool) -> dict[str, dict[str, float]]:
     """What a first process takes, whose caches are empty, and a second one."""
     with tempfile.TemporaryDirectory() as caches:
         env = {**os.environ, **{v: f"{caches}/{v.lower()}" for v in CACHES}}
         command = [sys.executable, __file__, "--once", name, backend, "--device", device]
+        command += ["--train"] if train else []
         found = {}
         for process in ("first", "second"):
             run = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -95,11 +106,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--backends", nargs="+", default=["compile_cli", "inductor"])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--train", action="store_true", help="with a gradient")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--once", nargs=2, metavar=("PROGRAM", "BACKEND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
-        print(json.dumps(once(*options.once, options.device)))
+        print(json.dumps(once(*options.once, options.device, options.train)))
         return
     models = ("bert", "gpt2", "llama", "t5", "vit", "resnet50", "swin")
     names = options.only or [*_kernels(), *models]
@@ -107,7 +119,8 @@ def main() -> None:
     heads = [f"{b} {p}" for p in ("first", "second") for b in options.backends]
     print(f"{'seconds of the first call':26}" + "".join(f"{head:>20}" for head in heads))
     for name in names:
-        row = rows[name] = {b: measured(name, b, options.device) for b in options.backends}
+        row = {b: measured(name, b, options.device, options.train) for b in options.backends}
+        rows[name] = row
         cells = [row[b][p]["call"] for p in ("first", "second") for b in options.backends]
         print(f"{name:26}" + "".join(f"{cell:20.2f}" for cell in cells), flush=True)
     if len(options.backends) == 2:
