@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -21,11 +22,19 @@ HOW: list[dict[str, Any]] = [
     {"size": (50, 71), "mode": "bilinear"},
     {"size": (200, 130), "mode": "bilinear", "align_corners": True},
 ]  # fmt: skip
+# Of sizes that are not known, the number of places of a point is not: those stay calls.
+ANTIALIASED: list[dict[str, Any]] = [
+    {"size": (23, 90), "mode": "bilinear", "antialias": True},
+    {"scale_factor": 0.5, "mode": "bilinear", "antialias": True},
+]
 TOLERANCES = {torch.float32: (1e-5, 2e-4), torch.bfloat16: (1.6e-2, 1e-2)}
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("how", "dynamic"),
+    [*itertools.product(HOW, (False, True)), *((how, False) for how in ANTIALIASED)],
+    ids=str,
+)
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_upsampling_and_its_gradient(

@@ -117,6 +117,33 @@ def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None
     kernels(oracle(backward, *gradients), len(HOW))
 
 
+@pytest.mark.parametrize(
+    ("order", "aligned"), [(torch.contiguous_format, False), (torch.channels_last, True)]
+)
+def test_antialiased(oracle: Any, order: torch.memory_format, aligned: bool) -> None:
+    """Reduced, enlarged, and both; what asks for many places of a point is left to torch."""
+    x = image(1, 2, 10, 9).to(memory_format=order)
+    sizes = [(4, 5), (13, 9)]
+    aten_of, back = aten._upsample_bilinear2d_aa, aten._upsample_bilinear2d_aa_backward
+
+    def reduce(a: Tensor) -> list[Tensor]:
+        made = [aten_of(a, size, aligned) for size in sizes]
+        return [*made, aten_of(a, [3, 4], aligned, 0.35, 0.45)]
+
+    def spread(*gradients: Tensor) -> list[Tensor]:
+        shapes = [list(g.shape[2:]) for g in gradients]
+        grads = zip(gradients, shapes, strict=True)
+        return [back(g, size, list(x.shape), aligned) for g, size in grads]
+
+    for lowered in (oracle(reduce, x), oracle(spread, *reduce(x)[:2])):
+        targets = [n.target for n in lowered.graph.nodes if not isinstance(n, Kernel)]
+        assert not any("_aa" in target for target in targets)
+    oracle(
+        lambda a: aten_of(a, [1, 1], False), image(1, 1, 40, 4), fallbacks=[str(aten_of.default)]
+    )
+    oracle(lambda a: aten_of(a, [3, 8], aligned), x.double())
+
+
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_other_types_layouts_and_sizes(oracle: Any, mode: str) -> None:
     def enlarge(a: Tensor, factor: float = 2) -> Tensor:

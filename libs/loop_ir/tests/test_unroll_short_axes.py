@@ -192,3 +192,20 @@ def test_what_data_picks_is_read_once() -> None:
     assert [s.buffer for s in statements(whole) if isinstance(s, Load)].count("x") == 1
     known = parse_kernel(PICKED.replace("[r0*9 + t0]", "[r0*9 + i0//100]").strip())
     assert rewrite(known) == known
+
+
+def test_several_short_axes() -> None:
+    """Two lines of three, of which one after the other goes; what is behind them is renamed."""
+    text = PICKED.replace("w: f32[600, 2]", "w: f32[2, 3, 600]")
+    text = text.replace("y: f32[600, 2]", "y: f32[2, 3, 600]").replace("at[i0]", "at[i2]")
+    text = text.replace("i0*2 + i1", "i0*1800 + i1*600 + i2")
+    text = text.replace("i0 < 600, i1 < 2", "i0 < 2, i1 < 3, i2 < 600")
+    kernel = parse_kernel(text.strip())
+    whole = rewrite(kernel)
+    KernelVerifier(whole).run()
+    assert [int(a.extent) for a in whole.axes] == [600]
+    rng = np.random.default_rng(0)
+    given = {"w": rng.random((2, 3, 600)), "x": rng.random((7, 9))}
+    given = {n: a.astype(np.float32) for n, a in given.items()} | {"at": rng.integers(0, 9, 600)}
+    want, got = interpret_kernel(kernel, given), interpret_kernel(whole, given)
+    np.testing.assert_array_equal(got["y"], want["y"])

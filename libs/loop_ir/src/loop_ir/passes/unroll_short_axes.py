@@ -68,12 +68,15 @@ class UnrollShortAxes:
 
 
 def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
-    """The kernel without such axes."""
-    for axis in kernel.axes:
+    """The kernel without such axes. Without one, those behind it have other names."""
+    kept = 0
+    while kept < len(kernel.axes):
+        axis = kernel.axes[kept]
+        apart = None
         if axis.extent.is_Integer and 1 < axis.extent <= most:
-            apart = axis != kernel.axes[-1] and _interleaves(kernel, axis)
-            if apart or _repeats(kernel, axis):
-                kernel = _unrolled(kernel, axis) or kernel
+            between = axis != kernel.axes[-1] and _interleaves(kernel, axis)
+            apart = _unrolled(kernel, axis) if between or _repeats(kernel, axis) else None
+        kernel, kept = (kernel, kept + 1) if apart is None else (apart, kept)
     return kernel
 
 
