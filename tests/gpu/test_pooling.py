@@ -70,6 +70,30 @@ def test_means(options: dict[str, Any], window: Any, padded: bool, dtype: torch.
     assert relative_error(compiled(x), exact) < 1.2 * relative_error(fn(x), exact) + 1e-7
 
 
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.max_pool2d(x, 7, 1, 3),
+        lambda x: F.max_pool2d(F.relu(x), (9, 11), (2, 1), (4, 0)),
+        lambda x: F.avg_pool2d(x, 7, 1, 3, count_include_pad=False) + 1,
+    ],
+)
+def test_large_windows(options: dict[str, Any], fn: Any, dtype: torch.dtype, order: Any) -> None:
+    """One dimension after the other. Maxima are exact, and NaN is one."""
+    x = torch.randn(8, 48, 93, 91, device="cuda").to(dtype)
+    x[0, 0, 3:5, 4:9] = math.nan
+    x = x.to(memory_format=order)
+    compiled = compile_cli.compile(fn, (x,), options=options)
+    assert [type(n) for n in compiled.graph.fused.nodes] == [Kernel] * 2
+    want = fn(x.double())
+    if dtype is torch.float32:
+        torch.testing.assert_close(compiled(x).double(), want, equal_nan=True)
+    torch.testing.assert_close(compiled(x), want.to(dtype), equal_nan=True)
+    assert compiled(x).stride() == fn(x).stride()
+
+
 class Squeeze(nn.Module):
     """Squeeze and excitation, as a MobileNet has it."""
 

@@ -25,6 +25,7 @@ from loop_ir.passes.simplify_indices import SimplifyIndices
 from loop_ir.passes.sum_one_hot import SumOneHot
 from loop_ir.passes.unroll_short_axes import UnrollShortAxes
 from loop_ir.passes.unroll_short_rows import UnrollShortRows
+from loop_ir.splitting.separable_windows import SeparableWindows
 from loop_ir.splitting.split_reductions import SplitReductions
 
 
@@ -78,6 +79,8 @@ def fuse_with_report(
         middle.append(FusePrologues(options))
     if options.drop_round_casts:
         middle.append(DropRoundCasts())
+    if options.split:
+        middle.append(SeparableWindows())
     after: list[Pass] = [
         UnrollShortRows(picked=32),
         SimplifyIndices(),

@@ -78,7 +78,7 @@ class SplitReductions:
     def run(self, graph: Graph) -> Graph:
         """The graph with the reductions of few rows shared between programs."""
         hints = hints_of(graph.symbols)
-        taken = {name for node in graph.nodes for name in _names(node)}
+        taken = {name for node in graph.nodes for name in names_of(node)}
         nodes: list[Node] = []
         for node in graph.nodes:
             if not isinstance(node, Kernel):
@@ -121,7 +121,8 @@ def _turns(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[Ke
     return parts
 
 
-def _names(node: Node) -> Iterator[str]:
+def names_of(node: Node) -> Iterator[str]:
+    """What a node and, of a kernel, its buffers are called."""
     yield node_name(node)
     if isinstance(node, Kernel):
         yield from (b.name for b in node.buffers)
