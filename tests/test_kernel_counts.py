@@ -361,7 +361,7 @@ def test_a_gradient_saves_numbers_of_rows(
     assert sorted(int(t.size[-1]) for t in results) == [1, 1, 64]
 
 
-@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dims", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_of_largest_elements_a_byte_is_kept(dims: int, programs: list[Program]) -> None:
     """Of their places, between forward and backward; whatever the size of the batch."""
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]

@@ -117,7 +117,7 @@ def test_gradients(found, case, dynamic):
     assert len(found) == 2 and not any(each.fallbacks for each in found)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_training(found, dynamic):
     torch.manual_seed(0)
     model, x = Blocks(), torch.randn(4, 6, requires_grad=True)

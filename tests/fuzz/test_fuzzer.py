@@ -320,7 +320,7 @@ def _options(tmp_path: Path, **given: Any) -> Namespace:
     options = {
         "seed": 0, "count": 8, "device": "cpu", "processes": 2, "minutes": 0.1, "group": 4,
         "length": "5,7", "elements": 160, "emit": None, "entry": "backend", "dynamic": False,
-        "grad": False, "minimise": 2.0, "timeout": 1.0, "out": tmp_path,
+        "grad": False, "minimise": 0.3, "timeout": 0.7, "out": tmp_path,
     }  # fmt: skip
     return Namespace(**options, **given)
 
@@ -345,7 +345,7 @@ def test_a_run_ends_in_time_and_says_what_hangs(
 ) -> None:
     """Seed 5 sleeps, seed 2 ends the process with its group, seed 1 fails."""
     start = time.monotonic()
-    assert lead(_options(tmp_path), [sys.executable, "-c", _FAKE]) == 1
+    assert lead(_options(tmp_path), [sys.executable, "-ISc", _FAKE]) == 1
     assert time.monotonic() - start < 60  # what hangs would take 100 seconds
     said = capsys.readouterr().out
     assert "8 programs, 7 calls compared" in said

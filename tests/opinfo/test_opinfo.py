@@ -43,7 +43,7 @@ def spread(shard: int) -> list[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    "shard", [pytest.param(n, marks=pytest.mark.slow if n % 2 else ()) for n in range(SHARDS)]
+    "shard", [pytest.param(n, marks=pytest.mark.slow if n % 3 else ()) for n in range(SHARDS)]
 )
 def test_spread(shard: int, tmp_path: Path) -> None:
     chosen = spread(shard)
