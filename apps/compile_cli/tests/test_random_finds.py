@@ -500,3 +500,15 @@ def test_windows_of_a_dynamic_size_on_a_gpu() -> None:
         model = FunctionModule(lambda x: fold(torch.nn.functional.unfold(x, 3), x.shape[2:], 3))
         captured = capture(export(model, (x,), {0: {2}}))
     assert captured.graph.graph.output_node().args
+
+
+def test_few_rows_of_a_dynamic_length_that_others_are_added_to() -> None:
+    """Each of the rows is one sum, and all are stored by one kernel, row after row."""
+
+    def f(x: Tensor, i: Tensor) -> Tensor:
+        return torch.zeros(5, x.shape[1]).index_add(0, i, x)
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    for n in (3, 7):
+        x, i = torch.arange(4.0 * n).view(4, n), torch.tensor([4, 1, 1, 0])
+        _same(compiled, f, x, i)

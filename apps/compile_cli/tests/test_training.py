@@ -162,3 +162,27 @@ def test_sums_of_several_puts() -> None:
 
     rows = [torch.full((2, 3), 10.0**n) for n in range(3)]
     torch.testing.assert_close(torch.compile(fn, backend="compile_cli")(*rows), fn(*rows))
+
+
+def test_gradients_of_buffers_that_the_forward_pass_writes() -> None:
+    """`n + 1` is kept: computed again by the backward pass, it would be `n + 2`."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n = nn.Buffer(torch.zeros(2, dtype=torch.long))
+            self.w = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.n.add_(1)
+            self.n[0].mul_(3)
+            return x * self.w * self.n.view(2, 1).sum(0)
+
+    grads = []
+    for compiled in (False, True):
+        model = Counts()
+        run = torch.compile(model, backend="compile_cli") if compiled else model
+        for _ in range(2):
+            run(torch.ones(3)).sum().backward()
+        grads.append(model.w.grad)
+    torch.testing.assert_close(*grads)

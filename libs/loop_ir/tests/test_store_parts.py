@@ -257,3 +257,16 @@ def test_disjoint_is_never_wrong(one: tuple, two: tuple) -> None:
         extents.append(dict(zip(axes, sizes, strict=False)))
     if disjoint(index[0], index[1], extents[0], extents[1]):
         assert not values(*one) & values(*two)
+
+
+def test_rows_of_a_dynamic_size_are_disjoint() -> None:
+    """`i0 < s` and `i0 + s`, row after row; those two rows apart only if s is known not to be below
+    zero. Not rows that begin one element early, nor an index that falls."""
+    i0, s = sympy.symbols("i0 s", integer=True)
+    over, lows = {i0: s}, ((s, 0),)
+    assert disjoint(i0, i0 + s, over, over, lows)
+    assert disjoint(i0 + 2 * s, i0 + s, over, over, lows)
+    assert disjoint(i0 + 2 * s, i0, over, over, lows)
+    assert not disjoint(i0 + 2 * s, i0, over, over, ((s, -3),))
+    assert not disjoint(i0, i0 + s - 1, over, over, lows)
+    assert not disjoint(i0, s - i0, over, over, lows)

@@ -78,6 +78,7 @@ def partition(
         dead_code(joint.graph)
     compared_sums(joint.graph)
     _save_compared(joint.graph)
+    _save_before_writes(joint.graph)
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.
     with _LOCK, mock.patch.object(partitioners, "get_default_op_list", _operators):
@@ -98,6 +99,19 @@ def _save_compared(graph: torch.fx.Graph) -> None:
         for compared in map(_viewed, node.all_input_nodes):
             if _is_float(compared) and not _alike(compared):
                 compared.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+
+
+def _save_before_writes(graph: torch.fx.Graph) -> None:
+    """What is computed from an input that the forward pass writes is kept: computed again, it would
+    be of the new value, such as `n + 1` of a buffer `n += 1` by which a result is multiplied."""
+    for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        left = [write.args[0]]
+        while left:
+            for user in left.pop().users:
+                if user.op == "call_function" and _operators().is_view(user):
+                    left.append(user)
+                elif user.op == "call_function" and user is not write:
+                    user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _alike(node: torch.fx.Node) -> bool:

@@ -157,11 +157,13 @@ def disjoint(
     second: sympy.Expr,
     one: Mapping[sympy.Symbol, sympy.Expr],
     two: Mapping[sympy.Symbol, sympy.Expr],
+    lows: tuple[tuple[sympy.Symbol, int], ...] = (),
 ) -> bool:
-    """Whether two indices never meet, as far as one modulus tells; `one` and `two`: the extents of
-    their axes.
+    """Whether two indices never meet, as far as one modulus or, for symbols at or above `lows`, one
+    bound tells; `one` and `two`: the extents of their axes.
 
         8*i0 + i1, i1 < 5   and   8*i0 + i1 + 5, i1 < 3:   [0, 5) and [5, 8) of each 8
+        i0, i0 < s          and   i0 + s, i0 < s:          [0, s) and [s, 2*s)
     """
     forms = [linear(i, tuple(axes)) for i, axes in ((first, one), (second, two))]
     moduli = {c for f in forms if f is not None for _, c in f.terms if c.is_Integer and c > 1}
@@ -171,7 +173,22 @@ def disjoint(
             first_span, second_span = sorted(span for span in spans if span is not None)
             if first_span[1] < second_span[0]:
                 return True
-    return False
+    ends = [_span(f, axes, lows) for f, axes in zip(forms, (one, two), strict=True)]
+    return any(
+        a is not None and b is not None and nonnegative(sympy.expand(b[0] - a[1] - 1), lows)
+        for a, b in (ends, reversed(ends))
+    )
+
+
+def _span(
+    form: Linear | None,
+    extents: Mapping[sympy.Symbol, sympy.Expr],
+    lows: tuple[tuple[sympy.Symbol, int], ...],
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """The first and the last value of an index that grows with its axes."""
+    if form is None or not all(nonnegative(c, lows) for _, c in form.terms):
+        return None
+    return form.rest, form.rest + sympy.Add(*(c * (extents[a] - 1) for a, c in form.terms))
 
 
 def _within(

@@ -340,8 +340,9 @@ class KernelVerifier:
                 )
             modes = {s.mode for s in stores}
             if len(stores) > 1 and (len(modes) > 1 or not modes <= ir.ATOMICS):
+                lows = lows_of(self.sizes.values())
                 for one, two in combinations(stores, 2):
-                    if not disjoint(one.index, two.index, self.over[one], self.over[two]):
+                    if not disjoint(one.index, two.index, self.over[one], self.over[two], lows):
                         self.fail(errors.WriterConflict, f"{buffer.name} is stored to twice", two)
             for load in self.loaded.get(buffer.name, []):
                 if any(s.index != load.index for s in stores):

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from loop_ir.ir.affine import disjoint, linear, product
-from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise
+from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise, lows_of
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names, varying
 from loop_ir.ir.nodes import (
@@ -135,7 +135,7 @@ def _interleaves(kernel: Kernel, axis: Axis) -> bool:
 
 def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
     """The kernel that does all points along an axis at each of the others; None where that would be
-    too many statements, or where its stores may meet as far as is known: rows of a dynamic size."""
+    too many statements, or where its stores may meet as far as is known."""
     body = list(statements(kernel))
     differs = varying(body, axis.symbol, over=False)
     count = int(axis.extent)
@@ -172,7 +172,8 @@ def _stored_apart(kernel: Kernel) -> bool:
         (s, {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)})
         for phase in kernel.phases for s in phase.body if isinstance(s, Store)
     ]  # fmt: skip
+    lows = lows_of(kernel.symbols)
     return all(
-        a.buffer != b.buffer or disjoint(a.index, b.index, one, two)
+        a.buffer != b.buffer or disjoint(a.index, b.index, one, two, lows)
         for (a, one), (b, two) in combinations(stores, 2)
     )
