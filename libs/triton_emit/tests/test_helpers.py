@@ -272,7 +272,8 @@ def test_two_arguments(tools: SimpleNamespace) -> None:
 def test_remainders_by_a_number(divisor: float, tools: SimpleNamespace) -> None:
     rng = np.random.default_rng(5)
     x = rng.standard_normal(POINTS) * np.exp(rng.uniform(-20, 40, POINTS))
-    x = np.concatenate([np.float32(BASES), x.astype(np.float32)])[:POINTS]
+    far = [3.4e38, -3e38]  # whose quotients overflow
+    x = np.concatenate([np.float32(BASES + far), x.astype(np.float32)])[:POINTS]
     body = (Load("a", "x_a", I0, DType.f32), Const("d", divisor, DType.f32),
             Compute("p", "fmod", ("a", "d"), DType.f32), Store("y", I0, "p"))  # fmt: skip
     buffers = (Buffer("x_a", tensor(DType.f32)), Buffer("y", tensor(DType.f32), True))

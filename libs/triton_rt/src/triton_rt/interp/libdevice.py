@@ -49,6 +49,12 @@ def _cbrt(x: Tensor) -> Tensor:
     return torch.from_numpy(np.cbrt(x.numpy()))
 
 
+def _fmod(x: Tensor, y: Tensor) -> Tensor:
+    """Exact, also where the quotient overflows: there torch has NaN in its vectors."""
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
+
+
 def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """Exact product in float64 for float32 arguments; two roundings for float64 ones."""
     wide = torch.float64
@@ -61,7 +67,7 @@ def _flag(test: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 _SAME_NAME = (
     "abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc erfinv exp exp2 "
-    "expm1 floor fmod hypot lgamma log log10 log1p log2 nextafter pow rsqrt sin sinh sqrt tan tanh "
+    "expm1 floor hypot lgamma log log10 log1p log2 nextafter pow rsqrt sin sinh sqrt tan tanh "
     "trunc ldexp"
 )
 
@@ -77,6 +83,7 @@ _TABLE: dict[str, Callable[..., Tensor]] = {
     "powi": lambda x, n: torch.pow(x.double(), n).to(x.dtype),
     "exp10": lambda x: torch.pow(x.new_tensor(10.0).double(), x.double()).to(x.dtype),
     "cbrt": _cbrt,
+    "fmod": _fmod,
     "rcbrt": lambda x: 1 / _cbrt(x),
     "tgamma": _gamma,
     "fma": _fma,
