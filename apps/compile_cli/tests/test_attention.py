@@ -17,11 +17,14 @@ from aten_lowering.opaque import Opaque
 
 TEMPLATE = {"gemm": "template"}
 LENGTH = 70
+flex_module = sys.modules["torch.nn.attention.flex_attention"]  # a function has its name
 
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    # Eager is what torch compiles with its own backend, each time; the plain call is the same.
+    monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield
@@ -74,11 +77,18 @@ def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None
 GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "nothing"]
 
 
-@pytest.mark.parametrize("case", GRADIENTS)
+@pytest.mark.parametrize(
+    "case",
+    # alibi has the blocks of causal; what all have, plain has
+    [
+        pytest.param(c, marks=pytest.mark.slow if c in ("plain", "causal") else ())
+        for c in GRADIENTS
+    ],
+)
 def test_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch refuses gradients of flex attention on the CPU, for Inductor's kernels have none."""
-    module = sys.modules["torch.nn.attention.flex_attention"]
-    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
 
     def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return flex_attention(q, k, v, **CASES[case], return_lse=True, enable_gqa=True)
@@ -95,8 +105,8 @@ def test_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gradients_of_what_a_function_captured_are_eagers(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["torch.nn.attention.flex_attention"]
-    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
 
     def f(q: Tensor, slopes: Tensor) -> Any:
         return flex_attention(q, q + 1, q, lambda s, b, h, i, j: s + slopes[h] * (j - i))

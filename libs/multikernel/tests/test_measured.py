@@ -92,7 +92,7 @@ def test_stream_of_sizes_against_brute_force(case, buckets, memory):
     assert len({(n, s) for n, s in model.timed}) <= buckets * len(costs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_loss_over_all_sizes_is_bounded(data):
     """Every size from 1 to 600 in any order. A cell is a fifth wide above, so within it two

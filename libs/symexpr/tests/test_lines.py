@@ -25,7 +25,7 @@ PIECES = [
 hostile = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(text=hostile)
 @example(text="\\")
 @example(text="??/")
