@@ -399,7 +399,14 @@ def replaces_data(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "change", [torch.t, lambda x: x.resize_(2), lambda x: x.t_().add_(1), replaces_data]
+    "change",
+    [
+        torch.t,
+        lambda x: x.resize_(2),
+        lambda x: x.t_().add_(1),
+        replaces_data,
+        lambda x: x.unsqueeze_(0),
+    ],
 )
 def test_an_input_keeps_its_layout(change: Any) -> None:
     def model(x: Tensor) -> Any:

@@ -28,7 +28,11 @@ from aten_lowering import StatesOfLSTMs, decompose, in_memory, own_composites, s
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.capture.aliases import Window, return_inputs, returned_inputs
-from compile_cli.capture.overlaps import refuse_new_layouts, refuse_overlaps
+from compile_cli.capture.overlaps import (
+    refuse_new_layouts,
+    refuse_new_ranks,
+    refuse_overlaps,
+)
 from compile_cli.capture.seen_calls import SeenCalls
 from compile_cli.capture.user_code import where
 from compile_cli.errors import CompileFailed, GraphBreak, first_line
@@ -115,6 +119,7 @@ def export(
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         # Tracing runs the user's code and raises errors of many classes: none of them a graph.
+        refuse_new_ranks(seen.reshaped)
         program = _export_transforms(model, args, shapes, seen) if seen.transforms else None
         if program is not None:
             return program

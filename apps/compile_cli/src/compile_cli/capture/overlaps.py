@@ -220,12 +220,26 @@ def refuse_new_layouts(graph: GraphModule) -> None:
         before, after = place.meta["val"], changed.meta["val"]
         kept = before.shape == after.shape and before.stride() == after.stride()
         if not kept or moved:
-            raise BadInput(
-                f"{changed.target} changes the layout of input {place.name}\n"
-                f"  expected: {list(before.shape)}, as the caller passes it\n"
-                f"  got:      {list(after.shape)}\n"
-                "  to do: use the operator that gives a new tensor"
-            )
+            raise _new_layout(str(changed.target), place.name, before.shape, after.shape)
+
+
+def refuse_new_ranks(reshaped: Sequence[tuple[str, Sequence[Any], Tensor]]) -> None:
+    """Raises `BadInput` where one of these tensors, each after what changed it and the shape that
+    it had, is an input of a capture that failed: torch.export fails on it with an `IndexError`."""
+    for name, before, x in reshaped:
+        shapes = x.fake_mode.shape_env if isinstance(x, FakeTensor) else None
+        for place, tracked in enumerate(getattr(shapes, "tracked_fakes", None) or ()):
+            if tracked.fake is x:
+                raise _new_layout(name, str(place), before, x.shape)
+
+
+def _new_layout(change: str, name: str, before: Sequence[Any], after: Sequence[Any]) -> BadInput:
+    return BadInput(
+        f"{change} changes the layout of input {name}\n"
+        f"  expected: {list(before)}, as the caller passes it\n"
+        f"  got:      {list(after)}\n"
+        "  to do: use the operator that gives a new tensor"
+    )
 
 
 def _changes_layout(user: Node, node: Node) -> bool:

@@ -17,12 +17,14 @@ _HARMLESS = frozenset({"requires_grad_", "detach_", "rename_", "fill_", "zero_"}
 class SeenCalls(TorchFunctionMode):
     """While it is entered, notes whether torch's functions are called inside of a transform of
     `torch.func` (`transforms`), and whether any of them writes to a tensor what hangs on what lies
-    in its memory (`writes`)."""
+    in its memory (`writes`); of methods that give a tensor another rank (`x.unsqueeze_(0)`) the
+    name, the shape before, and the tensor (`reshaped`)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transforms = False
         self.writes = False
+        self.reshaped: list[tuple[str, torch.Size, torch.Tensor]] = []
 
     def __torch_function__(
         self,
@@ -38,7 +40,11 @@ class SeenCalls(TorchFunctionMode):
             func, args = (torch.Tensor.detach, args[:1]) if read else (torch.Tensor.set_, args[:2])
         self.transforms |= in_transform()
         self.writes |= _writes(getattr(func, "__name__", ""), kwargs or {})
-        return func(*args, **(kwargs or {}))
+        before = args[0].shape if args and isinstance(args[0], torch.Tensor) else None
+        result = func(*args, **(kwargs or {}))
+        if before is not None and result is args[0] and len(before) != result.dim():
+            self.reshaped.append((getattr(func, "__name__", ""), before, result))
+        return result
 
 
 def _writes(name: str, kwargs: dict[str, Any]) -> bool:
