@@ -127,7 +127,7 @@ def fx_text(made: Program, key: str) -> str:
 PLAIN = "text"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(text=hostile)
 def test_no_text_becomes_code(text: str) -> None:
     assert python_tokens(triton_text(text)) == python_tokens(triton_text(PLAIN))

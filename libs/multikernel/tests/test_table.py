@@ -72,7 +72,7 @@ def test_one_dimension_is_the_nearest_decided_cell(table):
         assert table.lookup((size,)) == table.cells[nearest].variant
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(tables(2, 20))
 def test_two_dimensions_are_a_cut_of_the_plane(table):
     """Written again the plain way: cut where the sides are purest, until each is of one kind."""
