@@ -512,3 +512,13 @@ def test_few_rows_of_a_dynamic_length_that_others_are_added_to() -> None:
     for n in (3, 7):
         x, i = torch.arange(4.0 * n).view(4, n), torch.tensor([4, 1, 1, 0])
         _same(compiled, f, x, i)
+
+
+def test_complex_numbers_by_dynamic_sizes() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return x * n, n / x, torch.add(x, x * 1j, alpha=n), x - n * 0.5
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
+    for n in (3, 5):
+        _same(compiled, f, torch.complex(torch.arange(1.0, n + 1), -torch.arange(n * 1.0)))

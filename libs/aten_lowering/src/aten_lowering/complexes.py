@@ -56,8 +56,10 @@ def _is_complex(x: Any) -> bool:
 
 def pair(x: Any, kind: torch.dtype) -> Pair:
     """The real and the imaginary part, which of a real number is 0."""
-    if not isinstance(x, Tensor):
+    if isinstance(x, complex):
         return x.real, x.imag
+    if not isinstance(x, Tensor):  # a dynamic size has no parts
+        return x, 0.0
     if not x.is_complex():
         return x.to(kind), 0.0
     seen = torch.view_as_real(x.conj() if x.is_conj() else x).to(kind)
@@ -79,7 +81,7 @@ _of_pairs(aten.mul.Tensor, aten.mul.Scalar)(_product)
 
 def _scaled_sum(x: Pair, y: Pair, alpha: Any = 1) -> Pair:
     """Eager multiplies with alpha as a complex number, be it one: infinity times 0 is NaN."""
-    real, imaginary = _product(y, (alpha.real, alpha.imag))
+    real, imaginary = _product(y, pair(alpha, torch.float64))
     return x[0] + real, x[1] + imaginary
 
 
