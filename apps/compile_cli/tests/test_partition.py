@@ -283,7 +283,10 @@ def test_a_budget_of_memory_is_honoured(budget: float, large: bool, saved: list[
     assert (len(kept(saved)) > 4) == large
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("float8_e5m2", 0.2), ("float8_e4m3fn", 0.1)])
+@pytest.mark.parametrize(
+    ("dtype", "near"),
+    [("float8_e5m2", 0.2), pytest.param("float8_e4m3fn", 0.1, marks=pytest.mark.slow)],
+)
 def test_tensors_kept_in_8_bits(dtype: str, near: float, saved: list[Tensor]) -> None:
     """Not parameters, inputs nor results, which is exact; gradients are as near as the type."""
     torch.manual_seed(0)
