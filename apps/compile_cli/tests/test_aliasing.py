@@ -505,6 +505,12 @@ def test_custom_operators(fn: Any, backend: str) -> None:
     as_eager(fn, (ramp(2, 3), ramp(3)), backend)
 
 
+@both
+def test_custom_operators_that_write_to_nothing(backend: str) -> None:
+    """The strides of an empty tensor span an element, which is not there to be copied."""
+    as_eager(writes_and_keeps, (torch.empty(1, 2, 0, 1), torch.empty(2, 0, 1)), backend)
+
+
 def beyond(x: Tensor) -> tuple[Tensor, ...]:
     wide = x.as_strided((3,), (1,), 1)
     return wide, x.as_strided((2, 2), (1, 2), 0), wide * 2, x[1:]

@@ -218,7 +218,7 @@ def _is_dense(type: TensorType) -> bool:
 def _whole(x: Operand) -> Operand:
     """The whole buffer, element by element: `f32[2, 3] stride (8, 1) -> f32[11]`."""
     storage = x.storage
-    if _is_dense(storage):
+    if _is_dense(storage) or 0 in storage.size:  # of nothing, `extent` is no number of elements
         return Operand(TensorRef(x.ref.buffer, storage), storage)
     span = sympy.expand(storage.offset + storage.extent)
     flat = TensorType(storage.dtype, (span,), (sympy.S.One,), storage.device)
