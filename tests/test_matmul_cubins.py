@@ -58,6 +58,11 @@ def integers(q: Any, w: Any, s: Any) -> Any:
     return (torch._int_mm(q, w.t()) * s).bfloat16()
 
 
+def blocks(x: Any, w: Any, a: Any, b: Any) -> Any:
+    a, b = a.float().t(), b.float()
+    return F.gelu(torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16))
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "scores": (scores, ((4, 8, 256, 64), (4, 8, 256, 64), (4, 1, 256, 256)),
                {"tiled", "batched_tma", "gluon_batched"}),
@@ -73,7 +78,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "few gated rows": (gated, ((16, 1024), (16, 1024), (1024, 1024)), {"tiled", "gemv"}),
     "pair": (swiglu, ((512, 1024), (2048, 1024), (2048, 1024)), {"gated", "gated_gluon"}),
     "integers": (integers, ("i8", "i8", (1024,)), {"tiled", "tma", "gluon", "decompose_k"}),
+    "blocks": (blocks, ("f8", "f8", (8, 1024), (8, 8)), {"tiled", "tma", "gluon_scaled"}),
 }  # fmt: skip
+
+
+BYTES = {"i8": torch.int8, "f8": torch.float8_e4m3fn}
 
 
 def task_of(
@@ -85,8 +94,8 @@ def task_of(
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         args = tuple(
-            torch.empty(1024, 1024, dtype=torch.int8, device="cuda")
-            if shape == "i8"
+            torch.empty(1024, 1024, dtype=BYTES[shape], device="cuda")
+            if isinstance(shape, str)
             else torch.empty(shape, dtype=dtype, device="cuda")
             for shape in shapes
         )
@@ -110,7 +119,7 @@ ONCE = {
     **dict.fromkeys(CASES, frozenset[str]()),
     "scores": {"tiled", "gluon_batched"}, "batch": {"batched_tma", "decompose_k"},
     "int8 weights": {"tma", "gemv", "split_k", "decompose_k"}, "int8 weights, one row": {"gemv"},
-    "gated": {"tiled"}, "pair": {"gated_gluon"}, "integers": {"gluon"},
+    "gated": {"tiled"}, "pair": {"gated_gluon"}, "integers": {"gluon"}, "blocks": {"gluon_scaled"},
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.functional import ScalingType
 
 import compile_cli
 from compile_cli.cli.measure import relative_error
@@ -113,12 +114,92 @@ def test_the_vendor_writes_where_a_template_would(options: dict[str, Any], as_on
         assert relative_error(compiled(x, *args[1:]), one(x, *args[1:])) < 1e-5
 
 
-def test_blocks_along_k_are_the_vendors(options: dict[str, Any]) -> None:
-    def blocks(x: Any, w: Any, a: Any, b: Any) -> Any:
-        return torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16)
+def spread(scale: torch.Tensor, rows: int, size: torch.Size) -> torch.Tensor:
+    """Factors of blocks [rows, 128] as one for each element."""
+    whole = scale.double().repeat_interleave(rows, 0).repeat_interleave(128, 1)
+    return whole[: size[0], : size[1]]
 
-    args = fp8(M, 256), fp8(N, 256), torch.rand(2, M).t(), torch.rand(2, N)
+
+def by_blocks(x: Any, w: Any, a: Any, b: Any, rows: tuple[int, int]) -> torch.Tensor:
+    """`w` and its factors by rows of `w`."""
+    wide = x.double() * spread(a, rows[0], x.shape)
+    return wide @ (w.double() * spread(b, rows[1], w.shape)).t()
+
+
+def factors(size: tuple[int, ...], rows: int) -> torch.Tensor:
+    """Of blocks, those along the rows side by side."""
+    return torch.rand(-(-size[1] // 128), -(-size[0] // rows)).t()
+
+
+@pytest.mark.parametrize("rows", [(1, 128), (1, 1), (128, 1)])
+def test_factors_of_blocks_along_k(options: dict[str, Any], rows: tuple[int, int]) -> None:
+    def blocks(x: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
+        return F.silu(torch._scaled_mm(x, w.t(), a, b.t(), c, out_dtype=torch.bfloat16))
+
+    torch.manual_seed(0)
+    x, w, c = fp8(40, 256), fp8(144, 256), torch.randn(144).bfloat16()
+    args = x, w, factors((40, 256), rows[0]), factors((144, 256), rows[1]), c
     compiled = compile_cli.compile(blocks, args, options={**options, "gemm": "template"})
-    assert {o.target for o in walk(compiled.graph.program.ops) if isinstance(o, ExternCall)} == {
-        "aten._scaled_mm.default"
-    }
+    assert not any(isinstance(o, ExternCall) for o in walk(compiled.graph.program.ops))
+    expected = F.silu(by_blocks(*args[:4], rows) + c.double())
+    assert relative_error(compiled(*args).double(), expected) < 5e-3
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+def test_factors_by_recipe(options: dict[str, Any], rows: int) -> None:
+    """Blocks of 128 x 128 are given by their columns, padded to fours."""
+    kind = ScalingType.BlockWise1x128 if rows == 1 else ScalingType.BlockWise128x128
+
+    def recipe(x: Any, w: Any, a: Any, b: Any) -> Any:
+        return F.scaled_mm(x, w.t(), a, ScalingType.BlockWise1x128, b, kind)
+
+    torch.manual_seed(0)
+    x, w = fp8(16, 384), fp8(256, 384)
+    a, b = factors((16, 384), 1), factors((256, 384), rows)
+    padded = (
+        b if rows == 1 else torch.cat([b, torch.full((2, 1), float("nan"))], 1).contiguous().t()
+    )
+    compiled = compile_cli.compile(
+        recipe, (x, w, a, padded), options={**options, "gemm": "template"}
+    )  # fmt: skip
+    assert not any(isinstance(o, ExternCall) for o in walk(compiled.graph.program.ops))
+    got = compiled(x, w, a, padded)
+    assert relative_error(got.double(), by_blocks(x, w, a, b, (1, rows))) < 5e-3
+
+
+def test_factors_of_rows_by_recipe(options: dict[str, Any]) -> None:
+    def recipe(x: Any, w: Any, a: Any, b: Any) -> Any:
+        rows = ScalingType.RowWise
+        return F.scaled_mm(x, w.t(), a, rows, b, rows, output_dtype=torch.float32)
+
+    torch.manual_seed(0)
+    x, w, a, b = operands(M)
+    compiled = compile_cli.compile(recipe, (x, w, a, b), options={**options, "gemm": "template"})
+    assert not any(isinstance(o, ExternCall) for o in walk(compiled.graph.program.ops))
+    wide = (x.double() @ w.double().t()) * a * b
+    assert relative_error(compiled(x, w, a, b).double(), wide) < 1e-5
+
+
+def test_blocks_of_dynamic_rows(options: dict[str, Any]) -> None:
+    """Rows that are quantised by blocks of 128; their factors lie by columns."""
+
+    def quantised(x: Any) -> tuple[Any, Any]:
+        parts = x.unflatten(-1, (-1, 128))
+        a = parts.abs().amax(-1) / 448
+        return (parts / a[..., None]).flatten(-2).to(F8), a.t().contiguous().t()
+
+    def blocks(x: Any, w: Any, b: Any) -> Any:
+        y, a = quantised(x)
+        return torch._scaled_mm(y, w.t(), a, b.t(), out_dtype=torch.bfloat16)
+
+    torch.manual_seed(0)
+    w, b = fp8(256, 384), factors((256, 384), 128)
+    compiled = compile_cli.compile(
+        blocks, (torch.randn(M, 384), w, b), dynamic={0: {0}},
+        options={**options, "gemm": "template"},
+    )  # fmt: skip
+    assert not any(isinstance(o, ExternCall) for o in walk(compiled.graph.program.ops))
+    for rows in (1, 16, 33):
+        x = torch.randn(rows, 384)
+        y, a = quantised(x)
+        assert relative_error(compiled(x, w, b).double(), by_blocks(y, w, a, b, (1, 128))) < 5e-3

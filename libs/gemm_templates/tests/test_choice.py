@@ -56,6 +56,17 @@ def configs():
     return [c.config for c in candidates(PROBLEM, H200) if c.config is not None]
 
 
+def test_a_vendor_that_refuses_is_no_choice():
+    def refuses(t):
+        raise RuntimeError("expected multiples of 16")
+
+    choice = choose(
+        PROBLEM, inputs, refuses, device="cpu", force=True, build=honest, timer=ordered(2.0, 1.0)
+    )
+    assert choice.config == configs()[1]
+    assert "multiples of 16" in dict(choice.failures)["extern"]
+
+
 def test_the_fastest_wins():
     choice = pick(ordered(3.0, 2.0, 1.0))
     assert choice.config == configs()[1]

@@ -98,6 +98,25 @@ def test_factors_of_rows_and_columns() -> None:
     np.testing.assert_allclose(interpret_kernel(kernel, given)["y"], expected, 1e-6)
 
 
+def test_factors_of_blocks() -> None:
+    """Of each row of `x` and three of its elements, and of blocks of 3 x 2 of `w`."""
+    blocks = SCALED.replace("fast", "blocks (1, 3, 2)")
+    blocks = blocks.replace("r: f32[4] cpu", "r: f32[4, 2] cpu").replace(
+        "c: f32[3] cpu stride (0,)", "c: f32[2, 2] cpu"
+    )
+    blocks = blocks.replace("r: f32[4, 1]", "r: f32[4, 2]").replace("c: f32[]", "c: f32[2, 2]")
+    graph = parse_graph(blocks)
+    verify(graph)
+    assert parse_graph(print_graph(graph)) == graph
+    rng = np.random.default_rng(0)
+    x, w, r, c, d = (rng.random(s, np.float32) for s in ((4, 5), (3, 5), (4, 2), (2, 2), (3,)))
+    k, n = [0, 0, 0, 1, 1], [0, 0, 1]
+    (got,) = interpret_graph(graph, [x, w, r, c, d])
+    np.testing.assert_allclose(got, (x * r[:, k]) @ (w.T * c[k][:, n]) + d, 1e-6)
+    with pytest.raises(LayoutMismatch, match="scales of"):
+        verify(parse_graph(blocks.replace("blocks (1, 3, 2)", "blocks (1, 2, 2)")))
+
+
 @pytest.mark.parametrize("wrong", ["scale_a r: f32[3] cpu", "scale_a r: f32[4, 1] cpu"])
 def test_factors_must_fit_the_result(wrong: str) -> None:
     with pytest.raises(LayoutMismatch, match="scales of"):

@@ -75,7 +75,8 @@ def choose(
     """The fastest of `found` (by default `candidates(problem, device)`) on these inputs.
 
     inputs: the tensors, or a function that makes some like them. `out` is overwritten.
-    extern: the vendor's way, with all that the epilogue does as further kernels. If it returns
+    extern: the vendor's way, with all that the epilogue does as further kernels. If it raises a
+        RuntimeError, it refuses these operands: it takes for ever. If it returns
         tensors (one, or a sequence in the order of `written`), each candidate's results are
         compared with them, and one that disagrees is out.
     store: choices remembered, by problem, device, versions and candidates.
@@ -102,7 +103,12 @@ def choose(
     given = inputs if isinstance(inputs, Inputs) else inputs()
     runs: dict[str, Callable[[], object]] = {"extern": lambda: extern(given)}
     failures: dict[str, str] = {}
-    expected = _tensors(extern(given))
+    expected: list[torch.Tensor] = []
+    try:
+        expected = _tensors(extern(given))
+    except RuntimeError as error:
+        failures["extern"] = _reason(error)
+        del runs["extern"]
     results = written(problem, given)
     # Built before any runs, so that a pool compiles them side by side.
     built: dict[str, Callable[[Inputs], None]] = {}
@@ -133,7 +139,7 @@ def choose(
         runs[label] = functools.partial(run, given)
     calls = list(runs.values())
     seconds = timer(calls, info) if timer else added_seconds(calls, info.l2_bytes)
-    times = dict(zip(runs, seconds, strict=True))
+    times = {"extern": float("inf"), **dict(zip(runs, seconds, strict=True))}
     best = min(times, key=lambda label: times[label])
     if times[best] > times["extern"] * (1 - MARGINS.vendor):
         best = "extern"

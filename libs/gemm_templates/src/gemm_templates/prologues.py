@@ -65,8 +65,8 @@ def cast_of(dtype: str) -> Prologue:
 
 def block_scale_of(
     *,
-    a: tuple[int, int, int] | None = None,
-    b: tuple[int, int, int] | None = None,
+    a: tuple[int, int | str, int | str] | None = None,
+    b: tuple[int, int | str, int | str] | None = None,
     dtype: str = "f32",
     block_k: int = 128,
 ) -> BlockScale:
@@ -75,18 +75,22 @@ def block_scale_of(
     a: (rows that share a factor, stride of `a_scale` along m, along k); None: there is none.
     b: (columns, stride of `b_scale` along k, along n). 1 x 128 and 128 x 128 blocks: `a=(1, ...)`,
     `b=(128, ...)`; weights in groups of 64 along K: `b=(1, ...)` and `block_k=64`. Operands: the
-    pointers `a_scale`, `b_scale`."""
+    pointers `a_scale`, `b_scale`, then strides that are names, which are run-time parameters."""
     if a is None and b is None:
         raise InvalidProblem("a block scale of neither operand")
     for size in (block_k, *(x[0] for x in (a, b) if x)):
         if size < 1 or size & (size - 1):
             raise InvalidProblem(f"blocks of {size} that share a factor: expected a power of two")
     name = "block_scale_at"
-    text = (
-        "from gemm_templates.prologues import block_scale\n\n\n@triton.jit\n"
-        f"def {name}(rm, rn, first_n, k, operands):\n"
-        f"    return block_scale(rm, rn, first_n, k, operands, {block_k}, {a}, {b})\n"
-    )
     operands = [KernelParam("a_scale", f"*{dtype}")] if a else []
     operands += [KernelParam("b_scale", f"*{dtype}")] if b else []
+    names = [s for x in (a, b) if x for s in x[1:] if isinstance(s, str)]
+    lines = [f"    {s} = operands[{i}]\n" for i, s in enumerate(names, len(operands))]
+    operands += [KernelParam(s, "i64") for s in names]
+    blocks = ", ".join(f"({', '.join(map(str, x))})" if x else "None" for x in (a, b))
+    text = (
+        "from gemm_templates.prologues import block_scale\n\n\n@triton.jit\n"
+        f"def {name}(rm, rn, first_n, k, operands):\n{''.join(lines)}"
+        f"    return block_scale(rm, rn, first_n, k, operands, {block_k}, {blocks})\n"
+    )
     return BlockScale(name, text, tuple(operands), block_k)

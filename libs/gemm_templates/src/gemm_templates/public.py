@@ -19,6 +19,7 @@ from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import Candidate, best_config, candidates, explain, is_legal, offered
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import FAST_K, Config, Problem
+from gemm_templates.prologues import block_scale_of
 from gemm_templates.ranges import RangeChoice, choose_range
 from gemm_templates.registry import family_of, make_plan, source
 from multikernel import RecordStore as Store
@@ -70,6 +71,7 @@ __all__ = [
     "baddbmm",
     "best_config",
     "bind",
+    "block_scale_of",
     "bmm",
     "candidates",
     "choose",

@@ -1,22 +1,28 @@
 """The matmul family: `Matmul` nodes, whose `extern` is the exact ATen call."""
 
 from dataclasses import replace
+from typing import Any
 
 import sympy
 import torch
 
 from aten_lowering.builder import Number, Operand
 from aten_lowering.call import Call
-from aten_lowering.errors import require
+from aten_lowering.errors import CannotLower, require
 from aten_lowering.extern import operands
 from aten_lowering.registry import Table
 from loop_ir import DType, Matmul, Scales, TensorRef, TensorType
 from loop_ir import Operand as MatmulOperand
+from symexpr import CeilDiv
 
 aten = torch.ops.aten
 table = Table()
 
 _FLOATS = (DType.f16, DType.bf16, DType.f32, DType.f64)
+# Elements along K, and rows of large blocks, that share a scale.
+_BLOCK = 128
+# Of torch.nn.functional.ScalingType: one scale, one a row, blocks of 1 x 128 and of 128 x 128.
+_ONE, _EACH, _SMALL, _LARGE = _RECIPES = (0, 1, 4, 5)
 
 
 @table.lowers(aten.mm.default, aten.bmm.default)
@@ -52,28 +58,88 @@ def scaled_mm(
     out_dtype: DType | None,
     use_fast_accum: bool,
 ) -> None:
-    """`scale_a * (input @ mat2) * scale_b + bias` of fp8: a factor for each operand, or for each
-    row of one and each column of the other. Those of blocks along K stay the vendor's."""
+    """`scale_a * (input @ mat2) * scale_b + bias` of fp8: a factor for each operand, for each row
+    of one and each column of the other, or for blocks of 1 x 128 and 128 x 128, as the sizes of the
+    scales say."""
+    require(scale_result is None, "a scale of the result")
+    scales = scale_a.ref, _transposed(scale_b.ref)
+    _scaled(call, (input, mat2), bias, scales, use_fast_accum)
+
+
+@table.lowers(aten._scaled_mm_v2.default)
+def scaled_mm_by_recipe(
+    call: Call,
+    input: Operand,
+    mat2: Operand,
+    bias: Operand | None,
+    use_fast_accum: bool,
+    **given: Any,
+) -> None:
+    """`scaled_mm` with recipes that say what the scales are of; those of `mat2` are of the rows of
+    its transpose. Of blocks of 128 x 128 those along K come first, as many as fill fours."""
+    require(not given["contraction_dim"], "contraction dimensions")
+    found = []
+    for side in "ab":
+        scales, recipes = given[f"scale_{side}"], given[f"recipe_{side}"]
+        known = len(recipes) == 1 and recipes[0] in _RECIPES
+        require(known and not any(given[f"swizzle_{side}"]), f"scales by the recipes {recipes}")
+        ((scale,), (recipe,)) = scales, recipes
+        ref, size = scale.ref, scale.size
+        if recipe == _LARGE:
+            require(len(size) == 2, f"scales of {size}")
+            blocks = CeilDiv(input.size[1], _BLOCK)
+            require(_same(size[0], 4 * CeilDiv(blocks, 4)), f"scales of {size}")
+            ref = _transposed(replace(ref, type=replace(ref.type, size=(blocks, size[1]))))
+        elif recipe == _EACH and size[0] == 1:
+            ref = _transposed(ref)
+        found.append(ref)
+    _scaled(call, (input, mat2), bias, (found[0], found[1]), use_fast_accum)
+
+
+def _scaled(
+    call: Call,
+    operands: tuple[Operand, Operand],
+    bias: Operand | None,
+    scales: tuple[TensorRef, TensorRef],
+    fast: bool,
+) -> None:
+    """scales: of the rows of the first operand, and of those of the second's transpose."""
+    a, b = operands
     out = call.out.operand.type
-    rows, columns = out.size
-    require(out.dtype in _FLOATS and scale_result is None, f"a result of {out.dtype.value}")
-    factors = Scales(_factors(scale_a, rows, 0), _factors(scale_b, columns, 1), use_fast_accum)
-    added = None if bias is None else _addend(bias, (columns,))
-    _emit(call, input.ref, mat2.ref, added, out, scales=factors)
+    require(out.dtype in _FLOATS, f"a result of {out.dtype.value}")
+    added = None if bias is None else _addend(bias, out.size[1:])
+    inner = a.size[1]
+    (m, one), (n, two) = (_factors(s, k, inner) for s, k in zip(scales, out.size, strict=True))
+    require((m == 0) == (n == 0), "blocks along K of one operand")
+    factors = Scales(one, two, fast)
+    if m != 0:
+        factors = Scales(one, _transposed(two), False, (m, _BLOCK, n))
+    _emit(call, a.ref, b.ref, added, out, scales=factors)
 
 
-def _factors(scale: Operand, count: sympy.Expr, dim: int) -> TensorRef:
-    """`[count, 1]`, `[1, count]` or a single one as a vector of `count`."""
+def _factors(scale: TensorRef, count: sympy.Expr, inner: sympy.Expr) -> tuple[int, TensorRef]:
+    """Factors of the rows [count, inner] of an operand: 0 and a vector of one a row, or how many
+    rows share one for each block along K, and those."""
     own = scale.type
     require(own.dtype is DType.f32, f"scales of {own.dtype.value}")
-    if all(n == 1 for n in own.size):
-        step: sympy.Expr = sympy.S.Zero
-    else:
-        require(len(own.size) == 2 and own.size[1 - dim] == 1, f"scales of {own.size}")
-        require(sympy.expand(own.size[dim] - count) == 0, f"scales of {own.size}")
-        step = own.stride[dim]
-    vector = TensorType(own.dtype, (count,), (step,), own.device, own.offset)
-    return TensorRef(scale.ref.buffer, vector)
+    one = all(n == 1 for n in own.size)
+    if one or (len(own.size) == 2 and own.size[1] == 1 and _same(own.size[0], count)):
+        step = sympy.S.Zero if one else own.stride[0]
+        return 0, replace(scale, type=replace(own, size=(count,), stride=(step,)))
+    for rows in (1, _BLOCK):
+        wanted = CeilDiv(count, rows), CeilDiv(inner, _BLOCK)
+        if len(own.size) == 2 and all(map(_same, own.size, wanted)):
+            return rows, replace(scale, type=replace(own, size=wanted))
+    raise CannotLower(f"scales of {own.size}")
+
+
+def _transposed(ref: TensorRef) -> TensorRef:
+    size, stride = ref.type.size[::-1], ref.type.stride[::-1]
+    return replace(ref, type=replace(ref.type, size=size, stride=stride))
+
+
+def _same(one: sympy.Expr, two: sympy.Expr) -> bool:
+    return bool(one == two) or bool(sympy.expand(one - two) == 0)
 
 
 @table.lowers(aten.addmm.default)

@@ -107,10 +107,13 @@ def fits(problem: Problem, config: Config, device: DeviceInfo, *, persistent: bo
 
 
 def deepen(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """For operands of 8 bits, as many bytes along K as for those of 16."""
+    """For operands of 8 bits, as many bytes along K as for those of 16, as far as they share a
+    scale."""
     if not problem.multiplies_bytes:
         return configs
-    return tuple(replace(c, block_k=2 * c.block_k) for c in configs)
+    most = problem.block_scale.block_k if problem.block_scale else 2**31
+    deep = (replace(c, block_k=min(2 * c.block_k, most)) for c in configs)
+    return tuple(dict.fromkeys(deep))
 
 
 def predict(

@@ -117,7 +117,7 @@ def _sum(
         Load(value := fresh("total"), sums, at_strides(axes, matmul.type.stride), DType.f32)
     )
     value = scaled(value, matmul.alpha)
-    if matmul.scales is not None:
+    if matmul.scales is not None and matmul.scales.blocks is None:
         value = times(value, load("row", matmul.scales.a, axes[-2:-1]))
         value = times(value, load("column", matmul.scales.b, axes[-1:]))
     bias = matmul.bias

@@ -439,12 +439,18 @@ class _GraphRun:
         for kernel in node.prologues:
             self._kernel(kernel)
         a, b = (np.asarray(self._view(r), np.float64) for r in (node.a, node.b))
-        result = node.alpha * (a @ b)
         if node.scales is not None:
             rows, columns = (
                 np.asarray(self._view(r), np.float64) for r in (node.scales.a, node.scales.b)
             )
-            result = result * rows[:, None] * columns[None, :]
+            if (blocks := node.scales.blocks) is None:
+                a, b = a * rows[:, None], b * columns[None, :]
+            else:
+                m, k, n = (
+                    np.arange(n) // of for n, of in zip((*a.shape, b.shape[1]), blocks, strict=True)
+                )
+                a, b = a * rows[np.ix_(m, k)], b * columns[np.ix_(k, n)]
+        result = node.alpha * (a @ b)
         if node.bias is not None and node.beta != 0:
             result = result + node.beta * np.asarray(self._view(node.bias), np.float64)
         self._new(node.out, node.type, to_dtype(result, node.type.dtype))

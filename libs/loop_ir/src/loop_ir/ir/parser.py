@@ -286,7 +286,13 @@ def _scales(lines: Lines) -> ir.Scales | None:
         return None
     second = _operand(lines, "scale_b")
     fast = lines.take_if("fast")
-    return ir.Scales(first.tensor(), second, fast is not None)
+    blocks = None
+    if (given := lines.take_if("blocks ")) is not None:
+        start, sizes = given.here(), given.expressions()
+        if len(sizes) != 3 or not all(n.is_Integer for n in sizes):
+            given.fail("three numbers", start)
+        blocks = int(sizes[0]), int(sizes[1]), int(sizes[2])
+    return ir.Scales(first.tensor(), second, fast is not None, blocks)
 
 
 def _operand(lines: Lines, name: str) -> ir.TensorRef:

@@ -195,6 +195,8 @@ def _matmul(node: ir.Matmul, indent: str) -> list[str]:
         for name, ref in (("a", node.scales.a), ("b", node.scales.b)):
             lines.append(f"{inner}scale_{name} {print_graph_arg(ref)}")
         lines += [f"{inner}fast"] * node.scales.fast
+        if node.scales.blocks is not None:
+            lines.append(f"{inner}blocks ({', '.join(map(str, node.scales.blocks))})")
     if node.bias is not None:
         lines.append(f"{inner}bias {print_graph_arg(node.bias)}")
     for name, factor in (("alpha", node.alpha), ("beta", node.beta)):

@@ -21,7 +21,7 @@ from loop_ir.ir.analysis import (
 )
 from loop_ir.ir.names import once
 from loop_ir.ir.verify_kernel import NAME, KernelVerifier, first_twice, listed
-from symexpr import free_symbols
+from symexpr import CeilDiv, free_symbols
 from tensor_ir import TensorType
 
 _Types: TypeAlias = tuple[TensorType | None, ...]
@@ -273,10 +273,13 @@ class _GraphVerifier:
             raise errors.LayoutMismatch(f"sizes do not match: {a} @ {b} -> {out}", node.out)
         if node.scales is not None:
             factors = (node.scales.a.type.size, node.scales.b.type.size)
-            rows, columns = ((n,) for n in out[-2:])
+            wanted: tuple[tuple[sympy.Expr, ...], ...] = tuple((n,) for n in out[-2:])
+            if (blocks := node.scales.blocks) is not None:
+                m, k, n = map(CeilDiv, (out[-2], a[-1], out[-1]), blocks)
+                wanted = (m, k), (k, n)
             fitting = (
-                len(x) == 1 and same(x[0], y[0])
-                for x, y in zip(factors, (rows, columns), strict=True)
+                len(x) == len(y) and all(map(same, x, y))
+                for x, y in zip(factors, wanted, strict=True)
             )
             if len(out) != 2 or not all(fitting):
                 raise errors.LayoutMismatch(f"scales of {factors} for a result of {out}", node.out)

@@ -40,6 +40,6 @@ def likeness(node: Matmul, aligned: Set[str]) -> Hashable:
         part(node.bias),
         part(node.epilogue),
         part((node.alpha, node.beta)),
-        None if scales is None else part((scales.a, scales.b, scales.fast)),
+        None if scales is None else part((scales.a, scales.b, scales.fast, scales.blocks)),
         (call.target, part(call.args), part(call.kwargs)),
     )

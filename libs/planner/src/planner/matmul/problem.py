@@ -103,7 +103,8 @@ class MatmulTask:
     """node, and what templates need to know of it. a, b: what the template loads: operands, or the
     tensors that `prologues` make them from; b2: that of a gated pair's other factor. finish: what
     the epilogue was emitted from. buffers: which buffer each pointer of the template is; dims: the
-    template's integers as expressions of sizes; batch: how many products."""
+    template's integers as expressions of sizes; batch: how many products. scales: what the
+    problem's `block_scale` takes."""
 
     node: Matmul
     problem: gemm_templates.Problem
@@ -117,6 +118,7 @@ class MatmulTask:
     dims: dict[str, sympy.Expr]
     batch: sympy.Expr
     b2: TensorRef | None = None
+    scales: tuple[TensorRef | sympy.Expr, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -129,8 +131,8 @@ class MatmulTask:
         kernels = [kernel for kernel, _ in self.prologues]
         if self.finish is not None:
             kernels.append(self.finish)
-        refs = (self.a, self.b, self.b2, bias)
-        uses = [(ref.buffer, ref.type) for ref in refs if ref is not None]
+        refs = (self.a, self.b, self.b2, bias, *self.scales)
+        uses = [(ref.buffer, ref.type) for ref in refs if isinstance(ref, TensorRef)]
         uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
         made = Buffers(uses, hints)
         return gemm_templates.Inputs(
@@ -140,7 +142,13 @@ class MatmulTask:
             made.view(bias.buffer, bias.type) if bias is not None else None,
             tuple(map(made.argument, self.epilogue.args)) if self.epilogue else (),
             made.view(self.b2.buffer, self.b2.type) if self.b2 is not None else None,
-            before=tuple(made.argument(a) for _, source in self.prologues for a in source.args),
+            before=(
+                *(made.argument(a) for _, source in self.prologues for a in source.args),
+                *(
+                    made.view(s.buffer, s.type) if isinstance(s, TensorRef) else made.argument(s)
+                    for s in self.scales
+                ),
+            ),
         )
 
     def named(self, inputs: gemm_templates.Inputs) -> dict[str, Any]:
@@ -150,11 +158,12 @@ class MatmulTask:
             (self.b, inputs.b),
             (self.b2, inputs.b2),
             (self.node.bias, inputs.bias),
+            *zip(self.scales, inputs.before[len(inputs.before) - len(self.scales) :], strict=True),
         )
         found = {
             ref.buffer: x.as_strided(x.size(), x.stride(), 0)
             for ref, x in refs
-            if ref is not None and x is not None
+            if isinstance(ref, TensorRef) and isinstance(x, torch.Tensor)
         }
         sources = [source for _, source in self.prologues]
         args = [
@@ -162,7 +171,7 @@ class MatmulTask:
             *(a for s in sources for a in s.args),
         ]
         values = (*inputs.operands, *inputs.before)
-        return {str(a): x for a, x in zip(args, values, strict=True)} | found
+        return {str(a): x for a, x in zip(args, values, strict=False)} | found
 
     @property
     def key(self) -> str:
@@ -183,6 +192,9 @@ class MatmulTask:
             values.update(zip(names, self.epilogue.args, strict=True))
         for _, source in self.prologues:
             values.update(zip((p for p, _ in source.operands), source.args, strict=True))
+        if self.problem.block_scale is not None:
+            operands = self.problem.block_scale.operands
+            values.update(zip((p.name for p in operands), self.scales, strict=True))
         allocate = []
         for memory in plan.workspaces:
             size = (self._expression(memory.elements_text),)
@@ -290,6 +302,7 @@ def make_task(
     products_at = int(evaluate(batch, hints))
     if batch.free_symbols:  # the text of a kernel tells one product from several
         products_at = max(2, products_at)
+    block_scale, scales = _block_scale(node)
     tf32 = torch.backends.cuda.matmul.allow_tf32 and node.type.device.kind == "cuda"
     problem = gemm_templates.Problem(
         at["M"],
@@ -317,15 +330,16 @@ def make_task(
         input_precision="tf32" if tf32 else "ieee",
         prologue_a=_prologue(prologues.get("a")),
         prologue_b=_prologue(prologues.get("b")),
+        block_scale=block_scale,
         fast_accum=node.scales is not None
         and node.scales.fast
+        and block_scale is None
         and "K" not in dynamic
         and at["K"] <= gemm_templates.FAST_K,
     )
     kernels = tuple(prologues.values())
-    return MatmulTask(
-        node, problem, a, b, kernels, finish, epilogue, out_type, buffers, dims, batch
-    )
+    parts = (kernels, finish, epilogue, out_type, buffers, dims, batch)
+    return MatmulTask(node, problem, a, b, *parts, scales=scales)
 
 
 def make_gated_task(
@@ -364,6 +378,23 @@ def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Pro
     return gemm_templates.Prologue(
         source.name, source.text, params, source.dtype, besides, source.batched
     )
+
+
+def _block_scale(
+    node: Matmul,
+) -> tuple[gemm_templates.BlockScale | None, tuple[TensorRef | sympy.Expr, ...]]:
+    """The factors of blocks along K, and what they take: the tensors, and strides that are no
+    numbers."""
+    scales = node.scales
+    if scales is None or scales.blocks is None:
+        return None, ()
+    rows, inner, columns = scales.blocks
+    strides = (*scales.a.type.stride, *scales.b.type.stride)
+    names = [int(s) if s.is_Integer else f"scale_stride{i}" for i, s in enumerate(strides)]
+    found = gemm_templates.block_scale_of(
+        a=(rows, names[0], names[1]), b=(columns, names[2], names[3]), block_k=inner
+    )
+    return found, (scales.a, scales.b, *(s for s in strides if not s.is_Integer))
 
 
 def _shared(index: sympy.Expr) -> int:
