@@ -72,17 +72,19 @@ def scaled_mm_by_recipe(
     input: Operand,
     mat2: Operand,
     bias: Operand | None,
+    out_dtype: DType | None,
+    contraction_dim: list[int],
     use_fast_accum: bool,
-    **given: Any,
+    **scaling: Any,
 ) -> None:
     """`scaled_mm` with recipes that say what the scales are of; those of `mat2` are of the rows of
     its transpose. Of blocks of 128 x 128 those along K come first, as many as fill fours."""
-    require(not given["contraction_dim"], "contraction dimensions")
+    require(not contraction_dim, "contraction dimensions")
     found = []
     for side in "ab":
-        scales, recipes = given[f"scale_{side}"], given[f"recipe_{side}"]
+        scales, recipes = scaling[f"scale_{side}"], scaling[f"recipe_{side}"]
         known = len(recipes) == 1 and recipes[0] in _RECIPES
-        require(known and not any(given[f"swizzle_{side}"]), f"scales by the recipes {recipes}")
+        require(known and not any(scaling[f"swizzle_{side}"]), f"scales by the recipes {recipes}")
         ((scale,), (recipe,)) = scales, recipes
         ref, size = scale.ref, scale.size
         if recipe == _LARGE:
