@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions, lower_with_report
+from aten_lowering.rules import widened_int4pack
 from loop_ir import DType, Extern, Kernel, Matmul, interpret_kernel, print_graph
 
 
@@ -55,6 +56,42 @@ def test_weights_of_8_bits_are_widened_for_a_matmul() -> None:
     (product,) = (n for n in lowered.graph.nodes if isinstance(n, Matmul))
     assert (product.a.type.dtype, product.type.dtype) == (DType.bf16, DType.f32)
     assert not lowered.fallbacks
+
+
+@pytest.mark.parametrize("rows", [16, 17])
+def test_weights_of_4_bits_are_widened_for_more_than_16_rows(rows: int) -> None:
+    def f(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int4pack_mm(x, q, 64, s)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(rows, 256, device="cuda", dtype=torch.bfloat16)
+        q = torch.empty(4, 2, 32, 4, device="cuda", dtype=torch.int32)
+        s = torch.empty(4, 32, 2, device="cuda", dtype=torch.bfloat16)
+        traced = make_fx(f, decompositions())(x, q, s)
+    lowered = lower_with_report(traced)
+    assert sum(isinstance(n, Matmul) for n in lowered.graph.nodes) == (rows > 16)
+    assert not lowered.fallbacks
+
+
+@pytest.mark.parametrize("tiles", [2, 4, 8])
+def test_what_weights_of_4_bits_hold(tiles: int) -> None:
+    """As `_convert_weight_to_int4pack` packs them for the lanes of a warp, 8 x 32 at a time."""
+    torch.manual_seed(0)
+    n, k, group = 16, 256, 64
+    numbers, packed = torch.randint(0, 16, (n, k)), []
+    for first in range(0, n, 8):
+        for start in range(0, k, 16 * tiles):
+            for lane in range(32):
+                for at in range(start, start + 16 * tiles, 32):
+                    places = [at + lane % 4 * 2 + d for d in (0, 8, 16, 24, 1, 9, 17, 25)]
+                    row = numbers[first + lane // 4]
+                    packed.append(sum(int(row[p]) << (4 * i) for i, p in enumerate(places)))
+    words = torch.tensor(packed).to(torch.uint32).view(torch.int32)
+    scales = torch.randn(k // group, n, 2).bfloat16()
+    factor, offset = scales.double().transpose(0, 1).unsqueeze(-2).unbind(-1)
+    expected = ((numbers.view(n, -1, group) - 8) * factor + offset).view(n, k)
+    got = widened_int4pack(words.view(n // 8, -1, 32, tiles // 2), group, scales)
+    assert torch.equal(got, expected.bfloat16())
 
 
 @pytest.mark.parametrize(
