@@ -94,6 +94,7 @@ def test_losses_of_two_hundred_steps(kind: type[Transformer | Convnet]) -> None:
 RANK = """
 import os, signal, sys, torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -127,6 +128,14 @@ def train(net, run, x, target):
         optimizer.step()
 
 
+def exchange(x, w):
+    group = dist.group.WORLD
+    there = collectives.all_reduce(x.sin(), "sum", group)
+    part = collectives.reduce_scatter_tensor(x * 2, "sum", 0, group)
+    here = torch.relu(x @ w) + 1
+    return there + here, collectives.all_gather_tensor(part + 1, 0, group) * here
+
+
 port, kind = sys.argv[1:]
 torch.set_num_threads(1)
 other = os.fork()  # imports are done once
@@ -138,8 +147,8 @@ graphs, compile_graph = [], pipeline.compile_graph
 
 
 def counted(gm, *args, **more):
-    graphs.append(gm)
-    return compile_graph(gm, *args, **more)
+    graphs.append(compile_graph(gm, *args, **more))
+    return graphs[-1]
 
 
 pipeline.compile_graph = counted
@@ -163,6 +172,12 @@ found = [p if kind == "ddp" else p.full_tensor() for p in net.parameters()]
 torch.testing.assert_close(found, list(alone.parameters()), rtol=1e-4, atol=1e-5)
 # FSDP's hooks part the block from the rest.
 assert len(graphs) == (2 if kind == "ddp" else 4), graphs
+if kind == "ddp":  # communication that is part of the graph goes on beside the product
+    args = x[own] + rank, torch.randn(8, 8)
+    got = torch.compile(exchange, backend="compile_cli", fullgraph=True)(*args)
+    torch.testing.assert_close(got, exchange(*args))
+    called = [getattr(op, "target", "").split(".")[1:2] for op in graphs[-1].program.ops]
+    assert called.index(["all_reduce_"]) < called.index(["mm"]) < called.index(["wait_tensor"])
 dist.destroy_process_group()
 if other:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
@@ -172,7 +187,7 @@ if other:
 @pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
 def test_two_processes_share_a_batch(tmp_path: Path, kind: str) -> None:
     """Each has a half, and the parameters are those of steps of the whole, also where each process
-    holds a half of every parameter (FSDP2)."""
+    holds a half of every parameter (FSDP2). What a graph sends is sent while it computes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -62,6 +62,13 @@ BROKEN = {
          "outside of this block"),
         (HEAD + "  b = reuse x f32[4] cpu\n  return ()\n", "1", "the caller"),
     ],
+    "BusyStorage": [
+        (HEAD + f"  a = alloc f32[4] cpu\n  extern t.fill(a) mutates (a,)\n"
+         "  r = extern _c10d_functional.all_reduce.default(a, \"sum\") -> f32[4] cpu\n"
+         f"  {harm}\n  w = extern _c10d_functional.wait_tensor.default(r) -> f32[4] cpu\n"
+         "  return (w,)\n", "4", "a is in use until a wait_tensor")
+        for harm in ("extern t.fill(a) mutates (a,)", "free a", "b = reuse a f32[4] cpu")
+    ],
     "Uninitialised": [
         (HEAD + K + "  b = alloc i64[4] cpu\n  launch k grid (1, 0, 1) (x, b, 1, 1.0, True)\n"
          "  return (b,)\n", "4", "nothing has written to b for"),

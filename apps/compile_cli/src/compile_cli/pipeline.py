@@ -32,7 +32,14 @@ from loop_ir.ir import hints_of
 from planner import ChannelsLast, Kernels, Planned, ScheduleTuner, assemble, gather, plan_graph
 from tensor_ir import Pass
 from wrapper_ir import DefineControl, DefineSubgraph, Program
-from wrapper_ir.passes import AssertFinite, DedupeKernels, InsertFrees, PlanMemory, run_passes
+from wrapper_ir.passes import (
+    AssertFinite,
+    DedupeKernels,
+    InsertFrees,
+    OverlapCollectives,
+    PlanMemory,
+    run_passes,
+)
 
 NO_FUSION = FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
 
@@ -183,7 +190,7 @@ def host_program(
         if called:
             program = align_inputs(program, planned.aligned)
         record.after("wrapper", "assemble", program)
-        passes: list[Pass[Program]] = [DedupeKernels(), InsertFrees()]
+        passes: list[Pass[Program]] = [DedupeKernels(), OverlapCollectives(), InsertFrees()]
         if options.nan_asserts:
             passes.insert(0, AssertFinite(ASSERT_FINITE, UNFILLED))
         if options.plan_memory:

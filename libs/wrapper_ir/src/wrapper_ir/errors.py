@@ -48,6 +48,10 @@ class Uninitialised(VerifyError):
     """A storage is written before it is read: by a launch, a call, a copy."""
 
 
+class BusyStorage(VerifyError):
+    """What a communication was given is not written, freed or reused before the wait for it."""
+
+
 class InvalidExpression(VerifyError):
     """Sizes and conditions have a value at the bounds and hints of the symbols."""
 

@@ -36,6 +36,7 @@ from wrapper_ir.verify_state import (
     Storage,
     check_alias,
     check_fits,
+    check_idle,
     check_layout,
     check_name,
     check_use,
@@ -164,7 +165,8 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
 
 
 def _check_written(state: State, op: ir.Op, at: At) -> None:
-    """What an op reads was written before, for every sample that comes here. Of what a kernel or an
+    """What an op reads was written before, for every sample that comes here, and no communication
+    that is under way uses what it writes. Of what a kernel or an
     operator mutates nobody knows whether it reads it too: that may be uninitialised."""
     read, changed = accesses(op, state.kernels)
     for name in read:
@@ -174,7 +176,9 @@ def _check_written(state: State, op: ir.Op, at: At) -> None:
             where = where_text(state.samples[missing[0]])
             raise at.error(errors.Uninitialised, f"nothing has written to {storage.owner}{where}")
     for name in changed:
+        check_idle(state, state.storage[name], at)
         state.storage[name].written.update(state.active)
+    state.pending.run(op)
 
 
 def _check_reuse(state: State, op: ir.Reuse, at: At, prefix: str) -> None:

@@ -9,6 +9,7 @@ from tensor_ir import NAME, TensorType, print_type
 from wrapper_ir import errors
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import Env, evaluate_type, layout_bytes
+from wrapper_ir.collectives import Pending
 from wrapper_ir.printer import print_op
 
 RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
@@ -58,6 +59,15 @@ class State:
     escaped: dict[str, str] = field(default_factory=dict)
     layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
     holds: dict[sympy.Basic, dict[int, bool]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pending = Pending(lambda name: self.storage[name].owner)
+
+
+def check_idle(state: State, storage: Storage, at: At) -> None:
+    """Raises `BusyStorage` where a communication that is under way was given the storage."""
+    if state.pending.uses(storage.owner):
+        raise at.error(errors.BusyStorage, f"{storage.owner} is in use until a wait_tensor")
 
 
 def check_name(name: str, at: At) -> None:
@@ -124,6 +134,7 @@ def end(state: State, name: str, at: At, prefix: str) -> Storage:
         raise at.error(errors.NotOwned, f"{name} is a view of {storage.owner}")
     if storage.block != prefix:
         raise at.error(errors.NotOwned, f"{name} was made outside of this block")
+    check_idle(state, storage, at)
     storage.died = at.index
     return storage
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from wrapper_ir.analysis import alias_source, definitions, param_roots, storages, uses
+from wrapper_ir.collectives import taken_until
 from wrapper_ir.ops import Allocate, ExternCall, Free, If, Op, Program, Return, Reuse
 
 
@@ -12,10 +13,10 @@ from wrapper_ir.ops import Allocate, ExternCall, Free, If, Op, Program, Return, 
 class InsertFrees:
     """`last use of b0 or of a view of it` -> the same, then `free b0`.
 
-    Only for storages that the program made (alloc, reuse, results of extern calls that alias
-    nothing), never for those it returns, and not where they are freed or reused already. A
-    storage that is made in a block of `if` is freed in that block; one that is last used inside
-    a block is freed after the `if`."""
+    What a communication was given is in use until the wait for its result. Only for storages that
+    the program made (alloc, reuse, results of extern calls that alias nothing), never for those it
+    returns, and not where they are freed or reused already. A storage that is made in a block of
+    `if` is freed in that block; one that is last used inside a block is freed after the `if`."""
 
     name: ClassVar[str] = "insert_frees"
 
@@ -27,10 +28,11 @@ class InsertFrees:
 
 def _insert(ops: Sequence[Op], roots: Mapping[str, str]) -> tuple[Op, ...]:
     last: dict[str, int] = {}
+    taken = taken_until(ops, roots)
     for i, op in enumerate(ops):
         if isinstance(op, Allocate | Reuse | ExternCall) and alias_source(op) is None:
             last.update({name: i for name, _ in definitions(op)})
-        for name in uses(op):
+        for name in (*uses(op), *taken.get(i, ())):
             if roots[name] in last:
                 last[roots[name]] = i
         if isinstance(op, Free | Return):
