@@ -117,6 +117,39 @@ def test_factors_of_blocks() -> None:
         verify(parse_graph(blocks.replace("blocks (1, 3, 2)", "blocks (1, 2, 2)")))
 
 
+GROUPED = """\
+graph g(
+    x: bf16[5, 3] cpu,
+    w: bf16[2, 3, 4] cpu,
+    ends: i32[2] cpu,
+):
+  matmul y: bf16[5, 4] cpu
+    a x: bf16[5, 3] cpu
+    b w: bf16[2, 3, 4] cpu
+    groups ends: i32[2] cpu
+    extern aten._grouped_mm.default(x: bf16[5, 3] cpu, w: bf16[2, 3, 4] cpu, ends: i32[2] cpu)
+      out y: bf16[5, 4] cpu
+  return (y: bf16[5, 4] cpu)
+"""
+
+
+def test_groups_of_rows() -> None:
+    graph = parse_graph(GROUPED)
+    verify(graph)
+    assert parse_graph(print_graph(graph)) == graph
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, s).astype(np.float32) for s in ((5, 3), (2, 3, 4)))
+    (got,) = interpret_graph(graph, [x, w, np.asarray([2, 4], np.int32)])
+    np.testing.assert_array_equal(got[:4], np.concatenate([x[:2] @ w[0], x[2:4] @ w[1]]))
+    assert np.isnan(got[4]).all()
+    (node,) = graph.nodes
+    assert isinstance(node, Matmul)
+    assert node.jagged == "M"
+    for wrong in ("groups ends: i32[1] cpu", "groups x: bf16[2] cpu"):
+        with pytest.raises(LayoutMismatch):
+            verify(parse_graph(GROUPED.replace("groups ends: i32[2] cpu", wrong)))
+
+
 @pytest.mark.parametrize("wrong", ["scale_a r: f32[3] cpu", "scale_a r: f32[4, 1] cpu"])
 def test_factors_must_fit_the_result(wrong: str) -> None:
     with pytest.raises(LayoutMismatch, match="scales of"):

@@ -133,7 +133,8 @@ class Problem:
             raise InvalidProblem(f"jagged={self.jagged!r}: expected None, 'M', 'N' or 'K'")
         ending = self.epilogue
         for part in (ending, self.prologue_a, self.prologue_b):
-            if self.batch > 1 and part and part.operands and not part.batched:
+            whole = self.jagged in ("M", "N")  # then `out` is one matrix
+            if self.batch > 1 and not whole and part and part.operands and not part.batched:
                 raise UnsupportedProblem(
                     f"{part.name} of a batched matmul has operands, and is not given the batch: "
                     f"set {type(part).__name__}.batched, and take its number first"
@@ -262,7 +263,8 @@ class Problem:
             -(-size // self.batch) if self.jagged == name else size
             for name, size in (("M", self.m), ("N", self.n), ("K", self.k))
         )
-        return replace(self, jagged=None, batch_strides=None, m=m, n=n, k=k)
+        last = self.epilogue and replace(self.epilogue, batched=True)
+        return replace(self, jagged=None, batch_strides=None, m=m, n=n, k=k, epilogue=last)
 
     @cached_property
     def key(self) -> str:

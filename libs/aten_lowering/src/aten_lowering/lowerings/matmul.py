@@ -144,6 +144,25 @@ def _same(one: sympy.Expr, two: sympy.Expr) -> bool:
     return bool(one == two) or bool(sympy.expand(one - two) == 0)
 
 
+@table.lowers(aten._grouped_mm.default)
+def grouped_mm(
+    call: Call,
+    input: Operand,
+    mat2: Operand,
+    offs: Operand | None,
+    bias: Operand | None,
+    out_dtype: DType | None,
+) -> None:
+    """Products of groups of rows, of columns or along k, which end at `offs`; or of a batch."""
+    require(bias is None, "a bias")
+    if offs is None:
+        return _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+    own = offs.type
+    require(own.size[0].is_Integer and own.stride[0] == 1, f"ends {own.size} at {own.stride}")
+    require(own.device == input.type.device, "ends on another device")
+    return _emit(call, input.ref, mat2.ref, None, call.out.operand.type, groups=offs.ref)
+
+
 @table.lowers(aten.addmm.default)
 def addmm(
     call: Call, input: Operand, mat1: Operand, mat2: Operand, beta: Number, alpha: Number
@@ -236,6 +255,7 @@ def _emit(
     alpha: float = 1.0,
     beta: float = 1.0,
     scales: Scales | None = None,
+    groups: TensorRef | None = None,
 ) -> None:
     plain = all(x.is_plain for x in operands(tuple(call.arguments.values())))
     require(plain, "an operand that does not show its memory as it is")
@@ -251,10 +271,15 @@ def _emit(
     name = call.out.operand.ref.buffer
     *batch, rows, columns = type.size
     inner = a.type.size[-1]
-    a, b = _sized(a, *batch, rows, inner), _sized(b, *batch, inner, columns)
+    if groups is None:
+        a, b = _sized(a, *batch, rows, inner), _sized(b, *batch, inner, columns)
+    else:
+        a = _sized(a, *a.type.size[:-2], rows, inner)
+        b = _sized(b, *b.type.size[:-2], inner, columns)
     origins = (call.origin,)
     pair = MatmulOperand(a), MatmulOperand(b)
-    matmul = Matmul(name, type, pair, bias, call.extern, None, origins, alpha, beta, scales)
+    parts = (name, type, pair, bias, call.extern, None, origins, alpha, beta, scales, groups)
+    matmul = Matmul(*parts)
     call.emit(matmul)
 
 

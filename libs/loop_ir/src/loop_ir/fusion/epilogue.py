@@ -10,7 +10,7 @@ from loop_ir.ir.affine import same, substitute
 from loop_ir.ir.analysis import is_pointwise
 from loop_ir.ir.in_place import is_in_place
 from loop_ir.ir.names import expression, free_names, map_expressions, statements
-from loop_ir.ir.nodes import Axis, Kernel, Load, Matmul, Phase, Store
+from loop_ir.ir.nodes import Axis, Compute, Kernel, Load, Matmul, Phase, Store
 from loop_ir.ir.points import at_strides, place_in
 from loop_ir.ir.renaming import fresh_symbols, union_origins
 from loop_ir.passes.merge_axes import contiguous
@@ -25,6 +25,9 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     `batch % n`."""
     if not is_pointwise(kernel):
         return Mismatch(f"{kernel.name} reduces")
+    choices = {s.op for s in statements(kernel) if isinstance(s, Compute)} & {"where", "rarely"}
+    if matmul.groups is not None and choices:
+        return Mismatch(f"{kernel.name} may say what is of no group, which is not computed")
     if is_in_place(kernel):
         return Mismatch(f"{kernel.name} changes a buffer in place")
     stores = [s for s in statements(kernel) if isinstance(s, Store)]

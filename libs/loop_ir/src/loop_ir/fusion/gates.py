@@ -162,6 +162,7 @@ def _is_product(matmul: Matmul) -> bool:
     return (
         is_plain(matmul)
         and matmul.bias is None
+        and matmul.groups is None
         and not matmul.prologues
         and len(matmul.type.size) == 2
     )

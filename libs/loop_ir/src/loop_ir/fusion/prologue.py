@@ -55,6 +55,8 @@ class Prologue:
 def attach_prologue(matmul: Matmul, kernel: Kernel, operand: str) -> Matmul | Mismatch:
     """The matmul with `kernel` as the prologue of its operand "a" or "b", or why that cannot be."""
     ref = matmul.a if operand == "a" else matmul.b
+    if matmul.groups is not None:
+        return Mismatch(f"{matmul.out} is of groups")
     others = [matmul.b if operand == "a" else matmul.a, *matmul.added]
     used = {other.buffer for other in others}
     used |= set(reads(matmul.epilogue)) if matmul.epilogue is not None else set()

@@ -435,6 +435,23 @@ class _GraphRun:
         args = {k: self._arg(v) for k, v in node.args}
         self.user_kernel(node.kernel, grids, args, dict(node.constants))
 
+    def _grouped(self, node: ir.Matmul, a: Array, b: Array) -> Array:
+        """NaN in what lies in no group."""
+        assert node.groups is not None
+        size = tuple(number(n, self.env) for n in node.type.size)
+        result = np.full(size, 0.0 if node.jagged == "K" else np.nan)
+        start = 0
+        for group, end in enumerate(self._view(node.groups).tolist()):
+            part = slice(start, end)
+            if node.jagged == "M":
+                result[part] = a[part] @ b[group]
+            elif node.jagged == "N":
+                result[:, part] = a[group] @ b[:, part]
+            else:
+                result[group] = a[:, part] @ b[part]
+            start = end
+        return result
+
     def _matmul(self, node: ir.Matmul) -> None:
         for kernel in node.prologues:
             self._kernel(kernel)
@@ -450,7 +467,7 @@ class _GraphRun:
                     np.arange(n) // of for n, of in zip((*a.shape, b.shape[1]), blocks, strict=True)
                 )
                 a, b = a * rows[np.ix_(m, k)], b * columns[np.ix_(k, n)]
-        result = node.alpha * (a @ b)
+        result = node.alpha * (a @ b if node.groups is None else self._grouped(node, a, b))
         if node.bias is not None and node.beta != 0:
             result = result + node.beta * np.asarray(self._view(node.bias), np.float64)
         self._new(node.out, node.type, to_dtype(result, node.type.dtype))

@@ -345,7 +345,11 @@ class Matmul:
     that of the operands. `bias` has rank 1, or the sizes of `out` and strides of 0 where it
     broadcasts; a beta of 0 ignores it, and the sum is rounded once. `epilogue` is a pointwise
     kernel over (m, n) that reads `out` (and others), replaces the store of `out`, and writes the
-    buffers it declares as written; `out` then is not materialised."""
+    buffers it declares as written; `out` then is not materialised.
+
+    groups: of which the result is a product each, the ends (i32) along one size: along m (`b` is a
+    batch, a matrix a group), along n (`a` is), or, where neither is, along k (the result is). What
+    lies in no group is of no value, nor what an epilogue makes of it."""
 
     out: str
     type: TensorType
@@ -357,6 +361,14 @@ class Matmul:
     alpha: int | float = 1
     beta: int | float = 1
     scales: Scales | None = None
+    groups: TensorRef | None = None
+
+    @property
+    def jagged(self) -> str | None:
+        """The size that has groups: "M", "N", "K", or None."""
+        if self.groups is None:
+            return None
+        return "M" if len(self.b.type.size) == 3 else "N" if len(self.a.type.size) == 3 else "K"
 
     @property
     def a(self) -> TensorRef:
@@ -370,9 +382,10 @@ class Matmul:
 
     @property
     def added(self) -> tuple[TensorRef, ...]:
-        """What it reads beside its operands: factors and bias."""
+        """What it reads beside its operands: factors, ends of groups and bias."""
         factors = () if self.scales is None else (self.scales.a, self.scales.b)
-        return factors if self.bias is None else (*factors, self.bias)
+        others = (*factors, self.groups, self.bias)
+        return tuple(ref for ref in others if ref is not None)
 
     @property
     def prologues(self) -> tuple[Kernel, ...]:

@@ -261,6 +261,8 @@ def _matmul(lines: Lines, line: Line) -> ir.Matmul:
     origins = _origins(lines)
     a, b = (_operand(lines, name) for name in "ab")
     scales = _scales(lines)
+    given = lines.take_if("groups ")
+    groups = given.tensor() if given else None
     given = lines.take_if("bias ")
     bias = given.tensor() if given else None
     factors: dict[str, int | float] = {}
@@ -275,9 +277,8 @@ def _matmul(lines: Lines, line: Line) -> ir.Matmul:
         for keyword in ir.MATMUL_PARTS
     ]
     operands = ir.Operand(a, parts[0]), ir.Operand(b, parts[1])
-    return ir.Matmul(
-        out.buffer, out.type, operands, bias, extern, parts[2], origins, **factors, scales=scales
-    )
+    last = (factors["alpha"], factors["beta"], scales, groups)
+    return ir.Matmul(out.buffer, out.type, operands, bias, extern, parts[2], origins, *last)
 
 
 def _scales(lines: Lines) -> ir.Scales | None:

@@ -197,6 +197,8 @@ def _matmul(node: ir.Matmul, indent: str) -> list[str]:
         lines += [f"{inner}fast"] * node.scales.fast
         if node.scales.blocks is not None:
             lines.append(f"{inner}blocks ({', '.join(map(str, node.scales.blocks))})")
+    if node.groups is not None:
+        lines.append(f"{inner}groups {print_graph_arg(node.groups)}")
     if node.bias is not None:
         lines.append(f"{inner}bias {print_graph_arg(node.bias)}")
     for name, factor in (("alpha", node.alpha), ("beta", node.beta)):

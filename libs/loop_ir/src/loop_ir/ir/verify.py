@@ -22,7 +22,7 @@ from loop_ir.ir.analysis import (
 from loop_ir.ir.names import once
 from loop_ir.ir.verify_kernel import NAME, KernelVerifier, first_twice, listed
 from symexpr import CeilDiv, free_symbols
-from tensor_ir import TensorType
+from tensor_ir import DType, TensorType
 
 _Types: TypeAlias = tuple[TensorType | None, ...]
 
@@ -262,6 +262,8 @@ class _GraphVerifier:
             self._ref(ref, node.out)
         self._extern(node.extern, node.out)
         a, b, out = node.a.type.size, node.b.type.size, node.type.size
+        if node.groups is not None:
+            a, b, out = self._grouped(node, node.groups)
         if len(a) != len(b) or len(a) != len(out) or len(a) not in (2, 3):
             raise errors.LayoutMismatch(
                 f"ranks of operands and result: {a} @ {b} -> {out}", node.out
@@ -296,6 +298,19 @@ class _GraphVerifier:
             self._epilogue(node, node.epilogue)
         for name in made:
             del self.types[name]
+
+    def _grouped(self, node: ir.Matmul, groups: ir.TensorRef) -> tuple[tuple[sympy.Expr, ...], ...]:
+        """The sizes of the operands and the result without the groups: two matrices, and one."""
+        sizes = [node.a.type.size, node.b.type.size, node.type.size]
+        ranks = tuple(map(len, sizes))
+        if ranks not in ((2, 3, 2), (3, 2, 2), (2, 2, 3)) or groups.type.dtype is not DType.i32:
+            raise errors.LayoutMismatch(f"groups of operands and a result of {sizes}", node.out)
+        batch = next(size for size in sizes if len(size) == 3)
+        if len(groups.type.size) != 1 or not same(groups.type.size[0], batch[0]):
+            raise errors.LayoutMismatch(f"ends {groups.type.size} of {batch[0]} groups", node.out)
+        if node.bias is not None or node.scales is not None or node.prologues:
+            raise errors.LayoutMismatch("groups with a bias, scales or a prologue", node.out)
+        return tuple(size[-2:] for size in sizes)
 
     def _epilogue(self, node: ir.Matmul, epilogue: ir.Kernel) -> None:
         out = node.type.size

@@ -38,6 +38,7 @@ def likeness(node: Matmul, aligned: Set[str]) -> Hashable:
         node.type,
         *((part(o.ref), part(o.prologue)) for o in node.operands),
         part(node.bias),
+        part(node.groups),
         part(node.epilogue),
         part((node.alpha, node.beta)),
         None if scales is None else part((scales.a, scales.b, scales.fast, scales.blocks)),

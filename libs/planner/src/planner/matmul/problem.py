@@ -131,10 +131,16 @@ class MatmulTask:
         kernels = [kernel for kernel, _ in self.prologues]
         if self.finish is not None:
             kernels.append(self.finish)
-        refs = (self.a, self.b, self.b2, bias, *self.scales)
+        refs = (self.a, self.b, self.b2, bias, *self.scales, self.node.groups)
         uses = [(ref.buffer, ref.type) for ref in refs if isinstance(ref, TensorRef)]
         uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
         made = Buffers(uses, hints)
+        offs = None
+        if self.node.groups is not None:  # groups of one size: what they are no one knows
+            offs = made.view(self.node.groups.buffer, self.node.groups.type)
+            whole = getattr(self.problem, str(self.problem.jagged).lower())
+            ends = [whole * (i + 1) // len(offs) for i in range(len(offs))]
+            offs.copy_(torch.tensor(ends))
         return gemm_templates.Inputs(
             made.view(self.a.buffer, self.a.type),
             made.view(self.b.buffer, self.b.type),
@@ -149,6 +155,7 @@ class MatmulTask:
                     for s in self.scales
                 ),
             ),
+            offs=offs,
         )
 
     def named(self, inputs: gemm_templates.Inputs) -> dict[str, Any]:
@@ -158,6 +165,7 @@ class MatmulTask:
             (self.b, inputs.b),
             (self.b2, inputs.b2),
             (self.node.bias, inputs.bias),
+            (self.node.groups, inputs.offs),
             *zip(self.scales, inputs.before[len(inputs.before) - len(self.scales) :], strict=True),
         )
         found = {
@@ -183,6 +191,8 @@ class MatmulTask:
         names of which begin with `name`, but for zeroed memory: that is the program's."""
         plan = gemm_templates.make_plan(self.problem, config, None)
         values: dict[str, LaunchArg] = {**self.buffers, **self.dims}
+        if self.node.groups is not None:
+            values["offs"] = self.node.groups
         refs = {"a": self.a, "b": self.b, "b2": self.b2, "bias": self.node.bias}
         for pointer, ref in refs.items():
             if ref is not None and ref.type.offset != 0:
@@ -299,6 +309,8 @@ def make_task(
         if (factor := sympy.expand(e).as_coeff_Mul()[0]) > 1 and factor.is_Integer
     )
     batch = node.type.size[0] if len(node.type.size) == 3 else sympy.S.One
+    if node.groups is not None:
+        batch = node.groups.type.size[0]
     products_at = int(evaluate(batch, hints))
     if batch.free_symbols:  # the text of a kernel tells one product from several
         products_at = max(2, products_at)
@@ -319,6 +331,7 @@ def make_task(
         _epilogue(finish, products, epilogue, node.type, hints),
         batch=products_at,
         batch_strides=(at["stride_ab"], at["stride_bb"], at["stride_ob"]) if batch != 1 else None,
+        jagged=node.jagged,
         dynamic=frozenset(dynamic),
         aligned=frozenset(
             p
@@ -416,8 +429,9 @@ def _dims(node: Matmul, a: TensorType, b: TensorType, out: TensorType) -> dict[s
     for axes, type in (("am ak", a), ("bk bn", b), ("om on", out)):
         dims |= zip((f"stride_{axis}" for axis in axes.split()), type.stride[-2:], strict=True)
     dims["stride_bias"] = bias.type.stride[0] if bias and is_plain(node) else sympy.S.One
-    if len(a.size) == 3 and a.size[0] != 1:
-        dims |= {f"stride_{of}b": type.stride[0] for of, type in (("a", a), ("b", b), ("o", out))}
+    if node.groups is not None or (len(a.size) == 3 and a.size[0] != 1):
+        for of, type in (("a", a), ("b", b), ("o", out)):
+            dims[f"stride_{of}b"] = type.stride[0] if len(type.size) == 3 else sympy.S.Zero
     return dims
 
 
