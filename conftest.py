@@ -21,6 +21,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the cores are taken by the other proc
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+# What runs on the CPU here are the kernels of a GPU; tests of C++ loops say so.
+os.environ.setdefault("COMPILE_CLI_CPU_KERNELS", "interpreter")
+
 # Compilers make many objects that live for long: the collector looks a twentieth of the time.
 gc.set_threshold(50_000, 10, 10)
 os.environ["TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"] = "0"

@@ -39,7 +39,7 @@ def test_json_has_the_promised_keys(cli: Cli, model: Model) -> None:
     assert got.code == 0, got.err
     report = got.json()
     assert (report["device"], report["emit"]) == ("cpu", "fx")
-    assert set(report["kernels"]) == {"triton", "extern"}
+    assert set(report["kernels"]) == {"cpp", "triton", "extern"}
     assert report["kernels"]["triton"] >= 1
     assert report["fallbacks"] == []
     assert 0 <= report["max_rel_err"] < 1e-6

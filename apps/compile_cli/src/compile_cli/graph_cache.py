@@ -45,8 +45,8 @@ _NOT_ASKED: tuple[tuple[Any, str, Any], ...] = (
 )
 
 PACKAGES = """
-aten_lowering compile_cli cpp_emit cuda_graphs fx_emit gemm_templates loop_ir multikernel planner
-symexpr tensor_ir triton_emit triton_rt tuning wrapper_ir
+aten_lowering compile_cli cpp_emit cpp_loops cuda_graphs fx_emit gemm_templates loop_ir multikernel
+planner symexpr tensor_ir triton_emit triton_rt tuning wrapper_ir
 """
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "emit": ("fx", "hop", "cpp"),
+    "cpu_kernels": ("auto", "cpp", "interpreter"),
     "gemm": ("auto", "extern", "template"),
     "multikernel": ("auto", "off", "persistent", "looped"),
     "channels_last": ("auto", "on", "off"),
@@ -45,6 +46,9 @@ class Options(Settings):
         op for out-of-tree consumers (`hop`), or as a C++ library (`cpp`).
     fx_backend: a subclass of `fx_emit.FxBackend`, whose `compile_graph` gets each host program as
         FX, in the form that its `launch` says, in place of `emit`.
+    cpu_kernels: what runs kernels on CPU tensors: `cpp`, C++ loops, but for what these cannot say,
+        `interpreter`, the Triton kernels of a GPU, interpreted, or `auto`, which is C++ where there
+        is a compiler, and the program is not for others to launch.
     gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
         CPU; `extern` and `template` force one.
     multikernel: `auto` compiles a kernel of dynamic sizes up to three times where sizes want
@@ -76,6 +80,7 @@ class Options(Settings):
         as 8-bit floats, which takes a half or a quarter of the memory, and makes gradients of
         parameters as coarse; results, inputs and parameters are as they are."""
 
+    cpu_kernels: str = "auto"
     fuse: bool = True
     plan_memory: bool = True
     verify: bool = True
@@ -85,6 +90,9 @@ class Options(Settings):
     fx_backend: type[FxBackend] | None = None
 
     def __post_init__(self) -> None:
+        if self.cpu_kernels == "auto":
+            chosen = os.environ.get("COMPILE_CLI_CPU_KERNELS") or "auto"
+            object.__setattr__(self, "cpu_kernels", chosen)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UnknownOption(
@@ -104,6 +112,14 @@ class Options(Settings):
                     f"  expected: a subclass of fx_emit.FxBackend with launch in {sorted(_FORMS)}"
                 )
             object.__setattr__(self, "emit", _FORMS[launch])
+            if self.cpu_kernels == "auto":
+                object.__setattr__(self, "cpu_kernels", "interpreter")
+        if (self.emit, self.cpu_kernels) == ("hop", "cpp"):
+            raise UnknownOption(
+                "options emit='hop' and cpu_kernels='cpp' exclude each other\n"
+                "  why:   Triton's operator launches Triton kernels\n"
+                "  to do: leave one of them out"
+            )
         if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
             raise UnknownOption(
                 f"option jobs={self.jobs!r} is not known\n  expected: a whole number from 0"

@@ -4,12 +4,14 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cpp_emit.errors import BuildFailed, CompilerNotFound, TorchNotFound
@@ -87,18 +89,9 @@ def build(
     torch = find_torch()
     sources = headers()
     common = (compiler, torch.version, str(torch.lib), *flags, *sources.values())
-    stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_key(text, *common)}"
     folder = Path(out_dir)
-    library = folder / f"{stem}.so"
-    if library.exists():
-        if _is_intact(library):
-            return library
-        warnings.warn(f"{library} is damaged; it was dropped and is built again", stacklevel=2)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        work = Path(temporary)
-        source, made = work / f"{stem}.cpp", work / f"{stem}.so"
-        source.write_text(text, encoding="utf-8")
+
+    def make(work: Path, source: Path, made: Path) -> None:
         parts = compiled_parts(
             folder / f"parts_{_key(*common)}", [compiler, *flags], sources, torch.include
         )
@@ -107,10 +100,66 @@ def build(
             write_all(work, sources)
             where = [f"-I{work}", "-isystem", str(torch.include), f"-L{torch.lib}"]
             linked = ["-ltorch_cpu", "-ldl", f"-Wl,-rpath,{torch.lib}"]
-            command = [compiler, *flags, str(source), "-o", str(made), *where, *linked]
-            ran = run(command)
-            if ran.returncode != 0:
-                raise BuildFailed(_report(ran.stderr, str(source), text, command))
+            _compile([compiler, *flags, str(source), "-o", str(made), *where, *linked], text)
+
+    return _kept(folder, f"{name}_{_key(text, *common)}", text, make)
+
+
+def build_plain(
+    text: str,
+    out_dir: str | os.PathLike[str],
+    name: str,
+    sources: Mapping[str, str],
+    ways: Sequence[Sequence[str]],
+    *,
+    compiler: str | None = None,
+) -> Path:
+    """Compiles a text that needs nothing of torch, with these headers by their include paths, for
+    this machine's processor. ways: arguments of the compiler; the first with which it compiles and
+    links are taken. The library is kept as those of `build` are.
+
+    Raises CompilerNotFound, BuildFailed (of the last way)."""
+    compiler = find_compiler() if compiler is None else compiler
+    common = (compiler, _processor(), *("\0".join(way) for way in ways), *sources.values())
+
+    def make(work: Path, source: Path, made: Path) -> None:
+        write_all(work, sources)
+        for way in ways:
+            command = [compiler, f"-I{work}", str(source), "-o", str(made), *way]
+            if way is ways[-1]:
+                _compile(command, text)
+            elif run(command).returncode == 0:
+                return
+
+    return _kept(Path(out_dir), f"{name}_{_key(text, *common)}", text, make)
+
+
+@cache
+def _processor() -> str:
+    """What decides which instructions a program may use."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n")
+    except OSError:
+        return platform.platform()
+    kinds = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({x for x in lines if x.startswith(kinds)}))
+
+
+def _kept(folder: Path, stem: str, text: str, make: Callable[[Path, Path, Path], None]) -> Path:
+    """The library of that name in a folder, which `make(work, source, library)` makes unless it is
+    there as it was written."""
+    stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
+    library = folder / f"{stem}.so"
+    if library.exists():
+        if _is_intact(library):
+            return library
+        warnings.warn(f"{library} is damaged; it was dropped and is built again", stacklevel=3)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        work = Path(temporary)
+        source, made = work / f"{stem}.cpp", work / f"{stem}.so"
+        source.write_text(text, encoding="utf-8")
+        make(work, source, made)
         # Another process may have built the same. Compilers may differ in a bit from run to run,
         # so the digest goes last: a reader between the two builds once more.
         source.replace(library.with_suffix(".cpp"))
@@ -119,6 +168,14 @@ def build(
         made.replace(library)
         written.replace(_digest_path(library))
     return library
+
+
+def _compile(command: Sequence[str], text: str) -> None:
+    """Raises BuildFailed."""
+    ran = run(command)
+    if ran.returncode != 0:
+        source = next(part for part in command if part.endswith(".cpp"))
+        raise BuildFailed(_report(ran.stderr, source, text, command))
 
 
 def _key(*parts: str) -> str:

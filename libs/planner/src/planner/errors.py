@@ -21,3 +21,23 @@ class UserKernelFailed(PlannerError):
 
 class UnsafeCache(PlannerError):
     """The folder of the cache holds code, and another user could put some there."""
+
+
+class NotOnCPU(PlannerError):
+    """A kernel that was compiled for the CPU was given a tensor of another device."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(
+            f"kernel {kernel} was compiled for tensors on the CPU, and was given another\n"
+            "  to do: pass tensors of the device that the program was compiled for"
+        )
+
+
+class NotTriton(PlannerError):
+    """A kernel in C++ where only Triton's can be launched."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(
+            f"kernel {kernel} is C++, and the host program launches Triton kernels\n"
+            "  to do: compile with cpu_kernels=interpreter"
+        )

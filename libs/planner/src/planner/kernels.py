@@ -12,7 +12,8 @@ import sympy
 from torch import Tensor
 
 import triton_rt
-from planner.errors import UnsafeCache
+from planner.errors import NotTriton, UnsafeCache
+from planner.loops import LoopLibraries
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
 from wrapper_ir import DefineKernel, DefineSubgraph, Launch, Program, Ref, analysis
@@ -22,7 +23,9 @@ ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_regist
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
-    """The same kernel as triton_rt names it."""
+    """The same kernel as triton_rt names it. Raises NotTriton."""
+    if define.language != "triton":
+        raise NotTriton(define.name)
     params = tuple(
         triton_rt.KernelParam(p.name, p.kind, p.mutated, p.aligned) for p in define.params
     )
@@ -41,6 +44,9 @@ class Kernels:
     defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
     pool: triton_rt.CompilePool | None = None
     _cache: triton_rt.Cache | None = None
+
+    def __post_init__(self) -> None:
+        self.loops = LoopLibraries(lambda: self.folder("cpp"), self.options.workers)
 
     @property
     def cache(self) -> triton_rt.Cache:
@@ -65,6 +71,8 @@ class Kernels:
     def launcher(self, define: DefineKernel) -> Callable[..., None]:
         """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same
         kernel runs without it."""
+        if define.language == "cpp":
+            return self.loops.launcher(define)
         kernel = self.load(define)
         if not any(p.is_descriptor for p in kernel.source.params) or kernel.source.is_gluon:
             return kernel.launch
@@ -79,10 +87,12 @@ class Kernels:
 
     def start_build(self, program: Program) -> Callable[[], None]:
         """Begins to compile all kernels of a CUDA program, side by side, for the alignment that
-        its hints suggest; what it returns waits for them. A CPU program has nothing to build, nor
-        has one that Triton launches, which compiles by itself."""
+        its hints suggest, and all that are C++; what it returns waits for them. What Triton
+        interprets or launches by itself has nothing to build."""
+        every = [d for p in analysis.programs(program) for d in analysis.kernels(p).values()]
+        wait_for_loops = self.loops.start(d for d in every if d.language == "cpp")
         if not uses_cuda(program) or self.options.emit == "hop":
-            return lambda: None
+            return wait_for_loops
         jobs = [(self.load(define), mask) for define, mask in expected_variants(program)]
         for kernel, mask in jobs:
             kernel.pool = self.pool
@@ -90,6 +100,7 @@ class Kernels:
             kernel.pool = None  # variants of later calls are compiled in process
 
         def finish() -> None:
+            wait_for_loops()
             for kernel, mask in jobs:
                 kernel.binary(alignment=mask)
 
@@ -134,6 +145,8 @@ def _variants(program: Program) -> list[tuple[DefineKernel, int]]:
 
     for op in analysis.walk(program.ops):
         if not isinstance(op, Launch) or op.kernel in found:
+            continue
+        if defines[op.kernel].language != "triton":
             continue
         mask = open_ = 0
         for i, arg in enumerate(op.args):

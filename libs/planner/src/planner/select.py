@@ -1,5 +1,6 @@
 """A plan for each node: which kernels run it, under which schedules.
 
+kernel on the CPU           -> one launch of C++ loops, where they can be said in it
 kernel of a static size     -> one launch
 alike kernels side by side  -> one launch of all of them
 kernel of dynamic sizes     -> a launch for each schedule that sizes in range want, at most
@@ -14,10 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+import sympy
+
+from aten_lowering import Fallback
 from loop_ir import CopyBack, Extern, Graph, Kernel, Matmul, TensorType, UserKernel
 from loop_ir.ir import hints_of
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
-from planner.plan import Choice, Condition, LaunchPlan, MatmulPlan, NodePlan, plan_launch
+from planner.loops import define_loops, on_cpu, wants_loops
+from planner.plan import Choice, Condition, LaunchPlan, MatmulPlan, NodePlan, Steps, plan_launch
 from planner.schedules.lists import Lists
 from planner.schedules.proposals import default_schedule, list_schedule
 from planner.settings import Settings
@@ -66,7 +71,7 @@ def select(
         if absorbed and isinstance(node, Kernel):
             node = absorbed.get(node.name, node)
         if isinstance(node, Kernel) and node.name in lists:
-            plans.append(_list(lists[node.name], hints, made))
+            plans.append(_list(lists[node.name], hints, options, made))
         elif isinstance(node, CopyBack):
             plans.append(node)
         elif isinstance(node, Extern):
@@ -117,11 +122,33 @@ def _new_buffers(kernel: Kernel, made: set[str]) -> tuple[tuple[str, TensorType]
     return new
 
 
-def _list(kernels: tuple[Kernel, ...], hints: Mapping[str, int], made: set[str]) -> NodePlan:
+def _list(
+    kernels: tuple[Kernel, ...], hints: Mapping[str, int], options: Settings, made: set[str]
+) -> NodePlan:
     allocate = tuple(new for kernel in kernels for new in _new_buffers(kernel, made))
-    launch = plan_launch(emit_list(kernels, list_schedule(kernels, hints)))
     origins = tuple(dict.fromkeys(o for kernel in kernels for o in kernel.origins))
-    return NodePlan(allocate, None, ((None, launch),), origins)
+    loops = [_loops(kernel, options) for kernel in kernels]
+    launches = tuple(launch for launch, _ in loops if launch is not None)
+    if len(launches) == len(kernels):
+        return NodePlan(allocate, None, ((None, Steps(launches)),), origins)
+    launch = plan_launch(emit_list(kernels, list_schedule(kernels, hints)))
+    fallbacks = tuple(fallback for _, each in loops for fallback in each)
+    return NodePlan(allocate, None, ((None, launch),), origins, fallbacks=fallbacks)
+
+
+def _loops(kernel: Kernel, options: Settings) -> tuple[LaunchPlan | None, tuple[Fallback, ...]]:
+    """A kernel on the CPU as C++, or why its loops cannot be said in it; neither of other
+    kernels."""
+    if not (on_cpu(kernel) and wants_loops(options)):
+        return None, ()
+    import cpp_loops  # what a program on a GPU does without
+
+    try:
+        define, args = define_loops(kernel)
+    except cpp_loops.UnsupportedKernel as error:
+        source = next((o.source for o in kernel.origins), "")
+        return None, (Fallback(f"kernel {kernel.name}", source, f"interpreted: {error.reason}"),)
+    return LaunchPlan(define, (sympy.S.One,) * 3, args), ()
 
 
 def measured_sizes(
@@ -149,6 +176,9 @@ def _kernel(
     text: Emitter = emit,
 ) -> NodePlan:
     allocate = _new_buffers(node, made)
+    launch, fallbacks = _loops(node, options)
+    if launch is not None:
+        return NodePlan(allocate, None, ((None, launch),), node.origins)
     names = [n for n in _dynamic(node) if hints[n] >= 1]  # no number of elements is below
     schedules: list[tuple[Schedule, tuple[int, ...]]] = []
     table = DecisionTable(())
@@ -156,7 +186,8 @@ def _kernel(
         schedules, table = _schedules(node, names, hints, scheduler)
     if len(schedules) < 2:
         schedule = schedules[0][0] if schedules else scheduler(node, hints)
-        return NodePlan(allocate, None, ((None, plan_launch(text(node, schedule))),), node.origins)
+        plan = plan_launch(text(node, schedule))
+        return NodePlan(allocate, None, ((None, plan),), node.origins, fallbacks=fallbacks)
     choices: list[tuple[Condition, Choice]] = []
     launches: dict[int, LaunchPlan] = {}
     for branch in compare_chain(table):
@@ -167,7 +198,7 @@ def _kernel(
             launches[branch.variant] = plan_launch(text(variant, schedule))
         condition = parse(branch.text(names)) if branch.comparisons else None
         choices.append((condition, launches[branch.variant]))
-    return NodePlan(allocate, None, tuple(choices), node.origins)
+    return NodePlan(allocate, None, tuple(choices), node.origins, fallbacks=fallbacks)
 
 
 def _dynamic(node: Kernel) -> list[str]:

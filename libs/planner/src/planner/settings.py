@@ -12,15 +12,17 @@ class Settings:
     gemm: `auto` measures templates against the vendor's call on a GPU; `extern` and `template`
         force one. multikernel: `auto`, `off`, `persistent` or `looped`. tune: `auto`, `max` or
         `off`. channels_last: `auto`, `on` or `off`. emit: the host program's form; `hop` can say
-        less than others. cuda_graphs: calls are replayed from graphs, and cost the host nothing
-        each. cache_dir: a folder for kernels and measured times. jobs: processes that compile; 0
-        is the number of cores."""
+        less than others. cpu_kernels: what runs kernels on CPU tensors: `cpp`, C++ where it can say
+        their loops, `interpreter`, Triton's, or `auto`, C++ where there is a compiler. cuda_graphs:
+        calls are replayed from graphs, and cost the host nothing each. cache_dir: a folder for
+        kernels and measured times. jobs: processes that compile; 0 is the number of cores."""
 
     gemm: str = "auto"
     multikernel: str = "auto"
     tune: str = "auto"
     channels_last: str = "auto"
     emit: str = "fx"
+    cpu_kernels: str = "interpreter"
     cuda_graphs: bool = False
     cache_dir: str | None = None
     jobs: int = 0

@@ -4,7 +4,7 @@ A compiler's sizes, strides and indices are integer expressions; sympy's own flo
 printing and simplification are slow, float-minded, or wrong for them in other languages."""
 
 from symexpr.choice import Max, Min, Where
-from symexpr.cpp_text import CPP_PRELUDE, CppPrinter, to_cpp
+from symexpr.cpp_text import CPP_FUNCTIONS, CPP_PRELUDE, CppPrinter, to_cpp
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.domains import BIT_OPERATIONS, COMPARISONS, PYTHON, ROUNDINGS, ArrayDomain, Domain
 from symexpr.errors import (
@@ -51,6 +51,7 @@ from symexpr.triton_text import TRITON_PRELUDE, TritonPrinter, to_triton
 __all__ = [
     "BIT_OPERATIONS",
     "COMPARISONS",
+    "CPP_FUNCTIONS",
     "CPP_PRELUDE",
     "PYTHON",
     "ROUNDINGS",

@@ -9,11 +9,7 @@ from symexpr.facts import Ranges
 from symexpr.fixed_width import FixedWidthPrinter
 from symexpr.printing import ATOM, CHOICE, PRODUCT, UNARY, Text
 
-CPP_PRELUDE = """\
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-
+CPP_FUNCTIONS = """\
 namespace symexpr {
 template <typename A, typename B>
 constexpr int64_t floor_div(A a, B b) {
@@ -46,6 +42,14 @@ constexpr int64_t int_pow(A a, B n) {
 }
 }  // namespace symexpr
 """
+"""Functions that texts call, which want 64-bit integers alone."""
+
+CPP_PRELUDE = f"""\
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+{CPP_FUNCTIONS}"""
 
 
 class CppPrinter(FixedWidthPrinter):
@@ -58,11 +62,13 @@ class CppPrinter(FixedWidthPrinter):
         "Or": (" || ", CHOICE + 1),
     }
 
-    def __init__(self, int_type: str = "int64_t", ranges: Ranges | None = None) -> None:
+    def __init__(
+        self, int_type: str = "int64_t", ranges: Ranges | None = None, fits: bool = False
+    ) -> None:
         widths = {"int64_t": 64, "long": 64, "int32_t": 32, "int": 32}
         if int_type not in widths:
             raise UnsupportedByTarget(int_type, self.target, f"known types: {sorted(widths)}")
-        super().__init__(widths[int_type], ranges)
+        super().__init__(widths[int_type], ranges, fits)
 
     def visit_Integer(self, e: sympy.Integer) -> Text:
         n: int = e.p
@@ -122,11 +128,13 @@ class CppPrinter(FixedWidthPrinter):
         return self.widen(self.call(names[type(e).__name__], self.visit(e.args[0])))
 
 
-def to_cpp(e: Any, int_type: str = "int64_t", ranges: Ranges | None = None) -> str:
-    """C++ text; symbols are variables of `int_type`. See FixedWidthPrinter for ranges.
+def to_cpp(
+    e: Any, int_type: str = "int64_t", ranges: Ranges | None = None, fits: bool = False
+) -> str:
+    """C++ text; symbols are variables of `int_type`. See FixedWidthPrinter for ranges and fits.
 
     >>> from symexpr import parse, symbol
     >>> to_cpp(parse("i//4"), ranges={symbol("i"): (0, None)}), to_cpp(parse("i//4"))
     ('i/4', 'symexpr::floor_div(i, 4)')
     """
-    return CppPrinter(int_type, ranges).print(e)
+    return CppPrinter(int_type, ranges, fits).print(e)

@@ -12,6 +12,10 @@ program) an integer. Every op prints as one line, `If` as a block:
         import triton                                       # that holds the source as it is
         ...
       end
+      kernel scale(x: *f32, out: *f32 mutated) cpp:         # the same in C++
+        extern "C" void kernel_scale(...) {
+        ...
+      end
       subgraph body(x: f32[64] cuda:0):                     # DefineSubgraph: a block, a program
         y = extern aten.sin.default(x) -> f32[64] cuda:0
         return (y,)
@@ -71,7 +75,9 @@ class DefineKernel:
     `name`. `params` are its run-time parameters, in order; `constants` its `tl.constexpr`
     parameters (which follow the run-time ones). `num_ctas`: blocks of a program, a cluster.
     max_registers: of a thread as the kernel starts, for warps that then share them out. overlap:
-    it may be launched while the kernel before it ends; its text waits before it reads."""
+    it may be launched while the kernel before it ends; its text waits before it reads. language:
+    `triton`, or `cpp` for tensors on the CPU: `source` then defines `extern "C" void kernel_NAME`
+    of these parameters, which does all of the work in one call (`cpp_loops`)."""
 
     name: str
     source: str
@@ -83,6 +89,7 @@ class DefineKernel:
     num_ctas: int = 1
     max_registers: int | None = None
     overlap: bool = False
+    language: str = "triton"
 
 
 @dataclass(frozen=True)

@@ -310,19 +310,21 @@ class _Parser:
                 if not isinstance(value, int | float | bool | str | None):
                     line.fail("a number, a string, True, False or None", start)
                 constants.append((key, value))
-        line.expect("warps")
-        warps = line.integer()
-        line.expect("stages")
-        stages = line.integer()
+        language = "cpp" if line.take("cpp") else "triton"
+        warps, stages = ir.DefineKernel.num_warps, ir.DefineKernel.num_stages
+        if language == "triton":
+            line.expect("warps")
+            warps = line.integer()
+            line.expect("stages")
+            stages = line.integer()
         ctas = line.integer() if line.take("ctas") else 1
         registers = line.integer() if line.take("registers") else None
         overlap = line.take("overlap")
         line.expect(":")
         comment = self._remark(line)
         source = self._source(indent)
-        return ir.DefineKernel(
-            name, source, params, tuple(constants), warps, stages, comment, ctas, registers, overlap
-        )
+        shape = warps, stages, comment, ctas, registers, overlap, language
+        return ir.DefineKernel(name, source, params, tuple(constants), *shape)
 
     def _kernel_param(self, line: Scanner) -> ir.KernelParam:
         name = line.name()

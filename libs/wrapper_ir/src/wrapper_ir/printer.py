@@ -143,7 +143,10 @@ def _kernel(op: ir.DefineKernel, indent: str) -> list[str]:
     line = f"{indent}kernel {op.name}({params})"
     if op.constants:
         line += f" constants ({', '.join(f'{n}={print_arg(v)}' for n, v in op.constants)})"
-    line += f" warps {op.num_warps} stages {op.num_stages}"
+    if op.language != "triton":
+        line += f" {op.language}"
+    else:
+        line += f" warps {op.num_warps} stages {op.num_stages}"
     line += f" ctas {op.num_ctas}" if op.num_ctas != 1 else ""
     line += f" registers {op.max_registers}" if op.max_registers is not None else ""
     line += " overlap" * op.overlap

@@ -211,7 +211,12 @@ def _check_kernel(state: State, op: ir.DefineKernel, at: At) -> None:
             )
         if param.mutated and param.kind in SCALAR_KINDS:
             raise at.error(errors.InvalidKernel, f"scalar parameter {param.name} cannot be mutated")
-    if not re.search(rf"^def {op.name}\b|^{op.name}\b.*=", op.source, re.MULTILINE):
+    if op.language not in ("triton", "cpp"):
+        raise at.error(errors.InvalidKernel, f"{op.language!r} is no language of kernels")
+    defines = rf"^def {op.name}\b|^{op.name}\b.*="
+    if op.language == "cpp":
+        defines = rf'^extern "C" void kernel_{op.name}\('
+    if not re.search(defines, op.source, re.MULTILINE):
         raise at.error(errors.InvalidKernel, f"the source defines no {op.name}")
     if op.num_ctas < 1:
         raise at.error(errors.InvalidKernel, f"{op.num_ctas} blocks of a program")

@@ -20,9 +20,10 @@ def examine(options: Options) -> str:
                 f"cuda:{i}    {p.name}, sm_{p.major}{p.minor}, {p.total_memory / 1e9:.0f} GB"
             )
     else:
-        lines.append("cuda      none: kernels run through Triton's interpreter on CPU")
+        lines.append("cuda      none: kernels run on the CPU")
     compiler = shutil.which("g++")
-    lines.append(f"g++       {compiler or 'none: --emit cpp cannot build'}")
+    without = "none: --emit cpp cannot build, and kernels on the CPU are interpreted"
+    lines.append(f"g++       {compiler or without}")
     path = options.cache_path
     files = [f for f in path.rglob("*") if f.is_file()] if path.is_dir() else []
     size = sum(f.stat().st_size for f in files)

@@ -10,7 +10,7 @@ from compile_cli.record import STAGES, Record
 from compile_cli.result import CompiledGraph
 from loop_ir import Kernel, Matmul, Origin
 from symexpr import sstr
-from wrapper_ir import ExternCall, If, Launch, Op, Program
+from wrapper_ir import ExternCall, If, Launch, Op, Program, analysis
 
 
 class Report:
@@ -20,6 +20,7 @@ class Report:
         self.device = str(device)
         self.data: dict[str, Any] = {}
         self.lines: list[str] = []
+        self.interpreted = ""
         self.add("device", f"{device}, host program as {emit}", device=self.device, emit=emit)
 
     def add(self, name: str, text: str | None, **data: Any) -> None:
@@ -35,9 +36,13 @@ class Report:
 
     def add_kernels(self, program: Program) -> None:
         """How many of each kind a call launches."""
-        triton, extern = count_kernels(program)
-        data = {"triton": triton, "extern": extern}
-        self.add("kernels", f"{triton} Triton, {extern} extern", kernels=data)
+        loops, triton, extern = count_kernels(program)
+        data = {"cpp": loops, "triton": triton, "extern": extern}
+        if triton and self.device == "cpu":
+            self.interpreted = f"  ({triton} through Triton's interpreter)"
+        counts = {"C++": loops, "Triton": triton, "extern": extern}
+        said = (f"{n} {kind}" for kind, n in counts.items() if n or kind != "C++")
+        self.add("kernels", ", ".join(said), kernels=data)
 
     def add_error(self, comparison: Comparison, reference: str) -> None:
         """How far the results are from the reference's: `measure.relative_error`."""
@@ -51,27 +56,27 @@ class Report:
         stages = ", ".join(f"{name} {s:.2f}" for name, s in spent.items())
         data = {name: round(s, 4) for name, s in spent.items()}
         self.add("compile", f"{sum(spent.values()):.2f} s: {stages}", compile_s=data)
-        interpreted = "  (Triton's interpreter)" if self.device == "cpu" else ""
         beside = f", eager {ms['eager']:.3f} ms" if "eager" in ms else ""
-        said = f"{ms['compiled']:.3f} ms{interpreted}{beside}"
+        said = f"{ms['compiled']:.3f} ms{self.interpreted}{beside}"
         self.add("run", said, ms={name: round(each, 4) for name, each in ms.items()})
 
 
-def count_kernels(program: Program) -> tuple[int, int]:
-    """Triton launches and extern calls of one call of the program; an `If` counts its larger
-    branch."""
+def count_kernels(program: Program) -> tuple[int, int, int]:
+    """Launches of C++ and of Triton, and extern calls, of one call of the program; an `If` counts
+    its larger branch of each."""
+    defined = analysis.kernels(program)
 
-    def count(ops: tuple[Op, ...]) -> tuple[int, int]:
-        triton = extern = 0
+    def count(ops: tuple[Op, ...]) -> tuple[int, int, int]:
+        counts = [0, 0, 0]
         for op in ops:
             if isinstance(op, Launch):
-                triton += 1
+                counts[defined[op.kernel].language == "triton"] += 1
             elif isinstance(op, ExternCall):
-                extern += 1
+                counts[2] += 1
             elif isinstance(op, If):
-                a, b = count(op.then), count(op.orelse)
-                triton, extern = triton + max(a[0], b[0]), extern + max(a[1], b[1])
-        return triton, extern
+                both = zip(counts, count(op.then), count(op.orelse), strict=True)
+                counts = [n + max(a, b) for n, a, b in both]
+        return counts[0], counts[1], counts[2]
 
     return count(program.ops)
 

@@ -15,7 +15,8 @@ from loop_ir.ir.analysis import (
     walk,
     writes,
 )
-from loop_ir.ir.body import fresh_values
+from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.in_place import hazard
 from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import (
     Name,

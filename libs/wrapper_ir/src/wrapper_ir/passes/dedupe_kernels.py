@@ -32,7 +32,7 @@ class DedupeKernels:
             if isinstance(op, DefineKernel):
                 outside = _outside(op)
                 # What no other kernel could be need not be parsed.
-                inside = _inside(op.name, op.source) if alike[outside] > 1 else op.name
+                inside = _inside(op) if alike[outside] > 1 else op.name
                 kept = first.setdefault((outside, inside), op.name)
                 renamed[op.name] = kept
                 if kept != op.name:
@@ -45,12 +45,16 @@ def _outside(op: DefineKernel) -> tuple[Any, ...]:
     """What says of a kernel how it is called."""
     # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
     constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
-    rest = (op.num_warps, op.num_stages, op.num_ctas, op.max_registers, op.overlap)
+    rest = (op.num_warps, op.num_stages, op.num_ctas, op.max_registers, op.overlap, op.language)
     return op.params, constants, rest
 
 
-def _inside(name: str, source: str) -> str:
+def _inside(op: DefineKernel) -> str:
     """The source, without comments and the kernel's own name."""
+    name, source = op.name, op.source
+    if op.language == "cpp":
+        lines = source.replace(f" kernel_{name}(", " kernel(").split("\n")
+        return "\n".join(x for x in lines if not x.lstrip().startswith("//"))
     if source.count(name) == source.count(f"def {name}(") == 1 and not _LONG.search(source):
         # Nothing but its definition says the name: sources of one text are parsed once.
         lines = source.replace(f"def {name}(", "def _(").split("\n")

@@ -1,0 +1,112 @@
+"""Kernels on CPU tensors as C++: planned where their loops can be said in it, built side by side,
+called by their addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from loop_ir import Kernel
+from planner.errors import NotOnCPU
+from planner.settings import Settings
+from wrapper_ir import DefineKernel, KernelParam
+
+# Kernels of one translation unit at most: each takes a compiler about 50 ms.
+_UNIT = 8
+
+
+@cache
+def has_compiler() -> bool:
+    """Whether this machine has a C++ compiler. Warns, once, where it has none."""
+    import cpp_emit  # what a program on a GPU does without
+
+    try:
+        return bool(cpp_emit.find_compiler())
+    except cpp_emit.CompilerNotFound as error:
+        why = f"kernels on the CPU are interpreted, which takes a thousand times as long: {error}"
+        warnings.warn(why, stacklevel=2)
+        return False
+
+
+def wants_loops(settings: Settings) -> bool:
+    """Whether kernels on the CPU are to be C++."""
+    if settings.cpu_kernels == "auto":
+        return settings.emit != "hop" and has_compiler()
+    return settings.cpu_kernels == "cpp"
+
+
+def on_cpu(kernel: Kernel) -> bool:
+    """Whether all that a kernel touches is on the CPU."""
+    return all(buffer.type.device.kind == "cpu" for buffer in kernel.buffers)
+
+
+def define_loops(kernel: Kernel) -> tuple[DefineKernel, tuple[Any, ...]]:
+    """The definition of a kernel as C++, and the arguments of its launch. Raises
+    `cpp_loops.UnsupportedKernel`."""
+    import cpp_loops  # what a program on a GPU does without
+
+    made = cpp_loops.emit(kernel)
+    params = tuple(KernelParam(*p) for p in made.params)
+    return DefineKernel(made.name, made.source, params, language="cpp"), made.args
+
+
+@dataclass
+class LoopLibraries:
+    """Libraries of C++ kernels, by definition. folder: where they are kept. jobs: compilers that
+    run at once."""
+
+    folder: Callable[[], Path]
+    jobs: int
+    built: dict[DefineKernel, Future[ctypes.CDLL]] = field(default_factory=dict)
+
+    def start(self, defines: Iterable[DefineKernel]) -> Callable[[], None]:
+        """Begins to build what was not built; what it returns waits for that."""
+        new = [d for d in dict.fromkeys(defines) if d not in self.built]
+        units = [new[i : i + _UNIT] for i in range(0, len(new), _UNIT)]
+        pool = ThreadPoolExecutor(max(1, min(self.jobs, len(units))))
+        for unit in units:
+            future = pool.submit(_library, unit, self.folder())
+            self.built.update(dict.fromkeys(unit, future))
+        pool.shutdown(wait=False)
+
+        def finish() -> None:
+            for define in new:
+                self.built[define].result()
+
+        return finish
+
+    def launcher(self, define: DefineKernel) -> Callable[..., None]:
+        """`launch(grid, *args)` of a kernel. Raises NotOnCPU there, and what `cpp_emit.build_plain`
+        raises."""
+        pointers = [p.kind.startswith("*") for p in define.params]
+        function: Any = None
+
+        def launch(_grid: Any, *args: Any) -> None:
+            nonlocal function
+            if function is None:
+                self.start((define,))
+                function = getattr(self.built[define].result(), f"kernel_{define.name}")
+                function.argtypes = [ctypes.c_void_p if p else ctypes.c_int64 for p in pointers]
+                function.restype = None
+            pairs = zip(args, pointers, strict=True)
+            try:
+                function(*[a.data_ptr() if p and a.is_cpu else a for a, p in pairs])
+            except ctypes.ArgumentError as error:
+                raise NotOnCPU(define.name) from error
+
+        return launch
+
+
+def _library(defines: list[DefineKernel], folder: Path) -> ctypes.CDLL:
+    import cpp_emit
+    import cpp_loops
+
+    text = cpp_loops.translation_unit(d.source for d in defines)
+    built = cpp_emit.build_plain(text, folder, "loops", cpp_loops.headers(), cpp_loops.WAYS)
+    return ctypes.CDLL(str(built))
