@@ -96,6 +96,28 @@ def test_what_follows_is_in_the_launch(options: dict[str, Any]) -> None:
         assert relative_error(got.double(), wanted) < 4e-3
 
 
+def halves_of_one(x: Any, w: Any, ends: Any) -> Any:
+    one, two = torch._grouped_mm(x, w.mT, offs=ends).chunk(2, -1)
+    return F.silu(one) * two
+
+
+def two_products(x: Any, w: Any, ends: Any) -> Any:
+    v, w = w[:, :N], w[:, N:]
+    return F.silu(torch._grouped_mm(x, v.mT, offs=ends)) * torch._grouped_mm(x, w.mT, offs=ends)
+
+
+@pytest.mark.parametrize("fn", [halves_of_one, two_products])
+def test_a_gate_of_groups(options: dict[str, Any], fn: Any) -> None:
+    torch.manual_seed(0)
+    x, w = halves(3 * T, K), halves(E, 2 * N, K)
+    ends = torch.tensor([8, 8, 121, 3 * T], dtype=torch.int32)
+    compiled = compile_cli.compile(fn, (x, w, ends), options={**options, "gemm": "template"})
+    ops = list(walk(compiled.graph.program.ops))
+    assert sum(isinstance(o, Launch | ExternCall) for o in ops) == 1
+    one, two = grouped(x, w.mT, ends).chunk(2, -1)
+    assert relative_error(compiled(x, w, ends).double(), F.silu(one) * two) < 5e-3
+
+
 def experts(x: Any, gate: Any, up: Any, down: Any) -> Any:
     """Two experts of four for each token."""
     weights, chosen = F.softmax(F.linear(x, gate).float(), -1).topk(2, -1)

@@ -54,6 +54,14 @@ def swiglu(x: Any, v: Any, w: Any) -> Any:
     return F.silu(F.linear(x, v)) * F.linear(x, w) + 1
 
 
+def groups(x: Any, w: Any, ends: Any) -> Any:
+    return torch._grouped_mm(x, w.mT, offs=ends) + 1
+
+
+def experts(x: Any, v: Any, w: Any, ends: Any) -> Any:
+    return F.silu(groups(x, v, ends)) * torch._grouped_mm(x, w.mT, offs=ends)
+
+
 def integers(q: Any, w: Any, s: Any) -> Any:
     return (torch._int_mm(q, w.t()) * s).bfloat16()
 
@@ -78,11 +86,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "few gated rows": (gated, ((16, 1024), (16, 1024), (1024, 1024)), {"tiled", "gemv"}),
     "pair": (swiglu, ((512, 1024), (2048, 1024), (2048, 1024)), {"gated", "gated_gluon"}),
     "integers": (integers, ("i8", "i8", (1024,)), {"tiled", "tma", "gluon", "decompose_k"}),
+    "groups": (groups, ((512, 1024), (8, 1024, 1024), "ends"), {"grouped", "gluon_batched"}),
+    "experts": (experts, ((512, 1024), (8, 512, 1024), (8, 512, 1024), "ends"), {"grouped"}),
     "blocks": (blocks, ("f8", "f8", (8, 1024), (8, 8)), {"tiled", "tma", "gluon_scaled"}),
 }  # fmt: skip
 
 
-BYTES = {"i8": torch.int8, "f8": torch.float8_e4m3fn}
+NAMED = {
+    "i8": ((1024, 1024), torch.int8),
+    "f8": ((1024, 1024), torch.float8_e4m3fn),
+    "ends": ((8,), torch.int32),
+}
 
 
 def task_of(
@@ -94,10 +108,9 @@ def task_of(
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         args = tuple(
-            torch.empty(1024, 1024, dtype=BYTES[shape], device="cuda")
-            if isinstance(shape, str)
-            else torch.empty(shape, dtype=dtype, device="cuda")
+            torch.empty(size, dtype=kind, device="cuda")
             for shape in shapes
+            for size, kind in (NAMED.get(shape, (shape, dtype)),)
         )
         captured = capture(export(Model(), args, {}))
     options = Options(gemm="template")
@@ -119,7 +132,8 @@ ONCE = {
     **dict.fromkeys(CASES, frozenset[str]()),
     "scores": {"tiled", "gluon_batched"}, "batch": {"batched_tma", "decompose_k"},
     "int8 weights": {"tma", "gemv", "split_k", "decompose_k"}, "int8 weights, one row": {"gemv"},
-    "gated": {"tiled"}, "pair": {"gated_gluon"}, "integers": {"gluon"}, "blocks": {"gluon_scaled"},
+    "gated": {"tiled"}, "pair": {"gated_gluon"}, "integers": {"gluon"}, "experts": {"grouped"},
+    "blocks": {"gluon_scaled"},
 }  # fmt: skip
 
 

@@ -49,8 +49,7 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
     """The vendor's matmul, and an elementwise kernel for the epilogue: it reads and writes the
     result once more. The library has kernels like these, without the cost of descriptors; exact
     f32 products run at about 0.7 of the peak."""
-    problem = problem.even
-    m, n, batch = problem.m, problem.n, problem.batch
+    m, n = problem.m, problem.n
     if m * n == 0:
         return 0.0, "empty"
     if problem.gate:
@@ -59,6 +58,8 @@ def predict_extern(problem: Problem, device: DeviceInfo) -> tuple[float, str]:
         moved = 3 * m * n * ITEMSIZE[problem.out_dtype]
         more = moved / (0.9 * device.dram_rate) + 0.6 * dense.LAUNCH
         return products + more, why + " + gate kernel"
+    problem = problem.even
+    m, n, batch = problem.m, problem.n, problem.batch
     a_dtype, b_dtype = problem.operand("a"), problem.operand("b")
     aligned = frozenset({"a", "b", "out"})
     plain = Problem(

@@ -54,7 +54,7 @@ class Problem:
         "N": `a` is a batch of matrices, one a group; "K": `out` is. Only that has a batch stride.
     gate: a second product, of `a` and of `b2` which is like `b`:
         `epilogue(gate(a @ b) * (a @ b2))`. A function like an epilogue's, without operands; no
-        bias, no batch.
+        bias, and no batch but groups of rows.
     prologue_a, prologue_b: what happens to the operands' tiles first. block_scale: a factor for
         each block along K.
     Operands of i8 are multiplied as integers; the epilogue gets their sums in i32.
@@ -120,10 +120,11 @@ class Problem:
                 f"dynamic, aligned or divisors {sorted(unknown)}: expected {DIMS + POINTERS}"
             )
         gate = self.gate
-        if gate and (gate.operands or gate.stores or self.bias or self.batch > 1):
+        batched = self.batch > 1 and self.jagged != "M"
+        if gate and (gate.operands or gate.stores or self.bias or batched):
             raise UnsupportedProblem(
                 f"gate {gate.name}: expected a function without operands that stores nothing, no "
-                "bias and no batch"
+                "bias and no batch but groups of rows"
             )
         if self.input_precision not in ("ieee", "tf32"):
             raise InvalidProblem(

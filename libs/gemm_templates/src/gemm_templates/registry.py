@@ -97,7 +97,7 @@ def why_not(problem: Problem, config: Config) -> str:
     Raises InvalidConfig if there is no such family."""
     family = family_of(config)
     can = family.CAN
-    if (problem.gate is not None) != can.gate:
+    if problem.gate is not None and not can.gate:
         return f"gated problems are for {sorted(able('gate'))}"
     if problem.jagged and not can.jagged:
         return f"jagged problems are for {sorted(able('jagged'))}"

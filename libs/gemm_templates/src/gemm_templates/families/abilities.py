@@ -11,7 +11,7 @@ class Abilities:
 
     since, until: the compute capabilities that its kernels are for, both inclusive.
     jagged: groups whose ends only the device knows (`Problem.jagged`).
-    gate: two products and a gate (`Problem.gate`), and nothing else.
+    gate: two products and a gate (`Problem.gate`).
     prologues, block_scale: as of `Problem`. fp8: "" for none, "fast" for sums that stay in the
     tensor cores (`Problem.fast_accum`), "all" for these and for sums in f32.
     integers: operands of i8, whose sums are i32.

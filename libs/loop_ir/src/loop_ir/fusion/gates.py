@@ -117,8 +117,8 @@ def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
     a, b = whole.operands
     inner = whole.b.type
     matmuls = []
-    for name, start in zip(outs, (sympy.S.Zero, half * inner.stride[1]), strict=True):
-        columns_of = replace(inner, size=(inner.size[0], half), offset=inner.offset + start)
+    for name, start in zip(outs, (sympy.S.Zero, half * inner.stride[-1]), strict=True):
+        columns_of = replace(inner, size=(*inner.size[:-1], half), offset=inner.offset + start)
         operands_of = (a, replace(b, ref=replace(b.ref, type=columns_of)))
         matmuls.append(replace(whole, out=name, type=part, operands=operands_of))
     left, right = matmuls[0], replace(matmuls[1], epilogue=epilogue)
@@ -152,6 +152,7 @@ def _alike(one: Matmul, two: Matmul) -> bool:
         and _is_product(two)
         and one.epilogue is None
         and one.a == two.a
+        and one.groups == two.groups
         and one.type == two.type
         and replace(one.b.type, offset=two.b.type.offset) == two.b.type
         and one.b != two.b
@@ -162,9 +163,9 @@ def _is_product(matmul: Matmul) -> bool:
     return (
         is_plain(matmul)
         and matmul.bias is None
-        and matmul.groups is None
         and not matmul.prologues
         and len(matmul.type.size) == 2
+        and matmul.jagged in (None, "M")
     )
 
 

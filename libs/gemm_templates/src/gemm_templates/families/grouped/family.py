@@ -5,13 +5,14 @@ from dataclasses import replace
 from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.families.abilities import HOPPER, Abilities
+from gemm_templates.families.gated import family as gated
 from gemm_templates.families.tma import family as tma
 from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched, stores_out
 from gemm_templates.tensor_maps import Moves, is_strided, is_writable, moves_of
 
-CAN = Abilities(HOPPER, jagged=True, descriptors="made")
+CAN = Abilities(HOPPER, jagged=True, gate=True, descriptors="made")
 
 _SHAPES = dense.table(
     "128 256 64 8 8 4 4 1, 128 128 64 8 4 3 4 2, 128 128 64 8 8 4 2 1, 64 128 64 8 4 4 2 2, "
@@ -30,7 +31,10 @@ _MOST_GROUPS = 4096  # one block of them is in registers
 
 def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     """For jagged problems."""
-    return dense.persistent_configs("grouped", _SHAPES, device) if problem.jagged else ()
+    if problem.jagged is None:
+        return ()
+    found = dense.persistent_configs("grouped", _SHAPES, device)
+    return found if problem.gate is None else tuple(c for c in found if c.block_n <= 128)
 
 
 def allows(problem: Problem) -> bool:
@@ -43,6 +47,7 @@ def allows(problem: Problem) -> bool:
         and problem.major("a") in _MAJORS[jagged]
         and problem.major("b") in _MAJORS[jagged]
         and (jagged == "K" or is_strided(problem, _BATCHED[jagged]))
+        and (problem.gate is None or "b2" in problem.aligned)
     )
 
 
@@ -54,15 +59,25 @@ def why_not(problem: Problem, config: Config) -> str:
             "the groups, and 16-byte aligned (say so in `aligned`), no empty size, and at most "
             f"{_MOST_GROUPS} groups"
         )
-    return dense.wrong_schedule(config)
+    return dense.wrong_schedule(_as_one(problem, config)[1])
 
 
-fits = tma.fits
+def fits(problem: Problem, config: Config, device: DeviceInfo) -> bool:
+    """In shared memory and registers."""
+    return tma.fits(*_as_one(problem, config), device)
 
 
 def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float, str]:
     """As a batch of equal groups: the sizes are not known. It makes its own descriptors."""
+    problem, config = _as_one(problem, config)
     return tma.predict(problem.even, replace(config, maps=False), device)
+
+
+def _as_one(problem: Problem, config: Config) -> tuple[Problem, Config]:
+    """Two products as the one that takes about as long."""
+    if problem.gate is None:
+        return problem, config
+    return gated.side_by_side(problem), gated.wide(config)
 
 
 def plan(problem: Problem, config: Config, name: str) -> Plan:

@@ -24,12 +24,14 @@ def grouped_mm(
     groups,
     JAGGED: tl.constexpr,
     PARTS: tl.constexpr,
+    b2=None,
 ):
     """Like `batched_tma_mm` for `BATCH` groups.
 
     JAGGED: which size `groups.ends` divide. "M": rows of `a` and of `out`; `b` is [BATCH, K, N].
     "N": columns of `b` and of `out`; `a` is [BATCH, M, K]. "K": columns of `a`, rows of `b`; `out`
     is [BATCH, M, N], zero before the epilogue for an empty group.
+    b2: of rows, a second matrix a group; the result is `GATE(a @ b) * (a @ b2)`.
     The epilogue's row and column numbers are those of `out`. Ends that decrease or lie outside are
     cut off: nothing outside of `out` is written."""
     M, N, K = sizes.M, sizes.N, sizes.K
@@ -39,6 +41,7 @@ def grouped_mm(
     STORE_TMA: tl.constexpr = ending.out is not None and ending.out.TMA
     a_desc = descriptors_of(a, sizes.BATCH, sizes.M, sizes.K, BLOCK_M, BLOCK_K)
     b_desc = descriptors_of(b, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
+    b2_desc = descriptors_of(b2, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
     out_desc = descriptors_of(ending.out, sizes.BATCH, sizes.M, sizes.N, BLOCK_M, BLOCK_N // PARTS)
     numbers = tl.arange(0, groups.SPAN)
     if JAGGED == "M":
@@ -96,12 +99,25 @@ def grouped_mm(
                 x = tl.where(rk[None, :] < left, x, 0.0)
                 y = tl.where(rk[:, None] < left, y, 0.0)
                 acc = multiply_add(x, y, acc, tile)
-        else:
+        elif b2 is None:
             for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
                 k = step * BLOCK_K
                 x = load_block(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
                 y = load_block(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
                 acc = multiply_add(x, y, acc, tile)
+        else:
+            acc2 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
+                k = step * BLOCK_K
+                x = load_block(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
+                y = load_block(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
+                y2 = load_block(b2_desc, group, k, first_n, b2, BLOCK_K, BLOCK_N)
+                acc = multiply_add(x, y, acc, tile)
+                acc2 = multiply_add(x, y2, acc2, tile)
+            rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
+            rn = (first_n + tl.arange(0, BLOCK_N))[None, :]
+            inside = (rm < end_m) & (rn < end_n)
+            acc = ending.GATE(acc, rm, rn, inside, ()) * acc2
         if STORE_TMA and JAGGED == "M":
             # A descriptor knows no end of a group: a tile that it ends in is stored by address.
             if first_m + BLOCK_M <= end_m:
