@@ -22,6 +22,7 @@ from gemm_templates.registry import FAMILIES
 from loop_ir import Matmul, fuse_with_report, serve_one
 from loop_ir.ir import hints_of
 from planner.kernels import Kernels
+from planner.matmul.chooser import MatmulChooser
 from planner.matmul.decide import MatmulPlanner
 from planner.matmul.problem import MatmulTask
 
@@ -187,3 +188,15 @@ def test_shared_memory_of_what_a_prologue_reads_besides(
     used = triton_rt.compile(kernel.source, triton_rt.Target(90)).shared_bytes
     assert used <= dense.shared_memory(problem, config)
     assert is_legal(problem, config, h200) == (used <= h200.smem) == (dtype is torch.bfloat16)
+
+
+@pytest.mark.parametrize("splits", [1, 8])
+def test_the_parts_of_k_may_be_given(splits: int) -> None:
+    planner, task = task_of(torch.mm, ((64, 65536), (65536, 64)))
+    usual = gemm_templates.candidates(task.problem, gemm_templates.H200)
+    assert max(c.config.split_k for c in usual if c.config) > 8
+    chooser = MatmulChooser(Options(num_splits=splits), planner.kernels)
+    found = chooser.candidates(task)
+    assert found is not None
+    shares = {c.config.split_k for c in found if c.config}
+    assert splits in shares <= {1, splits}

@@ -61,6 +61,8 @@ class Options(Settings):
     cache_dir: where compiled kernels, libraries and tuning results are kept; None is the user's
         cache directory.
     jobs: compile workers; 0 is the number of cores.
+    num_splits: in how many parts matmuls may share K among programs (split-K, decompose-K, and the
+        last tiles of others), where they do; 0 leaves that to measuring, 1 keeps K whole.
     cuda_graphs: from the second call with the same layouts on, replay a CUDA graph. Worth it where
         the host is slower than the GPU: small batches. Takes memory for each layout. What training
         keeps for a backward pass stays in the graph's memory; a forward pass that comes before that
@@ -120,10 +122,12 @@ class Options(Settings):
                 "  why:   Triton's operator launches Triton kernels\n"
                 "  to do: leave one of them out"
             )
-        if not isinstance(self.jobs, int) or isinstance(self.jobs, bool) or self.jobs < 0:
-            raise UnknownOption(
-                f"option jobs={self.jobs!r} is not known\n  expected: a whole number from 0"
-            )
+        for name in ("jobs", "num_splits"):
+            number = getattr(self, name)
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise UnknownOption(
+                    f"option {name}={number!r} is not known\n  expected: a whole number from 0"
+                )
         if self.nan_asserts and self.cuda_graphs:
             raise UnknownOption(
                 "options nan_asserts=True and cuda_graphs=True exclude each other\n"

@@ -15,7 +15,9 @@ class Settings:
         less than others. cpu_kernels: what runs kernels on CPU tensors: `cpp`, C++ where it can say
         their loops, `interpreter`, Triton's, or `auto`, C++ where there is a compiler. cuda_graphs:
         calls are replayed from graphs, and cost the host nothing each. cache_dir: a folder for
-        kernels and measured times. jobs: processes that compile; 0 is the number of cores."""
+        kernels and measured times. jobs: processes that compile; 0 is the number of cores.
+        num_splits: the parts of K that programs of one matmul share, where they do; 0 leaves that
+        open, 1 keeps K whole."""
 
     gemm: str = "auto"
     multikernel: str = "auto"
@@ -26,6 +28,7 @@ class Settings:
     cuda_graphs: bool = False
     cache_dir: str | None = None
     jobs: int = 0
+    num_splits: int = 0
 
     @property
     def cache_path(self) -> Path:

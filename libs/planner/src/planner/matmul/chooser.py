@@ -70,6 +70,8 @@ class MatmulChooser:
 
     def sayable(self, task: MatmulTask, config: gemm_templates.Config) -> bool:
         """Whether the program can run a config for all sizes that it may meet."""
+        if config.split_k > 1 and self.options.num_splits not in (0, config.split_k):
+            return False
         moving = "K" in task.problem.dynamic or task.batch.free_symbols
         if moving and config.template != "tiled":
             # K may be 0, and descriptors of nothing are invalid; other texts have the batch.
