@@ -42,11 +42,21 @@ class Callbacks:
     launch(kernel, grid, args): runs a kernel on CPU tensors; `args` has a `wrapper_ir.Descriptor`
     for each tensor descriptor.
     extern(target, args, kwargs): calls an operator; by default torch's own.
-    compile: see `Compile`; in mode "lazy", for kernels on a GPU."""
+    compile: see `Compile`; in mode "lazy", for kernels on a GPU.
+    address(kernel): where the C function `kernel_NAME` of a kernel in C++ is."""
 
     launch: Callable[[DefineKernel, tuple[int, int, int], Sequence[Any]], None] | None = None
     extern: Callable[[str, Sequence[Any], Mapping[str, Any]], Any] | None = None
     compile: Compile | None = None
+    address: Callable[[DefineKernel], int] | None = None
+
+    def address_of(self, kernel: DefineKernel) -> int:
+        """Raises MissingCallback."""
+        if self.address is None:
+            raise MissingCallback(
+                f"kernel {kernel.name} is C++: give load a Callbacks(address=...)"
+            )
+        return self.address(kernel)
 
 
 class Sites:

@@ -43,6 +43,14 @@ def write_launch(
             f"launch {op.kernel}: {len(kernel.params)} parameters, {len(op.args)} arguments"
         )
     where = string_literal(f"launch {op.kernel}")
+    if kernel.language == "cpp":
+        kinds = ", ".join("void*" if p.kind[0] == "*" else "int64_t" for p in kernel.params)
+        called = f"reinterpret_cast<void (*)({kinds})>(loops_at({number}, {where}))"
+        values: tuple[Any, ...] = op.args
+        pointers = (f"{w.tensor(v.name)}.data()" if isinstance(v, Ref) else None for v in values)
+        args = [p or w.int64(v) for p, v in zip(pointers, values, strict=True)]
+        w.call(called, args, op.comment)
+        return
     if device.kind == "cpu":
         parts = launch_split(op)
         tensors = w.pointers([w.bare(name) for name in parts.tensors])

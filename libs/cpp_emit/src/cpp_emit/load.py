@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from cpp_emit.callbacks import Callbacks, Sites
 from cpp_emit.errors import InputError, LoadError, MissingConstant
 from cpp_emit.sites import Split, fingerprint, split
 from wrapper_ir import Constant, Program, Return
-from wrapper_ir.analysis import programs, walk
+from wrapper_ir.analysis import kernels, programs, walk
 
 
 class Library:
@@ -55,6 +55,11 @@ class Library:
         """Of the program that the library was made of (`cpp_emit.sites.fingerprint`)."""
         text: bytes = self._handle.cpp_emit_fingerprint()
         return text.decode()
+
+    def set_loops(self, addresses: Sequence[int]) -> None:
+        """Has the library call C++ kernels, by their numbers, at these addresses."""
+        given = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._handle.cpp_emit_set_loops(given, ctypes.c_int64(len(addresses)))
 
     def operator(self, name: str) -> Any:
         """One of the operators that the library registered: `create`, `run` or `drop`."""
@@ -132,6 +137,10 @@ class LoadedProgram:
         self._results = _results(program)
         self._run = library.operator("run")
         self._site = Sites(program, callbacks)
+        every = kernels(program).values()
+        if any(kernel.language == "cpp" for kernel in every):
+            in_cpp = (k.language == "cpp" and callbacks.address_of(k) for k in every)
+            library.set_loops([address or 0 for address in in_cpp])
         self._id: int = library.operator("create")(_constants(program, constants))
         library.sites[self._id] = self._site
         weakref.finalize(self, library.drop, self._id)

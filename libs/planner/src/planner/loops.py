@@ -90,8 +90,7 @@ class LoopLibraries:
         def launch(_grid: Any, *args: Any) -> None:
             nonlocal function
             if function is None:
-                self.start((define,))
-                function = getattr(self.built[define].result(), f"kernel_{define.name}")
+                function = self._function(define)
                 function.argtypes = [ctypes.c_void_p if p else ctypes.c_int64 for p in pointers]
                 function.restype = None
             pairs = zip(args, pointers, strict=True)
@@ -101,6 +100,14 @@ class LoopLibraries:
                 raise NotOnCPU(define.name) from error
 
         return launch
+
+    def address(self, define: DefineKernel) -> int:
+        """Of the kernel's function. Raises as `launcher` does."""
+        return ctypes.cast(self._function(define), ctypes.c_void_p).value or 0
+
+    def _function(self, define: DefineKernel) -> Any:
+        self.start((define,))
+        return getattr(self.built[define].result(), f"kernel_{define.name}")
 
 
 def _library(defines: list[DefineKernel], folder: Path) -> ctypes.CDLL:

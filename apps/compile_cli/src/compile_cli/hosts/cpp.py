@@ -25,7 +25,8 @@ def emit_cpp(
     """The C++ text, and the loaded library. It compares its inputs always: that costs little.
 
     On a GPU cubins are asked of triton_rt at a kernel's first launch, and launched straight from
-    C++ from then on; on CPU every launch is called back and interpreted."""
+    C++ from then on; on CPU C++ kernels are called, and launches of others called back and
+    interpreted."""
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
     library = _built(text, kernels.folder("cpp"), program.name)
 
@@ -44,7 +45,7 @@ def emit_cpp(
         own = outside.operators.get(target)
         return cpp_emit.call_torch(target, args, kwargs) if own is None else own(*args)
 
-    callbacks = cpp_emit.Callbacks(launch=launch, extern=extern, compile=compile)
+    callbacks = cpp_emit.Callbacks(launch, extern, compile, kernels.loops.address)
     return text, cpp_emit.load(library, program, callbacks, outside.constants)
 
 

@@ -346,6 +346,13 @@ std::vector<Tensor> call_python(const Instance& self, int64_t site, const char* 
                                        size_t count, std::initializer_list<const Tensor*> tensors,
                                        Ints ints);
 
+// The addresses of kernels in C++, by number.
+inline std::vector<void*> loops;
+inline void* loops_at(size_t number, const char* where) {
+  if (number >= loops.size()) fail(where, ": nobody gave the address of this C++ kernel");
+  return loops[number];
+}
+
 // Defined by the emitted program.
 void run(Instance& self, Arguments& in, Results& out);
 extern const int64_t num_constants;

@@ -331,6 +331,11 @@ CPP_EMIT_EXPORT const char* cpp_emit_register(const char* ns) {
 // Of which program this library was made.
 CPP_EMIT_EXPORT const char* cpp_emit_fingerprint() { return cpp_emit::fingerprint; }
 
+// The addresses of kernels in C++, by number, before a program that calls them is run.
+CPP_EMIT_EXPORT void cpp_emit_set_loops(void* const* addresses, int64_t count) {
+  cpp_emit::loops.assign(addresses, addresses + count);
+}
+
 // For hosts without Python. Each function returns 0, or 1 with the reason in `cpp_emit_error` (of
 // this thread). Tensors that go in stay the caller's; those that come out are the caller's to delete
 // (aoti_torch_delete_tensor_object).
