@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# alibi has the blocks of causal; what all have, plain has
+CONTAINED = ("plain", "causal")
+
+
+def tails(cases: Iterable[str]) -> list[Any]:
+    return [pytest.param(c, marks=pytest.mark.slow if c in CONTAINED else ()) for c in cases]
+
+
+@pytest.mark.parametrize("case", tails(CASES))
 def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return flex_attention(q, k, v, **CASES[case], return_lse=True)
@@ -77,14 +85,7 @@ def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None
 GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "nothing"]
 
 
-@pytest.mark.parametrize(
-    "case",
-    # alibi has the blocks of causal; what all have, plain has
-    [
-        pytest.param(c, marks=pytest.mark.slow if c in ("plain", "causal") else ())
-        for c in GRADIENTS
-    ],
-)
+@pytest.mark.parametrize("case", tails(GRADIENTS))
 def test_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch refuses gradients of flex attention on the CPU, for Inductor's kernels have none."""
     monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)

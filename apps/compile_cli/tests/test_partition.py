@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from compile_cli import graph_compiler
+from compile_cli import graph_compiler, narrow_saved
 
 N = 64  # elements of a row
 
@@ -287,10 +287,13 @@ def test_a_budget_of_memory_is_honoured(budget: float, large: bool, saved: list[
     ("dtype", "near"),
     [("float8_e5m2", 0.2), pytest.param("float8_e4m3fn", 0.1, marks=pytest.mark.slow)],
 )
-def test_tensors_kept_in_8_bits(dtype: str, near: float, saved: list[Tensor]) -> None:
+def test_tensors_kept_in_8_bits(
+    dtype: str, near: float, saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not parameters, inputs nor results, which is exact; gradients are as near as the type."""
+    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 14)
     torch.manual_seed(0)
-    x = torch.randn(256, N).requires_grad_()
+    x = torch.randn(64, N).requires_grad_()
     up, down = torch.randn(4 * N, N) / 8, torch.randn(N, 4 * N) / 16
     leaves = (x, up.requires_grad_(), down.requires_grad_())
 
@@ -302,15 +305,18 @@ def test_tensors_kept_in_8_bits(dtype: str, near: float, saved: list[Tensor]) ->
     want = gradients(f, *leaves)
     for got, exact in zip(torch.autograd.grad(out.sum(), leaves), want, strict=True):
         assert (got - exact).norm() < near * exact.norm()
-    narrow = (dtype, (256, 4 * N))
+    narrow = (dtype, (64, 4 * N))
     assert kept(saved) == sorted([narrow, narrow, *(("float32", tuple(t.shape)) for t in leaves)])
 
 
-def test_statistics_are_kept_as_they_are(saved: list[Tensor]) -> None:
+def test_statistics_are_kept_as_they_are(
+    saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of so many rows that they are as large as what is narrowed."""
+    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 12)
     torch.manual_seed(0)
     weights = [torch.randn(8, requires_grad=True) for _ in range(2)]
-    leaves = (torch.randn(1 << 14, 8, requires_grad=True), *weights)
+    leaves = (torch.randn(1 << 10, 8, requires_grad=True), *weights)
 
     def f(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.gelu(F.layer_norm(x.sin(), (8,), w, b)).softmax(-1).sum(-1)
@@ -336,10 +342,13 @@ EXPONENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", EXPONENTS)
-def test_what_is_an_exponent_again_is_kept_as_it_is(name: str, saved: list[Tensor]) -> None:
+def test_what_is_an_exponent_again_is_kept_as_it_is(
+    name: str, saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With statistics that are exact, exponentials of the rest in 8 bits were powers of ten off."""
+    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 14)
     torch.manual_seed(0)
-    leaves = torch.randn(256, N), torch.randn(2 * N, N) / 2
+    leaves = torch.randn(64, N), torch.randn(2 * N, N) / 2
     for leaf in leaves:
         leaf.requires_grad_()
     f = EXPONENTS[name]

@@ -167,8 +167,14 @@ def less_gradient(score, grad, batch, head, rm, rn, mask, operands):
 )
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(
+    ("blocks", "scaled"),
+    [
+        (False, False),
+        (True, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, True), (True, False))),
+    ],
+)
 def test_gradients(blocks: bool, scaled: bool) -> None:
     given = tensors(torch.float32, (2, 4, 2, 100, 100), (20, 16))
     more: dict[str, Any] = {"partial": CAUSAL}

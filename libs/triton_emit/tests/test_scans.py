@@ -160,8 +160,14 @@ def test_rows_of_a_thread_lie_at_fixed_distances_both_ways(tools: SimpleNamespac
 LOOKBACK = Schedule("looped", 1, 4, num_warps=1, lookback=32)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("tail", ["", " reverse"])
+@pytest.mark.parametrize(
+    ("tail", "bits"),
+    [
+        ("", 32),
+        (" reverse", 64),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("", 64), (" reverse", 32))),
+    ],
+)
 @pytest.mark.parametrize(("op", "dtype"), OPS)
 def test_lookback(op: str, dtype: str, tail: str, bits: int, tools: SimpleNamespace) -> None:
     """The interpreter runs programs one after the other, so that none has to wait."""
