@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -68,6 +69,35 @@ def scaled(x: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
     return F.silu(torch._scaled_mm(x, w.t(), a, b, bias=c, out_dtype=torch.bfloat16))
 
 
+def blocks(x: Any, w: Any, a: Any, b: Any) -> Any:
+    return F.silu(torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16))
+
+
+def experts(x: Any, w: Any, p: Any, ends: Any) -> Any:
+    return F.silu(torch._grouped_mm(x, w.mT, offs=ends)) * p
+
+
+def inner(x: Any, y: Any, ends: Any) -> Any:
+    return torch._grouped_mm(x.t(), y, offs=ends) * 2
+
+
+def packed4(x: Any, q: Any, s: Any) -> Any:
+    return torch._weight_int4pack_mm(x, q, 64, s).relu()
+
+
+def int4(n: int, k: int) -> torch.Tensor:
+    numbers = int8(n, k // 2).view(torch.uint8)
+    return torch.ops.aten._convert_weight_to_int4pack(numbers, 8)
+
+
+def ends(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, device="cuda", dtype=torch.int32)
+
+
+def factors(outer: int, inner: int) -> torch.Tensor:
+    return torch.rand(inner, outer, device="cuda").t()
+
+
 def integers(q: Any, w: Any, a: Any, b: Any, c: Any) -> Any:
     return (torch._int_mm(q, w.t()) * a * b + c).bfloat16()
 
@@ -98,6 +128,15 @@ CASES: dict[str, Case] = {
     "scaled": (scaled, lambda: (fp8(200, 144), fp8(272, 144), bf16(200, 1).float().abs(),
                                 bf16(1, 272).float().abs(), bf16(272)),
                ("tiled", "tma", "gluon_scaled")),
+    "blocks": (blocks, lambda: (fp8(200, 512), fp8(384, 512), factors(200, 4),
+                                factors(3, 4).contiguous().t()),
+               ("tiled", "tma", "gluon_scaled")),
+    "experts": (experts, lambda: (bf16(400, 136), bf16(5, 264, 136), bf16(400, 1),
+                                  ends(8, 8, 141, 300, 400)), ("grouped", "gluon_batched")),
+    "inner": (inner, lambda: (bf16(400, 136), bf16(400, 264), ends(8, 8, 144, 304, 400)),
+              ("grouped",)),
+    "packed4": (packed4, lambda: (bf16(40, 256), int4(264, 256), bf16(4, 264, 2)),
+                ("tiled", "gemv")),
 }  # fmt: skip
 
 
@@ -121,6 +160,19 @@ def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tenso
     if fn is integers:
         q, w, a, b, c = (x.double() for x in args)
         return (q @ w.t()) * a * b + c
+    if fn is blocks:
+        each = (s.double().repeat_interleave(128, 1) for s in (args[2], args[3].t()))
+        a, b = next(each), next(each).repeat_interleave(128, 0)
+        return F.silu((wide[0] * a) @ (wide[1] * b).t())
+    if fn is experts or fn is inner:
+        starts = [0, *args[-1].tolist()]
+        parts = [slice(*p) for p in pairwise(starts)]
+        if fn is inner:
+            return torch.stack([wide[0][p].t() @ wide[1][p] * 2 for p in parts])
+        rows = torch.cat([wide[0][p] @ wide[1][i].t() for i, p in enumerate(parts)])
+        return F.silu(rows) * wide[2]
+    if fn is packed4:
+        return packed4(*args).double()  # what is packed how, the operator knows
     if fn is scaled:
         x, w, a, b, c = wide
         return F.silu((x @ w.t()) * a * b + c)

@@ -16,7 +16,8 @@ CAN = Abilities(HOPPER, jagged=True, gate=True, descriptors="made")
 
 _SHAPES = dense.table(
     "128 256 64 8 8 4 4 1, 128 128 64 8 4 3 4 2, 128 128 64 8 8 4 2 1, 64 128 64 8 4 4 2 2, "
-    "64 256 64 8 4 4 4 1, 64 64 64 8 4 4 0 2"
+    "64 256 64 8 4 4 4 1, 64 64 64 8 4 4 0 2, 32 128 64 8 4 4 0 2, 16 128 64 8 4 5 0 2, "
+    "16 128 128 8 4 4 0 1, 16 64 128 8 4 4 0 2"
 )
 # Along which the operands may be contiguous: not the size that has the groups.
 _MAJORS = {
