@@ -10,6 +10,7 @@ Exit code: 1 where something failed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -40,6 +41,8 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="check one written file and say what it does")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # The kernels of a GPU, unless asked for those of the CPU (`auto`).
+    os.environ.setdefault("COMPILE_CLI_CPU_KERNELS", "interpreter")
     if options.worker:
         from fuzzer.group import serve
 

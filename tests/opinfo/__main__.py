@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import re
 import select
@@ -250,6 +251,8 @@ def summary(records: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str]) -> int:
     args = arguments(argv)
+    # The kernels of a GPU, unless asked for those of the CPU (`auto`).
+    os.environ.setdefault("COMPILE_CLI_CPU_KERNELS", "interpreter")
     if args.worker:
         out = sys.stdout
         sys.stdout = sys.stderr  # what torch prints is no answer

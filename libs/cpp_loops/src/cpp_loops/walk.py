@@ -12,7 +12,7 @@ from loop_ir.ir import hazard, linear, statements
 
 # Points of the last parallel axis that are reduced side by side, and that a pointwise kernel does
 # at once; of a tile of one that transposes.
-LANES, BLOCK, TILE = 64, 1024, 32
+LANES, BLOCK, TILE = 64, 1024, 16
 # Operations, about one of a vector each, for which threads are worth waking.
 _WORTH = 1 << 18
 _PLAIN_OPS = """
